@@ -1,0 +1,61 @@
+# The same targets serve a person and CI. Needs make and Python 3.11 or later; everything else goes into .venv.
+
+PYTHON ?= python3
+NODES ?= 20
+GPUS ?= 8
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PYTHON_FILES := app tests loadtest
+FAST_TESTS = $(sort $(filter-out tests/system,$(patsubst %/,%,$(dir $(wildcard tests/*/*.py)))) $(wildcard tests/test_*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help run test cluster check fmt bench-cluster lock clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(INSTALLED) ## run the service on a simulated cluster, with traffic; no Kubernetes needed
+	@exec $(BIN)/leeboard demo
+
+test: check ## check, then run every test; those on a real control plane last
+	$(BIN)/python -m pytest $(FAST_TESTS) tests/system $(PYTEST_ARGS)
+
+cluster: $(INSTALLED) ## real API server and kube-scheduler with Leeboard beside it (NODES=20 GPUS=8)
+	@exec $(BIN)/python -m tests.system.cluster --nodes $(NODES) --gpus $(GPUS)
+
+check: $(INSTALLED) ## format, lint, types, and which module may import which
+	$(BIN)/ruff format --check $(wildcard $(PYTHON_FILES))
+	$(BIN)/ruff check $(wildcard $(PYTHON_FILES))
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(INSTALLED) ## format, and fix what can be fixed without thinking
+	$(BIN)/ruff format $(wildcard $(PYTHON_FILES))
+	$(BIN)/ruff check --fix $(wildcard $(PYTHON_FILES))
+
+bench-cluster: $(INSTALLED) ## the same work through kube-scheduler alone and with Leeboard, side by side
+	$(BIN)/python -m loadtest
+
+lock: ## resolve the dependencies of pyproject.toml anew
+	$(PYTHON) -m venv $(VENV)/locking
+	$(VENV)/locking/bin/python -m pip install --quiet uv
+	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile pyproject.toml --group dev --universal \
+		--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade \
+		--custom-compile-command "make lock" --output-file requirements.lock --quiet
+	rm -rf $(VENV)/locking
+
+clean: ## remove what the targets above have made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Leeboard needs Python 3.11 or later; name one with: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "This Python lacks venv or ensurepip; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,1 @@
+"""Leeboard: queues, gangs and GPU placement beside a stock kube-scheduler."""

@@ -1,0 +1,44 @@
+"""The command line: one file a command, imported only when it is called, so that `--help` answers at once."""
+
+from importlib import import_module
+
+import click
+
+SUMMARIES = {
+    "demo": "Run the service on a simulated cluster with work in it.",
+    "serve": "Run the service beside a kube-scheduler.",
+}
+"""Every command and its first line of help; the module and the function carry the command's name."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name before their modules are imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, without importing anything."""
+        del ctx
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the one command that is called."""
+        del ctx
+        if cmd_name not in SUMMARIES:
+            return None
+        command: click.Command = getattr(import_module(f"app.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the summaries, without importing anything."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="leeboard", message="%(prog)s %(version)s")
+def main() -> None:
+    """Queues, gangs and GPU placement beside a stock kube-scheduler.
+
+    Settings come from LEEBOARD_* environment variables; options win over them.
+    Exit codes: 0 ended as asked, 1 could not run, 2 a wrong option or setting.
+    """

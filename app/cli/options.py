@@ -1,0 +1,38 @@
+"""Reads what a person can set, and says in one line, naming the variable, what of it cannot be used."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from app.settings import Settings
+
+
+class WrongSettingError(click.ClickException):
+    """A setting that cannot be used; the line names its environment variable."""
+
+    exit_code = 2
+
+
+def read_settings(**given: Any) -> Settings:
+    """Read the environment; options that were given win. Raises `WrongSettingError`."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        sentences = (_sentence(one["loc"], one["msg"], one["input"]) for one in error.errors())
+        raise WrongSettingError("; ".join(sentences)) from error
+
+
+def port_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for our two ports."""
+    for listener in ("operations", "webhook"):
+        default = Settings.model_fields[f"{listener}_port"].default
+        text = f"Port of the {listener} listener; 0 takes a free one. [default: {default}]"
+        command = click.option(f"--{listener}-port", type=click.IntRange(0, 65535), help=text)(command)
+    return command
+
+
+def _sentence(location: tuple[int | str, ...], message: str, given: object) -> str:
+    variable = f"LEEBOARD_{location[0]}".upper() if location else "LEEBOARD_*"
+    return f"{variable}: {message[:1].lower()}{message[1:]}, not {given!r}"

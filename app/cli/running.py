@@ -1,0 +1,45 @@
+"""Runs a service until it is asked to end, and says in one line what keeps it from running."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+import click
+import uvloop
+
+from app.model.seam import KubeError
+
+
+def run_until_asked(work: Coroutine[Any, Any, None]) -> None:
+    """Run until done, or until SIGINT or SIGTERM, which end it cleanly."""
+    try:
+        uvloop.run(_until_asked(work))
+    except Exception as error:
+        cause = _first_cause(error)
+        if isinstance(cause, OSError | KubeError):
+            raise click.ClickException(str(cause)) from error
+        raise
+
+
+async def _until_asked(work: Coroutine[Any, Any, None]) -> None:
+    running = asyncio.ensure_future(work)
+    asked = asyncio.Event()
+
+    def end() -> None:
+        asked.set()
+        running.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    try:
+        await running
+    except asyncio.CancelledError:
+        if not asked.is_set():
+            raise
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,133 @@
+"""Sums what pods hold and wait for: on every node, in every queue, and outside all queues. One charge a pod.
+
+A pod is charged once, whether its place is a promise or a fact, so a promise that comes true changes no sum.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.model.names import NodeName, PodUid, QueueName
+from app.model.resources import AXES, Amounts, Resources
+from app.model.snapshot import NodeTable, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one pod holds or waits for."""
+
+    request: Resources
+    node: NodeName | None
+    """None while the pod only waits."""
+    queue: QueueName | None
+    """None for pods of other schedulers: subtracted from what the queues divide."""
+    preemptible: bool = True
+
+
+class _QueueSums:
+    """The sums of one queue, in the order of `AXES`."""
+
+    __slots__ = ("allocated", "non_preemptible", "requested")
+
+    def __init__(self) -> None:
+        self.allocated = [0] * len(AXES)
+        self.non_preemptible = [0] * len(AXES)
+        self.requested = [0] * len(AXES)
+
+    def freeze(self) -> Usage:
+        return Usage(
+            allocated=Resources.of(self.allocated),
+            allocated_non_preemptible=Resources.of(self.non_preemptible),
+            requested=Resources.of(self.requested),
+        )
+
+
+class Charges:
+    """All charges and their sums. Only `ClusterCache` calls `set` and `clear`."""
+
+    def __init__(self) -> None:
+        """Start with nothing charged, over no nodes."""
+        self._charges: dict[PodUid, Charge] = {}
+        self._on_node: dict[NodeName, list[int]] = {}
+        self._queues: dict[QueueName, _QueueSums] = {}
+        self._frozen: dict[QueueName, Usage] = {}
+        self._outside = [0] * len(AXES)
+        self._table = NodeTable.of(())
+        self._used: Amounts = np.zeros((len(AXES), 0), dtype=np.int64)
+
+    def get(self, pod: PodUid) -> Charge | None:
+        """Return the pod's charge."""
+        return self._charges.get(pod)
+
+    def set(self, pod: PodUid, charge: Charge) -> None:
+        """Charge the pod with this, instead of what it was charged with before."""
+        self.clear(pod)
+        self._charges[pod] = charge
+        self._add(charge, 1)
+
+    def clear(self, pod: PodUid) -> None:
+        """Charge the pod with nothing."""
+        charge = self._charges.pop(pod, None)
+        if charge is not None:
+            self._add(charge, -1)
+
+    def use_table(self, table: NodeTable) -> None:
+        """Lay the sums over another table of nodes."""
+        self._table = table
+        self._used = np.zeros((len(AXES), len(table.nodes)), dtype=np.int64)
+        for name, sums in self._on_node.items():
+            column = table.index.get(name)
+            if column is not None:
+                self._used[:, column] = sums
+
+    def free(self) -> Amounts:
+        """Return allocatable minus charges, shape [resource, node]; negative when overcommitted."""
+        free: Amounts = self._table.allocatable - self._used
+        return free
+
+    def on_node(self, name: NodeName) -> list[int]:
+        """Return what is charged to a node, in the order of `AXES`; not to be written to."""
+        return self._on_node.get(name) or [0] * len(AXES)
+
+    def outside(self) -> Resources:
+        """Return what pods outside every queue hold."""
+        return Resources.of(self._outside)
+
+    def usage(self) -> dict[QueueName, Usage]:
+        """Return the sums of every queue that has any."""
+        for name, sums in self._queues.items():
+            if name not in self._frozen:
+                self._frozen[name] = sums.freeze()
+        return dict(self._frozen)
+
+    def _add(self, charge: Charge, sign: int) -> None:
+        amounts = [sign * amount for amount in charge.request.amounts]
+        if charge.node is not None:
+            self._add_to_node(charge.node, amounts)
+        if charge.queue is not None:
+            self._add_to_queue(charge.queue, charge, amounts)
+        elif charge.node is not None:
+            _accumulate(self._outside, amounts)
+
+    def _add_to_node(self, node: NodeName, amounts: list[int]) -> None:
+        sums = self._on_node.setdefault(node, [0] * len(AXES))
+        _accumulate(sums, amounts)
+        column = self._table.index.get(node)
+        if column is not None:
+            self._used[:, column] = sums
+        if not any(sums):
+            del self._on_node[node]
+
+    def _add_to_queue(self, queue: QueueName, charge: Charge, amounts: list[int]) -> None:
+        sums = self._queues.setdefault(queue, _QueueSums())
+        self._frozen.pop(queue, None)
+        _accumulate(sums.requested, amounts)
+        if charge.node is not None:
+            _accumulate(sums.allocated, amounts)
+            if not charge.preemptible:
+                _accumulate(sums.non_preemptible, amounts)
+
+
+def _accumulate(sums: list[int], amounts: list[int]) -> None:
+    for axis, amount in enumerate(amounts):
+        sums[axis] += amount

@@ -1,0 +1,25 @@
+"""Turns raw Kubernetes objects into our records: the only code that knows the names of their fields.
+
+Nothing an object contains can make this raise: what cannot be read becomes the record's `problem`, a sentence for its
+owner, and the rest of it is still read. Only an object without a name or uid is a `DecodeError`.
+"""
+
+from app.cluster.decode.glances import asked_pod, bound_node, has_succeeded, nominated_node
+from app.cluster.decode.nodes import node
+from app.cluster.decode.pods import is_terminal, pod
+from app.cluster.decode.policy import pod_group, priority_class, queue
+from app.cluster.decode.reading import DecodeError
+
+__all__ = [
+    "DecodeError",
+    "asked_pod",
+    "bound_node",
+    "has_succeeded",
+    "is_terminal",
+    "node",
+    "nominated_node",
+    "pod",
+    "pod_group",
+    "priority_class",
+    "queue",
+]

@@ -1,0 +1,38 @@
+"""Reads single facts of a raw object where its whole record is not needed: of a webhook's question, of a pod read back."""
+
+from app.cluster.decode.pods import pod
+from app.model.names import NodeName
+from app.model.pod import Pod
+from app.model.seam import RawObject
+
+UNBORN = "not-created-yet"
+"""Stands for name, namespace and uid of a pod that somebody only asks about."""
+
+
+def asked_pod(raw: RawObject, *, profiles: frozenset[str]) -> Pod:
+    """Decode the pod of a question, which need not exist: a what-if may leave out its name and uid."""
+    metadata = raw.get("metadata")
+    named = {"namespace": "default", "name": UNBORN, "uid": UNBORN, **(metadata if isinstance(metadata, dict) else {})}
+    return pod({**raw, "metadata": named}, profiles=profiles)
+
+
+def bound_node(raw: RawObject) -> NodeName | None:
+    """Return the node a pod is bound to, None while it is not."""
+    return _node(raw, "spec", "nodeName")
+
+
+def nominated_node(raw: RawObject) -> NodeName | None:
+    """Return the node that is nominated for a pod."""
+    return _node(raw, "status", "nominatedNodeName")
+
+
+def has_succeeded(raw: RawObject) -> bool:
+    """Return whether a pod has finished, and well."""
+    status = raw.get("status")
+    return isinstance(status, dict) and status.get("phase") == "Succeeded"
+
+
+def _node(raw: RawObject, part: str, key: str) -> NodeName | None:
+    fields = raw.get(part)
+    name = fields.get(key) if isinstance(fields, dict) else None
+    return NodeName(name) if isinstance(name, str) and name else None

@@ -1,0 +1,102 @@
+"""Reads what administrators and owners decide: queues, PodGroups and priority classes, in KAI's fields and units."""
+
+from functools import partial
+
+from app.cluster.decode.pods import PREEMPTIBILITY
+from app.cluster.decode.reading import Fields, Reading, identified, int32
+from app.model.names import GroupKey, QueueName
+from app.model.podgroup import GroupSpec
+from app.model.priority import PriorityClass
+from app.model.quantity import json_integer, queue_amount, shown, weight_micro
+from app.model.queue import DEFAULT_PRIORITY, UNGOVERNED, Entitlement, Queue
+from app.model.resources import UNLIMITED
+
+MAX_MEMBERS = 100_000
+
+GPU_SCALE, CPU_SCALE, MEMORY_SCALE = 1000, 1, 1_000_000
+"""A Queue counts GPUs, millicores and megabytes of 10^6 bytes; we count thousandths of a GPU, millicores and bytes."""
+
+NOT_SPECIFIED = (
+    "resources must be specified: write spec.resources with gpu, cpu and memory, "
+    "each with quota, limit and overQuotaWeight (-1 is no limit)"
+)
+
+members = partial(json_integer, minimum=0, maximum=MAX_MEMBERS)
+
+
+def queue(raw: object) -> Queue:
+    """Decode a queue by itself; whether its parents exist is judged over the whole tree (`cluster.queues`)."""
+    fields, metadata = identified(raw)
+    reading = Reading()
+    spec = reading.mapping(fields, "spec")
+    if spec.get("resources") is None:
+        reading.doubt(NOT_SPECIFIED)
+    resources = reading.mapping(spec, "resources")
+    return Queue(
+        name=QueueName(metadata["name"]),
+        uid=metadata["uid"],
+        parent=QueueName(reading.name(spec, "parentQueue")) or None,
+        priority=reading.number("spec.priority", spec.get("priority"), int32, otherwise=DEFAULT_PRIORITY),
+        created_at=reading.seconds(metadata, "creationTimestamp"),
+        display_name=reading.name(spec, "displayName"),
+        gpu_milli=_entitlement(reading, resources, "gpu", GPU_SCALE),
+        cpu_milli=_entitlement(reading, resources, "cpu", CPU_SCALE),
+        memory_bytes=_entitlement(reading, resources, "memory", MEMORY_SCALE),
+        problem=reading.problem,
+    )
+
+
+def _entitlement(reading: Reading, resources: Fields, name: str, scale: int) -> Entitlement:
+    """Read one resource; in what is stated, KAI's zeros hold, save that no limit is no limit.
+
+    KAI reads a missing limit as 0, with which a queue could run nothing: nobody can have meant that.
+    """
+    if resources.get(name) is None:
+        return UNGOVERNED
+    block, where = reading.mapping(resources, name), f"spec.resources.{name}"
+    amount = partial(queue_amount, scale=scale)
+    return Entitlement(
+        deserved=reading.number(f"{where}.quota", block.get("quota"), amount),
+        limit=reading.number(f"{where}.limit", block.get("limit"), amount, otherwise=UNLIMITED),
+        over_quota_weight_micro=reading.number(f"{where}.overQuotaWeight", block.get("overQuotaWeight"), weight_micro),
+    )
+
+
+def pod_group(raw: object) -> GroupSpec:
+    """Decode a PodGroup; `minMember: 0` (KAI 0.17: no gang) is 1, since a gang of one waits for nobody."""
+    fields, metadata = identified(raw)
+    reading = Reading()
+    spec = reading.mapping(fields, "spec")
+    _refuse_required_topology(reading, spec)
+    queue_name = reading.name(spec, "queue")
+    return GroupSpec(
+        key=GroupKey(reading.text(metadata, "namespace"), metadata["name"]),
+        uid=metadata["uid"],
+        queue=QueueName(queue_name) if queue_name else None,
+        min_member=max(1, reading.number("spec.minMember", spec.get("minMember"), members, otherwise=1)),
+        priority_class=reading.name(spec, "priorityClassName"),
+        preemptible=_preemptible(reading, spec),
+        created_at=reading.seconds(metadata, "creationTimestamp"),
+        problem=reading.problem,
+    )
+
+
+def _refuse_required_topology(reading: Reading, spec: Fields) -> None:
+    # Better no start than one that breaks the promise its owner was given.
+    if reading.text(reading.mapping(spec, "topologyConstraint"), "requiredTopologyLevel"):
+        reading.doubt("requiredTopologyLevel is not available yet; take it out of spec.topologyConstraint")
+
+
+def _preemptible(reading: Reading, spec: Fields) -> bool | None:
+    text = reading.text(spec, "preemptibility")
+    if text and text not in PREEMPTIBILITY:
+        reading.doubt(f"spec.preemptibility is {shown(text)}; write {' or '.join(PREEMPTIBILITY)}")
+    return PREEMPTIBILITY.get(text)
+
+
+def priority_class(raw: object) -> PriorityClass:
+    """Decode a PriorityClass."""
+    fields, metadata = identified(raw)
+    reading = Reading()
+    value = reading.number("value", fields.get("value"), int32)
+    return PriorityClass(name=metadata["name"], value=value, problem=reading.problem)

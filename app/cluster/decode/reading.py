@@ -1,0 +1,122 @@
+"""Reads fields of JSON whose shape nobody vouches for, and remembers the first thing that was wrong."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from app.model.quantity import QuantityError, json_integer, shown
+
+Fields = Mapping[str, Any]
+NO_FIELDS: Fields = {}
+
+LONGEST_NAME = 253
+"""Of any Kubernetes object; a longer reference names nothing, and is not worth keeping."""
+
+LOWEST_INT32, HIGHEST_INT32 = -(1 << 31), (1 << 31) - 1
+
+
+def int32(value: object) -> int:
+    """Read a JSON integer of the size of Kubernetes' own, such as a priority."""
+    return json_integer(value, minimum=LOWEST_INT32, maximum=HIGHEST_INT32)
+
+
+class DecodeError(ValueError):
+    """The object has no name or uid, so nobody could be told what is wrong with it."""
+
+
+class Reading:
+    """One object being read; a field that is absent or null is never wrong by itself."""
+
+    __slots__ = ("problem",)
+
+    def __init__(self) -> None:
+        # Written by `doubt` only, while one object is decoded.
+        self.problem = ""
+
+    def doubt(self, sentence: str) -> None:
+        """Note what its owner must change; the first such sentence is kept."""
+        self.problem = self.problem or sentence
+
+    def mapping(self, parent: Fields, key: str) -> Fields:
+        """Return a mapping, empty when there is none."""
+        value = parent.get(key)
+        if isinstance(value, dict):
+            return value
+        if value is not None:
+            self.doubt(f"field {key} is {shown(value)}; write a mapping of names to values")
+        return NO_FIELDS
+
+    def mappings(self, parent: Fields, key: str) -> Sequence[Fields]:
+        """Return a list of mappings, empty when there is none; what is no mapping is left out."""
+        value = parent.get(key)
+        if value is None:
+            return ()
+        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+            return value
+        self.doubt(f"field {key} is not readable; write a list in which every item is a mapping")
+        return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
+
+    def text(self, parent: Fields, key: str) -> str:
+        """Return a text, empty when there is none."""
+        value = parent.get(key)
+        if isinstance(value, str):
+            return value
+        if value is not None:
+            self.doubt(f"field {key} is {shown(value)}; write a text in quotes")
+        return ""
+
+    def name(self, parent: Fields, key: str) -> str:
+        """Return the name of another object, empty when there is none."""
+        value = self.text(parent, key)
+        if len(value) <= LONGEST_NAME:
+            return value
+        self.doubt(f"field {key} has {len(value)} characters; a name has at most {LONGEST_NAME}")
+        return ""
+
+    def texts(self, parent: Fields, key: str) -> dict[str, str]:
+        """Return a mapping of texts; what is no text is left out."""
+        fields = self.mapping(parent, key)
+        if all(isinstance(value, str) for value in fields.values()):
+            return dict(fields)
+        self.doubt(f"field {key} has a value that is not a text; write every value in quotes")
+        return {name: value for name, value in fields.items() if isinstance(value, str)}
+
+    def seconds(self, parent: Fields, key: str) -> float:
+        """Return a time in seconds since the epoch, 0 when there is none."""
+        value = self.text(parent, key)
+        try:
+            return _epoch_s(value) if value else 0.0
+        except (ValueError, OverflowError):
+            self.doubt(f"field {key} is {shown(value)}; write a time such as 2026-01-31T12:00:00Z")
+            return 0.0
+
+    def number(self, what: str, value: object, parse: Callable[[object], int], *, otherwise: int = 0) -> int:
+        """Return what `parse` makes of the value, or `otherwise` when there is none or it cannot be used."""
+        if value is None:
+            return otherwise
+        try:
+            return parse(value)
+        except QuantityError as error:
+            self.doubt(f"{what} cannot be read: {error}")
+            return otherwise
+
+
+def identified(raw: object) -> tuple[Fields, Fields]:
+    """Return the object and its metadata; raise `DecodeError` when it has no name or uid."""
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(metadata, dict):
+        raise DecodeError("the object has no metadata")
+    for key in ("name", "uid"):
+        if not isinstance(metadata.get(key), str) or not metadata[key]:
+            raise DecodeError(f"the object has no metadata.{key}")
+    return raw, metadata
+
+
+# Pods come in bursts, so few different seconds are read at a time.
+@lru_cache(maxsize=1024)
+def _epoch_s(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a time without a zone means nothing")
+    return moment.timestamp()

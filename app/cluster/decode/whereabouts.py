@@ -1,0 +1,105 @@
+"""Reads where a pod may go at all: node selector, required node affinity and tolerations."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from app.cluster.decode.reading import Fields, Reading
+from app.model.pod import ANYWHERE, NODE_NAME_FIELD, Constraint, Operator, Requirement, Term, Toleration
+from app.model.quantity import shown
+
+_OPERATORS = {operator.value: operator for operator in Operator}
+_COMPARED = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+
+def constraint(reading: Reading, spec: Fields) -> Constraint:
+    """Return the pod's constraint, one shared value for all pods that state the same."""
+    selector = _node_selector(reading, spec)
+    terms = None if spec.get("affinity") is None else _terms(reading, reading.mapping(spec, "affinity"))
+    tolerations = tuple(_toleration(reading, item) for item in reading.mappings(spec, "tolerations"))
+    if terms is None and not selector and not tolerations:
+        return ANYWHERE
+    return _shared(selector, terms, tolerations)
+
+
+def _node_selector(reading: Reading, spec: Fields) -> tuple[tuple[str, str], ...]:
+    if not spec.get("nodeSelector"):
+        return ()
+    return tuple(sorted(reading.texts(spec, "nodeSelector").items()))
+
+
+def _toleration(reading: Reading, raw: Fields) -> Toleration:
+    return _shared_toleration(
+        reading.text(raw, "key"),
+        reading.text(raw, "operator") or "Equal",
+        reading.text(raw, "value"),
+        reading.text(raw, "effect"),
+    )
+
+
+def _terms(reading: Reading, affinity: Fields) -> tuple[Term, ...] | None:
+    required = reading.mapping(affinity, "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
+        return None
+    if not isinstance(required, dict):
+        reading.doubt("required node affinity is not readable; write a mapping with nodeSelectorTerms")
+        return ()
+    return tuple(_term(reading, raw) for raw in reading.mappings(required, "nodeSelectorTerms"))
+
+
+def _term(reading: Reading, raw: Fields) -> Term:
+    labels = [_label_requirement(reading, each) for each in reading.mappings(raw, "matchExpressions")]
+    names = [_name_requirement(reading, each) for each in reading.mappings(raw, "matchFields")]
+    return tuple(labels + names)
+
+
+def _label_requirement(reading: Reading, raw: Fields) -> Requirement:
+    key, operator, values = reading.text(raw, "key"), _operator(reading, raw), _values(reading, raw)
+    if key == NODE_NAME_FIELD:
+        # Our Requirement tells the field from a label by this key alone.
+        reading.doubt(f"node affinity uses a label named {NODE_NAME_FIELD}; use matchFields, or rename the label")
+    if operator in (Operator.GT, Operator.LT) and not (len(values) == 1 and _COMPARED.fullmatch(values[0])):
+        reading.doubt(
+            f"node affinity compares label {shown(key)} by {operator.value}; write one integer to compare it to"
+        )
+    if operator in (Operator.IN, Operator.NOT_IN) and not values:
+        reading.doubt(f"node affinity on label {shown(key)} lists no values; write at least one")
+    return Requirement(key, operator, values)
+
+
+def _name_requirement(reading: Reading, raw: Fields) -> Requirement:
+    key, operator, values = reading.text(raw, "key"), _operator(reading, raw), _values(reading, raw)
+    if key != NODE_NAME_FIELD or operator not in (Operator.IN, Operator.NOT_IN) or len(values) != 1:
+        reading.doubt(f"matchFields is not readable; write {NODE_NAME_FIELD}, In or NotIn, and one node name")
+    return Requirement(NODE_NAME_FIELD, operator, values)
+
+
+def _operator(reading: Reading, raw: Fields) -> Operator:
+    text = reading.text(raw, "operator")
+    if text not in _OPERATORS:
+        reading.doubt(f"node affinity has operator {shown(text)}; write one of {', '.join(_OPERATORS)}")
+    # Matches no node when it has no values: what cannot be read allows nothing.
+    return _OPERATORS.get(text, Operator.IN)
+
+
+def _values(reading: Reading, raw: Fields) -> tuple[str, ...]:
+    values = raw.get("values")
+    if values is None:
+        return ()
+    if isinstance(values, list) and all(isinstance(value, str) for value in values):
+        return tuple(values)
+    reading.doubt("values of a node affinity requirement are not readable; write a list of texts")
+    return ()
+
+
+# Bounded, since tenants choose what they state; a value that was dropped is only no longer shared.
+@lru_cache(maxsize=4096)
+def _shared(
+    selector: tuple[tuple[str, str], ...], terms: tuple[Term, ...] | None, tolerations: Sequence[Toleration]
+) -> Constraint:
+    return Constraint(selector, terms, tuple(tolerations))
+
+
+@lru_cache(maxsize=4096)
+def _shared_toleration(key: str, operator: str, value: str, effect: str) -> Toleration:
+    return Toleration(key, operator, value, effect)

@@ -1,0 +1,129 @@
+"""Turns our records into the status fields of Queue and PodGroup objects: the writing twin of `decode`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.model.decision import Share
+from app.model.names import QueueName
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.model.reason import Refusal
+from app.model.resources import QUOTA_AXES, UNLIMITED, Resources
+from app.model.seam import RawObject
+
+NODE_POOL = "default"
+"""KAI's name for the nodes of an unpartitioned cluster."""
+
+VOLATILE = frozenset({"lastTransitionTime", "transitionID"})
+"""Fields that say when something changed, not what: left out when two statuses are compared."""
+
+
+def amounts(resources: Resources) -> dict[str, str]:
+    """Return a Kubernetes ResourceList; what is unlimited is left out."""
+    cpu, memory, gpu = (resources.amounts[axis] for axis in QUOTA_AXES)
+    texts = {"cpu": _milli(cpu), "memory": str(memory), "nvidia.com/gpu": _milli(gpu)}
+    values = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpu}
+    return {name: text for name, text in texts.items() if values[name] < UNLIMITED}
+
+
+def queue_status(queue: Queue, share: Share | None, children: Iterable[QueueName], *, now: str) -> RawObject:
+    """Return the status of a queue; `now` is RFC 3339."""
+    conditions = [_condition("Valid", not queue.problem, "QueueIsInvalid", queue.problem, now=now)]
+    if share is not None:
+        conditions.append(_over_quota(share, now=now))
+    held = share or Share()
+    return {
+        "childQueues": sorted(children),
+        "conditions": conditions,
+        "allocated": amounts(held.allocated),
+        "allocatedNonPreemptible": amounts(held.allocated_non_preemptible),
+        "requested": amounts(held.requested),
+        "deserved": amounts(held.deserved),
+        "fairShare": amounts(held.fair_share),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the pods of a PodGroup hold and ask for, and how many there are."""
+
+    allocated: Resources
+    requested: Resources
+    non_preemptible: Resources
+    running: int
+    pending: int
+
+
+def pod_group_status(standing: Standing, group: PodGroup | None, refusal: Refusal | None, *, now: str) -> RawObject:
+    """Return the status of a PodGroup; `group` is None when none of its pods waits."""
+    reasons: Sequence[RawObject] = [] if group is None or refusal is None else [_scheduling_condition(refusal, now)]
+    return {
+        "running": standing.running,
+        "pending": standing.pending,
+        "resourcesStatus": {
+            "allocated": amounts(standing.allocated),
+            "allocatedNonPreemptible": amounts(standing.non_preemptible),
+            "requested": amounts(standing.requested),
+        },
+        "schedulingConditions": list(reasons),
+    }
+
+
+def invalid_pod_group_status(problem: str, *, now: str) -> RawObject:
+    """Return the condition by which the owner of an unusable PodGroup learns what is wrong with it."""
+    return {"conditions": [_condition("Valid", not problem, "PodGroupIsInvalid", problem, now=now)]}
+
+
+def stated(raw: RawObject) -> tuple[str, str, RawObject]:
+    """Return namespace, name and status of an object as it stands; an object without status says nothing."""
+    metadata, status = raw.get("metadata"), raw.get("status")
+    named: RawObject = metadata if isinstance(metadata, dict) else {}
+    return str(named.get("namespace") or ""), str(named.get("name") or ""), status if isinstance(status, dict) else {}
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two statuses say the same, whenever they came to say so."""
+    return _without_times(one) == _without_times(other)
+
+
+def _without_times(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _without_times(inner) for key, inner in value.items() if key not in VOLATILE}
+        case list():
+            return [_without_times(inner) for inner in value]
+        case _:
+            return value
+
+
+def _over_quota(share: Share, *, now: str) -> RawObject:
+    over = any(share.allocated.amounts[axis] > share.deserved.amounts[axis] for axis in QUOTA_AXES)
+    return _condition("OverQuota", over, "AllocatedOverQuota" if over else "WithinQuota", "", now=now)
+
+
+def _condition(kind: str, holds: object, reason: str, message: str, *, now: str) -> RawObject:
+    return {
+        "type": kind,
+        "status": "True" if holds else "False",
+        "reason": reason if message or kind != "Valid" else "Valid",
+        "message": message,
+        "lastTransitionTime": now,
+    }
+
+
+def _scheduling_condition(refusal: Refusal, now: str) -> RawObject:
+    said = {"reason": refusal.reason.value, "message": refusal.sentence}
+    return {
+        "type": "UnschedulableOnNodePool",
+        "nodePool": NODE_POOL,
+        "status": "True",
+        **said,
+        "reasons": [said],
+        "transitionID": now,
+        "lastTransitionTime": now,
+    }
+
+
+def _milli(amount: int) -> str:
+    whole, rest = divmod(amount, 1000)
+    return f"{amount}m" if rest else str(whole)

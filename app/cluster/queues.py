@@ -1,0 +1,56 @@
+"""Judges the tree of queues as a whole: parents that are missing, circles, and what hangs below an invalid queue."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from app.model.names import QueueName
+from app.model.queue import Queue
+
+CIRCLE_SHOWN = 5
+"""Queues of a circle that its sentence names: a circle of thousands shall not fill its own status."""
+
+
+def judged(queues: Iterable[Queue]) -> dict[QueueName, Queue]:
+    """Return every queue by name, with `problem` set where the tree above it cannot be trusted.
+
+    A queue's own problem stays. Takes time linear in the number of queues, however they are linked.
+    """
+    known = {queue.name: queue for queue in queues}
+    verdicts: dict[QueueName, str] = {}
+    for name in known:
+        if name not in verdicts:
+            _judge_path(name, known, verdicts)
+    return {name: replace(queue, problem=verdicts[name]) if verdicts[name] else queue for name, queue in known.items()}
+
+
+def _judge_path(start: QueueName, known: Mapping[QueueName, Queue], verdicts: dict[QueueName, str]) -> None:
+    """Walk up to what is already judged, then give every queue on the way its verdict, top down."""
+    path: dict[QueueName, None] = {}
+    name: QueueName | None = start
+    while name is not None and name in known and name not in verdicts and name not in path:
+        path[name] = None
+        name = known[name].parent
+    if name in path:
+        _judge_circle(list(path), name, known, verdicts)
+    for below in reversed(path):
+        if below not in verdicts:
+            verdicts[below] = known[below].problem or _from_above(known[below].parent, known, verdicts)
+
+
+def _judge_circle(
+    path: list[QueueName], first: QueueName, known: Mapping[QueueName, Queue], verdicts: dict[QueueName, str]
+) -> None:
+    circle = path[path.index(first) :]
+    names = " -> ".join([*circle[:CIRCLE_SHOWN], *(["..."] if len(circle) > CIRCLE_SHOWN else []), first])
+    sentence = f"its parents form a circle ({names}); change spec.parentQueue of one of them"
+    verdicts.update({name: known[name].problem or sentence for name in circle})
+
+
+def _from_above(parent: QueueName | None, known: Mapping[QueueName, Queue], verdicts: Mapping[QueueName, str]) -> str:
+    if parent is None:
+        return ""
+    if parent not in known:
+        return f"its parent queue {parent} does not exist; create it, or change spec.parentQueue"
+    if verdicts[parent]:
+        return f"its parent queue {parent} is not valid; the status of that queue says what to change"
+    return ""

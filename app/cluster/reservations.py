@@ -1,0 +1,92 @@
+"""Remembers what we promised: which pod, which node, how far the binding is, and until when it holds.
+
+Promised -> Binding -> (the watch shows the pod bound, and the reservation has done its work)
+Promised -> dropped when it expires, its node is refused, its pod goes or the gang cannot start
+Binding  -> dropped only when the write has surely failed or the watch shows what was written
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from app.model.names import GroupKey, NodeName, PodUid
+
+
+class State(StrEnum):
+    """How far a reservation is."""
+
+    PROMISED = "Promised"
+    BINDING = "Binding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Space held for one pod on one node."""
+
+    pod: PodUid
+    group: GroupKey
+    node: NodeName
+    state: State
+    expires_at: float
+    """On the caller's monotonic clock; a Binding never expires: it ends with the watch's echo or a sure failure."""
+
+    def __repr__(self) -> str:
+        return f"<{self.state.value} {self.pod} on {self.node}>"
+
+
+class Reservations:
+    """All reservations, by pod. Only `ClusterCache` calls what changes them, since each is also a charge."""
+
+    def __init__(self) -> None:
+        """Start empty. `_held` is kept in the order of expiry, because every promise lives equally long."""
+        self._held: dict[PodUid, Reservation] = {}
+        self._by_group: dict[GroupKey, set[PodUid]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Reservation]:
+        return iter(self._held.values())
+
+    def get(self, pod: PodUid) -> Reservation | None:
+        """Return the pod's reservation, None when nothing is held for it."""
+        return self._held.get(pod)
+
+    def of_group(self, group: GroupKey) -> list[Reservation]:
+        """Return what is held for members of the group."""
+        return [self._held[pod] for pod in self._by_group.get(group, ())]
+
+    def put(self, reservation: Reservation) -> None:
+        """Add or replace the pod's reservation, as the last to expire."""
+        self._held.pop(reservation.pod, None)
+        self._held[reservation.pod] = reservation
+        self._by_group.setdefault(reservation.group, set()).add(reservation.pod)
+
+    def drop(self, pod: PodUid) -> Reservation | None:
+        """Remove and return the pod's reservation."""
+        dropped = self._held.pop(pod, None)
+        if dropped is not None:
+            members = self._by_group[dropped.group]
+            members.discard(pod)
+            if not members:
+                del self._by_group[dropped.group]
+        return dropped
+
+    def expired(self, now: float) -> list[Reservation]:
+        """Return the promises whose time is over; O(expired), not O(held)."""
+        over: list[Reservation] = []
+        for reservation in self._held.values():
+            if reservation.state is State.BINDING:
+                continue
+            if reservation.expires_at > now:
+                break
+            over.append(reservation)
+        return over
+
+    def binding(self, pod: PodUid) -> None:
+        """Mark that the write is on its way: from here on only a sure failure or the watch ends it."""
+        self.put(replace(self._held[pod], state=State.BINDING))
+
+    def extend(self, pod: PodUid, expires_at: float) -> None:
+        """Let the promise live on: kube-scheduler has just asked for the pod."""
+        self.put(replace(self._held[pod], expires_at=expires_at))

@@ -1,0 +1,1 @@
+"""The only place where deciding, remembering and talking meet."""

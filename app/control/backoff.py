@@ -1,0 +1,42 @@
+"""Says how long a PodGroup whose attempts fail is left out, doubling from try to try."""
+
+from dataclasses import dataclass
+
+from app.model.names import GroupKey
+
+FIRST_S = 2.0
+LONGEST_S = 120.0
+FORGIVEN_AFTER_S = 600.0
+"""A group that has not failed for this long starts again from `FIRST_S`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    delay_s: float
+    until: float
+
+
+class Backoff:
+    """Failures by group. Time is the caller's monotonic clock."""
+
+    def __init__(self) -> None:
+        """Start with nobody backing off."""
+        self._failures: dict[GroupKey, _Failure] = {}
+        self._waiting: set[GroupKey] = set()
+
+    def failed(self, key: GroupKey, now: float) -> float:
+        """Note a failed attempt; return for how many seconds the group is left out."""
+        before = self._failures.get(key)
+        fresh = before is None or now > before.until + FORGIVEN_AFTER_S
+        delay_s = FIRST_S if before is None or fresh else min(2 * before.delay_s, LONGEST_S)
+        self._failures[key] = _Failure(delay_s, now + delay_s)
+        self._waiting.add(key)
+        return delay_s
+
+    def over(self, now: float) -> list[GroupKey]:
+        """Return, once, the groups whose time is over; forget failures that are long past."""
+        ended = [key for key in self._waiting if self._failures[key].until <= now]
+        self._waiting.difference_update(ended)
+        for key in [key for key, one in self._failures.items() if one.until + FORGIVEN_AFTER_S < now]:
+            del self._failures[key]
+        return ended

@@ -1,0 +1,164 @@
+"""Writes bindings: once a pod, together a gang, and never again before the outcome of the last try is known."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.control.barrier import GangBarrier
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.question import BindQuestion
+from app.model.seam import (
+    Cluster,
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PodRef,
+    RejectedError,
+    UnavailableError,
+)
+from app.telemetry import BindOutcome, Metrics
+
+log = structlog.get_logger()
+
+BOUND = ""
+"""The answer to kube-scheduler when the pod is on its node."""
+
+LOOK_AGAIN_S = 0.5
+"""How long to wait before asking again what became of a write whose outcome is unknown."""
+
+Dissolve = Callable[[GroupKey, str], None]
+
+
+class Binder:
+    """One bind in flight a pod; a repeated question gets the answer of the first."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        cluster: Cluster,
+        barrier: GangBarrier,
+        metrics: Metrics,
+        *,
+        patience_s: float,
+        on_failure: Dissolve,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`on_failure` is told of a gang that could not be brought together or may not be bound."""
+        self._cache = cache
+        self._cluster = cluster
+        self._barrier = barrier
+        self._metrics = metrics
+        self._patience_s = patience_s
+        self._on_failure = on_failure
+        self._sleep = sleep
+        self._in_flight: dict[PodUid, tuple[NodeName, asyncio.Task[str]]] = {}
+
+    async def bind(self, question: BindQuestion) -> str:
+        """Bind the pod to the node it was promised; return `BOUND` or what kube-scheduler is told."""
+        uid = question.pod.uid
+        if uid not in self._in_flight:
+            answer = self._answer_known(question)
+            if answer is not None:
+                return answer
+            task = asyncio.create_task(self._carry_out(question), name=f"bind {question.pod.name}")
+            self._in_flight[uid] = (question.node, task)
+            task.add_done_callback(lambda _: self._in_flight.pop(uid, None))
+        node, task = self._in_flight[uid]
+        if node != question.node:
+            return f"the pod is being bound to {node}"
+        # kube-scheduler may give up and ask again: the write goes on, and the next question gets its answer.
+        return await asyncio.shield(task)
+
+    def _answer_known(self, question: BindQuestion) -> str | None:
+        """Answer what needs no write: a pod that is bound, unknown, or promised another node."""
+        pod = self._cache.pod(question.pod.uid)
+        if pod is None or (pod.namespace, pod.name) != (question.pod.namespace, question.pod.name):
+            return "the pod is not known here; it will be asked for again"
+        if pod.node is not None:
+            return BOUND if pod.node == question.node else f"the pod is already bound to {pod.node}"
+        if pod.deleting:
+            return "the pod is being deleted"
+        if not pod.managed:
+            return None
+        held = self._cache.reservations.get(pod.uid)
+        if held is None or held.node != question.node:
+            return "this node is no longer promised to the pod; it will be asked for again"
+        return None
+
+    async def _carry_out(self, question: BindQuestion) -> str:
+        pod = self._cache.pod(question.pod.uid)
+        if pod is None or not pod.managed:
+            return await self._write(question)
+        refused = await self._wait_for_gang(pod.group, pod.uid)
+        return refused or await self._write(question)
+
+    async def _wait_for_gang(self, key: GroupKey, uid: PodUid) -> str:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await self._barrier.stand(key, uid)
+        except TimeoutError:
+            error = "the gang did not come together in time"
+            self._metrics.binds[BindOutcome.GANG_INCOMPLETE].inc()
+            self._on_failure(key, error)
+            return error
+
+    async def _write(self, question: BindQuestion) -> str:
+        """Write until the outcome is sure, then give up the promise unless the pod is on its node."""
+        while True:
+            answer = await self._try(question.pod, question.node)
+            if answer is not None:
+                break
+        self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
+        if answer != BOUND:
+            log.warning("bind failed", pod=f"{question.pod.namespace}/{question.pod.name}", error=answer)
+            self._give_up(question.pod.uid)
+        return answer
+
+    async def _try(self, pod: PodRef, node: NodeName) -> str | None:
+        """Write once; None when it was surely not done and may be tried again."""
+        try:
+            await self._cluster.bind(pod, node, {})
+        except NotFoundError:
+            return "the pod is gone"
+        except (ForbiddenError, RejectedError) as error:
+            self._set_back(pod.uid, f"the API server refuses the binding: {error}")
+            return f"the API server refuses the binding: {error}"
+        except UnavailableError as error:
+            await self._sleep(error.retry_after_s)
+            return None
+        except (ConflictError, OutcomeUnknownError):
+            return await self._look_up(pod, node)
+        return BOUND
+
+    async def _look_up(self, pod: PodRef, node: NodeName) -> str | None:
+        """Find out what became of the pod before anything else happens to it; None when it is still unbound."""
+        while True:
+            try:
+                raw = await self._cluster.read_pod(pod)
+            except KubeError as error:
+                self._metrics.binds[BindOutcome.UNKNOWN].inc()
+                log.warning("outcome of a binding is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+                await self._sleep(LOOK_AGAIN_S)
+                continue
+            if raw is None:
+                return "the pod is gone"
+            bound_to = decode.bound_node(raw)
+            if bound_to is None:
+                await self._sleep(LOOK_AGAIN_S)
+                return None
+            return BOUND if bound_to == node else f"the pod is already bound to {bound_to}"
+
+    def _give_up(self, uid: PodUid) -> None:
+        pod = self._cache.pod(uid)
+        if pod is not None and pod.managed and pod.node is None:
+            self._cache.drop_promise(uid)
+
+    def _set_back(self, uid: PodUid, error: str) -> None:
+        pod = self._cache.pod(uid)
+        if pod is not None and pod.managed:
+            self._on_failure(pod.group, error)

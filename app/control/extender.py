@@ -1,0 +1,188 @@
+"""Answers kube-scheduler from what was decided, decides on the spot what can be, and holds whatever it answers.
+
+The cases of filter, in their order:
+    1. a what-if (no uid): fit is answered from the snapshot, nothing is promised
+    2. a pod the watch has not shown yet: wait a moment for it, else refuse
+    3. a pod that is not managed: all offered nodes
+    4. a pod that is bound already: its node
+    5. a pod with a promise: its node; if that is not offered, another of those offered; else ask to be shown it
+    6. a pod without: its turn is decided now, or waited for, or it is refused and woken when its turn comes
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TypeVar
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import Reservation, State
+from app.control.binder import Binder
+from app.control.feed import Feed
+from app.control.planning import Planning
+from app.control.waker import Waker
+from app.model.names import NodeName, PodUid
+from app.model.pod import Pod
+from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
+from app.model.reason import Reason
+from app.model.seam import RawObject
+from app.scheduling import fit, planner
+from app.settings import Settings
+
+V = TypeVar("V")
+
+ALWAYS_COMPLETE_BELOW = 100
+"""kube-scheduler stops looking for nodes once it has found this many (`numFeasibleNodesToFind`): a shorter list of
+offered nodes is the whole set that its filters accept, a longer one may be a sample."""
+
+WATCH_LAG_S = 0.25
+"""How long a pod that the watch has not shown yet is waited for."""
+
+
+class Extender:
+    """The four webhooks without their wire."""
+
+    def __init__(
+        self, cache: ClusterCache, feed: Feed, planning: Planning, waker: Waker, binder: Binder, settings: Settings
+    ) -> None:
+        """Hold the parts; the only state here is in them."""
+        self._cache = cache
+        self._feed = feed
+        self._planning = planning
+        self._waker = waker
+        self._binder = binder
+        self._settings = settings
+        self._policy = planner.Policy(placement=settings.placement)
+
+    async def filter(self, question: PodQuestion) -> FilterAnswer:
+        """Answer which of the offered nodes the pod may go to: one, once it is decided."""
+        unready = self._feed.unready()
+        if unready:
+            return Failed(unready)
+        if question.uid is None:
+            return self._answer_what_if(question)
+        pod = await self._feed.pod(question.uid, within_s=WATCH_LAG_S)
+        if pod is None:
+            self._waker.park(question.uid)
+            return Refused(Reason.DECIDING)
+        if not pod.managed:
+            return Fits(question.offered)
+        if pod.node is not None:
+            return _only(pod.node, question.offered)
+        return await self._answer_managed(pod.uid, question)
+
+    def prioritize(self, question: PodQuestion) -> Scores:
+        """Score the offered nodes 0..10; pods that are not managed are left to kube-scheduler's own scores."""
+        if self._feed.unready() or not self._is_ours(question):
+            return dict.fromkeys(question.offered, 0)
+        rating = self._rate(question.pod)
+        index = self._cache.table().index
+        return {name: int(rating.scores[index[name]]) if name in index else 0 for name in question.offered}
+
+    def preempt(self, pod: RawObject, candidates: Mapping[NodeName, V]) -> Mapping[NodeName, V]:
+        """Return what kube-scheduler may preempt: nothing for a managed pod, whose victims only our plan may choose."""
+        return {} if self._decode(pod).managed else candidates
+
+    async def bind(self, question: BindQuestion) -> str:
+        """Bind the pod, a gang as a whole; return "" or why not."""
+        return self._feed.unready() or await self._binder.bind(question)
+
+    # A pod that is ours --------------------------------------------------------------------------------------------
+
+    async def _answer_managed(self, uid: PodUid, question: PodQuestion) -> FilterAnswer:
+        self._waker.forget(uid)
+        self._learn_what_is_accepted(uid, question)
+        if self._cache.reservations.get(uid) is None:
+            await self._decide(uid)
+        # From here to the answer there is no await: what is read is what is promised.
+        held = self._cache.reservations.get(uid)
+        answer = self._answer_promised(held, question) if held else Refused(self._reason(uid))
+        if isinstance(answer, Refused):
+            self._waker.park(uid)
+        return answer
+
+    async def _decide(self, uid: PodUid) -> None:
+        """See to it that the pod's group has been considered as things are now, as far as patience goes."""
+        if self._planning.can_decide_now():
+            self._planning.plan_now()
+            return
+        try:
+            async with asyncio.timeout(self._settings.filter_patience_s):
+                await self._planning.settle()
+        except TimeoutError:
+            self._planning.poke()
+
+    def _answer_promised(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
+        if held.state is State.BINDING or held.node in question.offered:
+            self._extend(held)
+            return _only(held.node, question.offered)
+        return self._move(held, question)
+
+    def _move(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
+        """Move the promise to a node that kube-scheduler offers, else find out whether it refuses the promised one."""
+        pod = self._cache.pod(held.pod)
+        if pod is None:
+            return Refused(Reason.DECIDING)
+        snapshot = self._cache.snapshot().without(pod, held.node)
+        node = planner.place_one(snapshot, pod, question.offered, self._policy)
+        if node is not None:
+            self._cache.promise(pod.uid, node, expires_at=self._planning.expiry())
+            return Fits((node,))
+        if decode.nominated_node(question.pod) == held.node or len(question.offered) < ALWAYS_COMPLETE_BELOW:
+            return self._learn_refusal(held)
+        # The list may be a sample: nominated, the node is looked at whatever the sample holds.
+        self._waker.nominate(pod.uid)
+        return Refused(Reason.DECIDING)
+
+    def _learn_refusal(self, held: Reservation) -> FilterAnswer:
+        self._cache.refuse_node(held.pod, held.node)
+        self._planning.give_up(held.pod)
+        return Refused(Reason.REFUSED_BY_SCHEDULER)
+
+    def _learn_what_is_accepted(self, uid: PodUid, question: PodQuestion) -> None:
+        """Remember a complete list of accepted nodes, as long as it says more than we know ourselves."""
+        self._cache.accept(uid)
+        pod = self._cache.pod(uid)
+        only_nominated = len(question.offered) == 1 and decode.nominated_node(question.pod) == question.offered[0]
+        if pod is None or only_nominated or len(question.offered) >= ALWAYS_COMPLETE_BELOW:
+            return
+        table = self._cache.table()
+        ours = fit.eligible(pod.constraint, table)
+        if (ours & ~table.mask(question.offered)).any():
+            self._cache.accept_only(uid, frozenset(question.offered))
+        else:
+            self._cache.accept_all(uid)
+
+    def _extend(self, held: Reservation) -> None:
+        if held.state is State.PROMISED:
+            self._cache.reservations.extend(held.pod, self._planning.expiry())
+
+    def _reason(self, uid: PodUid) -> Reason:
+        pod = self._cache.pod(uid)
+        refusal = self._planning.refusals.get(pod.group) if pod else None
+        return refusal.reason if refusal else Reason.DECIDING
+
+    # A pod that is only asked about --------------------------------------------------------------------------------
+
+    def _answer_what_if(self, question: PodQuestion) -> FilterAnswer:
+        if not self._is_ours(question):
+            return Fits(question.offered)
+        rating = self._rate(question.pod)
+        if rating.refusal is not None:
+            return Refused(rating.refusal.reason)
+        index = self._cache.table().index
+        fitting = tuple(name for name in question.offered if name in index and rating.fitting[index[name]])
+        return Fits(fitting) if fitting else Refused(Reason.NO_NODE_FITS)
+
+    def _rate(self, raw: RawObject) -> planner.Rating:
+        pod = self._decode(raw)
+        return planner.rate(self._cache.snapshot(), pod, self._cache.group_alone(pod), self._policy)
+
+    def _is_ours(self, question: PodQuestion) -> bool:
+        return self._decode(question.pod).managed
+
+    def _decode(self, raw: RawObject) -> Pod:
+        return decode.asked_pod(raw, profiles=self._settings.profiles)
+
+
+def _only(node: NodeName, offered: tuple[NodeName, ...]) -> FilterAnswer:
+    return Fits((node,)) if node in offered else Refused(Reason.DECIDING)

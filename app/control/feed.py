@@ -1,0 +1,232 @@
+"""Carries what the watches show into the cache: event -> decode -> apply, and knows how fresh the picture is.
+
+An object that cannot be read never stops the feed: without a name it is counted and left out, otherwise its record says
+what is wrong with it and its owner is told.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.node import Node
+from app.model.pod import Pod
+from app.model.podgroup import GroupSpec
+from app.model.priority import PriorityClass
+from app.model.question import Check
+from app.model.queue import Queue
+from app.model.seam import Changed, Cluster, Deleted, Listed, Lost, Progress, RawObject, Resource, WatchEvent
+from app.settings import Settings
+from app.telemetry import Metrics
+
+log = structlog.get_logger()
+
+R = TypeVar("R")
+K = TypeVar("K")
+
+STALE_AFTER_S = 90.0
+"""A watch that has shown nothing for so long, not even a bookmark (about one a minute), is not trusted."""
+
+PAUSE_EVERY = 200
+"""After so many objects of a list the event loop gets a turn: 50,000 pods must not hold up a webhook."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind(Generic[R, K]):
+    """How objects of one kind get into the cache and out of it."""
+
+    decode: Callable[[RawObject], R]
+    key: Callable[[R], K]
+    apply: Callable[[R], None]
+    forget: Callable[[K], None]
+
+
+@dataclass(slots=True)
+class _Watch:
+    """How one watch is doing. Changed by `Feed` alone."""
+
+    listed: bool = False
+    lost: str = ""
+    heard_at: float = 0.0
+    known: set[Any] = field(default_factory=set)
+    """Keys of what it has shown, so that a relist can tell what has gone."""
+    invalid: set[Any] = field(default_factory=set)
+
+
+class Feed:
+    """One task a kind; all of them write to one cache."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        cluster: Cluster,
+        metrics: Metrics,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        on_change: Callable[[], None],
+        on_parked: Callable[[PodUid], None],
+        on_object: Callable[[Resource, RawObject], None],
+    ) -> None:
+        """`on_change` is called after each event, `on_object` with each object before it is decoded, and `on_parked`
+        for a pod that was refused by us before we started.
+        """
+        self._cache = cache
+        self._cluster = cluster
+        self._metrics = metrics
+        self._profiles = settings.profiles
+        self._clock = clock
+        self._on_change = on_change
+        self._on_parked = on_parked
+        self._on_object = on_object
+        self._watches = {resource: _Watch() for resource in Resource}
+        self._kinds: Mapping[Resource, _Kind[Any, Any]] = self._table()
+        self._awaited: dict[PodUid, asyncio.Event] = {}
+
+    async def run(self) -> None:
+        """Follow every kind, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for resource in Resource:
+                tasks.create_task(self._follow(resource), name=f"watch {resource!r}")
+
+    def unready(self) -> str:
+        """Return why no question can be answered now, "" when all can: not listed yet, lost, or silent."""
+        return next((check.failure for check in self.checks() if not check.passed), "")
+
+    def checks(self) -> list[Check]:
+        """Return one check a kind."""
+        return [Check(f"watch-{resource!r}", self._failure(watch)) for resource, watch in self._watches.items()]
+
+    async def pod(self, uid: PodUid, *, within_s: float) -> Pod | None:
+        """Return the pod of this uid, waiting a moment for a watch that lags behind kube-scheduler's."""
+        known = self._cache.pod(uid)
+        if known is not None:
+            return known
+        event = self._awaited.setdefault(uid, asyncio.Event())
+        try:
+            async with asyncio.timeout(within_s):
+                await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._awaited.pop(uid, None)
+        return self._cache.pod(uid)
+
+    async def _follow(self, resource: Resource) -> None:
+        async for event in self._cluster.watch(resource):
+            await self._take(resource, event)
+            self._on_change()
+
+    async def _take(self, resource: Resource, event: WatchEvent) -> None:
+        watch = self._watches[resource]
+        if isinstance(event, Lost):
+            watch.lost = event.cause
+            self._metrics.watch_lost(repr(resource))
+            log.warning("watch lost", resource=repr(resource), cause=event.cause)
+            return
+        match event:
+            case Listed(objects):
+                await self._replace(resource, objects)
+                watch.listed = True
+            case Changed(raw):
+                self._apply(resource, raw)
+            case Deleted(raw):
+                self._delete(resource, raw)
+            case Progress():
+                pass
+        watch.lost = ""
+        watch.heard_at = self._clock()
+
+    def _failure(self, watch: _Watch) -> str:
+        if not watch.listed:
+            return watch.lost or "not listed yet"
+        if watch.lost:
+            return watch.lost
+        silent_s = self._clock() - watch.heard_at
+        return f"silent for {silent_s:.0f} s" if silent_s > STALE_AFTER_S else ""
+
+    async def _replace(self, resource: Resource, objects: list[RawObject]) -> None:
+        """Take over a whole list: what it does not hold is gone."""
+        watch = self._watches[resource]
+        gone, watch.known = watch.known, set()
+        for number, raw in enumerate(objects, start=1):
+            self._apply(resource, raw)
+            if number % PAUSE_EVERY == 0:
+                await asyncio.sleep(0)
+        for key in gone - watch.known:
+            watch.invalid.discard(key)
+            self._kinds[resource].forget(key)
+
+    def _apply(self, resource: Resource, raw: RawObject) -> None:
+        kind, watch = self._kinds[resource], self._watches[resource]
+        try:
+            record = kind.decode(raw)
+        except decode.DecodeError as error:
+            log.warning("object without a name", resource=repr(resource), error=str(error))
+            return
+        key = kind.key(record)
+        watch.known.add(key)
+        self._on_object(resource, raw)
+        self._count_invalid(resource, key, problem=getattr(record, "problem", ""))
+        kind.apply(record)
+
+    def _delete(self, resource: Resource, raw: RawObject) -> None:
+        kind, watch = self._kinds[resource], self._watches[resource]
+        try:
+            key = kind.key(kind.decode(raw))
+        except decode.DecodeError:
+            return
+        watch.known.discard(key)
+        self._count_invalid(resource, key, problem="")
+        if resource is Resource.PODS and decode.has_succeeded(raw):
+            self._cache.finish_pod(key)
+        else:
+            kind.forget(key)
+
+    def _count_invalid(self, resource: Resource, key: object, *, problem: str) -> None:
+        invalid = self._watches[resource].invalid
+        if bool(problem) == (key in invalid):
+            return
+        (invalid.add if problem else invalid.discard)(key)
+        self._metrics.invalid_objects(repr(resource), len(invalid))
+
+    def _apply_pod(self, pod: Pod) -> None:
+        first_seen = self._cache.pod(pod.uid) is None
+        self._cache.apply_pod(pod)
+        if first_seen and pod.refused_by_us:
+            self._on_parked(pod.uid)
+        waiting = self._awaited.get(pod.uid)
+        if waiting is not None:
+            waiting.set()
+
+    def _table(self) -> Mapping[Resource, _Kind[Any, Any]]:
+        cache = self._cache
+        return {
+            Resource.NODES: _Kind(
+                decode=decode.node, key=lambda node: node.name, apply=cache.apply_node, forget=cache.delete_node
+            ),
+            Resource.QUEUES: _Kind(
+                decode=decode.queue, key=lambda queue: queue.name, apply=cache.apply_queue, forget=cache.delete_queue
+            ),
+            Resource.PRIORITY_CLASSES: _Kind(
+                decode=decode.priority_class,
+                key=lambda one: one.name,
+                apply=cache.apply_class,
+                forget=cache.delete_class,
+            ),
+            Resource.POD_GROUPS: _Kind(
+                decode=decode.pod_group, key=lambda spec: spec.key, apply=cache.apply_group, forget=cache.delete_group
+            ),
+            Resource.PODS: _Kind(
+                decode=partial(decode.pod, profiles=self._profiles),
+                key=lambda pod: pod.uid,
+                apply=self._apply_pod,
+                forget=cache.delete_pod,
+            ),
+        }

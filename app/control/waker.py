@@ -1,0 +1,102 @@
+"""Wakes pods that kube-scheduler has parked after one of our refusals, by nominating the node that is now theirs.
+
+One status patch does both: it is an event that makes kube-scheduler look at the pod again, and it makes it look at the
+promised node first. A pod that kube-scheduler has not asked about yet needs no patch.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from app.cluster.cache import ClusterCache
+from app.model.names import NodeName, PodUid
+from app.model.pod import Pod
+from app.model.seam import Cluster, KubeError, NotFoundError, PodRef, UnavailableError
+from app.telemetry import Metrics
+
+log = structlog.get_logger()
+
+WRITERS = 16
+"""Patches in flight at once: as fast as kube-scheduler takes pods, without crowding out bindings."""
+
+TRIES = 3
+
+
+class Waker:
+    """Who is parked, and whose patch is on its way."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        cluster: Cluster,
+        metrics: Metrics,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Start with nobody parked. `_parked` is changed by `park`, `wake` and `forget` alone."""
+        self._cache = cache
+        self._cluster = cluster
+        self._metrics = metrics
+        self._sleep = sleep
+        self._parked: set[PodUid] = set()
+        self._patches: asyncio.Queue[tuple[PodUid, NodeName | None]] = asyncio.Queue()
+
+    def park(self, uid: PodUid) -> None:
+        """Note that kube-scheduler will not ask about this pod again on its own."""
+        self._parked.add(uid)
+
+    def forget(self, uid: PodUid) -> None:
+        """Note that kube-scheduler has asked about the pod, or that the pod is gone."""
+        self._parked.discard(uid)
+
+    def wake(self, uid: PodUid) -> None:
+        """Have the pod asked about, if it is parked and a node is promised to it."""
+        held = self._cache.reservations.get(uid)
+        if held is not None and uid in self._parked:
+            self._parked.discard(uid)
+            self._patches.put_nowait((uid, held.node))
+
+    def nominate(self, uid: PodUid) -> None:
+        """Make kube-scheduler look at the promised node first, which its sample of nodes did not contain."""
+        self._parked.add(uid)
+        self.wake(uid)
+
+    def revoke(self, uid: PodUid) -> None:
+        """Take back the nomination of a pod that lost its promise: kube-scheduler would keep the node for it."""
+        pod = self._cache.pod(uid)
+        if pod is not None and pod.node is None and pod.nominated is not None:
+            self._patches.put_nowait((uid, None))
+
+    async def run(self) -> None:
+        """Write patches for ever, several at a time."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(WRITERS):
+                tasks.create_task(self._write_patches())
+
+    async def _write_patches(self) -> None:
+        while True:
+            uid, node = await self._patches.get()
+            pod = self._cache.pod(uid)
+            if pod is not None and pod.node is None and self._still_wanted(uid, node):
+                await self._patch(pod, node)
+
+    def _still_wanted(self, uid: PodUid, node: NodeName | None) -> bool:
+        held = self._cache.reservations.get(uid)
+        return (held.node if held else None) == node
+
+    async def _patch(self, pod: Pod, node: NodeName | None) -> None:
+        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        for _ in range(TRIES):
+            try:
+                await self._cluster.nominate(ref, node)
+            except NotFoundError:
+                return
+            except KubeError as error:
+                log.warning("wake failed", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+                await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else 1.0)
+            else:
+                self._metrics.wakes.inc()
+                return
+        # Nobody else will wake it: when its promise expires it is planned again, and woken then.
+        self._parked.add(pod.uid)

@@ -1,0 +1,127 @@
+"""The real cluster: `app.model.seam.Cluster` over an API server, each write one request; retries are the caller's."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import orjson
+
+from app.kube.access import Credentials
+from app.kube.errors import BrokenStreamError
+from app.kube.transport import MERGE_PATCH, Limits, Transport
+from app.kube.watch import Watch
+from app.model.names import NodeName
+from app.model.seam import NotFoundError, PodRef, RawObject, Resource, WatchEvent
+
+REPORTER = "leeboard"
+ACTION = "Scheduling"
+NOTE_BYTES = 1024
+"""More is refused by the API server, which counts bytes."""
+
+
+class KubeCluster:
+    """An API server; `async with await KubeCluster.connect(kubeconfig) as cluster`."""
+
+    def __init__(
+        self, transport: Transport, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, chance: Random
+    ) -> None:
+        self._transport = transport
+        self._sleep = sleep
+        self._chance = chance
+        self._instance = socket.gethostname()[:128]
+
+    @classmethod
+    async def connect(
+        cls, kubeconfig: str | None = None, context: str | None = None, *, limits: Limits | None = None
+    ) -> Self:
+        """Read the credentials; None is our pod's service account, or else the user's own kubeconfig.
+
+        Nothing is sent yet. Raises `AccessError`, a `KubeError`.
+        """
+        credentials = Credentials(kubeconfig=kubeconfig, context=context)
+        transport = Transport(credentials, await credentials.read(), limits or Limits())
+        return cls(transport, chance=SystemRandom())
+
+    async def __aenter__(self) -> Self:
+        """Return the cluster itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection, also those of running watches."""
+        await self._transport.close()
+
+    def watch(self, resource: Resource) -> AsyncGenerator[WatchEvent, None]:
+        """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error."""
+        return Watch(self._transport, resource, sleep=self._sleep, chance=self._chance).events()
+
+    async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+        """Bind the pod and set its annotations in one atomic write.
+
+        `ConflictError` also when the pod is gated or being deleted. The node is not checked by the API server.
+        """
+        metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": {**annotations}}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        await self._transport.write("POST", f"{_pod_path(pod)}/binding", orjson.dumps(body))
+
+    async def read_pod(self, pod: PodRef) -> RawObject | None:
+        """Read the pod from the store, never from a cache; None when it is gone or another of that name has come."""
+        try:
+            found = orjson.loads(await self._transport.read(_pod_path(pod)))
+            return found if found["metadata"]["uid"] == pod.uid else None
+        except NotFoundError:
+            return None
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise BrokenStreamError("the API server's answer is no pod") from error
+
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        """Set or clear `status.nominatedNodeName`; `ConflictError` when the pod is already bound."""
+        body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
+        await self._transport.write("PATCH", f"{_pod_path(pod)}/status", orjson.dumps(body), MERGE_PATCH)
+
+    async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
+        """Merge `status` into the status of a Queue (whose namespace is empty) or PodGroup."""
+        path = f"{_path(resource, namespace, name)}/status"
+        await self._transport.write("PATCH", path, orjson.dumps({"status": status}), MERGE_PATCH)
+
+    async def record_event(self, regarding: RawObject, *, warning: bool, reason: str, note: str) -> None:
+        """Write one event; a note is cut to 1,024 bytes, what has no namespace reports in `default`."""
+        namespace = regarding.get("namespace") or "default"
+        event = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            # The API server refuses a generateName that ends in the dot other clients put there.
+            "metadata": {"generateName": f"{regarding['name'][:200]}-", "namespace": namespace},
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "type": "Warning" if warning else "Normal",
+            "action": ACTION,
+            "reason": reason,
+            "note": note.encode()[:NOTE_BYTES].decode(errors="ignore"),
+            "regarding": regarding,
+            "reportingController": REPORTER,
+            "reportingInstance": self._instance,
+        }
+        path = f"apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
+        await self._transport.write("POST", path, orjson.dumps(event))
+
+
+def _pod_path(pod: PodRef) -> str:
+    # Names come from the API server and are safe there; quoted all the same, so that none can leave its place.
+    return f"api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
+
+
+def _path(resource: Resource, namespace: str, name: str) -> str:
+    root, _, plural = resource.value.rpartition("/")
+    place = f"{root}/namespaces/{quote(namespace, safe='')}" if namespace else root
+    return f"{place}/{plural}/{quote(name, safe='')}"

@@ -1,0 +1,141 @@
+"""Sorts what goes wrong on the way to an API server into the tree of the seam, by whether a write was surely not done.
+
+What a real kube-apiserver 1.36 answers, row by row, is held by tests/system/test_kube_client.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from app.model.seam import (
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RejectedError,
+    UnavailableError,
+)
+
+MESSAGE_CHARACTERS = 1000
+LONGEST_RETRY_AFTER_S = 60.0
+UNREACHABLE_RETRY_AFTER_S = 0.2
+TIMED_OUT, GONE, TOO_MANY, FIRST_FAULT, NOT_NOW = 408, 410, 429, 500, 503
+RETRY_AFTER_DIGITS = 9
+PRECONDITION = "UID in precondition"
+"""How the store words a Binding whose uid is not the pod's (a 409 like any other, but for this)."""
+
+
+class ExpiredError(RejectedError):
+    """The resourceVersion or the continue token is too old: list anew (410)."""
+
+
+class AccessError(ForbiddenError):
+    """Our credentials cannot be read: kubeconfig, service account or exec plugin."""
+
+
+class BrokenStreamError(KubeError):
+    """A list or a watch said something that cannot be true or cannot be read: begin it again."""
+
+
+class StaleError(BrokenStreamError):
+    """What we know cannot be continued: list anew."""
+
+
+BY_STATUS: Mapping[int, type[KubeError]] = {
+    401: ForbiddenError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    GONE: ExpiredError,
+}
+"""What is left after the special cases; any other refusal is a request that makes no sense (`RejectedError`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer whose body has been read."""
+
+    status: int
+    body: bytes
+    retry_after: str = ""
+
+
+def refusal(method: str, reply: Reply) -> KubeError:
+    """Return the error that an answer of status 300 or above stands for."""
+    status = _status(reply.body)
+    text = f"{reply.status} {_message(status, reply.body)}"
+    if _uid_differs(status):
+        return NotFoundError(text)
+    if _is_bound(status):
+        return ConflictError(text)
+    # A proxy's own 503 carries no Status and may follow a request it had passed on.
+    if reply.status == TOO_MANY or (reply.status == NOT_NOW and status):
+        return UnavailableError(text, retry_after_s=_retry_after_s(reply, status))
+    if reply.status == TIMED_OUT or reply.status >= FIRST_FAULT:
+        return unanswered(method, text)
+    return BY_STATUS.get(reply.status, RejectedError)(text)
+
+
+def lost(method: str, cause: aiohttp.ClientError | OSError) -> KubeError:
+    """Return the error for a request that got no whole answer."""
+    text = f"{type(cause).__name__}: {cause}"[:MESSAGE_CHARACTERS]
+    if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        # No connection, so not a byte of the request has left.
+        return UnavailableError(text, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
+    return unanswered(method, text)
+
+
+def unanswered(method: str, text: str) -> KubeError:
+    """Return the error for an unknown outcome; a read has none, so it may simply be tried again."""
+    if method == "GET":
+        return UnavailableError(text, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
+    return OutcomeUnknownError(text)
+
+
+def of_error_event(status: dict[str, Any]) -> KubeError:
+    """Return the error that the Status of a watch's ERROR event stands for; each asks for a fresh list."""
+    if status.get("code") == GONE or status.get("reason") in {"Expired", "Gone"}:
+        return ExpiredError(_message(status, b""))
+    return StaleError(f"the watch ended with an error: {_message(status, b'')}")
+
+
+def _status(body: bytes) -> dict[str, Any]:
+    try:
+        decoded = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return decoded if isinstance(decoded, dict) and decoded.get("kind") == "Status" else {}
+
+
+def _message(status: dict[str, Any], body: bytes) -> str:
+    text = str(status.get("message") or status.get("reason") or body[:MESSAGE_CHARACTERS].decode(errors="replace"))
+    return text.strip()[:MESSAGE_CHARACTERS]
+
+
+def _causes(status: dict[str, Any]) -> list[dict[str, Any]]:
+    details = status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
+
+
+def _uid_differs(status: dict[str, Any]) -> bool:
+    # A Binding says so in its message (409), a patch calls the uid immutable (422).
+    in_patch = any(cause.get("field") == "metadata.uid" for cause in _causes(status))
+    return in_patch or PRECONDITION in str(status.get("message"))
+
+
+def _is_bound(status: dict[str, Any]) -> bool:
+    forbidden = {cause.get("field") for cause in _causes(status) if cause.get("reason") == "FieldValueForbidden"}
+    return "status.nominatedNodeName" in forbidden
+
+
+def _retry_after_s(reply: Reply, status: dict[str, Any]) -> float:
+    details = status.get("details")
+    said = reply.retry_after or str(details.get("retryAfterSeconds", "") if isinstance(details, dict) else "")
+    if not (said.isascii() and said.isdigit() and len(said) <= RETRY_AFTER_DIGITS):
+        return 1.0
+    return min(float(said), LONGEST_RETRY_AFTER_S)

@@ -1,0 +1,110 @@
+"""Reads what a list or a watch sent, whole or not at all; when to begin again is `watch`'s."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import aiohttp
+import orjson
+
+from app.kube import errors
+from app.kube.errors import BrokenStreamError
+from app.kube.transport import Limits
+from app.model.seam import Changed, Deleted, Progress, RawObject, WatchEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one read brought, and the resourceVersion of its last line."""
+
+    events: list[WatchEvent]
+    version: str
+
+
+async def batches(content: aiohttp.StreamReader, limits: Limits) -> AsyncGenerator[list[bytes], None]:
+    """Yield the whole lines of each read, until the stream ends.
+
+    Raises `BrokenStreamError` when no line comes for too long, one is too long, or the stream ends within one.
+    """
+    begun: list[bytes] = []
+    clock = asyncio.get_running_loop()
+    deadline_s = clock.time() + limits.silence_s
+    while chunk := await _next(content, deadline_s, limits):
+        last = chunk.rfind(b"\n")
+        if last < 0:
+            begun.append(chunk)
+            _check_length(begun, limits)
+            continue
+        yield b"".join([*begun, chunk[:last]]).split(b"\n")
+        begun = [chunk[last + 1 :]]
+        # Counted anew only now: the consumer's time is not the API server's silence.
+        deadline_s = clock.time() + limits.silence_s
+    if any(begun):
+        raise BrokenStreamError("the stream ended in the middle of a line")
+
+
+def _check_length(begun: list[bytes], limits: Limits) -> None:
+    if sum(map(len, begun)) > limits.line_bytes:
+        raise BrokenStreamError(f"a line is longer than {limits.line_bytes} bytes")
+
+
+async def _next(content: aiohttp.StreamReader, deadline_s: float, limits: Limits) -> bytes:
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            return await content.readany()
+    except TimeoutError as error:
+        raise BrokenStreamError(f"silent for {limits.silence_s:g} s") from error
+    except (aiohttp.ClientError, OSError) as cause:
+        raise errors.lost("GET", cause) from cause
+
+
+def decode(lines: list[bytes]) -> Batch:
+    """Read the lines of one batch, all or none.
+
+    Raises `BrokenStreamError` for a line that is no watch event, and what an ERROR event stands for.
+    """
+    events: list[WatchEvent] = []
+    version = ""
+    for line in lines:
+        try:
+            message = orjson.loads(line)
+            kind, body = message["type"], message["object"]
+            if kind == "ERROR":
+                raise errors.of_error_event(body)
+            version = body["metadata"]["resourceVersion"]
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise BrokenStreamError(f"a line of {len(line)} bytes is no watch event") from error
+        events.append(_event(kind, body))
+    return Batch(events, str(version))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list; `next` is the continue token, empty on the last."""
+
+    objects: list[RawObject]
+    version: str
+    next: str
+
+
+def decode_page(body: bytes) -> Page:
+    """Read one page; raises `BrokenStreamError` when it is no list. `managedFields`, a third of a pod, are dropped."""
+    try:
+        page = orjson.loads(body)
+        objects, metadata = page["items"] or [], page["metadata"]
+        for each in objects:
+            each["metadata"].pop("managedFields", None)
+        return Page(objects, str(metadata["resourceVersion"]), metadata.get("continue") or "")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenStreamError(f"an answer of {len(body)} bytes is no list") from error
+
+
+def _event(kind: str, body: RawObject) -> WatchEvent:
+    match kind:
+        case "ADDED" | "MODIFIED":
+            return Changed(body)
+        case "DELETED":
+            return Deleted(body)
+        case "BOOKMARK":
+            return Progress()
+    raise BrokenStreamError("an event of unknown type")

@@ -1,0 +1,179 @@
+"""Carries one request to the API server and its answer back, within deadlines; `client` and `watch` know what it means.
+
+Writes have connections of their own, so that relisting fifty thousand pods cannot hold up a bind.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from app.kube import errors
+from app.kube.access import Access, Credentials
+from app.kube.errors import Reply
+
+JSON: Mapping[str, str] = {"Content-Type": "application/json"}
+MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/merge-patch+json"}
+UNAUTHORIZED = 401
+FIRST_REFUSAL = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long we wait and how much we take; tests shorten what production leaves alone."""
+
+    connect_within_s: float = 5.0
+    """Also the wait for one of the `writes_in_flight` places; a write that gets none is surely not done."""
+    answer_within_s: float = 10.0
+    page_within_s: float = 30.0
+    silence_s: float = 75.0
+    """Bookmarks come about every minute."""
+    writes_in_flight: int = 100
+    idle_connection_s: float = 60.0
+    """Below the 90 s after which kube-apiserver closes an idle connection: never send into one it is closing."""
+    renew_every_s: float = 1.0
+    reply_bytes: int = 256 << 20
+    line_bytes: int = 16 << 20
+    page_objects: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, by a path without its leading slash."""
+
+    method: str
+    path: str
+    timeout: aiohttp.ClientTimeout
+    body: bytes | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class Transport:
+    """Two pools of connections to one API server, and the token they use."""
+
+    def __init__(self, credentials: Credentials, access: Access, limits: Limits) -> None:
+        self.limits = limits
+        self._credentials = credentials
+        self._base = f"{access.server}/"
+        self._tls_server_name = access.tls_server_name
+        self._proxy = access.proxy
+        # Replaced only by `_renew`, one at a time.
+        self._authorization = access.authorization
+        self._renewing = asyncio.Lock()
+        self._renewed_at_s = float("-inf")
+        self._writes = _session(access, limits, connections=limits.writes_in_flight)
+        self._reads = _session(access, limits, connections=0)
+        self._answer, self._page, self._endless = (
+            aiohttp.ClientTimeout(total=total_s, connect=limits.connect_within_s)
+            for total_s in (limits.answer_within_s, limits.page_within_s, None)
+        )
+
+    async def close(self) -> None:
+        """Close every connection, also those of running watches."""
+        await self._writes.close()
+        await self._reads.close()
+
+    async def write(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = JSON) -> None:
+        """Send a write and drop what the API server echoes; raises `KubeError`."""
+        await self._call(Request(method, path, self._answer, body, headers))
+
+    async def read(self, path: str) -> bytes:
+        """Return one object; raises `KubeError`, where a time-out is `UnavailableError`."""
+        return await self._call(Request("GET", path, self._answer))
+
+    async def read_page(self, path: str) -> bytes:
+        """Return one page of a list, for which the API server may take longer."""
+        return await self._call(Request("GET", path, self._page))
+
+    @asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[aiohttp.StreamReader]:
+        """Open a GET whose body does not end; reading that raises what aiohttp raises."""
+        request = Request("GET", path, self._endless)
+        try:
+            async with asyncio.timeout(self.limits.answer_within_s):
+                response = await self._send(request)
+                reply = await self._reply(response) if response.status >= FIRST_REFUSAL else None
+        except (aiohttp.ClientError, OSError) as cause:
+            raise errors.lost("GET", cause) from cause
+        if reply:
+            raise errors.refusal("GET", reply)
+        try:
+            yield response.content
+        finally:
+            # Not `release`: the rest of the stream must not be waited for.
+            response.close()
+
+    async def _call(self, request: Request) -> bytes:
+        try:
+            reply = await self._reply(await self._send(request))
+        except (aiohttp.ClientError, OSError) as cause:
+            raise errors.lost(request.method, cause) from cause
+        if reply.status >= FIRST_REFUSAL:
+            raise errors.refusal(request.method, reply)
+        return reply.body
+
+    async def _send(self, request: Request) -> aiohttp.ClientResponse:
+        used = self._authorization
+        response = await self._send_once(request)
+        if response.status != UNAUTHORIZED:
+            return response
+        response.close()
+        await self._renew(used)
+        return await self._send_once(request)
+
+    async def _send_once(self, request: Request) -> aiohttp.ClientResponse:
+        session = self._reads if request.method == "GET" else self._writes
+        return await session.request(
+            request.method,
+            URL(self._base + request.path, encoded=True),
+            data=request.body,
+            headers=request.headers,
+            timeout=request.timeout,
+            allow_redirects=False,
+            server_hostname=self._tls_server_name,
+            proxy=self._proxy,
+        )
+
+    async def _reply(self, response: aiohttp.ClientResponse) -> Reply:
+        try:
+            body = await _whole(response.content, self.limits.reply_bytes)
+        except BaseException:
+            response.close()
+            raise
+        return Reply(status=response.status, body=body, retry_after=response.headers.get("Retry-After", ""))
+
+    async def _renew(self, refused: str) -> None:
+        async with self._renewing:
+            now_s = asyncio.get_running_loop().time()
+            # Somebody else has renewed it while we waited, or only just, to no avail.
+            if self._authorization != refused or now_s < self._renewed_at_s + self.limits.renew_every_s:
+                return
+            self._renewed_at_s = now_s
+            self._authorization = (await self._credentials.read()).authorization
+            for session in (self._writes, self._reads):
+                session.headers["Authorization"] = self._authorization
+
+
+def _session(access: Access, limits: Limits, *, connections: int) -> aiohttp.ClientSession:
+    headers = {"User-Agent": "leeboard", "Accept": "application/json", "Accept-Encoding": "identity"}
+    if access.authorization:
+        headers["Authorization"] = access.authorization
+    connector = aiohttp.TCPConnector(
+        limit=connections, ssl=access.tls or True, keepalive_timeout=limits.idle_connection_s, ttl_dns_cache=10
+    )
+    return aiohttp.ClientSession(
+        connector=connector, headers=headers, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=1 << 18
+    )
+
+
+async def _whole(content: aiohttp.StreamReader, most_bytes: int) -> bytes:
+    parts, size = [], 0
+    while part := await content.readany():
+        parts.append(part)
+        size += len(part)
+        if size > most_bytes:
+            raise aiohttp.ClientPayloadError(f"the answer is longer than {most_bytes} bytes")
+    return b"".join(parts)

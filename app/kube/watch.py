@@ -1,0 +1,147 @@
+"""Follows one kind for ever: lists it page by page, then watches it, and begins again after every fault.
+
+What ends an attempt, and what follows:
+  clean end (the API server ends each watch in time)      reconnect from the last resourceVersion, at once
+  410, as HTTP or as ERROR event                          list anew, at once
+  any other ERROR event, or a list from the past          `Lost`, pause, list anew
+  silence, garbage, lost connection, refusal              `Lost`, pause, reconnect from the last resourceVersion
+  404: the kind's CRD is not installed                    `Lost`, 10-30 s, list
+"At once" holds for two attempts in a row that brought no line; then they pause as well: no fault makes a hot loop.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from random import Random
+from urllib.parse import quote
+
+from app.kube.errors import ExpiredError, StaleError
+from app.kube.lines import Batch, Page, batches, decode, decode_page
+from app.kube.transport import Transport
+from app.model.seam import KubeError, Listed, Lost, NotFoundError, Progress, Resource, UnavailableError, WatchEvent
+
+SELECTORS = {Resource.PODS: "&fieldSelector=" + quote("status.phase!=Succeeded,status.phase!=Failed", safe="")}
+"""A pod that finishes leaves the selection, so it arrives as DELETED with the last object that was in it."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+NOT_INSTALLED_PAUSE_S = (10.0, 30.0)
+STREAM_LASTS_S = (270, 330)
+FREE_ATTEMPTS = 2
+VERSION_DIGITS = 20
+DOUBLINGS = 8
+"""Enough to reach the longest pause."""
+
+
+class Watch:
+    """One kind, followed; `events` is iterated once."""
+
+    def __init__(
+        self, transport: Transport, resource: Resource, *, sleep: Callable[[float], Awaitable[None]], chance: Random
+    ) -> None:
+        self._transport = transport
+        self._resource = resource
+        self._sleep = sleep
+        self._chance = chance
+        # These change only while `events` is iterated.
+        self._version = ""  # where the next watch begins; empty asks for a list
+        self._newest = 0  # the highest resourceVersion ever seen
+        self._failures = 0  # attempts that have ended since the last line
+        self._is_lost = False
+
+    async def events(self) -> AsyncGenerator[WatchEvent, None]:
+        """Yield what happens; close it (`aclosing`) or cancel its task to end it."""
+        while True:
+            cause: KubeError | None = None
+            try:
+                async with aclosing(self._attempt()) as attempt:
+                    async for events in attempt:
+                        # Popped, not iterated: a name here would keep fifty thousand listed pods until the next event.
+                        while events:
+                            yield events.pop(0)
+            except ExpiredError:
+                self._version = ""
+            except KubeError as error:
+                cause = error
+                yield self._lose(error)
+            await self._pause(cause)
+
+    async def _attempt(self) -> AsyncGenerator[list[WatchEvent], None]:
+        if not self._version:
+            yield [await self._list()]
+        async with self._transport.stream(self._watch_path()) as content:
+            if self._is_lost:
+                yield [self._found(Progress())]
+            async with aclosing(batches(content, self._transport.limits)) as stream:
+                async for lines in stream:
+                    yield self._take(decode(lines))
+
+    def _take(self, batch: Batch) -> list[WatchEvent]:
+        self._version = batch.version
+        self._newest = max(self._newest, _number(batch.version))
+        self._failures = 0
+        return batch.events
+
+    def _lose(self, error: KubeError) -> Lost:
+        self._is_lost = True
+        if isinstance(error, StaleError | NotFoundError):
+            self._version = ""
+        if isinstance(error, NotFoundError):
+            return Lost(f"{_kind(self._resource)} is not installed")
+        return Lost(str(error))
+
+    def _found(self, event: WatchEvent) -> WatchEvent:
+        self._is_lost = False
+        return event
+
+    async def _list(self) -> WatchEvent:
+        page = await self._page("")
+        self._check_recent(page.version)
+        objects, version = page.objects, page.version
+        while page.next:
+            # A page costs milliseconds to decode, a list of all pods seconds: others must run in between.
+            await asyncio.sleep(0)
+            page = await self._page(page.next)
+            objects += page.objects
+        self._version = version
+        self._newest = max(self._newest, _number(version))
+        return self._found(Listed(objects))
+
+    async def _page(self, token: str) -> Page:
+        # No resourceVersion: the API server answers from the store, or a cache that it knows to be as new.
+        limit = f"{self._resource.value}?limit={self._transport.limits.page_objects}"
+        path = f"{limit}{SELECTORS.get(self._resource, '')}&continue={quote(token, safe='')}"
+        return decode_page(await self._transport.read_page(path))
+
+    def _check_recent(self, version: str) -> None:
+        # An API server behind the one we left (Sieve's "time travel"): its pods are from the past.
+        if 0 < _number(version) < self._newest:
+            raise StaleError(f"a list of resourceVersion {version} is older than {self._newest}, seen before")
+
+    def _watch_path(self) -> str:
+        lasts_s = self._chance.randint(*STREAM_LASTS_S)
+        query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds={lasts_s}&resourceVersion={quote(self._version)}"
+        return f"{self._resource.value}?{query}{SELECTORS.get(self._resource, '')}"
+
+    async def _pause(self, cause: KubeError | None) -> None:
+        pause_s = self._pause_s(cause)
+        self._failures += 1
+        if pause_s:
+            await self._sleep(pause_s)
+
+    def _pause_s(self, cause: KubeError | None) -> float:
+        if isinstance(cause, NotFoundError):
+            return self._chance.uniform(*NOT_INSTALLED_PAUSE_S)
+        if cause is None and self._failures < FREE_ATTEMPTS:
+            return 0.0
+        longest_s = min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2 ** min(self._failures + 1, DOUBLINGS))
+        asked_s = cause.retry_after_s if isinstance(cause, UnavailableError) else 0.0
+        return max(asked_s, self._chance.uniform(longest_s / 2, longest_s))
+
+
+def _number(version: str) -> int:
+    # Kubernetes promises numbers only since 1.35; whatever else comes is compared with nothing.
+    return int(version) if version.isascii() and version.isdigit() and len(version) < VERSION_DIGITS else 0
+
+
+def _kind(resource: Resource) -> str:
+    root, *_, plural = resource.value.split("/")
+    return plural if root == "api" else f"{plural}.{resource.value.split('/')[1]}"

@@ -1,0 +1,1 @@
+"""The frozen vocabulary: what everything is called, and nothing that acts."""

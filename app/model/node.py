@@ -1,0 +1,34 @@
+"""A node: what it has, who may use it, and whether it takes work now."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.model.names import NodeName
+from app.model.resources import NOTHING, Resources
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Taint:
+    """A taint of effect NoSchedule or NoExecute; PreferNoSchedule is kube-scheduler's to weigh."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node as the watch last showed it."""
+
+    name: NodeName
+    allocatable: Resources = NOTHING
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    ready: bool = True
+    unschedulable: bool = False
+    """Cordoned. Kubernetes refuses new pods there unless they tolerate `node.kubernetes.io/unschedulable`."""
+    problem: str = ""
+    """One sentence for its owner when a value on the node cannot be read; such a node takes no new work."""
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}>"

@@ -1,0 +1,50 @@
+"""A queue of the quota tree, as its owner wrote it, and as the planner may trust it."""
+
+from dataclasses import dataclass
+
+from app.model.names import QueueName
+from app.model.resources import UNLIMITED
+
+DEFAULT_PRIORITY = 100
+"""KAI's default, applied where the object names none."""
+
+WEIGHT_SCALE = 1_000_000
+"""An over-quota weight of 1 in the integers of `Entitlement.over_quota_weight_micro`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entitlement:
+    """What a queue may have of one resource, in that resource's unit; `UNLIMITED` is a value, not -1."""
+
+    deserved: int = 0
+    limit: int = UNLIMITED
+    over_quota_weight_micro: int = WEIGHT_SCALE
+
+
+UNGOVERNED = Entitlement(deserved=UNLIMITED)
+"""A resource that the queue says nothing about: it neither guarantees nor limits it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """One node of the tree; `problem` says why it takes no pods although it exists."""
+
+    name: QueueName
+    parent: QueueName | None = None
+    priority: int = DEFAULT_PRIORITY
+    created_at: float = 0.0
+    """Seconds since the epoch; only the order matters."""
+    uid: str = ""
+    display_name: str = ""
+    cpu_milli: Entitlement = UNGOVERNED
+    memory_bytes: Entitlement = UNGOVERNED
+    gpu_milli: Entitlement = UNGOVERNED
+    problem: str = ""
+    """One sentence for its owner when the object cannot be used; empty when it can."""
+
+    def entitlement(self, axis: int) -> Entitlement:
+        """Return the entitlement for one of `QUOTA_AXES`."""
+        return (self.cpu_milli, self.memory_bytes, self.gpu_milli)[axis]
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}{' invalid' if self.problem else ''}>"

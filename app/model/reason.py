@@ -1,0 +1,69 @@
+"""Why something cannot run: one word for programs, one fixed phrase for kube-scheduler, one sentence for people.
+
+The phrase never carries a number: a changing refusal makes kube-scheduler retry hundreds of times in seconds
+(its own status patch wakes the pod), so numbers travel only in `Detail`, to status, events and the insight API.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Every cause for which a pod waits. Each is an event reason and a metric label."""
+
+    QUEUE_DOES_NOT_EXIST = "QueueDoesNotExist"
+    QUEUE_IS_INVALID = "QueueIsInvalid"
+    QUEUE_IS_NOT_A_LEAF = "QueueIsNotALeaf"
+    INVALID_REQUEST = "InvalidRequest"
+    POD_GROUP_DOES_NOT_EXIST = "PodGroupDoesNotExist"
+    POD_GROUP_IS_INVALID = "PodGroupIsInvalid"
+    MEMBERS_MISSING = "NotReady"
+    OVER_LIMIT = "OverLimit"
+    NON_PREEMPTIBLE_OVER_QUOTA = "NonPreemptibleOverQuota"
+    NO_NODE_FITS = "NoNodeFits"
+    GANG_DOES_NOT_FIT = "GangDoesNotFit"
+    REFUSED_BY_SCHEDULER = "RefusedByScheduler"
+    BACKING_OFF = "BackingOff"
+    DECIDING = "Deciding"
+
+
+PHRASES: Mapping[Reason, str] = {
+    Reason.QUEUE_DOES_NOT_EXIST: "its queue does not exist",
+    Reason.QUEUE_IS_INVALID: "its queue is not valid",
+    Reason.QUEUE_IS_NOT_A_LEAF: "its queue has child queues and takes no pods",
+    Reason.INVALID_REQUEST: "the pod asks for something that cannot be read",
+    Reason.POD_GROUP_DOES_NOT_EXIST: "its PodGroup does not exist",
+    Reason.POD_GROUP_IS_INVALID: "its PodGroup is not valid",
+    Reason.MEMBERS_MISSING: "its PodGroup waits for more members",
+    Reason.OVER_LIMIT: "its queue is at its limit",
+    Reason.NON_PREEMPTIBLE_OVER_QUOTA: "a non-preemptible workload must stay within its queue's quota",
+    Reason.NO_NODE_FITS: "no node has room for it",
+    Reason.GANG_DOES_NOT_FIT: "its PodGroup does not fit as a whole",
+    Reason.REFUSED_BY_SCHEDULER: "a member of its PodGroup is refused by the scheduler's own filters",
+    Reason.BACKING_OFF: "its PodGroup backs off after failed attempts",
+    Reason.DECIDING: "its turn is being decided",
+}
+"""What kube-scheduler is told; a fixed vocabulary, prefixed when sent (`phrase`)."""
+
+
+def phrase(reason: Reason) -> str:
+    """Return the fixed text for kube-scheduler, recognisable as ours in a pod's condition."""
+    return f"Leeboard({reason.value}): {PHRASES[reason]}"
+
+
+PHRASE_MARK = "Leeboard("
+"""How a PodScheduled condition that repeats one of our phrases is told from kube-scheduler's own refusals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a PodGroup waits, with the numbers a person needs; equal refusals are one event."""
+
+    reason: Reason
+    sentence: str
+    """One sentence with numbers and units, for status, events and the insight API; never for kube-scheduler."""
+    details: Mapping[str, int | str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Refusal {self.reason.value}: {self.sentence}>"

@@ -1,0 +1,52 @@
+"""What pods ask for and nodes have: exact integers with their unit in the name."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Amounts = NDArray[np.int64]
+"""Amounts in the order of `AXES`, shape [resource] or [resource, node]."""
+
+AXES = ("cpu_milli", "memory_bytes", "gpu_milli", "pods")
+CPU, MEMORY, GPU, PODS = range(len(AXES))
+QUOTA_AXES = (CPU, MEMORY, GPU)
+"""The resources that queues divide; the number of pods is a limit of nodes only."""
+
+UNLIMITED = 1 << 62
+"""Stands for "no limit" where amounts are compared; never added to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """A vector of amounts; one whole GPU is 1000 `gpu_milli`."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpu_milli: int = 0
+    pods: int = 0
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources.of(a + b for a, b in zip(self.amounts, other.amounts, strict=True))
+
+    def __sub__(self, other: "Resources") -> "Resources":
+        return Resources.of(a - b for a, b in zip(self.amounts, other.amounts, strict=True))
+
+    @staticmethod
+    def of(amounts: Iterable[int]) -> "Resources":
+        """Build from amounts in the order of `AXES`."""
+        cpu_milli, memory_bytes, gpu_milli, pods = (int(amount) for amount in amounts)
+        return Resources(cpu_milli=cpu_milli, memory_bytes=memory_bytes, gpu_milli=gpu_milli, pods=pods)
+
+    @property
+    def amounts(self) -> tuple[int, int, int, int]:
+        """The amounts in the order of `AXES`."""
+        return self.cpu_milli, self.memory_bytes, self.gpu_milli, self.pods
+
+    def __repr__(self) -> str:
+        parts = (f"{name}={amount}" for name, amount in zip(AXES, self.amounts, strict=True) if amount)
+        return f"<{' '.join(parts) or 'nothing'}>"
+
+
+NOTHING = Resources()

@@ -1,0 +1,132 @@
+"""The words that pass between `control` and a cluster, be it a real API server (`kube`) or a simulated one.
+
+Objects cross as the raw JSON they were sent as; only `cluster.decode` knows the names of their fields.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from app.model.names import NodeName, PodUid
+
+RawObject = dict[str, Any]
+"""A Kubernetes object as its JSON was decoded."""
+
+
+class Resource(Enum):
+    """The kinds we watch, by their path in the API; `{namespace}` only matters when one object is written."""
+
+    NODES = "api/v1/nodes"
+    PODS = "api/v1/pods"
+    PRIORITY_CLASSES = "apis/scheduling.k8s.io/v1/priorityclasses"
+    QUEUES = "apis/scheduling.run.ai/v2/queues"
+    POD_GROUPS = "apis/scheduling.run.ai/v2alpha2/podgroups"
+
+    def __repr__(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """All objects there are; whatever was known before and is not among them is gone."""
+
+    objects: list[RawObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An object was added or modified."""
+
+    object: RawObject
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """An object is gone, or no longer matches what is watched (a pod that has finished)."""
+
+    object: RawObject
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Nothing changed, but the watch is alive (a bookmark)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The watch broke or fell silent; what is known may be stale until the next event. Says why."""
+
+    cause: str
+
+
+WatchEvent = Listed | Changed | Deleted | Progress | Lost
+
+
+class KubeError(Exception):
+    """Anything the cluster refused or did not answer."""
+
+
+class NotFoundError(KubeError):
+    """The object does not exist, or one of that name has another uid (404, or 409 on the uid precondition)."""
+
+
+class ConflictError(KubeError):
+    """The object is not in the state the write assumed: a pod already bound, a stale resourceVersion (409)."""
+
+
+class ForbiddenError(KubeError):
+    """Our service account may not do this, or admission denied it (401, 403)."""
+
+
+class RejectedError(KubeError):
+    """The API server finds the write invalid (400, 422); trying again changes nothing."""
+
+
+class UnavailableError(KubeError):
+    """The write was surely not done, but may be tried again (429, 503 before execution, connection refused)."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class OutcomeUnknownError(KubeError):
+    """The write may or may not have been done (time-out, connection lost, 500): look before doing anything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """A pod as writes name it; the uid is a precondition, so a recreated namesake is never written to."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+
+
+class Cluster(Protocol):
+    """What `control` asks of a cluster. Every call but `watch` raises `KubeError` and nothing else."""
+
+    def watch(self, resource: Resource) -> AsyncIterator[WatchEvent]:
+        """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error."""
+        ...
+
+    async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+        """Bind the pod and set its annotations in one atomic write; needs the uid to match."""
+        ...
+
+    async def read_pod(self, pod: PodRef) -> RawObject | None:
+        """Read the pod now, from the store; None when it is gone or another of that name has come."""
+        ...
+
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        """Set or clear `status.nominatedNodeName`, which also wakes a pod that kube-scheduler has parked."""
+        ...
+
+    async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
+        """Merge `status` into the status of a Queue or PodGroup."""
+        ...
+
+    async def record_event(self, regarding: RawObject, *, warning: bool, reason: str, note: str) -> None:
+        """Write one event about an object (`kind`, `apiVersion`, `namespace`, `name`, `uid`)."""
+        ...

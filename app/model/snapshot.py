@@ -1,0 +1,102 @@
+"""The cluster at one moment, frozen: what the planner sees, promises included.
+
+Amounts over nodes are columns (int64, shape [resource, node]); nothing here is ever written again after it was built,
+except `NodeTable.memo`, which only remembers values derived from the table itself.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.node import Node
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.model.resources import AXES, NOTHING, Amounts, Resources
+
+Mask = NDArray[np.bool_]
+"""One truth value a node, shape [node]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NodeTable:
+    """The nodes, in the order of their names, without what pods use of them."""
+
+    nodes: tuple[Node, ...]
+    index: Mapping[NodeName, int]
+    allocatable: Amounts
+    """Shape [resource, node]."""
+    takes_work: Mask
+    """Ready, and readable; a cordon is a taint, which some pods tolerate."""
+    memo: dict[Hashable, Any] = field(default_factory=dict)
+    """Derived columns by what they answer (such as the mask of a `Constraint`); valid as long as this table."""
+
+    @staticmethod
+    def of(nodes: Iterable[Node]) -> "NodeTable":
+        """Build the columns from the nodes, in any order."""
+        ordered = tuple(sorted(nodes, key=lambda node: node.name))
+        amounts = np.array([node.allocatable.amounts for node in ordered], dtype=np.int64)
+        return NodeTable(
+            nodes=ordered,
+            index={node.name: column for column, node in enumerate(ordered)},
+            allocatable=amounts.reshape(len(ordered), len(AXES)).T.copy(),
+            takes_work=np.array([node.ready and not node.problem for node in ordered], dtype=np.bool_),
+        )
+
+    def columns(self, names: Iterable[NodeName]) -> list[int]:
+        """Return the column of every name that is known; unknown names are left out."""
+        index = self.index
+        return [index[name] for name in names if name in index]
+
+    def mask(self, names: Iterable[NodeName]) -> Mask:
+        """Return the mask that is true at the given names; unknown names are left out."""
+        mask = np.zeros(len(self.nodes), dtype=np.bool_)
+        mask[self.columns(names)] = True
+        return mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the pods directly in one queue hold (promised, binding, bound, releasing) and wait for."""
+
+    allocated: Resources = NOTHING
+    allocated_non_preemptible: Resources = NOTHING
+    requested: Resources = NOTHING
+    """`allocated` plus what pending pods ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapshot:
+    """Everything one plan is made from."""
+
+    version: int
+    """Grows with every change of the cache or the reservations."""
+    nodes: NodeTable
+    free: Amounts
+    """Shape [resource, node]: allocatable minus every pod there and every promise; negative when overcommitted."""
+    queues: Mapping[QueueName, Queue]
+    usage: Mapping[QueueName, Usage]
+    """Per queue, its own pods only; ancestors are summed by who needs them."""
+    groups: Mapping[GroupKey, PodGroup]
+    """The managed PodGroups that have pending pods."""
+    total: Resources
+    """What the queues divide: allocatable of Ready nodes minus what pods outside every queue hold."""
+    accepted: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
+    """All nodes that kube-scheduler's own filters accept for a pod, where its last question told them completely."""
+    refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
+    """Nodes that kube-scheduler's own filters refused for a pod after we had promised them."""
+
+    def without(self, pod: Pod, node: NodeName) -> "Snapshot":
+        """Return the snapshot in which the pod does not hold its place on the node."""
+        free = self.free.copy()
+        column = self.nodes.index.get(node)
+        if column is not None:
+            free[:, column] += pod.request.amounts
+        return replace(self, free=free)
+
+    def __repr__(self) -> str:
+        return f"<Snapshot {self.version}: {len(self.nodes.nodes)} nodes, {len(self.groups)} groups waiting>"

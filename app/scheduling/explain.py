@@ -1,0 +1,71 @@
+"""Says in numbers why pods found no room; called once a refusal, never on the way of those that fit."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.model.pod import Pod
+from app.model.reason import Reason, Refusal
+from app.model.resources import AXES, GPU
+from app.scheduling.board import Board
+
+_NAMES = {"cpu_milli": "CPU", "memory_bytes": "memory", "gpu_milli": "GPUs", "pods": "pod slots"}
+
+
+def no_room(pods: Sequence[Pod], board: Board) -> Refusal:
+    """Return why these pods, which start together, do not fit into what is free.
+
+    Pods of one template get the explanation of the first of them: ten thousand equal pods wait for one cause.
+    """
+    shape = board.common_shape(pods)
+    if shape is None:
+        return _explain(pods, board)
+    key = (len(pods), shape)
+    if key not in board.explained:
+        board.explained[key] = _explain(pods, board)
+    return board.explained[key]
+
+
+def _explain(pods: Sequence[Pod], board: Board) -> Refusal:
+    return _no_node(pods[0], board) if len(pods) == 1 else _no_place_for_all(pods, board)
+
+
+def _no_place_for_all(pods: Sequence[Pod], board: Board) -> Refusal:
+    fitting = board.count_fitting(pods)
+    stuck = next((pod for pod in pods if not board.allowed(pod).any()), None)
+    cause = f"; {_lacks(stuck, board)}" if stuck else ""
+    return Refusal(
+        reason=Reason.GANG_DOES_NOT_FIT,
+        sentence=f"Only {fitting} of {len(pods)} pods that start together would find room now{cause}.",
+        details={"fitting": fitting, "needed": len(pods), **_counts(stuck or pods[0], board)},
+    )
+
+
+def _no_node(pod: Pod, board: Board) -> Refusal:
+    return Refusal(
+        reason=Reason.NO_NODE_FITS,
+        sentence=f"No node has room: {_lacks(pod, board)}.",
+        details=_counts(pod, board),
+    )
+
+
+def _lacks(pod: Pod, board: Board) -> str:
+    counts = _counts(pod, board)
+    parts = [f"{counts['nodes']} nodes", f"{counts['excluded']} excluded by readiness, selector, affinity or taints"]
+    parts += [f"{counts[axis]} lack {_NAMES[axis]}" for axis in AXES if counts.get(axis)]
+    if pod.request.gpu_milli:
+        parts.append(
+            f"{pod.request.gpu_milli / 1000:g} GPUs asked, at most {counts['most_free_gpu_milli'] / 1000:g} free"
+        )
+    return ", ".join(parts)
+
+
+def _counts(pod: Pod, board: Board) -> dict[str, int]:
+    eligible = board.eligible(pod)
+    counts = {"nodes": int(eligible.size), "excluded": int(eligible.size - eligible.sum())}
+    for axis, (name, amount) in enumerate(zip(AXES, pod.request.amounts, strict=True)):
+        if amount > 0:
+            counts[name] = int((eligible & (board.free[axis] < amount)).sum())
+    free = board.free[GPU][eligible]
+    counts["most_free_gpu_milli"] = int(np.max(free, initial=0))
+    return counts

@@ -1,0 +1,211 @@
+"""How much of the cluster each queue may have now: deserved first, the rest by priority and weight.
+
+Pure division; that nobody takes more is left to `quota`, whose turn it is to `order`. The rules are KAI v0.13's
+(`resource_division`), in exact integers: KAI computes in doubles, so where a part is a whole GPU up to its rounding
+error, KAI's floor may fall one GPU short and ours does not.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from app.model.decision import Share
+from app.model.names import QueueName
+from app.model.queue import WEIGHT_SCALE, Queue
+from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
+from app.model.snapshot import Snapshot
+from app.scheduling.quota import Account, Ledger, Quantities, quantities
+
+MICRO = 1_000_000
+"""Past usage and `k` are given in millionths."""
+
+UNITS = {CPU: 1, MEMORY: 1, GPU: 1000}
+"""What a round gives is cut to whole units: GPUs are divided whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One queue's claim to one resource, among its siblings."""
+
+    name: str
+    requested: int
+    """What the queue and its descendants hold and wait for."""
+    priority: int = 0
+    created_at: float = 0.0
+    deserved: int = 0
+    limit: int = UNLIMITED
+    over_quota_weight_micro: int = WEIGHT_SCALE
+    usage_micro: int = 0
+    """Past usage as a part of the cluster's capacity."""
+
+    @property
+    def requestable(self) -> int:
+        """What the queue could make use of."""
+        return min(self.requested, self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What time-based fairness remembers; with `k_micro` 0 the past does not matter."""
+
+    k_micro: int = 0
+    usage_micro: Mapping[QueueName, Quantities] = field(default_factory=dict)
+
+
+NO_PAST = Past()
+
+
+def divide(amount: int, claims: Sequence[Claim], *, unit: int, k_micro: int = 0) -> list[int]:
+    """Divide `amount` of one resource among siblings; the result is in the order of `claims`.
+
+    Together they get more than `amount` only where their deserved shares over-subscribe it.
+    """
+    amount = max(0, amount)
+    shares = [_guaranteed(amount, claim) for claim in claims]
+    return divide_surplus(max(0, amount - sum(shares)), claims, shares=shares, unit=unit, k_micro=k_micro)
+
+
+def divide_surplus(
+    surplus: int, claims: Sequence[Claim], *, shares: Sequence[int], unit: int, k_micro: int = 0
+) -> list[int]:
+    """Add to `shares` what is left beyond the deserved: in rounds by weight, then the leftovers unit by unit."""
+    division = _Division(claims=claims, shares=list(shares), unit=unit, k_micro=k_micro, left=surplus)
+    levels = [division.level(priority) for priority in sorted({claim.priority for claim in claims}, reverse=True)]
+    for level in levels:
+        while division.left and division.round(level):
+            pass
+    for level in levels:
+        division.give_leftovers(level)
+    return division.shares
+
+
+def _guaranteed(amount: int, claim: Claim) -> int:
+    deserved = amount if claim.deserved == UNLIMITED else claim.deserved
+    return min(deserved, claim.requestable)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Division:
+    """One surplus while it is being divided."""
+
+    claims: Sequence[Claim]
+    unit: int
+    k_micro: int
+    # Written by the methods below only.
+    shares: list[int]
+    left: int
+    fractions: dict[int, Fraction] = field(default_factory=dict)
+    """By claim: what the last round's cut to whole units took from it."""
+
+    def level(self, priority: int) -> list[int]:
+        return [index for index, claim in enumerate(self.claims) if claim.priority == priority]
+
+    def round(self, level: Iterable[int]) -> bool:
+        """Give every wanting claim its part of what is left; return whether another round has something to give."""
+        wanting = [index for index in level if self._need(index) > 0]
+        weights = self._weights(wanting)
+        whole, pool = sum(weights), self.left
+        if whole == 0:
+            return False
+        content = [self._give(index, pool * weight, whole) for index, weight in zip(wanting, weights, strict=True)]
+        return any(content)
+
+    def _need(self, index: int) -> int:
+        return self.claims[index].requestable - self.shares[index]
+
+    def _weights(self, wanting: Sequence[int]) -> list[int]:
+        # w = max(0, n + k(n - usage)) with n = weight / sum of weights, scaled by that sum and by MICRO twice.
+        claims = [self.claims[index] for index in wanting]
+        total = sum(claim.over_quota_weight_micro for claim in claims)
+        if total == 0 or self.k_micro == 0:
+            return [claim.over_quota_weight_micro for claim in claims]
+        grown = (MICRO + self.k_micro) * MICRO
+        return [
+            max(0, claim.over_quota_weight_micro * grown - self.k_micro * claim.usage_micro * total) for claim in claims
+        ]
+
+    def _give(self, index: int, part: int, whole: int) -> bool:
+        """Give the claim `part / whole`, at most what it needs; return whether it left some of that."""
+        need = self._need(index)
+        if need * whole <= part:
+            self.fractions.pop(index, None)
+            self._add(index, need)
+            return need * whole < part
+        units, rest = divmod(part, whole * self.unit)
+        self._add(index, units * self.unit)
+        if rest:
+            self.fractions[index] = Fraction(rest, whole)
+        return False
+
+    def _add(self, index: int, amount: int) -> None:
+        self.shares[index] += amount
+        self.left -= amount
+
+    def give_leftovers(self, level: Iterable[int]) -> None:
+        """Give a unit each to those whom the cut cost most; of equals, to the older."""
+        cut = [index for index in level if index in self.fractions]
+        for index in sorted(cut, key=self._leftover_order):
+            self._add(index, min(self.unit, self.left))
+
+    def _leftover_order(self, index: int) -> tuple[Fraction, float, str]:
+        claim = self.claims[index]
+        return -self.fractions[index], claim.created_at, claim.name
+
+
+def fair_shares(snapshot: Snapshot, *, past: Past = NO_PAST) -> dict[QueueName, Share]:
+    """Divide the snapshot's total down the queue tree; children divide their parent's fair share.
+
+    Queues that are invalid, or whose ancestors are missing, invalid or in a circle, get no share.
+    """
+    accounts = Ledger(snapshot).accounts
+    children: dict[QueueName | None, list[Account]] = {}
+    for account in accounts.values():
+        children.setdefault(account.queue.parent, []).append(account)
+    fair: dict[QueueName, Quantities] = {}
+    families: list[tuple[QueueName | None, Quantities]] = [(None, quantities(snapshot.total))]
+    for parent, amounts in families:
+        shares = _among(amounts, children.get(parent, ()), past)
+        fair |= shares
+        families += [(name, share) for name, share in shares.items() if name in children]
+    return {name: _share(accounts[name], fair[name]) for name in accounts}
+
+
+def _among(amounts: Quantities, family: Sequence[Account], past: Past) -> dict[QueueName, Quantities]:
+    cpu, memory, gpu = (
+        divide(
+            amounts[axis],
+            [_claim(account, axis, past) for account in family],
+            unit=UNITS[axis],
+            k_micro=past.k_micro,
+        )
+        for axis in QUOTA_AXES
+    )
+    return {account.name: share for account, share in zip(family, zip(cpu, memory, gpu, strict=True), strict=True)}
+
+
+def _claim(account: Account, axis: int, past: Past) -> Claim:
+    queue: Queue = account.queue
+    return Claim(
+        name=account.name,
+        requested=account.requested[axis],
+        priority=queue.priority,
+        created_at=queue.created_at,
+        deserved=account.deserved[axis],
+        limit=account.limit[axis],
+        over_quota_weight_micro=queue.entitlement(axis).over_quota_weight_micro,
+        usage_micro=past.usage_micro.get(account.name, (0, 0, 0))[axis],
+    )
+
+
+def _share(account: Account, fair: Quantities) -> Share:
+    return Share(
+        deserved=_resources(account.deserved),
+        fair_share=_resources(fair),
+        allocated=_resources(account.allocated),
+        allocated_non_preemptible=_resources(account.non_preemptible),
+        requested=_resources(account.requested),
+    )
+
+
+def _resources(amounts: Sequence[int]) -> Resources:
+    return Resources(cpu_milli=amounts[CPU], memory_bytes=amounts[MEMORY], gpu_milli=amounts[GPU])

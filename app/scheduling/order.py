@@ -1,0 +1,246 @@
+"""Whose turn it is: the waiting PodGroups one by one, by queue order, re-judged as the ledger is charged.
+
+Whether a PodGroup may start when its turn comes is left to `quota` and to whoever places it. The order is KAI v0.13's
+(`queue_order`, the `priority` and `elastic` plugins), but for one rule of ours: a gang that holds some of its pods
+and is owed others goes before everything, or what a restart left half-bound would wait behind new work for ever.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import heappop, heappush
+
+from app.model.decision import Share
+from app.model.names import QueueName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
+from app.model.snapshot import Snapshot
+from app.scheduling.quota import Account, Ledger, Quantities, quantities
+
+EXACT_BITS = 128
+"""Shares are compared as integers of this many binary places: exact for amounts below 2**64."""
+
+PENALTIES: Quantities = (1000, 1000, 1)
+"""What KAI multiplies use by where a queue's share is zero: 1000 a millicore, a byte, a whole GPU."""
+
+Rank = tuple[bool, bool, int, bool, int, int, Quantities, float, str]
+"""A queue's place among its siblings, the lowest first."""
+
+Turn = tuple[int, int, float, str, str]
+"""A PodGroup's place in its leaf queue, the lowest first."""
+
+
+class Elastic(IntEnum):
+    """Where a PodGroup stands to its minimum, in the order in which turns are given."""
+
+    BELOW = 0
+    AT = 1
+    ABOVE = 2
+
+    @staticmethod
+    def of(*, owed: int, spare: int) -> "Elastic":
+        """Judge by the pods owed to the minimum and those held beyond it; a debt outweighs what is spare."""
+        if owed > 0:
+            return Elastic.BELOW
+        return Elastic.ABOVE if spare > 0 else Elastic.AT
+
+
+def turn(group: PodGroup) -> Turn:
+    """Return the PodGroup's place in its leaf queue: priority, elastic state, older, name."""
+    spare = group.active + group.succeeded - group.min_member
+    elastic = Elastic.of(owed=group.owed, spare=spare)
+    return -group.priority, elastic, group.created_at, group.key.name, group.key.namespace
+
+
+def next_chunk(group: PodGroup) -> tuple[Pod, ...]:
+    """Return the pods that start next, all or none: everything owed to the minimum, then one at a time."""
+    return group.pending[: max(group.owed, 1)]
+
+
+def _next_request(group: PodGroup) -> Quantities:
+    cpu_milli = memory_bytes = gpu_milli = 0
+    for pod in next_chunk(group):
+        cpu_milli += pod.request.cpu_milli
+        memory_bytes += pod.request.memory_bytes
+        gpu_milli += pod.request.gpu_milli
+    return cpu_milli, memory_bytes, gpu_milli
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """What stays the same about a queue's place in the order during one plan."""
+
+    queue: Queue
+    deserved: Quantities
+    fair_share: Quantities
+    allocatable: Quantities
+    divisor: Quantities
+    """What use is measured by: the allocatable share, or the whole cluster where that is unlimited."""
+
+    @staticmethod
+    def of(queue: Queue, *, fair_share: Resources, total: Resources) -> "Contender":
+        """Combine what the queue's owner wrote with its fair share and the cluster's total."""
+        deserved = [queue.entitlement(axis).deserved for axis in QUOTA_AXES]
+        fair, whole = quantities(fair_share), quantities(total)
+        allocatable = [_allocatable(queue, axis, fair[axis]) for axis in QUOTA_AXES]
+        divisor = [whole[axis] if allocatable[axis] == UNLIMITED else allocatable[axis] for axis in QUOTA_AXES]
+        return Contender(
+            queue=queue,
+            deserved=(deserved[CPU], deserved[MEMORY], deserved[GPU]),
+            fair_share=fair,
+            allocatable=(allocatable[CPU], allocatable[MEMORY], allocatable[GPU]),
+            divisor=(divisor[CPU], divisor[MEMORY], divisor[GPU]),
+        )
+
+    def rank(self, allocated: Sequence[int], request: Quantities) -> Rank:
+        """Rank the queue by what it holds and what its next PodGroup asks for."""
+        # 1. not over its fair share  2. the next one fits the deserved  3. priority  4. uses nothing it has no share of
+        # 5. lower dominant share with the next one  6. and without  7. smaller allocatable share  8. older, name
+        cpu, memory, gpu = allocated
+        later = (cpu + request[CPU], memory + request[MEMORY], gpu + request[GPU])
+        fair, deserved, allocatable = self.fair_share, self.deserved, self.allocatable
+        over = fair[CPU] < cpu and fair[MEMORY] < memory and fair[GPU] < gpu
+        fits = later[CPU] <= deserved[CPU] and later[MEMORY] <= deserved[MEMORY] and later[GPU] <= deserved[GPU]
+        return (
+            over,
+            not fits,
+            -self.queue.priority,
+            any(amount > 0 and not share for amount, share in zip(later, allocatable, strict=True)),
+            self._dominant(later),
+            self._dominant((cpu, memory, gpu)),
+            # KAI asks for less in no resource and more in none, which orders not all pairs and not transitively.
+            # This agrees wherever KAI's order is defined, and with the whole of it when only GPUs are governed.
+            (allocatable[GPU], allocatable[CPU], allocatable[MEMORY]),
+            self.queue.created_at,
+            self.queue.name,
+        )
+
+    def _dominant(self, amounts: Quantities) -> int:
+        return max(map(_part, amounts, self.divisor, PENALTIES))
+
+
+def _part(amount: int, whole: int, penalty: int) -> int:
+    return (amount << EXACT_BITS) // whole if whole else (amount * penalty) << EXACT_BITS
+
+
+def _allocatable(queue: Queue, axis: int, fair_share: int) -> int:
+    entitlement = queue.entitlement(axis)
+    if entitlement.deserved == UNLIMITED:
+        return entitlement.limit
+    return min(entitlement.limit, max(entitlement.deserved, fair_share))
+
+
+class _Place:
+    """A queue in the tree of turns: a leaf lines up its PodGroups, any other queue its children."""
+
+    __slots__ = ("account", "children", "contender", "groups", "parent", "request", "stamp")
+
+    def __init__(self, account: Account, contender: Contender, parent: "_Place | None") -> None:
+        self.account = account
+        self.contender = contender
+        self.parent = parent
+        # Written by `_Place` and `Turns` alone; both lists are heaps.
+        self.groups: list[tuple[Turn, int, PodGroup]] = []
+        self.children: list[_Entry] = []
+        self.stamp = 0
+        self.request: Quantities | None = None
+
+    def line_up(self, siblings: "list[_Entry]") -> None:
+        """Take the place among the siblings that is due now; earlier entries become stale."""
+        self.stamp += 1
+        self.request = self._next_request()
+        if self.request is not None:
+            rank = self.contender.rank(self.account.allocated, self.request)
+            heappush(siblings, (rank, self.stamp, self))
+
+    def _next_request(self) -> Quantities | None:
+        if self.groups:
+            return _next_request(self.groups[0][2])
+        child = _first(self.children)
+        return child.request if child else None
+
+
+_Entry = tuple[Rank, int, _Place]
+
+
+def _first(entries: list[_Entry]) -> _Place | None:
+    while entries and entries[0][1] != entries[0][2].stamp:
+        heappop(entries)
+    return entries[0][2] if entries else None
+
+
+class Turns:
+    """The waiting PodGroups of a snapshot in the order of their turns, as far as the ledger is charged.
+
+    Half-started gangs come first; groups that cannot be considered at all come last, so that whoever asks can say why.
+    """
+
+    def __init__(self, snapshot: Snapshot, ledger: Ledger, shares: Mapping[QueueName, Share]) -> None:
+        self._ledger = ledger
+        self._top: list[_Entry] = []
+        self._places: dict[QueueName, _Place] = {}
+        # Heaps, written by `pop` and `push` alone; the number tells apart PodGroups of the same turn.
+        self._half_started: list[tuple[Turn, int, PodGroup]] = []
+        self._hopeless: list[tuple[Turn, int, PodGroup]] = []
+        self._pushed = 0
+        self._changed: list[QueueName] = []
+        self._charges_seen = len(ledger.charged)
+        from_top = sorted(ledger.accounts, key=lambda name: len(ledger.ancestors(name)))
+        for name in from_top:
+            self._places[name] = self._place(ledger.accounts[name], snapshot, shares)
+        for group in snapshot.groups.values():
+            self._put(group)
+        for name in reversed(from_top):
+            self._line_up(self._places[name])
+
+    def _place(self, account: Account, snapshot: Snapshot, shares: Mapping[QueueName, Share]) -> _Place:
+        share = shares.get(account.name, Share())
+        contender = Contender.of(account.queue, fair_share=share.fair_share, total=snapshot.total)
+        parent = account.queue.parent
+        return _Place(account, contender, self._places[parent] if parent else None)
+
+    def pop(self) -> PodGroup | None:
+        """Take the PodGroup whose turn it is; None when nobody waits."""
+        if self._half_started:
+            return heappop(self._half_started)[2]
+        self._catch_up()
+        place = _first(self._top)
+        if place is None:
+            return heappop(self._hopeless)[2] if self._hopeless else None
+        while (child := _first(place.children)) is not None:
+            place = child
+        self._changed.append(place.account.name)
+        return heappop(place.groups)[2]
+
+    def push(self, group: PodGroup) -> None:
+        """Give a PodGroup another turn, as it is now: an elastic one that has more pods to start."""
+        self._put(group)
+        self._changed.append(group.queue)
+
+    def _put(self, group: PodGroup) -> None:
+        self._pushed += 1
+        heappush(self._heap_of(group), (turn(group), self._pushed, group))
+
+    def _heap_of(self, group: PodGroup) -> list[tuple[Turn, int, PodGroup]]:
+        if group.refusal is not None or self._ledger.standing(group) is not None:
+            return self._hopeless
+        if group.started and group.owed > 0:
+            return self._half_started
+        return self._places[group.queue].groups
+
+    def _catch_up(self) -> None:
+        # Only the lines of queues that were popped, pushed to or charged since can have another rank.
+        charged = self._ledger.charged
+        changed = dict.fromkeys(self._changed + charged[self._charges_seen :])
+        self._changed.clear()
+        self._charges_seen = len(charged)
+        for name in changed:
+            place = self._places.get(name)
+            while place is not None:
+                self._line_up(place)
+                place = place.parent
+
+    def _line_up(self, place: _Place) -> None:
+        place.line_up(place.parent.children if place.parent else self._top)

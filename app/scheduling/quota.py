@@ -1,0 +1,222 @@
+"""What queues may hold: limits and guaranteed shares along the queue tree, charged as one plan goes on.
+
+Who comes next is left to `order`, how the surplus is divided to `fairshare`. Rules: KAI v0.13 (capacity policy).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.model.names import QueueName
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.model.reason import Reason, Refusal
+from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
+from app.model.snapshot import Snapshot
+
+Quantities = tuple[int, int, int]
+"""Amounts in the order of `QUOTA_AXES`."""
+
+
+def quantities(amounts: Resources) -> Quantities:
+    """Return what quota judges of `amounts`."""
+    return amounts.cpu_milli, amounts.memory_bytes, amounts.gpu_milli
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A queue and its ancestors, itself first, as far up as they exist."""
+
+    names: tuple[QueueName, ...]
+    problem: str = ""
+    """Why the queue takes part in nothing; empty when it and all its ancestors are sound."""
+    charged: tuple[QueueName, ...] = ()
+    """The sound ones up to the top: they pay for what the queue's pods hold, even if it is itself unsound."""
+
+
+def line(queues: Mapping[QueueName, Queue], name: QueueName) -> Line:
+    """Follow the parents of a queue to the top; a missing parent or a circle is a problem, never a loop."""
+    names: dict[QueueName, None] = {}
+    at: QueueName | None = name
+    while at is not None:
+        if at in names:
+            return Line(names=tuple(names), problem=f"its parents form a circle through {at}")
+        if at not in queues:
+            return Line(names=tuple(names), problem=f"its parent {at} does not exist")
+        names[at] = None
+        at = queues[at].parent
+    return _judged(queues, tuple(names))
+
+
+def _judged(queues: Mapping[QueueName, Queue], names: tuple[QueueName, ...]) -> Line:
+    unsound = [depth for depth, name in enumerate(names) if queues[name].problem]
+    if not unsound:
+        return Line(names=names, charged=names)
+    nearest, farthest = names[unsound[0]], unsound[-1]
+    problem = queues[nearest].problem
+    if nearest != names[0]:
+        problem = f"its parent {nearest} is not valid: {problem}"
+    return Line(names=names, problem=problem, charged=names[farthest + 1 :])
+
+
+class Account:
+    """What one sound queue may hold and what it and all its descendants hold now."""
+
+    __slots__ = ("allocated", "deserved", "limit", "name", "non_preemptible", "queue", "requested")
+
+    def __init__(self, queue: Queue) -> None:
+        entitlements = [queue.entitlement(axis) for axis in QUOTA_AXES]
+        self.queue = queue
+        self.name = queue.name
+        self.deserved = [each.deserved for each in entitlements]
+        self.limit = [each.limit for each in entitlements]
+        # The three sums are written by `Ledger` alone; everyone else reads them.
+        self.allocated = [0, 0, 0]
+        self.non_preemptible = [0, 0, 0]
+        self.requested = [0, 0, 0]
+
+    def over_limit(self, request: Quantities) -> int | None:
+        """Return the first axis on which `request` passes the limit; an axis not asked for is not judged."""
+        return _first_over(self.limit, self.allocated, request)
+
+    def over_quota(self, request: Quantities) -> int | None:
+        """Return the first axis on which a non-preemptible `request` passes the deserved share."""
+        return _first_over(self.deserved, self.non_preemptible, request)
+
+    def __repr__(self) -> str:
+        return f"<Account {self.name} gpu={self.allocated[GPU]}m>"
+
+
+def _first_over(ceiling: Sequence[int], held: Sequence[int], request: Quantities) -> int | None:
+    for axis in QUOTA_AXES:
+        if request[axis] > 0 and held[axis] + request[axis] > ceiling[axis] != UNLIMITED:
+            return axis
+    return None
+
+
+class Ledger:
+    """The queues' accounts during one plan: built from its snapshot, written by its planner, never shared."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._lines = {name: line(snapshot.queues, name) for name in snapshot.queues}
+        self._parents = {queue.parent for queue in snapshot.queues.values()}
+        self.accounts = {name: Account(snapshot.queues[name]) for name, each in self._lines.items() if not each.problem}
+        """The accounts of the sound queues, by name; read-only for everyone else."""
+        self.charged: list[QueueName] = []
+        """The leaf queue of every charge so far; readers keep their own place in it."""
+        self._payers = {
+            name: tuple(self.accounts[payer] for payer in each.charged) for name, each in self._lines.items()
+        }
+        for name in snapshot.usage.keys() & snapshot.queues.keys():
+            self._open(name, snapshot)
+
+    def _open(self, name: QueueName, snapshot: Snapshot) -> None:
+        usage = snapshot.usage[name]
+        held, firm = quantities(usage.allocated), quantities(usage.allocated_non_preemptible)
+        # An unsound queue claims nothing new, but what its pods hold is really gone for its ancestors.
+        wanted = held if self._lines[name].problem else quantities(usage.requested)
+        for account in self._payers[name]:
+            for axis in QUOTA_AXES:
+                account.allocated[axis] += held[axis]
+                account.non_preemptible[axis] += firm[axis]
+                account.requested[axis] += wanted[axis]
+
+    def ancestors(self, name: QueueName) -> tuple[Account, ...]:
+        """Return the accounts of a sound queue and its ancestors, itself first."""
+        return self._payers[name]
+
+    def check(self, group: PodGroup, request: Resources) -> Refusal | None:
+        """Return why `request` may not be started for the group now, None when it may."""
+        return self.standing(group) or self.over_limit(group, request) or self.over_quota(group, request)
+
+    def standing(self, group: PodGroup) -> Refusal | None:
+        """Return why the group's queue takes no pods at all (KAI: pods go to leaf queues), None when it does."""
+        name = group.queue
+        found = self._lines.get(name)
+        if found is None:
+            return _refused(Reason.QUEUE_DOES_NOT_EXIST, f"Queue {name} does not exist.", queue=name)
+        if found.problem:
+            return _refused(Reason.QUEUE_IS_INVALID, f"Queue {name} is not valid: {found.problem}.", queue=name)
+        if name in self._parents:
+            sentence = f"Queue {name} has child queues; name one of the leaf queues below it."
+            return _refused(Reason.QUEUE_IS_NOT_A_LEAF, sentence, queue=name)
+        return None
+
+    def over_limit(self, group: PodGroup, request: Resources) -> Refusal | None:
+        """Judge the limits of the group's queue and every ancestor; the queue must be sound."""
+        asked = quantities(request)
+        for account in self._payers[group.queue]:
+            axis = account.over_limit(asked)
+            if axis is not None:
+                return _over_limit(account, axis, asked[axis])
+        return None
+
+    def over_quota(self, group: PodGroup, request: Resources) -> Refusal | None:
+        """Judge a non-preemptible group by the deserved shares on its line; the queue must be sound."""
+        if group.preemptible:
+            return None
+        asked = quantities(request)
+        for account in self._payers[group.queue]:
+            axis = account.over_quota(asked)
+            if axis is not None:
+                return _over_quota(account, axis, asked[axis])
+        return None
+
+    def charge(self, group: PodGroup, request: Resources) -> None:
+        """Count `request` as held by the group's queue and every ancestor."""
+        asked = quantities(request)
+        for account in self._payers[group.queue]:
+            for axis in QUOTA_AXES:
+                account.allocated[axis] += asked[axis]
+                if not group.preemptible:
+                    account.non_preemptible[axis] += asked[axis]
+        self.charged.append(group.queue)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """How people name a resource; `milli` amounts make a thousandth of `unit`."""
+
+    kind: str
+    asked: str
+    unit: str
+    milli: int
+
+    def said(self, amount: int) -> str:
+        """Write an amount in the unit, cut to three digits as KAI does."""
+        sign, whole = ("-" if amount < 0 else ""), abs(amount) // self.milli
+        return sign + f"{whole // 1000}.{whole % 1000:03d}".rstrip("0").rstrip(".")
+
+
+_WORDS = {
+    CPU: _Words(kind="CPU cores", asked="CPU cores", unit="cores", milli=1),
+    MEMORY: _Words(kind="memory", asked="GB memory", unit="GB", milli=1_000_000),
+    GPU: _Words(kind="GPUs", asked="GPUs", unit="GPUs", milli=1),
+}
+
+
+def _over_limit(account: Account, axis: int, requested: int) -> Refusal:
+    words = _WORDS[axis]
+    limit, held, asked = (words.said(each) for each in (account.limit[axis], account.allocated[axis], requested))
+    sentence = (
+        f"{account.name} quota has reached the allowable limit of {words.kind}. Limit is {limit} {words.unit}, "
+        f"currently {held} {words.unit} allocated and workload requested {asked} {words.unit}"
+    )
+    numbers = {"resource": words.asked, "limit": limit, "allocated": held, "requested": asked}
+    return _refused(Reason.OVER_LIMIT, sentence, queue=account.name, **numbers)
+
+
+def _over_quota(account: Account, axis: int, requested: int) -> Refusal:
+    words = _WORDS[axis]
+    firm = account.non_preemptible[axis]
+    deserved, held, asked = (words.said(each) for each in (account.deserved[axis], firm, requested))
+    sentence = (
+        f"Non-preemptible workload is over quota. Workload requested {asked} {words.asked}, "
+        f"but {account.name} quota is {deserved} {words.unit}, while {held} {words.unit} are already allocated "
+        "for non-preemptible pods. Use a preemptible workload to go over quota."
+    )
+    numbers = {"resource": words.asked, "deserved": deserved, "allocated": held, "requested": asked}
+    return _refused(Reason.NON_PREEMPTIBLE_OVER_QUOTA, sentence, queue=account.name, **numbers)
+
+
+def _refused(reason: Reason, sentence: str, **details: str) -> Refusal:
+    return Refusal(reason=reason, sentence=sentence, details=details)

@@ -1,0 +1,47 @@
+"""Everything a person can set, frozen, from `LEEBOARD_*` environment variables; wrong values name the variable."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class PlacementStrategy(StrEnum):
+    """Whether pods fill nodes one after the other or even them out (KAI's `placementStrategy`)."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+class Settings(BaseSettings):
+    """One frozen value, read once at start."""
+
+    model_config = SettingsConfigDict(env_prefix="LEEBOARD_", frozen=True, extra="ignore")
+
+    kubeconfig: str | None = None
+    """Path of a kubeconfig; without one the pod's service account is used."""
+    profiles: Annotated[frozenset[str], NoDecode] = frozenset({"kai-scheduler"})
+    """Scheduler names whose pods are managed; comma-separated in the environment."""
+    placement: PlacementStrategy = PlacementStrategy.BINPACK
+
+    webhook_host: str = "127.0.0.1"
+    webhook_port: int = Field(default=8888, ge=0, le=65535)
+    """The extender's verbs: loopback, for nobody but the kube-scheduler beside us. 0 takes a free port."""
+    operations_host: str = "127.0.0.1"
+    operations_port: int = Field(default=8080, ge=0, le=65535)
+    """Health, metrics and the read API. 0 takes a free port."""
+
+    promise_ttl_s: float = Field(default=60.0, gt=0)
+    """How long a promise waits for kube-scheduler to ask before the space is given to others."""
+    gang_barrier_s: float = Field(default=45.0, gt=0)
+    """How long a member's bind waits for the rest of its gang; below the bind entry's httpTimeout (60 s)."""
+    filter_patience_s: float = Field(default=1.0, ge=0)
+    """How long a filter call waits for a plan that is being computed, or for a pod the watch has not shown yet."""
+    status_interval_s: float = Field(default=1.0, gt=0)
+    """The least time between two status writes of one Queue or PodGroup."""
+
+    @field_validator("profiles", mode="before")
+    @classmethod
+    def _split_on_commas(cls, value: object) -> object:
+        return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -1,0 +1,158 @@
+"""A cluster in memory behind the seam: it refuses what an API server refuses, and leaves living to the actors."""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from app.model.names import NodeName
+from app.model.seam import (
+    ConflictError,
+    NotFoundError,
+    PodRef,
+    RawObject,
+    RejectedError,
+    Resource,
+    WatchEvent,
+)
+from app.simulation.store import Store, key_of, merged
+
+EVENTS_KEPT = 1000
+FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ref:
+    """Names an object for a write; a `uid` that is not empty is a precondition."""
+
+    resource: Resource
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+    @staticmethod
+    def of(resource: Resource, item: RawObject) -> "Ref":
+        """Name exactly this object, not a later one of the same name."""
+        namespace, name = key_of(item)
+        return Ref(resource=resource, name=name, namespace=namespace, uid=item["metadata"]["uid"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEvent:
+    """An event as it was written."""
+
+    regarding: RawObject
+    warning: bool
+    reason: str
+    note: str
+
+
+class SimulatedCluster:
+    """Implements `model.seam.Cluster`; `create`, `patch`, `delete` and `objects` are for the actors in it."""
+
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
+        # Changed by the write methods only, on the event loop, never across an await.
+        self._stores = {resource: Store(_is_watched) for resource in Resource}
+        self._versions = itertools.count(1)
+        self._now = now
+        self.events: deque[RecordedEvent] = deque(maxlen=EVENTS_KEPT)
+
+    # What `control` asks of a cluster (the seam).
+
+    def watch(self, resource: Resource) -> AsyncIterator[WatchEvent]:
+        """Follow a kind for ever; pods that have finished are not among those watched."""
+        return self._stores[resource].watch()
+
+    async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+        """Bind as the API server does: it does not ask whether the node exists, and ends a nomination."""
+        current = self._get(_ref(pod))
+        if (obstacle := _obstacle_to_binding(current)) is not None:
+            raise ConflictError(f"pod {pod.name} {obstacle}")
+        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._timestamp()}
+        change: RawObject = {
+            "metadata": {"annotations": dict(annotations)},
+            "spec": {"nodeName": node},
+            "status": {"conditions": [condition], "nominatedNodeName": None},
+        }
+        self._write(Resource.PODS, current, change)
+
+    async def read_pod(self, pod: PodRef) -> RawObject | None:
+        """Read the pod, finished or not; None when it is gone or another of that name has come."""
+        try:
+            return self._get(_ref(pod))
+        except NotFoundError:
+            return None
+
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        """Set or clear the nominated node; a bound pod can have none."""
+        current = self._get(_ref(pod))
+        if node is not None and current["spec"].get("nodeName"):
+            raise RejectedError(f"pod {pod.name}: nominatedNodeName may not be set once nodeName is")
+        self._write(Resource.PODS, current, {"status": {"nominatedNodeName": node}})
+
+    async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
+        """Merge `status` into the object's status."""
+        self.patch(Ref(resource=resource, namespace=namespace, name=name), {"status": status})
+
+    async def record_event(self, regarding: RawObject, *, warning: bool, reason: str, note: str) -> None:
+        """Keep the event; the oldest are forgotten."""
+        self.events.append(RecordedEvent(regarding=regarding, warning=warning, reason=reason, note=note))
+
+    # What the actors do.
+
+    def objects(self, resource: Resource) -> list[RawObject]:
+        """Return everything of a kind, finished pods included."""
+        return self._stores[resource].objects()
+
+    def create(self, resource: Resource, item: RawObject) -> RawObject:
+        """Add an object and return it as stored; raises `ConflictError` when the name is taken."""
+        if key_of(item) in self._stores[resource]:
+            raise ConflictError(f"{item['metadata']['name']} already exists")
+        uid = f"00000000-0000-4000-8000-{next(self._versions):012x}"
+        metadata = {"uid": uid, "creationTimestamp": self._timestamp()} | item["metadata"]
+        return self._write(resource, item | {"metadata": metadata}, {})
+
+    def patch(self, ref: Ref, change: RawObject) -> RawObject:
+        """Apply a JSON merge patch and return the result; raises `NotFoundError`."""
+        return self._write(ref.resource, self._get(ref), change)
+
+    def delete(self, ref: Ref) -> None:
+        """Remove an object at once; raises `NotFoundError`."""
+        self._stores[ref.resource].remove(key_of(self._get(ref)))
+
+    def _get(self, ref: Ref) -> RawObject:
+        item = self._stores[ref.resource].get((ref.namespace, ref.name))
+        if ref.uid and item["metadata"]["uid"] != ref.uid:
+            raise NotFoundError(f"{ref.name} has uid {item['metadata']['uid']}, not {ref.uid}")
+        return item
+
+    def _write(self, resource: Resource, current: RawObject, change: RawObject) -> RawObject:
+        result = merged(current, change)
+        if result == current and "resourceVersion" in current["metadata"]:
+            return current  # An API server writes nothing then, and wakes nobody.
+        result["metadata"] = result["metadata"] | {"resourceVersion": str(next(self._versions))}
+        self._stores[resource].put(result)
+        return result
+
+    def _timestamp(self) -> str:
+        return datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_watched(item: RawObject) -> bool:
+    return item.get("status", {}).get("phase") not in FINISHED
+
+
+def _ref(pod: PodRef) -> Ref:
+    return Ref(resource=Resource.PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid)
+
+
+def _obstacle_to_binding(pod: RawObject) -> str | None:
+    if pod["metadata"].get("deletionTimestamp"):
+        return "is being deleted, cannot be assigned to a host"
+    if node := pod["spec"].get("nodeName"):
+        return f'is already assigned to node "{node}"'
+    if pod["spec"].get("schedulingGates"):
+        return "has non-empty .spec.schedulingGates"
+    return None

@@ -1,0 +1,54 @@
+"""Plays every kubelet at once: a bound pod starts after a moment, runs for its time, finishes and is removed."""
+
+import asyncio
+from contextlib import suppress
+
+from app.model.seam import Changed, Listed, NotFoundError, RawObject, Resource
+from app.simulation.clock import Clock
+from app.simulation.cluster import Ref, SimulatedCluster
+from app.simulation.manifests import RUNTIME_ANNOTATION
+
+START_S = 2.0
+
+
+class Kubelet:
+    """Follows the pods of one cluster; a pod without a runtime annotation runs until somebody deletes it."""
+
+    def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._alive: set[str] = set()  # uids whose life has a task; only `run` and `_live` change it
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as lives:
+            async for event in self._cluster.watch(Resource.PODS):
+                match event:
+                    case Listed(objects):
+                        self._start(objects, lives)
+                    case Changed(pod):
+                        self._start([pod], lives)
+                    case _:
+                        pass
+
+    def _start(self, pods: list[RawObject], lives: asyncio.TaskGroup) -> None:
+        for pod in pods:
+            uid = pod["metadata"]["uid"]
+            if pod["spec"].get("nodeName") and uid not in self._alive:
+                self._alive.add(uid)
+                lives.create_task(self._live(pod))
+
+    async def _live(self, pod: RawObject) -> None:
+        ref = Ref.of(Resource.PODS, pod)
+        with suppress(NotFoundError):  # Somebody deleted it: its life ends there.
+            await self._run_to_the_end(ref, pod["metadata"].get("annotations", {}).get(RUNTIME_ANNOTATION))
+        self._alive.discard(ref.uid)
+
+    async def _run_to_the_end(self, ref: Ref, runtime_s: str | None) -> None:
+        await self._clock.sleep(START_S)
+        self._cluster.patch(ref, {"status": {"phase": "Running"}})
+        if runtime_s is None:
+            return
+        await self._clock.sleep(float(runtime_s))
+        self._cluster.patch(ref, {"status": {"phase": "Succeeded"}})
+        self._cluster.delete(ref)

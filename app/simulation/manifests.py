@@ -1,0 +1,113 @@
+"""The objects of the simulated cluster, as a person would write them in YAML."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.model.seam import RawObject
+
+PROFILE = "kai-scheduler"
+RACK_LABEL = "topology.leeboard.dev/rack"
+RUNTIME_ANNOTATION = "simulation.leeboard.dev/runtime-s"
+GROUP_ANNOTATION = "pod-group-name"
+QUEUE_LABEL = "kai.scheduler/queue"
+UNLIMITED = -1
+"""How a Queue object writes "no limit"; nothing but these manifests uses it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What a queue is given of the GPUs."""
+
+    gpus: int
+    weight: int = 1
+    limit: int = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the pods of one piece of work have in common."""
+
+    name: str
+    queue: str
+    gpus: int = 0
+    cpu: int = 2
+    runtime_s: int = 60
+    priority_class: str = "train"
+    group: str = ""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+
+
+PRIORITIES = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
+
+
+def node(name: str, *, gpus: int, cpu: int, labels: Mapping[str, str]) -> RawObject:
+    """Write a Ready node with `gpus` whole GPUs."""
+    amounts = {"cpu": str(cpu), "memory": "512Gi", "pods": "110"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | dict(labels)},
+        "spec": {},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def queue(name: str, parent: str | None, quota: Quota) -> RawObject:
+    """Write a queue that divides GPUs and leaves CPU and memory alone."""
+    free = {"quota": UNLIMITED, "overQuotaWeight": 1, "limit": UNLIMITED}
+    gpu = {"quota": quota.gpus, "overQuotaWeight": quota.weight, "limit": quota.limit}
+    return {
+        "apiVersion": "scheduling.run.ai/v2",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": ({"parentQueue": parent} if parent else {}) | {"resources": {"gpu": gpu, "cpu": free, "memory": free}},
+    }
+
+
+def priority_class(name: str) -> RawObject:
+    """Write one of KAI's priority classes."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": PRIORITIES[name],
+    }
+
+
+def pod_group(job: Job, *, min_member: int) -> RawObject:
+    """Write the PodGroup named by the job's `group`."""
+    return {
+        "apiVersion": "scheduling.run.ai/v2alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": job.group, "namespace": job.queue},
+        "spec": {"minMember": min_member, "queue": job.queue, "priorityClassName": job.priority_class},
+    }
+
+
+def pod(job: Job, *, member: int = 0) -> RawObject:
+    """Write a pending pod of the job, its priority resolved as admission does it."""
+    annotations = {RUNTIME_ANNOTATION: str(job.runtime_s)} | ({GROUP_ANNOTATION: job.group} if job.group else {})
+    requests = {"cpu": str(job.cpu), "memory": "4Gi"} | ({"nvidia.com/gpu": str(job.gpus)} if job.gpus else {})
+    container = {"name": "main", "image": "work", "resources": {"requests": requests, "limits": requests}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{job.name}-{member}",
+            "namespace": job.queue,
+            "labels": {QUEUE_LABEL: job.queue, "priorityClassName": job.priority_class},
+            "annotations": annotations,
+        },
+        "spec": {
+            "schedulerName": PROFILE,
+            "priorityClassName": job.priority_class,
+            "priority": PRIORITIES[job.priority_class],
+            "containers": [container],
+        }
+        | ({"nodeSelector": dict(job.node_selector)} if job.node_selector else {}),
+        "status": {"phase": "Pending"},
+    }

@@ -1,0 +1,65 @@
+"""kube-scheduler's own filters, as far as the simulated world needs them: cordon, taints, selector, resources."""
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+
+from app.model.seam import RawObject
+
+Amounts = Counter[str]
+"""Thousandths of each resource's unit, by its name."""
+
+SUFFIXES = {"m": 1, "Ki": 1000 << 10, "Mi": 1000 << 20, "Gi": 1000 << 30, "": 1000}
+POD_SLOT = {"pods": 1000}
+
+
+@cache
+def milli(quantity: str) -> int:
+    """Return a quantity in thousandths of its unit; only the suffixes that the simulated world writes."""
+    digits = quantity.rstrip("KMGim")
+    return int(digits) * SUFFIXES[quantity[len(digits) :]]
+
+
+def requests(pod: RawObject) -> Amounts:
+    """Return what the pod's containers ask for, and its slot on the node, in thousandths."""
+    total = Counter(POD_SLOT)
+    for container in pod["spec"]["containers"]:
+        asked = container.get("resources", {}).get("requests", {})
+        total.update({name: milli(str(quantity)) for name, quantity in asked.items()})
+    return total
+
+
+def barred(pod: RawObject, node: RawObject) -> list[str]:
+    """Return kube-scheduler's reasons against this node whatever is free there; empty when there is none."""
+    if node["spec"].get("unschedulable"):
+        return ["node(s) were unschedulable"]
+    if not all(_tolerates(pod, taint) for taint in node["spec"].get("taints", ())):
+        return ["node(s) had untolerated taint(s)"]
+    if not _selected(pod["spec"].get("nodeSelector", {}), node["metadata"].get("labels", {})):
+        return ["node(s) didn't match Pod's node affinity/selector"]
+    return []
+
+
+def lacking(asked: Amounts, node: RawObject, used: Amounts) -> list[str]:
+    """Return kube-scheduler's words for what the node has too little of; empty when what is left suffices."""
+    allocatable = node["status"]["allocatable"]
+    short = (name for name in asked if used[name] + asked[name] > milli(allocatable.get(name, "0")))
+    return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
+
+
+def _tolerates(pod: RawObject, taint: Mapping[str, str]) -> bool:
+    if taint["effect"] == "PreferNoSchedule":
+        return True
+    return any(_matches(toleration, taint) for toleration in pod["spec"].get("tolerations", ()))
+
+
+def _matches(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("key") not in (None, "", taint["key"]):
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+
+
+def _selected(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.items())

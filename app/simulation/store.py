@@ -1,0 +1,94 @@
+"""Objects of one kind in memory, with their watchers; what a write means is left to `cluster`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from app.model.seam import Changed, Deleted, Listed, NotFoundError, Progress, RawObject, WatchEvent
+
+Key = tuple[str, str]
+"""Namespace and name; the namespace is empty for what belongs to the whole cluster."""
+
+PROGRESS_EVERY_S = 10.0
+"""How long a watch stays silent before it says that it is alive."""
+
+
+def key_of(item: RawObject) -> Key:
+    """Return the key under which an object is kept."""
+    metadata = item["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def merged(target: RawObject, change: Mapping[str, object]) -> RawObject:
+    """Return `target` with a JSON merge patch applied (RFC 7386): None removes, mappings merge, all else replaces."""
+    result = dict(target)
+    for name, value in change.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, Mapping):
+            before = result.get(name)
+            result[name] = merged(before if isinstance(before, dict) else {}, value)
+        else:
+            result[name] = value
+    return result
+
+
+class Store:
+    """Keeps objects by name and tells every watcher of those that are `watched`."""
+
+    def __init__(self, watched: Callable[[RawObject], bool]) -> None:
+        # Changed by `put` and `remove` only. An object is replaced, never edited, so readers may keep what they got.
+        self._objects: dict[Key, RawObject] = {}
+        self._watchers: set[asyncio.Queue[WatchEvent]] = set()
+        self._watched = watched
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._objects
+
+    def get(self, key: Key) -> RawObject:
+        """Return the object; raises `NotFoundError`."""
+        if key not in self._objects:
+            raise NotFoundError(f"{'/'.join(filter(None, key))} does not exist")
+        return self._objects[key]
+
+    def objects(self) -> list[RawObject]:
+        """Return all objects, in the order of their creation."""
+        return list(self._objects.values())
+
+    def put(self, item: RawObject) -> None:
+        """Add or replace an object; one that is no longer watched counts as deleted for the watchers."""
+        before = self._objects.get(key_of(item))
+        self._objects[key_of(item)] = item
+        if self._watched(item):
+            self._tell(Changed(item))
+        elif before is not None and self._watched(before):
+            self._tell(Deleted(item))
+
+    def remove(self, key: Key) -> None:
+        """Remove an object; raises `NotFoundError`."""
+        before = self.get(key)
+        del self._objects[key]
+        if self._watched(before):
+            self._tell(Deleted(before))
+
+    async def watch(self) -> AsyncIterator[WatchEvent]:
+        """List, then follow for ever. Nothing is lost between the two: there is no await in between."""
+        mail: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self._watchers.add(mail)
+        try:
+            yield Listed([item for item in self._objects.values() if self._watched(item)])
+            while True:
+                yield await _next(mail)
+        finally:
+            self._watchers.discard(mail)
+
+    def _tell(self, event: WatchEvent) -> None:
+        for mail in self._watchers:
+            mail.put_nowait(event)
+
+
+async def _next(mail: asyncio.Queue[WatchEvent]) -> WatchEvent:
+    try:
+        async with asyncio.timeout(PROGRESS_EVERY_S):
+            return await mail.get()
+    except TimeoutError:
+        return Progress()

@@ -1,0 +1,85 @@
+"""kube-scheduler's side of the extender wire: what it sends, what it accepts, and when it calls the reply an error."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from app.model.seam import RawObject
+
+FILTER_TIMEOUT_S = 3.0
+BIND_TIMEOUT_S = 60.0
+"""A gang's member waits in its bind for the others, hence so much; both as our extender entries have them."""
+
+HEADERS = {"Content-Type": "application/json"}
+
+
+class ExtenderError(Exception):
+    """The extender did not answer, or answered with what kube-scheduler takes for an error of the whole cycle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """The nodes that are left, and why the others are not."""
+
+    names: tuple[str, ...]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+class Webhooks:
+    """One extender at one address; connections are as many as binds wait."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url.rstrip("/")
+
+    async def filter(self, pod: RawObject, names: Sequence[str]) -> Filtered:
+        """Ask which of the nodes are left; raises `ExtenderError`."""
+        reply = _object(await self._post("filter", _arguments(pod, names), FILTER_TIMEOUT_S))
+        kept = tuple(reply.get("NodeNames") or ())
+        if invented := set(kept) - set(names):
+            raise ExtenderError(f"extender filtered out nodes that were not offered: {sorted(invented)}")
+        failed = (reply.get("FailedNodes") or {}) | (reply.get("FailedAndUnresolvableNodes") or {})
+        return Filtered(names=kept, reasons=failed)
+
+    async def prioritize(self, pod: RawObject, names: Sequence[str]) -> Mapping[str, int]:
+        """Ask for scores; an error counts as no opinion, as in kube-scheduler."""
+        try:
+            reply = await self._post("prioritize", _arguments(pod, names), FILTER_TIMEOUT_S)
+            return {entry["Host"]: entry["Score"] for entry in reply if isinstance(entry["Score"], int)}
+        except (ExtenderError, KeyError, TypeError):
+            return {}
+
+    async def bind(self, pod: RawObject, node: str) -> None:
+        """Have the pod bound; raises `ExtenderError`."""
+        metadata = pod["metadata"]
+        namespace = metadata.get("namespace", "")
+        question = {"PodName": metadata["name"], "PodNamespace": namespace, "PodUID": metadata["uid"], "Node": node}
+        _object(await self._post("bind", question, BIND_TIMEOUT_S))
+
+    async def _post(self, verb: str, question: object, timeout_s: float) -> Any:
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        body = orjson.dumps(question)
+        try:
+            async with self._session.post(f"{self._url}/{verb}", data=body, headers=HEADERS, timeout=limit) as reply:
+                if reply.status != 200:  # noqa: PLR2004 # kube-scheduler knows no other good status
+                    raise ExtenderError(f"{verb} failed with status {reply.status}")
+                return orjson.loads(await reply.read())
+        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as cause:
+            raise ExtenderError(f"{verb}: {cause or type(cause).__name__}") from cause
+
+
+def _arguments(pod: RawObject, names: Sequence[str]) -> RawObject:
+    # kube-scheduler's informer gives it the pod without these two.
+    bare = {name: value for name, value in pod.items() if name not in ("apiVersion", "kind")}
+    return {"Pod": bare, "Nodes": None, "NodeNames": list(names)}
+
+
+def _object(reply: Any) -> RawObject:
+    if not isinstance(reply, dict):
+        raise ExtenderError(f"expected an object, got {type(reply).__name__}")
+    if error := reply.get("Error"):
+        raise ExtenderError(str(error))
+    return reply

@@ -1,0 +1,112 @@
+"""What the demo's people run: a fixed cluster, and work that arrives by a seeded chance so that every state is seen."""
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from app.model.seam import RawObject, Resource
+from app.simulation import manifests
+from app.simulation.manifests import Job, Quota
+
+Creation = tuple[Resource, RawObject]
+
+GPUS_A_NODE = 8
+NODES_A_RACK = 8
+RACKS = ("a", "b")
+ARRIVAL_EVERY_S = 8.0
+AT_ONCE = 20
+"""So much work is there from the start, so that the first look already finds a busy cluster."""
+MOST_GPUS_A_GANG = 32
+
+QUEUES = (
+    ("acme", None, Quota(gpus=112)),
+    ("research", "acme", Quota(gpus=80, weight=2)),
+    ("product", "acme", Quota(gpus=32)),
+    ("vision", "research", Quota(gpus=48, weight=2)),
+    ("language", "research", Quota(gpus=32)),
+    ("serving", "product", Quota(gpus=24, limit=32)),
+)
+"""Name, parent, quota: 112 of the 128 GPUs are deserved by somebody, the rest goes by weight."""
+
+LEAVES = {"vision": 45, "language": 35, "serving": 20}
+"""How often each leaf queue is the one that asks."""
+
+KINDS = {"single": 38, "cpu": 20, "gang": 36, "impossible": 3, "incomplete": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """Objects that somebody creates together, so many simulated seconds after the arrival before."""
+
+    after_s: float
+    objects: tuple[Creation, ...]
+
+
+def furniture() -> Iterator[Creation]:
+    """Yield what is there before any work: nodes, queues and priority classes."""
+    for rack, number in itertools.product(RACKS, range(1, NODES_A_RACK + 1)):
+        yield Resource.NODES, _gpu_node(f"gpu-{rack}-{number:02}", rack)
+    for number in (1, 2):
+        yield Resource.NODES, manifests.node(f"cpu-{number:02}", gpus=0, cpu=32, labels={})
+    for name, parent, quota in QUEUES:
+        yield Resource.QUEUES, manifests.queue(name, parent, quota)
+    for name in manifests.PRIORITIES:
+        yield Resource.PRIORITY_CLASSES, manifests.priority_class(name)
+
+
+def arrivals(seed: int) -> Iterator[Arrival]:
+    """Yield work for ever; the same seed yields the same work."""
+    chance = random.Random(seed)  # noqa: S311 # a demo that repeats itself wants no better chance
+    for number in itertools.count(1):
+        after_s = 0.0 if number <= AT_ONCE else chance.expovariate(1 / ARRIVAL_EVERY_S)
+        yield Arrival(after_s=after_s, objects=tuple(_work(chance, number)))
+
+
+def _gpu_node(name: str, rack: str) -> RawObject:
+    labels = {
+        manifests.RACK_LABEL: rack,
+        "nvidia.com/gpu.count": str(GPUS_A_NODE),
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    }
+    return manifests.node(name, gpus=GPUS_A_NODE, cpu=96, labels=labels)
+
+
+def _work(chance: random.Random, number: int) -> Iterable[Creation]:
+    kind, queue = _draw(chance, KINDS), _draw(chance, LEAVES)
+    runtime_s = chance.randint(60, 300)
+    match kind:
+        case "cpu":
+            return _alone(Job(name=f"prepare-{number}", queue=queue, cpu=chance.randint(2, 8), runtime_s=runtime_s))
+        case "impossible":
+            return _alone(Job(name=f"huge-{number}", queue=queue, gpus=2 * GPUS_A_NODE))
+        case "gang" | "incomplete":
+            return _gang(
+                chance, Job(name=f"{kind}-{number}", queue=queue, runtime_s=runtime_s, group=f"{kind}-{number}")
+            )
+        case _:
+            return _alone(_single(f"single-{number}", queue, runtime_s))
+
+
+def _single(name: str, queue: str, runtime_s: int) -> Job:
+    # What serves customers is not preemptible, so it must stay within its queue's quota.
+    priority_class = "inference" if queue == "serving" else "train"
+    return Job(name=name, queue=queue, gpus=1, runtime_s=runtime_s, priority_class=priority_class)
+
+
+def _alone(job: Job) -> Iterator[Creation]:
+    yield Resource.PODS, manifests.pod(job)
+
+
+def _gang(chance: random.Random, shape: Job) -> Iterator[Creation]:
+    gpus = chance.choice((1, 1, 1, 2, 2, 4))
+    size = min(chance.randint(4, 16), MOST_GPUS_A_GANG // gpus)
+    job = Job(name=shape.name, queue=shape.queue, gpus=gpus, runtime_s=shape.runtime_s, group=shape.group)
+    yield Resource.POD_GROUPS, manifests.pod_group(job, min_member=size)
+    for member in range(size - 1 if job.name.startswith("incomplete") else size):
+        yield Resource.PODS, manifests.pod(job, member=member)
+
+
+def _draw(chance: random.Random, weights: dict[str, int]) -> str:
+    return chance.choices(list(weights), list(weights.values()))[0]

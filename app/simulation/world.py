@@ -1,0 +1,31 @@
+"""Builds a living cluster: the furniture, and the actors that use it until they are cancelled."""
+
+import asyncio
+
+import aiohttp
+
+from app.simulation.clock import Clock, WallClock
+from app.simulation.cluster import SimulatedCluster
+from app.simulation.kubelet import Kubelet
+from app.simulation.scheduler import Scheduler
+from app.simulation.users import Users
+from app.simulation.webhooks import Webhooks
+from app.simulation.workload import arrivals, furniture
+
+
+def furnished() -> SimulatedCluster:
+    """Return a cluster with nodes, queues and priority classes, and no work yet."""
+    cluster = SimulatedCluster()
+    for resource, item in furniture():
+        cluster.create(resource, item)
+    return cluster
+
+
+async def live(cluster: SimulatedCluster, webhooks_url: str, *, speed: float, seed: int) -> None:
+    """Let people submit work and kube-scheduler place it through the webhooks, until cancelled."""
+    clock: Clock = WallClock(speed=speed)
+    connector = aiohttp.TCPConnector(limit=0)  # A waiting bind holds a connection, and a gang waits as a whole.
+    async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as actors:
+        actors.create_task(Kubelet(cluster, clock).run())
+        actors.create_task(Scheduler(cluster, Webhooks(session, webhooks_url), clock).run())
+        actors.create_task(Users(cluster, clock).run(arrivals(seed)))

@@ -1,0 +1,248 @@
+"""What we tell operators: log lines that never block the event loop, and metrics in a registry of our own."""
+
+import io
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Self, TextIO, TypeVar
+
+import orjson
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from structlog.typing import EventDict, Processor
+
+QUEUED_LINES = 10_000
+FLUSH_S = 2.0
+"""How long a stopping process waits for a blocked reader of its log."""
+
+
+class Verb(StrEnum):
+    """The extender's webhooks."""
+
+    FILTER = "filter"
+    PRIORITIZE = "prioritize"
+    PREEMPT = "preempt"
+    BIND = "bind"
+
+
+class Outcome(StrEnum):
+    """How one webhook call ended."""
+
+    FITS = "fits"
+    REFUSED = "refused"
+    FAILED = "failed"
+    SCORED = "scored"
+    PREEMPTED = "preempted"
+    BOUND = "bound"
+    NOT_BOUND = "not_bound"
+    BAD_REQUEST = "bad_request"
+    ERROR = "error"
+
+
+class PlanOutcome(StrEnum):
+    """What became of one plan."""
+
+    APPLIED = "applied"
+    STALE = "stale"
+    ERROR = "error"
+
+
+class BindOutcome(StrEnum):
+    """What became of one Binding write, or of the wait for it."""
+
+    BOUND = "bound"
+    GANG_INCOMPLETE = "gang_incomplete"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+class Metrics:
+    """Every metric that is counted when something happens; what can be read from state is collected at scrape."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.webhooks = _webhooks(registry)
+        self.plans = _outcomes(registry, "leeboard_plans", "Plans by what became of them.", PlanOutcome)
+        self.binds = _outcomes(registry, "leeboard_binds", "Binds by what became of them.", BindOutcome)
+        self.plan_duration = Histogram(
+            "leeboard_plan_duration_seconds",
+            "How long one plan took to compute.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=registry,
+        )
+        self.promises_expired = _counter(registry, "leeboard_promises_expired", "Promises nobody came for in time.")
+        self.wakes = _counter(registry, "leeboard_wakes", "Parked pods that were woken because their turn came.")
+        self.stalls = _counter(registry, "leeboard_loop_stalls", "Times the event loop stood still for too long.")
+        self.log_lines_dropped = _counter(registry, "leeboard_log_lines_dropped", "Log lines nobody read in time.")
+        self._watch_lost = Counter(
+            "leeboard_watch_lost", "Watches that broke or fell silent.", ("resource",), registry=registry
+        )
+        self._invalid_objects = Gauge(
+            "leeboard_invalid_objects", "Objects that cannot be read or used.", ("resource",), registry=registry
+        )
+
+    def watch_lost(self, resource: str) -> None:
+        """Count one broken watch of this kind."""
+        self._watch_lost.labels(resource).inc()
+
+    def invalid_objects(self, resource: str, count: int) -> None:
+        """Set how many objects of this kind cannot be used now."""
+        self._invalid_objects.labels(resource).set(count)
+
+
+_ALWAYS = (Outcome.BAD_REQUEST, Outcome.ERROR)
+OUTCOMES: Mapping[Verb, tuple[Outcome, ...]] = {
+    Verb.FILTER: (Outcome.FITS, Outcome.REFUSED, Outcome.FAILED, *_ALWAYS),
+    Verb.PRIORITIZE: (Outcome.SCORED, *_ALWAYS),
+    Verb.PREEMPT: (Outcome.PREEMPTED, Outcome.REFUSED, *_ALWAYS),
+    Verb.BIND: (Outcome.BOUND, Outcome.NOT_BOUND, *_ALWAYS),
+}
+
+
+def _webhooks(registry: CollectorRegistry) -> Mapping[tuple[Verb, Outcome], Histogram]:
+    family = Histogram(
+        "leeboard_webhook_duration_seconds",
+        "How long kube-scheduler waited for us.",
+        ("verb", "outcome"),
+        buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 2.5, 10, 60),
+        registry=registry,
+    )
+    return {(verb, outcome): family.labels(verb, outcome) for verb in Verb for outcome in OUTCOMES[verb]}
+
+
+def _outcomes(registry: CollectorRegistry, name: str, documentation: str, kinds: type[Kind]) -> Mapping[Kind, Counter]:
+    family = Counter(name, documentation, ("outcome",), registry=registry)
+    return {kind: family.labels(kind) for kind in kinds}
+
+
+def _counter(registry: CollectorRegistry, name: str, documentation: str) -> Counter:
+    return Counter(name, documentation, registry=registry)
+
+
+class LogWriter:
+    """Writes lines to a stream from a thread of its own; when nobody reads them they are dropped, never waited for."""
+
+    def __init__(self, stream: TextIO, *, on_drop: Callable[[], None], queued_lines: int = QUEUED_LINES) -> None:
+        self._stream = stream
+        self._on_drop = on_drop
+        # Filled by any thread, emptied by `_thread` alone; None ends it.
+        self._lines: queue.Queue[str | None] = queue.Queue(queued_lines)
+        # A daemon: a reader that never comes back must not keep the process alive.
+        self._thread = threading.Thread(target=self._write_on, name="log", daemon=True)
+        self._thread.start()
+
+    def put(self, line: str) -> None:
+        """Queue one line without its newline; drop it when the queue is full."""
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._on_drop()
+
+    def close(self) -> None:
+        """Write what is queued, for as long as `FLUSH_S` at most."""
+        try:
+            self._lines.put(None, timeout=FLUSH_S)
+        except queue.Full:
+            return
+        self._thread.join(FLUSH_S)
+
+    def _write_on(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._stream.write(line + "\n")
+                if self._lines.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):  # a full disk, or a closed stream
+                self._on_drop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    """What structlog calls a logger: every level is the same queue."""
+
+    writer: LogWriter
+
+    def msg(self, line: str) -> None:
+        self.writer.put(line)
+
+    debug = info = warning = warn = error = exception = critical = fatal = msg
+
+
+class _Bridge(logging.Handler):
+    """Brings what libraries log into the same queue."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._writer.put(self.format(record))
+
+
+class Logging:
+    """The logging of the whole process, for the time of a `with` block.
+
+    Keys: event, pod, pod_uid, podgroup, queue, node, plan, verdict, reason; one event per decision.
+    """
+
+    def __init__(self, *, on_drop: Callable[[], None], stream: TextIO | None = None) -> None:
+        self._stream = stream or _own_stderr()
+        self.writer = LogWriter(self._stream, on_drop=on_drop)
+        self._bridge = _Bridge(self.writer)
+
+    def __enter__(self) -> Self:
+        shared = _shared_processors()
+        renderer: list[Processor] = _console() if self._stream.isatty() else _json()
+        structlog.configure(
+            processors=[*shared, *renderer],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+            logger_factory=lambda *_: _Sink(self.writer),
+        )
+        strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+        self._bridge.setFormatter(
+            structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[strip, *renderer])
+        )
+        logging.getLogger().addHandler(self._bridge)
+        # It warns once for every line of junk that anybody sends; our own counters tell of them.
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        logging.getLogger().removeHandler(self._bridge)
+        structlog.reset_defaults()
+        self.writer.close()
+
+
+def _own_stderr() -> TextIO:
+    # `sys.stderr` has a lock: a thread that hangs in it makes the interpreter abort when it ends.
+    return io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", errors="replace", write_through=True)
+
+
+def _shared_processors() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _json() -> list[Processor]:
+    return [structlog.processors.format_exc_info, _as_json]
+
+
+def _console() -> list[Processor]:
+    return [structlog.dev.ConsoleRenderer()]
+
+
+def _as_json(_logger: object, _method: str, event: EventDict) -> str:
+    return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -1,0 +1,106 @@
+"""Bounds what one connection may cost before it is a request: how many there are, how long a head may be and take.
+
+httptools caps nothing, and uvicorn's only timer runs between requests. Bodies are `app.web.asgi`'s.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ncontent-type: text/plain\r\n"
+    b"connection: close\r\n\r\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one listener keeps open."""
+
+    connections: int
+    head_bytes: int = 64 * 1024
+    """Received without completing a head or any part of a body."""
+    head_deadline_s: float = 10.0
+    """From the connection, or from the first byte of a later request, to the end of the head."""
+
+
+EXTENDER_CONNECTIONS = ConnectionLimits(connections=8192)
+"""Every bind that waits for its gang holds one (2,985 were seen at once)."""
+OPERATIONS_CONNECTIONS = ConnectionLimits(connections=256)
+
+
+class GuardedConnection(HttpToolsProtocol):
+    """uvicorn's connection with limits; each listener has a subclass of its own (`guarded`)."""
+
+    limits: ClassVar[ConnectionLimits]
+    # Connections without a request under way, the longest idle first; shared by all of one listener.
+    idle: ClassVar[dict["GuardedConnection", None]]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        """Take the connection, and close the longest idle one when there are too many: this one if all others work."""
+        super().connection_made(transport)
+        # Bytes since the parser last got anywhere; changed by `data_received` and `_progress`.
+        self._unfinished_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._arm()
+        self.idle[self] = None
+        if len(self.connections) > self.limits.connections:
+            longest_idle = next(iter(self.idle))
+            del self.idle[longest_idle]
+            longest_idle.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._progress()
+        self.idle.pop(self, None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, unless it has been fed too much already without getting anywhere."""
+        self._unfinished_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing() or not self._unfinished_bytes:
+            return
+        if self._unfinished_bytes > self.limits.head_bytes:
+            self.transport.write(TOO_LONG)
+            self.transport.close()
+        elif self._deadline is None:
+            self._arm()
+
+    def on_headers_complete(self) -> None:
+        """Note that a request is under way."""
+        self._progress()
+        self.idle.pop(self, None)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Note that the body goes on; its own deadline is the middleware's."""
+        self._progress()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note that nothing is half said."""
+        self._progress()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Note that the connection is idle again, unless another request was pipelined behind this one."""
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self.idle[self] = None
+
+    def _arm(self) -> None:
+        self._deadline = self.loop.call_later(self.limits.head_deadline_s, self.transport.close)
+
+    def _progress(self) -> None:
+        self._unfinished_bytes = 0
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def guarded(limits: ConnectionLimits) -> type[GuardedConnection]:
+    """Return the connection class of one listener."""
+    return type("GuardedConnection", (GuardedConnection,), {"limits": limits, "idle": {}})

@@ -1,0 +1,85 @@
+"""One port and the server behind it, fit for a TaskGroup: cancelling it shuts it down gracefully.
+
+Several live in one process; signals are the service's, and so is the event loop (uvloop).
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from app.web.asgi import ASGIApp
+from app.web.connection import ConnectionLimits, guarded
+
+KEEP_ALIVE_S = 120
+"""Longer than the 90 s after which kube-scheduler's client lets go: it does not repeat a POST that met a closed one."""
+BACKLOG = 2048
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers and without its poll for the time to stop."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        # Set once, by `Listener.run`.
+        self.stopping = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self.stopping.wait()
+
+
+class Listener:
+    """A bound port; it answers while `run` runs."""
+
+    def __init__(self, bound: socket.socket, server: _Server) -> None:
+        self._socket = bound
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        """The port in use, also when any free one was asked for."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def run(self) -> None:
+        """Serve until cancelled; then let running requests end, for the grace time at most."""
+        serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self._server.stopping.set()
+            await serving
+            raise
+
+    def close(self) -> None:
+        """Give the port back when `run` never got to it."""
+        self._socket.close()
+
+
+def listener(app: ASGIApp, host: str, port: int, *, limits: ConnectionLimits, grace_s: int = 5) -> Listener:
+    """Bind the port (0: any free one) and return its server; raises OSError when it is taken.
+
+    Connections that come before `run` wait in the backlog.
+    """
+    config = uvicorn.Config(
+        app,
+        http=guarded(limits),
+        ws="none",
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=grace_s,
+    )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return Listener(socket.create_server((host, port), family=family, backlog=BACKLOG), _Server(config))

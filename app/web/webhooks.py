@@ -1,0 +1,147 @@
+"""The four webhooks of kube-scheduler: bytes in, bytes out, always 200 in the protocol's own form.
+
+kube-scheduler takes any other status for an error of the whole cycle, does not retry and follows redirects; so whatever
+goes wrong here is said inside the reply, logged and counted. What to answer is the extender's.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from time import perf_counter
+from typing import Protocol, assert_never
+
+import structlog
+from fastapi import FastAPI, Request, Response
+
+from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
+from app.model.seam import RawObject
+from app.telemetry import Metrics, Outcome, Verb
+from app.web import problem, wire
+from app.web.asgi import EXTENDER_LIMITS, ASGIApp, BodyLimits, Bounded, Rejection, as_problem
+from app.web.wire import Victims
+
+JSON = "application/json"
+BROKEN = "Leeboard failed on this question; its log has the traceback"
+
+
+class Extender(Protocol):
+    """Answers the questions."""
+
+    async def filter(self, question: PodQuestion) -> FilterAnswer:
+        """Choose among the offered nodes."""
+        ...
+
+    def prioritize(self, question: PodQuestion) -> Scores:
+        """Score the offered nodes."""
+        ...
+
+    def preempt(self, pod: RawObject, candidates: Victims) -> Victims:
+        """Return what may be preempted: nothing, or the candidates as they came."""
+        ...
+
+    async def bind(self, question: BindQuestion) -> str:
+        """Bind the pod; return "" when it is bound, else why not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What goes back over the wire, and what it is counted as."""
+
+    body: bytes
+    outcome: Outcome
+
+
+class Webhooks:
+    """The exception boundary around the extender."""
+
+    def __init__(self, extender: Extender, metrics: Metrics, *, clock: Callable[[], float] = perf_counter) -> None:
+        self._extender = extender
+        self._metrics = metrics
+        self._clock = clock
+        self._log = structlog.get_logger()
+        self._verbs: Mapping[Verb, Callable[[bytes], Awaitable[Reply]]] = {
+            Verb.FILTER: self._filter,
+            Verb.PRIORITIZE: self._prioritize,
+            Verb.PREEMPT: self._preempt,
+            Verb.BIND: self._bind,
+        }
+
+    async def answer(self, verb: Verb, body: bytes) -> bytes:
+        """Return the reply to one call; raises nothing."""
+        started = self._clock()
+        try:
+            reply = await self._verbs[verb](body)
+        except Exception:  # noqa: BLE001 - the border: whatever broke, kube-scheduler gets an answer it understands
+            self._log.exception("webhook broke", verb=verb.value)
+            reply = Reply(wire.write_error(verb, BROKEN), Outcome.ERROR)
+        self._metrics.webhooks[verb, reply.outcome].observe(self._clock() - started)
+        return reply.body
+
+    async def _filter(self, body: bytes) -> Reply:
+        question = wire.read_pod_question(body)
+        if isinstance(question, Failed):
+            return self._bad(Verb.FILTER, question)
+        answer = await self._extender.filter(question)
+        return Reply(wire.write_filter(answer, question.offered), _filter_outcome(answer))
+
+    async def _prioritize(self, body: bytes) -> Reply:
+        question = wire.read_pod_question(body)
+        if isinstance(question, Failed):
+            return self._bad(Verb.PRIORITIZE, question)
+        return Reply(wire.write_scores(self._extender.prioritize(question), question.offered), Outcome.SCORED)
+
+    async def _preempt(self, body: bytes) -> Reply:
+        question = wire.read_preempt_question(body)
+        if isinstance(question, Failed):
+            return self._bad(Verb.PREEMPT, question)
+        victims = self._extender.preempt(question.pod, question.candidates)
+        return Reply(wire.write_victims(victims), Outcome.PREEMPTED if victims else Outcome.REFUSED)
+
+    async def _bind(self, body: bytes) -> Reply:
+        question = wire.read_bind_question(body)
+        if isinstance(question, Failed):
+            return self._bad(Verb.BIND, question)
+        error = await self._extender.bind(question)
+        return Reply(wire.write_bind(error), Outcome.NOT_BOUND if error else Outcome.BOUND)
+
+    def _bad(self, verb: Verb, failed: Failed) -> Reply:
+        self._log.warning("question cannot be read", verb=verb.value, cause=failed.error)
+        return Reply(wire.write_error(verb, failed.error), Outcome.BAD_REQUEST)
+
+
+def application(extender: Extender, metrics: Metrics, *, limits: BodyLimits = EXTENDER_LIMITS) -> ASGIApp:
+    """Build what the extender's listener serves."""
+    webhooks = Webhooks(extender, metrics)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    problem.answer_errors_with_problems(app)
+    for verb in Verb:
+        # A route of Starlette's: FastAPI's own would look for parameters to validate on each call.
+        app.add_route(f"/{verb.value}", _endpoint(webhooks, verb), methods=["POST"], include_in_schema=False)
+    return Bounded(app, limits, reject=_reject)
+
+
+def _endpoint(webhooks: Webhooks, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return Response(await webhooks.answer(verb, await request.body()), media_type=JSON)
+
+    return endpoint
+
+
+def _reject(path: str, status: HTTPStatus, detail: str) -> Rejection:
+    verb = path.removeprefix("/")
+    if verb not in tuple(Verb):
+        return as_problem(path, status, detail)
+    return Rejection(HTTPStatus.OK, JSON, wire.write_error(Verb(verb), detail))
+
+
+def _filter_outcome(answer: FilterAnswer) -> Outcome:
+    match answer:
+        case Fits():
+            return Outcome.FITS
+        case Refused():
+            return Outcome.REFUSED
+        case Failed():
+            return Outcome.FAILED
+        case _:
+            assert_never(answer)

@@ -1,0 +1,113 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from app.cli import SUMMARIES, main
+from app.cli.demo import story
+from app.cli.options import WrongSettingError, read_settings
+from app.cli.running import run_until_asked
+from app.model.seam import UnavailableError
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "aiohttp", "kubernetes_asyncio")
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    program = f"""
+import sys; from app.cli import main
+main(["--help"], standalone_mode=False)
+print([module for module in {HEAVY} if module in sys.modules])"""
+
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert all(f"  {name} " in ended.stdout for name in SUMMARIES)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_a_command_is_summed_up_by_its_own_first_line(name: str) -> None:
+    command = getattr(import_module(f"app.cli.{name}"), name)
+
+    assert command.help.splitlines()[0] == SUMMARIES[name]
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    assert CliRunner().invoke(main, ["sail"]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", SUMMARIES)
+def test_a_wrong_setting_is_one_line_that_names_its_variable(command: str) -> None:
+    result = CliRunner(env={"LEEBOARD_WEBHOOK_PORT": "70000"}).invoke(main, [command])
+
+    line = "Error: LEEBOARD_WEBHOOK_PORT: input should be less than or equal to 65535, not '70000'\n"
+    assert (result.exit_code, result.stderr) == (2, line)
+
+
+def test_every_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEEBOARD_PLACEMENT", "anywhere")
+
+    with pytest.raises(WrongSettingError, match=r"LEEBOARD_PLACEMENT: .*; LEEBOARD_PROMISE_TTL_S: "):
+        read_settings(promise_ttl_s=0)
+
+
+def test_options_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEEBOARD_WEBHOOK_PORT", "1")
+    monkeypatch.setenv("LEEBOARD_OPERATIONS_PORT", "2")
+
+    settings = read_settings(webhook_port=3, operations_port=None)
+
+    assert (settings.webhook_port, settings.operations_port) == (3, 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_service_cleanly(number: signal.Signals) -> None:
+    cleaned_up = []
+
+    async def work() -> None:
+        os.kill(os.getpid(), number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.append(number)
+
+    run_until_asked(work())
+
+    assert cleaned_up == [number]
+
+
+@pytest.mark.parametrize("cause", [OSError("port 8888 is taken"), UnavailableError("no API server")])
+def test_what_keeps_the_service_from_running_is_one_line(cause: Exception) -> None:
+    async def work() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+
+    async def fail() -> None:
+        raise cause
+
+    with pytest.raises(click.ClickException, match=str(cause)):
+        run_until_asked(work())
+
+
+def test_a_broken_promise_is_not_hidden() -> None:
+    async def work() -> None:
+        raise AssertionError("broken")
+
+    with pytest.raises(AssertionError, match="broken"):
+        run_until_asked(work())
+
+
+def test_the_readme_shows_the_commands_that_the_demo_prints() -> None:
+    printed = story("http://127.0.0.1:8888", "http://127.0.0.1:8080").splitlines()
+    commands = [line.strip() for line in printed if line.strip().startswith("curl ")]
+    readme = (ROOT / "README.md").read_text()
+
+    assert len(commands) == 3
+    assert [command for command in commands if command not in readme] == []

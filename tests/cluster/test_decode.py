@@ -1,0 +1,224 @@
+"""What the decoder makes of a pod: what it asks for, whose it is, where it may go, what has become of it."""
+
+from copy import deepcopy
+
+import pytest
+
+from app.cluster import decode
+from app.model.names import GroupKey, NodeName
+from app.model.pod import Constraint, Operator, Requirement, Toleration
+from app.model.quantity import MAX_AMOUNT
+from app.model.reason import Reason, phrase
+from app.model.resources import Resources
+from tests.cluster.raw import GIB, PROFILES, Raw, container, labelled, pod, raw_pod
+
+# -- requests
+
+
+def test_containers_add_up_and_a_pod_is_one_pod() -> None:
+    both = pod(container(cpu="1500m", memory="1Gi", gpu="2"), container("log", cpu="0.1"))
+
+    assert both.request == Resources(cpu_milli=1600, memory_bytes=GIB, gpu_milli=2000, pods=1)
+    assert not both.problem
+
+
+def test_the_hungriest_init_container_counts_when_it_needs_more_than_the_containers() -> None:
+    asked = pod(container(cpu="1", memory="3Gi"), initContainers=[container("load", cpu="4", memory="1Gi")])
+
+    assert asked.request == Resources(cpu_milli=4000, memory_bytes=3 * GIB, pods=1)
+
+
+def test_sidecars_stay_and_run_beside_later_init_containers_only() -> None:
+    sidecar = container("proxy", cpu="1") | {"restartPolicy": "Always"}
+    before, after = container("before", cpu="5"), container("after", cpu="5")
+
+    assert pod(container(cpu="2"), initContainers=[sidecar]).request.cpu_milli == 3000
+    assert pod(container(cpu="2"), initContainers=[before, sidecar]).request.cpu_milli == 5000
+    assert pod(container(cpu="2"), initContainers=[sidecar, after]).request.cpu_milli == 6000
+
+
+def test_pod_level_requests_override_and_overhead_comes_on_top() -> None:
+    asked = pod(
+        container(cpu="1", memory="1Gi", gpu="1"),
+        resources={"requests": {"cpu": "4"}},
+        overhead={"cpu": "250m", "memory": "1Gi"},
+    )
+
+    assert asked.request == Resources(cpu_milli=4250, memory_bytes=2 * GIB, gpu_milli=1000, pods=1)
+
+
+def test_limits_stand_in_for_missing_requests() -> None:
+    assert pod(container(cpu="1", limits={"cpu": "9", "nvidia.com/gpu": "3"})).request == Resources(
+        cpu_milli=1000, gpu_milli=3000, pods=1
+    )
+
+
+def test_a_shrinking_resize_frees_nothing_before_it_is_done() -> None:
+    held = {"containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "8"}}]}
+
+    assert pod(container(cpu="2"), status=held).request.cpu_milli == 8000
+
+
+def test_a_number_that_cannot_be_read_is_a_problem_and_the_rest_is_charged() -> None:
+    bound = pod(container(cpu="1x", gpu="2"), nodeName="n1")
+
+    assert bound.request == Resources(gpu_milli=2000, pods=1)
+    assert bound.problem == (
+        "cpu of 'main' cannot be read: '1x' is not a Kubernetes quantity; write a number such as 2, 500m or 16Gi"
+    )
+
+
+def test_parts_of_a_gpu_are_not_requested_as_a_resource() -> None:
+    assert "not a whole number of GPUs" in pod(container(gpu="500m")).problem
+
+
+def test_containers_that_together_ask_too_much_are_capped_and_refused() -> None:
+    huge = pod(*(container(memory=str(MAX_AMOUNT)) for _ in range(3)))
+
+    assert huge.request.memory_bytes == MAX_AMOUNT
+    assert "together ask for more" in huge.problem
+
+
+@pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
+def test_gpu_sharing_is_refused_in_words(annotation: str) -> None:
+    assert pod(meta={"annotations": {annotation: "0.5"}}).problem == (
+        f"GPU sharing (annotation {annotation}) is not available yet; ask for whole GPUs with nvidia.com/gpu"
+    )
+
+
+# -- queue, PodGroup and priority
+
+
+def test_the_queue_is_found_as_kai_finds_it() -> None:
+    assert labelled(queue="a", legacy="b", project="c").queue == "a"
+    assert labelled(legacy="b", project="c").queue == "b"
+    assert labelled(project="c").queue == "c"
+    assert labelled(project="c", pool="big").queue == "c-big"
+    assert labelled(pool="big").queue == "default-queue"
+
+
+def test_a_pod_of_another_scheduler_is_charged_only_to_a_queue_it_names() -> None:
+    foreign = raw_pod(schedulerName="default-scheduler", meta={"labels": {"project": "c"}})
+    naming = raw_pod(schedulerName="default-scheduler", meta={"labels": {"kai.scheduler/queue": "a"}})
+
+    assert [decode.pod(raw, profiles=PROFILES).queue for raw in (foreign, naming)] == ["", "a"]
+    assert not decode.pod(foreign, profiles=PROFILES).managed
+
+
+def test_a_managed_pod_stays_managed_when_it_is_bound() -> None:
+    bound = pod(nodeName="n1")
+
+    assert (bound.managed, bound.node) == (True, NodeName("n1"))
+
+
+def test_a_pod_is_a_group_of_its_own_unless_it_names_one_of_its_namespace() -> None:
+    member, alone = pod(meta={"annotations": {"pod-group-name": "gang"}}), pod()
+
+    assert (member.group, member.names_group) == (GroupKey("team", "gang"), True)
+    assert (alone.group, alone.names_group) == (GroupKey("team", "u1"), False)
+
+
+def test_a_group_name_longer_than_any_object_has_is_not_kept() -> None:
+    absurd = pod(meta={"annotations": {"pod-group-name": "x" * 100_000}})
+
+    assert not absurd.names_group
+    assert "a name has at most 253" in absurd.problem
+
+
+def test_the_labels_priority_class_goes_before_the_specs() -> None:
+    both = pod(meta={"labels": {"priorityClassName": "build"}}, priorityClassName="train", priority=50)
+
+    assert (both.priority_class, both.spec_priority) == ("build", 50)
+    assert pod(priorityClassName="train").priority_class == "train"
+
+
+def test_preemptibility_is_explicit_only_when_it_is_one_of_kais_words() -> None:
+    words = ("preemptible", "non-preemptible", "Preemptible", "")
+    pods = [pod(meta={"labels": {"kai.scheduler/preemptibility": word}}) for word in words]
+
+    assert [each.explicit_preemptible for each in pods] == [True, False, None, None]
+    assert not any(each.problem for each in pods)
+
+
+def test_task_priority_and_subgroup_are_read_from_labels() -> None:
+    member = labelled(**{"kai.scheduler/task-priority": "7", "kai.scheduler/subgroup-name": "workers"})
+
+    assert (member.task_priority, member.subgroup) == (7, "workers")
+    assert "is not an integer" in labelled(**{"kai.scheduler/task-priority": "1_0"}).problem
+
+
+# -- where it may go
+
+
+def test_selector_affinity_and_tolerations_become_one_shared_constraint() -> None:
+    required = {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100"]}]},
+            {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n9"]}]},
+            {},
+        ]
+    }
+    wishes = {
+        "nodeSelector": {"pool": "a"},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}, {"key": "x", "value": "y"}],
+    }
+
+    one, other = pod(**deepcopy(wishes)), pod(**deepcopy(wishes))
+
+    assert one.constraint is other.constraint
+    assert one.constraint == Constraint(
+        (("pool", "a"),),
+        (
+            (Requirement("gpu", Operator.IN, ("h100",)),),
+            (Requirement("metadata.name", Operator.NOT_IN, ("n9",)),),
+            (),
+        ),
+        (Toleration("gpu", "Exists", "", "NoSchedule"), Toleration("x", "Equal", "y", "")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("requirement", "problem"),
+    [
+        ({"key": "a", "operator": "Near"}, "operator 'Near'; write one of In, NotIn"),
+        ({"key": "a", "operator": "Gt", "values": ["1_0"]}, "write one integer"),
+        ({"key": "a", "operator": "In"}, "write at least one"),
+        ({"key": "metadata.name", "operator": "Exists"}, "use matchFields"),
+    ],
+)
+def test_an_affinity_that_cannot_be_read_is_a_problem(requirement: Raw, problem: str) -> None:
+    required = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+    assert problem in pod(affinity=affinity).problem
+
+
+# -- what has become of it
+
+
+def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
+    def parked(message: str, reason: str = "Unschedulable") -> tuple[bool, bool]:
+        condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+        seen = pod(status={"conditions": [{"type": "Ready"}, condition]})
+        return seen.refused_by_us, seen.refused_by_scheduler
+
+    assert parked(f"0/3 nodes: {phrase(Reason.OVER_LIMIT)}") == (True, False)
+    assert parked("0/3 nodes are available: 3 Insufficient cpu") == (False, True)
+    assert parked("x", reason="SchedulingGated") == (False, False)
+
+
+def test_gates_deletion_nomination_and_age_are_seen() -> None:
+    seen = pod(
+        schedulingGates=[{"name": "x"}],
+        meta={"deletionTimestamp": "1970-01-01T00:02:00Z"},
+        status={"nominatedNodeName": "n2"},
+    )
+
+    assert (seen.gated, seen.deleting, seen.nominated, seen.created_at) == (True, True, "n2", 100.0)
+
+
+def test_finished_pods_are_terminal() -> None:
+    phases = ("Succeeded", "Failed", "Running", "", 7)
+
+    assert [decode.is_terminal({"status": {"phase": phase}}) for phase in phases] == [True, True, False, False, False]

@@ -1,0 +1,131 @@
+"""No content whatever makes the decoder raise: it becomes a problem in words, or the object has no identity."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cluster import decode
+from tests.cluster.raw import PROFILES, Raw, container, metadata, pod_group, raw_pod
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    "raw", [None, [], {}, {"metadata": 1}, {"metadata": {"name": "x"}}, {"metadata": {"uid": "x"}}]
+)
+def test_an_object_without_name_and_uid_cannot_be_decoded(raw: object) -> None:
+    with pytest.raises(decode.DecodeError):
+        decode.node(raw)
+
+
+FULL_POD = raw_pod(
+    container(cpu="1", gpu="1", limits={"memory": "1Gi"}),
+    initContainers=[container("i", cpu="1") | {"restartPolicy": "Always"}],
+    overhead={"cpu": "1"},
+    resources={"requests": {"cpu": "1"}},
+    nodeSelector={"a": "b"},
+    affinity={
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {
+                        "matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}],
+                        "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}],
+                    }
+                ]
+            }
+        }
+    },
+    tolerations=[{"key": "a", "operator": "Exists", "effect": "NoExecute"}],
+    schedulingGates=[{"name": "g"}],
+    priority=1,
+    priorityClassName="train",
+    nodeName="n",
+    meta={
+        "labels": {"kai.scheduler/queue": "q", "priorityClassName": "p", "kai.scheduler/task-priority": "1"}
+        | {"kai.scheduler/preemptibility": "preemptible", "kai.scheduler/subgroup-name": "s"},
+        "annotations": {"pod-group-name": "g"},
+        "deletionTimestamp": "1970-01-01T00:02:00Z",
+    },
+    status={
+        "nominatedNodeName": "n",
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "m"}],
+        "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "1"}}],
+    },
+)
+FULL_NODE = {
+    "metadata": metadata(labels={"a": "b"}),
+    "spec": {"taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}], "unschedulable": True},
+    "status": {
+        "allocatable": {"cpu": "1", "memory": "1Gi", "pods": "1", "nvidia.com/gpu": "1"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    },
+}
+BLOCK = {"quota": 1, "limit": 2, "overQuotaWeight": 1}
+FULL_QUEUE = {
+    "metadata": metadata(),
+    "spec": {"parentQueue": "p", "displayName": "d", "priority": 1, "resources": {"gpu": BLOCK, "cpu": BLOCK}},
+}
+FULL_GROUP = pod_group(
+    minMember=2, queue="q", priorityClassName="p", preemptibility="preemptible", topologyConstraint={"topology": "t"}
+)
+
+
+def decoded_pod(raw: object) -> Any:
+    return decode.pod(raw, profiles=PROFILES)
+
+
+@pytest.mark.parametrize(
+    ("read", "whole"),
+    [
+        (decoded_pod, FULL_POD),
+        (decode.node, FULL_NODE),
+        (decode.queue, FULL_QUEUE),
+        (decode.pod_group, FULL_GROUP),
+        (decode.priority_class, {"metadata": metadata(), "value": 1}),
+    ],
+)
+@given(data=st.data())
+def test_any_json_in_place_of_any_field_is_decoded_or_a_problem_in_words(
+    read: Callable[[object], Any], whole: Raw, data: st.DataObject
+) -> None:
+    assert read(whole).problem == ""
+    raw = deepcopy(whole)
+    path = data.draw(st.sampled_from(_paths(raw)))
+    _put(raw, path, data.draw(JSON))
+
+    try:
+        problem = read(raw).problem
+    except decode.DecodeError:
+        assert path[0] == "metadata"
+        assert path[1:] in ([], ["name"], ["uid"])
+    else:
+        assert not problem or (problem.isprintable() and " " in problem and len(problem) < 500)
+
+
+@given(JSON)
+def test_any_json_at_all_is_decoded_or_refused(raw: object) -> None:
+    decode.is_terminal(raw)
+    for read in (decoded_pod, decode.node, decode.queue, decode.pod_group, decode.priority_class):
+        with pytest.raises(decode.DecodeError):
+            read(raw)
+
+
+def _paths(value: object, above: tuple[str | int, ...] = ()) -> list[list[str | int]]:
+    """Return the path of every field, however deep."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path for key, inner in items for path in ([*above, key], *_paths(inner, (*above, key)))]
+
+
+def _put(raw: Any, path: list[str | int], value: object) -> None:
+    for key in path[:-1]:
+        raw = raw[key]
+    raw[path[-1]] = value

@@ -1,0 +1,97 @@
+"""The tree of queues as a whole: what is missing, goes in circles or hangs below something invalid."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cluster.queues import judged
+from app.model.names import QueueName
+from app.model.queue import Queue
+
+
+def queue(name: str, parent: str | None = None, problem: str = "") -> Queue:
+    return Queue(name=QueueName(name), parent=QueueName(parent) if parent else None, problem=problem)
+
+
+def problems(*queues: Queue) -> dict[str, str]:
+    return {name: each.problem for name, each in judged(queues).items()}
+
+
+def test_a_sound_tree_stays_as_it_is() -> None:
+    tree = [queue("leaf", "top"), queue("top"), queue("other", "top")]
+
+    assert judged(tree) == {each.name: each for each in tree}
+
+
+def test_a_missing_parent_is_named() -> None:
+    assert problems(queue("a", "gone")) == {
+        "a": "its parent queue gone does not exist; create it, or change spec.parentQueue"
+    }
+
+
+def test_what_hangs_below_an_invalid_queue_is_invalid_and_says_where_to_look() -> None:
+    seen = problems(queue("leaf", "middle"), queue("middle", "top"), queue("top", problem="no numbers"))
+
+    assert seen == {
+        "top": "no numbers",
+        "middle": "its parent queue top is not valid; the status of that queue says what to change",
+        "leaf": "its parent queue middle is not valid; the status of that queue says what to change",
+    }
+
+
+def test_a_circle_is_told_to_all_its_queues_and_to_those_below() -> None:
+    seen = problems(queue("below", "a"), queue("a", "b"), queue("b", "a"), queue("self", "self"))
+
+    circle = "its parents form a circle (a -> b -> a); change spec.parentQueue of one of them"
+    assert (seen["a"], seen["b"]) == (circle, circle)
+    assert seen["below"].startswith("its parent queue a is not valid")
+    assert "(self -> self)" in seen["self"]
+
+
+def test_a_queues_own_problem_is_not_replaced() -> None:
+    assert problems(queue("a", "gone", problem="mine")) == {"a": "mine"}
+
+
+def test_the_sentence_of_a_long_circle_stays_short() -> None:
+    size = 1000
+
+    seen = problems(*(queue(f"q{number}", f"q{(number + 1) % size}") for number in range(size)))
+
+    assert seen["q0"] == (
+        "its parents form a circle (q0 -> q1 -> q2 -> q3 -> q4 -> ... -> q0); change spec.parentQueue of one of them"
+    )
+
+
+def test_a_chain_of_many_thousands_is_judged_without_recursion_or_delay() -> None:
+    # From the leaf up, judging each queue anew would take more than a billion steps.
+    chain = [queue(f"q{number}", f"q{number - 1}" if number else None) for number in reversed(range(50_000))]
+
+    assert not any(problems(*chain).values())
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.none() | st.sampled_from("abcdefgh"), max_size=6),
+    st.sets(st.sampled_from("abcdef")),
+)
+def test_a_queue_is_valid_exactly_when_its_path_ends_at_a_valid_top(
+    parents: dict[str, str | None], bad: set[str]
+) -> None:
+    tree = [queue(name, parent, "bad" if name in bad else "") for name, parent in parents.items()]
+
+    seen = problems(*tree)
+
+    assert {name: not problem for name, problem in seen.items()} == {
+        name: _sound(name, parents, bad) for name in parents
+    }
+    assert judged(tree) == {each.name: replace(each, problem=seen[each.name]) for each in tree}
+
+
+def _sound(name: str | None, parents: dict[str, str | None], bad: set[str]) -> bool:
+    for _ in range(len(parents) + 1):
+        if name is None:
+            return True
+        if name not in parents or name in bad:
+            return False
+        name = parents[name]
+    return False

@@ -1,0 +1,1 @@
+"""Runs recorded KAI vectors against our own functions: `python -m tests.conformance PATH...`."""

@@ -1,0 +1,55 @@
+"""Says whether what we computed is what KAI computed, and what differs."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from math import isclose
+from typing import Any
+
+TOLERANCE = 1e-6
+"""KAI's numbers are doubles, and some carry the error of a few additions."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """A case that we cannot run yet, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """A case on which we raised, which is a failure whatever it expects."""
+
+    why: str
+
+
+def expectation(case: dict[str, Any]) -> Any:
+    """Return what the case expects, None when it was removed or is not stated."""
+    if "events" in case:
+        pops = [event["pop_expect"] for event in case["events"] if "pop_expect" in event]
+        return pops if pops and None not in pops else None
+    return case.get("expected")
+
+
+def differences(expected: Any, result: Any, at: str = "") -> list[str]:
+    """Return a line for every place at which the two differ."""
+    if isinstance(expected, dict) and isinstance(result, dict):
+        names = sorted(expected.keys() | result.keys())
+        return [line for name in names for line in differences(expected.get(name), result.get(name), f"{at}.{name}")]
+    if _equal(expected, result):
+        return []
+    return [f"{at.lstrip('.') or 'result'}: expected {_said(expected)}, got {_said(result)}"]
+
+
+def _equal(expected: Any, result: Any) -> bool:
+    if _number(expected) and _number(result):
+        return isclose(expected, result, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return type(expected) is type(result) and bool(expected == result)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _said(value: Any) -> str:
+    return str(value) if isinstance(value, Decimal) else repr(value)

@@ -1,0 +1,77 @@
+"""Builders: the least a test must say to have a cluster."""
+
+from collections.abc import Iterable
+
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.node import Node
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.queue import Entitlement, Queue
+from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
+from app.model.snapshot import NodeTable, Snapshot, Usage
+
+GIB = 1 << 30
+
+
+def node(name: str, *, gpus: int = 8, cpu: int = 64, **more: object) -> Node:
+    """Build a Ready node of `gpus` whole GPUs, `cpu` cores, 512 GiB and 110 pods."""
+    amounts = Resources(cpu_milli=cpu * 1000, memory_bytes=512 * GIB, gpu_milli=gpus * 1000, pods=110)
+    return Node(name=NodeName(name), allocatable=amounts, **more)  # type: ignore[arg-type] # free-form by design
+
+
+def pod(name: str, *, gpus: int = 1, cpu: int = 1, queue: str = "q", gang: str = "", **more: object) -> Pod:
+    """Build a pending pod of namespace `default`, a group of its own unless `gang` names one."""
+    return Pod(
+        uid=PodUid(f"uid-{name}"),
+        namespace="default",
+        name=name,
+        group=GroupKey("default", gang or f"uid-{name}"),
+        names_group=bool(gang),
+        queue=QueueName(queue),
+        request=Resources(cpu_milli=cpu * 1000, gpu_milli=gpus * 1000, pods=1),
+        **more,  # type: ignore[arg-type] # free-form by design
+    )
+
+
+def group(*pods: Pod, min_member: int | None = None, **more: object) -> PodGroup:
+    """Build a PodGroup of pending pods, all of which must start together unless `min_member` says less."""
+    return PodGroup(
+        key=pods[0].group,
+        queue=pods[0].queue,
+        min_member=len(pods) if min_member is None else min_member,
+        pending=pods,
+        **more,  # type: ignore[arg-type] # free-form by design
+    )
+
+
+def queue(name: str, parent: str | None = None, *, deserved: int = 0, limit: int | None = None, weight: int = 1) -> Queue:
+    """Build a queue that governs whole GPUs and leaves CPU and memory alone."""
+    gpu = Entitlement(
+        deserved=deserved * 1000,
+        limit=UNLIMITED if limit is None else limit * 1000,
+        over_quota_weight_micro=weight * 1_000_000,
+    )
+    return Queue(name=QueueName(name), parent=QueueName(parent) if parent else None, gpu_milli=gpu)
+
+
+def snapshot(nodes: Iterable[Node], queues: Iterable[Queue], groups: Iterable[PodGroup], **more: object) -> Snapshot:
+    """Build a snapshot of an empty cluster in which `groups` wait."""
+    table = NodeTable.of(nodes)
+    waiting = {one.key: one for one in groups}
+    usage: dict[QueueName, Usage] = {}
+    for one in waiting.values():
+        asked = sum((pod.request for pod in one.pending), usage.get(one.queue, Usage()).requested)
+        usage[one.queue] = Usage(requested=asked)
+    return Snapshot(
+        version=1,
+        nodes=table,
+        free=table.allocatable.copy(),
+        queues={one.name: one for one in queues},
+        usage=usage,
+        groups=waiting,
+        total=Resources.of(table.allocatable.sum(axis=1)),
+        **more,  # type: ignore[arg-type] # free-form by design
+    )
+
+
+__all__ = ["CPU", "GIB", "GPU", "MEMORY", "QUOTA_AXES", "group", "node", "pod", "queue", "snapshot"]

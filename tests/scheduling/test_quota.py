@@ -1,0 +1,161 @@
+"""Quota: limits and deserved shares, judged at every ancestor and charged as a plan goes on."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.model.names import GroupKey, QueueName
+from app.model.podgroup import PodGroup
+from app.model.queue import Entitlement, Queue
+from app.model.reason import Reason
+from app.model.resources import Resources
+from app.model.snapshot import Usage
+from app.scheduling.quota import Ledger
+from tests import given
+
+Q = QueueName("q")
+
+TREE = [given.queue("p", limit=8), given.queue("a", "p", limit=6, deserved=4), given.queue("b", "p")]
+
+
+def ledger(*queues: Queue, **held: Usage) -> Ledger:
+    usage = {QueueName(name): each for name, each in held.items()}
+    return Ledger(replace(given.snapshot([], queues or TREE, []), usage=usage))
+
+
+def of(queue: str, *, preemptible: bool = True) -> PodGroup:
+    return PodGroup(key=GroupKey("default", "g"), queue=QueueName(queue), preemptible=preemptible)
+
+
+def gpus(count: float) -> Resources:
+    return Resources(gpu_milli=int(count * 1000))
+
+
+def test_a_queue_may_be_filled_to_its_limit() -> None:
+    assert ledger().check(of("a"), gpus(6)) is None
+
+
+def test_a_queue_refuses_what_passes_its_limit_and_says_the_numbers() -> None:
+    held = Usage(allocated=gpus(4.5))
+
+    refusal = ledger(a=held).check(of("a"), gpus(2))
+
+    assert refusal is not None
+    assert refusal.reason is Reason.OVER_LIMIT
+    assert refusal.sentence == (
+        "a quota has reached the allowable limit of GPUs. "
+        "Limit is 6 GPUs, currently 4.5 GPUs allocated and workload requested 2 GPUs"
+    )
+    assert refusal.details == {"queue": "a", "resource": "GPUs", "limit": "6", "allocated": "4.5", "requested": "2"}
+
+
+def test_what_siblings_hold_counts_against_the_limit_of_their_parent() -> None:
+    refusal = ledger(b=Usage(allocated=gpus(5))).check(of("a"), gpus(4))
+
+    assert refusal is not None
+    assert refusal.details["queue"] == "p"
+
+
+def test_a_resource_that_is_not_asked_for_is_not_judged() -> None:
+    over = Usage(allocated=gpus(20))
+
+    assert ledger(a=over).check(of("a"), Resources(cpu_milli=1000)) is None
+
+
+def test_a_charge_counts_at_every_ancestor() -> None:
+    book = ledger()
+
+    book.charge(of("b"), gpus(5))
+
+    assert book.check(of("a"), gpus(3)) is None
+    assert book.check(of("a"), gpus(4)) is not None
+    assert [each.allocated for each in book.ancestors(QueueName("b"))] == [[0, 0, 5000], [0, 0, 5000]]
+
+
+def test_a_preemptible_group_may_go_beyond_deserved_and_a_firm_one_may_not() -> None:
+    queue = given.queue("q", deserved=4)
+
+    refusal = ledger(queue).check(of("q", preemptible=False), gpus(5))
+
+    assert ledger(queue).check(of("q"), gpus(5)) is None
+    assert refusal is not None
+    assert refusal.reason is Reason.NON_PREEMPTIBLE_OVER_QUOTA
+    assert refusal.sentence == (
+        "Non-preemptible workload is over quota. Workload requested 5 GPUs, but q quota is 4 GPUs, "
+        "while 0 GPUs are already allocated for non-preemptible pods. Use a preemptible workload to go over quota."
+    )
+
+
+def test_only_firm_pods_count_against_deserved() -> None:
+    book = ledger(given.queue("q", deserved=4))
+
+    book.charge(of("q"), gpus(4))
+    assert book.check(of("q", preemptible=False), gpus(4)) is None
+
+    book.charge(of("q", preemptible=False), gpus(4))
+    assert book.check(of("q", preemptible=False), gpus(1)) is not None
+
+
+def test_a_firm_group_must_stay_within_what_every_ancestor_deserves() -> None:
+    book = ledger(given.queue("p", deserved=2), given.queue("a", "p", deserved=4))
+
+    refusal = book.check(of("a", preemptible=False), gpus(3))
+
+    assert refusal is not None
+    assert refusal.details == {"queue": "p", "resource": "GPUs", "deserved": "2", "allocated": "0", "requested": "3"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "request_", "numbers"),
+    [
+        (Queue(name=Q, cpu_milli=Entitlement(limit=1500)), Resources(cpu_milli=1600), ("CPU cores", "1.5", "1.6")),
+        (
+            Queue(name=Q, memory_bytes=Entitlement(limit=10**9)),
+            Resources(memory_bytes=1_500_999_999),
+            ("GB memory", "1", "1.5"),
+        ),
+        (Queue(name=Q, gpu_milli=Entitlement(limit=500)), Resources(gpu_milli=750), ("GPUs", "0.5", "0.75")),
+    ],
+)
+def test_refusals_speak_in_the_units_of_people(
+    queue: Queue, request_: Resources, numbers: tuple[str, str, str]
+) -> None:
+    refusal = ledger(queue).check(of("q"), request_)
+
+    assert refusal is not None
+    assert tuple(refusal.details[name] for name in ("resource", "limit", "requested")) == numbers
+
+
+@pytest.mark.parametrize(
+    ("queue", "reason", "sentence"),
+    [
+        ("nowhere", Reason.QUEUE_DOES_NOT_EXIST, "Queue nowhere does not exist."),
+        ("p", Reason.QUEUE_IS_NOT_A_LEAF, "Queue p has child queues; name one of the leaf queues below it."),
+        ("bad", Reason.QUEUE_IS_INVALID, "Queue bad is not valid: its limit is negative."),
+        ("c", Reason.QUEUE_IS_INVALID, "Queue c is not valid: its parent bad is not valid: its limit is negative."),
+        ("orphan", Reason.QUEUE_IS_INVALID, "Queue orphan is not valid: its parent gone does not exist."),
+        ("self", Reason.QUEUE_IS_INVALID, "Queue self is not valid: its parents form a circle through self."),
+    ],
+)
+def test_only_sound_leaf_queues_take_pods(queue: str, reason: Reason, sentence: str) -> None:
+    queues = [
+        *TREE,
+        replace(given.queue("bad"), problem="its limit is negative"),
+        given.queue("c", "bad"),
+        given.queue("orphan", "gone"),
+        given.queue("self", "self"),
+    ]
+
+    refusal = ledger(*queues).check(of(queue), gpus(1))
+
+    assert refusal is not None
+    assert (refusal.reason, refusal.sentence) == (reason, sentence)
+
+
+def test_what_an_invalid_queue_holds_still_fills_its_parent() -> None:
+    bad = replace(given.queue("bad", "p"), problem="its limit is negative")
+
+    refusal = ledger(*TREE, bad, bad=Usage(allocated=gpus(8))).check(of("a"), gpus(1))
+
+    assert refusal is not None
+    assert refusal.details["queue"] == "p"

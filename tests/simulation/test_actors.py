@@ -1,0 +1,108 @@
+from itertools import islice
+
+from app.model.names import NodeName
+from app.model.seam import RawObject, Resource
+from app.simulation import manifests
+from app.simulation.cluster import Ref, SimulatedCluster
+from app.simulation.kubelet import START_S, Kubelet
+from app.simulation.manifests import GROUP_ANNOTATION, Job
+from app.simulation.users import MOST_WAITING, PATIENCE_S, Users
+from app.simulation.workload import Arrival, arrivals, furniture
+from tests.simulation.play import ManualClock, cluster_with_node, create_pod, playing, ref, stored
+
+NODE = NodeName("n1")
+
+
+def gang(name: str, *, members: int) -> Arrival:
+    job = Job(name=name, queue="q", gpus=1, group=name)
+    pods = ((Resource.PODS, manifests.pod(job, member=member)) for member in range(members))
+    group = (Resource.POD_GROUPS, manifests.pod_group(job, min_member=members))
+    return Arrival(after_s=0, objects=(group, *pods))
+
+
+async def test_a_bound_pod_runs_for_its_time_and_is_gone_after_it() -> None:
+    cluster, clock = cluster_with_node("n1"), ManualClock()
+    pod = create_pod(cluster, runtime_s=30)
+    await cluster.bind(ref(pod), NODE, {})
+    with playing(Kubelet(cluster, clock).run()):
+        await clock.advance(START_S)
+        running = stored(cluster, pod)
+
+        await clock.advance(30)
+
+    assert running["status"]["phase"] == "Running"
+    assert cluster.objects(Resource.PODS) == []
+
+
+async def test_a_pod_deleted_while_it_runs_disturbs_no_other() -> None:
+    cluster, clock = cluster_with_node("n1"), ManualClock()
+    deleted, other = create_pod(cluster, "deleted", runtime_s=10), create_pod(cluster, "other", runtime_s=20)
+    await cluster.bind(ref(deleted), NODE, {})
+    await cluster.bind(ref(other), NODE, {})
+    with playing(Kubelet(cluster, clock).run()):
+        await clock.advance(START_S)
+        cluster.delete(Ref.of(Resource.PODS, deleted))
+
+        await clock.advance(20)
+
+    assert cluster.objects(Resource.PODS) == []
+
+
+async def test_users_stop_while_too_much_waits() -> None:
+    cluster, clock = SimulatedCluster(), ManualClock()
+    work = (gang(f"g{number}", members=16) for number in range(100))
+
+    with playing(Users(cluster, clock).run(work)):
+        await clock.advance(60)
+
+    assert MOST_WAITING <= len(cluster.objects(Resource.PODS)) < MOST_WAITING + 16
+
+
+async def test_users_give_up_what_never_started_and_tidy_its_podgroup_away() -> None:
+    cluster, clock = SimulatedCluster(), ManualClock()
+    with playing(Users(cluster, clock).run([gang("g", members=2)])):
+        await clock.advance(1)
+        submitted = [len(cluster.objects(resource)) for resource in (Resource.PODS, Resource.POD_GROUPS)]
+
+        await clock.advance(PATIENCE_S)
+
+    assert submitted == [2, 1]
+    assert [cluster.objects(resource) for resource in (Resource.PODS, Resource.POD_GROUPS)] == [[], []]
+
+
+def test_the_same_seed_brings_the_same_work() -> None:
+    assert list(islice(arrivals(7), 50)) == list(islice(arrivals(7), 50))
+    assert list(islice(arrivals(7), 50)) != list(islice(arrivals(8), 50))
+
+
+def test_the_furniture_is_sixteen_gpu_nodes_two_cpu_nodes_and_a_tree_with_three_leaves() -> None:
+    items = list(furniture())
+
+    queues = {
+        item["metadata"]["name"]: item["spec"].get("parentQueue") for kind, item in items if kind is Resource.QUEUES
+    }
+    gpus = [gpus_of(item) for kind, item in items if kind is Resource.NODES]
+    assert sorted(gpus) == [0, 0] + [8] * 16
+    assert set(queues) - set(queues.values()) == {"vision", "language", "serving"}
+
+
+def test_every_interesting_state_is_in_the_first_hundred_arrivals() -> None:
+    names = {
+        item["metadata"]["name"].split("-")[0] for arrival in islice(arrivals(1), 100) for _, item in arrival.objects
+    }
+
+    assert names == {"single", "prepare", "gang", "huge", "incomplete"}
+
+
+def test_an_incomplete_gang_lacks_exactly_one_member() -> None:
+    work = next(
+        arrival for arrival in arrivals(1) if arrival.objects[0][1]["metadata"]["name"].startswith("incomplete")
+    )
+
+    (_, group), *pods = work.objects
+    assert len(pods) == group["spec"]["minMember"] - 1
+    assert {pod["metadata"]["annotations"][GROUP_ANNOTATION] for _, pod in pods} == {group["metadata"]["name"]}
+
+
+def gpus_of(node: RawObject) -> int:
+    return int(node["status"]["allocatable"].get("nvidia.com/gpu", 0))

@@ -1,0 +1,127 @@
+import pytest
+
+from app.model.names import NodeName
+from app.model.seam import Changed, Cluster, ConflictError, Deleted, Listed, NotFoundError, RejectedError, Resource
+from app.simulation.cluster import RecordedEvent, Ref, SimulatedCluster
+from tests.simulation.play import cluster_with_node, create_pod, ref, stored
+
+NODE = NodeName("n1")
+
+
+def test_a_simulated_cluster_is_a_cluster() -> None:
+    cluster: Cluster = SimulatedCluster()
+
+    assert cluster is not None
+
+
+async def test_binding_sets_node_and_annotations_and_ends_the_nomination_in_one_write() -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+    await cluster.nominate(ref(pod), NODE)
+
+    await cluster.bind(ref(pod), NODE, {"gpu": "3"})
+
+    bound = stored(cluster, pod)
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"]["annotations"]["gpu"] == "3"
+    assert "nominatedNodeName" not in bound["status"]
+
+
+async def test_a_bound_pod_is_not_bound_again_not_even_to_the_same_node() -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+    await cluster.bind(ref(pod), NODE, {})
+
+    with pytest.raises(ConflictError, match='already assigned to node "n1"'):
+        await cluster.bind(ref(pod), NODE, {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"spec": {"schedulingGates": [{"name": "g"}]}}, {"metadata": {"deletionTimestamp": "1970-01-01T00:00:00Z"}}],
+    ids=["gated", "deleted"],
+)
+async def test_a_pod_that_is_gated_or_being_deleted_is_not_bound(change: dict[str, object]) -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+    cluster.patch(Ref.of(Resource.PODS, pod), change)
+
+    with pytest.raises(ConflictError):
+        await cluster.bind(ref(pod), NODE, {})
+
+
+async def test_no_write_reaches_a_recreated_namesake() -> None:
+    cluster = cluster_with_node("n1")
+    earlier = ref(create_pod(cluster), uid="earlier")
+
+    with pytest.raises(NotFoundError):
+        await cluster.bind(earlier, NODE, {})
+    with pytest.raises(NotFoundError):
+        await cluster.nominate(earlier, NODE)
+    assert await cluster.read_pod(earlier) is None
+
+
+async def test_a_bound_pod_cannot_be_nominated() -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+    await cluster.bind(ref(pod), NODE, {})
+
+    with pytest.raises(RejectedError):
+        await cluster.nominate(ref(pod), NODE)
+
+
+async def test_a_write_to_what_does_not_exist_is_not_found() -> None:
+    with pytest.raises(NotFoundError):
+        await SimulatedCluster().write_status(Resource.QUEUES, "", "nobody", {})
+
+
+def test_a_name_is_taken_once() -> None:
+    cluster = cluster_with_node("n1")
+    create_pod(cluster)
+
+    with pytest.raises(ConflictError):
+        create_pod(cluster)
+
+
+async def test_every_watcher_gets_a_list_and_then_each_change_once() -> None:
+    cluster = cluster_with_node()
+    pod = create_pod(cluster)
+    watches = [cluster.watch(Resource.PODS), cluster.watch(Resource.PODS)]
+    assert [await anext(watch) for watch in watches] == [Listed([pod]), Listed([pod])]
+
+    await cluster.nominate(ref(pod), NODE)
+
+    assert [await anext(watch) for watch in watches] == [Changed(stored(cluster, pod))] * 2
+
+
+async def test_a_finished_pod_is_deleted_for_the_watch_but_can_still_be_read() -> None:
+    cluster = cluster_with_node()
+    pod = create_pod(cluster)
+    watch = cluster.watch(Resource.PODS)
+    await anext(watch)
+
+    finished = cluster.patch(Ref.of(Resource.PODS, pod), {"status": {"phase": "Succeeded"}})
+
+    assert await anext(watch) == Deleted(finished)
+    assert await cluster.read_pod(ref(pod)) == finished
+
+
+async def test_a_write_that_changes_nothing_is_no_write() -> None:
+    cluster = cluster_with_node()
+    pod = create_pod(cluster)
+    await cluster.nominate(ref(pod), NODE)
+    once = stored(cluster, pod)
+
+    await cluster.nominate(ref(pod), NODE)
+
+    assert stored(cluster, pod) is once
+    assert int(once["metadata"]["resourceVersion"]) > int(pod["metadata"]["resourceVersion"])
+
+
+async def test_events_are_kept() -> None:
+    cluster = cluster_with_node()
+
+    await cluster.record_event({"kind": "Pod", "name": "p"}, warning=True, reason="OverLimit", note="too much")
+
+    event = RecordedEvent(regarding={"kind": "Pod", "name": "p"}, warning=True, reason="OverLimit", note="too much")
+    assert list(cluster.events) == [event]

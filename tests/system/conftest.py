@@ -1,0 +1,88 @@
+"""One control plane for the whole session, swept between tests; every test here carries the mark `system`."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.api import JOBS, NODES, POD_GROUPS, PODS, QUEUES, Api
+from tests.system.bed import Bed
+from tests.system.controlplane.build import ToolchainMissingError, programs
+
+HERE = Path(__file__).parent
+PLAIN_SCHEDULER = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: "${KUBECONFIG}", qps: 5000, burst: 10000}
+leaderElection: {leaderElect: false}
+"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register our marks, since pytest is strict about them."""
+    config.addinivalue_line("markers", "system: runs against a real control plane")
+    config.addinivalue_line("markers", "xdist_group(name): runs in one worker with others of that name")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder; one worker runs them all, so that one control plane is started."""
+    skip = pytest.mark.skip(reason="LEEBOARD_SYSTEM_TESTS=skip")
+    for item in items:
+        if not item.path.is_relative_to(HERE):
+            continue
+        item.add_marker(pytest.mark.system)
+        item.add_marker(pytest.mark.xdist_group("system"))
+        if os.environ.get("LEEBOARD_SYSTEM_TESTS") == "skip":
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs() -> None:
+    """Fail each test with one sentence when the control plane cannot be built: never a silent skip."""
+    try:
+        programs()
+    except ToolchainMissingError as missing:
+        pytest.fail(str(missing), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def session_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """Start etcd, API server, controllers, kwok and the plain kube-scheduler once."""
+    with Bed(tmp_path_factory.mktemp("control-plane")) as bed:
+        bed.start_control_plane()
+        bed.start_controller_manager()
+        bed.start_kwok()
+        bed.start_scheduler(PLAIN_SCHEDULER)
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def session_api(session_bed: Bed) -> Iterator[Api]:
+    """Open one administrator's client for the session."""
+    with session_bed.api() as api:
+        yield api
+
+
+@pytest.fixture
+def bed(session_bed: Bed, session_api: Api) -> Iterator[Bed]:
+    """Lend the session's control plane to one test, and sweep it afterwards."""
+    yield session_bed
+    sweep(session_api)
+
+
+@pytest.fixture
+def api(bed: Bed, session_api: Api) -> Api:
+    """Lend the administrator's client."""
+    assert bed.children
+    return session_api
+
+
+def sweep(api: Api) -> None:
+    """Remove what tests create; owners first, so that nothing makes new pods meanwhile.
+
+    Give nodes a name no other test uses: kwok renews leases every 10 s, and until then a node that comes back under
+    its old name has no kubelet.
+    """
+    for collection in (JOBS, PODS, POD_GROUPS, QUEUES, NODES):
+        api.empty(collection)

@@ -1,0 +1,135 @@
+"""Proves the bed itself, without Leeboard: nodes, pods and Jobs live, and nothing survives a killed parent."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.system.api import JOBS, NODES, PODS, RUN_FOR, Api, Object, gpu_node, job, pod
+from tests.system.bed import Bed
+from tests.system.identities import User
+from tests.system.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+START_A_BED = """
+import sys, time
+from pathlib import Path
+from tests.system.bed import Bed
+bed = Bed(Path(sys.argv[1]))
+bed.start_control_plane()
+print(*(child.pid for child in bed.children), flush=True)
+time.sleep(600)
+"""
+
+
+def test_nodes_become_ready_and_lose_their_taint(api: Api) -> None:
+    api.create_all([gpu_node("n1"), gpu_node("n2")])
+
+    eventually(
+        lambda: {node["metadata"]["name"]: (_ready(node), node["spec"].get("taints")) for node in api.items(NODES)},
+        until=lambda seen: seen == {"n1": ("True", None), "n2": ("True", None)},
+        within_s=20,
+        what="both nodes are Ready without a taint",
+    )
+
+
+def test_a_pod_placed_by_the_plain_scheduler_runs(api: Api) -> None:
+    api.create(gpu_node("n-placed", gpus=2))
+
+    api.create(pod("p", gpus=2, scheduler="default-scheduler"))
+
+    api.wait_for_phase("Running", "p", within_s=20)
+    assert api.bound_pods() == {"p": "n-placed"}
+
+
+def test_a_pod_ends_after_the_time_its_annotation_names(api: Api) -> None:
+    api.create(gpu_node("n-ends"))
+    never = {"restartPolicy": "Never"}
+
+    api.create(pod("short", scheduler="default-scheduler", annotations={RUN_FOR: "500ms"}, spec=never))
+    api.create(pod("long", scheduler="default-scheduler", annotations={RUN_FOR: "1h"}, spec=never))
+
+    api.wait_for_phase("Succeeded", "short", within_s=20)
+    api.wait_for_phase("Running", "long", within_s=20)
+
+
+def test_a_job_completes(api: Api) -> None:
+    api.create(gpu_node("n-job"))
+
+    api.create(job("j", parallelism=2, template=pod("unnamed", scheduler="default-scheduler")))
+
+    eventually(
+        lambda: [each["status"].get("succeeded") for each in api.items(JOBS)],
+        until=lambda succeeded: succeeded == [2],
+        within_s=30,
+        what="the Job's two pods succeed",
+    )
+
+
+def test_a_deleted_pod_goes_through_its_kubelet(api: Api) -> None:
+    api.create(gpu_node("n-deleted"))
+    api.create(pod("p", scheduler="default-scheduler"))
+    api.wait_for_phase("Running", "p", within_s=20)
+
+    api.delete("/api/v1/namespaces/default/pods/p")
+
+    eventually(lambda: api.items(PODS), until=lambda pods: not pods, within_s=20, what="the pod is gone")
+
+
+def test_leeboard_is_no_administrator(bed: Bed) -> None:
+    with bed.api(User.LEEBOARD) as leeboard:
+        assert not _may(leeboard, "list", "secrets")
+
+
+def test_a_saved_store_comes_back(tmp_path: Path) -> None:
+    with Bed(tmp_path / "bed") as bed:
+        bed.start_control_plane()
+        with bed.api() as api:
+            api.create(gpu_node("kept"))
+            bed.save_store(tmp_path / "saved")
+            api.create(gpu_node("lost"))
+
+            bed.restore_store(tmp_path / "saved")
+
+            assert [node["metadata"]["name"] for node in api.items(NODES)] == ["kept"]
+
+
+def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", START_A_BED, str(tmp_path / "bed")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(_is_running(pid) for pid in pids)
+
+        parent.send_signal(signal.SIGKILL)
+
+    eventually(
+        lambda: [pid for pid in pids if _is_running(pid)],
+        until=lambda alive: not alive,
+        within_s=10,
+        what="etcd and kube-apiserver die with their parent",
+    )
+
+
+def _ready(node: Object) -> str:
+    return next(str(each["status"]) for each in node["status"]["conditions"] if each["type"] == "Ready")
+
+
+def _may(api: Api, verb: str, resource: str) -> bool:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "metadata": {},
+        "spec": {"resourceAttributes": {"verb": verb, "resource": resource}},
+    }
+    return bool(api.create(review)["status"]["allowed"])
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    # An orphan nobody has reaped yet is dead all the same.
+    return state != "Z"

@@ -1,0 +1,162 @@
+"""Our client against a real API server: what it answers to each write that matters, and that its watch is followed."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from app.kube.client import KubeCluster
+from app.model.names import NodeName, PodUid
+from app.model.seam import (
+    Changed,
+    ConflictError,
+    Deleted,
+    ForbiddenError,
+    Listed,
+    NotFoundError,
+    PodRef,
+    Progress,
+    Resource,
+    WatchEvent,
+)
+from tests.system.api import PODS, Api, pod
+from tests.system.bed import Bed
+from tests.system.identities import User
+
+NODE = NodeName("nowhere")
+GATED = {"schedulingGates": [{"name": "leeboard.dev/queue"}]}
+
+
+@pytest.fixture
+async def cluster(bed: Bed) -> AsyncIterator[KubeCluster]:
+    async with await KubeCluster.connect(str(bed.kubeconfig(User.ADMIN))) as client:
+        yield client
+
+
+def created(api: Api, name: str, **more: object) -> PodRef:
+    """Create a pod that no scheduler here looks at."""
+    made = api.create(pod(name, scheduler="nobody", **more))  # type: ignore[arg-type] # free-form by design
+    return PodRef(namespace="default", name=name, uid=PodUid(made["metadata"]["uid"]))
+
+
+def another(ref: PodRef) -> PodRef:
+    return PodRef(namespace=ref.namespace, name=ref.name, uid=PodUid("00000000-0000-0000-0000-000000000000"))
+
+
+async def test_a_bind_writes_node_and_annotations_at_once(api: Api, cluster: KubeCluster) -> None:
+    ref = created(api, "p")
+
+    await cluster.bind(ref, NODE, {"leeboard.dev/devices": "0"})
+
+    found = await cluster.read_pod(ref)
+    assert found is not None
+    assert found["spec"]["nodeName"] == NODE
+    assert found["metadata"]["annotations"] == {"leeboard.dev/devices": "0"}
+
+
+async def test_a_bound_pod_is_not_bound_again(api: Api, cluster: KubeCluster) -> None:
+    ref = created(api, "p")
+    await cluster.bind(ref, NODE, {})
+
+    with pytest.raises(ConflictError, match='already assigned to node "nowhere"'):
+        await cluster.bind(ref, NODE, {})
+
+
+async def test_a_gated_pod_is_not_bound(api: Api, cluster: KubeCluster) -> None:
+    with pytest.raises(ConflictError, match="schedulingGates"):
+        await cluster.bind(created(api, "p", spec=GATED), NODE, {})
+
+
+async def test_a_namesake_is_never_written_to(api: Api, cluster: KubeCluster) -> None:
+    ref = another(created(api, "p"))
+
+    with pytest.raises(NotFoundError):
+        await cluster.bind(ref, NODE, {})
+    with pytest.raises(NotFoundError):
+        await cluster.nominate(ref, NODE)
+
+    assert await cluster.read_pod(ref) is None
+
+
+async def test_a_missing_pod_is_not_found(cluster: KubeCluster, api: Api) -> None:
+    ref = PodRef(namespace="default", name="absent", uid=PodUid("u"))
+    assert api.items(PODS) == []
+
+    with pytest.raises(NotFoundError):
+        await cluster.bind(ref, NODE, {})
+    with pytest.raises(NotFoundError):
+        await cluster.nominate(ref, NODE)
+
+    assert await cluster.read_pod(ref) is None
+
+
+async def test_a_nomination_is_set_and_cleared(api: Api, cluster: KubeCluster) -> None:
+    ref = created(api, "p", spec=GATED)
+
+    await cluster.nominate(ref, NODE)
+    nominated = api.get(f"{PODS.replace('pods', 'namespaces/default/pods')}/p")["status"]
+    await cluster.nominate(ref, None)
+    cleared = api.get(f"{PODS.replace('pods', 'namespaces/default/pods')}/p")["status"]
+
+    assert (nominated.get("nominatedNodeName"), cleared.get("nominatedNodeName")) == (NODE, None)
+
+
+async def test_a_bound_pod_takes_no_nomination(api: Api, cluster: KubeCluster) -> None:
+    ref = created(api, "p")
+    await cluster.bind(ref, NODE, {})
+
+    with pytest.raises(ConflictError):
+        await cluster.nominate(ref, NODE)
+
+
+async def test_an_event_about_a_pod_is_accepted_whatever_its_note(api: Api, cluster: KubeCluster) -> None:
+    ref = created(api, "p")
+    regarding = {"kind": "Pod", "apiVersion": "v1", "namespace": "default", "name": "p", "uid": ref.uid}
+
+    await cluster.record_event(regarding, warning=True, reason="OverLimit", note="é" * 2000)
+
+    events = api.items("/apis/events.k8s.io/v1/namespaces/default/events")
+    ours = [event for event in events if event.get("reportingController") == "leeboard"]
+    assert [(event["reason"], event["type"], len(event["note"])) for event in ours] == [("OverLimit", "Warning", 512)]
+
+
+async def test_without_rights_every_write_is_forbidden(api: Api, bed: Bed) -> None:
+    ref = created(api, "p")
+    path = bed.kubeconfig(User.LEEBOARD)
+    path.with_name("nobody").write_text(path.read_text().replace(bed.token(User.LEEBOARD), "nonsense"))
+
+    async with await KubeCluster.connect(str(path.with_name("nobody"))) as nobody:
+        with pytest.raises(ForbiddenError, match="401 Unauthorized"):
+            await nobody.bind(ref, NODE, {})
+
+
+async def test_a_watch_follows_pods_until_they_finish(api: Api, cluster: KubeCluster) -> None:
+    async with asyncio.timeout(20), aclosing(cluster.watch(Resource.PODS)) as events:
+        assert await anext(events) == Listed([])
+        ref = created(api, "p")
+        assert await _next_change(events) == (Changed, "p", None)
+
+        await cluster.bind(ref, NODE, {})
+        assert await _next_change(events) == (Changed, "p", NODE)
+
+        api.patch("/api/v1/namespaces/default/pods/p/status", {"status": {"phase": "Succeeded"}})
+        assert await _next_change(events) == (Deleted, "p", NODE)
+
+
+async def test_a_watch_of_a_long_list_reads_every_page(api: Api, cluster: KubeCluster) -> None:
+    api.create_all(pod(f"p{index}", scheduler="nobody") for index in range(502))
+
+    async with asyncio.timeout(20), aclosing(cluster.watch(Resource.PODS)) as events:
+        listed = await anext(events)
+
+    assert isinstance(listed, Listed)
+    assert len({each["metadata"]["uid"] for each in listed.objects}) == 502
+    assert not any("managedFields" in each["metadata"] for each in listed.objects)
+
+
+async def _next_change(events: AsyncGenerator[WatchEvent, None]) -> tuple[type[WatchEvent], str, str | None]:
+    while isinstance(event := await anext(events), Progress):
+        pass
+    assert isinstance(event, Changed | Deleted)
+    return type(event), event.object["metadata"]["name"], event.object["spec"].get("nodeName")

@@ -1,0 +1,1 @@
+"""The web layer over real sockets, with fakes behind it."""

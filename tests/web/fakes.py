@@ -1,0 +1,97 @@
+"""An extender and an inspector that answer what the test told them to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.model.decision import Share
+from app.model.names import NodeName, QueueName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.question import BindQuestion, Check, FilterAnswer, Fits, PodQuestion, Scores
+from app.model.reason import Refusal
+from app.model.seam import RawObject
+from app.web.wire import Victims
+
+
+@dataclass
+class FakeExtender:
+    """Takes the first node offered, unless told otherwise, and remembers what it was asked."""
+
+    answer: FilterAnswer | None = None
+    scores: Scores = field(default_factory=dict)
+    allowed: Victims | None = None
+    bind_error: str = ""
+    breaks_with: Exception | None = None
+    asked: list[object] = field(default_factory=list)
+
+    async def filter(self, question: PodQuestion) -> FilterAnswer:
+        self._note(question)
+        return Fits(question.offered[:1]) if self.answer is None else self.answer
+
+    def prioritize(self, question: PodQuestion) -> Scores:
+        self._note(question)
+        return self.scores
+
+    def preempt(self, pod: RawObject, candidates: Victims) -> Victims:
+        self._note((pod, candidates))
+        return candidates if self.allowed is None else self.allowed
+
+    async def bind(self, question: BindQuestion) -> str:
+        self._note(question)
+        return self.bind_error
+
+    def _note(self, question: object) -> None:
+        self.asked.append(question)
+        if self.breaks_with is not None:
+            raise self.breaks_with
+
+
+@dataclass(frozen=True)
+class Known:
+    """One pod as the inspector knows it."""
+
+    pod: Pod
+    state: str = "Held"
+    node: NodeName | None = None
+    refusal: Refusal | None = None
+
+
+@dataclass
+class FakeInspect:
+    """Knows what the test gave it."""
+
+    checks: Sequence[Check] = (Check("cache-synced"),)
+    shares: Mapping[QueueName, Share] = field(default_factory=dict)
+    groups: Sequence[tuple[PodGroup, Refusal | None]] = ()
+    promised: Mapping[str, int] = field(default_factory=dict)
+    known: Known | None = None
+
+    def readiness(self) -> Sequence[Check]:
+        return self.checks
+
+    def queues(self) -> Mapping[QueueName, Share]:
+        return self.shares
+
+    def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
+        return self.groups
+
+    def promises(self) -> Mapping[str, int]:
+        return self.promised
+
+    def pod(self, namespace: str, name: str) -> Known | None:
+        known = self.known
+        return known if known and (known.pod.namespace, known.pod.name) == (namespace, name) else None
+
+
+@dataclass
+class FakePulse:
+    """A watchdog that says what it is told."""
+
+    ready: Check = field(default_factory=lambda: Check("event-loop"))
+    live: Check = field(default_factory=lambda: Check("watchdog"))
+
+    def readiness(self) -> Check:
+        return self.ready
+
+    def liveness(self) -> Check:
+        return self.live

@@ -1,0 +1,111 @@
+"""Serves an app on a real port of loopback for the time of a block, and speaks to it byte by byte."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import orjson
+
+from app.web.asgi import ASGIApp
+from app.web.connection import ConnectionLimits
+from app.web.listener import listener
+
+HOST = "127.0.0.1"
+CONNECTIONS = ConnectionLimits(connections=64)
+PATIENCE_S = 10.0
+"""No test waits this long unless it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """One response as it came off the wire."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> object:
+        return orjson.loads(self.body)
+
+
+class Wire:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, *parts: bytes) -> None:
+        """Write, and stop without complaint when the server has closed on us."""
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                self._writer.write(part)
+                await self._writer.drain()
+
+    async def reply(self) -> HttpReply:
+        async with asyncio.timeout(PATIENCE_S):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            status, *lines = head.decode().strip().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+            body = await self._reader.readexactly(int(headers["content-length"]))
+        return HttpReply(int(status.split()[1]), headers, body)
+
+    async def is_closed_by_server(self) -> bool:
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await self._reader.read() == b""
+            except ConnectionError:
+                return True
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running listener."""
+
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Wire]:
+        reader, writer = await asyncio.open_connection(HOST, self.port)
+        try:
+            yield Wire(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def ask(self, request: bytes) -> HttpReply:
+        async with self.connection() as wire:
+            await wire.send(request)
+            return await wire.reply()
+
+
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, limits: ConnectionLimits = CONNECTIONS, *, grace_s: int = 5) -> AsyncIterator[Served]:
+    """Serve `app` until the block ends."""
+    bound = listener(app, HOST, 0, limits=limits, grace_s=grace_s)
+    running = asyncio.create_task(bound.run())
+    try:
+        yield Served(bound.port)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        bound.close()
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    """Write one complete request."""
+    lines = (f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers)
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def get(path: str, *headers: str) -> bytes:
+    """Write one request without a body."""
+    return "\r\n".join((f"GET {path} HTTP/1.1", "Host: x", *headers)).encode() + b"\r\n\r\n"

@@ -1,0 +1,110 @@
+"""A port in a TaskGroup: told before it runs, gone after it was cancelled."""
+
+import asyncio
+import signal
+
+import httpx
+import pytest
+
+from app.telemetry import Metrics
+from app.web import operations, webhooks
+from app.web.asgi import ASGIApp
+from app.web.listener import Listener, listener
+from tests.web.fakes import FakeExtender, FakeInspect, FakePulse
+from tests.web.served import CONNECTIONS, HOST, get, post, serving
+from tests.web.test_webhooks import BIND
+
+
+class SlowExtender(FakeExtender):
+    """Binds when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.released = asyncio.Event(), asyncio.Event()
+
+    async def bind(self, _question: object) -> str:
+        self.called.set()
+        await self.released.wait()
+        return ""
+
+
+def operating() -> ASGIApp:
+    return operations.application(FakeInspect(), Metrics(), FakePulse())
+
+
+async def test_two_listeners_live_in_one_process() -> None:
+    async with (
+        serving(operating()) as one,
+        serving(webhooks.application(FakeExtender(), Metrics())) as other,
+    ):
+        assert (await one.ask(get("/livez"))).status == 200
+        assert (await other.ask(post("/bind", BIND))).json == {"Error": ""}
+
+
+async def test_port_is_known_before_it_is_served() -> None:
+    bound = listener(operating(), HOST, 0, limits=CONNECTIONS)
+    port = bound.port
+    bound.close()
+    assert port > 0
+
+
+async def test_port_that_is_taken_is_an_error_at_once() -> None:
+    async with serving(operating()) as served:
+        with pytest.raises(OSError, match="in use"):
+            listener(operating(), HOST, served.port, limits=CONNECTIONS)
+
+
+async def test_signal_handlers_stay_the_services_own() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    async with serving(operating()) as served:
+        await served.ask(get("/livez"))
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_cancelled_listener_lets_running_calls_end() -> None:
+    extender = SlowExtender()
+    bound = listener(webhooks.application(extender, Metrics()), HOST, 0, limits=CONNECTIONS)
+    running = asyncio.create_task(bound.run())
+    async with httpx.AsyncClient() as client:
+        call = asyncio.create_task(client.post(f"http://{HOST}:{bound.port}/bind", content=BIND))
+        await extender.called.wait()
+        running.cancel()
+        extender.released.set()
+        assert (await call).json() == {"Error": ""}
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_cancelled_listener_does_not_wait_for_ever() -> None:
+    extender = SlowExtender()
+    async with serving(webhooks.application(extender, Metrics()), grace_s=0) as served:
+        call = asyncio.create_task(served.ask(post("/bind", BIND)))
+        await extender.called.wait()
+    # Still not released: the call was cut short, and kube-scheduler will ask again.
+    assert (await call).status == 500
+
+
+async def test_stopped_listener_answers_nobody() -> None:
+    async with serving(operating()) as served:
+        await served.ask(get("/livez"))
+    with pytest.raises(ConnectionRefusedError):
+        await served.ask(get("/livez"))
+
+
+async def test_listener_ends_with_its_task_group() -> None:
+    bound = listener(operating(), HOST, 0, limits=CONNECTIONS)
+    port = bound.port
+    with pytest.raises(ExceptionGroup):
+        await _run_beside_a_broken_task(bound)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(HOST, port)
+
+
+async def _run_beside_a_broken_task(bound: Listener) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bound.run())
+        tasks.create_task(_break())
+
+
+async def _break() -> None:
+    raise LookupError

@@ -1,0 +1,232 @@
+"""Health, metrics and the read API over a real socket."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.model.decision import Share
+from app.model.names import NodeName, QueueName
+from app.model.question import Check
+from app.model.reason import Reason, Refusal
+from app.model.resources import UNLIMITED, Resources
+from app.telemetry import Metrics, Outcome, Verb
+from app.web import operations
+from tests.given import GIB, group, pod
+from tests.web.fakes import FakeInspect, FakePulse, Known
+from tests.web.served import HttpReply, get, serving
+
+STALE = Check("watches-fresh", "nodes were last heard of 80 s ago; see the log")
+REFUSAL = Refusal(reason=Reason.OVER_LIMIT, sentence="q may hold 8 GPUs and holds 8.", details={"limitGpuMilli": 8000})
+SHARE = Share(
+    deserved=Resources(cpu_milli=UNLIMITED, memory_bytes=64 * GIB, gpu_milli=8000),
+    fair_share=Resources(gpu_milli=7500),
+    allocated=Resources(gpu_milli=500),
+)
+
+
+async def asked(path: str, inspect: FakeInspect | None = None, pulse: FakePulse | None = None) -> HttpReply:
+    app = operations.application(inspect or FakeInspect(), Metrics(), pulse or FakePulse())
+    async with serving(app) as served:
+        return await served.ask(get(path))
+
+
+async def scraped(inspect: FakeInspect, metrics: Metrics | None = None) -> dict[tuple[str, ...], float]:
+    async with serving(operations.application(inspect, metrics or Metrics(), FakePulse())) as served:
+        text = (await served.ask(get("/metrics"))).body.decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+# -- health
+
+
+@pytest.mark.parametrize("path", ["/livez", "/healthz", "/readyz", "/readyz/cache-synced", "/livez/watchdog"])
+async def test_healthy_service_says_ok(path: str) -> None:
+    reply = await asked(path)
+    assert (reply.status, reply.body) == (200, b"ok")
+
+
+async def test_verbose_readiness_lists_every_check() -> None:
+    reply = await asked("/readyz?verbose")
+    assert reply.body == b"[+]cache-synced ok\n[+]event-loop ok\nreadyz check passed\n"
+
+
+async def test_failed_check_makes_readiness_fail_and_say_why() -> None:
+    reply = await asked("/readyz", FakeInspect(checks=(Check("cache-synced"), STALE)))
+    assert (reply.status, reply.body.decode().splitlines()) == (
+        503,
+        [
+            "[+]cache-synced ok",
+            "[-]watches-fresh failed: nodes were last heard of 80 s ago; see the log",
+            "[+]event-loop ok",
+            "readyz check failed",
+        ],
+    )
+
+
+async def test_single_check_fails_alone() -> None:
+    reply = await asked("/readyz/watches-fresh", FakeInspect(checks=(Check("cache-synced"), STALE)))
+    assert (reply.status, reply.body) == (503, f"[-]watches-fresh failed: {STALE.failure}\n".encode())
+
+
+async def test_unknown_check_is_a_problem() -> None:
+    reply = await asked("/readyz/nothing")
+    assert (reply.status, reply.headers["content-type"]) == (404, "application/problem+json")
+
+
+async def test_stalled_loop_makes_readiness_fail_but_not_liveness() -> None:
+    stalled = FakePulse(ready=Check("event-loop", "stalled"))
+    assert (await asked("/readyz", pulse=stalled)).status == 503
+    assert (await asked("/livez", pulse=stalled)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/livez", "/healthz"])
+async def test_dead_watchdog_makes_liveness_fail(path: str) -> None:
+    reply = await asked(path, pulse=FakePulse(live=Check("watchdog", "has not looked for 30 s")))
+    assert (reply.status, reply.body) == (503, b"[-]watchdog failed: has not looked for 30 s\nlivez check failed\n")
+
+
+# -- metrics
+
+
+async def test_promises_are_scraped_by_state() -> None:
+    assert (await scraped(FakeInspect(promised={"Promised": 3})))["leeboard_promises", "Promised"] == 3
+
+
+async def test_refused_pods_are_scraped_by_reason_and_other_reasons_are_0() -> None:
+    waiting = group(pod("a", gang="g"), pod("b", gang="g"))
+    samples = await scraped(FakeInspect(groups=((waiting, REFUSAL), (group(pod("c")), None))))
+    seen = {key[1]: value for key, value in samples.items() if key[0] == "leeboard_refused_pods"}
+    assert seen == {reason.value: 2.0 if reason is Reason.OVER_LIMIT else 0.0 for reason in Reason}
+
+
+async def test_queues_are_scraped_in_their_units() -> None:
+    samples = await scraped(FakeInspect(shares={QueueName("q"): SHARE}))
+    assert {key: value for key, value in samples.items() if value and key[0].startswith("leeboard_queue")} == {
+        ("leeboard_queue_deserved_cpu_cores", "q"): float("inf"),
+        ("leeboard_queue_deserved_memory_bytes", "q"): 64.0 * GIB,
+        ("leeboard_queue_deserved_gpus", "q"): 8.0,
+        ("leeboard_queue_fair_share_gpus", "q"): 7.5,
+        ("leeboard_queue_allocated_gpus", "q"): 0.5,
+    }
+
+
+async def test_what_was_counted_is_scraped() -> None:
+    metrics = Metrics()
+    metrics.webhooks[Verb.FILTER, Outcome.FITS].observe(0.0002)
+    metrics.watch_lost("pods")
+    metrics.invalid_objects("queues", 2)
+    samples = await scraped(FakeInspect(), metrics)
+    assert samples["leeboard_webhook_duration_seconds_count", "fits", "filter"] == 1
+    assert samples["leeboard_watch_lost_total", "pods"] == 1
+    assert samples["leeboard_invalid_objects", "queues"] == 2
+
+
+async def test_webhook_buckets_begin_at_a_tenth_of_a_millisecond() -> None:
+    samples = await scraped(FakeInspect())
+    assert ("leeboard_webhook_duration_seconds_bucket", "0.0001", "bound", "bind") in samples
+
+
+# -- read API
+
+
+async def test_queues_are_listed_by_name_with_null_for_unlimited() -> None:
+    reply = await asked("/api/v1/queues", FakeInspect(shares={QueueName("b"): Share(), QueueName("a"): SHARE}))
+    nothing = {"cpuMilli": 0, "memoryBytes": 0, "gpuMilli": 0}
+    first = {
+        "name": "a",
+        "deserved": {"cpuMilli": None, "memoryBytes": 64 * GIB, "gpuMilli": 8000},
+        "fairShare": nothing | {"gpuMilli": 7500},
+        "allocated": nothing | {"gpuMilli": 500},
+        "allocatedNonPreemptible": nothing,
+        "requested": nothing,
+    }
+    amounts = ("deserved", "fairShare", "allocated", "allocatedNonPreemptible", "requested")
+    second = {"name": "b"} | dict.fromkeys(amounts, nothing)
+    assert reply.json == {"apiVersion": "leeboard.dev/v1alpha1", "kind": "QueueList", "items": [first, second]}
+
+
+async def test_waiting_podgroups_are_listed_with_reason_sentence_and_numbers() -> None:
+    waiting = group(pod("a", gang="g"), pod("b", gang="g"))
+    reply = await asked("/api/v1/podgroups", FakeInspect(groups=((waiting, REFUSAL),)))
+    assert reply.json == {
+        "apiVersion": "leeboard.dev/v1alpha1",
+        "kind": "PodGroupList",
+        "items": [
+            {
+                "namespace": "default",
+                "name": "g",
+                "queue": "q",
+                "priority": 0,
+                "preemptible": True,
+                "minMember": 2,
+                "pendingPods": 2,
+                "activePods": 0,
+                "succeededPods": 0,
+                "why": {
+                    "reason": "OverLimit",
+                    "sentence": "q may hold 8 GPUs and holds 8.",
+                    "details": {"limitGpuMilli": 8000},
+                },
+            }
+        ],
+    }
+
+
+async def test_podgroup_that_nothing_was_decided_about_has_no_why() -> None:
+    reply = await asked("/api/v1/podgroups", FakeInspect(groups=((group(pod("a")), None),)))
+    assert isinstance(reply.json, dict)
+    assert reply.json["items"][0]["why"] is None
+
+
+async def test_pod_is_explained() -> None:
+    known = Known(pod=pod("a", gang="g"), state="Promised", node=NodeName("n1"))
+    reply = await asked("/api/v1/pods/default/a", FakeInspect(known=known))
+    assert reply.json == {
+        "apiVersion": "leeboard.dev/v1alpha1",
+        "kind": "PodState",
+        "namespace": "default",
+        "name": "a",
+        "uid": "uid-a",
+        "queue": "q",
+        "podGroup": "g",
+        "managed": True,
+        "state": "Promised",
+        "node": "n1",
+        "why": None,
+        "problem": None,
+    }
+
+
+async def test_waiting_pod_is_explained_by_its_refusal_and_its_problem() -> None:
+    known = Known(pod=replace(pod("a"), problem="gpu-fraction is not a number"), refusal=REFUSAL)
+    reply = await asked("/api/v1/pods/default/a", FakeInspect(known=known))
+    assert isinstance(reply.json, dict)
+    assert (reply.json["why"]["reason"], reply.json["problem"]) == ("OverLimit", "gpu-fraction is not a number")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/pods/default/other", "/api/v1/pods/other/a", "/api/v1/nothing"])
+async def test_unknown_pod_or_path_is_a_problem(path: str) -> None:
+    reply = await asked(path, FakeInspect(known=Known(pod=pod("a"))))
+    assert (reply.status, reply.headers["content-type"]) == (404, "application/problem+json")
+    assert isinstance(reply.json, dict)
+    assert reply.json["title"] == "Not Found"
+
+
+@pytest.mark.parametrize("path", ["/livez/", "/api/v1/queues/", "/metrics/", "/docs", "/redoc"])
+async def test_trailing_slash_and_docs_are_never_a_redirect(path: str) -> None:
+    assert (await asked(path)).status == 404
+
+
+async def test_broken_inspector_is_a_problem_without_a_traceback() -> None:
+    broken = FakeInspect(shares={QueueName("q"): None})  # type: ignore[dict-item] # what breaks it does not matter
+    reply = await asked("/api/v1/queues", broken)
+    assert (reply.status, reply.headers["content-type"]) == (500, "application/problem+json")
+    assert b"Traceback" not in reply.body
+
+
+async def test_openapi_tells_of_the_read_api_and_of_nothing_else() -> None:
+    contract = (await asked("/openapi.json")).json
+    assert isinstance(contract, dict)
+    assert sorted(contract["paths"]) == ["/api/v1/podgroups", "/api/v1/pods/{namespace}/{name}", "/api/v1/queues"]

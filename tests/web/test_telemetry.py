@@ -1,0 +1,113 @@
+"""Log lines come out whole, in one form, and never hold anybody up."""
+
+import io
+import logging
+import threading
+from collections.abc import Callable
+
+import orjson
+import structlog
+
+from app.telemetry import OUTCOMES, Logging, LogWriter, Metrics, Verb
+
+
+class BlockedStream(io.StringIO):
+    """A full pipe: a write waits until somebody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.reader = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        self.entered.set()
+        self.reader.wait(10)
+        return super().write(text)
+
+
+class FullDisk(io.StringIO):
+    """Takes nothing."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+class Terminal(io.StringIO):
+    """A stream in front of a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def logged(say: Callable[[], object], stream: io.StringIO | None = None) -> str:
+    target = stream or io.StringIO()
+    with Logging(on_drop=_never, stream=target):
+        say()
+    return target.getvalue()
+
+
+def _never() -> None:
+    raise AssertionError("a line was dropped")
+
+
+def test_event_is_one_json_line_with_its_keys() -> None:
+    text = logged(lambda: structlog.get_logger().info("pod promised", pod="d/p", node="n1"))
+    line = orjson.loads(text)
+    assert text.endswith("}\n")
+    assert (line["event"], line["pod"], line["node"], line["level"]) == ("pod promised", "d/p", "n1", "info")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_what_libraries_log_has_the_same_form() -> None:
+    line = orjson.loads(logged(lambda: logging.getLogger("kubernetes").warning("slow %s", "watch")))
+    assert (line["event"], line["level"]) == ("slow watch", "warning")
+
+
+def test_exception_is_logged_with_its_traceback() -> None:
+    def fail() -> None:
+        try:
+            orjson.loads(b"broken")
+        except orjson.JSONDecodeError:
+            structlog.get_logger().exception("webhook broke")
+
+    assert "JSONDecodeError: " in orjson.loads(logged(fail))["exception"]
+
+
+def test_object_that_json_does_not_know_is_logged_by_its_repr() -> None:
+    assert orjson.loads(logged(lambda: structlog.get_logger().info("seen", queue={1, 2})))["queue"] == "{1, 2}"
+
+
+def test_person_at_a_terminal_gets_no_json() -> None:
+    assert not logged(lambda: structlog.get_logger().info("started"), Terminal()).startswith("{")
+
+
+def test_blocked_reader_costs_lines_and_never_time() -> None:
+    dropped: list[None] = []
+    stream = BlockedStream()
+    writer = LogWriter(stream, on_drop=lambda: dropped.append(None), queued_lines=2)
+    writer.put("first")
+    stream.entered.wait(10)
+    for _ in range(5):
+        writer.put("more")
+    assert len(dropped) == 3
+    stream.reader.set()
+    writer.close()
+    assert stream.getvalue() == "first\nmore\nmore\n"
+
+
+def test_full_disk_costs_lines_and_nothing_else() -> None:
+    dropped: list[None] = []
+    writer = LogWriter(FullDisk(), on_drop=lambda: dropped.append(None))
+    writer.put("first")
+    writer.put("second")
+    writer.close()
+    assert len(dropped) == 2
+
+
+def test_outcomes_are_bound_before_the_first_call() -> None:
+    assert set(Metrics().webhooks) == {(verb, outcome) for verb in Verb for outcome in OUTCOMES[verb]}
+
+
+def test_two_metrics_do_not_share_a_registry() -> None:
+    one, other = Metrics(), Metrics()
+    one.wakes.inc()
+    assert other.registry.get_sample_value("leeboard_wakes_total") == 0

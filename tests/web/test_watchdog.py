@@ -1,0 +1,112 @@
+"""A loop that stands still is told of, and ended, by a clock that the test holds."""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.telemetry import Metrics
+from app.web.watchdog import EXIT_CODE, Alarm, Watchdog, alarm
+
+
+@dataclass
+class Bed:
+    """A watchdog whose time passes in looks of 0.1 s."""
+
+    now: float = 1000.0
+    reported: list[float] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        alarm = Alarm(report=self.reported.append, end=self.ended.append)
+        self.watchdog = Watchdog(alarm, clock=lambda: self.now)
+
+    def stand_still(self, seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            self.now += 0.1
+            self.watchdog.look()
+
+    def run_well(self, seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            self.watchdog.beat()
+            self.now += 0.1
+            self.watchdog.look()
+
+
+def test_loop_that_runs_is_left_alone() -> None:
+    bed = Bed()
+    bed.run_well(120)
+    assert (bed.reported, bed.ended, bed.watchdog.readiness().passed) == ([], [], True)
+
+
+def test_short_stall_is_not_reported() -> None:
+    bed = Bed()
+    bed.stand_still(0.2)
+    assert bed.reported == []
+
+
+def test_stall_is_reported_once() -> None:
+    bed = Bed()
+    bed.stand_still(10)
+    assert bed.reported == [pytest.approx(0.3)]
+
+
+def test_stalls_that_follow_each_other_are_reported_once_a_minute() -> None:
+    bed = Bed()
+    for _ in range(70):
+        bed.stand_still(0.5)
+        bed.run_well(0.5)
+    assert len(bed.reported) == 2
+
+
+def test_stall_of_more_than_2_s_makes_readiness_fail_until_the_loop_runs_again() -> None:
+    bed = Bed()
+    bed.stand_still(2.2)
+    assert not bed.watchdog.readiness().passed
+    bed.run_well(0.1)
+    assert bed.watchdog.readiness().passed
+
+
+def test_stall_of_more_than_20_s_ends_the_process() -> None:
+    bed = Bed()
+    bed.stand_still(19.9)
+    assert bed.ended == []
+    bed.stand_still(0.3)
+    assert bed.ended[:1] == [EXIT_CODE]
+
+
+def test_process_that_was_stopped_as_a_whole_is_not_ended_when_it_wakes() -> None:
+    bed = Bed()
+    bed.run_well(1)
+    bed.now += 3600
+    bed.watchdog.look()
+    assert (bed.ended, bed.watchdog.readiness().passed) == ([], True)
+
+
+def test_watchdog_that_stopped_looking_makes_liveness_fail() -> None:
+    bed = Bed()
+    bed.run_well(1)
+    assert bed.watchdog.liveness().passed
+    bed.now += 21
+    assert not bed.watchdog.liveness().passed
+
+
+async def test_blocked_loop_is_noticed_from_outside_while_it_is_blocked() -> None:
+    noticed = threading.Event()
+    watchdog = Watchdog(Alarm(report=lambda _: noticed.set()))
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(watchdog.run())
+        await asyncio.sleep(0)
+        assert noticed.wait(10)  # blocks this loop, which is the point
+        running.cancel()
+
+
+def test_report_is_counted_and_shows_where_every_thread_is() -> None:
+    metrics = Metrics()
+    with capture_logs() as logs:
+        alarm(metrics).report(0.31)
+    assert metrics.registry.get_sample_value("leeboard_loop_stalls_total") == 1
+    assert [(line["event"], line["stalled_s"]) for line in logs] == [("event loop stands still", 0.31)]
+    assert "test_report_is_counted_and_shows_where_every_thread_is" in logs[0]["stacks"]
