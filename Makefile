@@ -9,7 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTHON_FILES := app tests loadtest
-FAST_TESTS = $(sort $(filter-out tests/system,$(patsubst %/,%,$(dir $(wildcard tests/*/*.py)))) $(wildcard tests/test_*.py))
+TEST_FOLDERS = $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+FAST_TESTS = $(sort $(TEST_FOLDERS) $(wildcard tests/test_*.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test cluster check fmt bench-cluster lock clean

@@ -43,7 +43,7 @@ class _QueueSums:
 
 
 class Charges:
-    """All charges and their sums. Only `ClusterCache` calls `set` and `clear`."""
+    """All charges and their sums. Only `ClusterCache` calls `set` and `use_table`."""
 
     def __init__(self) -> None:
         """Start with nothing charged, over no nodes."""
@@ -59,17 +59,14 @@ class Charges:
         """Return the pod's charge."""
         return self._charges.get(pod)
 
-    def set(self, pod: PodUid, charge: Charge) -> None:
-        """Charge the pod with this, instead of what it was charged with before."""
-        self.clear(pod)
-        self._charges[pod] = charge
-        self._add(charge, 1)
-
-    def clear(self, pod: PodUid) -> None:
-        """Charge the pod with nothing."""
-        charge = self._charges.pop(pod, None)
+    def set(self, pod: PodUid, charge: Charge | None) -> None:
+        """Charge the pod with this, or nothing, instead of what it was charged with before."""
+        before = self._charges.pop(pod, None)
+        if before is not None:
+            self._add(before, -1)
         if charge is not None:
-            self._add(charge, -1)
+            self._charges[pod] = charge
+            self._add(charge, 1)
 
     def use_table(self, table: NodeTable) -> None:
         """Lay the sums over another table of nodes."""
@@ -85,9 +82,9 @@ class Charges:
         free: Amounts = self._table.allocatable - self._used
         return free
 
-    def on_node(self, name: NodeName) -> list[int]:
-        """Return what is charged to a node, in the order of `AXES`; not to be written to."""
-        return self._on_node.get(name) or [0] * len(AXES)
+    def on_node(self, name: NodeName) -> Resources:
+        """Return what is charged to a node."""
+        return Resources.of(self._on_node.get(name) or [0] * len(AXES))
 
     def outside(self) -> Resources:
         """Return what pods outside every queue hold."""

@@ -1,4 +1,4 @@
-"""Forms a PodGroup from its object and its pods: who is ready to start, who is missing, and why it cannot be planned."""
+"""Forms a PodGroup from its object and its pods: who is ready to start, who is missing, why it cannot be planned."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

@@ -35,7 +35,7 @@ class Reservation:
 
 
 class Reservations:
-    """All reservations, by pod. Only `ClusterCache` calls what changes them, since each is also a charge."""
+    """All reservations, by pod. Only `ClusterCache` calls `put` and `drop`, since each of them changes a charge too."""
 
     def __init__(self) -> None:
         """Start empty. `_held` is kept in the order of expiry, because every promise lives equally long."""

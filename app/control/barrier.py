@@ -1,7 +1,7 @@
 """Makes a gang atomic at bind: a member's bind stands here until all members owed to the minimum stand here too.
 
-kube-scheduler runs each bind in a goroutine of its own, after it has accepted and assumed the pod, so holding the answer
-holds nobody else.
+kube-scheduler runs each bind in a goroutine of its own, after it has accepted and assumed the pod, so holding the
+answer holds nobody else.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class GangBarrier:
         self._send_away_without_promise(key)
         standing = self._standing.get(key, {})
         writing = sum(held.state is State.BINDING for held in self._cache.reservations.of_group(key))
-        if self._cache.bound(key) + writing + len(standing) < self._cache.min_member(key):
+        if self._cache.groups.bound(key) + writing + len(standing) < self._cache.groups.min_member(key):
             return
         for uid, future in self._standing.pop(key, {}).items():
             self._cache.reservations.binding(uid)

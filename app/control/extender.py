@@ -92,7 +92,7 @@ class Extender:
         self._waker.forget(uid)
         self._learn_what_is_accepted(uid, question)
         if self._cache.reservations.get(uid) is None:
-            await self._decide(uid)
+            await self._decide()
         # From here to the answer there is no await: what is read is what is promised.
         held = self._cache.reservations.get(uid)
         answer = self._answer_promised(held, question) if held else Refused(self._reason(uid))
@@ -100,8 +100,8 @@ class Extender:
             self._waker.park(uid)
         return answer
 
-    async def _decide(self, uid: PodUid) -> None:
-        """See to it that the pod's group has been considered as things are now, as far as patience goes."""
+    async def _decide(self) -> None:
+        """See to it that whoever waits has been considered as things are now, as far as patience goes."""
         if self._planning.can_decide_now():
             self._planning.plan_now()
             return
@@ -175,7 +175,7 @@ class Extender:
 
     def _rate(self, raw: RawObject) -> planner.Rating:
         pod = self._decode(raw)
-        return planner.rate(self._cache.snapshot(), pod, self._cache.group_alone(pod), self._policy)
+        return planner.rate(self._cache.snapshot(), pod, self._cache.groups.alone(pod), self._policy)
 
     def _is_ours(self, question: PodQuestion) -> bool:
         return self._decode(question.pod).managed

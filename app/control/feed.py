@@ -185,7 +185,7 @@ class Feed:
         watch.known.discard(key)
         self._count_invalid(resource, key, problem="")
         if resource is Resource.PODS and decode.has_succeeded(raw):
-            self._cache.finish_pod(key)
+            self._cache.delete_pod(key)
         else:
             kind.forget(key)
 

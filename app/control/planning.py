@@ -96,12 +96,15 @@ class Planning:
                 await asyncio.shield(self._running)
             elif self._can_plan_now():
                 self.plan_now()
+                await asyncio.sleep(0)
             else:
                 self._running = asyncio.create_task(self._plan_aside(), name="plan")
                 self._running.add_done_callback(self._plan_ended)
 
     def plan_now(self) -> None:
         """Decide on the spot for the groups that changed, or for all that wait when there was relief."""
+        if not self._is_due():
+            return
         relief = self._cache.relief
         snapshot = self._cache.snapshot()
         keys: Collection[GroupKey] = snapshot.groups if self._has_relief() else tuple(self._cache.unsettled)
@@ -119,7 +122,7 @@ class Planning:
         return self._clock() + self._settings.promise_ttl_s
 
     def dissolve(self, key: GroupKey, error: str) -> None:
-        """End a gang's attempt: nobody keeps a promise, whoever stands at the barrier is sent away, and it backs off."""
+        """End a gang's attempt: no promise is kept, whoever stands at the barrier is sent away, and it backs off."""
         delay_s = self._backoff.failed(key, self._clock())
         sentence = f"{error[:1].upper()}{error[1:]}; tried again in {delay_s:.0f} s."
         self._cache.set_aside(key, Refusal(reason=Reason.BACKING_OFF, sentence=sentence))
@@ -214,8 +217,6 @@ class Planning:
             self._expire(held)
         for key in self._backoff.over(now):
             self._cache.readmit(key)
-            for pod in list(self._cache.members(key)):
-                self._cache.accept_all(pod.uid)
         waiting = self._cache.waiting()
         for key in [key for key in self.refusals if key not in waiting]:
             del self.refusals[key]

@@ -1,6 +1,6 @@
 """Keeps the status of Queues and PodGroups true, and tells owners once why their pods wait.
 
-Written on change only, and never more than once an interval per object: each write wakes nobody, but costs the API server.
+Written on change only, and never more than once an interval per object: a write wakes nobody, but is not free.
 """
 
 import asyncio
@@ -107,15 +107,15 @@ class Status:
 
     def _pod_groups(self) -> Iterator[tuple[_Target, RawObject]]:
         waiting = self._inspect.waiting_by_key()
-        for spec in list(self._cache.specs()):
+        for spec in list(self._cache.groups.specs()):
             group, refusal = waiting.get(spec.key, (None, None))
             status = encode.pod_group_status(self._standing(spec.key), group, refusal, now=self._now())
             status |= encode.invalid_pod_group_status(spec.problem, now=self._now())
             yield _Target(Resource.POD_GROUPS, spec.key.namespace, spec.key.name), status
 
     def _standing(self, key: GroupKey) -> encode.Standing:
-        members = list(self._cache.members(key))
-        allocated, on = self._cache.holding(key), self._cache.terms(key)
+        members = list(self._cache.groups.pods(key))
+        allocated, on = self._cache.holding(key), self._cache.groups.terms(key)
         bound = sum(pod.node is not None for pod in members)
         return encode.Standing(
             allocated=allocated,
@@ -161,7 +161,7 @@ class Status:
                     await self._record(group, refusal)
 
     async def _record(self, group: PodGroup, refusal: Refusal) -> None:
-        spec = self._cache.spec(group.key)
+        spec = self._cache.groups.spec(group.key)
         regarding = _reference(spec) if spec else self._pod_reference(group.key)
         try:
             await self._cluster.record_event(
@@ -171,7 +171,7 @@ class Status:
             log.warning("event not recorded", podgroup=repr(group.key), error=str(error))
 
     def _pod_reference(self, key: GroupKey) -> RawObject:
-        pod = next(iter(self._cache.members(key)))
+        pod = next(iter(self._cache.groups.pods(key)))
         return {
             "apiVersion": "v1",
             "kind": "Pod",

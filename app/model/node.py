@@ -30,5 +30,10 @@ class Node:
     problem: str = ""
     """One sentence for its owner when a value on the node cannot be read; such a node takes no new work."""
 
+    @property
+    def takes_work(self) -> bool:
+        """Ready, and readable; a cordon is a taint, which some pods tolerate."""
+        return self.ready and not self.problem
+
     def __repr__(self) -> str:
         return f"<Node {self.name}>"

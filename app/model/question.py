@@ -14,7 +14,7 @@ from app.model.seam import PodRef, RawObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodQuestion:
-    """filter and prioritize: which of the offered nodes, all of which kube-scheduler's own filters accept?"""
+    """filter and prioritize: which of the offered nodes? kube-scheduler's own filters accept all of them."""
 
     pod: RawObject
     uid: PodUid | None

@@ -31,7 +31,7 @@ class NodeTable:
     allocatable: Amounts
     """Shape [resource, node]."""
     takes_work: Mask
-    """Ready, and readable; a cordon is a taint, which some pods tolerate."""
+    """`Node.takes_work` of each."""
     memo: dict[Hashable, Any] = field(default_factory=dict)
     """Derived columns by what they answer (such as the mask of a `Constraint`); valid as long as this table."""
 
@@ -44,8 +44,13 @@ class NodeTable:
             nodes=ordered,
             index={node.name: column for column, node in enumerate(ordered)},
             allocatable=amounts.reshape(len(ordered), len(AXES)).T.copy(),
-            takes_work=np.array([node.ready and not node.problem for node in ordered], dtype=np.bool_),
+            takes_work=np.array([node.takes_work for node in ordered], dtype=np.bool_),
         )
+
+    @property
+    def capacity(self) -> Resources:
+        """What all nodes that take work have together."""
+        return Resources.of(self.allocatable[:, self.takes_work].sum(axis=1))
 
     def columns(self, names: Iterable[NodeName]) -> list[int]:
         """Return the column of every name that is known; unknown names are left out."""

@@ -10,6 +10,9 @@ from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Requirement, Te
 from app.model.resources import Amounts, Resources
 from app.model.snapshot import Mask, NodeTable
 
+INT64_DIGITS = 18
+"""More decimal digits may not fit an int64."""
+
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable")
 """A cordon, as kube-scheduler's NodeUnschedulable plugin sees it: a taint that some pods tolerate."""
 
@@ -113,9 +116,9 @@ def _is_below(text: str, bounds: tuple[str, ...]) -> bool:
 
 
 def _integer(text: str) -> int | None:
-    # int() alone would take blanks, underscores and the digits of every script.
+    # int() alone would take blanks, underscores and the digits of every script; Kubernetes compares as int64.
     digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= INT64_DIGITS else None
 
 
 def _tolerated(tolerations: tuple[Toleration, ...], nodes: NodeTable) -> Mask:

@@ -1,4 +1,4 @@
-"""Reads single facts of a raw object where its whole record is not needed: of a webhook's question, of a pod read back."""
+"""Reads single facts of a raw object, where its whole record is not needed: of a question, of a pod read back."""
 
 from app.cluster.decode.pods import pod
 from app.model.names import NodeName
