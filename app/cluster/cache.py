@@ -5,6 +5,7 @@ its reservation ends in `_settle`, which derives the pod's one charge anew, so s
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 
 from app.cluster.charges import Charge, Charges
 from app.cluster.membership import Membership
@@ -17,8 +18,14 @@ from app.model.podgroup import GroupSpec, PodGroup
 from app.model.priority import PriorityClass
 from app.model.queue import Queue
 from app.model.reason import Refusal
-from app.model.resources import NOTHING, Resources
+from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import NodeTable, Snapshot
+
+
+@lru_cache(maxsize=4096)
+def _shared(nodes: frozenset[NodeName]) -> frozenset[NodeName]:
+    """Return one set for equal sets: the pods of a template are refused by the same thousand nodes."""
+    return nodes
 
 
 class ClusterCache:
@@ -41,7 +48,6 @@ class ClusterCache:
         self._judged: Mapping[QueueName, Queue] | None = None
         self._pods: dict[PodUid, Pod] = {}
         self._charges = Charges()
-        self._accepted: dict[PodUid, frozenset[NodeName]] = {}
         self._refused: dict[PodUid, frozenset[NodeName]] = {}
 
     # What the watches show ------------------------------------------------------------------------------------------
@@ -114,7 +120,6 @@ class ClusterCache:
         if pod is None:
             return
         self.reservations.drop(uid)
-        self._accepted.pop(uid, None)
         self._refused.pop(uid, None)
         self.groups.leave(pod)
         self._settle(uid)
@@ -146,24 +151,25 @@ class ClusterCache:
         if pod is not None and self.groups.unmark_stuck(pod):
             self.version += 1
 
-    def accept_only(self, uid: PodUid, nodes: frozenset[NodeName]) -> None:
-        """Note that kube-scheduler's own filters accept these nodes for a pod, and no others."""
+    def refuse_only(self, uid: PodUid, nodes: frozenset[NodeName]) -> None:
+        """Note that kube-scheduler's own filters refuse just these nodes for a pod, for causes we cannot see."""
         pod = self._pods.get(uid)
-        if pod is not None and self._accepted.get(uid) != nodes:
-            self._accepted[uid] = nodes
-            self.unsettle(pod.group)
-
-    def accept_all(self, uid: PodUid) -> None:
-        """Note that no node is known to be refused for a pod."""
-        known = (self._accepted.pop(uid, None), self._refused.pop(uid, None))
-        pod = self._pods.get(uid)
-        if pod is not None and any(known):
-            self.unsettle(pod.group)
+        if pod is None or self._refused.get(uid, frozenset()) == nodes:
+            return
+        if nodes:
+            self._refused[uid] = _shared(nodes)
+        else:
+            del self._refused[uid]
+        self.unsettle(pod.group)
 
     def refuse_node(self, uid: PodUid, node: NodeName) -> None:
-        """Note that kube-scheduler's own filters refuse a node for a pod."""
-        self._refused[uid] = self._refused.get(uid, frozenset()) | {node}
-        self.version += 1
+        """Note that kube-scheduler's own filters refuse one more node for a pod."""
+        self.refuse_only(uid, self._refused.get(uid, frozenset()) | {node})
+
+    def forget_refused_nodes(self) -> None:
+        """Let every pod be tried everywhere again: what kube-scheduler refused a while ago it may accept now."""
+        for uid in list(self._refused):
+            self.refuse_only(uid, frozenset())
 
     # Who takes part --------------------------------------------------------------------------------------------------
 
@@ -175,7 +181,7 @@ class ClusterCache:
     def readmit(self, key: GroupKey) -> None:
         """Let a group that was set aside take part again, on every node."""
         for pod in self.groups.pods(key):
-            self.accept_all(pod.uid)
+            self.refuse_only(pod.uid, frozenset())
         if self.groups.readmit(key):
             self.version += 1
 
@@ -222,6 +228,11 @@ class ClusterCache:
             self._charges.use_table(self._table)
         return self._table
 
+    def free(self) -> Amounts:
+        """Return what is free on each node of the table, shape [resource, node]."""
+        self.table()
+        return self._charges.free()
+
     def has_room(self, name: NodeName, request: Resources) -> bool:
         """Whether the node takes work and has this much free."""
         node = self._nodes.get(name)
@@ -241,7 +252,6 @@ class ClusterCache:
             usage=self._charges.usage(),
             groups=dict(waiting),
             total=table.capacity - self._charges.outside(),
-            accepted=dict(self._accepted),
             refused=dict(self._refused),
         )
 

@@ -90,7 +90,7 @@ class Extender:
 
     async def _answer_managed(self, uid: PodUid, question: PodQuestion) -> FilterAnswer:
         self._waker.forget(uid)
-        self._learn_what_is_accepted(uid, question)
+        self._learn_what_is_refused(uid, question)
         if self._cache.reservations.get(uid) is None:
             await self._decide()
         # From here to the answer there is no await: what is read is what is promised.
@@ -138,19 +138,20 @@ class Extender:
         self._planning.give_up(held.pod)
         return Refused(Reason.REFUSED_BY_SCHEDULER)
 
-    def _learn_what_is_accepted(self, uid: PodUid, question: PodQuestion) -> None:
-        """Remember a complete list of accepted nodes, as long as it says more than we know ourselves."""
+    def _learn_what_is_refused(self, uid: PodUid, question: PodQuestion) -> None:
+        """Learn from a complete list of offered nodes which others kube-scheduler refuses for causes we cannot see.
+
+        Only nodes where we see room tell anything: what is full is missing from the list for that reason alone.
+        """
         self._cache.accept(uid)
         pod = self._cache.pod(uid)
         only_nominated = len(question.offered) == 1 and decode.nominated_node(question.pod) == question.offered[0]
         if pod is None or only_nominated or len(question.offered) >= ALWAYS_COMPLETE_BELOW:
             return
         table = self._cache.table()
-        ours = fit.eligible(pod.constraint, table)
-        if (ours & ~table.mask(question.offered)).any():
-            self._cache.accept_only(uid, frozenset(question.offered))
-        else:
-            self._cache.accept_all(uid)
+        with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request, self._cache.free())
+        missing = with_room & ~table.mask(question.offered)
+        self._cache.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
 
     def _extend(self, held: Reservation) -> None:
         if held.state is State.PROMISED:

@@ -1,7 +1,7 @@
-"""Carries what the watches show into the cache: event -> decode -> apply, and knows how fresh the picture is.
+"""Carries what the watches show into the cache: decode -> event -> apply, and knows how fresh the picture is.
 
-An object that cannot be read never stops the feed: without a name it is counted and left out, otherwise its record says
-what is wrong with it and its owner is told.
+An object that cannot be read never stops the feed: without a name it is left out, otherwise its record says what is
+wrong with it and its owner is told.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
+from app.control.endings import Endings
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
@@ -39,7 +40,7 @@ PAUSE_EVERY = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind(Generic[R, K]):
-    """How objects of one kind get into the cache and out of it."""
+    """How objects of one kind get into the cache and out of it: first shrunk to a record, then applied."""
 
     decode: Callable[[RawObject], R]
     key: Callable[[R], K]
@@ -74,8 +75,9 @@ class Feed:
         on_parked: Callable[[PodUid], None],
         on_object: Callable[[Resource, RawObject], None],
     ) -> None:
-        """`on_change` is called after each event, `on_object` with each object before it is decoded, and `on_parked`
-        for a pod that was refused by us before we started.
+        """`on_change` is called after each event and `on_parked` for a pod that was refused by us before we started.
+
+        `on_object` is called with each object as it arrives, before its event, and must not hold on to it.
         """
         self._cache = cache
         self._cluster = cluster
@@ -85,15 +87,22 @@ class Feed:
         self._on_change = on_change
         self._on_parked = on_parked
         self._on_object = on_object
+        self._endings = Endings(cache, cluster, on_change=on_change)
         self._watches = {resource: _Watch() for resource in Resource}
         self._kinds: Mapping[Resource, _Kind[Any, Any]] = self._table()
         self._awaited: dict[PodUid, asyncio.Event] = {}
+        self._synced = asyncio.Event()
 
     async def run(self) -> None:
         """Follow every kind, for ever."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._endings.run(), name="endings")
             for resource in Resource:
                 tasks.create_task(self._follow(resource), name=f"watch {resource!r}")
+
+    async def synced(self) -> None:
+        """Wait until every kind has been listed once."""
+        await self._synced.wait()
 
     def unready(self) -> str:
         """Return why no question can be answered now, "" when all can: not listed yet, lost, or silent."""
@@ -119,11 +128,25 @@ class Feed:
         return self._cache.pod(uid)
 
     async def _follow(self, resource: Resource) -> None:
-        async for event in self._cluster.watch(resource):
+        async for event in self._cluster.watch(resource, partial(self._keep, resource)):
             await self._take(resource, event)
             self._on_change()
 
-    async def _take(self, resource: Resource, event: WatchEvent) -> None:
+    def _keep(self, resource: Resource, raw: RawObject) -> Any | None:
+        """Shrink an object to its record; None when it cannot be read."""
+        try:
+            record = self._kinds[resource].decode(raw)
+            self._on_object(resource, raw)
+        except decode.DecodeError as error:
+            log.warning("object without a name", resource=repr(resource), error=str(error))
+            return None
+        except Exception:
+            # A mistake of ours that one object brings out: without that object we still serve all the others.
+            log.exception("object cannot be read", resource=repr(resource))
+            return None
+        return record
+
+    async def _take(self, resource: Resource, event: WatchEvent[Any | None]) -> None:
         watch = self._watches[resource]
         if isinstance(event, Lost):
             watch.lost = event.cause
@@ -131,17 +154,22 @@ class Feed:
             log.warning("watch lost", resource=repr(resource), cause=event.cause)
             return
         match event:
-            case Listed(objects):
-                await self._replace(resource, objects)
-                watch.listed = True
-            case Changed(raw):
-                self._apply(resource, raw)
-            case Deleted(raw):
-                self._delete(resource, raw)
-            case Progress():
+            case Listed(records):
+                await self._replace(resource, records)
+                self._note_listed(watch)
+            case Changed(record) if record is not None:
+                self._apply(resource, record)
+            case Deleted(record) if record is not None:
+                self._delete(resource, record)
+            case _:
                 pass
         watch.lost = ""
         watch.heard_at = self._clock()
+
+    def _note_listed(self, watch: _Watch) -> None:
+        watch.listed = True
+        if all(each.listed for each in self._watches.values()):
+            self._synced.set()
 
     def _failure(self, watch: _Watch) -> str:
         if not watch.listed:
@@ -151,43 +179,33 @@ class Feed:
         silent_s = self._clock() - watch.heard_at
         return f"silent for {silent_s:.0f} s" if silent_s > STALE_AFTER_S else ""
 
-    async def _replace(self, resource: Resource, objects: list[RawObject]) -> None:
+    async def _replace(self, resource: Resource, records: list[Any | None]) -> None:
         """Take over a whole list: what it does not hold is gone."""
         watch = self._watches[resource]
         gone, watch.known = watch.known, set()
-        for number, raw in enumerate(objects, start=1):
-            self._apply(resource, raw)
+        for number, record in enumerate(records, start=1):
+            if record is not None:
+                self._apply(resource, record)
             if number % PAUSE_EVERY == 0:
                 await asyncio.sleep(0)
         for key in gone - watch.known:
-            watch.invalid.discard(key)
-            self._kinds[resource].forget(key)
+            self._forget(resource, key)
 
-    def _apply(self, resource: Resource, raw: RawObject) -> None:
-        kind, watch = self._kinds[resource], self._watches[resource]
-        try:
-            record = kind.decode(raw)
-        except decode.DecodeError as error:
-            log.warning("object without a name", resource=repr(resource), error=str(error))
-            return
+    def _apply(self, resource: Resource, record: Any) -> None:
+        kind = self._kinds[resource]
         key = kind.key(record)
-        watch.known.add(key)
-        self._on_object(resource, raw)
+        self._watches[resource].known.add(key)
         self._count_invalid(resource, key, problem=getattr(record, "problem", ""))
         kind.apply(record)
 
-    def _delete(self, resource: Resource, raw: RawObject) -> None:
-        kind, watch = self._kinds[resource], self._watches[resource]
-        try:
-            key = kind.key(kind.decode(raw))
-        except decode.DecodeError:
-            return
-        watch.known.discard(key)
+    def _delete(self, resource: Resource, record: Any) -> None:
+        key = self._kinds[resource].key(record)
+        self._watches[resource].known.discard(key)
+        self._forget(resource, key)
+
+    def _forget(self, resource: Resource, key: Any) -> None:
         self._count_invalid(resource, key, problem="")
-        if resource is Resource.PODS and decode.has_succeeded(raw):
-            self._cache.delete_pod(key)
-        else:
-            kind.forget(key)
+        self._kinds[resource].forget(key)
 
     def _count_invalid(self, resource: Resource, key: object, *, problem: str) -> None:
         invalid = self._watches[resource].invalid
@@ -204,6 +222,13 @@ class Feed:
         waiting = self._awaited.get(pod.uid)
         if waiting is not None:
             waiting.set()
+
+    def _forget_pod(self, uid: PodUid) -> None:
+        pod = self._cache.pod(uid)
+        # What it held is free at once, however it ended: that is looked up behind.
+        self._cache.delete_pod(uid)
+        if pod is not None:
+            self._endings.look_up(pod)
 
     def _table(self) -> Mapping[Resource, _Kind[Any, Any]]:
         cache = self._cache
@@ -227,6 +252,6 @@ class Feed:
                 decode=partial(decode.pod, profiles=self._profiles),
                 key=lambda pod: pod.uid,
                 apply=self._apply_pod,
-                forget=cache.delete_pod,
+                forget=self._forget_pod,
             ),
         }

@@ -31,6 +31,9 @@ FEW = 64
 GATHER_S = 0.01
 """How long changes are gathered before a plan: a burst of pods is ordered as one."""
 
+REFUSED_NODES_FOR_S = 120.0
+"""How long a node that kube-scheduler refused for a pod is left out for it, unless its next question says more."""
+
 TICK_S = 1.0
 """How often expired promises and ended backoffs are looked for."""
 
@@ -60,6 +63,7 @@ class Planning:
         self.refusals: dict[GroupKey, Refusal] = {}
         """Why each waiting group waits, as of the last plan that considered it."""
         self._planned_relief = -1
+        self._forget_at = clock() + REFUSED_NODES_FOR_S
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -215,6 +219,9 @@ class Planning:
         now = self._clock()
         for held in self._cache.reservations.expired(now):
             self._expire(held)
+        if now >= self._forget_at:
+            self._forget_at = now + REFUSED_NODES_FOR_S
+            self._cache.forget_refused_nodes()
         for key in self._backoff.over(now):
             self._cache.readmit(key)
         waiting = self._cache.waiting()

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from random import Random, SystemRandom
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -17,6 +17,8 @@ from app.kube.transport import MERGE_PATCH, Limits, Transport
 from app.kube.watch import Watch
 from app.model.names import NodeName
 from app.model.seam import NotFoundError, PodRef, RawObject, Resource, WatchEvent
+
+T = TypeVar("T")
 
 REPORTER = "leeboard"
 ACTION = "Scheduling"
@@ -61,9 +63,9 @@ class KubeCluster:
         """Close every connection, also those of running watches."""
         await self._transport.close()
 
-    def watch(self, resource: Resource) -> AsyncGenerator[WatchEvent, None]:
+    def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncGenerator[WatchEvent[T], None]:
         """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error."""
-        return Watch(self._transport, resource, sleep=self._sleep, chance=self._chance).events()
+        return Watch(self._transport, resource, keep=keep, sleep=self._sleep, chance=self._chance).events()
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
         """Bind the pod and set its annotations in one atomic write.

@@ -1,8 +1,9 @@
 """Reads what a list or a watch sent, whole or not at all; when to begin again is `watch`'s."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import aiohttp
 import orjson
@@ -12,12 +13,14 @@ from app.kube.errors import BrokenStreamError
 from app.kube.transport import Limits
 from app.model.seam import Changed, Deleted, Progress, RawObject, WatchEvent
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Generic[T]):
     """What one read brought, and the resourceVersion of its last line."""
 
-    events: list[WatchEvent]
+    events: list[WatchEvent[T]]
     version: str
 
 
@@ -58,12 +61,12 @@ async def _next(content: aiohttp.StreamReader, deadline_s: float, limits: Limits
         raise errors.lost("GET", cause) from cause
 
 
-def decode(lines: list[bytes]) -> Batch:
+def decode(lines: list[bytes], keep: Callable[[RawObject], T]) -> Batch[T]:
     """Read the lines of one batch, all or none.
 
     Raises `BrokenStreamError` for a line that is no watch event, and what an ERROR event stands for.
     """
-    events: list[WatchEvent] = []
+    events: list[WatchEvent[T]] = []
     version = ""
     for line in lines:
         try:
@@ -74,7 +77,7 @@ def decode(lines: list[bytes]) -> Batch:
             version = body["metadata"]["resourceVersion"]
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise BrokenStreamError(f"a line of {len(line)} bytes is no watch event") from error
-        events.append(_event(kind, body))
+        events.append(_event(kind, body, keep))
     return Batch(events, str(version))
 
 
@@ -88,23 +91,27 @@ class Page:
 
 
 def decode_page(body: bytes) -> Page:
-    """Read one page; raises `BrokenStreamError` when it is no list. `managedFields`, a third of a pod, are dropped."""
+    """Read one page; raises `BrokenStreamError` when it is no list."""
     try:
         page = orjson.loads(body)
-        objects, metadata = page["items"] or [], page["metadata"]
-        for each in objects:
-            each["metadata"].pop("managedFields", None)
+        objects, metadata = list(map(_mapping, page["items"] or [])), page["metadata"]
         return Page(objects, str(metadata["resourceVersion"]), metadata.get("continue") or "")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise BrokenStreamError(f"an answer of {len(body)} bytes is no list") from error
 
 
-def _event(kind: str, body: RawObject) -> WatchEvent:
+def _mapping(value: object) -> RawObject:
+    if not isinstance(value, dict):
+        raise TypeError("not a JSON object")
+    return value
+
+
+def _event(kind: str, body: RawObject, keep: Callable[[RawObject], T]) -> WatchEvent[T]:
     match kind:
         case "ADDED" | "MODIFIED":
-            return Changed(body)
+            return Changed(keep(body))
         case "DELETED":
-            return Deleted(body)
+            return Deleted(keep(body))
         case "BOOKMARK":
             return Progress()
     raise BrokenStreamError("an event of unknown type")

@@ -13,12 +13,25 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from random import Random
+from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from app.kube.errors import ExpiredError, StaleError
 from app.kube.lines import Batch, Page, batches, decode, decode_page
 from app.kube.transport import Transport
-from app.model.seam import KubeError, Listed, Lost, NotFoundError, Progress, Resource, UnavailableError, WatchEvent
+from app.model.seam import (
+    KubeError,
+    Listed,
+    Lost,
+    NotFoundError,
+    Progress,
+    RawObject,
+    Resource,
+    UnavailableError,
+    WatchEvent,
+)
+
+T = TypeVar("T")
 
 SELECTORS = {Resource.PODS: "&fieldSelector=" + quote("status.phase!=Succeeded,status.phase!=Failed", safe="")}
 """A pod that finishes leaves the selection, so it arrives as DELETED with the last object that was in it."""
@@ -26,19 +39,28 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 NOT_INSTALLED_PAUSE_S = (10.0, 30.0)
 STREAM_LASTS_S = (270, 330)
 FREE_ATTEMPTS = 2
+SLICE = 100
+"""Objects of a list that are reduced without a pause."""
 VERSION_DIGITS = 20
 DOUBLINGS = 8
 """Enough to reach the longest pause."""
 
 
-class Watch:
+class Watch(Generic[T]):
     """One kind, followed; `events` is iterated once."""
 
     def __init__(
-        self, transport: Transport, resource: Resource, *, sleep: Callable[[float], Awaitable[None]], chance: Random
+        self,
+        transport: Transport,
+        resource: Resource,
+        *,
+        keep: Callable[[RawObject], T],
+        sleep: Callable[[float], Awaitable[None]],
+        chance: Random,
     ) -> None:
         self._transport = transport
         self._resource = resource
+        self._keep = keep
         self._sleep = sleep
         self._chance = chance
         # These change only while `events` is iterated.
@@ -47,16 +69,15 @@ class Watch:
         self._failures = 0  # attempts that have ended since the last line
         self._is_lost = False
 
-    async def events(self) -> AsyncGenerator[WatchEvent, None]:
+    async def events(self) -> AsyncGenerator[WatchEvent[T], None]:
         """Yield what happens; close it (`aclosing`) or cancel its task to end it."""
         while True:
             cause: KubeError | None = None
             try:
                 async with aclosing(self._attempt()) as attempt:
                     async for events in attempt:
-                        # Popped, not iterated: a name here would keep fifty thousand listed pods until the next event.
-                        while events:
-                            yield events.pop(0)
+                        for event in events:
+                            yield event
             except ExpiredError:
                 self._version = ""
             except KubeError as error:
@@ -64,7 +85,7 @@ class Watch:
                 yield self._lose(error)
             await self._pause(cause)
 
-    async def _attempt(self) -> AsyncGenerator[list[WatchEvent], None]:
+    async def _attempt(self) -> AsyncGenerator[list[WatchEvent[T]], None]:
         if not self._version:
             yield [await self._list()]
         async with self._transport.stream(self._watch_path()) as content:
@@ -72,9 +93,9 @@ class Watch:
                 yield [self._found(Progress())]
             async with aclosing(batches(content, self._transport.limits)) as stream:
                 async for lines in stream:
-                    yield self._take(decode(lines))
+                    yield self._take(decode(lines, self._keep))
 
-    def _take(self, batch: Batch) -> list[WatchEvent]:
+    def _take(self, batch: Batch[T]) -> list[WatchEvent[T]]:
         self._version = batch.version
         self._newest = max(self._newest, _number(batch.version))
         self._failures = 0
@@ -88,22 +109,29 @@ class Watch:
             return Lost(f"{_kind(self._resource)} is not installed")
         return Lost(str(error))
 
-    def _found(self, event: WatchEvent) -> WatchEvent:
+    def _found(self, event: WatchEvent[T]) -> WatchEvent[T]:
         self._is_lost = False
         return event
 
-    async def _list(self) -> WatchEvent:
+    async def _list(self) -> WatchEvent[T]:
         page = await self._page("")
         self._check_recent(page.version)
-        objects, version = page.objects, page.version
+        version = page.version
+        kept = await self._kept(page.objects)
         while page.next:
-            # A page costs milliseconds to decode, a list of all pods seconds: others must run in between.
-            await asyncio.sleep(0)
             page = await self._page(page.next)
-            objects += page.objects
+            kept += await self._kept(page.objects)
         self._version = version
         self._newest = max(self._newest, _number(version))
-        return self._found(Listed(objects))
+        return self._found(Listed(kept))
+
+    async def _kept(self, objects: list[RawObject]) -> list[T]:
+        """Reduce a page, slice by slice: it costs tens of milliseconds, and others must run in between."""
+        kept: list[T] = []
+        for start in range(0, len(objects), SLICE):
+            await asyncio.sleep(0)
+            kept += map(self._keep, objects[start : start + SLICE])
+        return kept
 
     async def _page(self, token: str) -> Page:
         # No resourceVersion: the API server answers from the store, or a cache that it knows to be as new.

@@ -1,14 +1,16 @@
 """The words that pass between `control` and a cluster, be it a real API server (`kube`) or a simulated one.
 
-Objects cross as the raw JSON they were sent as; only `cluster.decode` knows the names of their fields.
+Objects come as the raw JSON they were sent as; only `cluster.decode` knows the names of their fields.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from app.model.names import NodeName, PodUid
+
+T = TypeVar("T")
 
 RawObject = dict[str, Any]
 """A Kubernetes object as its JSON was decoded."""
@@ -28,24 +30,24 @@ class Resource(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Generic[T]):
     """All objects there are; whatever was known before and is not among them is gone."""
 
-    objects: list[RawObject]
+    objects: list[T]
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Generic[T]):
     """An object was added or modified."""
 
-    object: RawObject
+    object: T
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
-    """An object is gone, or no longer matches what is watched (a pod that has finished)."""
+class Deleted(Generic[T]):
+    """An object is gone, or no longer matches what is watched: a pod that has finished, as it was just before."""
 
-    object: RawObject
+    object: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class Lost:
     cause: str
 
 
-WatchEvent = Listed | Changed | Deleted | Progress | Lost
+WatchEvent = Listed[T] | Changed[T] | Deleted[T] | Progress | Lost
+"""What a watch shows, with each object as what its follower keeps of it."""
 
 
 class KubeError(Exception):
@@ -107,8 +110,12 @@ class PodRef:
 class Cluster(Protocol):
     """What `control` asks of a cluster. Every call but `watch` raises `KubeError` and nothing else."""
 
-    def watch(self, resource: Resource) -> AsyncIterator[WatchEvent]:
-        """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error."""
+    def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
+        """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error.
+
+        `keep` is called with each object as it arrives and only what it returns is held: 50,000 raw pods would be
+        950 MB. It must not raise; what it cannot read it says in what it returns.
+        """
         ...
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:

@@ -90,10 +90,8 @@ class Snapshot:
     """The managed PodGroups that have pending pods."""
     total: Resources
     """What the queues divide: allocatable of Ready nodes minus what pods outside every queue hold."""
-    accepted: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
-    """All nodes that kube-scheduler's own filters accept for a pod, where its last question told them completely."""
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
-    """Nodes that kube-scheduler's own filters refused for a pod after we had promised them."""
+    """Nodes that kube-scheduler's own filters refuse for a pod, for causes that nothing here can see."""
 
     def without(self, pod: Pod, node: NodeName) -> "Snapshot":
         """Return the snapshot in which the pod does not hold its place on the node."""

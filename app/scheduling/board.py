@@ -58,8 +58,6 @@ class Board:
         """Return the nodes the pod may go to whatever is free, shape [node]."""
         nodes = self.snapshot.nodes
         mask = fit.eligible(pod.constraint, nodes)
-        if pod.uid in self.snapshot.accepted:
-            mask = mask & nodes.mask(self.snapshot.accepted[pod.uid])
         if pod.uid in self.snapshot.refused:
             mask = mask & ~nodes.mask(self.snapshot.refused[pod.uid])
         return mask
@@ -82,6 +80,11 @@ class Board:
             placements.append(placement)
         return tuple(placements)
 
+    def choose(self, pod: Pod, allowed: Mask) -> NodeName | None:
+        """Return the best of the allowed nodes, taking nothing."""
+        column = self._choose(pod, self._free, allowed)
+        return None if column is None else self.snapshot.nodes.nodes[column].name
+
     def _place_on(self, free: Amounts, pod: Pod) -> Placement | None:
         column = self._choose(pod, free, self.allowed(pod, free))
         if column is None:
@@ -93,7 +96,7 @@ class Board:
         """Return the shape that all pods share, None where they differ or a pod's own refusals narrow it."""
         shape = (pods[0].request, pods[0].constraint)
         for pod in pods:
-            if pod.uid in self.snapshot.accepted or pod.uid in self.snapshot.refused:
+            if pod.uid in self.snapshot.refused:
                 return None
             if (pod.request, pod.constraint) != shape:
                 return None

@@ -150,4 +150,5 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
         return False
     if toleration.operator == "Exists":
         return True
-    return bool(toleration.key) and toleration.value == taint.value
+    # Kubernetes may learn other operators (Lt and Gt are alpha): what we do not know tolerates nothing.
+    return toleration.operator == "Equal" and bool(toleration.key) and toleration.value == taint.value

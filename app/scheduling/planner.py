@@ -64,9 +64,8 @@ def place_one(
     snapshot: Snapshot, pod: Pod, offered: Collection[NodeName], policy: Policy = DEFAULT_POLICY
 ) -> NodeName | None:
     """Return the best of the offered nodes that has room for the pod, None when none has."""
-    board = Board(replace(snapshot, accepted={pod.uid: frozenset(offered)}), policy.placement)
-    placements = board.place([pod])
-    return placements[0].node if placements else None
+    board = Board(snapshot, policy.placement)
+    return board.choose(pod, board.allowed(pod) & snapshot.nodes.mask(offered))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

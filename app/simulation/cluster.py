@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from app.model.names import NodeName
 from app.model.seam import (
@@ -18,6 +19,8 @@ from app.model.seam import (
     WatchEvent,
 )
 from app.simulation.store import Store, key_of, merged
+
+T = TypeVar("T")
 
 EVENTS_KEPT = 1000
 FINISHED = ("Succeeded", "Failed")
@@ -50,7 +53,7 @@ class RecordedEvent:
 
 
 class SimulatedCluster:
-    """Implements `model.seam.Cluster`; `create`, `patch`, `delete` and `objects` are for the actors in it."""
+    """Implements `model.seam.Cluster`; `follow`, `objects`, `create`, `patch` and `delete` are for the actors in it."""
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         # Changed by the write methods only, on the event loop, never across an await.
@@ -61,9 +64,9 @@ class SimulatedCluster:
 
     # What `control` asks of a cluster (the seam).
 
-    def watch(self, resource: Resource) -> AsyncIterator[WatchEvent]:
+    def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
         """Follow a kind for ever; pods that have finished are not among those watched."""
-        return self._stores[resource].watch()
+        return self._stores[resource].watch(keep)
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
         """Bind as the API server does: it does not ask whether the node exists, and ends a nomination."""
@@ -101,6 +104,10 @@ class SimulatedCluster:
         self.events.append(RecordedEvent(regarding=regarding, warning=warning, reason=reason, note=note))
 
     # What the actors do.
+
+    def follow(self, resource: Resource) -> AsyncIterator[WatchEvent[RawObject]]:
+        """Watch a kind with every object whole: they are in memory anyhow."""
+        return self.watch(resource, lambda item: item)
 
     def objects(self, resource: Resource) -> list[RawObject]:
         """Return everything of a kind, finished pods included."""

@@ -22,7 +22,7 @@ class Kubelet:
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as lives:
-            async for event in self._cluster.watch(Resource.PODS):
+            async for event in self._cluster.follow(Resource.PODS):
                 match event:
                     case Listed(objects):
                         self._start(objects, lives)

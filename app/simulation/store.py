@@ -2,8 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TypeVar
 
 from app.model.seam import Changed, Deleted, Listed, NotFoundError, Progress, RawObject, WatchEvent
+
+T = TypeVar("T")
+
+News = Changed[RawObject] | Deleted[RawObject]
 
 Key = tuple[str, str]
 """Namespace and name; the namespace is empty for what belongs to the whole cluster."""
@@ -38,7 +43,7 @@ class Store:
     def __init__(self, watched: Callable[[RawObject], bool]) -> None:
         # Changed by `put` and `remove` only. An object is replaced, never edited, so readers may keep what they got.
         self._objects: dict[Key, RawObject] = {}
-        self._watchers: set[asyncio.Queue[WatchEvent]] = set()
+        self._watchers: set[asyncio.Queue[News]] = set()
         self._watched = watched
 
     def __contains__(self, key: Key) -> bool:
@@ -61,7 +66,9 @@ class Store:
         if self._watched(item):
             self._tell(Changed(item))
         elif before is not None and self._watched(before):
-            self._tell(Deleted(item))
+            # The last object that was watched, as kube-apiserver sends it: it does not show why it is watched no more.
+            version = item["metadata"]["resourceVersion"]
+            self._tell(Deleted(before | {"metadata": before["metadata"] | {"resourceVersion": version}}))
 
     def remove(self, key: Key) -> None:
         """Remove an object; raises `NotFoundError`."""
@@ -70,23 +77,29 @@ class Store:
         if self._watched(before):
             self._tell(Deleted(before))
 
-    async def watch(self) -> AsyncIterator[WatchEvent]:
+    async def watch(self, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
         """List, then follow for ever. Nothing is lost between the two: there is no await in between."""
-        mail: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        mail: asyncio.Queue[News] = asyncio.Queue()
         self._watchers.add(mail)
         try:
-            yield Listed([item for item in self._objects.values() if self._watched(item)])
+            yield Listed([keep(item) for item in self._objects.values() if self._watched(item)])
             while True:
-                yield await _next(mail)
+                match await _next(mail):
+                    case Changed(item):
+                        yield Changed(keep(item))
+                    case Deleted(item):
+                        yield Deleted(keep(item))
+                    case Progress() as nothing:
+                        yield nothing
         finally:
             self._watchers.discard(mail)
 
-    def _tell(self, event: WatchEvent) -> None:
+    def _tell(self, event: News) -> None:
         for mail in self._watchers:
             mail.put_nowait(event)
 
 
-async def _next(mail: asyncio.Queue[WatchEvent]) -> WatchEvent:
+async def _next(mail: asyncio.Queue[News]) -> News | Progress:
     try:
         async with asyncio.timeout(PROGRESS_EVERY_S):
             return await mail.get()

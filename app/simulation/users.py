@@ -46,7 +46,7 @@ class Users:
                 self._cluster.delete(Ref.of(Resource.PODS, pod))
 
     async def _tidy(self) -> None:
-        async for event in self._cluster.watch(Resource.PODS):
+        async for event in self._cluster.follow(Resource.PODS):
             if isinstance(event, Deleted) and (group := _group_of(event.object)) is not None:
                 self._remove_if_empty(group)
 

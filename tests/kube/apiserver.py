@@ -18,7 +18,7 @@ from app.kube.access import Credentials
 from app.kube.client import KubeCluster
 from app.kube.transport import Limits, Transport
 from app.model.names import PodUid
-from app.model.seam import PodRef
+from app.model.seam import PodRef, RawObject
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 POD = PodRef(namespace="default", name="p", uid=PodUid("u1"))
@@ -66,18 +66,24 @@ class FakeApiServer:
 
 @asynccontextmanager
 async def running(tls: ssl.SSLContext | None = None) -> AsyncIterator[FakeApiServer]:
-    """Serve until the block ends."""
+    """Serve the script until the block ends."""
     fake = FakeApiServer()
+    async with listening(fake.take, tls=tls) as fake.url:
+        yield fake
+
+
+@asynccontextmanager
+async def listening(answer: Answer, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """Give every request to `answer` until the block ends; yield the address."""
     app = web.Application(client_max_size=1 << 24)
-    app.router.add_route("*", "/{path:.*}", fake.take)
+    app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     host, port = runner.addresses[0][:2]
-    fake.url = f"http{'s' if tls else ''}://{host}:{port}"
     try:
-        yield fake
+        yield f"http{'s' if tls else ''}://{host}:{port}"
     finally:
         await runner.cleanup()
 
@@ -183,3 +189,8 @@ def pod(name: str, version: str = "1") -> dict[str, Any]:
 def line(kind: str, body: object) -> bytes:
     """Build one line of a watch."""
     return orjson.dumps({"type": kind, "object": body}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def whole(raw: RawObject) -> RawObject:
+    """Keep all of an object, for tests that look at what has arrived."""
+    return raw

@@ -5,12 +5,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from aiohttp import web
 
 from app.kube.client import KubeCluster
-from app.model.seam import Changed, Deleted, Listed, Lost, Progress, Resource, WatchEvent
+from app.kube.watch import SLICE
+from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, WatchEvent
 from tests.kube.apiserver import (
     BRIEF,
     Answer,
@@ -26,12 +28,16 @@ from tests.kube.apiserver import (
     silent,
     status,
     streams,
+    whole,
 )
+
+T = TypeVar("T")
+Event = WatchEvent[RawObject]
 
 A = line("ADDED", pod("a", "11"))
 B = line("MODIFIED", pod("b", "12"))
 CHANGED_A, CHANGED_B = Changed(pod("a", "11")), Changed(pod("b", "12"))
-EMPTY = Listed([])
+EMPTY: Listed[RawObject] = Listed([])
 
 
 async def hang(_: web.Request) -> None:
@@ -43,7 +49,7 @@ async def reset(request: web.Request) -> None:
     request.transport.abort()
 
 
-async def first(count: int, events: AsyncGenerator[WatchEvent, None]) -> list[WatchEvent]:
+async def first(count: int, events: AsyncGenerator[WatchEvent[T], None]) -> list[WatchEvent[T]]:
     async with asyncio.timeout(5), aclosing(events):
         return [await anext(events) for _ in range(count)]
 
@@ -53,7 +59,7 @@ def asked(server: FakeApiServer) -> list[str]:
     return [seen.query.get("resourceVersion", "list") for seen in server.seen]
 
 
-def causes(events: list[WatchEvent]) -> list[str]:
+def causes(events: list[Event]) -> list[str]:
     return [event.cause for event in events if isinstance(event, Lost)]
 
 
@@ -61,7 +67,7 @@ async def test_a_list_comes_first_and_then_what_changes(server: FakeApiServer, c
     gone = line("DELETED", pod("b", "13"))
     server.will(lists(pod("x")), streams(A + B, gone, then=hang))
 
-    events = await first(4, cluster.watch(Resource.PODS))
+    events = await first(4, cluster.watch(Resource.PODS, whole))
 
     assert events == [Listed([pod("x")]), CHANGED_A, CHANGED_B, Deleted(pod("b", "13"))]
     assert asked(server) == ["list", "10"]
@@ -72,7 +78,7 @@ async def test_pods_that_have_finished_are_neither_listed_nor_watched(
 ) -> None:
     server.will(lists(), streams(A, then=hang))
 
-    await first(2, cluster.watch(Resource.PODS))
+    await first(2, cluster.watch(Resource.PODS, whole))
 
     selectors = [seen.query["fieldSelector"] for seen in server.seen]
     assert selectors == ["status.phase!=Succeeded,status.phase!=Failed"] * 2
@@ -83,7 +89,7 @@ async def test_a_watch_asks_for_bookmarks_and_an_end_in_about_five_minutes(
 ) -> None:
     server.will(lists(), streams(A, then=hang))
 
-    await first(2, cluster.watch(Resource.NODES))
+    await first(2, cluster.watch(Resource.NODES, whole))
 
     query = server.seen[1].query
     assert query["allowWatchBookmarks"] == "true"
@@ -94,29 +100,43 @@ async def test_a_watch_asks_for_bookmarks_and_an_end_in_about_five_minutes(
 async def test_a_long_list_is_read_in_pages_of_one_version(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(pod("a"), more="t+1="), lists(pod("b"), version="10"), streams(A, then=hang))
 
-    events = await first(2, cluster.watch(Resource.PODS))
+    events = await first(2, cluster.watch(Resource.PODS, whole))
 
     assert events == [Listed([pod("a"), pod("b")]), CHANGED_A]
     assert [seen.query.get("continue") for seen in server.seen[:2]] == ["", "t+1="]
     assert server.seen[0].query["limit"] == "500"
 
 
-async def test_managed_fields_are_dropped_from_a_list(server: FakeApiServer, cluster: KubeCluster) -> None:
-    server.will(lists({"metadata": {"name": "a", "managedFields": [{}]}}))
+async def test_only_what_is_kept_of_an_object_is_told(server: FakeApiServer, cluster: KubeCluster) -> None:
+    gone = line("DELETED", pod("b", "13"))
+    server.will(lists(pod("x"), more="t"), lists(pod("y")), streams(A + gone, then=hang))
 
-    assert await first(1, cluster.watch(Resource.PODS)) == [Listed([{"metadata": {"name": "a"}}])]
+    events = await first(3, cluster.watch(Resource.PODS, keep=lambda raw: str(raw["metadata"]["name"])))
+
+    assert events == [Listed(["x", "y"]), Changed("a"), Deleted("b")]
+
+
+async def test_a_long_page_is_kept_in_slices_and_nothing_of_it_is_lost(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    names = [f"p{number}" for number in range(2 * SLICE + 1)]
+    server.will(lists(*map(pod, names)))
+
+    events = await first(1, cluster.watch(Resource.PODS, keep=lambda raw: str(raw["metadata"]["name"])))
+
+    assert events == [Listed(names)]
 
 
 async def test_a_line_may_arrive_in_pieces(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), streams(A[:9], A[9:30], A[30:] + B[:5], B[5:], then=hang))
 
-    assert await first(3, cluster.watch(Resource.PODS)) == [EMPTY, CHANGED_A, CHANGED_B]
+    assert await first(3, cluster.watch(Resource.PODS, whole)) == [EMPTY, CHANGED_A, CHANGED_B]
 
 
 async def test_a_bookmark_is_progress_and_moves_the_next_watch(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), streams(line("BOOKMARK", pod("", "99"))), streams(A, then=hang))
 
-    assert await first(3, cluster.watch(Resource.PODS)) == [EMPTY, Progress(), CHANGED_A]
+    assert await first(3, cluster.watch(Resource.PODS, whole)) == [EMPTY, Progress(), CHANGED_A]
 
     assert asked(server) == ["list", "10", "99"]
 
@@ -126,7 +146,7 @@ async def test_a_stream_that_ends_well_goes_on_in_silence_and_at_once(
 ) -> None:
     server.will(lists(), streams(A), streams(B, then=hang))
 
-    assert await first(3, cluster.watch(Resource.PODS)) == [EMPTY, CHANGED_A, CHANGED_B]
+    assert await first(3, cluster.watch(Resource.PODS, whole)) == [EMPTY, CHANGED_A, CHANGED_B]
 
     assert asked(server) == ["list", "10", "11"]
     assert pauses == []
@@ -137,7 +157,7 @@ async def test_streams_that_end_at_once_make_no_hot_loop(
 ) -> None:
     server.will(lists(), *[streams()] * 12, streams(A, then=hang))
 
-    assert await first(2, cluster.watch(Resource.PODS)) == [EMPTY, CHANGED_A]
+    assert await first(2, cluster.watch(Resource.PODS, whole)) == [EMPTY, CHANGED_A]
 
     assert all(earlier < later for earlier, later in zip(pauses[:5], pauses[2:5], strict=False))
     assert 0.2 <= min(pauses) <= max(pauses) <= 30.0
@@ -147,7 +167,7 @@ async def test_streams_that_end_at_once_make_no_hot_loop(
 async def test_410_as_an_answer_lists_anew_at_once(server: FakeApiServer, cluster: KubeCluster, pauses: Pauses) -> None:
     server.will(lists(), streams(A), refuses(410, "too old"), lists(pod("x"), version="20"))
 
-    assert await first(3, cluster.watch(Resource.PODS)) == [EMPTY, CHANGED_A, Listed([pod("x")])]
+    assert await first(3, cluster.watch(Resource.PODS, whole)) == [EMPTY, CHANGED_A, Listed([pod("x")])]
 
     assert pauses == []
 
@@ -157,7 +177,7 @@ async def test_410_as_an_error_event_lists_anew_at_once(
 ) -> None:
     server.will(lists(), streams(line("ERROR", status(410, "too old resource version"))), lists(pod("x")))
 
-    assert await first(2, cluster.watch(Resource.PODS)) == [EMPTY, Listed([pod("x")])]
+    assert await first(2, cluster.watch(Resource.PODS, whole)) == [EMPTY, Listed([pod("x")])]
 
     assert pauses == []
 
@@ -167,7 +187,7 @@ async def test_410_again_and_again_makes_no_hot_loop(
 ) -> None:
     server.will(*[lists(), refuses(410)] * 4, lists())
 
-    assert await first(5, cluster.watch(Resource.PODS)) == [EMPTY] * 5
+    assert await first(5, cluster.watch(Resource.PODS, whole)) == [EMPTY] * 5
 
     assert len(pauses) == 2
     assert pauses == sorted(pauses)
@@ -176,13 +196,13 @@ async def test_410_again_and_again_makes_no_hot_loop(
 async def test_a_continue_token_that_expires_begins_the_list_again(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(pod("half"), more="t"), refuses(410), lists(pod("a")))
 
-    assert await first(1, cluster.watch(Resource.PODS)) == [Listed([pod("a")])]
+    assert await first(1, cluster.watch(Resource.PODS, whole)) == [Listed([pod("a")])]
 
 
 async def test_any_other_error_event_is_told_and_lists_anew(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), streams(line("ERROR", status(500, "etcd is unwell"))), lists())
 
-    events = await first(3, cluster.watch(Resource.PODS))
+    events = await first(3, cluster.watch(Resource.PODS, whole))
 
     assert events == [EMPTY, Lost("the watch ended with an error: etcd is unwell"), EMPTY]
 
@@ -192,7 +212,7 @@ async def test_a_silent_stream_is_lost_and_goes_on_where_it_stopped(
 ) -> None:
     server.will(lists(), streams(A, then=hang), streams(B, then=hang))
 
-    events = await first(5, cluster.watch(Resource.PODS))
+    events = await first(5, cluster.watch(Resource.PODS, whole))
 
     assert events == [EMPTY, CHANGED_A, Lost("silent for 0.1 s"), Progress(), CHANGED_B]
     assert asked(server) == ["list", "10", "11"]
@@ -207,26 +227,26 @@ async def test_bytes_that_make_no_line_are_silence(server: FakeApiServer, tmp_pa
 
     server.will(lists(), streams(A[:5], then=drip))
     async with await connected(kubeconfig(server.url, tmp_path)) as cluster:
-        assert causes(await first(2, cluster.watch(Resource.PODS))) == ["silent for 0.1 s"]
+        assert causes(await first(2, cluster.watch(Resource.PODS, whole))) == ["silent for 0.1 s"]
 
 
 async def test_a_watch_that_is_never_answered_is_lost(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), silent(), streams(A, then=hang))
 
-    events = await first(4, cluster.watch(Resource.PODS))
+    events = await first(4, cluster.watch(Resource.PODS, whole))
 
     assert [type(event) for event in events] == [Listed, Lost, Progress, Changed]
 
 
 @pytest.mark.parametrize(
-    "fault", [says(b"{", Content_Length="9"), silent(), refuses(500), refuses(403), says(b"{}"), says(b"[")]
+    "fault", [says(b"{", Content_Length="9"), silent(), refuses(500), refuses(403), says(b"{}"), says(b"["), lists(1)]
 )
 async def test_a_list_that_fails_is_lost_and_tried_again(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses, fault: Answer
 ) -> None:
     server.will(fault, lists())
 
-    events = await first(2, cluster.watch(Resource.PODS))
+    events = await first(2, cluster.watch(Resource.PODS, whole))
 
     assert [type(event) for event in events] == [Lost, Listed]
     assert all(0.2 <= pause <= 0.4 for pause in pauses)
@@ -237,7 +257,7 @@ async def test_a_reset_in_mid_stream_goes_on_from_the_last_whole_line(
 ) -> None:
     server.will(lists(), streams(A, B[:20], then=reset), streams(B, then=hang))
 
-    events = await first(5, cluster.watch(Resource.PODS))
+    events = await first(5, cluster.watch(Resource.PODS, whole))
 
     assert [type(event) for event in events] == [Listed, Changed, Lost, Progress, Changed]
     assert asked(server) == ["list", "10", "11"]
@@ -260,7 +280,7 @@ async def test_garbage_restarts_the_stream_and_applies_nothing_of_its_batch(
 ) -> None:
     server.will(lists(), streams(A + garbage + B, then=hang), streams(A, then=hang))
 
-    events = await first(4, cluster.watch(Resource.PODS))
+    events = await first(4, cluster.watch(Resource.PODS, whole))
 
     assert [type(event) for event in events] == [Listed, Lost, Progress, Changed]
     assert asked(server) == ["list", "10", "10"]
@@ -269,14 +289,14 @@ async def test_garbage_restarts_the_stream_and_applies_nothing_of_its_batch(
 async def test_a_stream_that_ends_within_a_line_is_lost(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), streams(A[:-5]), streams(A, then=hang))
 
-    assert causes(await first(2, cluster.watch(Resource.PODS))) == ["the stream ended in the middle of a line"]
+    assert causes(await first(2, cluster.watch(Resource.PODS, whole))) == ["the stream ended in the middle of a line"]
 
 
 async def test_a_line_without_end_is_not_kept(server: FakeApiServer, tmp_path: Path) -> None:
     server.will(lists(), streams(b"x" * 3000, b"x" * 3000, then=hang))
     limits = replace(BRIEF, line_bytes=2000)
     async with await connected(kubeconfig(server.url, tmp_path), limits=limits) as cluster:
-        events = await first(2, cluster.watch(Resource.PODS))
+        events = await first(2, cluster.watch(Resource.PODS, whole))
 
     assert causes(events) == ["a line is longer than 2000 bytes"]
 
@@ -285,7 +305,7 @@ async def test_a_page_without_end_is_not_kept(server: FakeApiServer, tmp_path: P
     server.will(says(b" " * 300_000))
     limits = replace(BRIEF, reply_bytes=2000)
     async with await connected(kubeconfig(server.url, tmp_path), limits=limits) as cluster:
-        (event,) = await first(1, cluster.watch(Resource.PODS))
+        (event,) = await first(1, cluster.watch(Resource.PODS, whole))
 
     assert isinstance(event, Lost)
     assert "longer than 2000 bytes" in event.cause
@@ -296,7 +316,7 @@ async def test_a_list_from_the_past_is_refused_until_the_api_server_has_caught_u
 ) -> None:
     server.will(lists(version="10"), streams(A), refuses(410), lists(version="9"), lists(version="12"))
 
-    events = await first(4, cluster.watch(Resource.PODS))
+    events = await first(4, cluster.watch(Resource.PODS, whole))
 
     cause = "a list of resourceVersion 9 is older than 11, seen before"
     assert events == [EMPTY, CHANGED_A, Lost(cause), EMPTY]
@@ -305,7 +325,7 @@ async def test_a_list_from_the_past_is_refused_until_the_api_server_has_caught_u
 async def test_versions_that_are_no_numbers_are_not_compared(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(version="10"), refuses(410), lists(version="epoch-1"), refuses(410), lists(version="٣"))
 
-    assert await first(3, cluster.watch(Resource.PODS)) == [EMPTY] * 3
+    assert await first(3, cluster.watch(Resource.PODS, whole)) == [EMPTY] * 3
 
 
 async def test_a_kind_that_is_not_installed_is_asked_for_now_and_then(
@@ -313,7 +333,7 @@ async def test_a_kind_that_is_not_installed_is_asked_for_now_and_then(
 ) -> None:
     server.will(*[says(b"404 page not found\n", code=404)] * 2, lists())
 
-    events = await first(3, cluster.watch(Resource.POD_GROUPS))
+    events = await first(3, cluster.watch(Resource.POD_GROUPS, whole))
 
     assert events == [Lost("podgroups.scheduling.run.ai is not installed")] * 2 + [EMPTY]
     assert all(10 <= pause <= 30 for pause in pauses)
@@ -324,7 +344,7 @@ async def test_a_kind_that_is_uninstalled_is_listed_when_it_is_back(
 ) -> None:
     server.will(lists(), streams(A), refuses(404), lists())
 
-    await first(4, cluster.watch(Resource.QUEUES))
+    await first(4, cluster.watch(Resource.QUEUES, whole))
 
     assert asked(server) == ["list", "10", "11", "list"]
 
@@ -332,7 +352,7 @@ async def test_a_kind_that_is_uninstalled_is_listed_when_it_is_back(
 async def test_429_waits_as_long_as_it_was_told(server: FakeApiServer, cluster: KubeCluster, pauses: Pauses) -> None:
     server.will(refuses(429, Retry_After="42"), lists())
 
-    await first(2, cluster.watch(Resource.PODS))
+    await first(2, cluster.watch(Resource.PODS, whole))
 
     assert pauses == [42.0]
 
@@ -343,7 +363,7 @@ async def test_a_rotated_token_is_read_again_by_a_watch(
     server.will(lists(), refuses(401), streams(A, then=hang))
     (tmp_path / "token").write_text("second")
 
-    assert await first(2, cluster.watch(Resource.PODS)) == [EMPTY, CHANGED_A]
+    assert await first(2, cluster.watch(Resource.PODS, whole)) == [EMPTY, CHANGED_A]
 
     assert server.seen[-1].headers["Authorization"] == "Bearer second"
 
@@ -358,7 +378,7 @@ async def test_a_cancelled_watch_closes_its_connection(server: FakeApiServer, cl
             closed.set()
 
     server.will(lists(), streams(A, then=hang_until_closed))
-    watching = cluster.watch(Resource.PODS)
+    watching = cluster.watch(Resource.PODS, whole)
     async with asyncio.timeout(5):
         await anext(watching)
         await anext(watching)

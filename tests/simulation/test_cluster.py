@@ -1,7 +1,17 @@
 import pytest
 
 from app.model.names import NodeName
-from app.model.seam import Changed, Cluster, ConflictError, Deleted, Listed, NotFoundError, RejectedError, Resource
+from app.model.seam import (
+    Changed,
+    Cluster,
+    ConflictError,
+    Deleted,
+    Listed,
+    NotFoundError,
+    RawObject,
+    RejectedError,
+    Resource,
+)
 from app.simulation.cluster import RecordedEvent, Ref, SimulatedCluster
 from tests.simulation.play import cluster_with_node, create_pod, ref, stored
 
@@ -86,7 +96,7 @@ def test_a_name_is_taken_once() -> None:
 async def test_every_watcher_gets_a_list_and_then_each_change_once() -> None:
     cluster = cluster_with_node()
     pod = create_pod(cluster)
-    watches = [cluster.watch(Resource.PODS), cluster.watch(Resource.PODS)]
+    watches = [cluster.follow(Resource.PODS), cluster.follow(Resource.PODS)]
     assert [await anext(watch) for watch in watches] == [Listed([pod]), Listed([pod])]
 
     await cluster.nominate(ref(pod), NODE)
@@ -94,16 +104,29 @@ async def test_every_watcher_gets_a_list_and_then_each_change_once() -> None:
     assert [await anext(watch) for watch in watches] == [Changed(stored(cluster, pod))] * 2
 
 
-async def test_a_finished_pod_is_deleted_for_the_watch_but_can_still_be_read() -> None:
+async def test_a_finished_pod_is_deleted_for_the_watch_as_it_was_before_but_can_still_be_read() -> None:
     cluster = cluster_with_node()
     pod = create_pod(cluster)
-    watch = cluster.watch(Resource.PODS)
+    watch = cluster.follow(Resource.PODS)
     await anext(watch)
 
     finished = cluster.patch(Ref.of(Resource.PODS, pod), {"status": {"phase": "Succeeded"}})
 
-    assert await anext(watch) == Deleted(finished)
+    assert await anext(watch) == Deleted(at_version(pod, finished))
     assert await cluster.read_pod(ref(pod)) == finished
+
+
+async def test_a_watcher_is_told_only_what_it_keeps() -> None:
+    cluster = cluster_with_node()
+    pod = create_pod(cluster, "early")
+    watch = cluster.watch(Resource.PODS, lambda item: str(item["metadata"]["name"]))
+
+    events = [await anext(watch)]
+    create_pod(cluster, "late")
+    cluster.delete(Ref.of(Resource.PODS, pod))
+    events += [await anext(watch), await anext(watch)]
+
+    assert events == [Listed(["early-0"]), Changed("late-0"), Deleted("early-0")]
 
 
 async def test_a_write_that_changes_nothing_is_no_write() -> None:
@@ -125,3 +148,8 @@ async def test_events_are_kept() -> None:
 
     event = RecordedEvent(regarding={"kind": "Pod", "name": "p"}, warning=True, reason="OverLimit", note="too much")
     assert list(cluster.events) == [event]
+
+
+def at_version(item: RawObject, later: RawObject) -> RawObject:
+    version = later["metadata"]["resourceVersion"]
+    return item | {"metadata": item["metadata"] | {"resourceVersion": version}}

@@ -39,13 +39,43 @@ def events(log: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+class Tail:
+    """Reads the log as it grows, each line once: a bench that polls must not cost what it measures."""
+
+    def __init__(self, log: Path) -> None:
+        """Start at the end of the log as it is now."""
+        self._file = log.open("rb")
+        self._file.seek(0, 2)
+        self._rest = b""
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the writes completed since last asked."""
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        yield from map(json.loads, lines)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def is_bind(event: dict[str, Any]) -> bool:
+    """Return whether the event is a Binding that was written."""
+    return succeeded(event) and bool(event["objectRef"].get("subresource") == "binding")
+
+
+def succeeded(event: dict[str, Any]) -> bool:
+    """Return whether the write was done."""
+    return bool(event["responseStatus"]["code"] < 300)
+
+
+def written_at_s(event: dict[str, Any]) -> float:
+    """Return when the write was answered, in seconds since the epoch."""
+    return datetime.fromisoformat(event["stageTimestamp"]).timestamp()
+
+
 def bind_times_s(log: Path) -> list[float]:
     """Return when each successful Binding was answered, in seconds since the epoch, in order."""
-    return sorted(
-        datetime.fromisoformat(event["stageTimestamp"]).timestamp()
-        for event in events(log)
-        if event["objectRef"].get("subresource") == "binding" and event["responseStatus"]["code"] < 300
-    )
+    return sorted(written_at_s(event) for event in events(log) if is_bind(event))
 
 
 def writes_by_agent(log: Path, *, since_s: float = 0.0) -> Counter[str]:
@@ -53,6 +83,5 @@ def writes_by_agent(log: Path, *, since_s: float = 0.0) -> Counter[str]:
     return Counter(
         event.get("userAgent", "").partition("/")[0]
         for event in events(log)
-        if event["responseStatus"]["code"] < 300
-        and datetime.fromisoformat(event["stageTimestamp"]).timestamp() >= since_s
+        if succeeded(event) and written_at_s(event) >= since_s
     )

@@ -1,0 +1,72 @@
+"""Finds out how gang members ended that have left the watch: one that succeeded still counts as satisfied.
+
+A pod that finishes leaves the watch as deleted, with the last object before it finished: only a read tells how it ended.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.model.pod import Pod
+from app.model.seam import Cluster, KubeError, PodRef, UnavailableError
+
+log = structlog.get_logger()
+
+READERS = 4
+"""Reads in flight at once: a gang of 500 that ends together must not crowd out anything else."""
+
+TRIES = 3
+PAUSE_S = 1.0
+
+
+class Endings:
+    """The pods whose end is not known yet, and who looks it up."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        cluster: Cluster,
+        *,
+        on_change: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`on_change` is called after each pod that turned out to have succeeded."""
+        self._cache = cache
+        self._cluster = cluster
+        self._on_change = on_change
+        self._sleep = sleep
+        self._unclear: asyncio.Queue[Pod] = asyncio.Queue()
+
+    def look_up(self, pod: Pod) -> None:
+        """Have it found out how a pod ended that is gone, if that matters to a gang; nobody waits for the answer."""
+        may_have_succeeded = pod.node is not None and not pod.deleting
+        if pod.managed and pod.names_group and may_have_succeeded:
+            self._unclear.put_nowait(pod)
+
+    async def run(self) -> None:
+        """Look pods up for ever, several at a time."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(READERS):
+                tasks.create_task(self._read_on())
+
+    async def _read_on(self) -> None:
+        while True:
+            pod = await self._unclear.get()
+            if await self._has_succeeded(pod):
+                self._cache.count_success(pod.group, pod.uid)
+                self._on_change()
+
+    async def _has_succeeded(self, pod: Pod) -> bool:
+        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        for _ in range(TRIES):
+            try:
+                raw = await self._cluster.read_pod(ref)
+            except KubeError as error:
+                log.warning("end of a gang member is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+                await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S)
+            else:
+                return raw is not None and decode.has_succeeded(raw)
+        return False

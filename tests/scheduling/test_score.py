@@ -1,0 +1,126 @@
+"""Score: which of the nodes with room is best for a pod."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from app.model.node import Node
+from app.model.resources import CPU, GPU, Amounts, Resources
+from app.model.snapshot import NodeTable
+from app.scheduling import score
+from app.settings import PlacementStrategy
+from tests import given
+
+BINPACK, SPREAD = PlacementStrategy.BINPACK, PlacementStrategy.SPREAD
+GPU_POD, CPU_POD = Resources(cpu_milli=1000, gpu_milli=1000), Resources(cpu_milli=1000)
+
+Free = dict[str, tuple[int, int]]
+"""Free GPUs and cores by node."""
+
+
+def costs(request: Resources, free: Free, strategy: PlacementStrategy, nodes: Sequence[Node] = ()) -> dict[str, int]:
+    table = NodeTable.of(nodes or [given.node(name) for name in free])
+    amounts = table.allocatable.copy()
+    for name, (gpus, cores) in free.items():
+        column = [node.name for node in table.nodes].index(name)  # type: ignore[arg-type] # a NodeName is a str
+        amounts[[GPU, CPU], column] = gpus * 1000, cores * 1000
+    return dict(zip(free, score.cost(request, amounts, table, strategy).tolist(), strict=True))
+
+
+def order(request: Resources, free: Free, strategy: PlacementStrategy, nodes: Sequence[Node] = ()) -> str:
+    found = costs(request, free, strategy, nodes)
+    return "".join(sorted(found, key=found.__getitem__))
+
+
+@pytest.mark.parametrize(("strategy", "best_first"), [(BINPACK, "bca"), (SPREAD, "acb")])
+def test_nodes_are_ordered_by_free_gpus_then_by_free_cores(strategy: PlacementStrategy, best_first: str) -> None:
+    free = {"a": (8, 1), "b": (1, 8), "c": (1, 64)}
+
+    assert order(GPU_POD, free, strategy) == best_first
+
+
+@pytest.mark.parametrize("strategy", PlacementStrategy)
+def test_a_pod_without_gpus_goes_to_a_node_with_gpus_only_when_no_other_has_room(strategy: PlacementStrategy) -> None:
+    nodes = [given.node("a", gpus=8), given.node("b", gpus=0), given.node("c", gpus=8)]
+    free = {"a": (0, 1), "b": (0, 32), "c": (8, 64)}
+
+    assert order(CPU_POD, free, strategy, nodes)[0] == "b"
+    assert order(GPU_POD, free, BINPACK, nodes) == "abc"
+
+
+@pytest.mark.parametrize("strategy", PlacementStrategy)
+def test_what_is_overcommitted_counts_as_full(strategy: PlacementStrategy) -> None:
+    found = costs(GPU_POD, {"a": (-3, -1), "b": (0, 0)}, strategy)
+
+    assert found["a"] == found["b"]
+
+
+def test_cores_beyond_count_never_outweigh_a_gpu() -> None:
+    free = {"a": (0, 10**9), "b": (1, 0)}
+
+    assert order(GPU_POD, free, BINPACK) == "ab"
+
+
+def test_of_equal_nodes_the_first_by_name_is_best() -> None:
+    assert score.best(amounts(7, 3, 3, 9), np.array([True, True, True, True])) == 1
+    assert score.best(amounts(7, 3, 3, 9), np.array([True, False, True, True])) == 2
+    assert score.best(amounts(7, 3), np.array([False, False])) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "allowed", "scores"),
+    [
+        ([5], [True], [10]),
+        ([5, 5], [True, True], [10, 10]),
+        ([9, 5], [True, True], [1, 10]),
+        ([30, 10, 20], [True, True, True], [1, 10, 6]),
+        ([30, 10, 20], [True, False, True], [1, 0, 10]),
+        ([1, 2], [False, False], [0, 0]),
+        ([], [], []),
+    ],
+)
+def test_scores_step_evenly_from_the_best_to_the_worst(
+    found: list[int], allowed: list[bool], scores: list[int]
+) -> None:
+    assert score.scores(amounts(*found), np.array(allowed, dtype=np.bool_)).tolist() == scores
+
+
+@for_all(st.lists(st.tuples(st.integers(-3, 1 << 62), st.booleans()), max_size=40))
+def test_scores_are_whole_numbers_that_keep_the_order_of_the_costs(nodes: list[tuple[int, bool]]) -> None:
+    allowed = np.array([fits for _, fits in nodes], dtype=np.bool_)
+
+    scores = score.scores(amounts(*(cost for cost, _ in nodes)), allowed)
+
+    ranked = sorted((cost, -given_) for (cost, fits), given_ in zip(nodes, scores.tolist(), strict=True) if fits)
+    few = len({cost for cost, _ in ranked}) <= 10
+    assert scores.dtype == np.int64
+    assert all(1 <= -each <= 10 for _, each in ranked)
+    assert not scores[~allowed].any()
+    assert all(
+        one[1] == other[1] if one[0] == other[0] else one[1] < other[1] or (not few and one[1] == other[1])
+        for one, other in zip(ranked, ranked[1:], strict=False)
+    )
+
+
+frees = st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(-1, 8), st.integers(-1, 64)), min_size=2)
+
+
+@for_all(frees, st.sampled_from(PlacementStrategy))
+def test_costs_order_nodes_as_comparing_them_one_by_one_does(free: Free, strategy: PlacementStrategy) -> None:
+    full = {name: (max(gpus, 0), max(cores, 0)) for name, (gpus, cores) in free.items()}
+
+    found = costs(GPU_POD, dict(sorted(free.items())), strategy)
+
+    flipped = strategy is SPREAD
+    assert all(
+        (found[one] < found[other]) == (full[other] < full[one] if flipped else full[one] < full[other])
+        for one in free
+        for other in free
+    )
+
+
+def amounts(*values: int) -> Amounts:
+    return np.array(values, dtype=np.int64)

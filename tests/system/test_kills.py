@@ -1,0 +1,452 @@
+"""Kills every program in the midst of its work, and judges by what an observer of its own has seen meanwhile."""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from tests.system.api import NODES, POD_GROUPS, Api, gang, gpu_node, pod
+from tests.system.bed import HOST, Bed, free_ports
+from tests.system.cluster import install, start_leeboard, start_own_scheduler
+from tests.system.conftest import sweep
+from tests.system.observer import Observer, Rules, Sight, breaches, lost, partial_stretches
+from tests.system.waiting import eventually
+
+DEFAULT_PODS = "/api/v1/namespaces/default/pods"
+DEFAULT_GROUPS = "/apis/scheduling.run.ai/v2alpha2/namespaces/default/podgroups"
+QUEUE = "default-queue"
+SEED = int(os.environ.get("LEEBOARD_KILLS_SEED", "20"))
+"""The moments of the kills and what comes and goes follow from it; what meets what is up to the machine."""
+
+KILLS = 20
+RIVALS = {"red": 50, "blue": 50}
+SINGLES = 8
+"""At most so many pods alone at once: with 60 GPUs there is always room for one gang, and never for two."""
+
+SETTLED_WITHIN_S = 20.0
+"""Twice what we promise after the last fault (I3), since the machine may be shared."""
+
+_node_numbers = count()
+
+
+class Service:
+    """Leeboard and its kube-scheduler on ports that stay the same, so that either can be killed and come again."""
+
+    def __init__(self, bed: Bed) -> None:
+        self._bed = bed
+        self._webhooks, self._operations = free_ports(2)
+        self.start_leeboard()
+        self.start_scheduler()
+
+    @property
+    def webhooks(self) -> str:
+        """Return the address of the extender's verbs."""
+        return f"http://{HOST}:{self._webhooks}"
+
+    @property
+    def operations(self) -> str:
+        """Return the address of health and the read API."""
+        return f"http://{HOST}:{self._operations}"
+
+    def start_leeboard(self) -> None:
+        """Start Leeboard, at once after a kill."""
+        start_leeboard(self._bed, webhook_port=str(self._webhooks), operations_port=str(self._operations))
+
+    def start_scheduler(self) -> None:
+        """Start the kube-scheduler as shipped."""
+        start_own_scheduler(self._bed, self.webhooks)
+
+    def is_ready(self) -> bool:
+        """Whether Leeboard says that it answers from a whole and fresh picture."""
+        try:
+            return httpx.get(f"{self.operations}/readyz", timeout=2.0).is_success
+        except httpx.TransportError:
+            return False
+
+    def state_of(self, name: str) -> tuple[str, str]:
+        """Return the uid that Leeboard knows under this name and where it stands; empty when there is none."""
+        answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", timeout=5.0)
+        return ("", "") if answer.is_error else (answer.json()["uid"], answer.json()["state"])
+
+    def wait_until_ready(self, *, within_s: float) -> None:
+        """Wait until Leeboard is ready."""
+        eventually(self.is_ready, within_s=within_s, what="Leeboard is ready")
+
+
+@pytest.fixture(scope="module")
+def own_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """A control plane of our own, since its programs are killed."""
+    with Bed(tmp_path_factory.mktemp("killed")) as bed:
+        bed.start_control_plane()
+        bed.start_controller_manager()
+        bed.start_kwok()
+        yield bed
+
+
+@pytest.fixture
+def api(own_bed: Bed) -> Iterator[Api]:
+    with own_bed.api() as api:
+        install(api)
+        yield api
+        sweep(api)
+
+
+@pytest.fixture
+def service(own_bed: Bed, api: Api) -> Iterator[Service]:
+    assert api.items(NODES) == []
+    service = Service(own_bed)
+    service.wait_until_ready(within_s=30)
+    yield service
+    own_bed.stop("own-scheduler")
+    own_bed.stop("leeboard")
+
+
+def add_nodes(api: Api, number: int, *, gpus: int) -> dict[str, int]:
+    """Create nodes under names that no other test uses; return their GPUs."""
+    nodes = [gpu_node(f"k{next(_node_numbers):03}", gpus=gpus) for _ in range(number)]
+    api.create_all(nodes)
+    return {node["metadata"]["name"]: gpus for node in nodes}
+
+
+def bound(pods: Iterable[Sight], of: str) -> int:
+    """Count the pods of a gang that it can count on."""
+    return sum(one.counts for one in pods if one.gang == of)
+
+
+def pass_time(seconds: float) -> None:
+    """Let time go by: the moment of a fault is what is tested, nothing is waited for."""
+    threading.Event().wait(seconds)
+
+
+def create_gang(api: Api, name: str, size: int) -> None:
+    api.create_all(gang(name, size=size, queue=QUEUE))
+
+
+def delete_gang(api: Api, name: str, size: int, *, how: Callable[[str], None]) -> None:
+    """Delete a gang's pods and its PodGroup, in any order."""
+    paths = [f"{DEFAULT_GROUPS}/{name}", *(f"{DEFAULT_PODS}/{name}-{index}" for index in range(size))]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(how, paths))
+
+
+# -- 20 kills of Leeboard, while two gangs take turns
+
+
+class Phase(Enum):
+    """What a kill has met; the first that is true."""
+
+    STARTING = "Leeboard was not ready yet"
+    BINDING = "a gang was bound in part, and growing"
+    ENDING = "a gang was bound in part, and being deleted"
+    WHOLE = "one gang was whole"
+    DECIDING = "nothing was bound: gangs were planned, promised or stood at the barrier"
+
+
+class Trigger(Enum):
+    """What a kill follows."""
+
+    FIRST_BIND = "the first bind of a gang"
+    LAST_KILL = "the kill before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When to kill, decided before anything runs."""
+
+    after: Trigger
+    delay_s: float
+
+
+def moments(chance: Random) -> list[Moment]:
+    """Draw the moments of the kills: three of five follow a gang's first bind within 0.3 s."""
+    at_bind = [Moment(after=Trigger.FIRST_BIND, delay_s=chance.uniform(0, 0.3)) for _ in range(KILLS * 3 // 5)]
+    at_any_time = [Moment(after=Trigger.LAST_KILL, delay_s=chance.uniform(0, 8)) for _ in range(KILLS - len(at_bind))]
+    drawn = at_bind + at_any_time
+    chance.shuffle(drawn)
+    return drawn
+
+
+def phase_now(service: Service, observer: Observer) -> Phase:
+    """Tell what a kill at this moment meets."""
+    ready, pods, history = service.is_ready(), observer.present(), observer.history()
+    if not ready:
+        return Phase.STARTING
+    numbers = {name: bound(pods, name) for name in RIVALS}
+    for name, number in numbers.items():
+        if 0 < number < RIVALS[name]:
+            return Phase.ENDING if _shrinks(history, name) else Phase.BINDING
+    return Phase.WHOLE if any(numbers.values()) else Phase.DECIDING
+
+
+def _shrinks(history: Sequence[Sight], name: str) -> bool:
+    """Whether a gang's last change was the departure of a bound member."""
+    return next(one.gone for one in reversed(history) if one.gang == name and one.node)
+
+
+class Traffic:
+    """Gangs that are deleted and come again, and pods alone that come and go, until it ends."""
+
+    def __init__(self, api: Api, observer: Observer, seed: int) -> None:
+        self._api = api
+        self._observer = observer
+        self._seed = seed
+        self._ending = threading.Event()
+        self.handovers = 0
+        """How often a gang that ran whole was deleted and created anew. Written by `_take_turns`."""
+
+    @contextmanager
+    def running(self) -> Iterator["Traffic"]:
+        """Run in two threads; what went wrong in them is raised at the end."""
+        with ThreadPoolExecutor(2) as pool:
+            parts: list[Future[None]] = [pool.submit(self._take_turns), pool.submit(self._come_and_go)]
+            try:
+                yield self
+            finally:
+                self._ending.set()
+        for part in parts:
+            part.result()
+
+    def _take_turns(self) -> None:
+        chance = Random(f"{self._seed} gangs")
+        while not self._ending.wait(chance.uniform(0, 2)):
+            name = self._observer.wait_for(whole_gang, within_s=60, what="one of the rivals runs whole")
+            how = chance.choice((self._api.delete, self._api.delete_now))
+            delete_gang(self._api, name, RIVALS[name], how=how)
+            self._observer.wait_for(lambda pods, of=name: is_gone(pods, of), within_s=30, what=f"{name} is gone")
+            create_gang(self._api, name, RIVALS[name])
+            self.handovers += 1
+
+    def _come_and_go(self) -> None:
+        chance = Random(f"{self._seed} singles")
+        there: set[str] = set()
+        while not self._ending.wait(chance.uniform(0.02, 0.2)):
+            name = f"single-{chance.randrange(SINGLES)}"
+            if name in there:
+                self._api.delete_now(f"{DEFAULT_PODS}/{name}")
+            else:
+                self._api.create(pod(name, queue=QUEUE))
+            there ^= {name}
+
+
+def whole_gang(pods: Sequence[Sight]) -> str:
+    """Return the rival that runs whole, empty when none does."""
+    return next((name for name, size in RIVALS.items() if bound(pods, name) == size), "")
+
+
+def is_gone(pods: Sequence[Sight], name: str) -> bool:
+    return not any(one.gang == name for one in pods)
+
+
+def wait_for_moment(moment: Moment, observer: Observer) -> None:
+    """Return when it is time to kill."""
+    if moment.after is Trigger.FIRST_BIND:
+        resting = [name for name in RIVALS if not bound(observer.present(), name)]
+        observer.wait_for(
+            lambda pods: any(bound(pods, name) for name in resting), within_s=60, what=f"one of {resting} is bound"
+        )
+    pass_time(moment.delay_s)
+
+
+def test_rival_gangs_survive_20_kills_of_leeboard(own_bed: Bed, api: Api, service: Service) -> None:
+    print(f"seed {SEED}; LEEBOARD_KILLS_SEED=... for another")
+    rules = Rules(gpus=add_nodes(api, 10, gpus=6), min_members=RIVALS)
+    met: Counter[Phase] = Counter()
+
+    with Observer(own_bed) as observer:
+        for name, size in RIVALS.items():
+            create_gang(api, name, size)
+        with Traffic(api, observer, SEED).running() as traffic:
+            for moment in moments(Random(SEED)):
+                wait_for_moment(moment, observer)
+                met[phase_now(service, observer)] += 1
+                own_bed.kill("leeboard")
+                service.start_leeboard()
+
+        settle(observer, rules)
+        one_runs_whole_then_the_other(api, observer)
+        settle(observer, rules)
+        report(observer, rules, {phase.value: met[phase] for phase in Phase} | {"handovers": traffic.handovers})
+
+    assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
+    # Without these the kills have proven nothing.
+    assert met[Phase.BINDING] >= 3
+    assert traffic.handovers >= 5
+
+
+def settle(observer: Observer, rules: Rules) -> None:
+    """Wait until no pod is lost."""
+    eventually(
+        lambda: lost(observer.history(), rules),
+        until=lambda found: not found,
+        within_s=SETTLED_WITHIN_S,
+        what="every pod runs, or waits for a cause that it is told",
+        every_s=0.2,
+    )
+
+
+def one_runs_whole_then_the_other(api: Api, observer: Observer) -> None:
+    numbers = {name: bound(observer.present(), name) for name in RIVALS}
+    assert sorted(numbers.values()) == [0, 50]
+    winner, loser = sorted(RIVALS, key=lambda name: -numbers[name])
+    delete_gang(api, winner, RIVALS[winner], how=api.delete_now)
+    observer.wait_for(
+        lambda pods: bound(pods, loser) == RIVALS[loser], within_s=SETTLED_WITHIN_S, what=f"{loser} runs whole"
+    )
+
+
+def report(observer: Observer, rules: Rules, found: dict[str, object]) -> None:
+    """Print what a person wants to know of a run."""
+    stretches = partial_stretches(observer.history(), rules.min_members, until_s=time.monotonic())
+    longest = max((one.lasted_s for one in stretches), default=0.0)
+    for what, number in found.items():
+        print(f"  {what}: {number}")
+    print(f"  longest time in part: {longest:.2f} s of {len(stretches)}; sights {len(observer.history())}")
+    print(f"  gaps of the observer: {observer.gaps}")
+
+
+# -- the other programs
+
+
+def test_gang_starts_whole_although_kube_scheduler_is_killed_meanwhile(
+    own_bed: Bed, api: Api, service: Service
+) -> None:
+    chance = Random(SEED)
+    rules = Rules(gpus=add_nodes(api, 10, gpus=6), min_members={"crew": 50})
+    took_s: list[float] = []
+
+    with Observer(own_bed) as observer:
+        for delay_s in (0.0, 0.2, 0.5, chance.uniform(0, 1), chance.uniform(0, 1), chance.uniform(0, 2)):
+            create_gang(api, "crew", 50)
+            pass_time(delay_s)
+            numbers = bound(observer.present(), "crew")
+            own_bed.kill("own-scheduler")
+            killed_s = time.monotonic()
+            service.start_scheduler()
+            observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=60, what="the gang runs whole")
+            took_s.append(round(time.monotonic() - killed_s, 1))
+            print(f"  killed {delay_s:.2f} s after creation with {numbers} bound; whole after {took_s[-1]} s")
+            delete_gang(api, "crew", 50, how=api.delete_now)
+            observer.wait_for(lambda pods: is_gone(pods, "crew"), within_s=30, what="the gang is gone")
+        report(observer, rules, {})
+
+    assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
+
+
+def test_gang_starts_whole_although_kube_scheduler_is_killed_at_its_first_bind(
+    own_bed: Bed, api: Api, service: Service
+) -> None:
+    rules = Rules(gpus=add_nodes(api, 10, gpus=6), min_members={"crew": 50})
+
+    with Observer(own_bed) as observer:
+        create_gang(api, "crew", 50)
+        observer.wait_for(lambda pods: bound(pods, "crew"), within_s=30, what="the first member is bound")
+        own_bed.kill("own-scheduler")
+        service.start_scheduler()
+        observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=60, what="the gang runs whole")
+        settle(observer, rules)
+
+    assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
+
+
+@pytest.mark.parametrize("away_s", [0.0, 8.0])
+def test_leeboard_recovers_from_the_api_servers_death_without_a_restart(
+    own_bed: Bed, api: Api, service: Service, away_s: float
+) -> None:
+    rules = Rules(gpus=add_nodes(api, 10, gpus=6), min_members={"crew": 50, "band": 5})
+    leeboard = own_bed.child("leeboard")
+
+    with Observer(own_bed) as observer:
+        create_gang(api, "crew", 50)
+        observer.wait_for(lambda pods: bound(pods, "crew"), within_s=30, what="the first member is bound")
+        own_bed.kill("kube-apiserver")
+        assert_answers_that_it_cannot_know(service)
+        pass_time(away_s)
+        own_bed._start_apiserver()
+        back_s = time.monotonic()
+        service.wait_until_ready(within_s=30)
+        print(f"  ready {time.monotonic() - back_s:.1f} s after the API server")
+        observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=60, what="the gang runs whole")
+        print(f"  whole {time.monotonic() - back_s:.1f} s after the API server")
+        create_gang(api, "band", 5)
+        observer.wait_for(lambda pods: bound(pods, "band") == 5, within_s=SETTLED_WITHIN_S, what="a new gang runs")
+        settle(observer, rules)
+        report(observer, rules, {})
+
+    leeboard.check_alive()
+    assert own_bed.child("leeboard") is leeboard
+    assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
+
+
+def assert_answers_that_it_cannot_know(service: Service) -> None:
+    """See that Leeboard, without an API server, refuses to answer instead of refusing the pod (F1, I11)."""
+    eventually(lambda: not service.is_ready(), within_s=10, what="Leeboard is no longer ready")
+    question = {"Pod": pod("asked", queue=QUEUE), "NodeNames": ["k000"]}
+    answer = httpx.post(f"{service.webhooks}/filter", json=question).json()
+    assert answer["Error"]
+    assert not answer.get("FailedAndUnresolvableNodes")
+
+
+# -- namesakes
+
+
+class Pause(Enum):
+    """When kube-scheduler, stopped while a pod is promised, goes on."""
+
+    BEFORE_DELETION = "before the promised pod is deleted"
+    BEFORE_CREATION = "between deletion and creation"
+    AFTER_CREATION = "after its namesake is created"
+
+
+def test_pod_recreated_under_its_name_while_promised_runs_and_keeps_no_promise(
+    own_bed: Bed, api: Api, service: Service
+) -> None:
+    chance = Random(SEED)
+    rules = Rules(gpus=add_nodes(api, 1, gpus=4))
+    taken: Counter[str] = Counter()
+
+    with Observer(own_bed) as observer:
+        for _ in range(30):
+            goes_on = chance.choice(list(Pause))
+            recreate_while_promised(api, own_bed, service, goes_on)
+            uid = api.get(f"{DEFAULT_PODS}/twin")["metadata"]["uid"]
+            observer.wait_for(lambda pods, of=uid: runs(pods, of), within_s=15, what=f"twin runs ({goes_on.value})")
+            taken[goes_on.value] += 1
+            api.delete_now(f"{DEFAULT_PODS}/twin")
+        # Had a promise been left behind, its GPU would be missing now.
+        api.create_all(pod(f"last-{index}", queue=QUEUE) for index in range(4))
+        api.wait_for_phase("Running", *(f"last-{index}" for index in range(4)), within_s=15)
+        settle(observer, rules)
+
+    print(dict(taken))
+    assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
+
+
+def recreate_while_promised(api: Api, bed: Bed, service: Service, goes_on: Pause) -> None:
+    """Create a pod, stop kube-scheduler before it can ask for it, and replace the pod once it is promised."""
+    scheduler = bed.child("own-scheduler").process
+    scheduler.send_signal(signal.SIGSTOP)
+    api.create(pod("twin", queue=QUEUE))
+    eventually(lambda: service.state_of("twin")[1] == "Promised", within_s=10, what="the pod is promised", every_s=0.01)
+    for step in Pause:
+        if goes_on is step:
+            scheduler.send_signal(signal.SIGCONT)
+        if step is Pause.BEFORE_DELETION:
+            api.delete_now(f"{DEFAULT_PODS}/twin")
+        if step is Pause.BEFORE_CREATION:
+            api.create(pod("twin", queue=QUEUE))
+
+
+def runs(pods: Sequence[Sight], uid: str) -> bool:
+    return any(one.uid == uid and one.phase == "Running" for one in pods)
