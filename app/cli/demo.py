@@ -11,25 +11,29 @@ from app.service import Endpoints
 from app.service import serve as run_service
 from app.settings import Settings
 from app.simulation.manifests import PROFILE, QUEUE_LABEL
+from app.simulation.workload import LAB, LAB_TAINT
 from app.simulation.world import furnished, live
 
 SEED = 186
 """A seed whose first minute already has pods that run and pods that wait for each of several reasons."""
 
-OFFERED = ("gpu-a-01", "gpu-b-08", "cpu-01")
+OFFERED = tuple(LAB)
+"""Nodes that the demo's work stays away from, so that the answers are the same at any time."""
+
+REQUESTS = {"nvidia.com/gpu": "4"}
 
 STORY = """\
-Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks, 2 CPU nodes, three queues that share them,
-and kube-scheduler played over HTTP. The cluster fills within seconds; nothing here is real but the service.
+Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks, 3 in a lab apart, 2 CPU nodes,
+queues that share them, and kube-scheduler played over HTTP. The racks fill within seconds; nothing here is real but the service.
 
   webhooks    {webhooks}
   operations  {operations}
 
-Where could a pod of 2 GPUs go now, if anywhere? (Without a uid it is only a question: nothing is promised to it.)
+Which nodes of the lab have room for a pod of 4 GPUs? (Without a uid it is only a question: nothing is promised.)
 
   {filter}
 
-Which of these nodes would be best for a pod of 2 CPUs?
+Which of them is best for it? (0 to 10: the fullest node that fits is filled up first.)
 
   {prioritize}
 
@@ -68,15 +72,17 @@ def story(webhooks: str, operations: str) -> str:
     return STORY.format(
         webhooks=webhooks,
         operations=operations,
-        filter=_ask(f"{webhooks}/filter", {"nvidia.com/gpu": "2"}),
-        prioritize=_ask(f"{webhooks}/prioritize", {"cpu": "2"}),
+        filter=_ask(f"{webhooks}/filter"),
+        prioritize=_ask(f"{webhooks}/prioritize"),
         queues=f"curl -s {operations}/api/v1/queues",
     )
 
 
-def _ask(url: str, requests: dict[str, str]) -> str:
+def _ask(url: str) -> str:
     metadata = {"name": "try", "namespace": "default", "labels": {QUEUE_LABEL: "vision"}}
-    container = {"name": "c", "resources": {"requests": requests}}
-    pod = {"metadata": metadata, "spec": {"schedulerName": PROFILE, "containers": [container]}}
+    container = {"name": "c", "resources": {"requests": REQUESTS}}
+    tolerations = [{key: LAB_TAINT[key] for key in ("key", "value")}]
+    spec = {"schedulerName": PROFILE, "tolerations": tolerations, "containers": [container]}
+    pod = {"metadata": metadata, "spec": spec}
     question = json.dumps({"Pod": pod, "NodeNames": OFFERED}, separators=(",", ":"))
     return f"curl -s {url} -d '{question}'"

@@ -5,10 +5,19 @@ answer holds nobody else.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import State
-from app.model.names import GroupKey, PodUid
+from app.model.names import GroupKey, NodeName, PodUid
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One who stands: the node it is to be written to, and who waits for the answer."""
+
+    node: NodeName
+    answer: asyncio.Future[str]
 
 
 class GangBarrier:
@@ -17,26 +26,31 @@ class GangBarrier:
     def __init__(self, cache: ClusterCache) -> None:
         """Start with nobody standing. `_standing` is changed by `stand` and by what ends it."""
         self._cache = cache
-        self._standing: dict[GroupKey, dict[PodUid, asyncio.Future[str]]] = {}
+        self._standing: dict[GroupKey, dict[PodUid, _Member]] = {}
 
-    async def stand(self, key: GroupKey, uid: PodUid) -> str:
+    async def stand(self, key: GroupKey, uid: PodUid, node: NodeName) -> str:
         """Wait for the rest of the gang; return "" when this member may be written, else why it may not.
 
         Whoever may be written is already marked Binding: nothing can take its place away any more.
         """
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._standing.setdefault(key, {})[uid] = future
+        member = _Member(node, asyncio.get_running_loop().create_future())
+        self._standing.setdefault(key, {})[uid] = member
         self._open_if_complete(key)
         try:
-            return await future
+            return await member.answer
         finally:
             self._leave(key, uid)
 
+    def review(self) -> None:
+        """Look at everybody who stands, since something has changed: a promise is gone, or a gang owes less."""
+        for key in list(self._standing):
+            self._open_if_complete(key)
+
     def fail(self, key: GroupKey, error: str) -> None:
         """Send away everybody of this gang who still stands."""
-        for future in self._standing.pop(key, {}).values():
-            if not future.done():
-                future.set_result(error)
+        for member in self._standing.pop(key, {}).values():
+            if not member.answer.done():
+                member.answer.set_result(error)
 
     def fail_all(self, error: str) -> None:
         """Send away everybody: the service stops, and kube-scheduler asks again elsewhere."""
@@ -53,15 +67,16 @@ class GangBarrier:
         writing = sum(held.state is State.BINDING for held in self._cache.reservations.of_group(key))
         if self._cache.groups.bound(key) + writing + len(standing) < self._cache.groups.min_member(key):
             return
-        for uid, future in self._standing.pop(key, {}).items():
+        for uid, member in self._standing.pop(key, {}).items():
             self._cache.reservations.binding(uid)
-            future.set_result("")
+            member.answer.set_result("")
 
     def _send_away_without_promise(self, key: GroupKey) -> None:
-        # A promise may end while its pod stands here: its node was deleted, or the plan has changed.
-        for uid, future in list(self._standing.get(key, {}).items()):
-            if self._cache.reservations.get(uid) is None:
-                future.set_result("the place promised to the pod is gone")
+        # A promise may end while its pod stands here, or be replaced: its node was deleted, or the plan has changed.
+        for uid, member in list(self._standing.get(key, {}).items()):
+            held = self._cache.reservations.get(uid)
+            if held is None or held.node != member.node:
+                member.answer.set_result("the place promised to the pod is gone")
                 del self._standing[key][uid]
 
     def _leave(self, key: GroupKey, uid: PodUid) -> None:

@@ -74,7 +74,7 @@ class Extender:
         """Score the offered nodes 0..10; pods that are not managed are left to kube-scheduler's own scores."""
         if self._feed.unready() or not self._is_ours(question):
             return dict.fromkeys(question.offered, 0)
-        rating = self._rate(question.pod)
+        rating = self._rate(question)
         index = self._cache.table().index
         return {name: int(rating.scores[index[name]]) if name in index else 0 for name in question.offered}
 
@@ -167,16 +167,17 @@ class Extender:
     def _answer_what_if(self, question: PodQuestion) -> FilterAnswer:
         if not self._is_ours(question):
             return Fits(question.offered)
-        rating = self._rate(question.pod)
+        rating = self._rate(question)
         if rating.refusal is not None:
             return Refused(rating.refusal.reason)
         index = self._cache.table().index
         fitting = tuple(name for name in question.offered if name in index and rating.fitting[index[name]])
         return Fits(fitting) if fitting else Refused(Reason.NO_NODE_FITS)
 
-    def _rate(self, raw: RawObject) -> planner.Rating:
-        pod = self._decode(raw)
-        return planner.rate(self._cache.snapshot(), pod, self._cache.groups.alone(pod), self._policy)
+    def _rate(self, question: PodQuestion) -> planner.Rating:
+        pod = self._decode(question.pod)
+        group = self._cache.groups.alone(pod)
+        return planner.rate(self._cache.snapshot(), group, pod, question.offered, policy=self._policy)
 
     def _is_ours(self, question: PodQuestion) -> bool:
         return self._decode(question.pod).managed

@@ -222,6 +222,7 @@ class Planning:
         if now >= self._forget_at:
             self._forget_at = now + REFUSED_NODES_FOR_S
             self._cache.forget_refused_nodes()
+            self._waker.forget_gone()
         for key in self._backoff.over(now):
             self._cache.readmit(key)
         waiting = self._cache.waiting()

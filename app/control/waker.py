@@ -22,6 +22,13 @@ WRITERS = 16
 
 TRIES = 3
 
+WINDOW = 64
+"""Woken pods that kube-scheduler has not asked about yet. It weighs every nominated pod for every node of every pod it
+filters, so thousands of nominations at once bring it to a standstill (ARCHITECTURE.md: 41 pods/s and less)."""
+
+ASKED_WITHIN_S = 5.0
+"""After this time a woken pod no longer holds up the others: its own filters may refuse it without a question."""
+
 
 class Waker:
     """Who is parked, and whose patch is on its way."""
@@ -40,6 +47,8 @@ class Waker:
         self._metrics = metrics
         self._sleep = sleep
         self._parked: set[PodUid] = set()
+        self._unanswered: dict[PodUid, float] = {}
+        self._answered = asyncio.Event()
         self._patches: asyncio.Queue[tuple[PodUid, NodeName | None]] = asyncio.Queue()
 
     def park(self, uid: PodUid) -> None:
@@ -47,8 +56,14 @@ class Waker:
         self._parked.add(uid)
 
     def forget(self, uid: PodUid) -> None:
-        """Note that kube-scheduler has asked about the pod, or that the pod is gone."""
+        """Note that kube-scheduler has asked about the pod."""
         self._parked.discard(uid)
+        if self._unanswered.pop(uid, None) is not None:
+            self._answered.set()
+
+    def forget_gone(self) -> None:
+        """Forget parked pods that are no more."""
+        self._parked = {uid for uid in self._parked if self._cache.pod(uid) is not None}
 
     def wake(self, uid: PodUid) -> None:
         """Have the pod asked about, if it is parked and a node is promised to it."""
@@ -77,9 +92,22 @@ class Waker:
     async def _write_patches(self) -> None:
         while True:
             uid, node = await self._patches.get()
+            if node is not None:
+                await self._await_room()
             pod = self._cache.pod(uid)
             if pod is not None and pod.node is None and self._still_wanted(uid, node):
                 await self._patch(pod, node)
+
+    async def _await_room(self) -> None:
+        """Wait until kube-scheduler has asked about enough of those that were woken before."""
+        while len(self._unanswered) >= WINDOW:
+            self._answered.clear()
+            try:
+                async with asyncio.timeout(ASKED_WITHIN_S / 5):
+                    await self._answered.wait()
+            except TimeoutError:
+                over = asyncio.get_running_loop().time() - ASKED_WITHIN_S
+                self._unanswered = {uid: since for uid, since in self._unanswered.items() if since > over}
 
     def _still_wanted(self, uid: PodUid, node: NodeName | None) -> bool:
         held = self._cache.reservations.get(uid)
@@ -87,6 +115,8 @@ class Waker:
 
     async def _patch(self, pod: Pod, node: NodeName | None) -> None:
         ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        if node is not None:
+            self._unanswered[pod.uid] = asyncio.get_running_loop().time()
         for _ in range(TRIES):
             try:
                 await self._cluster.nominate(ref, node)

@@ -75,15 +75,17 @@ class Rating:
     refusal: Refusal | None
     """Why it could not start, whichever node; None when it could."""
     fitting: Mask
-    """Shape [node]: the nodes with room."""
+    """Shape [node]: the offered nodes with room."""
     scores: Amounts
     """Shape [node]: 0 (no room) to 10 (best)."""
 
 
-def rate(snapshot: Snapshot, pod: Pod, group: PodGroup, policy: Policy = DEFAULT_POLICY) -> Rating:
-    """Rate every node for a pod, without deciding anything."""
+def rate(
+    snapshot: Snapshot, group: PodGroup, pod: Pod, offered: Collection[NodeName], *, policy: Policy = DEFAULT_POLICY
+) -> Rating:
+    """Rate the offered nodes for a pod of a group, among themselves, without deciding anything."""
     board = Board(snapshot, policy.placement)
-    fitting = board.allowed(pod)
+    fitting = board.allowed(pod) & snapshot.nodes.mask(offered)
     refusal = group.refusal or Ledger(snapshot).check(group, pod.request)
     return Rating(refusal=refusal, fitting=fitting, scores=score.scores(board.costs(pod), fitting))
 

@@ -111,3 +111,15 @@ def pod(job: Job, *, member: int = 0) -> RawObject:
         | ({"nodeSelector": dict(job.node_selector)} if job.node_selector else {}),
         "status": {"phase": "Pending"},
     }
+
+
+def foreign_pod(name: str, *, node: str, gpus: int) -> RawObject:
+    """Write a running pod of another scheduler, which stays for good."""
+    container = {"name": "main", "image": "work", "resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "lab", "labels": {}, "annotations": {}},
+        "spec": {"schedulerName": "default-scheduler", "nodeName": node, "containers": [container]},
+        "status": {"phase": "Running"},
+    }

@@ -27,10 +27,15 @@ QUEUES = (
     ("language", "research", Quota(gpus=32)),
     ("serving", "product", Quota(gpus=24, limit=32)),
 )
-"""Name, parent, quota: 112 of the 128 GPUs are deserved by somebody, the rest goes by weight."""
+"""Name, parent, quota: 112 of the 128 GPUs in racks are deserved by somebody, the rest goes by weight."""
 
 LEAVES = {"vision": 45, "language": 35, "serving": 20}
 """How often each leaf queue is the one that asks."""
+
+LAB = {"lab-1": 6, "lab-2": 2, "lab-3": 0}
+"""Nodes apart, and how many of their GPUs another scheduler's pods hold for good."""
+
+LAB_TAINT = {"key": "dedicated", "value": "lab", "effect": "NoSchedule"}
 
 KINDS = {"single": 38, "cpu": 20, "gang": 36, "impossible": 3, "incomplete": 3}
 
@@ -49,10 +54,21 @@ def furniture() -> Iterator[Creation]:
         yield Resource.NODES, _gpu_node(f"gpu-{rack}-{number:02}", rack)
     for number in (1, 2):
         yield Resource.NODES, manifests.node(f"cpu-{number:02}", gpus=0, cpu=32, labels={})
+    yield from _lab()
     for name, parent, quota in QUEUES:
         yield Resource.QUEUES, manifests.queue(name, parent, quota)
     for name in manifests.PRIORITIES:
         yield Resource.PRIORITY_CLASSES, manifests.priority_class(name)
+
+
+def _lab() -> Iterator[Creation]:
+    """Yield nodes that the work stays away from, so that a question about them has the same answer at any time."""
+    for name, used in LAB.items():
+        lab = manifests.node(name, gpus=GPUS_A_NODE, cpu=96, labels={})
+        lab["spec"]["taints"] = [LAB_TAINT]
+        yield Resource.NODES, lab
+        if used:
+            yield Resource.PODS, manifests.foreign_pod(f"experiment-{name}", node=name, gpus=used)
 
 
 def arrivals(seed: int) -> Iterator[Arrival]:

@@ -75,14 +75,14 @@ def test_the_same_seed_brings_the_same_work() -> None:
     assert list(islice(arrivals(7), 50)) != list(islice(arrivals(8), 50))
 
 
-def test_the_furniture_is_sixteen_gpu_nodes_two_cpu_nodes_and_a_tree_with_three_leaves() -> None:
+def test_the_furniture_is_sixteen_gpu_nodes_three_in_a_lab_two_without_and_a_tree_with_three_leaves() -> None:
     items = list(furniture())
 
     queues = {
         item["metadata"]["name"]: item["spec"].get("parentQueue") for kind, item in items if kind is Resource.QUEUES
     }
     gpus = [gpus_of(item) for kind, item in items if kind is Resource.NODES]
-    assert sorted(gpus) == [0, 0] + [8] * 16
+    assert sorted(gpus) == [0, 0] + [8] * (16 + 3)
     assert set(queues) - set(queues.values()) == {"vision", "language", "serving"}
 
 

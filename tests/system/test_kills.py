@@ -5,20 +5,20 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import count
-from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
 
-from tests.system.api import NODES, POD_GROUPS, Api, gang, gpu_node, pod
-from tests.system.bed import HOST, Bed, free_ports
+from tests.system.api import NODES, Api, gang, gpu_node, pod
+from tests.system.bed import HOST, Bed, Kept, free_ports
 from tests.system.cluster import install, start_leeboard, start_own_scheduler
 from tests.system.conftest import sweep
 from tests.system.observer import Observer, Rules, Sight, breaches, lost, partial_stretches
@@ -88,7 +88,7 @@ class Service:
 @pytest.fixture(scope="module")
 def own_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """A control plane of our own, since its programs are killed."""
-    with Bed(tmp_path_factory.mktemp("killed")) as bed:
+    with Bed(tmp_path_factory.mktemp("killed"), after_success=Kept.KEPT) as bed:
         bed.start_control_plane()
         bed.start_controller_manager()
         bed.start_kwok()
@@ -134,7 +134,7 @@ def create_gang(api: Api, name: str, size: int) -> None:
     api.create_all(gang(name, size=size, queue=QUEUE))
 
 
-def delete_gang(api: Api, name: str, size: int, *, how: Callable[[str], None]) -> None:
+def delete_gang(name: str, size: int, *, how: Callable[[str], None]) -> None:
     """Delete a gang's pods and its PodGroup, in any order."""
     paths = [f"{DEFAULT_GROUPS}/{name}", *(f"{DEFAULT_PODS}/{name}-{index}" for index in range(size))]
     with ThreadPoolExecutor(8) as pool:
@@ -215,16 +215,17 @@ class Traffic:
                 yield self
             finally:
                 self._ending.set()
-        for part in parts:
-            part.result()
+                # A test that waits in vain for traffic that has ended should show both.
+                for part in parts:
+                    part.result()
 
     def _take_turns(self) -> None:
         chance = Random(f"{self._seed} gangs")
         while not self._ending.wait(chance.uniform(0, 2)):
             name = self._observer.wait_for(whole_gang, within_s=60, what="one of the rivals runs whole")
             how = chance.choice((self._api.delete, self._api.delete_now))
-            delete_gang(self._api, name, RIVALS[name], how=how)
-            self._observer.wait_for(lambda pods, of=name: is_gone(pods, of), within_s=30, what=f"{name} is gone")
+            delete_gang(name, RIVALS[name], how=how)
+            self._observer.wait_for(partial(is_gone, name=name), within_s=30, what=f"{name} is gone")
             create_gang(self._api, name, RIVALS[name])
             self.handovers += 1
 
@@ -300,13 +301,13 @@ def one_runs_whole_then_the_other(api: Api, observer: Observer) -> None:
     numbers = {name: bound(observer.present(), name) for name in RIVALS}
     assert sorted(numbers.values()) == [0, 50]
     winner, loser = sorted(RIVALS, key=lambda name: -numbers[name])
-    delete_gang(api, winner, RIVALS[winner], how=api.delete_now)
+    delete_gang(winner, RIVALS[winner], how=api.delete_now)
     observer.wait_for(
         lambda pods: bound(pods, loser) == RIVALS[loser], within_s=SETTLED_WITHIN_S, what=f"{loser} runs whole"
     )
 
 
-def report(observer: Observer, rules: Rules, found: dict[str, object]) -> None:
+def report(observer: Observer, rules: Rules, found: Mapping[str, int]) -> None:
     """Print what a person wants to know of a run."""
     stretches = partial_stretches(observer.history(), rules.min_members, until_s=time.monotonic())
     longest = max((one.lasted_s for one in stretches), default=0.0)
@@ -337,7 +338,7 @@ def test_gang_starts_whole_although_kube_scheduler_is_killed_meanwhile(
             observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=60, what="the gang runs whole")
             took_s.append(round(time.monotonic() - killed_s, 1))
             print(f"  killed {delay_s:.2f} s after creation with {numbers} bound; whole after {took_s[-1]} s")
-            delete_gang(api, "crew", 50, how=api.delete_now)
+            delete_gang("crew", 50, how=api.delete_now)
             observer.wait_for(lambda pods: is_gone(pods, "crew"), within_s=30, what="the gang is gone")
         report(observer, rules, {})
 
@@ -421,7 +422,7 @@ def test_pod_recreated_under_its_name_while_promised_runs_and_keeps_no_promise(
             goes_on = chance.choice(list(Pause))
             recreate_while_promised(api, own_bed, service, goes_on)
             uid = api.get(f"{DEFAULT_PODS}/twin")["metadata"]["uid"]
-            observer.wait_for(lambda pods, of=uid: runs(pods, of), within_s=15, what=f"twin runs ({goes_on.value})")
+            observer.wait_for(partial(runs, uid=uid), within_s=15, what=f"twin runs ({goes_on.value})")
             taken[goes_on.value] += 1
             api.delete_now(f"{DEFAULT_PODS}/twin")
         # Had a promise been left behind, its GPU would be missing now.

@@ -1,0 +1,59 @@
+from app.control.backoff import FIRST_S, FORGIVEN_AFTER_S, LONGEST_S, Backoff
+from app.model.names import GroupKey
+
+GANG, OTHER = GroupKey("q", "gang"), GroupKey("q", "other")
+
+
+def failures(backoff: Backoff, *, times: int) -> list[float]:
+    """Fail each time as soon as the group takes part again; return how long it was left out each time."""
+    now, delays = 0.0, []
+    for _ in range(times):
+        delays.append(backoff.failed(GANG, now))
+        now += delays[-1]
+        backoff.over(now)
+    return delays
+
+
+def test_a_group_that_fails_again_and_again_is_left_out_for_twice_as_long_each_time_up_to_a_limit() -> None:
+    assert failures(Backoff(), times=8) == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, LONGEST_S, LONGEST_S]
+
+
+def test_groups_do_not_pay_for_each_other() -> None:
+    backoff = Backoff()
+    failures(backoff, times=3)
+
+    assert backoff.failed(OTHER, now=100.0) == FIRST_S
+
+
+def test_a_group_whose_time_is_over_is_named_once() -> None:
+    backoff = Backoff()
+    backoff.failed(GANG, now=0.0)
+
+    assert [backoff.over(now) for now in (1.9, 2.0, 2.1)] == [[], [GANG], []]
+
+
+def test_what_several_members_tell_of_one_attempt_counts_once() -> None:
+    backoff = Backoff()
+
+    told = [backoff.failed(GANG, now) for now in (0.0, 0.0, 0.5)]
+
+    assert told == [2.0, 2.0, 1.5]
+    assert backoff.over(2.0) == [GANG]
+    assert backoff.failed(GANG, now=3.0) == 4.0
+
+
+def test_a_group_that_has_not_failed_for_long_starts_again_from_the_shortest() -> None:
+    backoff = Backoff()
+    failures(backoff, times=5)
+
+    assert backoff.failed(GANG, now=62.0 + FORGIVEN_AFTER_S + 1) == FIRST_S
+
+
+def test_failures_that_are_long_past_are_forgotten() -> None:
+    backoff = Backoff()
+    backoff.failed(GANG, now=0.0)
+    backoff.over(FIRST_S)
+
+    backoff.over(FIRST_S + FORGIVEN_AFTER_S + 1)
+
+    assert backoff._failures == {}

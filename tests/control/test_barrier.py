@@ -1,0 +1,180 @@
+import asyncio
+
+import pytest
+
+from app.control.binder import BOUND
+from app.model.names import GroupKey
+from app.model.reason import Reason
+from app.model.seam import RawObject, Resource
+from app.simulation.cluster import Ref
+from tests.control.wired import World, living, passes
+
+GANG = GroupKey("q", "gang")
+
+
+async def placed(world: World, pods: list[RawObject]) -> list[tuple[RawObject, str]]:
+    """Have kube-scheduler ask for each pod; return each with its node."""
+    names = world.free_gpus()
+    return [(pod, await world.choose(pod, *names)) for pod in pods]
+
+
+def standing(world: World, placed: list[tuple[RawObject, str]]) -> list[asyncio.Task[str]]:
+    return [world.binding(pod, node) for pod, node in placed]
+
+
+async def test_a_gang_is_promised_whole_when_kube_scheduler_asks_for_its_first_member() -> None:
+    async with living("a", "b") as world:
+        gang = world.gang("gang", size=2)
+
+        await world.choose(gang[0], "a", "b")
+
+        assert {world.promised(pod) for pod in gang} == {"a", "b"}
+
+
+async def test_nobody_is_bound_before_the_last_owed_member_stands_in_bind() -> None:
+    async with living("a", "b", "c") as world:
+        first, second, third = await placed(world, world.gang("gang", size=3))
+        binds = standing(world, [first, second])
+        await passes(10)
+        assert world.bound() == {}
+
+        binds += standing(world, [third])
+
+        assert await asyncio.gather(*binds) == [BOUND] * 3
+        assert len(world.bound()) == 3
+
+
+async def test_members_beyond_the_minimum_pass_as_soon_as_it_is_bound() -> None:
+    async with living("a", "b", "c") as world:
+        first, second, third = await placed(world, world.gang("gang", size=3, min_member=2))
+        await asyncio.gather(*standing(world, [first, second]))
+
+        assert await world.bind(*third) == BOUND
+
+
+async def test_members_that_finished_well_count_as_there() -> None:
+    async with living("a", "b") as world:
+        first, second = await placed(world, world.gang("gang", size=2))
+        await asyncio.gather(*standing(world, [first, second]))
+        world.patch(first[0], status={"phase": "Succeeded"})
+        world.delete(second[0])
+        await passes(1)
+        again = world.pod("again", group="gang")
+
+        assert await world.bind(again, await world.choose(again, "a", "b")) == BOUND
+
+
+async def test_a_member_refused_by_the_schedulers_own_filters_sends_everybody_away_unbound() -> None:
+    async with living("a", "b") as world:
+        first, second = await placed(world, world.gang("gang", size=2))
+        (bind,) = standing(world, [first])
+        await passes(1)
+
+        world.refuse(second[0])
+        await passes(1)
+
+        assert await bind == "the gang cannot start as a whole"
+        assert (world.bound(), world.cache.reservations.of_group(GANG)) == ({}, [])
+        assert world.reason(first[0]) is Reason.REFUSED_BY_SCHEDULER
+
+
+async def test_a_cleared_nomination_is_a_refusal_too() -> None:
+    async with living("a", "b") as world:
+        first, second = world.gang("gang", size=2)
+        world.refuse(second, "0/2 nodes are available.")  # As of a time when the cluster was full.
+        await placed(world, [first])
+        world.patch(second, status={"nominatedNodeName": world.promised(second)})
+        bind = world.binding(first, world.promised(first) or "")
+        await passes(1)
+
+        world.refuse(second, "0/2 nodes are available.")
+        await passes(1)
+
+        assert await bind == "the gang cannot start as a whole"
+        assert world.bound() == {}
+
+
+async def test_a_gang_that_does_not_come_together_in_time_is_sent_away_and_backs_off() -> None:
+    async with living("a", "b", gang_barrier_s=45) as world:
+        first, second = await placed(world, world.gang("gang", size=2))
+        (bind,) = standing(world, [first])
+
+        await passes(45.1)
+
+        assert await bind == "the gang did not come together in time"
+        assert (world.promised(first[0]), world.promised(second[0])) == (None, None)
+        assert world.reason(first[0]) is Reason.BACKING_OFF
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+async def test_a_gang_that_backed_off_is_tried_again_after_twice_the_time_each_time(tries: int) -> None:
+    async with living("a", "b", "c", gang_barrier_s=5) as world:
+        gang = world.gang("gang", size=3)
+        for attempt in range(tries):
+            await passes(2**attempt + 1.5)
+            await asyncio.gather(*standing(world, (await placed(world, gang))[:2]))  # They time out together.
+
+        await passes(2**tries - 0.5)
+        assert world.promised(gang[0]) is None
+        await passes(2)
+        assert world.promised(gang[0]) is not None
+
+
+async def test_a_member_whose_node_is_deleted_while_it_stands_is_not_bound_there() -> None:
+    async with living("a", "b") as world:
+        first, second = await placed(world, world.gang("gang", size=2))
+        (bind,) = standing(world, [first])
+        await passes(1)
+        world.nodes("c")
+
+        world.delete_node(first[1])
+        await passes(1)
+
+        assert await bind == "the place promised to the pod is gone"
+        assert {world.promised(first[0]), world.promised(second[0])} == {"c", second[1]}
+        assert world.bound() == {}
+
+
+async def test_a_member_that_is_deleted_while_it_stands_is_not_counted() -> None:
+    async with living("a", "b", "c", gang_barrier_s=5) as world:
+        first, second, third = await placed(world, world.gang("gang", size=3))
+        binds = standing(world, [first, second])
+        await passes(1)
+
+        world.delete(first[0])
+        await passes(1)
+        binds += standing(world, [third])
+
+        assert BOUND not in await asyncio.gather(*binds)
+        assert world.bound() == {}
+
+
+async def test_a_lower_minimum_lets_those_pass_who_stand_already() -> None:
+    async with living("a", "b", "c") as world:
+        first, second, _ = await placed(world, world.gang("gang", size=3))
+        binds = standing(world, [first, second])
+        await passes(1)
+
+        world.cluster.patch(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"), {"spec": {"minMember": 2}})
+
+        assert await asyncio.gather(*binds) == [BOUND, BOUND]
+
+
+async def test_a_pod_alone_waits_for_nobody() -> None:
+    async with living("a") as world:
+        pod = world.pod("alone")
+
+        assert await world.bind(pod, await world.choose(pod, "a")) == BOUND
+
+
+async def test_a_service_that_stops_sends_everybody_away() -> None:
+    async with living("a", "b") as world:
+        (first, _) = await placed(world, world.gang("gang", size=2))
+        (bind,) = standing(world, [first])
+        await passes(1)
+        assert world.barrier.standing(GANG) == 1
+
+        world.barrier.fail_all("Leeboard is stopping")
+
+        assert await bind == "Leeboard is stopping"
+        assert (world.barrier.standing(GANG), world.bound()) == (0, {})

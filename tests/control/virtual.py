@@ -1,0 +1,59 @@
+"""An event loop whose time stands still while anything can run, and jumps to the next timer when everything waits."""
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class _Patience(selectors.DefaultSelector):  # type: ignore[valid-type,misc] # which selector it is, the system says
+    """Passes virtual time where others wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("everything waits for something that nobody will do")
+        self.now_s += timeout
+        return []
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Does no I/O. What production does in a thread takes `thread_takes_s`, during which the loop goes on."""
+
+    def __init__(self) -> None:
+        self._patience = _Patience()
+        self.thread_takes_s = 0.0
+        super().__init__(self._patience)
+
+    def time(self) -> float:
+        return self._patience.now_s
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+    ) -> asyncio.Future[T]:
+        assert executor is None
+        result: asyncio.Future[T] = self.create_future()
+        self.call_later(self.thread_takes_s, _finish, result, func, *args)
+        return result
+
+
+def _finish(result: asyncio.Future[T], func: Callable[..., T], *args: Any) -> None:
+    if result.done():
+        return
+    try:
+        result.set_result(func(*args))
+    except Exception as error:  # noqa: BLE001 # whatever the thread raises belongs to whoever waits for it
+        result.set_exception(error)
+
+
+def threads_take(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.thread_takes_s = seconds

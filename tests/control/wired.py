@@ -1,0 +1,254 @@
+"""The parts of `control`, put together as the service does it, on a cluster in memory that can be told to misbehave.
+
+The test plays everybody else: owners (`pod`, `gang`), kube-scheduler (`filter`, `bind`, `refuse`), and time (`passes`).
+"""
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import Reservation
+from app.control.barrier import GangBarrier
+from app.control.binder import Binder
+from app.control.extender import Extender
+from app.control.feed import Feed
+from app.control.inspect import Inspect
+from app.control.planning import Planning
+from app.control.status import Status
+from app.control.waker import Waker
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion
+from app.model.reason import Reason
+from app.model.seam import KubeError, OutcomeUnknownError, PodRef, RawObject, Resource, WatchEvent
+from app.settings import Settings
+from app.simulation import manifests
+from app.simulation.cluster import Ref, SimulatedCluster
+from app.simulation.manifests import Job, Quota
+from app.telemetry import Metrics
+
+T = TypeVar("T")
+
+
+class FickleCluster(SimulatedCluster):
+    """Remembers what was asked of it, takes its time, and fails as often as it was told to."""
+
+    def __init__(self) -> None:
+        super().__init__(now=lambda: 0.0)
+        self.binds: list[tuple[str, str]] = []
+        self.nominations: list[tuple[str, str | None]] = []
+        self.statuses: list[tuple[str, RawObject]] = []
+        self.told: list[tuple[str, str]] = []
+        self.takes_s: defaultdict[str, float] = defaultdict(float)
+        """How long each verb takes."""
+        self.errors: defaultdict[str, deque[KubeError]] = defaultdict(deque)
+        """What the next calls of each verb raise instead of doing anything."""
+        self.lost_replies: Counter[str] = Counter()
+        """How many of the next calls of each verb are done, but nobody learns of it."""
+        self._shown = {resource: asyncio.Event() for resource in Resource}
+        for resource in Resource:
+            self.show(resource)
+
+    def hide(self, resource: Resource) -> None:
+        """Let the watch lag until `show`."""
+        self._shown[resource].clear()
+
+    def show(self, resource: Resource) -> None:
+        self._shown[resource].set()
+
+    def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
+        return self._when_shown(self._shown[resource], super().watch(resource, keep))
+
+    async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+        self.binds.append((pod.name, node))
+        await self._begin("bind")
+        await super().bind(pod, node, annotations)
+        self._end("bind")
+
+    async def read_pod(self, pod: PodRef) -> RawObject | None:
+        await self._begin("read_pod")
+        return await super().read_pod(pod)
+
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        self.nominations.append((pod.name, node))
+        await self._begin("nominate")
+        await super().nominate(pod, node)
+
+    async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
+        self.statuses.append((name, status))
+        await self._begin("write_status")
+        await super().write_status(resource, namespace, name, status)
+
+    async def record_event(self, regarding: RawObject, *, warning: bool, reason: str, note: str) -> None:
+        self.told.append((regarding["name"], reason))
+        await self._begin("record_event")
+        await super().record_event(regarding, warning=warning, reason=reason, note=note)
+
+    async def _begin(self, verb: str) -> None:
+        await asyncio.sleep(self.takes_s[verb])
+        if self.errors[verb]:
+            raise self.errors[verb].popleft()
+
+    def _end(self, verb: str) -> None:
+        if self.lost_replies[verb]:
+            self.lost_replies[verb] -= 1
+            raise OutcomeUnknownError("connection lost")
+
+    @staticmethod
+    async def _when_shown(shown: asyncio.Event, events: AsyncIterator[WatchEvent[T]]) -> AsyncIterator[WatchEvent[T]]:
+        async for event in events:
+            await shown.wait()
+            yield event
+
+
+class World:
+    """A cluster with one queue `q`, and Leeboard beside it."""
+
+    def __init__(self, cluster: FickleCluster, settings: Settings) -> None:
+        clock = asyncio.get_running_loop().time
+        self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache()
+        self.barrier = GangBarrier(self.cache)
+        self.waker = Waker(self.cache, cluster, self.metrics)
+        self.planning = Planning(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
+        self.feed = Feed(
+            self.cache,
+            cluster,
+            self.metrics,
+            settings,
+            clock=clock,
+            on_change=self.planning.poke,
+            on_parked=self.waker.park,
+            on_object=lambda resource, raw: self.status.learn(resource, raw),
+        )
+        self.inspect = Inspect(self.cache, self.feed, self.planning)
+        self.status = Status(self.cache, self.inspect, cluster, settings, clock=clock, wall_clock=lambda: f"{clock()}")
+        self.binder = Binder(
+            self.cache,
+            cluster,
+            self.barrier,
+            self.metrics,
+            patience_s=settings.gang_barrier_s,
+            on_failure=self.planning.dissolve,
+        )
+        self.extender = Extender(self.cache, self.feed, self.planning, self.waker, self.binder, settings)
+
+    # Owners and administrators
+
+    def nodes(self, *names: str, gpus: int = 1) -> None:
+        for name in names:
+            self.cluster.create(Resource.NODES, manifests.node(name, gpus=gpus, cpu=64, labels={}))
+
+    def delete_node(self, name: str) -> None:
+        self.cluster.delete(Ref(resource=Resource.NODES, name=name))
+
+    def queue(self, name: str, *, gpus: int = 0, limit: int = manifests.UNLIMITED) -> None:
+        self.cluster.create(Resource.QUEUES, manifests.queue(name, None, Quota(gpus=gpus, limit=limit)))
+
+    def pod(self, name: str, **more: Any) -> RawObject:
+        """Create a pod that asks for one GPU, unless told otherwise (`Job`)."""
+        job = Job(**{"name": name, "queue": "q", "gpus": 1, **more})
+        return self.cluster.create(Resource.PODS, manifests.pod(job))
+
+    def gang(self, name: str, *, size: int, min_member: int | None = None) -> list[RawObject]:
+        """Create a PodGroup and its pods, which ask for one GPU each."""
+        job = Job(name=name, queue="q", gpus=1, group=name)
+        self.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=min_member or size))
+        return [self.cluster.create(Resource.PODS, manifests.pod(job, member=member)) for member in range(size)]
+
+    def delete(self, pod: RawObject) -> None:
+        self.cluster.delete(Ref.of(Resource.PODS, pod))
+
+    def patch(self, pod: RawObject, **change: object) -> None:
+        self.cluster.patch(Ref.of(Resource.PODS, pod), change)
+
+    # kube-scheduler
+
+    async def filter(self, pod: RawObject, *offered: str, nominated: object = None) -> FilterAnswer:
+        """Ask as kube-scheduler does, with the pod as it is now in the store."""
+        asked = pod | {"status": {"nominatedNodeName": nominated}} if nominated else pod
+        uid = PodUid(pod["metadata"]["uid"])
+        question = PodQuestion(pod=asked, uid=uid, offered=tuple(NodeName(name) for name in offered))
+        return await self.extender.filter(question)
+
+    async def what_if(self, pod: RawObject, *offered: str) -> FilterAnswer:
+        question = PodQuestion(pod=pod, uid=None, offered=tuple(NodeName(name) for name in offered))
+        return await self.extender.filter(question)
+
+    async def bind(self, pod: RawObject, node: str) -> str:
+        return await self.extender.bind(BindQuestion(pod=ref(pod), node=NodeName(node)))
+
+    def binding(self, pod: RawObject, node: str) -> asyncio.Task[str]:
+        """Ask in a goroutine of its own, as kube-scheduler does."""
+        return asyncio.create_task(self.bind(pod, node))
+
+    async def choose(self, pod: RawObject, *offered: str) -> str:
+        """Ask for a node that the test is sure to get."""
+        answer = await self.filter(pod, *offered)
+        assert isinstance(answer, Fits), answer
+        return answer.nodes[0]
+
+    def refuse(self, pod: RawObject, message: str = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.") -> None:
+        """Park a pod that kube-scheduler's own filters accept nowhere; it clears the nomination."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        self.patch(pod, status={"conditions": [condition], "nominatedNodeName": None})
+
+    # What has become of it
+
+    def held(self, pod: RawObject) -> Reservation | None:
+        return self.cache.reservations.get(PodUid(pod["metadata"]["uid"]))
+
+    def promised(self, pod: RawObject) -> str | None:
+        """Return the node that is held for the pod."""
+        held = self.held(pod)
+        return None if held is None else held.node
+
+    def bound(self) -> dict[str, str]:
+        """Return which pods run where, in truth."""
+        pods = self.cluster.objects(Resource.PODS)
+        return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
+
+    def reason(self, pod: RawObject) -> Reason | None:
+        """Return why the pod's group waits."""
+        metadata = pod["metadata"]
+        name = metadata["annotations"].get(manifests.GROUP_ANNOTATION, metadata["uid"])
+        refusal = self.planning.refusals.get(GroupKey(metadata["namespace"], name))
+        return None if refusal is None else refusal.reason
+
+    def free_gpus(self) -> dict[str, int]:
+        """Return what is free on each node, by the books."""
+        snapshot = self.cache.snapshot()
+        return {node.name: int(free) // 1000 for node, free in zip(snapshot.nodes.nodes, snapshot.free[2], strict=True)}
+
+
+@asynccontextmanager
+async def living(*nodes: str, gpus: int = 1, cluster: FickleCluster | None = None, **settings: Any) -> AsyncIterator[World]:
+    """Run Leeboard on a new cluster of `nodes`, or on one that is there."""
+    world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings))
+    async with asyncio.TaskGroup() as tasks:
+        parts = (world.feed, world.planning, world.waker, world.status)
+        running = [tasks.create_task(part.run()) for part in parts]
+        await world.feed.synced()
+        yield world
+        for task in running:
+            task.cancel()
+
+
+def furnished(*nodes: str, gpus: int = 1) -> FickleCluster:
+    """Build a cluster with one queue `q` that nobody looks after yet."""
+    cluster = FickleCluster()
+    cluster.create(Resource.QUEUES, manifests.queue("q", None, Quota(gpus=0)))
+    for name in nodes:
+        cluster.create(Resource.NODES, manifests.node(name, gpus=gpus, cpu=64, labels={}))
+    return cluster
+
+
+async def passes(seconds: float) -> None:
+    """Let virtual time pass; the tests that need none of it to matter let a second pass."""
+    await asyncio.sleep(seconds)
+
+
+def ref(pod: RawObject) -> PodRef:
+    metadata = pod["metadata"]
+    return PodRef(namespace=metadata["namespace"], name=metadata["name"], uid=PodUid(metadata["uid"]))

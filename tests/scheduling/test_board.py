@@ -1,0 +1,166 @@
+"""The board: what is free while one plan is made, and who takes it."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from app.model.decision import Placement
+from app.model.names import NodeName, PodUid
+from app.model.node import Node
+from app.model.pod import Constraint, Pod
+from app.model.resources import CPU, GPU
+from app.model.snapshot import Snapshot
+from app.scheduling.board import Board
+from app.settings import PlacementStrategy
+from tests import given
+
+BINPACK, SPREAD = PlacementStrategy.BINPACK, PlacementStrategy.SPREAD
+EAST = Constraint(node_selector=(("zone", "east"),))
+
+Refused = Mapping[PodUid, frozenset[NodeName]]
+
+
+def cluster(*nodes: Node, refused: Refused | None = None) -> Snapshot:
+    return given.snapshot(nodes, [], [], refused=refused or {})
+
+
+def where(placements: Sequence[Placement] | None) -> dict[str, str] | None:
+    return None if placements is None else {one.pod.removeprefix("uid-"): one.node for one in placements}
+
+
+def place(board: Board, *pods: Pod) -> dict[str, str] | None:
+    return where(board.place(pods))
+
+
+def test_a_pod_takes_what_it_asks_for_from_the_best_node() -> None:
+    snapshot = cluster(given.node("a", gpus=8), given.node("b", gpus=4))
+    board = Board(snapshot, BINPACK)
+
+    assert place(board, given.pod("p", gpus=3, cpu=2)) == {"p": "b"}
+    assert board.free[[CPU, GPU]].tolist() == [[64_000, 62_000], [8000, 1000]]
+    assert np.array_equal(snapshot.free, snapshot.nodes.allocatable)
+
+
+def test_a_gang_that_fails_leaves_no_trace() -> None:
+    board = Board(cluster(given.node("a", gpus=4), given.node("b", gpus=2)), BINPACK)
+    before = board.free.copy()
+
+    assert place(board, *(given.pod(f"p{index}", gpus=2) for index in range(4))) is None
+    assert np.array_equal(board.free, before)
+
+
+def test_a_gang_is_placed_as_a_whole_the_largest_first() -> None:
+    # Spread, the two small ones first would each take a node from the large one.
+    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=2)), SPREAD)
+
+    placed = place(board, given.pod("s", gpus=1), given.pod("t", gpus=1), given.pod("large", gpus=2))
+
+    assert placed == {"large": "a", "s": "b", "t": "b"}
+
+
+def test_the_nominated_node_goes_before_a_better_one_as_long_as_it_has_room() -> None:
+    board = Board(cluster(given.node("a", gpus=1), given.node("b", gpus=8)), BINPACK)
+
+    assert place(board, given.pod("p", gpus=8, nominated="b")) == {"p": "b"}
+    assert place(board, given.pod("late", gpus=1, nominated="b")) == {"late": "a"}
+    assert place(board, given.pod("lost", gpus=0, nominated="gone")) == {"lost": "a"}
+
+
+def test_a_node_that_kube_scheduler_refuses_for_a_pod_is_not_chosen_for_it() -> None:
+    pods = [given.pod("p"), given.pod("q")]
+    board = Board(cluster(given.node("a"), refused={pods[0].uid: frozenset([NodeName("a")])}), BINPACK)
+
+    assert board.eligible(pods[0]).tolist() == [False]
+    assert place(board, pods[0]) is None
+    assert place(board, *pods) is None
+    assert place(board, pods[1]) == {"q": "a"}
+
+
+def test_a_pod_that_cannot_be_placed_keeps_nobody_out_who_asks_for_less_or_elsewhere() -> None:
+    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1, labels={"zone": "east"})), BINPACK)
+
+    assert place(board, given.pod("p", gpus=2, constraint=EAST)) is None
+    assert place(board, *(given.pod(f"p{index}", gpus=1) for index in range(4))) is None
+    assert place(board, *(given.pod(f"p{index}", gpus=1) for index in range(3))) == {"p0": "b", "p1": "a", "p2": "a"}
+
+
+def test_counting_and_choosing_take_nothing() -> None:
+    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), BINPACK)
+    before = board.free.copy()
+
+    assert board.count_fitting(given.pod(f"p{index}", gpus=1) for index in range(5)) == 3
+    assert board.choose(given.pod("p"), np.array([True, True])) == "b"
+    assert board.choose(given.pod("p"), np.array([True, False])) == "a"
+    assert board.choose(given.pod("p"), np.array([False, False])) is None
+    assert np.array_equal(board.free, before)
+
+
+class SlowBoard:
+    """The obvious twin: looks at every node anew for each pod, and remembers nothing of what failed."""
+
+    def __init__(self, nodes: Sequence[Node], refused: Refused, strategy: PlacementStrategy) -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self.free = {node.name: node.allocatable for node in nodes}
+        self.refused, self.strategy = refused, strategy
+
+    def place(self, pods: Sequence[Pod]) -> dict[str, str] | None:
+        before, placed = dict(self.free), {}
+        for pod in sorted(pods, key=lambda pod: (-pod.request.gpu_milli, -pod.request.cpu_milli)):
+            open_to = [name for name in self.nodes if self.may_go(pod, name)]
+            if not open_to:
+                self.free = before
+                return None
+            best = pod.nominated if pod.nominated in open_to else min(open_to, key=lambda name: self.cost(pod, name))
+            self.free[best] -= pod.request
+            placed[pod.name] = str(best)
+        return placed
+
+    def may_go(self, pod: Pod, name: NodeName) -> bool:
+        left = (self.free[name] - pod.request).amounts
+        in_zone = not pod.constraint.node_selector or self.nodes[name].labels == {"zone": "east"}
+        return in_zone and name not in self.refused.get(pod.uid, ()) and min(left) >= 0
+
+    def cost(self, pod: Pod, name: NodeName) -> tuple[bool, int, int, str]:
+        sign = 1 if self.strategy is BINPACK else -1
+        wrong_kind = not pod.request.gpu_milli and self.nodes[name].allocatable.gpu_milli > 0
+        free = self.free[name]
+        return wrong_kind, sign * free.gpu_milli, sign * free.cpu_milli, name
+
+
+nodes_ = st.lists(st.tuples(st.integers(0, 4), st.integers(2, 6), st.booleans()), min_size=1, max_size=3).map(
+    lambda sizes: [
+        given.node(f"n{index}", gpus=gpus, cpu=cpu, labels={"zone": "east"} if east else {})
+        for index, (gpus, cpu, east) in enumerate(sizes)
+    ]
+)
+templates = st.tuples(
+    st.integers(0, 2),
+    st.integers(1, 2),
+    st.sampled_from([Constraint(), Constraint(), EAST]),
+    st.sampled_from([None, None, "n0", "n1"]),
+)
+gangs = st.lists(st.lists(st.tuples(templates, st.integers(1, 4)), min_size=1, max_size=2), max_size=8).map(
+    lambda crowd: [
+        [
+            given.pod(f"g{gang}-{part}-{index}", gpus=gpus, cpu=cpu, constraint=constraint, nominated=nominated)
+            for part, ((gpus, cpu, constraint, nominated), count) in enumerate(parts)
+            for index in range(count)
+        ]
+        for gang, parts in enumerate(crowd)
+    ]
+)
+refusals = st.dictionaries(
+    st.sampled_from([PodUid(f"uid-g{gang}-0-0") for gang in range(8)]), st.just(frozenset([NodeName("n0")])), max_size=2
+)
+
+
+@for_all(nodes_, gangs, refusals, st.sampled_from(PlacementStrategy))
+def test_gangs_are_placed_as_looking_at_each_node_for_each_pod_does(
+    nodes: list[Node], gangs: list[list[Pod]], refused: Refused, strategy: PlacementStrategy
+) -> None:
+    fast, slow = Board(cluster(*nodes, refused=refused), strategy), SlowBoard(nodes, refused, strategy)
+
+    assert [place(fast, *gang) for gang in gangs] == [slow.place(gang) for gang in gangs]
+    assert fast.free.T.tolist() == [list(free.amounts) for free in slow.free.values()]

@@ -1,0 +1,332 @@
+"""The planner: who starts where when everything that waits is decided at once, and why the others wait."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from app.model.decision import Plan
+from app.model.names import GroupKey, NodeName, QueueName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.reason import Reason, Refusal
+from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED
+from app.model.snapshot import Snapshot, Usage
+from app.scheduling.planner import Policy, place_one, plan, plan_some, rate, total_request
+from app.scheduling.quota import Ledger
+from app.settings import PlacementStrategy
+from tests import given
+
+QUEUE = [given.queue("q")]
+REFUSAL = Refusal(reason=Reason.MEMBERS_MISSING, sentence="Waiting for 2 pods, currently 1 exist, 0 are gated.")
+
+
+def gang(name: str, *gpus: int, queue: str = "q", min_member: int | None = None, **more: object) -> PodGroup:
+    """Build a gang with one pod for each of `gpus`."""
+    pods = [given.pod(f"{name}-{index}", gang=name, queue=queue, gpus=each) for index, each in enumerate(gpus)]
+    return given.group(*pods, min_member=min_member, **more)  # type: ignore[arg-type] # free-form, as in the builders
+
+
+def cluster(*groups: PodGroup, gpus: Sequence[int] = (4,)) -> Snapshot:
+    nodes = [given.node(f"n{index}", gpus=each) for index, each in enumerate(gpus)]
+    return given.snapshot(nodes, QUEUE, groups)
+
+
+def starts(found: Plan) -> list[tuple[str, int]]:
+    """Return who starts, in turn, with how many pods."""
+    return [(start.group.name, len(start.placements)) for start in found.starts]
+
+
+def refusals(found: Plan) -> dict[str, Reason]:
+    return {key.name: refusal.reason for key, refusal in found.refusals.items()}
+
+
+def test_queues_start_what_they_deserve_and_the_surplus_by_weight() -> None:
+    tree = [
+        given.queue("p", deserved=8),
+        given.queue("a", "p", deserved=4, weight=1),
+        given.queue("b", "p", deserved=4, weight=3),
+        given.queue("q", deserved=0),
+        given.queue("c", "q", deserved=0),
+    ]
+    crowd = [gang(f"{queue}{number}", 1, queue=queue) for queue in "abc" for number in range(24)]
+
+    found = plan(given.snapshot([given.node(f"n{index}") for index in range(3)], tree, crowd))
+
+    assert Counter(start.group.name[0] for start in found.starts) == {"a": 6, "b": 10, "c": 8}
+    assert Counter(refusals(found).values()) == {Reason.NO_NODE_FITS: 72 - 24}
+
+
+def test_a_gang_that_does_not_fit_as_a_whole_starts_nothing_and_takes_nothing() -> None:
+    found = plan(cluster(gang("whole", 1, 1, 1, 1, 1, created_at=1.0), gang("late", 1, created_at=2.0)))
+
+    assert starts(found) == [("late", 1)]
+    assert found.refusals == {
+        GroupKey("default", "whole"): Refusal(
+            reason=Reason.GANG_DOES_NOT_FIT,
+            sentence="Only 4 of 5 pods that start together would find room now.",
+            details={
+                **{"fitting": 4, "needed": 5, "nodes": 1, "excluded": 0},
+                **{"cpu_milli": 0, "gpu_milli": 0, "pods": 0, "most_free_gpu_milli": 4000},
+            },
+        )
+    }
+
+
+def test_what_an_elastic_group_has_beyond_its_minimum_starts_pod_by_pod_as_far_as_there_is_room() -> None:
+    found = plan(cluster(gang("elastic", 1, 1, 1, 1, 1, 1, min_member=2)))
+
+    assert starts(found) == [("elastic", 2), ("elastic", 1), ("elastic", 1)]
+    assert refusals(found) == {"elastic": Reason.NO_NODE_FITS}
+
+
+def test_what_an_elastic_group_has_beyond_its_minimum_waits_for_those_who_have_less() -> None:
+    found = plan(cluster(gang("elastic", 1, 1, 1, 1, min_member=2, created_at=1.0), gang("late", 1, 1, created_at=2.0)))
+
+    assert starts(found) == [("elastic", 2), ("late", 2)]
+
+
+def test_a_half_started_gang_is_completed_before_anything_else_starts() -> None:
+    half = gang("half", 1, 1, min_member=3, active=1, created_at=9.0)
+
+    found = plan(cluster(gang("urgent", 4, priority=100), half))
+
+    assert starts(found) == [("half", 2)]
+    assert refusals(found) == {"urgent": Reason.NO_NODE_FITS}
+
+
+def test_pods_that_have_finished_count_as_started() -> None:
+    assert starts(plan(cluster(gang("ending", 4, 1, min_member=3, active=1, succeeded=1)))) == [("ending", 1)]
+
+
+def test_priority_goes_before_age_and_age_before_name() -> None:
+    groups = [gang("b", 2), gang("a", 2, created_at=1.0), gang("urgent", 2, priority=1, created_at=2.0)]
+
+    assert starts(plan(cluster(*groups))) == [("urgent", 1), ("b", 1)]
+
+
+def test_a_queue_stops_at_its_limit_however_much_is_free() -> None:
+    snapshot = replace(cluster(gang("x", 2), gang("y", 2)), queues={QueueName("q"): given.queue("q", limit=3)})
+
+    found = plan(snapshot)
+
+    assert starts(found) == [("x", 1)]
+    assert [refusal.sentence for refusal in found.refusals.values()] == [
+        "q quota has reached the allowable limit of GPUs. "
+        "Limit is 3 GPUs, currently 2 GPUs allocated and workload requested 2 GPUs"
+    ]
+
+
+def test_what_must_not_be_preempted_stays_within_what_its_queue_deserves() -> None:
+    groups = [gang("firm", 2, preemptible=False), gang("firmer", 1, preemptible=False), gang("soft", 1)]
+    snapshot = replace(cluster(*groups), queues={QueueName("q"): given.queue("q", deserved=2)})
+
+    found = plan(snapshot)
+
+    assert starts(found) == [("firm", 1), ("soft", 1)]
+    assert refusals(found) == {"firmer": Reason.NON_PREEMPTIBLE_OVER_QUOTA}
+
+
+def test_a_group_that_cannot_be_considered_is_refused_with_its_own_reason() -> None:
+    found = plan(cluster(gang("short", 1, refusal=REFUSAL), gang("lost", 1, queue="nowhere")))
+
+    assert starts(found) == []
+    assert found.refusals[GroupKey("default", "short")] == REFUSAL
+    assert found.refusals[GroupKey("default", "lost")].sentence == "Queue nowhere does not exist."
+
+
+def test_a_pod_without_room_is_told_what_each_node_lacks() -> None:
+    pod = given.pod("p", gpus=6, cpu=32)
+    nodes = [given.node("a", ready=False), given.node("b", gpus=4), given.node("c", gpus=5, cpu=8), given.node("d")]
+    snapshot = given.snapshot(nodes, QUEUE, [given.group(pod)], refused={pod.uid: frozenset([NodeName("d")])})
+
+    assert plan(snapshot).refusals[pod.group] == Refusal(
+        reason=Reason.NO_NODE_FITS,
+        sentence=(
+            "No node has room: 4 nodes, 2 excluded by readiness, selector, affinity or taints, "
+            "1 lack CPU, 2 lack GPUs, 6 GPUs asked, at most 5 free."
+        ),
+        details={
+            **{"nodes": 4, "excluded": 2},
+            **{"cpu_milli": 1, "gpu_milli": 2, "pods": 0, "most_free_gpu_milli": 5000},
+        },
+    )
+
+
+def test_a_gang_is_told_which_of_its_pods_finds_no_node_at_all() -> None:
+    refused = plan(cluster(gang("mixed", 1, 8), gpus=(4, 4))).refusals[GroupKey("default", "mixed")]
+
+    assert refused.sentence == (
+        "Only 1 of 2 pods that start together would find room now; "
+        "2 nodes, 0 excluded by readiness, selector, affinity or taints, 2 lack GPUs, 8 GPUs asked, at most 4 free."
+    )
+
+
+def test_the_strategy_is_that_of_the_policy() -> None:
+    snapshot = cluster(gang("x", 1, 1), gpus=(4, 2))
+
+    def nodes(strategy: PlacementStrategy) -> list[str]:
+        return [one.node for one in plan(snapshot, Policy(placement=strategy)).starts[0].placements]
+
+    assert (nodes(PlacementStrategy.BINPACK), nodes(PlacementStrategy.SPREAD)) == (["n1", "n1"], ["n0", "n0"])
+
+
+def test_planning_some_leaves_the_others_waiting_unheard() -> None:
+    snapshot = cluster(gang("x", 1, priority=9), gang("y", 1), gang("z", 4))
+
+    found = plan_some(snapshot, [GroupKey("default", name) for name in ("y", "z", "gone")])
+
+    assert (starts(found), refusals(found)) == ([("y", 1)], {"z": Reason.NO_NODE_FITS})
+    assert plan_some(snapshot, []) == Plan(snapshot_version=1)
+
+
+def test_one_pod_is_placed_on_the_best_of_the_offered_nodes_that_has_room() -> None:
+    snapshot, pod = cluster(gpus=(1, 4, 8)), given.pod("p", gpus=2)
+    offered = [NodeName(name) for name in ("n2", "n1", "n0", "gone")]
+
+    assert place_one(snapshot, pod, offered) == "n1"
+    assert place_one(snapshot, pod, offered[:1]) == "n2"
+    assert place_one(snapshot, pod, offered[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [
+        (gang("x", 2), None),
+        (gang("x", 2, refusal=REFUSAL), Reason.MEMBERS_MISSING),
+        (gang("x", 2, queue="nowhere"), Reason.QUEUE_DOES_NOT_EXIST),
+    ],
+)
+def test_a_pod_that_is_not_there_yet_is_rated_on_every_node(group: PodGroup, reason: Reason | None) -> None:
+    rating = rate(cluster(gpus=(1, 4, 8, 4)), group.pending[0], group)
+
+    assert (rating.refusal.reason if rating.refusal else None) is reason
+    assert rating.fitting.tolist() == [False, True, True, True]
+    assert rating.scores.tolist() == [0, 10, 1, 10]
+
+
+PARENTS = {"p": None, "q": None, "a": "p", "b": "p", "c": "q"}
+amounts = st.integers(0, 6)
+trees = st.fixed_dictionaries(
+    {name: st.tuples(amounts, amounts | st.none(), st.integers(0, 2)) for name in PARENTS}
+).map(
+    lambda wishes: [
+        given.queue(name, PARENTS[name], deserved=deserved, limit=limit, weight=weight)
+        for name, (deserved, limit, weight) in wishes.items()
+    ]
+)
+like_pods = st.builds(lambda gpus, count: [gpus] * count, st.integers(0, 3), st.integers(1, 4))
+mixed_pods = st.lists(st.integers(0, 3), min_size=1, max_size=4)
+
+
+def crowds(pods: st.SearchStrategy[list[int]]) -> st.SearchStrategy[list[PodGroup]]:
+    terms = st.fixed_dictionaries(
+        {
+            "queue": st.sampled_from(["a", "b", "c", "p", "nowhere"]),
+            "min_member": st.integers(1, 4),
+            "active": st.sampled_from([0, 0, 1]),
+            "preemptible": st.booleans(),
+            "priority": st.integers(0, 1),
+        }
+    )
+    return st.lists(st.tuples(pods, terms), max_size=8).map(
+        lambda crowd: [
+            # A group with fewer pods than are owed is never waiting without a refusal.
+            gang(
+                f"g{index}", *gpus, **wish, refusal=REFUSAL if len(gpus) + wish["active"] < wish["min_member"] else None
+            )
+            for index, (gpus, wish) in enumerate(crowd)
+        ]
+    )
+
+
+def clusters(pods: st.SearchStrategy[list[int]]) -> st.SearchStrategy[Snapshot]:
+    sizes = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 8), st.sampled_from([True, True, False])), max_size=3)
+    nodes = sizes.map(
+        lambda each: [given.node(f"n{index}", gpus=g, cpu=c, ready=ready) for index, (g, c, ready) in enumerate(each)]
+    )
+    return st.builds(given.snapshot, nodes, trees, crowds(pods))
+
+
+def outcome(snapshot: Snapshot, found: Plan) -> Snapshot:
+    """Return the snapshot in which everything that was planned has come true."""
+    free, usage, groups = snapshot.free.copy(), dict(snapshot.usage), dict(snapshot.groups)
+    for start in found.starts:
+        group = groups[start.group]
+        on = {one.pod: snapshot.nodes.index[one.node] for one in start.placements}
+        placed = [pod for pod in group.pending if pod.uid in on]
+        for pod in placed:
+            free[:, on[pod.uid]] -= pod.request.amounts
+        usage[group.queue] = charged(usage[group.queue], group, placed)
+        rest = tuple(pod for pod in group.pending if pod.uid not in on)
+        groups[start.group] = replace(group, pending=rest, active=group.active + len(placed))
+    return replace(snapshot, free=free, usage=usage, groups={key: one for key, one in groups.items() if one.pending})
+
+
+def charged(usage: Usage, group: PodGroup, placed: Sequence[Pod]) -> Usage:
+    held = total_request(placed)
+    firm = NOTHING if group.preemptible else held
+    return replace(
+        usage, allocated=usage.allocated + held, allocated_non_preemptible=usage.allocated_non_preemptible + firm
+    )
+
+
+@for_all(clusters(mixed_pods))
+def test_no_node_is_filled_beyond_what_it_has_and_none_that_takes_no_work_is_used(snapshot: Snapshot) -> None:
+    after = outcome(snapshot, plan(snapshot))
+
+    idle = ~snapshot.nodes.takes_work
+    assert (after.free >= 0).all()
+    assert np.array_equal(after.free[:, idle], snapshot.nodes.allocatable[:, idle])
+
+
+@for_all(clusters(mixed_pods))
+def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_pods(snapshot: Snapshot) -> None:
+    after = outcome(snapshot, plan(snapshot))
+
+    for account in Ledger(after).accounts.values():
+        for axis in QUOTA_AXES:
+            assert account.allocated[axis] <= account.limit[axis]
+            assert account.non_preemptible[axis] <= account.deserved[axis]
+
+
+@for_all(clusters(mixed_pods))
+def test_gangs_start_whole_or_not_at_all_and_whoever_waits_is_told_why(snapshot: Snapshot) -> None:
+    found = plan(snapshot)
+    after = outcome(snapshot, found)
+
+    started = {start.group for start in found.starts}
+    assert all(after.groups[key].owed == 0 for key in started & after.groups.keys())
+    assert found.refusals.keys() == after.groups.keys()
+
+
+@for_all(clusters(mixed_pods))
+def test_a_plan_depends_on_nothing_that_is_not_in_its_snapshot(snapshot: Snapshot) -> None:
+    turned = replace(
+        snapshot, groups=dict(reversed(snapshot.groups.items())), queues=dict(reversed(snapshot.queues.items()))
+    )
+
+    assert plan(turned) == plan(snapshot)
+
+
+@for_all(clusters(mixed_pods))
+def test_planning_one_group_is_planning_all_when_it_waits_alone(snapshot: Snapshot) -> None:
+    for key, group in snapshot.groups.items():
+        alone = replace(snapshot, groups={key: group})
+
+        assert plan_some(snapshot, [key]) == plan(alone)
+
+
+# Pods of one gang are alike here: of unlike pods, less room may make the greedy choice a luckier one.
+@for_all(clusters(like_pods))
+def test_planning_again_on_the_outcome_changes_nothing(snapshot: Snapshot) -> None:
+    found = plan(snapshot)
+
+    again = plan(outcome(snapshot, found))
+
+    assert starts(again) == []
+    assert refusals(again) == refusals(found)
