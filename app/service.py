@@ -4,8 +4,10 @@ Everything runs in one TaskGroup: a part that fails takes the process down, beca
 """
 
 import asyncio
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -18,13 +20,19 @@ from app.control.inspect import Inspect
 from app.control.planning import Planning
 from app.control.status import Status
 from app.control.waker import Waker
-from app.model.seam import Cluster
+from app.model.seam import Cluster, RawObject, Resource
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import operations, webhooks
 from app.web.connection import EXTENDER_CONNECTIONS, OPERATIONS_CONNECTIONS
 from app.web.listener import Listener, listener
-from app.web.watchdog import Alarm, Watchdog, log_stacks
+from app.web.watchdog import Watchdog, alarm
+
+GARBAGE_THRESHOLDS = (100_000, 20, 1000)
+"""New containers until Python looks for cycles among them, among those that outlived that, and among all.
+
+The first is more than a page of a list holds, the last makes it look through everything once in days.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +63,11 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
     barrier = GangBarrier(cache)
     waker = Waker(cache, cluster, metrics)
     planning = Planning(cache, barrier, waker, metrics, settings, clock=clock)
-    # The feed comes before the status writer that learns from it: `learn` is looked up when it is needed.
+
+    def learn(resource: Resource, raw: RawObject) -> None:
+        # The feed comes before the status writer that learns from it.
+        status.learn(resource, raw)
+
     feed = Feed(
         cache,
         cluster,
@@ -64,7 +76,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
         clock=clock,
         on_change=planning.poke,
         on_parked=waker.park,
-        on_object=lambda resource, raw: status.learn(resource, raw),
+        on_object=learn,
     )
     inspect = Inspect(cache, feed, planning)
     status = Status(cache, inspect, cluster, settings, clock=clock, wall_clock=_rfc3339)
@@ -91,18 +103,43 @@ async def serve(
 ) -> None:
     """Run until cancelled; raises OSError when a port is taken."""
     parts = build(settings, cluster, metrics or Metrics())
-    watchdog = Watchdog(Alarm(report=log_stacks))
+    watchdog = Watchdog(alarm(parts.metrics))
     verbs, reads = _listeners(settings, parts, watchdog)
     try:
-        async with asyncio.TaskGroup() as tasks:
-            for part in (watchdog, parts.feed, parts.planning, parts.waker, parts.status, verbs, reads):
-                tasks.create_task(part.run(), name=type(part).__name__)
-            if on_ready is not None:
-                on_ready(_endpoints(settings, verbs, reads))
-            await _until_cancelled(parts.barrier)
+        with _rare_collections():
+            async with asyncio.TaskGroup() as tasks:
+                for part in (watchdog, parts.feed, parts.planning, parts.waker, parts.status, verbs, reads):
+                    tasks.create_task(part.run(), name=type(part).__name__)
+                tasks.create_task(_freeze_when_synced(parts.feed), name="freeze")
+                if on_ready is not None:
+                    on_ready(_endpoints(settings, verbs, reads))
+                await _until_cancelled(parts.barrier)
     finally:
         verbs.close()
         reads.close()
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Keep Python from looking for reference cycles where there are none, in what was imported and what is remembered.
+
+    Our records form no cycles. With Python's own thresholds the list of 50,000 pods set off 51 walks through all
+    objects: the list took 10.9 s instead of 3.1 s, and the event loop stood still for up to 496 ms instead of 34 ms.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+async def _freeze_when_synced(feed: Feed) -> None:
+    # One walk through the records of 50,000 pods takes 150 ms; frozen, they are walked through by nobody.
+    await feed.synced()
+    gc.freeze()
 
 
 async def _until_cancelled(barrier: GangBarrier) -> None:

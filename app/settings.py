@@ -1,5 +1,6 @@
 """Everything a person can set, frozen, from `LEEBOARD_*` environment variables; wrong values name the variable."""
 
+import socket
 from enum import StrEnum
 from typing import Annotated
 
@@ -31,6 +32,12 @@ class Settings(BaseSettings):
     operations_host: str = "127.0.0.1"
     operations_port: int = Field(default=8080, ge=0, le=65535)
     """Health, metrics and the read API. 0 takes a free port."""
+
+    scheduler_lease: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$")
+    """`namespace/name` of the Lease that the kube-scheduler beside us competes for: this replica is active while the one
+    that holds it is on our host. Empty: this is the only replica."""
+    hostname: str = Field(default_factory=socket.gethostname)
+    """How the holder's identity begins when it is the kube-scheduler beside us."""
 
     promise_ttl_s: float = Field(default=60.0, gt=0)
     """How long a promise waits for kube-scheduler to ask before the space is given to others."""

@@ -13,6 +13,7 @@ from app.settings import Settings
 from app.simulation.manifests import PROFILE, QUEUE_LABEL
 from app.simulation.workload import LAB, LAB_TAINT
 from app.simulation.world import furnished, live
+from app.telemetry import Logging, Metrics
 
 SEED = 186
 """A seed whose first minute already has pods that run and pods that wait for each of several reasons."""
@@ -23,8 +24,8 @@ OFFERED = tuple(LAB)
 REQUESTS = {"nvidia.com/gpu": "4"}
 
 STORY = """\
-Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks, 3 in a lab apart, 2 CPU nodes,
-queues that share them, and kube-scheduler played over HTTP. The racks fill within seconds; nothing here is real but the service.
+Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks, 3 in a lab apart, 2 CPU nodes, queues that
+share them, and kube-scheduler played over HTTP. The racks fill within seconds; nothing here is real but the service.
 
   webhooks    {webhooks}
   operations  {operations}
@@ -54,14 +55,16 @@ def demo(webhook_port: int | None, operations_port: int | None, speed: float, se
     Needs no Kubernetes. Prints three curl commands to try; Ctrl-C ends it.
     """
     settings = read_settings(webhook_port=webhook_port, operations_port=operations_port)
-    run_until_asked(_demo(settings, speed=speed, seed=seed))
+    metrics = Metrics()
+    with Logging(on_drop=metrics.log_lines_dropped.inc):
+        run_until_asked(_demo(settings, metrics, speed=speed, seed=seed))
 
 
-async def _demo(settings: Settings, *, speed: float, seed: int) -> None:
+async def _demo(settings: Settings, metrics: Metrics, *, speed: float, seed: int) -> None:
     cluster = furnished()
     ready: asyncio.Future[Endpoints] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(run_service(settings, cluster, on_ready=ready.set_result))
+        tasks.create_task(run_service(settings, cluster, metrics=metrics, on_ready=ready.set_result))
         endpoints = await ready
         click.echo(story(endpoints.webhooks, endpoints.operations))
         tasks.create_task(live(cluster, endpoints.webhooks, speed=speed, seed=seed))

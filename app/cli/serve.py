@@ -1,12 +1,20 @@
 """`leeboard serve`: the service beside a real kube-scheduler."""
 
+import resource
+from contextlib import suppress
+
 import click
+import structlog
 
 from app.cli.options import port_options, read_settings
 from app.cli.running import run_until_asked
 from app.kube.client import KubeCluster
+from app.service import Endpoints
 from app.service import serve as run_service
 from app.settings import Settings
+from app.telemetry import Logging, Metrics
+
+log = structlog.get_logger()
 
 
 @click.command
@@ -18,9 +26,23 @@ def serve(kubeconfig: str | None, webhook_port: int | None, operations_port: int
     Ends cleanly on SIGTERM and SIGINT.
     """
     settings = read_settings(kubeconfig=kubeconfig, webhook_port=webhook_port, operations_port=operations_port)
-    run_until_asked(_serve(settings))
+    metrics = Metrics()
+    _allow_open_files()
+    with Logging(on_drop=metrics.log_lines_dropped.inc):
+        run_until_asked(_serve(settings, metrics))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, metrics: Metrics) -> None:
     async with await KubeCluster.connect(settings.kubeconfig) as cluster:
-        await run_service(settings, cluster)
+        await run_service(settings, cluster, metrics=metrics, on_ready=_say_where)
+
+
+def _say_where(endpoints: Endpoints) -> None:
+    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations)
+
+
+def _allow_open_files() -> None:
+    # A bind that waits for its gang holds a connection: the usual 1,024 would refuse a gang of that size.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS promises more than it grants.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 
 from app.cluster.charges import Charge, Charges
+from app.cluster.groups import Terms
 from app.cluster.membership import Membership
 from app.cluster.queues import judged
 from app.cluster.reservations import Reservation, Reservations, State
@@ -105,6 +106,7 @@ class ClusterCache:
         before = self._pods.get(pod.uid)
         if before == pod:
             return
+        on = None if before is None else self.groups.terms(before.group)
         if before is not None and before.managed:
             self._part(before, pod)
         self._pods[pod.uid] = pod
@@ -113,16 +115,20 @@ class ClusterCache:
             self._learn_from_condition(before, pod)
             self._end_reservation(pod)
         self._settle(pod.uid)
+        if before is not None:
+            self._follow_terms(before.group, on)
 
     def delete_pod(self, uid: PodUid) -> None:
         """Forget a pod that is gone."""
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
+        on = self.groups.terms(pod.group)
         self.reservations.drop(uid)
         self._refused.pop(uid, None)
         self.groups.leave(pod)
         self._settle(uid)
+        self._follow_terms(pod.group, on)
 
     def count_success(self, key: GroupKey, uid: PodUid) -> None:
         """Count a pod that is gone because it finished well as satisfied in its gang."""
@@ -315,12 +321,21 @@ class ClusterCache:
         else:
             self.unsettled[key] = self.version
 
+    def _follow_terms(self, key: GroupKey, before: Terms | None) -> None:
+        """Charge a group's pods anew when the pod that set its terms has changed or left."""
+        after = self.groups.terms(key)
+        if after != before and after is not None and before is not None:
+            self._settle_all(key)
+
     def _resettle(self, keys: Iterable[GroupKey]) -> None:
         """Charge the pods of these groups anew: the terms of their groups have changed."""
         for key in list(keys):
-            for pod in list(self.groups.pods(key)):
-                self._settle(pod.uid)
+            self._settle_all(key)
         self._relieve()
+
+    def _settle_all(self, key: GroupKey) -> None:
+        for pod in list(self.groups.pods(key)):
+            self._settle(pod.uid)
 
     def _relieve(self) -> None:
         self.relief += 1

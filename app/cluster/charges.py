@@ -42,18 +42,48 @@ class _QueueSums:
         )
 
 
+class _NodeSums:
+    """Sums by node, kept by name and, for the nodes of a table, as columns."""
+
+    __slots__ = ("_by_name", "_table", "columns")
+
+    def __init__(self) -> None:
+        self._by_name: dict[NodeName, list[int]] = {}
+        self.lay_over(NodeTable.of(()))
+
+    def lay_over(self, table: NodeTable) -> None:
+        self._table = table
+        self.columns: Amounts = np.zeros((len(AXES), len(table.nodes)), dtype=np.int64)
+        for name in self._by_name:
+            self._write(name)
+
+    def add(self, name: NodeName, amounts: list[int]) -> None:
+        sums = self._by_name.setdefault(name, [0] * len(AXES))
+        _accumulate(sums, amounts)
+        self._write(name)
+        if not any(sums):
+            del self._by_name[name]
+
+    def on(self, name: NodeName) -> Resources:
+        return Resources.of(self._by_name.get(name) or [0] * len(AXES))
+
+    def _write(self, name: NodeName) -> None:
+        column = self._table.index.get(name)
+        if column is not None:
+            self.columns[:, column] = self._by_name[name]
+
+
 class Charges:
     """All charges and their sums. Only `ClusterCache` calls `set` and `use_table`."""
 
     def __init__(self) -> None:
         """Start with nothing charged, over no nodes."""
         self._charges: dict[PodUid, Charge] = {}
-        self._on_node: dict[NodeName, list[int]] = {}
         self._queues: dict[QueueName, _QueueSums] = {}
         self._frozen: dict[QueueName, Usage] = {}
-        self._outside = [0] * len(AXES)
+        self._used = _NodeSums()
+        self._outside = _NodeSums()
         self._table = NodeTable.of(())
-        self._used: Amounts = np.zeros((len(AXES), 0), dtype=np.int64)
 
     def get(self, pod: PodUid) -> Charge | None:
         """Return the pod's charge."""
@@ -71,27 +101,24 @@ class Charges:
     def use_table(self, table: NodeTable) -> None:
         """Lay the sums over another table of nodes."""
         self._table = table
-        self._used = np.zeros((len(AXES), len(table.nodes)), dtype=np.int64)
-        for name, sums in self._on_node.items():
-            column = table.index.get(name)
-            if column is not None:
-                self._used[:, column] = sums
+        self._used.lay_over(table)
+        self._outside.lay_over(table)
 
     def free(self) -> Amounts:
         """Return allocatable minus charges, shape [resource, node]; negative when overcommitted."""
-        free: Amounts = self._table.allocatable - self._used
+        free: Amounts = self._table.allocatable - self._used.columns
         return free
 
     def on_node(self, name: NodeName) -> Resources:
         """Return what is charged to a node."""
-        return Resources.of(self._on_node.get(name) or [0] * len(AXES))
+        return self._used.on(name)
 
     def outside(self) -> Resources:
-        """Return what pods outside every queue hold."""
-        return Resources.of(self._outside)
+        """Return what pods outside every queue hold of the nodes that take work (KAI: the others are not divided)."""
+        return Resources.of(self._outside.columns[:, self._table.takes_work].sum(axis=1))
 
     def usage(self) -> dict[QueueName, Usage]:
-        """Return the sums of every queue that has any."""
+        """Return the sums of every queue that has any pods."""
         for name, sums in self._queues.items():
             if name not in self._frozen:
                 self._frozen[name] = sums.freeze()
@@ -100,20 +127,11 @@ class Charges:
     def _add(self, charge: Charge, sign: int) -> None:
         amounts = [sign * amount for amount in charge.request.amounts]
         if charge.node is not None:
-            self._add_to_node(charge.node, amounts)
+            self._used.add(charge.node, amounts)
         if charge.queue is not None:
             self._add_to_queue(charge.queue, charge, amounts)
         elif charge.node is not None:
-            _accumulate(self._outside, amounts)
-
-    def _add_to_node(self, node: NodeName, amounts: list[int]) -> None:
-        sums = self._on_node.setdefault(node, [0] * len(AXES))
-        _accumulate(sums, amounts)
-        column = self._table.index.get(node)
-        if column is not None:
-            self._used[:, column] = sums
-        if not any(sums):
-            del self._on_node[node]
+            self._outside.add(charge.node, amounts)
 
     def _add_to_queue(self, queue: QueueName, charge: Charge, amounts: list[int]) -> None:
         sums = self._queues.setdefault(queue, _QueueSums())
@@ -123,6 +141,9 @@ class Charges:
             _accumulate(sums.allocated, amounts)
             if not charge.preemptible:
                 _accumulate(sums.non_preemptible, amounts)
+        if not any(sums.requested):
+            # Pods name their queue as they like: what none of them names any more must not pile up.
+            del self._queues[queue]
 
 
 def _accumulate(sums: list[int], amounts: list[int]) -> None:

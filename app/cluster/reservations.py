@@ -58,7 +58,7 @@ class Reservations:
 
     def put(self, reservation: Reservation) -> None:
         """Add or replace the pod's reservation, as the last to expire."""
-        self._held.pop(reservation.pod, None)
+        self.drop(reservation.pod)
         self._held[reservation.pod] = reservation
         self._by_group.setdefault(reservation.group, set()).add(reservation.pod)
 

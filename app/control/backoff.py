@@ -25,8 +25,13 @@ class Backoff:
         self._waiting: set[GroupKey] = set()
 
     def failed(self, key: GroupKey, now: float) -> float:
-        """Note a failed attempt; return for how many seconds the group is left out."""
+        """Note a failed attempt; return for how many seconds the group is left out.
+
+        A gang has many members to tell of one attempt: while it is left out already, nothing doubles.
+        """
         before = self._failures.get(key)
+        if before is not None and now < before.until:
+            return before.until - now
         fresh = before is None or now > before.until + FORGIVEN_AFTER_S
         delay_s = FIRST_S if before is None or fresh else min(2 * before.delay_s, LONGEST_S)
         self._failures[key] = _Failure(delay_s, now + delay_s)

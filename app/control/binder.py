@@ -7,6 +7,7 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
+from app.cluster.reservations import State
 from app.control.barrier import GangBarrier
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion
@@ -94,14 +95,17 @@ class Binder:
         pod = self._cache.pod(question.pod.uid)
         if pod is None or not pod.managed:
             return await self._write(question)
-        refused = await self._wait_for_gang(pod.group, pod.uid)
+        refused = await self._wait_for_gang(pod.group, pod.uid, question.node)
         return refused or await self._write(question)
 
-    async def _wait_for_gang(self, key: GroupKey, uid: PodUid) -> str:
+    async def _wait_for_gang(self, key: GroupKey, uid: PodUid, node: NodeName) -> str:
         try:
             async with asyncio.timeout(self._patience_s):
-                return await self._barrier.stand(key, uid)
+                return await self._barrier.stand(key, uid, node)
         except TimeoutError:
+            held = self._cache.reservations.get(uid)
+            if held is not None and held.state is State.BINDING:
+                return ""  # The gate opened in the moment in which patience ended: the others count on this member.
             error = "the gang did not come together in time"
             self._metrics.binds[BindOutcome.GANG_INCOMPLETE].inc()
             self._on_failure(key, error)
@@ -109,9 +113,11 @@ class Binder:
 
     async def _write(self, question: BindQuestion) -> str:
         """Write until the outcome is sure, then give up the promise unless the pod is on its node."""
-        while True:
-            answer = await self._try(question.pod, question.node)
-            if answer is not None:
+        while (answer := await self._try(question.pod, question.node)) is None:
+            pod = self._cache.pod(question.pod.uid)
+            if pod is not None and pod.deleting:
+                # It would be tried for as long as a finalizer holds the pod.
+                answer = "the pod is being deleted"
                 break
         self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
         if answer != BOUND:

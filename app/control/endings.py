@@ -1,6 +1,6 @@
 """Finds out how gang members ended that have left the watch: one that succeeded still counts as satisfied.
 
-A pod that finishes leaves the watch as deleted, with the last object before it finished: only a read tells how it ended.
+A pod that finishes leaves the watch as deleted, with the last object before it finished: only a read tells how it did.
 """
 
 import asyncio

@@ -82,11 +82,15 @@ class Planning:
                 pass
             self._changed.clear()
             self._end_what_expired()
-            await self._settle_or_say()
+            self._barrier.review()
+            await self._plan_or_say()
 
-    async def _settle_or_say(self) -> None:
+    async def _plan_or_say(self) -> None:
+        # One plan at a time: in a busy cluster there is always another to make, and promises must still expire.
         try:
-            await self.settle()
+            if self._is_due():
+                await self._plan_once()
+                self.poke()
         except Exception:
             # One object that the planner cannot take must not end the service; it is tried again, not at once.
             log.exception("planning failed")
@@ -96,14 +100,7 @@ class Planning:
     async def settle(self) -> None:
         """Return when everything that waits has been decided as things are now."""
         while self._is_due():
-            if self._running is not None:
-                await asyncio.shield(self._running)
-            elif self._can_plan_now():
-                self.plan_now()
-                await asyncio.sleep(0)
-            else:
-                self._running = asyncio.create_task(self._plan_aside(), name="plan")
-                self._running.add_done_callback(self._plan_ended)
+            await self._plan_once()
 
     def plan_now(self) -> None:
         """Decide on the spot for the groups that changed, or for all that wait when there was relief."""
@@ -152,6 +149,16 @@ class Planning:
         waiting = self._cache.waiting()
         return len(waiting if self._has_relief() else self._cache.unsettled) <= FEW
 
+    async def _plan_once(self) -> None:
+        if self._running is None and self._can_plan_now():
+            self.plan_now()
+            await asyncio.sleep(0)
+            return
+        if self._running is None:
+            self._running = asyncio.create_task(self._plan_aside(), name="plan")
+            self._running.add_done_callback(self._plan_ended)
+        await asyncio.shield(self._running)
+
     async def _plan_aside(self) -> None:
         relief = self._cache.relief
         snapshot = self._cache.snapshot()
@@ -178,7 +185,8 @@ class Planning:
                 self._promise(start)
             else:
                 self._metrics.plans[PlanOutcome.STALE].inc()
-                self._cache.unsettle(start.group)
+                # What these would have held is free for others, whom the plan refused for it: all are planned anew.
+                self._planned_relief = -1
         for key, refusal in result.refusals.items():
             self._refuse(key, refusal)
 

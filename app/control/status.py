@@ -14,10 +14,11 @@ from app.cluster import encode
 from app.cluster.cache import ClusterCache
 from app.control.inspect import Inspect
 from app.model.names import GroupKey, QueueName
+from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import Resources
-from app.model.seam import Cluster, KubeError, NotFoundError, RawObject, Resource
+from app.model.seam import Cluster, KubeError, NotFoundError, RawObject, Resource, UnavailableError
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -76,9 +77,8 @@ class Status:
     async def round(self) -> None:
         """Write every status that is no longer true, then tell of what still waits."""
         if self._version != self._cache.version:
-            version = self._cache.version
+            self._version = self._cache.version
             await self._write(dict(self._outdated()))
-            self._version = version
         await self._tell(dict(self._inspect.waiting_by_key()))
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
@@ -141,6 +141,7 @@ class Status:
                 self._written.pop(target, None)
             except KubeError as error:
                 log.warning("status not written", object=target.name, error=str(error))
+                self._version = -1  # The next round looks again, whether or not anything has changed by then.
             else:
                 self._written[target] = status
 
@@ -150,7 +151,7 @@ class Status:
         """Record one event for each cause that has lasted from one round to the next."""
         lasting, self._waited_before = self._waited_before, {}
         news = 0
-        for key, (group, refusal) in waiting.items():
+        for key, (_, refusal) in waiting.items():
             if refusal is None or refusal.reason in PASSING:
                 continue
             self._waited_before[key] = refusal.reason
@@ -158,30 +159,30 @@ class Status:
                 news += 1
                 if news <= EVENTS_PER_ROUND:
                     self._told[key, refusal.reason] = True
-                    await self._record(group, refusal)
+                    await self._record(key, refusal)
 
-    async def _record(self, group: PodGroup, refusal: Refusal) -> None:
-        spec = self._cache.groups.spec(group.key)
-        regarding = _reference(spec) if spec else self._pod_reference(group.key)
+    async def _record(self, key: GroupKey, refusal: Refusal) -> None:
+        regarding = self._regarding(key)
+        if regarding is None:
+            return
         try:
             await self._cluster.record_event(
                 regarding, warning=True, reason=refusal.reason.value, note=refusal.sentence
             )
         except KubeError as error:
-            log.warning("event not recorded", podgroup=repr(group.key), error=str(error))
+            log.warning("event not recorded", podgroup=repr(key), error=str(error))
+            if isinstance(error, UnavailableError):
+                self._told.pop((key, refusal.reason), None)
 
-    def _pod_reference(self, key: GroupKey) -> RawObject:
-        pod = next(iter(self._cache.groups.pods(key)))
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        }
+    def _regarding(self, key: GroupKey) -> RawObject | None:
+        """Name the PodGroup, or the pod that is a group of its own; None when it went while others were told of."""
+        spec, pod = self._cache.groups.spec(key), next(iter(self._cache.groups.pods(key)), None)
+        if spec is not None:
+            return _pod_group_reference(spec)
+        return None if pod is None else _pod_reference(pod)
 
 
-def _reference(spec: GroupSpec) -> RawObject:
+def _pod_group_reference(spec: GroupSpec) -> RawObject:
     return {
         "apiVersion": "scheduling.run.ai/v2alpha2",
         "kind": "PodGroup",
@@ -189,3 +190,7 @@ def _reference(spec: GroupSpec) -> RawObject:
         "name": spec.key.name,
         "uid": spec.uid,
     }
+
+
+def _pod_reference(pod: Pod) -> RawObject:
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}

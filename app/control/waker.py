@@ -41,7 +41,7 @@ class Waker:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start with nobody parked. `_parked` is changed by `park`, `wake` and `forget` alone."""
+        """Start with nobody parked. `_parked` is changed by `park`, `forget` and `_patch` alone."""
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
@@ -49,7 +49,8 @@ class Waker:
         self._parked: set[PodUid] = set()
         self._unanswered: dict[PodUid, float] = {}
         self._answered = asyncio.Event()
-        self._patches: asyncio.Queue[tuple[PodUid, NodeName | None]] = asyncio.Queue()
+        self._patches: asyncio.Queue[PodUid] = asyncio.Queue()
+        """Pods to be woken or revoked; which, and with what node, is decided when the patch is written."""
 
     def park(self, uid: PodUid) -> None:
         """Note that kube-scheduler will not ask about this pod again on its own."""
@@ -67,10 +68,8 @@ class Waker:
 
     def wake(self, uid: PodUid) -> None:
         """Have the pod asked about, if it is parked and a node is promised to it."""
-        held = self._cache.reservations.get(uid)
-        if held is not None and uid in self._parked:
-            self._parked.discard(uid)
-            self._patches.put_nowait((uid, held.node))
+        if uid in self._parked and self._cache.reservations.get(uid) is not None:
+            self._patches.put_nowait(uid)
 
     def nominate(self, uid: PodUid) -> None:
         """Make kube-scheduler look at the promised node first, which its sample of nodes did not contain."""
@@ -81,7 +80,7 @@ class Waker:
         """Take back the nomination of a pod that lost its promise: kube-scheduler would keep the node for it."""
         pod = self._cache.pod(uid)
         if pod is not None and pod.node is None and pod.nominated is not None:
-            self._patches.put_nowait((uid, None))
+            self._patches.put_nowait(uid)
 
     async def run(self) -> None:
         """Write patches for ever, several at a time."""
@@ -91,12 +90,10 @@ class Waker:
 
     async def _write_patches(self) -> None:
         while True:
-            uid, node = await self._patches.get()
-            if node is not None:
+            uid = await self._patches.get()
+            if self._cache.reservations.get(uid) is not None:
                 await self._await_room()
-            pod = self._cache.pod(uid)
-            if pod is not None and pod.node is None and self._still_wanted(uid, node):
-                await self._patch(pod, node)
+            await self._patch(uid)
 
     async def _await_room(self) -> None:
         """Wait until kube-scheduler has asked about enough of those that were woken before."""
@@ -109,24 +106,40 @@ class Waker:
                 over = asyncio.get_running_loop().time() - ASKED_WITHIN_S
                 self._unanswered = {uid: since for uid, since in self._unanswered.items() if since > over}
 
-    def _still_wanted(self, uid: PodUid, node: NodeName | None) -> bool:
-        held = self._cache.reservations.get(uid)
-        return (held.node if held else None) == node
-
-    async def _patch(self, pod: Pod, node: NodeName | None) -> None:
-        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
-        if node is not None:
-            self._unanswered[pod.uid] = asyncio.get_running_loop().time()
+    async def _patch(self, uid: PodUid) -> None:
         for _ in range(TRIES):
-            try:
-                await self._cluster.nominate(ref, node)
-            except NotFoundError:
+            pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+            if pod is None or pod.node is not None:
                 return
-            except KubeError as error:
-                log.warning("wake failed", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-                await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else 1.0)
+            if held is None and pod.nominated is not None:
+                written = await self._nominate(pod, None)
+            elif held is not None and uid in self._parked:
+                written = await self._wake(pod, held.node)
             else:
-                self._metrics.wakes.inc()
                 return
-        # Nobody else will wake it: when its promise expires it is planned again, and woken then.
-        self._parked.add(pod.uid)
+            if written:
+                return
+
+    async def _wake(self, pod: Pod, node: NodeName) -> bool:
+        # Not parked from here on, since it may be asked about, refused and parked again before the reply is here.
+        self._parked.discard(pod.uid)
+        self._unanswered[pod.uid] = asyncio.get_running_loop().time()
+        written = await self._nominate(pod, node)
+        if written:
+            self._metrics.wakes.inc()
+        else:
+            # Should all tries fail: when its promise expires it is planned again, and woken then.
+            self._parked.add(pod.uid)
+        return written
+
+    async def _nominate(self, pod: Pod, node: NodeName | None) -> bool:
+        """Write one patch; return whether that is settled, and wait before another try when it is not."""
+        try:
+            await self._cluster.nominate(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid), node)
+        except NotFoundError:
+            return True
+        except KubeError as error:
+            log.warning("nomination not written", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+            await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else 1.0)
+            return False
+        return True

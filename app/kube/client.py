@@ -87,6 +87,17 @@ class KubeCluster:
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BrokenStreamError("the API server's answer is no pod") from error
 
+    async def lease_holder(self, namespace: str, name: str) -> str | None:
+        """Return the holderIdentity of a Lease; None when it has none or does not exist."""
+        where = f"namespaces/{quote(namespace, safe='')}/leases/{quote(name, safe='')}"
+        try:
+            lease = orjson.loads(await self._transport.read(f"apis/coordination.k8s.io/v1/{where}"))
+            return lease["spec"].get("holderIdentity") or None
+        except NotFoundError:
+            return None
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise BrokenStreamError("the API server's answer is no lease") from error
+
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Set or clear `status.nominatedNodeName`; `ConflictError` when the pod is already bound."""
         body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}

@@ -126,6 +126,10 @@ class Cluster(Protocol):
         """Read the pod now, from the store; None when it is gone or another of that name has come."""
         ...
 
+    async def lease_holder(self, namespace: str, name: str) -> str | None:
+        """Return the holderIdentity of a Lease; None when it has none or does not exist."""
+        ...
+
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Set or clear `status.nominatedNodeName`, which also wakes a pod that kube-scheduler has parked."""
         ...

@@ -88,6 +88,11 @@ class SimulatedCluster:
         except NotFoundError:
             return None
 
+    async def lease_holder(self, namespace: str, name: str) -> str | None:
+        """Return nobody: the simulated kube-scheduler is the only one, and holds no lease."""
+        del namespace, name
+        return None
+
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Set or clear the nominated node; a bound pod can have none."""
         current = self._get(_ref(pod))

@@ -4,6 +4,7 @@ import pytest
 
 from app.control.binder import BOUND
 from app.model.names import GroupKey
+from app.model.podgroup import GroupSpec
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
 from app.simulation.cluster import Ref
@@ -158,6 +159,21 @@ async def test_a_lower_minimum_lets_those_pass_who_stand_already() -> None:
         world.cluster.patch(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"), {"spec": {"minMember": 2}})
 
         assert await asyncio.gather(*binds) == [BOUND, BOUND]
+
+
+async def test_a_member_that_may_pass_in_the_moment_in_which_its_patience_ends_is_bound() -> None:
+    async with living("a", "b", gang_barrier_s=5) as world:
+        first, _ = await placed(world, world.gang("gang", size=2))
+        (bind,) = standing(world, [first])
+
+        def open_gate() -> None:
+            world.cache.apply_group(GroupSpec(key=GANG, min_member=1))
+            world.barrier.review()
+
+        asyncio.get_running_loop().call_at(world.now() + 5 - 1e-10, open_gate)
+
+        assert await bind == BOUND
+        assert world.bound() == {"gang-0": first[1]}
 
 
 async def test_a_pod_alone_waits_for_nobody() -> None:

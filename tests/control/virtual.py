@@ -4,13 +4,14 @@ import asyncio
 import selectors
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from functools import partial
+from typing import TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class _Patience(selectors.DefaultSelector):  # type: ignore[valid-type,misc] # which selector it is, the system says
+class _Patience(selectors.DefaultSelector):
     """Passes virtual time where others wait."""
 
     def __init__(self) -> None:
@@ -36,19 +37,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._patience.now_s
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
         assert executor is None
         result: asyncio.Future[T] = self.create_future()
-        self.call_later(self.thread_takes_s, _finish, result, func, *args)
+        self.call_later(self.thread_takes_s, _finish, result, partial(func, *args))
         return result
 
 
-def _finish(result: asyncio.Future[T], func: Callable[..., T], *args: Any) -> None:
+def _finish(result: asyncio.Future[T], work: Callable[[], T]) -> None:
     if result.done():
         return
     try:
-        result.set_result(func(*args))
+        result.set_result(work())
     except Exception as error:  # noqa: BLE001 # whatever the thread raises belongs to whoever waits for it
         result.set_exception(error)
 

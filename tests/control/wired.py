@@ -106,8 +106,9 @@ class FickleCluster(SimulatedCluster):
 class World:
     """A cluster with one queue `q`, and Leeboard beside it."""
 
-    def __init__(self, cluster: FickleCluster, settings: Settings) -> None:
-        clock = asyncio.get_running_loop().time
+    def __init__(self, cluster: FickleCluster, settings: Settings | None = None) -> None:
+        self.now = clock = asyncio.get_running_loop().time
+        settings = settings or Settings()
         self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache()
         self.barrier = GangBarrier(self.cache)
         self.waker = Waker(self.cache, cluster, self.metrics)
@@ -120,7 +121,7 @@ class World:
             clock=clock,
             on_change=self.planning.poke,
             on_parked=self.waker.park,
-            on_object=lambda resource, raw: self.status.learn(resource, raw),
+            on_object=lambda resource, raw: self.status.learn(resource, raw),  # noqa: PLW0108 # it comes after the feed
         )
         self.inspect = Inspect(self.cache, self.feed, self.planning)
         self.status = Status(self.cache, self.inspect, cluster, settings, clock=clock, wall_clock=lambda: f"{clock()}")
@@ -143,17 +144,17 @@ class World:
     def delete_node(self, name: str) -> None:
         self.cluster.delete(Ref(resource=Resource.NODES, name=name))
 
-    def queue(self, name: str, *, gpus: int = 0, limit: int = manifests.UNLIMITED) -> None:
-        self.cluster.create(Resource.QUEUES, manifests.queue(name, None, Quota(gpus=gpus, limit=limit)))
+    def queue(self, name: str, *, parent: str | None = None, gpus: int = 0) -> None:
+        self.cluster.create(Resource.QUEUES, manifests.queue(name, parent, Quota(gpus=gpus)))
 
     def pod(self, name: str, **more: Any) -> RawObject:
-        """Create a pod that asks for one GPU, unless told otherwise (`Job`)."""
-        job = Job(**{"name": name, "queue": "q", "gpus": 1, **more})
+        """Create a pod that asks for one GPU and nothing else, unless told otherwise (`Job`)."""
+        job = Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, **more})
         return self.cluster.create(Resource.PODS, manifests.pod(job))
 
     def gang(self, name: str, *, size: int, min_member: int | None = None) -> list[RawObject]:
         """Create a PodGroup and its pods, which ask for one GPU each."""
-        job = Job(name=name, queue="q", gpus=1, group=name)
+        job = Job(name=name, queue="q", gpus=1, cpu=0, group=name)
         self.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=min_member or size))
         return [self.cluster.create(Resource.PODS, manifests.pod(job, member=member)) for member in range(size)]
 
@@ -175,6 +176,10 @@ class World:
     async def what_if(self, pod: RawObject, *offered: str) -> FilterAnswer:
         question = PodQuestion(pod=pod, uid=None, offered=tuple(NodeName(name) for name in offered))
         return await self.extender.filter(question)
+
+    def scores(self, pod: RawObject, *offered: str) -> Mapping[NodeName, int]:
+        question = PodQuestion(pod=pod, uid=None, offered=tuple(NodeName(name) for name in offered))
+        return self.extender.prioritize(question)
 
     async def bind(self, pod: RawObject, node: str) -> str:
         return await self.extender.bind(BindQuestion(pod=ref(pod), node=NodeName(node)))
@@ -216,6 +221,12 @@ class World:
         refusal = self.planning.refusals.get(GroupKey(metadata["namespace"], name))
         return None if refusal is None else refusal.reason
 
+    def count(self, metric: str, **labels: str) -> float:
+        """Return what a counter of ours has come to."""
+        value = self.metrics.registry.get_sample_value(f"leeboard_{metric}_total", labels)
+        assert value is not None
+        return value
+
     def free_gpus(self) -> dict[str, int]:
         """Return what is free on each node, by the books."""
         snapshot = self.cache.snapshot()
@@ -223,16 +234,20 @@ class World:
 
 
 @asynccontextmanager
-async def living(*nodes: str, gpus: int = 1, cluster: FickleCluster | None = None, **settings: Any) -> AsyncIterator[World]:
+async def living(
+    *nodes: str, gpus: int = 1, cluster: FickleCluster | None = None, **settings: Any
+) -> AsyncIterator[World]:
     """Run Leeboard on a new cluster of `nodes`, or on one that is there."""
     world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings))
-    async with asyncio.TaskGroup() as tasks:
-        parts = (world.feed, world.planning, world.waker, world.status)
-        running = [tasks.create_task(part.run()) for part in parts]
+    running = [asyncio.create_task(part.run()) for part in (world.feed, world.planning, world.waker, world.status)]
+    try:
         await world.feed.synced()
         yield world
+    finally:
         for task in running:
             task.cancel()
+        for end in await asyncio.gather(*running, return_exceptions=True):
+            assert isinstance(end, asyncio.CancelledError), end
 
 
 def furnished(*nodes: str, gpus: int = 1) -> FickleCluster:

@@ -12,6 +12,8 @@ from tests.kube.apiserver import listening, lists, says, silent, streams
 Stock = Mapping[Resource, tuple[int, Callable[[int], RawObject]]]
 """How many objects there are of a kind, and what makes the one of a number."""
 
+NOTHING: tuple[int, Callable[[int], RawObject]] = (0, lambda _: {})
+
 
 @asynccontextmanager
 async def holding(stock: Stock) -> AsyncIterator[str]:
@@ -22,7 +24,7 @@ async def holding(stock: Stock) -> AsyncIterator[str]:
             return await says({})(request)
         if "watch" in request.query:
             return await streams(b"", then=silent())(request)
-        count, make = stock.get(Resource(request.path[1:]), (0, dict))
+        count, make = stock.get(Resource(request.path[1:]), NOTHING)
         start = int(request.query["continue"] or 0)
         end = min(count, start + int(request.query["limit"]))
         return await lists(*map(make, range(start, end)), more=str(end) if end < count else "")(request)

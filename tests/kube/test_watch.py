@@ -104,7 +104,7 @@ async def test_a_long_list_is_read_in_pages_of_one_version(server: FakeApiServer
 
     assert events == [Listed([pod("a"), pod("b")]), CHANGED_A]
     assert [seen.query.get("continue") for seen in server.seen[:2]] == ["", "t+1="]
-    assert server.seen[0].query["limit"] == "500"
+    assert server.seen[0].query["limit"] == "250"
 
 
 async def test_only_what_is_kept_of_an_object_is_told(server: FakeApiServer, cluster: KubeCluster) -> None:

@@ -86,6 +86,14 @@ def test_a_pod_that_cannot_be_placed_keeps_nobody_out_who_asks_for_less_or_elsew
     assert place(board, *(given.pod(f"p{index}", gpus=1) for index in range(3))) == {"p0": "b", "p1": "a", "p2": "a"}
 
 
+def test_a_gang_of_unlike_pods_that_fails_says_nothing_about_like_ones() -> None:
+    board = Board(cluster(given.node("a", gpus=2)), BINPACK)
+
+    assert place(board, given.pod("p"), given.pod("q", constraint=EAST)) is None
+    assert place(board, given.pod("p"), given.pod("q", gpus=0, cpu=65)) is None
+    assert place(board, given.pod("p"), given.pod("q")) == {"p": "a", "q": "a"}
+
+
 def test_counting_and_choosing_take_nothing() -> None:
     board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), BINPACK)
     before = board.free.copy()

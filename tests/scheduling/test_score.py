@@ -59,7 +59,7 @@ def test_what_is_overcommitted_counts_as_full(strategy: PlacementStrategy) -> No
 
 
 def test_cores_beyond_count_never_outweigh_a_gpu() -> None:
-    free = {"a": (0, 10**9), "b": (1, 0)}
+    free = {"a": (0, 10**10), "b": (1, 0)}
 
     assert order(GPU_POD, free, BINPACK) == "ab"
 

@@ -5,21 +5,23 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import count
+from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
+import yaml
 
-from tests.system.api import NODES, Api, gang, gpu_node, pod
-from tests.system.bed import HOST, Bed, Kept, free_ports
-from tests.system.cluster import install, start_leeboard, start_own_scheduler
+from tests.system.api import NODES, Api, gang, gpu_node, pod, pod_group
+from tests.system.bed import HOST, STAGES, ApiServerOptions, Audit, Bed, Kept, free_ports
+from tests.system.cluster import documents, install, start_leeboard, start_own_scheduler
 from tests.system.conftest import sweep
 from tests.system.observer import Observer, Rules, Sight, breaches, lost, partial_stretches
 from tests.system.waiting import eventually
@@ -87,12 +89,23 @@ class Service:
 
 @pytest.fixture(scope="module")
 def own_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """A control plane of our own, since its programs are killed."""
-    with Bed(tmp_path_factory.mktemp("killed"), after_success=Kept.KEPT) as bed:
+    """A control plane of our own, since its programs are killed; every deletion is the tests' own."""
+    folder = tmp_path_factory.mktemp("killed")
+    with Bed(folder, options=ApiServerOptions(audit=Audit.WRITES), after_success=Kept.KEPT) as bed:
         bed.start_control_plane()
         bed.start_controller_manager()
-        bed.start_kwok()
+        bed.start_kwok(_stages_without_deletion(folder / "stages.yaml"))
         yield bed
+
+
+def _stages_without_deletion(path: Path) -> Path:
+    """Write kwok's stages without the one that ends deleted pods.
+
+    kwok deletes by name, without a uid: it would take the namesakes with it that our gangs come back as.
+    """
+    stages = [one for one in documents(STAGES) if one["metadata"]["name"] != "pod-delete"]
+    path.write_text(yaml.safe_dump_all(stages))
+    return path
 
 
 @pytest.fixture
@@ -134,11 +147,14 @@ def create_gang(api: Api, name: str, size: int) -> None:
     api.create_all(gang(name, size=size, queue=QUEUE))
 
 
-def delete_gang(name: str, size: int, *, how: Callable[[str], None]) -> None:
-    """Delete a gang's pods and its PodGroup, in any order."""
+def delete_gang(api: Api, name: str, size: int, *, grace_s: float = 0.0) -> None:
+    """Delete a gang's pods and its PodGroup in any order; bound pods keep their GPUs for the time of grace."""
     paths = [f"{DEFAULT_GROUPS}/{name}", *(f"{DEFAULT_PODS}/{name}-{index}" for index in range(size))]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(how, paths))
+        if grace_s:
+            list(pool.map(api.delete, paths))
+            pass_time(grace_s)
+        list(pool.map(api.delete_now, paths))
 
 
 # -- 20 kills of Leeboard, while two gangs take turns
@@ -223,8 +239,7 @@ class Traffic:
         chance = Random(f"{self._seed} gangs")
         while not self._ending.wait(chance.uniform(0, 2)):
             name = self._observer.wait_for(whole_gang, within_s=60, what="one of the rivals runs whole")
-            how = chance.choice((self._api.delete, self._api.delete_now))
-            delete_gang(name, RIVALS[name], how=how)
+            delete_gang(self._api, name, RIVALS[name], grace_s=chance.choice((0.0, chance.uniform(0, 1))))
             self._observer.wait_for(partial(is_gone, name=name), within_s=30, what=f"{name} is gone")
             create_gang(self._api, name, RIVALS[name])
             self.handovers += 1
@@ -301,7 +316,7 @@ def one_runs_whole_then_the_other(api: Api, observer: Observer) -> None:
     numbers = {name: bound(observer.present(), name) for name in RIVALS}
     assert sorted(numbers.values()) == [0, 50]
     winner, loser = sorted(RIVALS, key=lambda name: -numbers[name])
-    delete_gang(winner, RIVALS[winner], how=api.delete_now)
+    delete_gang(api, winner, RIVALS[winner])
     observer.wait_for(
         lambda pods: bound(pods, loser) == RIVALS[loser], within_s=SETTLED_WITHIN_S, what=f"{loser} runs whole"
     )
@@ -338,7 +353,7 @@ def test_gang_starts_whole_although_kube_scheduler_is_killed_meanwhile(
             observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=60, what="the gang runs whole")
             took_s.append(round(time.monotonic() - killed_s, 1))
             print(f"  killed {delay_s:.2f} s after creation with {numbers} bound; whole after {took_s[-1]} s")
-            delete_gang("crew", 50, how=api.delete_now)
+            delete_gang(api, "crew", 50)
             observer.wait_for(lambda pods: is_gone(pods, "crew"), within_s=30, what="the gang is gone")
         report(observer, rules, {})
 
@@ -397,6 +412,98 @@ def assert_answers_that_it_cannot_know(service: Service) -> None:
     answer = httpx.post(f"{service.webhooks}/filter", json=question).json()
     assert answer["Error"]
     assert not answer.get("FailedAndUnresolvableNodes")
+
+
+# -- a gang that is bound in part, while others wait for the same GPUs
+
+OTHERS = 40
+ROUNDS = 3
+
+
+def wait_for_gpus(api: Api) -> None:
+    """Create a gang of 50 and 40 pods alone, for which there is no node yet; the gang goes before them."""
+    group, *members = gang("crew", size=50, queue=QUEUE)
+    group["spec"]["priorityClassName"] = "build-preemptible"
+    api.create_all([group, *members])
+    api.create_all(pod(f"other-{index}", queue=QUEUE) for index in range(OTHERS))
+
+
+def go_away(api: Api, observer: Observer) -> None:
+    """Delete what `wait_for_gpus` has made."""
+    delete_gang(api, "crew", 50)
+    for index in range(OTHERS):
+        api.delete_now(f"{DEFAULT_PODS}/other-{index}")
+    observer.wait_for(lambda pods: not pods, within_s=30, what="all pods are gone")
+
+
+@pytest.mark.parametrize("victim", ["leeboard", "own-scheduler", "kube-apiserver"])
+def test_half_bound_gang_is_completed_before_others_start(
+    own_bed: Bed, api: Api, service: Service, victim: str
+) -> None:
+    chance = Random(SEED)
+    gpus: dict[str, int] = {}
+    in_part = 0
+
+    with Observer(own_bed) as observer:
+        for _ in range(ROUNDS):
+            wait_for_gpus(api)
+            observer.wait_for(lambda pods: len(pods) == 90 and all(one.cause for one in pods), within_s=30, what="told")
+            # One node, so that all GPUs are there at one moment.
+            gpus |= add_nodes(api, 1, gpus=60)
+            observer.wait_for(lambda pods: bound(pods, "crew"), within_s=30, what="the first member is bound")
+            pass_time(chance.uniform(0, 0.05))
+            restart(own_bed, service, victim)
+            in_part += 0 < bound(observer.present(), "crew") < 50
+            observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=60, what="the gang runs whole")
+            rules = Rules(gpus=gpus, min_members={"crew": 50})
+            settle(observer, rules)
+            go_away(api, observer)
+            for node in gpus:
+                api.delete_now(f"{NODES}/{node}")
+        report(observer, rules, {"rounds with the gang bound in part": in_part})
+
+    assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
+
+
+def restart(bed: Bed, service: Service, victim: str) -> None:
+    """Kill a program and start it again at once."""
+    bed.kill(victim)
+    start = {
+        "leeboard": service.start_leeboard,
+        "own-scheduler": service.start_scheduler,
+        "kube-apiserver": bed._start_apiserver,
+    }
+    start[victim]()
+
+
+def test_gang_that_a_crash_left_half_bound_is_completed_before_others_start(
+    own_bed: Bed, api: Api, service: Service
+) -> None:
+    (node,) = gpus = add_nodes(api, 1, gpus=60)
+    rules = Rules(gpus=gpus, min_members={"crew": 50})
+    # As after a month's work: what Leeboard lists when it starts is not all there at one moment.
+    api.create_all(pod_group(f"old-{index}", min_member=2, queue=QUEUE) for index in range(600))
+
+    with Observer(own_bed) as observer:
+        for _ in range(ROUNDS):
+            own_bed.kill("leeboard")
+            wait_for_gpus(api)
+            for index in range(20):
+                bind(api, f"crew-{index}", node)
+            service.start_leeboard()
+            observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=30, what="the gang runs whole")
+            settle(observer, rules)
+            go_away(api, observer)
+        report(observer, rules, {})
+
+    assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
+
+
+def bind(api: Api, name: str, node: str) -> None:
+    """Bind a pod, as a Leeboard did that is no more."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    api.call("POST", f"{DEFAULT_PODS}/{name}/binding", body=binding)
 
 
 # -- namesakes

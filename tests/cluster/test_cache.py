@@ -1,0 +1,438 @@
+"""The cache: what the watches show and what we promise, as one picture whose sums are always true."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import State
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.node import Node
+from app.model.pod import Pod
+from app.model.podgroup import GroupSpec
+from app.model.priority import PriorityClass
+from app.model.queue import Queue
+from app.model.reason import Reason, Refusal
+from app.model.resources import GPU, NOTHING, Resources
+from app.model.snapshot import Usage
+from tests import given
+
+N1, N2 = NodeName("n1"), NodeName("n2")
+NODES, QUEUES = (given.node("n1"), given.node("n2")), (given.queue("q"), given.queue("r"))
+P, A, B = given.pod("p", gpus=2), given.pod("a", gang="g"), given.pod("b", gang="g", queue="r")
+G = GroupKey("default", "g")
+SPEC = GroupSpec(key=G, uid="u", min_member=2)
+ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
+
+
+def cache(*shown: Node | Queue | GroupSpec | PriorityClass | Pod) -> ClusterCache:
+    """Build a cache that has been shown two nodes, two queues, and these, and whose groups have been considered."""
+    found = ClusterCache()
+    for one in (*NODES, *QUEUES, *shown):
+        show(found, one)
+    found.considered(found.waiting(), found.version)
+    return found
+
+
+def show(found: ClusterCache, one: Node | Queue | GroupSpec | PriorityClass | Pod) -> None:
+    match one:
+        case Node():
+            found.apply_node(one)
+        case Queue():
+            found.apply_queue(one)
+        case GroupSpec():
+            found.apply_group(one)
+        case PriorityClass():
+            found.apply_class(one)
+        case Pod():
+            found.apply_pod(one)
+
+
+def promised(found: ClusterCache, pod: Pod = P, node: NodeName = N1) -> ClusterCache:
+    found.promise(pod.uid, node, expires_at=60.0)
+    return found
+
+
+def binding(found: ClusterCache, pod: Pod = P, node: NodeName = N1) -> ClusterCache:
+    promised(found, pod, node).reservations.binding(pod.uid)
+    return found
+
+
+def gpus(count: int, pods: int = 1) -> Resources:
+    return Resources(cpu_milli=pods * 1000, gpu_milli=count * 1000, pods=pods)
+
+
+def free(found: ClusterCache) -> list[int]:
+    return [int(amount) // 1000 for amount in found.snapshot().free[GPU]]
+
+
+def usage(found: ClusterCache, queue: str = "q") -> Usage:
+    return found.snapshot().usage.get(QueueName(queue), Usage())
+
+
+def state(found: ClusterCache, pod: Pod = P) -> State | None:
+    held = found.reservations.get(pod.uid)
+    return held.state if held else None
+
+
+def refusal(found: ClusterCache, key: GroupKey = P.group) -> Reason | None:
+    group = found.waiting()[key]
+    return group.refusal.reason if group.refusal else None
+
+
+# Promises -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_promise_takes_the_place_as_a_fact_would_and_its_coming_true_changes_nothing() -> None:
+    found = promised(cache(P))
+    before, relief = found.snapshot(), found.relief
+    assert (free(found), usage(found)) == ([6, 8], Usage(allocated=gpus(2), requested=gpus(2)))
+
+    found.apply_pod(replace(P, node=N1))
+
+    after = found.snapshot()
+    assert np.array_equal(after.free, before.free)
+    assert (after.usage, after.groups, state(found), found.relief) == (before.usage, {}, None, relief)
+
+
+def test_a_promise_that_moves_or_ends_is_relief() -> None:
+    found = promised(cache(P))
+    reliefs = [found.relief]
+
+    promised(found, P, N2)
+    reliefs.append(found.relief)
+    assert free(found) == [8, 6]
+
+    found.drop_promise(P.uid)
+    reliefs.append(found.relief)
+    assert (free(found), list(found.waiting())) == ([8, 8], [P.group])
+    assert reliefs == sorted(set(reliefs))
+
+
+def test_a_pod_that_others_bound_elsewhere_holds_only_what_it_got() -> None:
+    found = binding(cache(P))
+    relief = found.relief
+
+    found.apply_pod(replace(P, node=N2))
+
+    assert (free(found), state(found), found.relief > relief) == ([8, 6], None, True)
+
+
+def test_a_pod_that_is_gone_holds_nothing() -> None:
+    found = binding(cache(P))
+    relief = found.relief
+
+    found.delete_pod(P.uid)
+    found.delete_pod(P.uid)
+
+    assert (free(found), usage(found), state(found), found.relief > relief) == ([8, 8], Usage(), None, True)
+    assert (found.pod(P.uid), list(found.pods()), dict(found.waiting())) == (None, [], {})
+
+
+@pytest.mark.parametrize(
+    "change", [replace(P, deleting=True), replace(P, group=G, names_group=True)], ids=["deleted", "moved"]
+)
+def test_a_promise_ends_with_what_it_was_made_for_but_a_binding_waits_for_the_watch(change: Pod) -> None:
+    soft, firm = promised(cache(P)), binding(cache(P))
+
+    soft.apply_pod(change)
+    firm.apply_pod(change)
+
+    assert (state(soft), free(soft)) == (None, [8, 8])
+    assert (state(firm), free(firm)) == (State.BINDING, [6, 8])
+
+
+def test_a_node_that_is_gone_takes_promises_with_it_but_neither_bindings_nor_bound_pods() -> None:
+    others = [given.pod(name) for name in ("binding", "bound", "elsewhere")]
+    found = promised(promised(binding(cache(P, *others), others[0])), others[2], N2)
+    found.apply_pod(replace(others[1], node=N1))
+
+    found.delete_node(N1)
+
+    assert [state(found, pod) for pod in (P, others[0], others[2])] == [None, State.BINDING, State.PROMISED]
+    assert usage(found).allocated == gpus(3, pods=3)
+    found.apply_node(NODES[0])
+    assert free(found) == [6, 7]
+
+
+# What the watches show ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        lambda found: show(found, replace(NODES[0])),
+        lambda found: show(found, replace(QUEUES[0])),
+        lambda found: show(found, replace(P)),
+        lambda found: show(found, replace(SPEC)),
+        lambda found: found.delete_node(NodeName("gone")),
+        lambda found: found.delete_queue(QueueName("gone")),
+        lambda found: found.delete_group(GroupKey("default", "gone")),
+        lambda found: found.delete_class("gone"),
+        lambda found: found.delete_pod(PodUid("gone")),
+        lambda found: found.accept(P.uid),
+        lambda found: found.readmit(G),
+        lambda found: found.refuse_only(P.uid, frozenset()),
+        lambda found: found.refuse_node(PodUid("gone"), N1),
+    ],
+)
+def test_what_is_no_news_changes_nothing(repeat: Callable[[ClusterCache], None]) -> None:
+    found = cache(P, SPEC)
+    before = found.version, found.relief
+
+    repeat(found)
+
+    assert (found.version, found.relief, found.unsettled) == (*before, {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: show(found, replace(NODES[0], labels={"zone": "east"})),
+        lambda found: show(found, given.node("n3")),
+        lambda found: show(found, given.queue("q", limit=4)),
+        lambda found: found.delete_node(N1),
+        lambda found: found.delete_queue(QueueName("q")),
+        lambda found: show(found, PriorityClass(name="train", value=7)),
+        lambda found: show(found, SPEC),
+        lambda found: found.delete_pod(PodUid("uid-foreign")),
+    ],
+)
+def test_what_may_let_somebody_run_is_relief(change: Callable[[ClusterCache], None]) -> None:
+    found = cache(P, given.pod("foreign", managed=False, node=N1))
+    version, relief = found.version, found.relief
+
+    change(found)
+
+    assert (found.version > version, found.relief > relief) == (True, True)
+
+
+def test_pods_that_come_or_only_wait_are_no_relief() -> None:
+    found = cache(P)
+    relief = found.relief
+
+    found.apply_pod(A)
+    found.apply_pod(replace(P, queue=QueueName("r")))
+    found.delete_pod(P.uid)
+
+    assert found.relief == relief
+
+
+def test_pods_of_other_schedulers_are_subtracted_where_they_are_or_charged_to_the_queue_they_name() -> None:
+    foreign = given.pod("f", gpus=3, managed=False, queue="", node=N1)
+    paying = given.pod("g", gpus=1, managed=False, queue="q", node=N2)
+    found = cache(foreign, paying, given.pod("h", managed=False, queue=""))
+
+    snapshot = found.snapshot()
+
+    assert snapshot.total == snapshot.nodes.capacity - gpus(3)
+    assert (free(found), usage(found).allocated, snapshot.groups) == ([5, 7], gpus(1), {})
+
+
+def test_what_others_hold_on_a_node_that_takes_no_work_is_not_subtracted_from_the_rest() -> None:
+    found = cache(given.node("n1", ready=False), given.pod("f", gpus=3, managed=False, queue="", node=N1))
+
+    assert found.snapshot().total == NODES[1].allocatable
+
+
+def test_queues_are_judged_as_a_tree_whenever_one_changes() -> None:
+    found = cache(given.queue("q", "p"))
+    assert found.queues()[QueueName("q")].problem
+
+    found.apply_queue(given.queue("p"))
+    assert not found.queues()[QueueName("q")].problem
+
+    found.delete_queue(QueueName("p"))
+    assert found.queues()[QueueName("q")].problem
+
+
+# Terms --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_object_that_changes_queue_takes_the_charges_of_its_pods_along() -> None:
+    found = promised(cache(SPEC, A, B), A)
+    assert usage(found) == Usage(allocated=gpus(1), requested=gpus(2, pods=2))
+
+    found.apply_group(replace(SPEC, queue=QueueName("r")))
+    assert (usage(found), usage(found, "r").allocated) == (Usage(), gpus(1))
+
+    found.delete_group(G)
+    assert (usage(found).allocated, usage(found, "r")) == (gpus(1), Usage())
+
+
+def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_leaves() -> None:
+    found = promised(cache(SPEC, A, B), B)
+    relief = found.relief
+
+    found.delete_pod(A.uid)
+
+    assert (usage(found), usage(found, "r").allocated, found.relief > relief) == (Usage(), gpus(1), True)
+
+
+def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_changes() -> None:
+    found = promised(cache(SPEC, A, B), B)
+
+    found.apply_pod(replace(A, queue=QueueName("s")))
+    assert (usage(found, "s"), usage(found)) == (Usage(allocated=gpus(1), requested=gpus(2, pods=2)), Usage())
+
+    found.apply_pod(replace(A, group=P.group, names_group=False))
+    assert (usage(found, "r").allocated, usage(found)) == (gpus(1), Usage(requested=gpus(1)))
+
+
+def test_a_priority_class_decides_who_is_firm_and_one_that_cannot_be_read_decides_nothing() -> None:
+    found = promised(cache(PriorityClass(name="gold", value=100), replace(P, priority_class="gold")))
+    assert usage(found).allocated_non_preemptible == gpus(2)
+
+    found.apply_class(PriorityClass(name="gold", value=100, problem="its value is no number"))
+    assert usage(found).allocated_non_preemptible == NOTHING
+
+    found.apply_class(PriorityClass(name="gold", value=200))
+    assert usage(found).allocated_non_preemptible == gpus(2)
+
+    found.delete_class("gold")
+    assert usage(found).allocated_non_preemptible == NOTHING
+
+
+# What kube-scheduler tells ------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_after_our_promise_ends_it_and_the_pod_is_stuck_until_it_is_accepted() -> None:
+    found = promised(cache(P))
+
+    found.apply_pod(replace(P, refused_by_scheduler=True))
+    assert (state(found), refusal(found)) == (None, Reason.REFUSED_BY_SCHEDULER)
+
+    found.accept(P.uid)
+    assert refusal(found) is None
+
+
+def test_a_nomination_that_is_cleared_after_our_promise_is_a_refusal() -> None:
+    refused = replace(P, refused_by_scheduler=True, nominated=N1)
+    found = promised(cache(refused))
+
+    found.apply_pod(replace(refused, created_at=1.0))
+    assert state(found) is State.PROMISED
+
+    found.apply_pod(replace(refused, nominated=None))
+    assert (state(found), refusal(found)) == (None, Reason.REFUSED_BY_SCHEDULER)
+
+
+@pytest.mark.parametrize("prepare", [lambda found: found, binding], ids=["nothing is promised", "it is being bound"])
+def test_a_refusal_tells_nothing_while(prepare: Callable[[ClusterCache], ClusterCache]) -> None:
+    found = prepare(cache(P))
+    before = state(found)
+
+    found.apply_pod(replace(P, refused_by_scheduler=True))
+    found.drop_promise(P.uid)
+
+    assert (before, refusal(found)) == (state(prepare(cache(P))), None)
+
+
+def test_nodes_that_are_refused_for_a_pod_are_remembered_until_they_are_forgotten() -> None:
+    found = cache(P, A)
+
+    found.refuse_node(P.uid, N1)
+    found.refuse_node(P.uid, N2)
+    assert found.snapshot().refused == {P.uid: frozenset([N1, N2])}
+    assert list(found.unsettled) == [P.group]
+
+    found.refuse_only(P.uid, frozenset([N2]))
+    assert found.snapshot().refused == {P.uid: frozenset([N2])}
+
+    found.refuse_node(A.uid, N1)
+    found.forget_refused_nodes()
+    assert (found.snapshot().refused, set(found.unsettled)) == ({}, {P.group, G})
+
+
+def test_what_was_refused_for_a_pod_goes_with_it() -> None:
+    found = cache(P)
+    found.refuse_node(P.uid, N1)
+
+    found.delete_pod(P.uid)
+
+    assert found.snapshot().refused == {}
+
+
+# Who takes part -----------------------------------------------------------------------------------------------------
+
+
+def test_a_group_set_aside_takes_part_again_when_it_is_readmitted_and_on_every_node() -> None:
+    found = cache(SPEC, A, B)
+    found.refuse_node(A.uid, N1)
+
+    found.set_aside(G, ASIDE)
+    assert refusal(found, G) is Reason.BACKING_OFF
+
+    found.readmit(G)
+    assert (refusal(found, G), found.snapshot().refused) == (None, {})
+
+
+def test_a_group_is_unsettled_until_a_plan_as_new_as_its_change_considered_it() -> None:
+    found = cache(P)
+    version = found.version
+    found.apply_pod(replace(P, priority_class="build"))
+    assert list(found.waiting()) == list(found.unsettled) == [P.group]
+
+    found.considered([P.group], version)
+    assert list(found.unsettled) == [P.group]
+
+    found.considered([P.group, G], found.version)
+    assert found.unsettled == {}
+
+    found.unsettle(P.group)
+    assert list(found.unsettled) == [P.group]
+
+
+def test_a_group_that_stops_waiting_is_not_left_to_be_considered() -> None:
+    found = cache()
+    found.apply_pod(P)
+    assert list(found.waiting()) == list(found.unsettled) == [P.group]
+
+    found.apply_pod(replace(P, node=N1))
+
+    assert (dict(found.waiting()), found.unsettled) == ({}, {})
+
+
+def test_a_member_that_finished_well_leaves_its_gang_satisfied() -> None:
+    found = cache(SPEC, A, B)
+
+    found.delete_pod(A.uid)
+    assert refusal(found, G) is Reason.MEMBERS_MISSING
+
+    found.count_success(G, A.uid)
+    assert refusal(found, G) is None
+
+
+def test_a_group_holds_what_its_pods_were_promised_or_have() -> None:
+    found = promised(cache(SPEC, A, B, given.pod("c", gang="g")), A)
+    found.apply_pod(replace(B, node=N2))
+
+    assert (found.holding(G), found.holding(P.group)) == (gpus(2, pods=2), NOTHING)
+
+
+# Asking -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_has_room_for_what_is_free_on_it_if_it_takes_work() -> None:
+    found = promised(cache(P, given.node("n2", ready=False)))
+
+    asked = {name: found.has_room(NodeName(name), gpus(6)) for name in ("n1", "n2", "gone")}
+
+    assert asked == {"n1": True, "n2": False, "gone": False}
+    assert not found.has_room(N1, gpus(7))
+
+
+def test_an_overcommitted_node_has_room_for_what_it_still_has() -> None:
+    found = promised(cache(given.node("n1", gpus=1), P))
+
+    assert (found.has_room(N1, Resources(cpu_milli=1000)), found.has_room(N1, gpus(1))) == (True, False)
+
+
+def test_what_is_free_can_be_asked_before_the_first_snapshot() -> None:
+    assert found_free(cache()) == [8, 8]
+
+
+def found_free(found: ClusterCache) -> list[int]:
+    return [int(amount) // 1000 for amount in found.free()[GPU]]

@@ -1,0 +1,141 @@
+"""Charges: what pods hold and wait for, summed on nodes, in queues and outside all queues."""
+
+from collections.abc import Iterable, Mapping
+
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from app.cluster.charges import Charge, Charges
+from app.model.names import NodeName, PodUid, QueueName
+from app.model.node import Node
+from app.model.resources import NOTHING, Resources
+from app.model.snapshot import NodeTable, Usage
+from tests import given
+
+N1, N2, Q, R = NodeName("n1"), NodeName("n2"), QueueName("q"), QueueName("r")
+X, Y = PodUid("x"), PodUid("y")
+
+
+def gpus(count: int) -> Resources:
+    return Resources(gpu_milli=count * 1000, pods=1)
+
+
+def charges(*nodes: Node, **charged: Charge) -> Charges:
+    found = Charges()
+    found.use_table(NodeTable.of(nodes or [given.node("n1"), given.node("n2")]))
+    for uid, charge in charged.items():
+        found.set(PodUid(uid), charge)
+    return found
+
+
+def free_gpus(found: Charges) -> list[int]:
+    return [int(amount) // 1000 for amount in found.free()[2]]
+
+
+def test_a_pod_without_a_place_is_only_requested() -> None:
+    found = charges(x=Charge(gpus(2), None, Q))
+
+    assert found.usage() == {Q: Usage(requested=gpus(2))}
+    assert free_gpus(found) == [8, 8]
+
+
+def test_a_pod_with_a_place_is_allocated_there_and_in_its_queue() -> None:
+    found = charges(x=Charge(gpus(2), N1, Q), y=Charge(gpus(1), N1, Q, preemptible=False))
+
+    both = gpus(2) + gpus(1)
+    assert found.usage() == {Q: Usage(allocated=both, allocated_non_preemptible=gpus(1), requested=both)}
+    assert (found.on_node(N1), found.on_node(N2)) == (both, NOTHING)
+    assert free_gpus(found) == [5, 8]
+
+
+def test_a_new_charge_takes_the_place_of_the_old() -> None:
+    found = charges(x=Charge(gpus(2), N1, Q, preemptible=False))
+
+    found.set(X, Charge(gpus(3), N2, R))
+
+    assert found.get(X) == Charge(gpus(3), N2, R)
+    assert found.usage() == {R: Usage(allocated=gpus(3), requested=gpus(3))}
+    assert free_gpus(found) == [8, 5]
+
+
+def test_a_queue_whose_pods_are_all_gone_is_forgotten() -> None:
+    # Queue names come from labels that tenants write: sums of nothing would pile up for ever.
+    found = charges(x=Charge(gpus(1), N1, Q), y=Charge(gpus(1), None, R))
+
+    found.set(X, None)
+    found.set(Y, None)
+
+    assert (found.usage(), found.get(X)) == ({}, None)
+
+
+def test_what_is_told_once_does_not_change_later() -> None:
+    found = charges(x=Charge(gpus(1), N1, Q))
+    usage, free = found.usage(), found.free()
+
+    found.set(Y, Charge(gpus(2), N1, Q))
+
+    assert usage == {Q: Usage(allocated=gpus(1), requested=gpus(1))}
+    assert (free[2] // 1000).tolist() == [7, 8]
+
+
+def test_a_node_may_come_after_its_pods_and_go_before_them() -> None:
+    found = charges(given.node("n2"), x=Charge(gpus(2), N1, Q))
+    assert free_gpus(found) == [8]
+
+    found.use_table(NodeTable.of([given.node("n1")]))
+    assert free_gpus(found) == [6]
+
+    found.set(X, None)
+    assert free_gpus(found) == [8]
+
+
+def test_an_overcommitted_node_has_less_than_nothing_free() -> None:
+    assert free_gpus(charges(given.node("n1", gpus=1), x=Charge(gpus(3), N1, Q))) == [-2]
+
+
+def test_only_pods_without_a_queue_are_outside_and_only_where_there_is_something_to_divide() -> None:
+    # What is not Ready is not divided: subtracting its pods from the rest would take them away twice.
+    nodes = given.node("n1"), given.node("n2", ready=False)
+
+    found = charges(*nodes, x=Charge(gpus(1), N1, None), y=Charge(gpus(2), N2, None), z=Charge(gpus(4), N1, Q))
+
+    assert found.outside() == gpus(1)
+
+
+pods = st.dictionaries(
+    st.sampled_from([PodUid(name) for name in "abcd"]),
+    st.builds(
+        Charge, st.builds(gpus, st.integers(0, 3)), st.sampled_from([None, N1, N2]), st.sampled_from([None, Q, R])
+    )
+    | st.none(),
+)
+tables = st.sampled_from([[], ["n1"], ["n1", "n2"]]).map(lambda names: NodeTable.of(given.node(name) for name in names))
+
+
+@for_all(st.lists(st.tuples(pods, tables)))
+def test_sums_are_those_of_adding_up_anew(steps: list[tuple[dict[PodUid, Charge | None], NodeTable]]) -> None:
+    found, known = Charges(), dict[PodUid, Charge]()
+    for changes, table in steps:
+        found.use_table(table)
+        for uid, charge in changes.items():
+            found.set(uid, charge)
+        known = {uid: one for uid, one in (known | changes).items() if one}
+
+        assert [Resources.of(column) for column in found.free().T] == [
+            node.allocatable - total(one for one in known.values() if one.node == node.name) for node in table.nodes
+        ]
+        assert found.usage() == {queue: usage(queue, known) for queue in {one.queue for one in known.values()} if queue}
+
+
+def usage(queue: QueueName, known: Mapping[PodUid, Charge]) -> Usage:
+    mine = [one for one in known.values() if one.queue == queue]
+    held = [one for one in mine if one.node]
+    return Usage(
+        allocated=total(held),
+        allocated_non_preemptible=total(one for one in held if not one.preemptible),
+        requested=total(mine),
+    )
+
+
+def total(found: Iterable[Charge]) -> Resources:
+    return sum((one.request for one in found), NOTHING)

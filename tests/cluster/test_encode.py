@@ -1,0 +1,156 @@
+"""Encode: the status of queues and PodGroups, as their owners read it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.cluster import encode
+from app.model.decision import Share
+from app.model.names import QueueName
+from app.model.reason import Reason, Refusal
+from app.model.resources import NOTHING, UNLIMITED, Resources
+from tests import given
+
+NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T04:00:00Z"
+ONE_GPU = Resources(cpu_milli=1500, memory_bytes=10**9, gpu_milli=1000, pods=1)
+SAID_ONE_GPU = {"cpu": "1500m", "memory": "1000000000", "nvidia.com/gpu": "1"}
+SAID_NOTHING = {"cpu": "0", "memory": "0", "nvidia.com/gpu": "0"}
+
+
+def condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": NOW}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "texts"),
+    [
+        (NOTHING, SAID_NOTHING),
+        (ONE_GPU, SAID_ONE_GPU),
+        (Resources(cpu_milli=-1500, gpu_milli=500), {"cpu": "-1500m", "memory": "0", "nvidia.com/gpu": "500m"}),
+        (Resources(cpu_milli=UNLIMITED, gpu_milli=2000), {"memory": "0", "nvidia.com/gpu": "2"}),
+        (Resources(memory_bytes=UNLIMITED, gpu_milli=UNLIMITED), {"cpu": "0"}),
+    ],
+    ids=repr,
+)
+def test_amounts_are_quantities_and_what_is_unlimited_is_left_out(amounts: Resources, texts: dict[str, str]) -> None:
+    assert encode.amounts(amounts) == texts
+
+
+def test_a_queue_says_what_it_has_what_it_may_have_and_who_is_below_it() -> None:
+    share = Share(
+        deserved=Resources(cpu_milli=UNLIMITED, memory_bytes=UNLIMITED, gpu_milli=2000),
+        fair_share=Resources(gpu_milli=3000),
+        allocated=ONE_GPU,
+        allocated_non_preemptible=NOTHING,
+        requested=ONE_GPU + ONE_GPU,
+    )
+
+    assert encode.queue_status(given.queue("q"), share, [QueueName("c"), QueueName("b")], now=NOW) == {
+        "childQueues": ["b", "c"],
+        "conditions": [condition("Valid", "True", "Valid"), condition("OverQuota", "False", "WithinQuota")],
+        "allocated": SAID_ONE_GPU,
+        "allocatedNonPreemptible": SAID_NOTHING,
+        "requested": {"cpu": "3", "memory": "2000000000", "nvidia.com/gpu": "2"},
+        "deserved": {"nvidia.com/gpu": "2"},
+        "fairShare": {"cpu": "0", "memory": "0", "nvidia.com/gpu": "3"},
+    }
+
+
+def test_a_queue_that_takes_part_in_nothing_says_why_and_has_nothing() -> None:
+    queue = replace(given.queue("q"), problem="its parent queue p does not exist")
+
+    status = encode.queue_status(queue, None, [], now=NOW)
+
+    assert status.pop("conditions") == [condition("Valid", "False", "QueueIsInvalid", queue.problem)]
+    assert status == {
+        "childQueues": [],
+        **dict.fromkeys(["allocated", "allocatedNonPreemptible", "requested", "deserved", "fairShare"], SAID_NOTHING),
+    }
+
+
+@pytest.mark.parametrize(
+    ("allocated", "over"),
+    [
+        (Resources(gpu_milli=1000), condition("OverQuota", "False", "WithinQuota")),
+        (Resources(gpu_milli=1001), condition("OverQuota", "True", "AllocatedOverQuota")),
+        (Resources(memory_bytes=1), condition("OverQuota", "True", "AllocatedOverQuota")),
+        (Resources(pods=1), condition("OverQuota", "False", "WithinQuota")),
+    ],
+    ids=repr,
+)
+def test_a_queue_is_over_quota_when_it_holds_more_of_anything_than_it_deserves(
+    allocated: Resources, over: dict[str, str]
+) -> None:
+    share = Share(deserved=Resources(gpu_milli=1000), allocated=allocated)
+
+    assert encode.queue_status(given.queue("q"), share, [], now=NOW)["conditions"][1] == over
+
+
+STANDING = encode.Standing(
+    allocated=ONE_GPU, requested=ONE_GPU + ONE_GPU, non_preemptible=NOTHING, running=1, pending=1
+)
+
+
+def test_a_pod_group_says_what_it_holds_and_why_the_rest_waits() -> None:
+    refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.", details={"queue": "q"})
+    said = {"reason": "OverLimit", "message": "q is at its limit."}
+
+    assert encode.pod_group_status(STANDING, given.group(given.pod("p")), refusal, now=NOW) == {
+        "running": 1,
+        "pending": 1,
+        "resourcesStatus": {
+            "allocated": SAID_ONE_GPU,
+            "allocatedNonPreemptible": SAID_NOTHING,
+            "requested": {"cpu": "3", "memory": "2000000000", "nvidia.com/gpu": "2"},
+        },
+        "schedulingConditions": [
+            {
+                "type": "UnschedulableOnNodePool",
+                "nodePool": "default",
+                "status": "True",
+                **said,
+                "reasons": [said],
+                "transitionID": NOW,
+                "lastTransitionTime": NOW,
+            }
+        ],
+    }
+
+
+def test_a_pod_group_that_waits_for_nothing_gives_no_reason() -> None:
+    refusal, group = Refusal(reason=Reason.OVER_LIMIT, sentence="It was at its limit."), given.group(given.pod("p"))
+
+    assert encode.pod_group_status(STANDING, None, refusal, now=NOW)["schedulingConditions"] == []
+    assert encode.pod_group_status(STANDING, group, None, now=NOW)["schedulingConditions"] == []
+
+
+def test_the_owner_of_an_unusable_pod_group_learns_what_is_wrong() -> None:
+    bad, good = (encode.invalid_pod_group_status(problem, now=NOW) for problem in ("spec.minMember is -1", ""))
+
+    assert bad == {"conditions": [condition("Valid", "False", "PodGroupIsInvalid", "spec.minMember is -1")]}
+    assert good == {"conditions": [condition("Valid", "True", "Valid")]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [
+        ({"metadata": {"namespace": "n", "name": "x"}, "status": {"a": 1}}, ("n", "x", {"a": 1})),
+        ({"metadata": {"name": "x"}}, ("", "x", {})),
+        ({"metadata": None, "status": []}, ("", "", {})),
+        ({}, ("", "", {})),
+    ],
+    ids=repr,
+)
+def test_what_an_object_says_already_is_read_whatever_it_looks_like(raw: dict[str, Any], read: tuple[Any, ...]) -> None:
+    assert encode.stated(raw) == read
+
+
+def test_statuses_are_the_same_whenever_they_came_to_say_so() -> None:
+    refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.")
+    group = given.group(given.pod("p"))
+    status = encode.pod_group_status(STANDING, group, refusal, now=NOW)
+
+    assert encode.same(status, encode.pod_group_status(STANDING, group, refusal, now=LATER))
+    assert not encode.same(status, encode.pod_group_status(STANDING, group, None, now=NOW))
+    assert not encode.same(status, encode.pod_group_status(replace(STANDING, running=2), group, refusal, now=NOW))

@@ -1,0 +1,160 @@
+"""Groups: what a PodGroup is, formed from its object and its pods, and why it cannot start."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.cluster.groups import Members, Terms, form, terms
+from app.model.names import PodUid, QueueName
+from app.model.pod import Pod
+from app.model.podgroup import GroupSpec, PodGroup
+from app.model.reason import Reason, Refusal
+from tests import given
+
+ON = Terms(queue=QueueName("q"), priority=50, preemptible=True)
+CLASSES = {"train": 10, "gold": 7, "firm": 100}
+A, B = given.pod("a", gang="g", created_at=1.0), given.pod("b", gang="g", created_at=2.0)
+SPEC = GroupSpec(key=A.group, uid="u", min_member=2)
+ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
+
+
+def members(*pods: Pod, held: str = "", stuck: str = "", succeeded: int = 0) -> Members:
+    uids = [frozenset(PodUid(f"uid-{name}") for name in names) for names in (held, stuck)]
+    return Members(pods=pods, held=uids[0], stuck=uids[1], succeeded=succeeded)
+
+
+def formed(found: Members, spec: GroupSpec | None = SPEC, aside: Refusal | None = None) -> PodGroup:
+    return form(A.group, spec, found, ON, aside)
+
+
+def reason(found: Members, spec: GroupSpec | None = SPEC) -> Reason | None:
+    refusal = formed(found, spec).refusal
+    return refusal.reason if refusal else None
+
+
+def test_a_group_is_its_object_its_terms_and_its_pods() -> None:
+    c = given.pod("c", gang="g")
+
+    assert formed(members(A, B, c, held="c", succeeded=1), replace(SPEC, created_at=9.0, min_member=4)) == PodGroup(
+        key=A.group,
+        queue=QueueName("q"),
+        priority=50,
+        min_member=4,
+        created_at=9.0,
+        pending=(A, B),
+        active=1,
+        succeeded=1,
+    )
+
+
+def test_a_pod_that_names_no_group_is_a_group_of_one_as_old_as_itself() -> None:
+    alone = given.pod("alone", created_at=3.0)
+
+    found = form(alone.group, None, members(alone), ON)
+
+    assert found == replace(given.group(alone), created_at=3.0, priority=50)
+
+
+def test_pods_start_by_task_priority_then_age_then_name() -> None:
+    first, last = replace(B, task_priority=1), replace(A, name="z", uid=PodUid("z"))
+
+    assert formed(members(last, A, first)).pending == (first, A, last)
+
+
+@pytest.mark.parametrize(
+    "pod", [replace(B, gated=True), replace(B, deleting=True), replace(B, problem="unreadable")], ids=repr
+)
+def test_a_pod_that_cannot_start_now_is_not_pending(pod: Pod) -> None:
+    assert formed(members(A, pod), replace(SPEC, min_member=1)).pending == (A,)
+    assert formed(members(A, pod)).refusal is not None
+
+
+def test_a_group_waits_as_long_as_a_pod_that_stays_has_no_place() -> None:
+    assert members(A, B, held="a").waits()
+    assert not members(A, B, held="ab").waits()
+    assert not members(A, replace(B, deleting=True), held="a").waits()
+    assert members(replace(A, gated=True)).waits()
+
+
+def test_a_gang_with_too_few_pods_waits_for_more_and_says_how_many_there_are() -> None:
+    found = members(A, replace(B, gated=True), held="", succeeded=1)
+
+    assert formed(found, replace(SPEC, min_member=3)).refusal == Refusal(
+        reason=Reason.MEMBERS_MISSING,
+        sentence="Waiting for 3 pods, currently 3 exist, 1 are gated.",
+        details={"minMember": 3, "exist": 3, "gated": 1},
+    )
+
+
+def test_a_gang_that_already_runs_waits_for_nobody() -> None:
+    assert reason(members(A, B, replace(A, uid=PodUid("c")), held="ab", stuck="c")) is None
+    assert reason(members(A, B, held="b")) is None
+    assert reason(members(A, succeeded=1)) is None
+
+
+def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> None:
+    unreadable = replace(B, problem="its cpu is no quantity")
+
+    assert formed(members(A, unreadable, stuck="a")).refusal == Refusal(
+        reason=Reason.INVALID_REQUEST, sentence="Pod b: its cpu is no quantity."
+    )
+    assert formed(members(A, B, stuck="b")).refusal == Refusal(
+        reason=Reason.REFUSED_BY_SCHEDULER,
+        sentence="The scheduler's own filters accept pod b on no node; see its PodScheduled condition.",
+    )
+
+
+def test_a_named_group_without_an_object_or_with_a_bad_one_is_refused_whatever_its_pods() -> None:
+    bad = replace(SPEC, problem="spec.minMember is -1")
+
+    assert formed(members(A, B), None).refusal == Refusal(
+        reason=Reason.POD_GROUP_DOES_NOT_EXIST,
+        sentence="PodGroup default/g does not exist.",
+        details={"podgroup": "default/g", "pods": 2},
+    )
+    assert formed(members(A), bad).refusal == Refusal(
+        reason=Reason.POD_GROUP_IS_INVALID,
+        sentence="spec.minMember is -1.",
+        details={"podgroup": "default/g", "pods": 1},
+    )
+
+
+def test_a_group_set_aside_is_refused_unless_something_worse_is_wrong() -> None:
+    assert formed(members(A, B), aside=ASIDE).refusal == ASIDE
+    assert formed(members(A), aside=ASIDE) == formed(members(A))
+
+
+@pytest.mark.parametrize(
+    ("spec", "pod", "expected"),
+    [
+        (SPEC, A, Terms(QueueName("q"), 10, preemptible=True)),
+        (replace(SPEC, queue=QueueName("r")), A, Terms(QueueName("r"), 10, preemptible=True)),
+        (None, replace(A, queue=QueueName("s")), Terms(QueueName("s"), 10, preemptible=True)),
+        (replace(SPEC, priority_class="gold"), replace(A, priority_class="firm"), Terms(ON.queue, 7, preemptible=True)),
+        (SPEC, replace(A, priority_class="firm"), Terms(ON.queue, 100, preemptible=False)),
+        (replace(SPEC, priority_class="nobody"), A, Terms(ON.queue, 10, preemptible=True)),
+        (
+            replace(SPEC, priority_class="nobody"),
+            replace(A, priority_class="gold"),
+            Terms(ON.queue, 7, preemptible=True),
+        ),
+        (replace(SPEC, priority_class="build"), A, Terms(ON.queue, 100, preemptible=False)),
+        (replace(SPEC, preemptible=False), A, Terms(ON.queue, 10, preemptible=False)),
+        (SPEC, replace(A, explicit_preemptible=False), Terms(ON.queue, 10, preemptible=False)),
+        (
+            replace(SPEC, preemptible=True, priority_class="firm"),
+            replace(A, explicit_preemptible=False),
+            Terms(ON.queue, 100, preemptible=True),
+        ),
+    ],
+)
+def test_terms_come_from_the_object_then_from_a_pod(spec: GroupSpec | None, pod: Pod, expected: Terms) -> None:
+    assert terms(spec, pod, CLASSES) == expected
+
+
+def test_without_any_priority_class_the_built_in_ones_hold() -> None:
+    assert [terms(None, replace(A, priority_class=name), {}).priority for name in ("", "train", "inference")] == [
+        50,
+        50,
+        125,
+    ]

@@ -1,0 +1,218 @@
+"""Membership: which pods belong to which group, and which groups wait."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.cluster.groups import Terms
+from app.cluster.membership import Membership
+from app.model.names import GroupKey, NodeName, QueueName
+from app.model.pod import Pod
+from app.model.podgroup import GroupSpec, PodGroup
+from app.model.reason import Reason, Refusal
+from tests import given
+
+A, B, C = (given.pod(name, gang="g", created_at=float(age)) for age, name in enumerate("abc"))
+G, H = A.group, GroupKey("default", "h")
+SPEC = GroupSpec(key=G, uid="u", min_member=2)
+ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
+ON_NODE = NodeName("n")
+
+
+def membership(*pods: Pod, spec: GroupSpec | None = SPEC) -> Membership:
+    found = Membership(lambda pod: pod.node is not None)
+    found.set_spec(G, spec)
+    for pod in pods:
+        found.join(pod)
+    return found
+
+
+def waiting(found: Membership) -> dict[GroupKey, PodGroup]:
+    return dict(found.waiting(lambda _key, _group: None))
+
+
+def refusal(found: Membership) -> Reason | None:
+    group = waiting(found)[G]
+    return group.refusal.reason if group.refusal else None
+
+
+def changes(found: Membership) -> list[tuple[GroupKey, Sequence[str] | None]]:
+    told: list[tuple[GroupKey, Sequence[str] | None]] = []
+    found.waiting(lambda key, group: told.append((key, [pod.name for pod in group.pending] if group else None)))
+    return told
+
+
+def test_only_groups_that_differ_from_before_are_told() -> None:
+    found = membership(A, B)
+
+    assert changes(found) == [(G, ["a", "b"])]
+    assert changes(found) == []
+    found.touch(G)
+    assert changes(found) == []
+    found.join(C)
+    assert changes(found) == [(G, ["a", "b", "c"])]
+    for pod in (A, B, C):
+        found.leave(pod)
+    assert changes(found) == [(G, None)]
+
+
+def test_a_gang_that_arrives_pod_by_pod_is_formed_once() -> None:
+    asked: list[Pod] = []
+    found = Membership(lambda pod: bool(asked.append(pod)))  # type: ignore[func-returns-value] # counts, holds nothing
+
+    pods = [given.pod(f"p{index}", gang="g") for index in range(500)]
+    for pod in pods:
+        found.join(pod)
+
+    assert len(waiting(found)[G].pending) == len(asked) == 500
+
+
+def test_a_group_whose_pods_all_have_a_place_does_not_wait() -> None:
+    found = membership(A, replace(B, node=ON_NODE))
+    assert waiting(found)[G].active == 1
+
+    found.join(replace(A, node=ON_NODE))
+
+    assert waiting(found) == {}
+
+
+def test_a_pod_beyond_the_minimum_that_can_never_start_does_not_make_its_group_wait() -> None:
+    assert (
+        waiting(
+            membership(replace(A, node=ON_NODE), replace(B, problem="unreadable"), spec=replace(SPEC, min_member=1))
+        )
+        == {}
+    )
+
+
+def test_an_object_that_comes_changes_or_goes_forms_its_group_anew() -> None:
+    found = membership(A, B, spec=None)
+    assert refusal(found) is Reason.POD_GROUP_DOES_NOT_EXIST
+
+    assert found.set_spec(G, SPEC)
+    assert refusal(found) is None
+
+    assert found.set_spec(G, replace(SPEC, min_member=3))
+    assert refusal(found) is Reason.MEMBERS_MISSING
+
+    assert found.set_spec(G, None)
+    assert refusal(found) is Reason.POD_GROUP_DOES_NOT_EXIST
+
+
+def test_a_priority_class_that_comes_or_goes_forms_every_group_anew() -> None:
+    found = membership(A, B)
+    assert waiting(found)[G].priority == 50
+
+    assert found.set_class("train", 7)
+    assert waiting(found)[G].priority == 7
+
+    assert found.set_class("train", None)
+    assert waiting(found)[G].priority == 50
+
+
+def test_what_is_as_it_was_is_no_news() -> None:
+    found = membership()
+    found.set_class("train", 7)
+
+    assert not found.set_class("train", 7)
+    assert not found.set_class("nobody", None)
+    assert not found.set_spec(G, SPEC)
+    assert not found.set_spec(H, None)
+
+
+def test_what_is_known_of_a_group_can_be_asked() -> None:
+    found = membership(replace(A, node=ON_NODE), B)
+    found.count_success(G, C.uid)
+
+    assert (found.spec(G), found.min_member(G), found.bound(G)) == (SPEC, 2, 2)
+    assert list(found.pods(G)) == [replace(A, node=ON_NODE), B]
+    assert (list(found.keys()), list(found.specs())) == ([G], [SPEC])
+    assert found.terms(G) == Terms(QueueName("q"), 50, preemptible=True)
+
+
+def test_of_a_group_that_is_not_there_little_is_known() -> None:
+    found = membership()
+
+    assert (found.spec(H), found.min_member(H), found.bound(H)) == (None, 1, 0)
+    assert (list(found.pods(H)), found.terms(H)) == ([], None)
+
+
+def test_a_member_that_finished_counts_once_and_as_long_as_its_group_is_there() -> None:
+    found = membership(A)
+    found.count_success(G, B.uid)
+    found.count_success(G, B.uid)
+    assert (waiting(found)[G].succeeded, refusal(found)) == (1, None)
+
+    found.leave(A)
+    found.set_spec(G, None)
+    found.set_spec(G, SPEC)
+    found.join(A)
+
+    assert (waiting(found)[G].succeeded, refusal(found)) == (0, Reason.MEMBERS_MISSING)
+
+
+def test_a_success_without_a_group_object_satisfies_nobody() -> None:
+    found = membership(A, spec=None)
+
+    found.count_success(G, B.uid)
+
+    assert found.bound(G) == 0
+
+
+def test_a_stuck_pod_is_not_ready_until_it_is_accepted_or_comes_anew() -> None:
+    found = membership(A, B)
+    found.mark_stuck(A)
+    assert refusal(found) is Reason.REFUSED_BY_SCHEDULER
+
+    assert found.unmark_stuck(A)
+    assert not found.unmark_stuck(A)
+    assert refusal(found) is None
+
+    found.mark_stuck(A)
+    found.leave(A)
+    found.join(A)
+    assert refusal(found) is None
+
+
+def test_a_group_set_aside_is_refused_until_it_is_readmitted() -> None:
+    found = membership(A, B)
+    found.set_aside(G, ASIDE)
+    assert waiting(found)[G].refusal == ASIDE
+
+    assert found.readmit(G)
+    assert not found.readmit(G)
+    assert refusal(found) is None
+
+
+def test_a_group_stays_set_aside_as_long_as_it_has_pods() -> None:
+    found = membership(A)
+    found.set_aside(G, ASIDE)
+
+    found.join(B)
+    found.leave(A)
+    found.join(A)
+    assert waiting(found)[G].refusal == ASIDE
+
+    for pod in (A, B):
+        found.leave(pod)
+    for pod in (A, B):
+        found.join(pod)
+    assert refusal(found) is None
+
+
+def test_a_pod_that_leaves_twice_or_was_never_there_is_no_error() -> None:
+    found = membership(A)
+
+    found.leave(B)
+    found.leave(A)
+    found.leave(A)
+
+    assert (waiting(found), list(found.keys())) == ({}, [])
+
+
+def test_a_pod_that_is_not_there_yet_is_the_group_it_would_be() -> None:
+    found = membership(spec=replace(SPEC, min_member=1, queue=QueueName("r")))
+    lone = given.pod("lone")
+
+    assert found.alone(A) == PodGroup(key=G, queue=QueueName("r"), priority=50, pending=(A,))
+    assert found.alone(lone) == replace(given.group(lone), priority=50)
+    assert waiting(found) == {}

@@ -1,0 +1,254 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from app.cluster.reservations import State
+from app.control.binder import BOUND, LOOK_AGAIN_S
+from app.model.names import NodeName
+from app.model.question import Refused
+from app.model.reason import Reason
+from app.model.seam import (
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    OutcomeUnknownError,
+    RawObject,
+    RejectedError,
+    Resource,
+    UnavailableError,
+)
+from tests.control.wired import World, living, passes, ref
+
+UNSURE = [OutcomeUnknownError("timed out"), ConflictError("409")]
+FINAL = [ForbiddenError("403"), RejectedError("422")]
+DELETED: dict[str, Any] = {"metadata": {"deletionTimestamp": "1970-01-01T00:00:00Z"}}
+
+
+@asynccontextmanager
+async def promised(*errors: KubeError, **settings: Any) -> AsyncIterator[tuple[World, RawObject]]:
+    """Run a cluster of the nodes `a` and `b`; promise `a` to a pod, the first tries to bind which end in `errors`."""
+    async with living("a", "b", **settings) as world:
+        pod = world.pod("one")
+        assert await world.filter(pod, "a") != Refused(Reason.NO_NODE_FITS)
+        world.cluster.errors["bind"] += errors
+        yield world, pod
+
+
+# Once a pod
+
+
+async def test_a_pod_is_bound_to_the_node_that_it_was_promised() -> None:
+    async with promised() as (world, pod):
+        assert await world.bind(pod, "a") == BOUND
+        assert world.bound() == {"one-0": "a"}
+        assert world.count("binds", outcome="bound") == 1
+
+
+async def test_many_identical_questions_at_once_are_one_write() -> None:
+    async with promised() as (world, pod):
+        world.cluster.takes_s["bind"] = 1
+
+        assert await asyncio.gather(*(world.bind(pod, "a") for _ in range(64))) == [BOUND] * 64
+        assert world.cluster.binds == [("one-0", "a")]
+
+
+async def test_a_question_for_another_node_while_a_write_is_in_flight_is_refused() -> None:
+    async with promised() as (world, pod):
+        world.cluster.takes_s["bind"] = 1
+        first = world.binding(pod, "a")
+        await passes(0.5)
+
+        assert await world.bind(pod, "b") == "the pod is being bound to a"
+        assert await first == BOUND
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_still_carried_out() -> None:
+    async with promised() as (world, pod):
+        world.cluster.takes_s["bind"] = 1
+        impatient = world.binding(pod, "a")
+        await passes(0.5)
+        impatient.cancel()
+
+        assert await world.bind(pod, "a") == BOUND
+        assert len(world.cluster.binds) == 1
+
+
+async def test_a_bound_pod_is_bound_without_a_write_and_to_no_other_node() -> None:
+    async with promised() as (world, pod):
+        await world.bind(pod, "a")
+        await passes(1)
+
+        assert await world.bind(pod, "a") == BOUND
+        assert await world.bind(pod, "b") == "the pod is already bound to a"
+        assert len(world.cluster.binds) == 1
+
+
+async def test_a_node_that_was_not_promised_is_refused() -> None:
+    async with promised() as (world, pod):
+        assert await world.bind(pod, "b") == "this node is no longer promised to the pod; it will be asked for again"
+        assert (world.promised(pod), world.cluster.binds) == ("a", [])
+
+
+@pytest.mark.parametrize("change", [{"uid": "unknown"}, {"name": "namesake"}, {"namespace": "elsewhere"}])
+async def test_an_unknown_pod_changes_nothing(change: dict[str, str]) -> None:
+    async with promised() as (world, pod):
+        version = world.cache.version
+
+        answer = await world.bind(pod | {"metadata": pod["metadata"] | change}, "a")
+
+        assert answer == "the pod is not known here; it will be asked for again"
+        assert (world.cluster.binds, world.cache.version) == ([], version)
+
+
+async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
+    async with promised() as (world, pod):
+        world.patch(pod, **DELETED)
+        await passes(1)
+
+        assert await world.bind(pod, "a") == "the pod is being deleted"
+        assert world.cluster.binds == []
+
+
+async def test_a_pod_of_another_scheduler_is_bound_where_it_was_decided() -> None:
+    async with living("a") as world:
+        pod = world.pod("one")
+        world.patch(pod, spec={"schedulerName": "other"})
+        await passes(1)
+
+        assert await world.bind(pod, "a") == BOUND
+        assert len(world.cache.reservations) == 0
+
+
+# When the outcome is not sure
+
+
+@pytest.mark.parametrize("error", UNSURE, ids=repr)
+async def test_a_write_that_was_not_done_is_done_again(error: KubeError) -> None:
+    async with promised(error) as (world, pod):
+        assert await world.bind(pod, "a") == BOUND
+        assert world.cluster.binds == [("one-0", "a")] * 2
+
+
+async def test_a_write_whose_reply_was_lost_is_a_success() -> None:
+    async with promised() as (world, pod):
+        world.cluster.lost_replies["bind"] = 1
+
+        assert await world.bind(pod, "a") == BOUND
+        assert len(world.cluster.binds) == 1
+
+
+@pytest.mark.parametrize("error", UNSURE, ids=repr)
+async def test_a_pod_that_somebody_else_has_bound_elsewhere_is_an_error(error: KubeError) -> None:
+    async with promised(error) as (world, pod):
+        world.cluster.hide(Resource.PODS)
+        world.patch(pod, spec={"nodeName": "b"})
+
+        assert await world.bind(pod, "a") == "the pod is already bound to b"
+        assert world.promised(pod) is None
+
+
+@pytest.mark.parametrize("error", UNSURE, ids=repr)
+async def test_a_pod_that_is_gone_is_given_up(error: KubeError) -> None:
+    async with promised(error) as (world, pod):
+        world.cluster.hide(Resource.PODS)
+        world.delete(pod)
+        world.pod("one")
+
+        assert await world.bind(pod, "a") == "the pod is gone"
+        assert world.bound() == {}
+
+
+async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_the_pod() -> None:
+    async with promised(promise_ttl_s=1) as (world, pod):
+        world.cluster.lost_replies["bind"] = 1
+        world.cluster.errors["read_pod"] += [UnavailableError("503")] * 20
+        world.cluster.hide(Resource.PODS)
+
+        bind = world.binding(pod, "a")
+        await passes(19 * LOOK_AGAIN_S)
+
+        held = world.held(pod)
+        assert held is not None
+        assert (held.node, held.state) == ("a", State.BINDING)
+        assert await bind == BOUND
+        assert (len(world.cluster.binds), world.count("binds", outcome="unknown")) == (1, 20)
+
+
+async def test_a_pod_that_is_deleted_while_it_is_tried_again_and_again_is_given_up() -> None:
+    async with promised() as (world, pod):
+        world.cluster.takes_s["bind"] = 0.1
+        bind = world.binding(pod, "a")
+        await passes(0.05)
+
+        world.patch(pod, **DELETED)  # With a finalizer: it stays as it is.
+        await passes(10)
+
+        assert bind.done()
+        assert await bind == "the pod is being deleted"
+
+
+# When the API server refuses
+
+
+@pytest.mark.parametrize("error", FINAL, ids=repr)
+async def test_a_binding_that_is_refused_for_good_is_given_up_and_the_pod_backs_off(error: KubeError) -> None:
+    async with promised(error) as (world, pod):
+        answer = await world.bind(pod, "a")
+        await passes(0.5)
+
+        assert answer == f"the API server refuses the binding: {error}"
+        assert (world.promised(pod), world.reason(pod)) == (None, Reason.BACKING_OFF)
+        await passes(3)
+        assert world.promised(pod) is not None
+
+
+async def test_an_api_server_that_asks_for_patience_gets_it() -> None:
+    async with promised(UnavailableError("429", retry_after_s=7)) as (world, pod):
+        asked_at = world.now()
+
+        assert await world.bind(pod, "a") == BOUND
+        assert world.now() - asked_at == pytest.approx(7)
+
+
+async def test_a_gang_of_which_one_binding_is_refused_backs_off_once() -> None:
+    async with living("a", "b") as world:
+        gang = world.gang("gang", size=2)
+        world.cluster.errors["bind"] += FINAL
+        nodes = [await world.choose(pod, "a", "b") for pod in gang]
+
+        await asyncio.gather(*(world.bind(pod, node) for pod, node in zip(gang, nodes, strict=True)))
+        await passes(3.5)
+
+        assert [world.promised(pod) for pod in gang] == nodes
+
+
+# Until the watch shows what was written
+
+
+async def test_a_place_stays_taken_from_the_promise_to_the_end_of_the_pod_and_is_charged_once() -> None:
+    async with living("a", gpus=2) as world:
+        pod = world.pod("one")
+        node, free = await world.choose(pod, "a"), [world.free_gpus()]
+        world.cluster.hide(Resource.PODS)
+        await world.bind(pod, node)
+        free.append(world.free_gpus())
+        assert world.held(pod) is not None
+
+        world.cluster.show(Resource.PODS)
+        await passes(1)
+
+        assert world.held(pod) is None
+        assert [*free, world.free_gpus()] == [{"a": 1}] * 3
+
+
+async def test_a_binding_that_the_watch_has_not_shown_yet_never_expires() -> None:
+    async with promised(promise_ttl_s=5) as (world, pod):
+        world.cluster.hide(Resource.PODS)
+        await world.bind(pod, "a")
+
+        await passes(60)
+
+        assert world.cache.has_room(NodeName("a"), world.cache.pod(ref(pod).uid).request) is False  # type: ignore[union-attr] # it is known

@@ -1,0 +1,81 @@
+import pytest
+
+from app.model.names import GroupKey, NodeName
+from app.model.seam import KubeError, Listed, RawObject, Resource, UnavailableError
+from tests.control.wired import World, living, passes, ref
+
+GANG = GroupKey("q", "gang")
+
+
+async def running_gang(world: World) -> list[RawObject]:
+    """Have a gang of two run on nodes a and b."""
+    gang = world.gang("gang", size=2)
+    for pod, node in zip(gang, ("a", "b"), strict=True):
+        await world.cluster.bind(ref(pod), NodeName(node), {})
+    await passes(1)
+    return gang
+
+
+def satisfied(world: World) -> int:
+    return world.cache.groups.bound(GANG)
+
+
+@pytest.mark.parametrize(("phase", "count"), [("Succeeded", 2), ("Failed", 1)])
+async def test_a_gang_counts_a_member_that_has_finished_only_if_it_has_succeeded(phase: str, count: int) -> None:
+    async with living("a", "b") as world:
+        first, _ = await running_gang(world)
+
+        world.patch(first, status={"phase": phase})
+        await passes(1)
+
+        assert satisfied(world) == count
+
+
+async def test_what_a_finished_member_held_is_free_before_its_end_is_known() -> None:
+    async with living("a", "b") as world:
+        first, _ = await running_gang(world)
+        world.cluster.takes_s["read_pod"] = 10
+
+        world.patch(first, status={"phase": "Succeeded"})
+        await passes(1)
+        assert (world.free_gpus()["a"], satisfied(world)) == (1, 1)
+
+        await passes(10)
+        assert satisfied(world) == 2
+
+
+async def test_a_finished_member_is_read_again_while_the_api_server_is_away() -> None:
+    async with living("a", "b") as world:
+        first, _ = await running_gang(world)
+        world.cluster.errors["read_pod"].append(UnavailableError("away", retry_after_s=5))
+
+        world.patch(first, status={"phase": "Succeeded"})
+        await passes(6)
+
+        assert satisfied(world) == 2
+
+
+async def test_a_member_that_finished_while_the_watch_was_lost_counts_too() -> None:
+    async with living("a", "b") as world:
+        first, second = await running_gang(world)
+        world.cluster.hide(Resource.PODS)
+        world.patch(first, status={"phase": "Succeeded"})
+
+        await world.feed._take(Resource.PODS, Listed([world.cache.pod(second["metadata"]["uid"])]))
+        await passes(1)
+
+        assert satisfied(world) == 2
+
+
+async def test_nobody_reads_a_member_that_is_being_deleted_or_never_ran_or_a_pod_alone() -> None:
+    async with living("a", "b") as world:
+        deleted, _ = await running_gang(world)
+        waiting, alone = world.gang("other", size=1)[0], world.pod("alone")
+        world.patch(deleted, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+        world.cluster.errors["read_pod"].append(KubeError("nobody asks"))
+
+        for pod in (deleted, waiting, alone):
+            world.delete(pod)
+        await passes(1)
+
+        assert len(world.cluster.errors["read_pod"]) == 1

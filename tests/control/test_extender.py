@@ -1,0 +1,354 @@
+import asyncio
+
+import pytest
+
+from app.cluster.reservations import State
+from app.control.binder import BOUND
+from app.control.extender import ALWAYS_COMPLETE_BELOW, WATCH_LAG_S
+from app.model.names import NodeName
+from app.model.question import Failed, Fits, Refused
+from app.model.reason import PHRASES, Reason, phrase
+from app.model.seam import RawObject, Resource
+from app.simulation import manifests
+from app.simulation.cluster import Ref
+from app.simulation.manifests import Job
+from tests.control.virtual import threads_take
+from tests.control.wired import World, furnished, living, passes
+
+SAMPLE = tuple(f"n{number}" for number in range(ALWAYS_COMPLETE_BELOW))
+"""A list so long that kube-scheduler may have stopped looking."""
+
+
+def fits(*nodes: str) -> Fits:
+    return Fits(tuple(NodeName(node) for node in nodes))
+
+
+def drawn(*, gpus: int = 1, **change: object) -> RawObject:
+    """Draw up a pod that nobody has created."""
+    pod = manifests.pod(Job(name="drawn", queue="q", gpus=gpus))
+    return pod | {"spec": pod["spec"] | change}
+
+
+def taint(world: World, node: str) -> None:
+    """Let kube-scheduler's own filters refuse a node."""
+    taints = [{"key": "broken", "effect": "NoSchedule"}]
+    world.cluster.patch(Ref(resource=Resource.NODES, name=node), {"spec": {"taints": taints}})
+
+
+# 1. A what-if
+
+
+async def test_a_what_if_is_told_which_of_the_offered_nodes_fit_and_is_promised_nothing() -> None:
+    async with living("a", "b") as world:
+        world.nodes("small", gpus=0)
+        await passes(1)
+
+        answer = await world.what_if(drawn(), "b", "small", "a", "unknown")
+
+        assert answer == fits("b", "a")
+        assert (len(world.cache.reservations), list(world.cache.pods())) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [(drawn(gpus=2), Reason.NO_NODE_FITS), (drawn(containers="garbage"), Reason.INVALID_REQUEST)],
+    ids=["too large", "unreadable"],
+)
+async def test_a_what_if_that_cannot_run_is_told_why(pod: RawObject, reason: Reason) -> None:
+    async with living("a") as world:
+        assert await world.what_if(pod, "a") == Refused(reason)
+
+
+async def test_a_what_if_without_name_of_another_scheduler_keeps_all_offered_nodes() -> None:
+    async with living("a") as world:
+        assert await world.what_if({"spec": {"schedulerName": "other"}}, "a", "unknown") == fits("a", "unknown")
+
+
+# 2. A pod that the watch has not shown yet
+
+
+async def test_a_pod_that_the_watch_shows_a_moment_later_is_answered() -> None:
+    async with living("a") as world:
+        world.cluster.hide(Resource.PODS)
+        pod = world.pod("late")
+
+        asked = asyncio.create_task(world.filter(pod, "a"))
+        await passes(WATCH_LAG_S / 2)
+        world.cluster.show(Resource.PODS)
+
+        assert await asked == fits("a")
+
+
+async def test_a_pod_that_the_watch_does_not_show_in_time_is_refused_and_woken_when_it_does() -> None:
+    async with living("a") as world:
+        world.cluster.hide(Resource.PODS)
+        pod = world.pod("late")
+        asked_at = world.now()
+
+        assert await world.filter(pod, "a") == Refused(Reason.DECIDING)
+        assert world.now() - asked_at == pytest.approx(WATCH_LAG_S)
+        world.cluster.show(Resource.PODS)
+        await passes(1)
+
+        assert world.cluster.nominations == [("late-0", "a")]
+        assert await world.filter(pod, "a", nominated="a") == fits("a")
+
+
+# 3. and 4. Pods that need no decision
+
+
+async def test_a_pod_of_another_scheduler_keeps_all_offered_nodes() -> None:
+    async with living("a") as world:
+        pod = world.cluster.create(Resource.PODS, drawn(schedulerName="other"))
+
+        assert await world.filter(pod, "a", "unknown") == fits("a", "unknown")
+        assert len(world.cache.reservations) == 0
+
+
+async def test_a_pod_that_is_bound_already_gets_its_node_and_no_other() -> None:
+    async with living("a", "b") as world:
+        pod = world.pod("bound")
+        await world.bind(pod, await world.choose(pod, "a"))
+        await passes(1)
+
+        assert await world.filter(pod, "a", "b") == fits("a")
+        assert await world.filter(pod, "b") == Refused(Reason.DECIDING)
+
+
+# 5. A pod with a promise
+
+
+async def test_a_promised_pod_gets_its_node_again_and_again() -> None:
+    async with living("a", "b") as world:
+        pod = world.pod("one")
+
+        answers = [await world.filter(pod, *offered) for offered in [("a", "b"), ("b", "a"), ("a", "b")]]
+
+        assert answers == [answers[0]] * 3
+        assert sum(world.free_gpus().values()) == 1
+
+
+async def test_each_question_prolongs_the_promise() -> None:
+    async with living("a", promise_ttl_s=10) as world:
+        pod = world.pod("one")
+        for _ in range(5):
+            await world.choose(pod, "a")
+            await passes(9)
+
+        assert world.promised(pod) == "a"
+
+
+async def test_a_promise_moves_to_an_offered_node_when_its_own_is_not_offered() -> None:
+    async with living("a", "b") as world:
+        pod = world.pod("one")
+        first = await world.choose(pod, "a", "b")
+        (other,) = {"a", "b"} - {first}
+
+        assert await world.filter(pod, other) == fits(other)
+        assert world.free_gpus() == {first: 1, other: 0}
+
+
+async def test_a_node_that_a_complete_list_leaves_out_is_refused_and_another_is_promised() -> None:
+    async with living("a", "full") as world:
+        await world.choose(world.pod("other"), "full")
+        pod = world.pod("one")
+        await passes(1)
+        world.nodes("b")  # Only known to us so far.
+
+        assert await world.filter(pod, "full") == Refused(Reason.REFUSED_BY_SCHEDULER)
+        await passes(1)
+
+        assert world.promised(pod) == "b"
+        assert world.cluster.nominations == [("one-0", "b")]
+
+
+async def test_a_promised_node_outside_a_sample_is_nominated() -> None:
+    async with living("promised") as world:
+        pod = world.pod("one")
+        await passes(1)
+
+        assert await world.filter(pod, *SAMPLE) == Refused(Reason.DECIDING)
+        await passes(1)
+
+        assert world.cluster.nominations == [("one-0", "promised")]
+        assert await world.filter(pod, "promised", nominated="promised") == fits("promised")
+
+
+async def test_a_nominated_node_that_is_still_not_offered_is_refused_for_good() -> None:
+    async with living("promised") as world:
+        pod = world.pod("one")
+        await passes(1)
+        await world.filter(pod, *SAMPLE)
+        await passes(1)
+
+        assert await world.filter(pod, *SAMPLE, nominated="promised") == Refused(Reason.REFUSED_BY_SCHEDULER)
+        await passes(5)
+
+        assert (world.promised(pod), world.reason(pod)) == (None, Reason.NO_NODE_FITS)
+        assert world.cluster.nominations[1:] == [("one-0", None)]
+
+
+@pytest.mark.parametrize("garbage", ["elsewhere", 7, ["promised"], {"node": "promised"}])
+async def test_a_nomination_that_is_not_ours_proves_nothing(garbage: object) -> None:
+    async with living("promised") as world:
+        pod = world.pod("one")
+        await passes(1)
+
+        assert await world.filter(pod, *SAMPLE, nominated=garbage) == Refused(Reason.DECIDING)
+        assert world.promised(pod) == "promised"
+
+
+async def test_a_refused_node_is_offered_again_once_kube_scheduler_accepts_it() -> None:
+    async with living("a", "full") as world:
+        await world.choose(world.pod("other"), "full")
+        pod = world.pod("one")
+        assert await world.filter(pod, "full") == Refused(Reason.NO_NODE_FITS)
+
+        assert await world.filter(pod, "a", "full") == fits("a")
+
+
+async def test_a_pod_that_is_being_bound_is_not_moved() -> None:
+    async with living("a", "b") as world:
+        world.cluster.takes_s["bind"] = 5
+        pod = world.pod("one")
+        bind = world.binding(pod, await world.choose(pod, "a"))
+        await passes(1)
+
+        assert await world.filter(pod, "b") == Refused(Reason.DECIDING)
+        assert await world.filter(pod, "a", "b") == fits("a")
+        assert await bind == BOUND
+
+
+# 6. A pod without a promise
+
+
+async def test_a_pod_alone_is_decided_at_once() -> None:
+    async with living("a") as world:
+        pod = world.pod("one")
+
+        assert await world.filter(pod, "a") == fits("a")
+        held = world.held(pod)
+        assert held is not None
+        assert held.state is State.PROMISED
+
+
+async def test_a_pod_that_cannot_start_is_refused_and_woken_when_its_turn_comes() -> None:
+    async with living("a") as world:
+        first, second = world.pod("first"), world.pod("second")
+        await world.choose(first, "a")
+        assert await world.filter(second, "a") == Refused(Reason.NO_NODE_FITS)
+
+        world.delete(first)
+        await passes(1)
+
+        assert world.cluster.nominations == [("second-0", "a")]
+
+
+async def test_two_questions_at_the_same_time_never_share_the_last_gpu() -> None:
+    async with living("a") as world:
+        pods = [world.pod(f"p{number}") for number in range(8)]
+
+        answers = await asyncio.gather(*(world.filter(pod, "a") for pod in pods))
+
+        assert sorted(map(repr, answers)) == sorted(map(repr, [fits("a")] + [Refused(Reason.NO_NODE_FITS)] * 7))
+
+
+async def test_a_question_waits_for_a_plan_that_is_being_computed_as_far_as_patience_goes() -> None:
+    async with living("a", filter_patience_s=1) as world:
+        threads_take(3)
+        pods = [world.pod(f"p{number}", gpus=0) for number in range(100)]
+        await passes(0.5)
+
+        assert await world.filter(pods[0], "a") == Refused(Reason.DECIDING)
+        await passes(1)
+        assert await world.filter(pods[0], "a") == fits("a")
+
+
+async def test_a_pod_that_is_recreated_under_its_name_is_another_pod() -> None:
+    async with living("a", "b") as world:
+        earlier = world.pod("twin")
+        await world.choose(earlier, "a")
+        world.delete(earlier)
+        later = world.pod("twin")
+
+        assert await world.filter(later, "a", "b") in (fits("a"), fits("b"))
+        await passes(1)
+
+        assert world.promised(earlier) is None
+        assert sum(world.free_gpus().values()) == 1
+
+
+async def test_a_pod_that_is_being_deleted_is_promised_nothing() -> None:
+    async with living("a") as world:
+        pod = world.pod("one")
+        world.patch(pod, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
+        await passes(1)
+
+        assert await world.filter(pod, "a") == Refused(Reason.DECIDING)
+        assert world.free_gpus() == {"a": 1}
+
+
+@pytest.mark.parametrize("offered", [("b",), ("unknown",), ("b", "unknown"), ()])
+async def test_no_answer_names_a_node_that_was_not_offered(offered: tuple[str, ...]) -> None:
+    async with living("a", "b") as world:
+        answers = [await world.filter(world.pod(f"p{number}"), *offered) for number in range(3)]
+
+        assert {node for answer in answers if isinstance(answer, Fits) for node in answer.nodes} <= set(offered)
+
+
+# When nothing can be answered
+
+
+async def test_nothing_is_answered_before_everything_was_listed() -> None:
+    world = World(furnished("a"))
+    pod = world.pod("one")
+
+    assert await world.filter(pod, "a") == Failed("not listed yet")
+    assert await world.bind(pod, "a") == "not listed yet"
+    assert world.scores(pod, "a") == {"a": 0}
+
+
+async def test_nothing_is_answered_while_a_watch_is_silent() -> None:
+    async with living("a") as world:
+        pod = world.pod("one")
+        world.cluster.hide(Resource.NODES)
+        await passes(120)
+
+        answer = await world.filter(pod, "a")
+
+        assert isinstance(answer, Failed)
+        assert answer.error.startswith("silent for ")
+
+
+def test_phrases_are_fixed_and_carry_no_numbers() -> None:
+    phrases = [phrase(reason) for reason in Reason]
+
+    assert set(PHRASES) == set(Reason)
+    assert not any(letter.isdigit() for text in phrases for letter in text)
+
+
+# The other verbs
+
+
+async def test_scores_prefer_the_fuller_node_and_cover_just_what_was_offered() -> None:
+    async with living("full", "free", gpus=4) as world:
+        await world.choose(world.pod("other", gpus=2), "full")
+
+        scores = world.scores(drawn(), "free", "full", "unknown")
+
+        free, full, unknown = scores.values()
+        assert list(scores) == ["free", "full", "unknown"]
+        assert full == 10 > free > unknown == 0
+
+
+async def test_pods_of_other_schedulers_are_not_scored() -> None:
+    async with living("a") as world:
+        assert world.scores(drawn(schedulerName="other"), "a") == {"a": 0}
+
+
+async def test_victims_are_left_to_kube_scheduler_only_for_pods_that_are_not_ours() -> None:
+    async with living("a") as world:
+        candidates = {NodeName("a"): "somebody"}
+
+        assert world.extender.preempt(drawn(), candidates) == {}
+        assert world.extender.preempt(drawn(schedulerName="other"), candidates) == candidates

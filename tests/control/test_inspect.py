@@ -1,0 +1,111 @@
+import pytest
+
+from app.control.inspect import KnownPod
+from app.model.names import GroupKey, QueueName
+from app.model.reason import Reason
+from app.model.seam import RawObject, Resource
+from tests.control.wired import World, furnished, living, passes
+
+
+def known(world: World, pod: RawObject) -> KnownPod:
+    found = world.inspect.pod("q", pod["metadata"]["name"])
+    assert found is not None
+    return found
+
+
+async def test_a_pod_is_followed_from_held_to_its_end() -> None:
+    async with living(gpus=1) as world:
+        pod, states = world.pod("one"), []
+        await passes(1)
+        states.append(known(world, pod).state)
+        world.nodes("a")
+        await passes(1)
+        states.append(known(world, pod).state)
+        world.cluster.hide(Resource.PODS)
+        await world.bind(pod, "a")
+        states.append(known(world, pod).state)
+        world.cluster.show(Resource.PODS)
+        await passes(1)
+        states.append(known(world, pod).state)
+        world.patch(pod, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
+        await passes(1)
+        states.append(known(world, pod).state)
+        world.delete(pod)
+        await passes(1)
+
+        assert states == ["Held", "Promised", "Binding", "Bound", "Releasing"]
+        assert world.inspect.pod("q", "one-0") is None
+
+
+async def test_a_held_pod_says_why_it_waits() -> None:
+    async with living("a") as world:
+        pod = world.pod("large", gpus=8)
+        await passes(1)
+
+        refusal = known(world, pod).refusal
+
+        assert refusal is not None
+        assert refusal.reason is Reason.NO_NODE_FITS
+
+
+async def test_a_pod_that_cannot_be_read_says_what_its_owner_must_change() -> None:
+    async with living("a") as world:
+        pod = world.pod("odd")
+        world.patch(pod, metadata={"annotations": {"gpu-fraction": "0.5"}})
+        await passes(1)
+
+        refusal = known(world, pod).refusal
+
+        assert refusal is not None
+        assert refusal.reason is Reason.INVALID_REQUEST
+        assert refusal.sentence.endswith("ask for whole GPUs with nvidia.com/gpu.")
+
+
+async def test_groups_that_wait_are_told_with_their_refusal_and_no_others() -> None:
+    async with living("a") as world:
+        world.pod("runs")
+        world.gang("gang", size=2)
+        await passes(1)
+
+        waiting = world.inspect.waiting_by_key()
+
+        assert list(waiting) == [GroupKey("q", "gang")]
+        assert [refusal.reason for _, refusal in world.inspect.waiting() if refusal] == [Reason.GANG_DOES_NOT_FIT]
+
+
+async def test_promises_are_counted_by_their_state() -> None:
+    async with living("a", gpus=3) as world:
+        pods = [world.pod(f"p{number}") for number in range(3)]
+        await passes(1)
+        world.cluster.hide(Resource.PODS)
+        await world.bind(pods[0], "a")
+
+        assert world.inspect.promises() == {"Promised": 2, "Binding": 1}
+
+
+async def test_queues_are_told_with_their_shares() -> None:
+    async with living("a", gpus=4) as world:
+        world.queue("guaranteed", gpus=3)
+        world.pod("one")
+        await passes(1)
+
+        shares = world.inspect.queues()
+
+        assert shares[QueueName("q")].allocated.gpu_milli == 1000
+        assert shares[QueueName("guaranteed")].deserved.gpu_milli == 3000
+
+
+@pytest.mark.parametrize("resource", Resource)
+async def test_readiness_takes_every_watch(resource: Resource) -> None:
+    async with living("a") as world:
+        assert all(check.passed for check in world.inspect.readiness())
+        world.cluster.hide(resource)
+        await passes(120)
+
+        assert [check.name for check in world.inspect.readiness() if not check.passed] == [f"watch-{resource!r}"]
+
+
+async def test_nothing_is_ready_before_it_was_listed() -> None:
+    world = World(furnished())
+
+    assert {check.failure for check in world.inspect.readiness()} == {"not listed yet"}

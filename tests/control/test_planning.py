@@ -1,0 +1,294 @@
+from collections.abc import Collection
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.control import planning
+from app.control.binder import BOUND
+from app.control.extender import ALWAYS_COMPLETE_BELOW
+from app.control.planning import FEW, REFUSED_NODES_FOR_S
+from app.model.decision import Plan
+from app.model.names import GroupKey, NodeName
+from app.model.question import Fits, Refused
+from app.model.reason import Reason
+from app.model.seam import RawObject
+from app.model.snapshot import Snapshot
+from app.scheduling.planner import Policy, plan_some
+from tests.control.virtual import threads_take
+from tests.control.wired import living, passes
+
+MANY = FEW + 1
+"""So many groups are planned beside the event loop."""
+
+SAMPLE = tuple(f"n{number}" for number in range(ALWAYS_COMPLETE_BELOW))
+"""A list of offered nodes that tells nothing of those that are not in it."""
+
+
+def keys(*pods: RawObject) -> set[GroupKey]:
+    return {GroupKey("q", pod["metadata"]["uid"]) for pod in pods}
+
+
+class Planner:
+    """Plans as the real one, which is patched since nothing but its calls tells what was considered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.considered: list[set[GroupKey]] = []
+        self.broken = False
+        monkeypatch.setattr(planning, "plan_some", self.plan_some)
+
+    def plan_some(self, snapshot: Snapshot, candidates: Collection[GroupKey], policy: Policy) -> Plan:
+        self.considered.append(set(candidates))
+        if self.broken:
+            raise ZeroDivisionError
+        return plan_some(snapshot, candidates, policy)
+
+
+@pytest.fixture
+def planner(monkeypatch: pytest.MonkeyPatch) -> Planner:
+    return Planner(monkeypatch)
+
+
+# When it plans
+
+
+async def test_nothing_is_planned_while_nothing_changes(planner: Planner) -> None:
+    async with living("a") as world:
+        world.pod("one")
+        world.pod("waits")
+        await passes(1)
+        planner.considered.clear()
+
+        await passes(30)
+        await world.planning.settle()
+
+        assert planner.considered == []
+
+
+async def test_a_burst_of_pods_is_decided_as_one(planner: Planner) -> None:
+    async with living("a") as world:
+        await passes(1)
+        planner.considered.clear()
+
+        pods = [world.pod(f"p{number}") for number in range(5)]
+        await passes(1)
+
+        assert planner.considered == [keys(*pods)]
+
+
+async def test_without_relief_only_groups_that_changed_are_planned(planner: Planner) -> None:
+    async with living("a", gpus=0) as world:
+        world.pod("earlier")
+        await passes(1)
+        planner.considered.clear()
+
+        later = world.pod("later")
+        await passes(1)
+
+        assert planner.considered == [keys(later)]
+
+
+async def test_with_relief_all_who_wait_are_planned(planner: Planner) -> None:
+    async with living("a", gpus=0) as world:
+        pods = [world.pod("earlier"), world.pod("later")]
+        await passes(1)
+        planner.considered.clear()
+
+        world.nodes("b", gpus=2)
+        await passes(1)
+
+        assert planner.considered[0] == keys(*pods)
+        assert [world.promised(pod) for pod in pods] == ["b", "b"]
+
+
+async def test_refusals_of_groups_that_are_gone_are_forgotten() -> None:
+    async with living("a", gpus=0) as world:
+        pod = world.pod("one")
+        await passes(1)
+        assert world.reason(pod) is Reason.NO_NODE_FITS
+
+        world.delete(pod)
+        await passes(1)
+
+        assert world.planning.refusals == {}
+
+
+# Beside the event loop
+
+
+async def test_many_groups_are_planned_beside_the_loop_while_questions_are_answered() -> None:
+    async with living("a", "other", gpus=MANY) as world:
+        known = world.pod("known")
+        await world.choose(known, "a")
+        threads_take(10)
+        pods = [world.pod(f"p{number}") for number in range(MANY)]
+        await passes(1)
+
+        asked_at = world.now()
+        assert await world.filter(known, "a") == Fits((NodeName("a"),))
+        assert await world.bind(known, "a") == BOUND
+        assert world.now() == asked_at
+        await passes(10)
+
+        assert all(world.promised(pod) for pod in pods)
+
+
+async def test_starts_that_a_plan_beside_the_loop_made_too_late_are_dropped_and_decided_anew() -> None:
+    async with living("a", gpus=1) as world:
+        threads_take(5)
+        pods = [world.pod(f"p{number}") for number in range(MANY)]
+        await passes(1)
+
+        stranger = world.pod("stranger")
+        world.patch(stranger, spec={"schedulerName": "other", "nodeName": "a"})
+        await passes(20)
+
+        assert world.count("plans", outcome="stale") == 1
+        assert {world.promised(pod) for pod in pods} == {None}
+        assert {world.reason(pod) for pod in pods} == {Reason.NO_NODE_FITS}
+
+
+async def test_a_pod_that_went_while_its_plan_was_made_is_promised_nothing() -> None:
+    async with living("a", gpus=1) as world:
+        threads_take(5)
+        pods = [world.pod(f"p{number}") for number in range(MANY)]
+        await passes(1)
+
+        world.delete(pods[0])
+        await passes(20)
+
+        assert [world.promised(pod) for pod in pods[:2]] == [None, "a"]
+
+
+async def test_a_node_that_went_while_the_plan_was_made_is_promised_to_nobody() -> None:
+    async with living("a", gpus=MANY) as world:
+        threads_take(5)
+        pods = [world.pod(f"p{number}") for number in range(MANY)]
+        await passes(1)
+
+        world.delete_node("a")
+        world.nodes("b", gpus=MANY)
+        await passes(20)
+
+        assert {world.promised(pod) for pod in pods} == {"b"}
+
+
+async def test_promises_and_backoffs_end_in_time_however_long_and_often_plans_are_made() -> None:
+    async with living("a", promise_ttl_s=10) as world:
+        threads_take(2)
+        first = world.pod("first")
+        await passes(1)
+        for number in range(MANY):
+            world.pod(f"p{number}")
+
+        world.planning.dissolve(GroupKey("q", first["metadata"]["uid"]), "the binding was refused")
+        for number in range(20):
+            world.nodes(f"relief-{number}", gpus=0)
+            await passes(1)
+
+        assert world.count("promises_expired") == 1
+        assert world.reason(first) is not Reason.BACKING_OFF
+
+
+# A planner that fails
+
+
+async def test_a_planner_that_fails_is_tried_once_a_second_and_ends_nothing(planner: Planner) -> None:
+    async with living("a") as world:
+        await passes(1)
+        planner.broken = True
+        pod = world.pod("one")
+
+        with capture_logs() as logs:
+            await passes(60)
+
+        assert 25 < world.count("plans", outcome="error") == len(logs) < 61
+        planner.broken = False
+        await passes(3)
+        assert world.promised(pod) == "a"
+
+
+async def test_a_plan_beside_the_loop_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with living("a", gpus=MANY) as world:
+
+        def fail(*_: object) -> Plan:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patched, capture_logs():
+            patched.setattr(planning, "plan", fail)  # No object is known on which the real planner fails.
+            pods = [world.pod(f"p{number}") for number in range(MANY)]
+            await passes(10)
+            assert 3 < world.count("plans", outcome="error") < 11
+
+        await passes(3)
+        assert {world.promised(pod) for pod in pods} == {"a"}
+
+
+# Promises that end
+
+
+async def test_a_promise_that_nobody_comes_for_is_given_to_others() -> None:
+    async with living("a", promise_ttl_s=10) as world:
+        first = world.pod("first")
+        await passes(1)
+        second = world.pod("second")
+        world.patch(first, status={"nominatedNodeName": "a"})
+        await passes(1)
+        assert (world.promised(first), world.promised(second)) == ("a", None)
+
+        world.patch(first, spec={"nodeSelector": {"none": "such"}})  # Else it were its turn again.
+        await passes(10)
+
+        assert world.count("promises_expired") == 1
+        assert (world.promised(first), world.promised(second)) == (None, "a")
+        assert world.cluster.nominations == [("first-0", None)]
+
+
+async def test_a_pod_whose_promise_expired_counts_as_parked_and_is_woken_with_the_next() -> None:
+    async with living("a", promise_ttl_s=10) as world:
+        pod = world.pod("one")
+
+        await passes(12)
+
+        assert world.promised(pod) == "a"
+        assert world.cluster.nominations == [("one-0", "a")]
+
+
+async def test_a_node_that_was_refused_is_tried_again_after_a_while() -> None:
+    async with living("a") as world:
+        pod = world.pod("one")
+        await passes(1)
+        assert await world.filter(pod, "unknown", nominated="a") == Refused(Reason.REFUSED_BY_SCHEDULER)
+        await passes(1)
+        assert world.promised(pod) is None
+
+        await passes(REFUSED_NODES_FOR_S)
+
+        assert world.promised(pod) == "a"
+
+
+async def test_a_gang_whose_last_member_has_nowhere_to_go_gives_back_what_it_holds() -> None:
+    async with living("a", "b") as world:
+        first, second = world.gang("gang", size=2)
+        await passes(1)
+        node = world.promised(second)
+        assert node is not None
+
+        await world.filter(second, nominated=node)
+        await passes(1)
+
+        assert (world.promised(first), world.promised(second)) == (None, None)
+        assert world.free_gpus() == {"a": 1, "b": 1}
+
+
+async def test_a_member_whose_node_is_refused_is_planned_again_while_the_others_wait() -> None:
+    async with living("a", "b") as world:
+        first, second = world.gang("gang", size=2)
+        bind = world.binding(first, await world.choose(first, "a", "b"))
+        await passes(1)
+        world.nodes("c")
+        await passes(1)
+
+        await world.filter(second, *SAMPLE, nominated=world.promised(second))
+        await passes(1)
+
+        assert await world.bind(second, await world.choose(second, "c")) == await bind == BOUND

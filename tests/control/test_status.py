@@ -1,0 +1,269 @@
+import pytest
+
+from app.control.status import EVENTS_PER_ROUND, TOLD_FOR_S
+from app.model.names import GroupKey
+from app.model.seam import (
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RawObject,
+    Resource,
+    UnavailableError,
+)
+from app.simulation.cluster import Ref
+from tests.control.wired import FickleCluster, World, furnished, living, passes
+
+SETTLED_S = 3.0
+"""After so long everything that was to be said has been said."""
+
+
+def said(cluster: FickleCluster, resource: Resource, name: str) -> RawObject:
+    """Return the status of an object as it is in the store."""
+    (status,) = [item["status"] for item in cluster.objects(resource) if item["metadata"]["name"] == name]
+    return dict(status)
+
+
+def written(world: World) -> list[str]:
+    return [name for name, _ in world.cluster.statuses]
+
+
+def many_pods(world: World, count: int) -> list[RawObject]:
+    return [world.pod(f"p{number}", gpus=8) for number in range(count)]
+
+
+# What objects say
+
+
+async def test_a_queue_says_what_its_pods_hold_and_ask_for() -> None:
+    async with living("a") as world:
+        world.pod("one")
+        world.pod("waits")
+        await passes(SETTLED_S)
+
+        status = said(world.cluster, Resource.QUEUES, "q")
+
+        assert status["allocated"]["nvidia.com/gpu"] == "1"
+        assert status["requested"]["nvidia.com/gpu"] == "2"
+        assert {one["type"]: one["status"] for one in status["conditions"]} == {"Valid": "True", "OverQuota": "True"}
+
+
+async def test_a_parent_names_its_children_and_an_orphan_what_is_wrong() -> None:
+    async with living() as world:
+        for name, parent in [("parent", None), ("y", "parent"), ("x", "parent"), ("orphan", "missing")]:
+            world.queue(name, parent=parent)
+        await passes(SETTLED_S)
+
+        assert said(world.cluster, Resource.QUEUES, "parent")["childQueues"] == ["x", "y"]
+        (invalid,) = said(world.cluster, Resource.QUEUES, "orphan")["conditions"][:1]
+        assert (invalid["status"], invalid["reason"]) == ("False", "QueueIsInvalid")
+
+
+async def test_a_pod_group_says_why_it_waits_until_it_does_not() -> None:
+    async with living("a") as world:
+        world.gang("gang", size=2)
+        await passes(SETTLED_S)
+        waits = said(world.cluster, Resource.POD_GROUPS, "gang")
+
+        world.nodes("b")
+        await passes(SETTLED_S)
+        starts = said(world.cluster, Resource.POD_GROUPS, "gang")
+
+        assert [one["reason"] for one in waits["schedulingConditions"]] == ["GangDoesNotFit"]
+        assert (starts["schedulingConditions"], starts["pending"]) == ([], 2)
+        assert starts["resourcesStatus"]["allocated"]["nvidia.com/gpu"] == "2"
+
+
+async def test_an_owner_learns_what_is_wrong_with_a_pod_group() -> None:
+    async with living("a") as world:
+        world.gang("gang", size=1)
+        world.cluster.patch(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"), {"spec": {"minMember": "x"}})
+        await passes(SETTLED_S)
+
+        (condition,) = said(world.cluster, Resource.POD_GROUPS, "gang")["conditions"]
+
+        assert (condition["status"], condition["reason"]) == ("False", "PodGroupIsInvalid")
+        assert "minMember" in condition["message"]
+
+
+# When it is written
+
+
+async def test_nothing_is_written_while_nothing_changes() -> None:
+    async with living("a") as world:
+        world.gang("gang", size=2)
+        await passes(SETTLED_S)
+        world.cluster.statuses.clear()
+
+        await passes(60)
+
+        assert written(world) == []
+
+
+async def test_an_object_is_written_at_most_once_an_interval() -> None:
+    async with living("a", gpus=8, status_interval_s=2) as world:
+        for number in range(80):
+            world.pod(f"p{number}")
+            await passes(0.1)
+
+        assert 3 <= written(world).count("q") <= 4
+
+
+async def test_nothing_is_written_after_a_restart_where_objects_say_it_already() -> None:
+    cluster = furnished("a")
+    async with living(cluster=cluster) as world:
+        world.gang("gang", size=2)
+        await passes(SETTLED_S)
+    cluster.statuses.clear()
+
+    async with living(cluster=cluster):
+        await passes(SETTLED_S)
+
+    assert cluster.statuses == []
+
+
+async def test_what_somebody_else_wrote_meanwhile_is_put_right() -> None:
+    cluster = furnished("a")
+    async with living(cluster=cluster):
+        await passes(SETTLED_S)
+    cluster.patch(Ref(resource=Resource.QUEUES, name="q"), {"status": {"requested": {"cpu": "9"}, "theirs": 1}})
+
+    async with living(cluster=cluster):
+        await passes(SETTLED_S)
+
+    status = said(cluster, Resource.QUEUES, "q")
+    assert (status["requested"]["cpu"], status["theirs"]) == ("0", 1)
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("503"), OutcomeUnknownError("500"), ForbiddenError("403")], ids=repr
+)
+async def test_a_write_that_failed_is_tried_again_although_nothing_has_changed(error: KubeError) -> None:
+    async with living("a") as world:
+        world.cluster.errors["write_status"] += [error] * 2
+
+        await passes(2 + SETTLED_S)
+
+        assert written(world) == ["q"] * 3
+        assert "allocated" in said(world.cluster, Resource.QUEUES, "q")
+
+
+async def test_an_object_that_is_gone_is_let_go() -> None:
+    async with living("a") as world:
+        world.cluster.errors["write_status"] += [NotFoundError("404")]
+
+        await passes(SETTLED_S)
+
+        assert written(world) == ["q"]
+
+
+async def test_nothing_is_written_while_the_picture_is_stale() -> None:
+    async with living("a") as world:
+        await passes(SETTLED_S)
+        world.cluster.hide(Resource.NODES)
+        await passes(120)
+        world.cluster.statuses.clear()
+
+        world.pod("one")
+        await passes(SETTLED_S)
+
+        assert written(world) == []
+
+
+# Events
+
+
+async def test_a_cause_that_lasts_is_told_once() -> None:
+    async with living("a") as world:
+        world.pod("large", gpus=8)
+
+        await passes(TOLD_FOR_S / 2)
+
+        assert world.cluster.told == [("large-0", "NoNodeFits")]
+        assert "8 GPUs asked" in world.cluster.events[0].note
+
+
+async def test_a_cause_that_lasts_for_long_is_told_again() -> None:
+    async with living("a") as world:
+        world.pod("large", gpus=8)
+
+        await passes(TOLD_FOR_S + 10)
+
+        assert len(world.cluster.told) == 2
+
+
+async def test_a_cause_that_passes_quickly_is_not_told() -> None:
+    async with living("a") as world:
+        world.pod("large", gpus=8)
+        await passes(1.2)
+
+        world.nodes("b", gpus=8)
+        await passes(SETTLED_S)
+
+        assert world.cluster.told == []
+
+
+async def test_another_cause_is_told_too() -> None:
+    async with living("a") as world:
+        world.gang("gang", size=2)
+        await passes(SETTLED_S)
+
+        world.cluster.patch(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"), {"spec": {"minMember": 3}})
+        await passes(SETTLED_S)
+
+        assert world.cluster.told == [("gang", "GangDoesNotFit"), ("gang", "NotReady")]
+
+
+async def test_a_group_that_backs_off_is_not_told_of() -> None:
+    async with living("a", "b") as world:
+        world.gang("gang", size=2)
+        await passes(0.5)
+        for _ in range(3):
+            world.planning.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
+            await passes(10)
+
+        assert world.cluster.told == []
+
+
+async def test_a_round_tells_of_some_and_the_next_of_others() -> None:
+    async with living("a") as world:
+        many_pods(world, EVENTS_PER_ROUND + 5)
+
+        await passes(2.5)
+        first = len(world.cluster.told)
+        await passes(1)
+
+        assert (first, len(set(world.cluster.told))) == (EVENTS_PER_ROUND, EVENTS_PER_ROUND + 5)
+
+
+async def test_an_event_that_was_surely_not_written_is_written_again() -> None:
+    async with living("a") as world:
+        world.pod("large", gpus=8)
+        world.cluster.errors["record_event"] += [UnavailableError("429")]
+
+        await passes(10)
+
+        assert world.cluster.told == [("large-0", "NoNodeFits")] * 2
+
+
+async def test_an_event_that_may_not_be_written_does_not_keep_others_waiting() -> None:
+    async with living("a") as world:
+        many_pods(world, EVENTS_PER_ROUND + 1)
+        world.cluster.errors["record_event"] += [ForbiddenError("403")] * 1000
+
+        await passes(10)
+
+        assert len(set(world.cluster.told)) == len(world.cluster.told) == EVENTS_PER_ROUND + 1
+
+
+async def test_pods_that_go_while_events_are_written_are_left_out() -> None:
+    async with living("a") as world:
+        world.cluster.takes_s["record_event"] = 0.5
+        pods = many_pods(world, 3)
+        await passes(2.2)
+
+        for pod in pods:
+            world.delete(pod)
+        await passes(SETTLED_S)
+
+        assert len(world.cluster.told) == 1
