@@ -34,8 +34,8 @@ class Settings(BaseSettings):
     """Health, metrics and the read API. 0 takes a free port."""
 
     scheduler_lease: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$")
-    """`namespace/name` of the Lease that the kube-scheduler beside us competes for: this replica is active while the one
-    that holds it is on our host. Empty: this is the only replica."""
+    """`namespace/name` of the Lease that the kube-scheduler beside us competes for: this replica is active while the
+    one that holds it is on our host. Empty: this is the only replica."""
     hostname: str = Field(default_factory=socket.gethostname)
     """How the holder's identity begins when it is the kube-scheduler beside us."""
 

@@ -241,7 +241,8 @@ def _json() -> list[Processor]:
 
 
 def _console() -> list[Processor]:
-    return [structlog.dev.ConsoleRenderer()]
+    # The default would print the local variables of every frame: whole pods, with what their owners keep in them.
+    return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
 
 
 def _as_json(_logger: object, _method: str, event: EventDict) -> str:

@@ -48,12 +48,13 @@ class Activity:
 
     async def run(self) -> None:
         """Look at the lease for ever, if there is one to look at."""
-        while self._name:
-            await self.look()
+        while True:
+            if self._name:
+                await self.look()
             await self._sleep(LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """Look at the lease once. A look that fails changes nothing: kube-scheduler's own deadline ends its leadership."""
+        """Look at the lease once; a look that fails changes nothing: kube-scheduler gives up by its own deadline."""
         try:
             holder = await self._cluster.lease_holder(self._namespace, self._name)
         except KubeError as error:

@@ -38,7 +38,7 @@ Dissolve = Callable[[GroupKey, str], None]
 class Binder:
     """One bind in flight a pod; a repeated question gets the answer of the first."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         cluster: Cluster,

@@ -16,6 +16,7 @@ from typing import TypeVar
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation, State
+from app.control.activity import Activity
 from app.control.binder import Binder
 from app.control.feed import Feed
 from app.control.planning import Planning
@@ -41,11 +42,19 @@ WATCH_LAG_S = 0.25
 class Extender:
     """The four webhooks without their wire."""
 
-    def __init__(
-        self, cache: ClusterCache, feed: Feed, planning: Planning, waker: Waker, binder: Binder, settings: Settings
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        activity: Activity,
+        feed: Feed,
+        planning: Planning,
+        waker: Waker,
+        binder: Binder,
+        settings: Settings,
     ) -> None:
         """Hold the parts; the only state here is in them."""
         self._cache = cache
+        self._activity = activity
         self._feed = feed
         self._planning = planning
         self._waker = waker
@@ -55,7 +64,7 @@ class Extender:
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
         """Answer which of the offered nodes the pod may go to: one, once it is decided."""
-        unready = self._feed.unready()
+        unready = self._unready()
         if unready:
             return Failed(unready)
         if question.uid is None:
@@ -72,7 +81,7 @@ class Extender:
 
     def prioritize(self, question: PodQuestion) -> Scores:
         """Score the offered nodes 0..10; pods that are not managed are left to kube-scheduler's own scores."""
-        if self._feed.unready() or not self._is_ours(question):
+        if self._unready() or not self._is_ours(question):
             return dict.fromkeys(question.offered, 0)
         rating = self._rate(question)
         index = self._cache.table().index
@@ -84,7 +93,11 @@ class Extender:
 
     async def bind(self, question: BindQuestion) -> str:
         """Bind the pod, a gang as a whole; return "" or why not."""
-        return self._feed.unready() or await self._binder.bind(question)
+        return self._unready() or await self._binder.bind(question)
+
+    def _unready(self) -> str:
+        """Return why no question can be answered now, "" when all can."""
+        return self._activity.failure() or self._feed.unready()
 
     # A pod that is ours --------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.cluster.cache import ClusterCache
+from app.control.activity import Activity
 from app.control.feed import Feed
 from app.control.planning import Planning
 from app.model.decision import Share
@@ -30,15 +31,16 @@ class KnownPod:
 class Inspect:
     """Read-only views, computed when asked."""
 
-    def __init__(self, cache: ClusterCache, feed: Feed, planning: Planning) -> None:
+    def __init__(self, cache: ClusterCache, feed: Feed, planning: Planning, activity: Activity) -> None:
         """Hold the parts."""
         self._cache = cache
         self._feed = feed
         self._planning = planning
+        self._activity = activity
 
     def readiness(self) -> Sequence[Check]:
         """Return every condition of being ready."""
-        return (*self._feed.checks(),)
+        return (self._activity.check(), *self._feed.checks())
 
     def queues(self) -> Mapping[QueueName, Share]:
         """Return every queue's share of the cluster as it is now."""

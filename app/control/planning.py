@@ -12,6 +12,7 @@ import structlog
 
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation, State
+from app.control.activity import Activity
 from app.control.backoff import Backoff
 from app.control.barrier import GangBarrier
 from app.control.waker import Waker
@@ -41,9 +42,10 @@ TICK_S = 1.0
 class Planning:
     """The planning loop and its results. Only the event loop calls in here."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
+        activity: Activity,
         barrier: GangBarrier,
         waker: Waker,
         metrics: Metrics,
@@ -53,6 +55,7 @@ class Planning:
     ) -> None:
         """`clock` is monotonic. `refusals` and `_planned_relief` are what the last plans left behind."""
         self._cache = cache
+        self._activity = activity
         self._barrier = barrier
         self._waker = waker
         self._metrics = metrics
@@ -81,9 +84,18 @@ class Planning:
             except TimeoutError:
                 pass
             self._changed.clear()
+            if self._activity.failure():
+                self._stand_down()
+                continue
             self._end_what_expired()
             self._barrier.review()
             await self._plan_or_say()
+
+    def _stand_down(self) -> None:
+        """Give up every promise: another replica decides, and what it has decided shows in the watch only later."""
+        for held in [held for held in self._cache.reservations if held.state is State.PROMISED]:
+            self._cache.drop_promise(held.pod)
+        self._barrier.fail_all("this replica is no longer active")
 
     async def _plan_or_say(self) -> None:
         # One plan at a time: in a busy cluster there is always another to make, and promises must still expire.
@@ -150,7 +162,7 @@ class Planning:
         return len(waiting if self._has_relief() else self._cache.unsettled) <= FEW
 
     async def _plan_once(self) -> None:
-        if self._running is None and self._can_plan_now():
+        if self.can_decide_now():
             self.plan_now()
             await asyncio.sleep(0)
             return

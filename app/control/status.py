@@ -46,7 +46,7 @@ class _Target:
 class Status:
     """Compares what objects say with what they should say, once an interval."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         inspect: Inspect,

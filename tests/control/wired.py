@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation
+from app.control.activity import Activity
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
 from app.control.extender import Extender
@@ -47,6 +48,8 @@ class FickleCluster(SimulatedCluster):
         """What the next calls of each verb raise instead of doing anything."""
         self.lost_replies: Counter[str] = Counter()
         """How many of the next calls of each verb are done, but nobody learns of it."""
+        self.holders: dict[str, str] = {}
+        """Who holds which lease."""
         self._shown = {resource: asyncio.Event() for resource in Resource}
         for resource in Resource:
             self.show(resource)
@@ -66,6 +69,10 @@ class FickleCluster(SimulatedCluster):
         await self._begin("bind")
         await super().bind(pod, node, annotations)
         self._end("bind")
+
+    async def lease_holder(self, namespace: str, name: str) -> str | None:
+        await self._begin("lease_holder")
+        return self.holders.get(f"{namespace}/{name}")
 
     async def read_pod(self, pod: PodRef) -> RawObject | None:
         await self._begin("read_pod")
@@ -112,7 +119,12 @@ class World:
         self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache()
         self.barrier = GangBarrier(self.cache)
         self.waker = Waker(self.cache, cluster, self.metrics)
-        self.planning = Planning(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
+        self.activity = Activity(
+            cluster, lease=settings.scheduler_lease, hostname=settings.hostname, on_change=self._activity_changed
+        )
+        self.planning = Planning(
+            self.cache, self.activity, self.barrier, self.waker, self.metrics, settings, clock=clock
+        )
         self.feed = Feed(
             self.cache,
             cluster,
@@ -123,7 +135,7 @@ class World:
             on_parked=self.waker.park,
             on_object=lambda resource, raw: self.status.learn(resource, raw),  # noqa: PLW0108 # it comes after the feed
         )
-        self.inspect = Inspect(self.cache, self.feed, self.planning)
+        self.inspect = Inspect(self.cache, self.feed, self.planning, self.activity)
         self.status = Status(self.cache, self.inspect, cluster, settings, clock=clock, wall_clock=lambda: f"{clock()}")
         self.binder = Binder(
             self.cache,
@@ -133,7 +145,14 @@ class World:
             patience_s=settings.gang_barrier_s,
             on_failure=self.planning.dissolve,
         )
-        self.extender = Extender(self.cache, self.feed, self.planning, self.waker, self.binder, settings)
+        self.extender = Extender(self.cache, self.activity, self.feed, self.planning, self.waker, self.binder, settings)
+
+    @property
+    def parts(self) -> tuple[Activity | Feed | Planning | Waker | Status, ...]:
+        return self.activity, self.feed, self.planning, self.waker, self.status
+
+    def _activity_changed(self) -> None:
+        self.planning.poke()
 
     # Owners and administrators
 
@@ -239,7 +258,7 @@ async def living(
 ) -> AsyncIterator[World]:
     """Run Leeboard on a new cluster of `nodes`, or on one that is there."""
     world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings))
-    running = [asyncio.create_task(part.run()) for part in (world.feed, world.planning, world.waker, world.status)]
+    running = [asyncio.create_task(part.run()) for part in world.parts]
     try:
         await world.feed.synced()
         yield world

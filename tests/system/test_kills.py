@@ -442,6 +442,7 @@ def test_half_bound_gang_is_completed_before_others_start(
 ) -> None:
     chance = Random(SEED)
     gpus: dict[str, int] = {}
+    minimum = {"crew": 50}
     in_part = 0
 
     with Observer(own_bed) as observer:
@@ -449,19 +450,19 @@ def test_half_bound_gang_is_completed_before_others_start(
             wait_for_gpus(api)
             observer.wait_for(lambda pods: len(pods) == 90 and all(one.cause for one in pods), within_s=30, what="told")
             # One node, so that all GPUs are there at one moment.
-            gpus |= add_nodes(api, 1, gpus=60)
+            node = add_nodes(api, 1, gpus=60)
+            gpus |= node
             observer.wait_for(lambda pods: bound(pods, "crew"), within_s=30, what="the first member is bound")
             pass_time(chance.uniform(0, 0.05))
             restart(own_bed, service, victim)
             in_part += 0 < bound(observer.present(), "crew") < 50
             observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=60, what="the gang runs whole")
-            rules = Rules(gpus=gpus, min_members={"crew": 50})
-            settle(observer, rules)
+            settle(observer, Rules(gpus=node, min_members=minimum))
             go_away(api, observer)
-            for node in gpus:
-                api.delete_now(f"{NODES}/{node}")
-        report(observer, rules, {"rounds with the gang bound in part": in_part})
+            api.empty(NODES)
+        report(observer, Rules(gpus=gpus, min_members=minimum), {"rounds with the gang bound in part": in_part})
 
+    rules = Rules(gpus=gpus, min_members=minimum)
     assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
 
 

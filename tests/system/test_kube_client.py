@@ -146,6 +146,20 @@ async def test_a_watch_follows_pods_until_they_finish(api: Api, cluster: KubeClu
         assert await _next_change(events) == (Deleted, "p", NODE)
 
 
+async def test_how_a_pod_finished_is_told_by_a_read_and_not_by_the_watch(api: Api, cluster: KubeCluster) -> None:
+    async with asyncio.timeout(20), aclosing(cluster.watch(Resource.PODS, _phase)) as events:
+        assert await anext(events) == Listed([])
+        ref = created(api, "p")
+        assert await anext(events) == Changed("Pending")
+
+        api.patch("/api/v1/namespaces/default/pods/p/status", {"status": {"phase": "Succeeded"}})
+
+        assert await anext(events) == Deleted("Pending")
+    found = await cluster.read_pod(ref)
+    assert found is not None
+    assert _phase(found) == "Succeeded"
+
+
 async def test_a_watch_of_a_long_list_reads_every_page(api: Api, cluster: KubeCluster) -> None:
     api.create_all(pod(f"p{index}", scheduler="nobody") for index in range(502))
 
@@ -154,6 +168,10 @@ async def test_a_watch_of_a_long_list_reads_every_page(api: Api, cluster: KubeCl
 
     assert isinstance(listed, Listed)
     assert len({each["metadata"]["uid"] for each in listed.objects}) == 502
+
+
+def _phase(raw: RawObject) -> str:
+    return str(raw["status"]["phase"])
 
 
 async def _next_change(events: AsyncGenerator[WatchEvent[RawObject], None]) -> tuple[object, str, str | None]:
