@@ -16,6 +16,7 @@ from app.cluster.cache import ClusterCache
 from app.control.activity import Activity
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
+from app.control.events import Events
 from app.control.extender import Extender
 from app.control.feed import Feed
 from app.control.inspect import Inspect
@@ -65,6 +66,7 @@ class Parts:
     feed: Feed
     inspect: Inspect
     status: Status
+    events: Events
     extender: Extender
 
 
@@ -95,7 +97,8 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
         on_object=learn,
     )
     inspect = Inspect(cache, feed, planning, activity)
-    status = Status(cache, inspect, cluster, settings, clock=clock, wall_clock=_rfc3339)
+    status = Status(cache, planning, inspect, cluster, settings, wall_clock=_rfc3339)
+    events = Events(cache, inspect, cluster, settings, clock=clock)
     binder = Binder(cache, cluster, barrier, metrics, patience_s=settings.gang_barrier_s, on_failure=planning.dissolve)
     extender = Extender(cache, activity, feed, planning, waker, binder, settings)
     return Parts(
@@ -107,6 +110,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
         feed=feed,
         inspect=inspect,
         status=status,
+        events=events,
         extender=extender,
     )
 
@@ -137,7 +141,7 @@ async def serve(
 
 
 def _running(parts: Parts, *others: Runs) -> tuple[Runs, ...]:
-    return (parts.activity, parts.feed, parts.planning, parts.waker, parts.status, *others)
+    return (parts.activity, parts.feed, parts.planning, parts.waker, parts.status, parts.events, *others)
 
 
 @contextmanager

@@ -86,6 +86,22 @@ def same(one: object, other: object) -> bool:
     return _without_times(one) == _without_times(other)
 
 
+def with_times_of(status: RawObject, said: RawObject) -> RawObject:
+    """Return the status with the times of those conditions that say what they said before."""
+    lists = {key: value for key, value in status.items() if isinstance(value, list)}
+    return status | {key: [_dated(one, said.get(key)) for one in value] for key, value in lists.items()}
+
+
+def _dated(condition: object, before: object) -> object:
+    """Return the condition with the times of the one of its type, status and reason that was there before."""
+    if not isinstance(condition, dict) or not isinstance(before, list):
+        return condition
+    for old in before:
+        if isinstance(old, dict) and all(old.get(key) == condition.get(key) for key in ("type", "status", "reason")):
+            return condition | {key: old[key] for key in VOLATILE if key in old}
+    return condition
+
+
 def _without_times(value: object) -> object:
     match value:
         case dict():

@@ -30,6 +30,7 @@ class Membership:
         self._set_aside: dict[GroupKey, Refusal] = {}
         self._waiting: dict[GroupKey, PodGroup] = {}
         self._stale: set[GroupKey] = set()
+        self._touched: set[GroupKey] = set()
 
     # Changing -------------------------------------------------------------------------------------------------------
 
@@ -41,7 +42,8 @@ class Membership:
             del self._classes[name]
         else:
             self._classes[name] = value
-        self._stale.update(self._pods)
+        for key in self._pods:
+            self._mark(key)
         return True
 
     def set_spec(self, key: GroupKey, spec: GroupSpec | None) -> bool:
@@ -53,13 +55,13 @@ class Membership:
             self._forget_if_empty(key)
         else:
             self._specs[key] = spec
-        self._stale.add(key)
+        self._mark(key)
         return True
 
     def join(self, pod: Pod) -> None:
         """Add or replace a pod in its group."""
         self._pods.setdefault(pod.group, {})[pod.uid] = pod
-        self._stale.add(pod.group)
+        self._mark(pod.group)
 
     def leave(self, pod: Pod) -> None:
         """Remove a pod from its group."""
@@ -72,40 +74,40 @@ class Membership:
             del self._pods[pod.group]
             self._set_aside.pop(pod.group, None)
             self._forget_if_empty(pod.group)
-        self._stale.add(pod.group)
+        self._mark(pod.group)
 
     def count_success(self, key: GroupKey, uid: PodUid) -> None:
         """Count a finished member as satisfied, as long as its group is there."""
         if key in self._specs:
             self._succeeded.setdefault(key, set()).add(uid)
-            self._stale.add(key)
+            self._mark(key)
 
     def mark_stuck(self, pod: Pod) -> None:
         """Note that kube-scheduler's own filters accept the pod nowhere, although there seemed to be room."""
         self._stuck.add(pod.uid)
-        self._stale.add(pod.group)
+        self._mark(pod.group)
 
     def unmark_stuck(self, pod: Pod) -> bool:
         """Note that kube-scheduler offers nodes for the pod again; return whether that is news."""
         if pod.uid not in self._stuck:
             return False
         self._stuck.discard(pod.uid)
-        self._stale.add(pod.group)
+        self._mark(pod.group)
         return True
 
     def set_aside(self, key: GroupKey, refusal: Refusal) -> None:
         """Leave a group out of planning, for this reason."""
         self._set_aside[key] = refusal
-        self._stale.add(key)
+        self._mark(key)
 
     def readmit(self, key: GroupKey) -> bool:
         """Let a group take part again; return whether it had been set aside."""
-        self._stale.add(key)
+        self._mark(key)
         return self._set_aside.pop(key, None) is not None
 
     def touch(self, key: GroupKey) -> None:
         """Have a group formed anew: something about the places of its pods has changed."""
-        self._stale.add(key)
+        self._mark(key)
 
     # Asking ---------------------------------------------------------------------------------------------------------
 
@@ -154,6 +156,15 @@ class Membership:
                 self._replace(key, group)
                 on_change(key, group)
         return self._waiting
+
+    def take_touched(self) -> set[GroupKey]:
+        """Return, once, the groups about which anything has changed since last asked."""
+        touched, self._touched = self._touched, set()
+        return touched
+
+    def _mark(self, key: GroupKey) -> None:
+        self._stale.add(key)
+        self._touched.add(key)
 
     def _replace(self, key: GroupKey, group: PodGroup | None) -> None:
         if group is None:

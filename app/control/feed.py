@@ -86,7 +86,7 @@ class Feed:
         self._endings = Endings(cache, cluster, on_change=on_change)
         self._watches = {resource: _Watch() for resource in Resource}
         self._kinds: Mapping[Resource, _Kind[Any, Any]] = self._table()
-        self._awaited: dict[PodUid, asyncio.Event] = {}
+        self._awaited: dict[PodUid, set[asyncio.Future[None]]] = {}
         self._synced = asyncio.Event()
 
     async def run(self) -> None:
@@ -113,15 +113,20 @@ class Feed:
         known = self._cache.pod(uid)
         if known is not None:
             return known
-        event = self._awaited.setdefault(uid, asyncio.Event())
+        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(uid, set()).add(arrival)
         try:
             async with asyncio.timeout(within_s):
-                await event.wait()
+                await arrival
         except TimeoutError:
-            pass
-        finally:
-            self._awaited.pop(uid, None)
+            self._give_up_waiting(uid, arrival)
         return self._cache.pod(uid)
+
+    def _give_up_waiting(self, uid: PodUid, arrival: asyncio.Future[None]) -> None:
+        waiting = self._awaited.get(uid, set())
+        waiting.discard(arrival)
+        if not waiting:
+            self._awaited.pop(uid, None)
 
     async def _follow(self, resource: Resource) -> None:
         async for event in self._cluster.watch(resource, partial(self._keep, resource)):
@@ -217,9 +222,9 @@ class Feed:
         self._cache.apply_pod(pod)
         if first_seen and pod.refused_by_us:
             self._on_parked(pod.uid)
-        waiting = self._awaited.get(pod.uid)
-        if waiting is not None:
-            waiting.set()
+        for arrival in self._awaited.pop(pod.uid, ()):
+            if not arrival.done():
+                arrival.set_result(None)
 
     def _forget_pod(self, uid: PodUid) -> None:
         pod = self._cache.pod(uid)

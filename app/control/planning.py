@@ -65,6 +65,7 @@ class Planning:
         self._backoff = Backoff()
         self.refusals: dict[GroupKey, Refusal] = {}
         """Why each waiting group waits, as of the last plan that considered it."""
+        self._news: set[GroupKey] = set()
         self._planned_relief = -1
         self._forget_at = clock() + REFUSED_NODES_FOR_S
         self._changed = asyncio.Event()
@@ -148,6 +149,11 @@ class Planning:
         self._waker.revoke(uid)
         self.poke()
 
+    def take_news(self) -> set[GroupKey]:
+        """Return, once, the groups whose reason to wait has changed since last asked; new numbers are no news."""
+        news, self._news = self._news, set()
+        return news
+
     # Planning -------------------------------------------------------------------------------------------------------
 
     def _is_due(self) -> bool:
@@ -190,8 +196,7 @@ class Planning:
         self._metrics.plans[PlanOutcome.APPLIED].inc()
         unchanged = self._cache.version == result.snapshot_version
         self._cache.considered(considered, result.snapshot_version)
-        for key in considered:
-            self.refusals.pop(key, None)
+        before = {key: self.refusals.pop(key, None) for key in considered}
         for start in result.starts:
             if unchanged or self._still_possible(start):
                 self._promise(start)
@@ -201,6 +206,7 @@ class Planning:
                 self._planned_relief = -1
         for key, refusal in result.refusals.items():
             self._refuse(key, refusal)
+        self._news.update(key for key, old in before.items() if _reason(old) is not _reason(self.refusals.get(key)))
 
     def _promise(self, start: Start) -> None:
         expires_at = self.expiry()
@@ -255,3 +261,7 @@ class Planning:
         # kube-scheduler did not ask: it is parked, or was woken in vain.
         self._waker.park(held.pod)
         self.give_up(held.pod)
+
+
+def _reason(refusal: Refusal | None) -> Reason | None:
+    return refusal.reason if refusal else None

@@ -1,6 +1,6 @@
 import pytest
 
-from app.control.status import EVENTS_PER_ROUND, TOLD_FOR_S
+from app.control.events import EVENTS_PER_ROUND, TOLD_FOR_S
 from app.model.names import GroupKey
 from app.model.seam import (
     ForbiddenError,

@@ -14,6 +14,7 @@ from app.cluster.reservations import Reservation
 from app.control.activity import Activity
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
+from app.control.events import Events
 from app.control.extender import Extender
 from app.control.feed import Feed
 from app.control.inspect import Inspect
@@ -136,7 +137,10 @@ class World:
             on_object=lambda resource, raw: self.status.learn(resource, raw),  # noqa: PLW0108 # it comes after the feed
         )
         self.inspect = Inspect(self.cache, self.feed, self.planning, self.activity)
-        self.status = Status(self.cache, self.inspect, cluster, settings, clock=clock, wall_clock=lambda: f"{clock()}")
+        self.status = Status(
+            self.cache, self.planning, self.inspect, cluster, settings, wall_clock=lambda: f"{clock()}"
+        )
+        self.events = Events(self.cache, self.inspect, cluster, settings, clock=clock)
         self.binder = Binder(
             self.cache,
             cluster,
@@ -148,8 +152,8 @@ class World:
         self.extender = Extender(self.cache, self.activity, self.feed, self.planning, self.waker, self.binder, settings)
 
     @property
-    def parts(self) -> tuple[Activity | Feed | Planning | Waker | Status, ...]:
-        return self.activity, self.feed, self.planning, self.waker, self.status
+    def parts(self) -> tuple[Activity | Feed | Planning | Waker | Status | Events, ...]:
+        return self.activity, self.feed, self.planning, self.waker, self.status, self.events
 
     def _activity_changed(self) -> None:
         self.planning.poke()

@@ -546,6 +546,7 @@ def recreate_while_promised(api: Api, bed: Bed, service: Service, goes_on: Pause
     """Create a pod, stop kube-scheduler before it can ask for it, and replace the pod once it is promised."""
     scheduler = bed.child("own-scheduler").process
     scheduler.send_signal(signal.SIGSTOP)
+    eventually(lambda: stands_still(scheduler.pid), within_s=5, what="kube-scheduler stands still", every_s=0.001)
     api.create(pod("twin", queue=QUEUE))
     eventually(lambda: service.state_of("twin")[1] == "Promised", within_s=10, what="the pod is promised", every_s=0.01)
     for step in Pause:
@@ -555,6 +556,12 @@ def recreate_while_promised(api: Api, bed: Bed, service: Service, goes_on: Pause
             api.delete_now(f"{DEFAULT_PODS}/twin")
         if step is Pause.BEFORE_CREATION:
             api.create(pod("twin", queue=QUEUE))
+
+
+def stands_still(pid: int) -> bool:
+    """Whether every thread of a stopped process has come to a stop, which takes a moment on a busy machine."""
+    states = [task.read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
 
 
 def runs(pods: Sequence[Sight], uid: str) -> bool:

@@ -1,0 +1,106 @@
+"""Tells owners why their pods wait: one event for each cause that lasts, with its numbers.
+
+kube-scheduler's own event repeats our fixed phrase; this one says how much is missing, and of what.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from cachetools import TTLCache
+
+from app.cluster.cache import ClusterCache
+from app.control.inspect import Inspect
+from app.model.names import GroupKey
+from app.model.pod import Pod
+from app.model.podgroup import GroupSpec
+from app.model.reason import Reason, Refusal
+from app.model.seam import Cluster, KubeError, RawObject, UnavailableError
+from app.settings import Settings
+
+log = structlog.get_logger()
+
+EVENTS_PER_ROUND = 20
+"""Ten thousand pods that wait for one cause must not become a storm of events."""
+
+TOLD_FOR_S = 1800.0
+"""How long the same reason is not told again for the same group."""
+
+PASSING = frozenset({Reason.DECIDING, Reason.BACKING_OFF})
+"""Reasons that are over before anybody could read of them, or repeat what was told already."""
+
+
+class Events:
+    """Looks once an interval at who waits; a cause that was there the last time too is told."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        inspect: Inspect,
+        cluster: Cluster,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` is monotonic."""
+        self._cache = cache
+        self._inspect = inspect
+        self._cluster = cluster
+        self._interval_s = settings.status_interval_s
+        self._waited_before: dict[GroupKey, Reason] = {}
+        self._told: TTLCache[tuple[GroupKey, Reason], bool] = TTLCache(100_000, TOLD_FOR_S, timer=clock)
+
+    async def run(self) -> None:
+        """Tell of whatever lasts, for ever."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            if all(check.passed for check in self._inspect.readiness()):
+                await self.round()
+
+    async def round(self) -> None:
+        """Record one event for each cause that has lasted from one round to the next."""
+        lasting, self._waited_before = self._waited_before, {}
+        news = 0
+        for key, (_, refusal) in dict(self._inspect.waiting_by_key()).items():
+            if refusal is None or refusal.reason in PASSING:
+                continue
+            self._waited_before[key] = refusal.reason
+            if lasting.get(key) is refusal.reason and (key, refusal.reason) not in self._told:
+                news += 1
+                if news <= EVENTS_PER_ROUND:
+                    self._told[key, refusal.reason] = True
+                    await self._record(key, refusal)
+
+    async def _record(self, key: GroupKey, refusal: Refusal) -> None:
+        regarding = self._regarding(key)
+        if regarding is None:
+            return
+        try:
+            await self._cluster.record_event(
+                regarding, warning=True, reason=refusal.reason.value, note=refusal.sentence
+            )
+        except KubeError as error:
+            log.warning("event not recorded", podgroup=repr(key), error=str(error))
+            if isinstance(error, UnavailableError):
+                self._told.pop((key, refusal.reason), None)
+
+    def _regarding(self, key: GroupKey) -> RawObject | None:
+        """Name the PodGroup, or the pod that is a group of its own; None when it went while others were told of."""
+        spec, pod = self._cache.groups.spec(key), next(iter(self._cache.groups.pods(key)), None)
+        if spec is not None:
+            return _pod_group_reference(spec)
+        return None if pod is None else _pod_reference(pod)
+
+
+def _pod_group_reference(spec: GroupSpec) -> RawObject:
+    return {
+        "apiVersion": "scheduling.run.ai/v2alpha2",
+        "kind": "PodGroup",
+        "namespace": spec.key.namespace,
+        "name": spec.key.name,
+        "uid": spec.uid,
+    }
+
+
+def _pod_reference(pod: Pod) -> RawObject:
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}

@@ -1,0 +1,277 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from app.cluster.cache import ClusterCache
+from app.control.feed import PAUSE_EVERY, STALE_AFTER_S, Feed
+from app.model.names import GroupKey, PodUid
+from app.model.reason import Reason, phrase
+from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, WatchEvent
+from app.settings import Settings
+from app.simulation import manifests
+from app.simulation.cluster import SimulatedCluster
+from app.simulation.manifests import Job, Quota
+from app.telemetry import Metrics
+from tests.control.wired import passes
+
+T = TypeVar("T")
+
+
+class Script(SimulatedCluster):
+    """Shows what the test tells it to show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_show: dict[Resource, asyncio.Queue[WatchEvent[RawObject]]] = {one: asyncio.Queue() for one in Resource}
+
+    async def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
+        while True:
+            match await self.to_show[resource].get():
+                case Listed(items):
+                    yield Listed([keep(item) for item in items])
+                case Changed(item):
+                    yield Changed(keep(item))
+                case Deleted(item):
+                    yield Deleted(keep(item))
+                case other:
+                    yield other
+
+
+class Fed:
+    """A feed, the cache that it fills, and what it has told others."""
+
+    def __init__(self) -> None:
+        self.script, self.cache, self.metrics = Script(), ClusterCache(), Metrics()
+        self.parked: list[PodUid] = []
+        self.looked_at: list[str] = []
+        self.changes = 0
+        self.feed = Feed(
+            self.cache,
+            self.script,
+            self.metrics,
+            Settings(),
+            clock=asyncio.get_running_loop().time,
+            on_change=self._note_change,
+            on_parked=self.parked.append,
+            on_object=lambda _, raw: self.looked_at.append(raw["metadata"]["name"]),
+        )
+
+    async def show(self, resource: Resource, *events: WatchEvent[RawObject]) -> None:
+        for event in events:
+            self.script.to_show[resource].put_nowait(event)
+        await passes(0.01)
+
+    async def list_all(self, **items: RawObject) -> None:
+        """List every kind: one object of those kinds that are given, else nothing."""
+        for resource in Resource:
+            item = items.get(repr(resource))
+            await self.show(resource, Listed([] if item is None else [item]))
+
+    def pods(self) -> set[str]:
+        return {pod.name for pod in self.cache.pods()}
+
+    def invalid(self, resource: Resource) -> float | None:
+        return self.metrics.registry.get_sample_value("leeboard_invalid_objects", {"resource": repr(resource)})
+
+    def _note_change(self) -> None:
+        self.changes += 1
+
+
+@asynccontextmanager
+async def fed() -> AsyncIterator[Fed]:
+    world = Fed()
+    running = asyncio.create_task(world.feed.run())
+    try:
+        yield world
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def pod(name: str, *, uid: str = "", **more: object) -> RawObject:
+    item = manifests.pod(Job(name=name, queue="q"))
+    return item | {"metadata": item["metadata"] | {"uid": uid or f"uid-{name}"}} | more
+
+
+def identified(item: RawObject) -> RawObject:
+    return item | {"metadata": item["metadata"] | {"uid": "u"}}
+
+
+def refused(message: str) -> RawObject:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"conditions": [condition]}
+
+
+NODE = identified(manifests.node("a", gpus=1, cpu=1, labels={}))
+QUEUE = identified(manifests.queue("q", None, Quota(gpus=1)))
+CLASS = identified(manifests.priority_class("train"))
+GROUP = identified(manifests.pod_group(Job(name="gang", queue="q", group="gang"), min_member=2))
+
+
+# What it carries
+
+
+async def test_every_kind_gets_into_the_cache_and_out_of_it() -> None:
+    async with fed() as world:
+        await world.list_all(
+            nodes=NODE, queues=QUEUE, priority_classes=CLASS | {"value": 7}, pod_groups=GROUP, pods=pod("one")
+        )
+        (group,) = world.cache.waiting().values()
+        assert (set(world.cache.table().index), set(world.cache.queues()), group.priority) == ({"a"}, {"q"}, 7)
+        assert world.cache.groups.min_member(GroupKey("q", "gang")) == 2
+
+        for resource, item in zip(Resource, (NODE, pod("one"), CLASS, QUEUE, GROUP), strict=True):
+            await world.show(resource, Deleted(item))
+        assert (set(world.cache.table().index), set(world.cache.queues()), world.pods()) == (set(), set(), set())
+        assert world.cache.groups.min_member(GroupKey("q", "gang")) == 1
+
+
+async def test_what_a_new_list_does_not_hold_is_gone() -> None:
+    async with fed() as world:
+        await world.show(Resource.PODS, Listed([pod("one"), pod("two")]), Changed(pod("three")))
+        assert world.pods() == {"one-0", "two-0", "three-0"}
+
+        await world.show(Resource.PODS, Lost("compacted"), Listed([pod("two"), pod("four")]))
+
+        assert world.pods() == {"two-0", "four-0"}
+
+
+async def test_a_pod_recreated_under_its_name_outlives_the_end_of_the_earlier_one() -> None:
+    async with fed() as world:
+        await world.show(Resource.PODS, Listed([pod("one", uid="earlier")]), Changed(pod("one", uid="later")))
+
+        await world.show(Resource.PODS, Deleted(pod("one", uid="earlier")))
+
+        assert [one.uid for one in world.cache.pods()] == ["later"]
+
+
+async def test_each_event_is_told_and_each_object_looked_at() -> None:
+    async with fed() as world:
+        await world.show(Resource.PODS, Listed([pod("one"), pod("two")]), Changed(pod("one")), Progress(), Lost("why"))
+
+        assert world.looked_at == ["one-0", "two-0", "one-0"]
+        assert world.changes == 4
+
+
+async def test_a_long_list_lets_others_have_their_turn() -> None:
+    async with fed() as world:
+        turns = []
+
+        async def look_on() -> None:
+            while True:
+                turns.append(len(world.pods()))
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look_on())
+        await world.show(Resource.PODS, Listed([pod(f"p{number}") for number in range(3 * PAUSE_EVERY)]))
+        looking.cancel()
+
+        assert set(turns) >= {PAUSE_EVERY, 2 * PAUSE_EVERY, 3 * PAUSE_EVERY}
+
+
+async def test_a_pod_that_was_refused_by_us_before_we_started_counts_as_parked() -> None:
+    async with fed() as world:
+        ours, theirs = refused(f"0/3 nodes are available: {phrase(Reason.OVER_LIMIT)}."), refused("Insufficient cpu")
+
+        await world.show(Resource.PODS, Listed([pod("ours", status=ours), pod("theirs", status=theirs), pod("new")]))
+        await world.show(Resource.PODS, Changed(pod("ours", status=ours)), Changed(pod("new", status=ours)))
+
+        assert world.parked == ["uid-ours"]
+
+
+# What cannot be read
+
+
+async def test_an_object_with_a_problem_is_counted_until_it_is_mended_or_gone() -> None:
+    async with fed() as world:
+        odd = QUEUE | {"spec": {"resources": "many"}}
+        counts = []
+        for event in (Listed([odd]), Changed(odd), Changed(QUEUE), Changed(odd), Deleted(odd)):
+            await world.show(Resource.QUEUES, event)
+            counts.append(world.invalid(Resource.QUEUES))
+        await world.show(Resource.QUEUES, Listed([odd]), Listed([]))
+
+        assert [*counts, world.invalid(Resource.QUEUES)] == [1, 1, 0, 1, 0, 0]
+
+
+async def test_an_object_that_has_no_name_is_left_out() -> None:
+    async with fed() as world:
+        await world.show(Resource.PODS, Listed([{}, {"metadata": {"name": "x"}}, pod("one")]), Changed({}), Deleted({}))
+
+        assert world.pods() == {"one-0"}
+
+
+# How fresh the picture is
+
+
+async def test_the_picture_is_ready_when_every_kind_was_listed() -> None:
+    async with fed() as world:
+        synced = asyncio.create_task(world.feed.synced())
+        for resource in Resource:
+            assert (world.feed.unready(), synced.done()) == ("not listed yet", False)
+            await world.show(resource, Listed([]))
+
+        assert (world.feed.unready(), synced.done()) == ("", True)
+
+
+async def test_a_lost_watch_is_trusted_again_with_its_next_sign_of_life() -> None:
+    async with fed() as world:
+        await world.list_all()
+
+        await world.show(Resource.NODES, Lost("connection reset"))
+        lost = world.feed.unready()
+        await world.show(Resource.NODES, Progress())
+
+        assert (lost, world.feed.unready()) == ("connection reset", "")
+        assert [check.name for check in world.feed.checks() if not check.passed] == []
+
+
+async def test_why_a_first_list_failed_is_told() -> None:
+    async with fed() as world:
+        await world.show(Resource.NODES, Lost("forbidden"))
+
+        assert world.feed.unready() == "forbidden"
+
+
+async def test_a_silent_watch_is_not_trusted_until_it_is_heard_again() -> None:
+    async with fed() as world:
+        await world.list_all()
+        await passes(STALE_AFTER_S + 1)
+        for resource in set(Resource) - {Resource.PODS}:
+            await world.show(resource, Progress())
+
+        silent = {check.name: check.failure for check in world.feed.checks() if check.failure}
+        await world.show(Resource.PODS, Progress())
+
+        assert silent == {"watch-pods": "silent for 91 s"}
+        assert world.feed.unready() == ""
+
+
+# A pod that is waited for
+
+
+async def test_a_known_pod_is_returned_at_once_and_an_unknown_one_waited_for() -> None:
+    async with fed() as world:
+        asked = [asyncio.create_task(world.feed.pod(PodUid("uid-one"), within_s=5)) for _ in range(3)]
+        await passes(1)
+        await world.show(Resource.PODS, Listed([pod("one")]))
+        asked.append(asyncio.create_task(world.feed.pod(PodUid("uid-one"), within_s=5)))
+        await passes(0)
+
+        assert [one.done() for one in asked] == [True] * 4
+        assert {one.result() is not None for one in asked} == {True}
+
+
+async def test_a_pod_that_one_has_given_up_waiting_for_still_reaches_the_others() -> None:
+    async with fed() as world:
+        impatient, patient = (
+            asyncio.create_task(world.feed.pod(PodUid("uid-one"), within_s=within_s)) for within_s in (1, 60)
+        )
+        await passes(2)
+
+        await world.show(Resource.PODS, Listed([pod("one")]))
+
+        assert impatient.result() is None
+        assert patient.done()
