@@ -44,7 +44,9 @@ def group(*pods: Pod, min_member: int | None = None, **more: object) -> PodGroup
     )
 
 
-def queue(name: str, parent: str | None = None, *, deserved: int = 0, limit: int | None = None, weight: int = 1) -> Queue:
+def queue(
+    name: str, parent: str | None = None, *, deserved: int = 0, limit: int | None = None, weight: int = 1
+) -> Queue:
     """Build a queue that governs whole GPUs and leaves CPU and memory alone."""
     gpu = Entitlement(
         deserved=deserved * 1000,

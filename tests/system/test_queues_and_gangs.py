@@ -112,7 +112,9 @@ def test_gang_with_a_member_that_only_kube_scheduler_refuses_is_never_bound(clus
     assert watch_bound(cluster, "eight", for_s=8) == 0
     wait_for_reason(cluster, "eight-0", "RefusedByScheduler")
     cluster.delete_now(f"{DEFAULT_PODS}/hermit")
-    eventually(lambda: len(bound(cluster, "eight")), until=lambda number: number == 8, within_s=15, what="it runs whole")
+    eventually(
+        lambda: len(bound(cluster, "eight")), until=lambda number: number == 8, within_s=15, what="it runs whole"
+    )
     assert set(cluster.bound_pods().values()) == {node}
 
 
@@ -123,13 +125,15 @@ def avoiding(app: str) -> Object:
 
 
 def test_queues_get_exactly_their_fair_shares(cluster: Api) -> None:
-    cluster.create_all([
-        queue("p", deserved=8, over_quota_weight=1),
-        queue("q", deserved=0, over_quota_weight=1),
-        queue("a", parent="p", deserved=4, over_quota_weight=1),
-        queue("b", parent="p", deserved=4, over_quota_weight=3),
-        queue("c", parent="q", deserved=0, over_quota_weight=1),
-    ])
+    cluster.create_all(
+        [
+            queue("p", deserved=8, over_quota_weight=1),
+            queue("q", deserved=0, over_quota_weight=1),
+            queue("a", parent="p", deserved=4, over_quota_weight=1),
+            queue("b", parent="p", deserved=4, over_quota_weight=3),
+            queue("c", parent="q", deserved=0, over_quota_weight=1),
+        ]
+    )
     cluster.create_all([pod(f"{name}-{index}", queue=name) for index in range(24) for name in "abc"])
     wait_for_reason(cluster, "a-0", "no nodes available")
 
