@@ -5,12 +5,13 @@ its reservation ends in `_settle`, which derives the pod's one charge anew, so s
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import lru_cache
 
 from app.cluster.charges import Charge, Charges
 from app.cluster.groups import Terms
 from app.cluster.membership import Membership
-from app.cluster.queues import judged
+from app.cluster.nodes import Nodes
+from app.cluster.queues import Queues
+from app.cluster.refusals import NONE, RefusedNodes
 from app.cluster.reservations import Reservation, Reservations, State
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -21,12 +22,6 @@ from app.model.queue import Queue
 from app.model.reason import Refusal
 from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import NodeTable, Snapshot
-
-
-@lru_cache(maxsize=4096)
-def _shared(nodes: frozenset[NodeName]) -> frozenset[NodeName]:
-    """Return one set for equal sets: the pods of a template are refused by the same thousand nodes."""
-    return nodes
 
 
 class ClusterCache:
@@ -43,41 +38,33 @@ class ClusterCache:
         self.reservations = Reservations()
         self.groups = Membership(self._holds)
         """Asked freely; changed through this cache alone."""
-        self._nodes: dict[NodeName, Node] = {}
-        self._table: NodeTable | None = None
-        self._queues: dict[QueueName, Queue] = {}
-        self._judged: Mapping[QueueName, Queue] | None = None
+        self._nodes = Nodes()
+        self._queues = Queues()
         self._pods: dict[PodUid, Pod] = {}
         self._charges = Charges()
-        self._refused: dict[PodUid, frozenset[NodeName]] = {}
+        self._refused = RefusedNodes()
 
     # What the watches show ------------------------------------------------------------------------------------------
 
     def apply_node(self, node: Node) -> None:
         """Take over a node as it is now; a heartbeat changes nothing."""
-        if self._nodes.get(node.name) != node:
-            self._nodes[node.name] = node
-            self._table = None
+        if self._nodes.put(node):
             self._relieve()
 
     def delete_node(self, name: NodeName) -> None:
         """Forget a node and what was promised there; pods bound there stay charged to their queues until they go."""
-        if self._nodes.pop(name, None) is not None:
-            self._table = None
+        if self._nodes.drop(name):
             self._drop_promises(lambda held: held.node == name)
             self._relieve()
 
     def apply_queue(self, queue: Queue) -> None:
         """Take over a queue as it is now."""
-        if self._queues.get(queue.name) != queue:
-            self._queues[queue.name] = queue
-            self._judged = None
+        if self._queues.put(queue):
             self._relieve()
 
     def delete_queue(self, name: QueueName) -> None:
         """Forget a queue; its running pods stay charged to its name."""
-        if self._queues.pop(name, None) is not None:
-            self._judged = None
+        if self._queues.drop(name):
             self._relieve()
 
     def apply_class(self, priority_class: PriorityClass) -> None:
@@ -125,7 +112,7 @@ class ClusterCache:
             return
         on = self.groups.terms(pod.group)
         self.reservations.drop(uid)
-        self._refused.pop(uid, None)
+        self._refused.set(uid, NONE)
         self.groups.leave(pod)
         self._settle(uid)
         self._follow_terms(pod.group, on)
@@ -160,22 +147,17 @@ class ClusterCache:
     def refuse_only(self, uid: PodUid, nodes: frozenset[NodeName]) -> None:
         """Note that kube-scheduler's own filters refuse just these nodes for a pod, for causes we cannot see."""
         pod = self._pods.get(uid)
-        if pod is None or self._refused.get(uid, frozenset()) == nodes:
-            return
-        if nodes:
-            self._refused[uid] = _shared(nodes)
-        else:
-            del self._refused[uid]
-        self.unsettle(pod.group)
+        if pod is not None and self._refused.set(uid, nodes):
+            self.unsettle(pod.group)
 
     def refuse_node(self, uid: PodUid, node: NodeName) -> None:
         """Note that kube-scheduler's own filters refuse one more node for a pod."""
-        self.refuse_only(uid, self._refused.get(uid, frozenset()) | {node})
+        self.refuse_only(uid, self._refused.of(uid) | {node})
 
     def forget_refused_nodes(self) -> None:
         """Let every pod be tried everywhere again: what kube-scheduler refused a while ago it may accept now."""
-        for uid in list(self._refused):
-            self.refuse_only(uid, frozenset())
+        for uid in self._refused.pods():
+            self.refuse_only(uid, NONE)
 
     # Who takes part --------------------------------------------------------------------------------------------------
 
@@ -187,7 +169,7 @@ class ClusterCache:
     def readmit(self, key: GroupKey) -> None:
         """Let a group that was set aside take part again, on every node."""
         for pod in self.groups.pods(key):
-            self.refuse_only(pod.uid, frozenset())
+            self.refuse_only(pod.uid, NONE)
         if self.groups.readmit(key):
             self.version += 1
 
@@ -223,16 +205,13 @@ class ClusterCache:
 
     def queues(self) -> Mapping[QueueName, Queue]:
         """Return the queues, judged as a tree."""
-        if self._judged is None:
-            self._judged = judged(self._queues.values())
-        return self._judged
+        return self._queues.tree()
 
     def table(self) -> NodeTable:
         """Return the nodes as columns."""
-        if self._table is None:
-            self._table = NodeTable.of(self._nodes.values())
-            self._charges.use_table(self._table)
-        return self._table
+        table = self._nodes.table()
+        self._charges.use_table(table)
+        return table
 
     def free(self) -> Amounts:
         """Return what is free on each node of the table, shape [resource, node]."""
@@ -258,7 +237,7 @@ class ClusterCache:
             usage=self._charges.usage(),
             groups=dict(waiting),
             total=table.capacity - self._charges.outside(),
-            refused=dict(self._refused),
+            refused=self._refused.freeze(),
         )
 
     # How it stays consistent ----------------------------------------------------------------------------------------

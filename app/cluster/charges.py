@@ -99,7 +99,9 @@ class Charges:
             self._add(charge, 1)
 
     def use_table(self, table: NodeTable) -> None:
-        """Lay the sums over another table of nodes."""
+        """Lay the sums over another table of nodes; nothing is done when it is the same."""
+        if table is self._table:
+            return
         self._table = table
         self._used.lay_over(table)
         self._outside.lay_over(table)

@@ -10,6 +10,36 @@ CIRCLE_SHOWN = 5
 """Queues of a circle that its sentence names: a circle of thousands shall not fill its own status."""
 
 
+class Queues:
+    """All queues that are known, judged when somebody asks. Only `ClusterCache` calls `put` and `drop`."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._by_name: dict[QueueName, Queue] = {}
+        self._judged: Mapping[QueueName, Queue] | None = None
+
+    def put(self, queue: Queue) -> bool:
+        """Take over a queue; return whether anything changed."""
+        if self._by_name.get(queue.name) == queue:
+            return False
+        self._by_name[queue.name] = queue
+        self._judged = None
+        return True
+
+    def drop(self, name: QueueName) -> bool:
+        """Forget a queue; return whether it was known."""
+        if self._by_name.pop(name, None) is None:
+            return False
+        self._judged = None
+        return True
+
+    def tree(self) -> Mapping[QueueName, Queue]:
+        """Return the queues, judged as a tree; the same value as long as none has changed."""
+        if self._judged is None:
+            self._judged = judged(self._by_name.values())
+        return self._judged
+
+
 def judged(queues: Iterable[Queue]) -> dict[QueueName, Queue]:
     """Return every queue by name, with `problem` set where the tree above it cannot be trusted.
 
