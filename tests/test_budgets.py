@@ -13,7 +13,7 @@ from app.model.snapshot import Snapshot
 from app.scheduling.planner import plan
 from tests import given
 
-TRIES = 5
+TRIES = 3
 SLACK = 3.0
 """What costs n log n grows by less than 1.3 a pod over these sizes, what costs n * n by 4."""
 

@@ -34,6 +34,10 @@ class Members:
         ready = (pod for pod in self.pods if pod.uid not in self.held and self._can_start(pod))
         return tuple(sorted(ready, key=lambda pod: (-pod.task_priority, pod.created_at, pod.name)))
 
+    def active(self) -> int:
+        """Return how many pods have a place and keep it: to its gang, a pod that is being deleted is gone already."""
+        return sum(pod.uid in self.held and not pod.deleting for pod in self.pods)
+
     def waits(self) -> bool:
         """Whether any pod has no place yet."""
         return any(pod.uid not in self.held and not pod.deleting for pod in self.pods)
@@ -72,7 +76,7 @@ def form(
         min_member=spec.min_member,
         created_at=spec.created_at,
         pending=members.ready(),
-        active=len(members.held),
+        active=members.active(),
         succeeded=members.succeeded,
     )
     refusal = _object_problem(key, spec, members) or _missing_members(group, members) or set_aside
@@ -121,7 +125,8 @@ def _missing_members(group: PodGroup, members: Members) -> Refusal | None:
         if pod.uid in members.stuck:
             sentence = f"The scheduler's own filters accept pod {pod.name} on no node; see its PodScheduled condition."
             return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence)
-    exist, gated = len(members.pods) + members.succeeded, sum(pod.gated for pod in members.pods)
+    exist = members.succeeded + sum(not pod.deleting for pod in members.pods)
+    gated = sum(pod.gated for pod in members.pods)
     sentence = f"Waiting for {group.min_member} pods, currently {exist} exist, {gated} are gated."
     details = {"minMember": group.min_member, "exist": exist, "gated": gated}
     return Refusal(reason=Reason.MEMBERS_MISSING, sentence=sentence, details=details)

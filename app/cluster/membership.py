@@ -133,8 +133,9 @@ class Membership:
         return spec.min_member if spec else 1
 
     def bound(self, key: GroupKey) -> int:
-        """Return how many pods of a group are bound, or have finished well."""
-        return sum(pod.node is not None for pod in self.pods(key)) + len(self._succeeded.get(key, ()))
+        """Return how many pods of a group are bound and stay, or have finished well."""
+        staying = sum(pod.node is not None and not pod.deleting for pod in self.pods(key))
+        return staying + len(self._succeeded.get(key, ()))
 
     def terms(self, key: GroupKey) -> Terms | None:
         """Return the terms of a group that has pods."""

@@ -1,5 +1,6 @@
 """Answers on which nodes a pod may run at all, and where it has room; which of them is best is `score`'s to say."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,9 @@ from app.model.snapshot import Mask, NodeTable
 INT64_DIGITS = 18
 """More decimal digits may not fit an int64."""
 
+MOST_REMEMBERED = 2048
+"""Answers remembered in one table: tenants choose what they ask for, and a table lives until a node changes."""
+
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable")
 """A cordon, as kube-scheduler's NodeUnschedulable plugin sees it: a taint that some pods tolerate."""
 
@@ -25,7 +29,7 @@ def eligible(constraint: Constraint, nodes: NodeTable) -> Mask:
     mask: Mask | None = nodes.memo.get(constraint)
     if mask is None:
         mask = nodes.takes_work & _selected(constraint, nodes) & _tolerated(constraint.tolerations, nodes)
-        nodes.memo[constraint] = mask
+        _remember(constraint, mask, nodes)
     return mask
 
 
@@ -39,6 +43,12 @@ def room(request: Resources, free: Amounts) -> Mask:
         if amount > 0:
             mask &= free[axis] >= amount
     return mask
+
+
+def _remember(question: Hashable, answer: object, nodes: NodeTable) -> None:
+    if len(nodes.memo) >= MOST_REMEMBERED:
+        nodes.memo.clear()
+    nodes.memo[question] = answer
 
 
 def _selected(constraint: Constraint, nodes: NodeTable) -> Mask:
@@ -93,7 +103,7 @@ def _label_column(key: str, nodes: NodeTable) -> _LabelColumn:
         values: dict[str, int] = {}
         codes = [_code(_label(node, key), values) for node in nodes.nodes]
         column = _LabelColumn(values, np.array(codes, dtype=np.int32))
-        nodes.memo["label", key] = column
+        _remember(("label", key), column, nodes)
     return column
 
 

@@ -209,6 +209,27 @@ def test_what_may_let_somebody_run_is_relief(change: Callable[[ClusterCache], No
     assert (found.version > version, found.relief > relief) == (True, True)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.accept(P.uid),
+        lambda found: found.readmit(G),
+        lambda found: found.set_aside(P.group, ASIDE),
+        lambda found: found.count_success(G, A.uid),
+        lambda found: found.unsettle(G),
+    ],
+)
+def test_what_is_told_or_decided_makes_a_new_version(change: Callable[[ClusterCache], None]) -> None:
+    found = promised(cache(SPEC, A, B, P))
+    found.apply_pod(replace(P, refused_by_scheduler=True))
+    found.set_aside(G, ASIDE)
+    version = found.version
+
+    change(found)
+
+    assert found.version > version
+
+
 def test_pods_that_come_or_only_wait_are_no_relief() -> None:
     found = cache(P)
     relief = found.relief
@@ -223,12 +244,12 @@ def test_pods_that_come_or_only_wait_are_no_relief() -> None:
 def test_pods_of_other_schedulers_are_subtracted_where_they_are_or_charged_to_the_queue_they_name() -> None:
     foreign = given.pod("f", gpus=3, managed=False, queue="", node=N1)
     paying = given.pod("g", gpus=1, managed=False, queue="q", node=N2)
-    found = cache(foreign, paying, given.pod("h", managed=False, queue=""))
+    found = cache(foreign, paying, given.pod("h", managed=False))
 
     snapshot = found.snapshot()
 
     assert snapshot.total == snapshot.nodes.capacity - gpus(3)
-    assert (free(found), usage(found).allocated, snapshot.groups) == ([5, 7], gpus(1), {})
+    assert (free(found), usage(found), snapshot.groups) == ([5, 7], Usage(allocated=gpus(1), requested=gpus(1)), {})
 
 
 def test_what_others_hold_on_a_node_that_takes_no_work_is_not_subtracted_from_the_rest() -> None:
@@ -431,8 +452,4 @@ def test_an_overcommitted_node_has_room_for_what_it_still_has() -> None:
 
 
 def test_what_is_free_can_be_asked_before_the_first_snapshot() -> None:
-    assert found_free(cache()) == [8, 8]
-
-
-def found_free(found: ClusterCache) -> list[int]:
-    return [int(amount) // 1000 for amount in found.free()[GPU]]
+    assert (cache().free()[GPU] // 1000).tolist() == [8, 8]

@@ -106,7 +106,7 @@ class Anything(RuleBasedStateMachine):
         self.settled: dict[GroupKey, PodGroup] = {}
         self.frozen: list[tuple[Snapshot, tuple[Any, ...]]] = []
         self.unseen = 0
-        self.before = (self.room(), self.picture(), 0, 0)
+        self.before = (self.room(), self.picture(), self.standings(), 0, 0)
 
     # What the watches show ------------------------------------------------------------------------------------------
 
@@ -280,11 +280,13 @@ class Anything(RuleBasedStateMachine):
 
     @invariant()
     def changes_are_noted(self) -> None:
-        room, picture, version, relief = self.before
-        self.before = (self.room(), self.picture(), self.cache.version, self.cache.relief)
+        room, picture, standing, version, relief = self.before
+        self.before = (self.room(), self.picture(), self.standings(), self.cache.version, self.cache.relief)
+        now = self.before[2]
         grew = any(amount > room.get(key, -1 << 62) for key, amount in self.before[0].items())
         assert not grew or self.cache.relief > relief
         assert self.before[1] == picture or self.cache.version > version
+        assert {key for key in standing | now if standing.get(key) != now.get(key)} <= self.cache.groups.take_touched()
 
     @invariant()
     def the_cache_shows_what_the_model_adds_up(self) -> None:
@@ -361,6 +363,12 @@ class Anything(RuleBasedStateMachine):
         held = frozenset(pod.uid for pod in pods if self.place(pod))
         found = Members(pods=pods, held=held, stuck=self.stuck, succeeded=len(self.succeeded.get(key, ())))
         return form(key, self.specs.get(key), found, self.terms(key), self.aside.get(key)) if found.waits() else None
+
+    def standings(self) -> dict[GroupKey, Any]:
+        """Return all that the status of a group is made of."""
+        groups, keys = self.groups(), {*self.keys(), *self.specs}
+        places = {key: [(pod, self.place(pod)) for pod in self.members(key)] for key in keys}
+        return {key: (self.specs.get(key), groups.get(key), places[key]) for key in keys}
 
     def picture(self) -> tuple[Any, ...]:
         return self.free(), self.usage(), self.groups(), dict(self.refused)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.cluster.charges import Charge, Charges
@@ -112,6 +113,7 @@ pods = st.dictionaries(
 tables = st.sampled_from([[], ["n1"], ["n1", "n2"]]).map(lambda names: NodeTable.of(given.node(name) for name in names))
 
 
+@settings(deadline=None)
 @for_all(st.lists(st.tuples(pods, tables)))
 def test_sums_are_those_of_adding_up_anew(steps: list[tuple[dict[PodUid, Charge | None], NodeTable]]) -> None:
     found, known = Charges(), dict[PodUid, Charge]()

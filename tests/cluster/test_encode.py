@@ -154,3 +154,20 @@ def test_statuses_are_the_same_whenever_they_came_to_say_so() -> None:
     assert encode.same(status, encode.pod_group_status(STANDING, group, refusal, now=LATER))
     assert not encode.same(status, encode.pod_group_status(STANDING, group, None, now=NOW))
     assert not encode.same(status, encode.pod_group_status(replace(STANDING, running=2), group, refusal, now=NOW))
+
+
+def test_a_condition_keeps_the_time_since_when_it_says_what_it_says() -> None:
+    bad, worse, good = (encode.invalid_pod_group_status(problem, now=LATER) for problem in ("bad", "worse", ""))
+    said = encode.invalid_pod_group_status("bad", now=NOW)
+
+    times = [encode.with_times_of(status, said)["conditions"][0]["lastTransitionTime"] for status in (bad, worse, good)]
+
+    assert times == [NOW, NOW, LATER]
+    assert encode.with_times_of(worse, said)["conditions"][0]["message"] == "worse"
+
+
+@pytest.mark.parametrize("said", [{}, {"conditions": None}, {"conditions": ["?", {}]}, {"other": [{"type": "Valid"}]}])
+def test_times_are_taken_from_nothing_that_is_not_a_condition(said: dict[str, Any]) -> None:
+    status = encode.queue_status(given.queue("q"), None, [QueueName("c")], now=NOW)
+
+    assert encode.with_times_of(status, said) == status

@@ -92,6 +92,18 @@ def test_a_gang_that_already_runs_waits_for_nobody() -> None:
     assert reason(members(A, succeeded=1)) is None
 
 
+def test_pods_that_are_being_deleted_satisfy_their_gang_no_longer() -> None:
+    # A gang that is restarted: the old pods still hold their places while the new ones arrive.
+    old = [replace(pod, uid=PodUid(f"uid-old-{pod.name}"), deleting=True) for pod in (A, B)]
+    held = frozenset(pod.uid for pod in old)
+
+    complete, short = (formed(Members(pods=[*old, *new], held=held, stuck=())) for new in ([A, B], [A]))
+
+    assert (complete.active, complete.owed, complete.refusal) == (0, 2, None)
+    assert short.refusal is not None
+    assert short.refusal.sentence == "Waiting for 2 pods, currently 1 exist, 0 are gated."
+
+
 def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> None:
     unreadable = replace(B, problem="its cpu is no quantity")
 

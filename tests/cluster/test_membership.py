@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from app.cluster.groups import Terms
 from app.cluster.membership import Membership
 from app.model.names import GroupKey, NodeName, QueueName
@@ -55,6 +57,15 @@ def test_only_groups_that_differ_from_before_are_told() -> None:
     assert changes(found) == [(G, None)]
 
 
+def test_groups_about_which_anything_has_changed_are_told_once() -> None:
+    found = membership(A)
+
+    assert (found.take_touched(), found.take_touched()) == ({G}, set())
+    found.touch(H)
+    waiting(found)
+    assert found.take_touched() == {H}
+
+
 def test_a_gang_that_arrives_pod_by_pod_is_formed_once() -> None:
     asked: list[Pod] = []
     found = Membership(lambda pod: bool(asked.append(pod)))  # type: ignore[func-returns-value] # counts, holds nothing
@@ -71,7 +82,9 @@ def test_a_group_whose_pods_all_have_a_place_does_not_wait() -> None:
     assert waiting(found)[G].active == 1
 
     found.join(replace(A, node=ON_NODE))
+    assert waiting(found) == {}
 
+    found.set_spec(G, replace(SPEC, problem="spec.minMember is -1"))
     assert waiting(found) == {}
 
 
@@ -129,6 +142,10 @@ def test_what_is_known_of_a_group_can_be_asked() -> None:
     assert found.terms(G) == Terms(QueueName("q"), 50, preemptible=True)
 
 
+def test_a_pod_that_is_being_deleted_is_not_bound_for_its_gang() -> None:
+    assert membership(replace(A, node=ON_NODE, deleting=True), replace(B, node=ON_NODE)).bound(G) == 1
+
+
 def test_of_a_group_that_is_not_there_little_is_known() -> None:
     found = membership()
 
@@ -136,18 +153,32 @@ def test_of_a_group_that_is_not_there_little_is_known() -> None:
     assert (list(found.pods(H)), found.terms(H)) == ([], None)
 
 
-def test_a_member_that_finished_counts_once_and_as_long_as_its_group_is_there() -> None:
+@pytest.mark.parametrize("last", ["pod", "object"])
+def test_a_member_that_finished_counts_once_and_as_long_as_its_group_is_there(last: str) -> None:
     found = membership(A)
     found.count_success(G, B.uid)
     found.count_success(G, B.uid)
     assert (waiting(found)[G].succeeded, refusal(found)) == (1, None)
 
-    found.leave(A)
-    found.set_spec(G, None)
+    for end in ("object", "pod") if last == "pod" else ("pod", "object"):
+        found.leave(A) if end == "pod" else found.set_spec(G, None)
     found.set_spec(G, SPEC)
     found.join(A)
 
     assert (waiting(found)[G].succeeded, refusal(found)) == (0, Reason.MEMBERS_MISSING)
+
+
+def test_a_success_outlives_the_last_pod_and_the_object_but_not_both() -> None:
+    found = membership(A)
+    found.count_success(G, B.uid)
+
+    found.leave(A)
+    found.join(C)
+    assert refusal(found) is None
+
+    found.set_spec(G, None)
+    found.set_spec(G, SPEC)
+    assert refusal(found) is None
 
 
 def test_a_success_without_a_group_object_satisfies_nobody() -> None:
@@ -160,6 +191,8 @@ def test_a_success_without_a_group_object_satisfies_nobody() -> None:
 
 def test_a_stuck_pod_is_not_ready_until_it_is_accepted_or_comes_anew() -> None:
     found = membership(A, B)
+    assert refusal(found) is None
+
     found.mark_stuck(A)
     assert refusal(found) is Reason.REFUSED_BY_SCHEDULER
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.cluster.reservations import Reservation, Reservations, State
@@ -80,6 +81,7 @@ steps = st.lists(
 )
 
 
+@settings(deadline=None)
 @for_all(steps)
 def test_reservations_are_what_a_plain_list_would_hold(steps: list[tuple[str, str, GroupKey]]) -> None:
     found, known = Reservations(), list[Reservation]()

@@ -3,12 +3,12 @@ import asyncio
 import pytest
 
 from app.control.binder import BOUND
-from app.model.names import GroupKey
+from app.model.names import GroupKey, NodeName
 from app.model.podgroup import GroupSpec
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
 from app.simulation.cluster import Ref
-from tests.control.wired import World, living, passes
+from tests.control.wired import World, living, passes, ref
 
 GANG = GroupKey("q", "gang")
 
@@ -51,6 +51,34 @@ async def test_members_beyond_the_minimum_pass_as_soon_as_it_is_bound() -> None:
         await asyncio.gather(*standing(world, [first, second]))
 
         assert await world.bind(*third) == BOUND
+
+
+async def test_members_that_are_being_written_count_as_there() -> None:
+    async with living("a", "b", "c") as world:
+        first, second, third = await placed(world, world.gang("gang", size=3, min_member=2))
+        world.cluster.takes_s["bind"] = 5
+        standing(world, [first, second])
+        await passes(1)
+
+        standing(world, [third])
+        await passes(1)
+
+        assert len(world.cluster.binds) == 3
+
+
+async def test_a_member_that_no_longer_stands_is_not_counted() -> None:
+    async with living("a", "b", "c") as world:
+        two = (await placed(world, world.gang("gang", size=3)))[:2]
+        stands = [asyncio.create_task(world.barrier.stand(GANG, ref(pod).uid, NodeName(node))) for pod, node in two]
+        await passes(1)
+
+        stands[0].cancel()
+        await passes(1)
+
+        assert world.barrier.standing(GANG) == 1
+        stands[1].cancel()
+        await passes(1)
+        assert world.barrier.standing(GANG) == 0
 
 
 async def test_members_that_finished_well_count_as_there() -> None:
@@ -103,6 +131,7 @@ async def test_a_gang_that_does_not_come_together_in_time_is_sent_away_and_backs
         await passes(45.1)
 
         assert await bind == "the gang did not come together in time"
+        assert world.count("binds", outcome="gang_incomplete") == 1
         assert (world.promised(first[0]), world.promised(second[0])) == (None, None)
         assert world.reason(first[0]) is Reason.BACKING_OFF
 

@@ -126,10 +126,13 @@ async def test_a_pod_of_another_scheduler_is_bound_where_it_was_decided() -> Non
 
 
 @pytest.mark.parametrize("error", UNSURE, ids=repr)
-async def test_a_write_that_was_not_done_is_done_again(error: KubeError) -> None:
+async def test_a_write_that_was_not_done_is_done_again_after_a_while(error: KubeError) -> None:
     async with promised(error) as (world, pod):
+        asked_at = world.now()
+
         assert await world.bind(pod, "a") == BOUND
         assert world.cluster.binds == [("one-0", "a")] * 2
+        assert world.now() - asked_at == pytest.approx(LOOK_AGAIN_S)
 
 
 async def test_a_write_whose_reply_was_lost_is_a_success() -> None:
@@ -151,14 +154,27 @@ async def test_a_pod_that_somebody_else_has_bound_elsewhere_is_an_error(error: K
 
 
 @pytest.mark.parametrize("error", UNSURE, ids=repr)
-async def test_a_pod_that_is_gone_is_given_up(error: KubeError) -> None:
+async def test_a_pod_that_is_gone_is_given_up_before_the_watch_shows_it(error: KubeError) -> None:
     async with promised(error) as (world, pod):
         world.cluster.hide(Resource.PODS)
         world.delete(pod)
         world.pod("one")
 
         assert await world.bind(pod, "a") == "the pod is gone"
-        assert world.bound() == {}
+        assert (world.promised(pod), world.bound()) == (None, {})
+
+
+@pytest.mark.parametrize("error", [*UNSURE, *FINAL], ids=repr)
+async def test_a_pod_that_went_while_it_was_written_is_given_up(error: KubeError) -> None:
+    async with promised(error) as (world, pod):
+        world.cluster.takes_s["bind"] = 1
+        bind = world.binding(pod, "a")
+        await passes(0.5)
+
+        world.delete(pod)
+
+        assert await bind in ("the pod is gone", f"the API server refuses the binding: {error}")
+        assert len(world.cache.reservations) == 0
 
 
 async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_the_pod() -> None:
@@ -168,11 +184,11 @@ async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_
         world.cluster.hide(Resource.PODS)
 
         bind = world.binding(pod, "a")
-        await passes(19 * LOOK_AGAIN_S)
+        await passes(19.5 * LOOK_AGAIN_S)
 
         held = world.held(pod)
         assert held is not None
-        assert (held.node, held.state) == ("a", State.BINDING)
+        assert (held.node, held.state, bind.done()) == ("a", State.BINDING, False)
         assert await bind == BOUND
         assert (len(world.cluster.binds), world.count("binds", outcome="unknown")) == (1, 20)
 

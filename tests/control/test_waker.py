@@ -134,19 +134,28 @@ async def test_nothing_is_revoked_from_a_pod_without_nomination_or_with_another_
         assert world.cluster.nominations == []
 
 
-@pytest.mark.parametrize("what", ["deleted", "bound", "unknown"])
-async def test_a_pod_that_needs_no_patch_any_more_gets_none(what: str) -> None:
+async def test_a_pod_that_goes_before_its_patch_is_written_gets_none() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         park(world, pod)
-        match what:
-            case "deleted":
-                world.delete(pod)
-            case "bound":
-                world.patch(pod, spec={"nodeName": "a"})
+
+        wake(world, pod, "a")
+        world.cache.delete_pod(ref(pod).uid)
         await passes(1)
 
-        world.waker.wake(PodUid("unknown") if what == "unknown" else ref(pod).uid)
+        assert world.cluster.nominations == []
+
+
+async def test_a_bound_pod_or_one_without_a_promise_is_not_woken() -> None:
+    async with living("a") as world:
+        bound, waits = await waiting_pod(world), world.pod("waits", gpus=8)
+        world.patch(bound, spec={"nodeName": "a"}, status={"nominatedNodeName": "a"})
+        await passes(1)
+
+        for pod in (bound, waits):
+            park(world, pod)
+            world.waker.wake(ref(pod).uid)
+            world.waker.revoke(ref(pod).uid)
         await passes(1)
 
         assert world.cluster.nominations == []

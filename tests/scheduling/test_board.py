@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.model.decision import Placement
@@ -164,6 +165,7 @@ refusals = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @for_all(nodes_, gangs, refusals, st.sampled_from(PlacementStrategy))
 def test_gangs_are_placed_as_looking_at_each_node_for_each_pod_does(
     nodes: list[Node], gangs: list[list[Pod]], refused: Refused, strategy: PlacementStrategy

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.model.decision import Plan
@@ -302,6 +303,7 @@ def charged(usage: Usage, group: PodGroup, placed: Sequence[Pod]) -> Usage:
     )
 
 
+@settings(deadline=None)
 @for_all(clusters(mixed_pods))
 def test_no_node_is_filled_beyond_what_it_has_and_none_that_takes_no_work_is_used(snapshot: Snapshot) -> None:
     after = outcome(snapshot, plan(snapshot))
@@ -311,6 +313,7 @@ def test_no_node_is_filled_beyond_what_it_has_and_none_that_takes_no_work_is_use
     assert np.array_equal(after.free[:, idle], snapshot.nodes.allocatable[:, idle])
 
 
+@settings(deadline=None)
 @for_all(clusters(mixed_pods))
 def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_pods(snapshot: Snapshot) -> None:
     after = outcome(snapshot, plan(snapshot))
@@ -321,6 +324,7 @@ def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_po
             assert account.non_preemptible[axis] <= account.deserved[axis]
 
 
+@settings(deadline=None)
 @for_all(clusters(mixed_pods))
 def test_gangs_start_whole_or_not_at_all_and_whoever_waits_is_told_why(snapshot: Snapshot) -> None:
     found = plan(snapshot)
@@ -331,6 +335,7 @@ def test_gangs_start_whole_or_not_at_all_and_whoever_waits_is_told_why(snapshot:
     assert found.refusals.keys() == after.groups.keys()
 
 
+@settings(deadline=None)
 @for_all(clusters(mixed_pods))
 def test_a_plan_depends_on_nothing_that_is_not_in_its_snapshot(snapshot: Snapshot) -> None:
     groups = dict(reversed(list(snapshot.groups.items())))
@@ -339,6 +344,7 @@ def test_a_plan_depends_on_nothing_that_is_not_in_its_snapshot(snapshot: Snapsho
     assert plan(replace(snapshot, groups=groups, queues=queues)) == plan(snapshot)
 
 
+@settings(deadline=None)
 @for_all(clusters(mixed_pods))
 def test_planning_one_group_is_planning_all_when_it_waits_alone(snapshot: Snapshot) -> None:
     for key, group in snapshot.groups.items():
@@ -348,6 +354,7 @@ def test_planning_one_group_is_planning_all_when_it_waits_alone(snapshot: Snapsh
 
 
 # Pods of one gang are alike here: of unlike pods, less room may make the greedy choice a luckier one.
+@settings(deadline=None)
 @for_all(clusters(like_pods))
 def test_planning_again_on_the_outcome_changes_nothing(snapshot: Snapshot) -> None:
     found = plan(snapshot)

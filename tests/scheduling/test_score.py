@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.model.node import Node
@@ -88,6 +89,7 @@ def test_scores_step_evenly_from_the_best_to_the_worst(
     assert score.scores(amounts(*found), np.array(allowed, dtype=np.bool_)).tolist() == scores
 
 
+@settings(deadline=None)
 @for_all(st.lists(st.tuples(st.integers(-3, 1 << 62), st.booleans()), max_size=40))
 def test_scores_keep_the_order_of_the_costs_and_tell_ten_apart(nodes: list[tuple[int, bool]]) -> None:
     allowed = np.array([fits for _, fits in nodes], dtype=np.bool_)
@@ -100,23 +102,6 @@ def test_scores_keep_the_order_of_the_costs_and_tell_ten_apart(nodes: list[tuple
     assert steps == sorted(steps, reverse=True)
     assert set(steps) <= set(range(1, 11))
     assert len(set(steps)) == min(len(steps), 10)
-
-
-frees = st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(-1, 8), st.integers(-1, 64)), min_size=2)
-
-
-@for_all(frees, st.sampled_from(PlacementStrategy))
-def test_costs_order_nodes_as_comparing_them_one_by_one_does(free: Free, strategy: PlacementStrategy) -> None:
-    full = {name: (max(gpus, 0), max(cores, 0)) for name, (gpus, cores) in free.items()}
-
-    found = costs(GPU_POD, dict(sorted(free.items())), strategy)
-
-    flipped = strategy is SPREAD
-    assert all(
-        (found[one] < found[other]) == (full[other] < full[one] if flipped else full[one] < full[other])
-        for one in free
-        for other in free
-    )
 
 
 def amounts(*values: int) -> Amounts:
