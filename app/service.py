@@ -79,8 +79,13 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
     def activity_changed() -> None:
         planning.poke()
 
-    activity = Activity(cluster, lease=settings.scheduler_lease, hostname=settings.hostname, on_change=activity_changed)
-    planning = Planning(cache, activity, barrier, waker, metrics, settings, clock=clock)
+    def unready() -> str:
+        return feed.unready()
+
+    activity = Activity(
+        cluster, lease=settings.scheduler_lease, hostname=settings.hostname, on_change=activity_changed, clock=clock
+    )
+    planning = Planning(cache, activity, barrier, waker, metrics, settings, clock=clock, unready=unready)
 
     def learn(resource: Resource, raw: RawObject) -> None:
         # The feed comes before the status writer that learns from it.
@@ -99,7 +104,9 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
     inspect = Inspect(cache, feed, planning, activity)
     status = Status(cache, planning, inspect, cluster, settings, wall_clock=_rfc3339)
     events = Events(cache, inspect, cluster, settings, clock=clock)
-    binder = Binder(cache, cluster, barrier, metrics, patience_s=settings.gang_barrier_s, on_failure=planning.dissolve)
+    binder = Binder(
+        cache, cluster, activity, barrier, metrics, patience_s=settings.gang_barrier_s, on_failure=planning.dissolve
+    )
     extender = Extender(cache, activity, feed, planning, waker, binder, settings)
     return Parts(
         metrics=metrics,

@@ -41,10 +41,13 @@ class Settings(BaseSettings):
 
     promise_ttl_s: float = Field(default=60.0, gt=0)
     """How long a promise waits for kube-scheduler to ask before the space is given to others."""
+    answered_ttl_s: float = Field(default=300.0, gt=0)
+    """How long a promise holds after filter has answered it: kube-scheduler may have volumes to provision before it
+    calls bind."""
     gang_barrier_s: float = Field(default=45.0, gt=0)
     """How long a member's bind waits for the rest of its gang; below the bind entry's httpTimeout (60 s)."""
     filter_patience_s: float = Field(default=1.0, ge=0)
-    """How long a filter call waits for a plan that is being computed, or for a pod the watch has not shown yet."""
+    """How long a filter call waits for a plan that is being computed."""
     status_interval_s: float = Field(default=1.0, gt=0)
     """The least time between two status writes of one Queue or PodGroup."""
 

@@ -43,6 +43,7 @@ class ClusterCache:
         self._pods: dict[PodUid, Pod] = {}
         self._charges = Charges()
         self._refused = RefusedNodes()
+        self._bereft: set[PodUid] = set()
 
     # What the watches show ------------------------------------------------------------------------------------------
 
@@ -70,13 +71,11 @@ class ClusterCache:
     def apply_class(self, priority_class: PriorityClass) -> None:
         """Take over a priority class as it is now; one that cannot be read counts as not there."""
         value = None if priority_class.problem else priority_class.value
-        if self.groups.set_class(priority_class.name, value):
-            self._resettle(self.groups.keys())
+        self._resettle(self.groups.set_class(priority_class.name, value))
 
     def delete_class(self, name: str) -> None:
         """Forget a priority class."""
-        if self.groups.set_class(name, None):
-            self._resettle(self.groups.keys())
+        self._resettle(self.groups.set_class(name, None))
 
     def apply_group(self, spec: GroupSpec) -> None:
         """Take over a PodGroup object as it is now."""
@@ -135,6 +134,11 @@ class ClusterCache:
         """Give up what is held for a pod; the caller is sure that no binding was or will be written."""
         self.reservations.drop(uid)
         self._settle(uid)
+
+    def take_bereft(self) -> set[PodUid]:
+        """Return, once, the pods whose promise ended by what the watch showed: a nomination may outlive it."""
+        bereft, self._bereft = self._bereft, set()
+        return bereft
 
     # What kube-scheduler tells ---------------------------------------------------------------------------------------
 
@@ -273,7 +277,11 @@ class ClusterCache:
             self.groups.leave(before)
             held = self.reservations.get(pod.uid)
             if held is not None and held.state is State.PROMISED:
-                self.reservations.drop(pod.uid)
+                self._lose_promise(pod.uid)
+
+    def _lose_promise(self, uid: PodUid) -> None:
+        self.reservations.drop(uid)
+        self._bereft.add(uid)
 
     def _end_reservation(self, pod: Pod) -> None:
         held = self.reservations.get(pod.uid)
@@ -292,7 +300,7 @@ class ClusterCache:
         cleared = before.nominated == held.node and pod.nominated is None
         if cleared or not before.refused_by_scheduler:
             self.groups.mark_stuck(pod)
-            self.reservations.drop(pod.uid)
+            self._lose_promise(pod.uid)
 
     def _note_change(self, key: GroupKey, group: PodGroup | None) -> None:
         if group is None:
@@ -306,11 +314,12 @@ class ClusterCache:
         if after != before and after is not None and before is not None:
             self._settle_all(key)
 
-    def _resettle(self, keys: Iterable[GroupKey]) -> None:
+    def _resettle(self, keys: Collection[GroupKey]) -> None:
         """Charge the pods of these groups anew: the terms of their groups have changed."""
-        for key in list(keys):
+        for key in keys:
             self._settle_all(key)
-        self._relieve()
+        if keys:
+            self._relieve()
 
     def _settle_all(self, key: GroupKey) -> None:
         for pod in list(self.groups.pods(key)):

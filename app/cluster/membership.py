@@ -6,11 +6,14 @@ arrive one by one is formed once.
 
 from collections.abc import Callable, Collection, Mapping
 
-from app.cluster.groups import Members, Terms, form, terms
+from app.cluster.groups import BUILT_IN_CLASSES, DEFAULT_CLASS, Members, Terms, form, terms
 from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.reason import Refusal
+
+NEVER = 1 << 31
+"""More pods than any gang has: a PodGroup that is deleted under its gang must not let half of it start."""
 
 Holds = Callable[[Pod], bool]
 """Whether a pod has a place: promised, binding or bound."""
@@ -34,17 +37,29 @@ class Membership:
 
     # Changing -------------------------------------------------------------------------------------------------------
 
-    def set_class(self, name: str, value: int | None) -> bool:
-        """Set a priority class, or remove it (None); return whether anything changed."""
-        if self._classes.get(name) == value:
-            return False
+    def set_class(self, name: str, value: int | None) -> Collection[GroupKey]:
+        """Set a priority class, or remove it (None); return the groups whose terms may have changed."""
+        before = self._worth(name)
         if value is None:
-            del self._classes[name]
+            self._classes.pop(name, None)
         else:
             self._classes[name] = value
-        for key in self._pods:
+        if self._worth(name) == before:
+            return ()
+        affected = [key for key in self._pods if self._depends_on(key, name)]
+        for key in affected:
             self._mark(key)
-        return True
+        return affected
+
+    def _worth(self, name: str) -> int | None:
+        return self._classes.get(name, BUILT_IN_CLASSES.get(name))
+
+    def _depends_on(self, key: GroupKey, name: str) -> bool:
+        if name == DEFAULT_CLASS:
+            return True
+        spec = self._specs.get(key)
+        named = (spec.priority_class if spec else "", next(iter(self._pods[key].values())).priority_class)
+        return name in named
 
     def set_spec(self, key: GroupKey, spec: GroupSpec | None) -> bool:
         """Set a PodGroup object, or remove it (None); return whether anything changed."""
@@ -128,9 +143,11 @@ class Membership:
         return self._specs.get(key)
 
     def min_member(self, key: GroupKey) -> int:
-        """Return how many pods of a group must start together."""
+        """Return how many pods of a group must start together; more than there can be while its PodGroup is missing."""
         spec = self._specs.get(key)
-        return spec.min_member if spec else 1
+        if spec is not None:
+            return spec.min_member
+        return NEVER if any(pod.names_group for pod in self.pods(key)) else 1
 
     def bound(self, key: GroupKey) -> int:
         """Return how many pods of a group are bound and stay, or have finished well."""

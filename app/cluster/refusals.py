@@ -38,7 +38,7 @@ class RefusedNodes:
         return dict(self._by_pod)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def _shared(nodes: frozenset[NodeName]) -> frozenset[NodeName]:
     """Return one set for equal sets: the pods of a template are refused by the same thousand nodes."""
     return nodes

@@ -38,7 +38,7 @@ class Reservations:
     """All reservations, by pod. Only `ClusterCache` calls `put` and `drop`, since each of them changes a charge too."""
 
     def __init__(self) -> None:
-        """Start empty. `_held` is kept in the order of expiry, because every promise lives equally long."""
+        """Start empty."""
         self._held: dict[PodUid, Reservation] = {}
         self._by_group: dict[GroupKey, set[PodUid]] = {}
 
@@ -57,7 +57,7 @@ class Reservations:
         return [self._held[pod] for pod in self._by_group.get(group, ())]
 
     def put(self, reservation: Reservation) -> None:
-        """Add or replace the pod's reservation, as the last to expire."""
+        """Add or replace the pod's reservation."""
         self.drop(reservation.pod)
         self._held[reservation.pod] = reservation
         self._by_group.setdefault(reservation.group, set()).add(reservation.pod)
@@ -73,15 +73,8 @@ class Reservations:
         return dropped
 
     def expired(self, now: float) -> list[Reservation]:
-        """Return the promises whose time is over; O(expired), not O(held)."""
-        over: list[Reservation] = []
-        for reservation in self._held.values():
-            if reservation.state is State.BINDING:
-                continue
-            if reservation.expires_at > now:
-                break
-            over.append(reservation)
-        return over
+        """Return the promises whose time is over."""
+        return [one for one in self._held.values() if one.state is State.PROMISED and one.expires_at <= now]
 
     def binding(self, pod: PodUid) -> None:
         """Mark that the write is on its way: from here on only a sure failure or the watch ends it."""

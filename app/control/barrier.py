@@ -19,6 +19,11 @@ class _Member:
     node: NodeName
     answer: asyncio.Future[str]
 
+    def tell(self, answer: str) -> None:
+        """Answer, unless it has just stopped waiting: its time-out runs a moment before it leaves."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
 
 class GangBarrier:
     """Who stands where. A member leaves by the gate opening, by `fail`, or by being cancelled."""
@@ -49,8 +54,7 @@ class GangBarrier:
     def fail(self, key: GroupKey, error: str) -> None:
         """Send away everybody of this gang who still stands."""
         for member in self._standing.pop(key, {}).values():
-            if not member.answer.done():
-                member.answer.set_result(error)
+            member.tell(error)
 
     def fail_all(self, error: str) -> None:
         """Send away everybody: the service stops, and kube-scheduler asks again elsewhere."""
@@ -69,14 +73,14 @@ class GangBarrier:
             return
         for uid, member in self._standing.pop(key, {}).items():
             self._cache.reservations.binding(uid)
-            member.answer.set_result("")
+            member.tell("")
 
     def _send_away_without_promise(self, key: GroupKey) -> None:
         # A promise may end while its pod stands here, or be replaced: its node was deleted, or the plan has changed.
         for uid, member in list(self._standing.get(key, {}).items()):
             held = self._cache.reservations.get(uid)
             if held is None or held.node != member.node:
-                member.answer.set_result("the place promised to the pod is gone")
+                member.tell("the place promised to the pod is gone")
                 del self._standing[key][uid]
 
     def _leave(self, key: GroupKey, uid: PodUid) -> None:

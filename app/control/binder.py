@@ -8,6 +8,7 @@ import structlog
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import State
+from app.control.activity import Activity
 from app.control.barrier import GangBarrier
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion
@@ -42,6 +43,7 @@ class Binder:
         self,
         cache: ClusterCache,
         cluster: Cluster,
+        activity: Activity,
         barrier: GangBarrier,
         metrics: Metrics,
         *,
@@ -52,6 +54,7 @@ class Binder:
         """`on_failure` is told of a gang that could not be brought together or may not be bound."""
         self._cache = cache
         self._cluster = cluster
+        self._activity = activity
         self._barrier = barrier
         self._metrics = metrics
         self._patience_s = patience_s
@@ -127,6 +130,8 @@ class Binder:
 
     async def _try(self, pod: PodRef, node: NodeName) -> str | None:
         """Write once; None when it was surely not done and may be tried again."""
+        if self._activity.failure():
+            return "this replica is no longer active"
         try:
             await self._cluster.bind(pod, node, {})
         except NotFoundError:

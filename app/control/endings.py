@@ -1,6 +1,7 @@
 """Finds out how gang members ended that have left the watch: one that succeeded still counts as satisfied.
 
 A pod that finishes leaves the watch as deleted, with the last object before it finished: only a read tells how it did.
+Those that had finished before we started are listed once.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
+from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
-from app.model.seam import Cluster, KubeError, PodRef, UnavailableError
+from app.model.seam import Cluster, KubeError, PodRef, RawObject, UnavailableError
 
 log = structlog.get_logger()
 
@@ -30,12 +32,14 @@ class Endings:
         cache: ClusterCache,
         cluster: Cluster,
         *,
+        profiles: frozenset[str],
         on_change: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`on_change` is called after each pod that turned out to have succeeded."""
         self._cache = cache
         self._cluster = cluster
+        self._profiles = profiles
         self._on_change = on_change
         self._sleep = sleep
         self._unclear: asyncio.Queue[Pod] = asyncio.Queue()
@@ -45,6 +49,27 @@ class Endings:
         may_have_succeeded = pod.node is not None and not pod.deleting
         if pod.managed and pod.names_group and may_have_succeeded:
             self._unclear.put_nowait(pod)
+
+    async def recover(self) -> None:
+        """Count the gang members that had succeeded before we started, as far as their pods are still there."""
+        for _ in range(TRIES):
+            try:
+                members = await self._cluster.finished_pods(self._member)
+            except KubeError as error:
+                log.warning("finished pods not listed", error=str(error))
+                await self._sleep(PAUSE_S)
+                continue
+            for member in filter(None, members):
+                self._cache.count_success(*member)
+            self._on_change()
+            return
+
+    def _member(self, raw: RawObject) -> tuple[GroupKey, PodUid] | None:
+        try:
+            pod = decode.pod(raw, profiles=self._profiles)
+        except decode.DecodeError:
+            return None
+        return (pod.group, pod.uid) if pod.managed and pod.names_group else None
 
     async def run(self) -> None:
         """Look pods up for ever, several at a time."""

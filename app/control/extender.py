@@ -35,6 +35,8 @@ ALWAYS_COMPLETE_BELOW = 100
 """kube-scheduler stops looking for nodes once it has found this many (`numFeasibleNodesToFind`): a shorter list of
 offered nodes is the whole set that its filters accept, a longer one may be a sample."""
 
+UNREADY = "Leeboard cannot answer now; its /readyz says why"
+
 WATCH_LAG_S = 0.25
 """How long a pod that the watch has not shown yet is waited for."""
 
@@ -96,8 +98,11 @@ class Extender:
         return self._unready() or await self._binder.bind(question)
 
     def _unready(self) -> str:
-        """Return why no question can be answered now, "" when all can."""
-        return self._activity.failure() or self._feed.unready()
+        """Return why no question can be answered now, "" when all can; the cause is told by /readyz and the log.
+
+        kube-scheduler copies this into the pod's condition, where a text that changes would be a write each time.
+        """
+        return UNREADY if self._activity.failure() or self._feed.unready() else ""
 
     # A pod that is ours --------------------------------------------------------------------------------------------
 
@@ -105,7 +110,7 @@ class Extender:
         self._waker.forget(uid)
         self._learn_what_is_refused(uid, question)
         if self._cache.reservations.get(uid) is None:
-            await self._decide()
+            await self._decide(uid)
         # From here to the answer there is no await: what is read is what is promised.
         held = self._cache.reservations.get(uid)
         answer = self._answer_promised(held, question) if held else Refused(self._reason(uid))
@@ -113,14 +118,14 @@ class Extender:
             self._waker.park(uid)
         return answer
 
-    async def _decide(self) -> None:
-        """See to it that whoever waits has been considered as things are now, as far as patience goes."""
+    async def _decide(self, uid: PodUid) -> None:
+        """See to it that the pod has been considered as things are now, as far as patience goes."""
         if self._planning.can_decide_now():
             self._planning.plan_now()
             return
         try:
             async with asyncio.timeout(self._settings.filter_patience_s):
-                await self._planning.settle()
+                await self._planning.consider(uid)
         except TimeoutError:
             self._planning.poke()
 
@@ -138,7 +143,7 @@ class Extender:
         snapshot = self._cache.snapshot().without(pod, held.node)
         node = planner.place_one(snapshot, pod, question.offered, self._policy)
         if node is not None:
-            self._cache.promise(pod.uid, node, expires_at=self._planning.expiry())
+            self._cache.promise(pod.uid, node, expires_at=self._planning.answered_expiry())
             return Fits((node,))
         if decode.nominated_node(question.pod) == held.node or len(question.offered) < ALWAYS_COMPLETE_BELOW:
             return self._learn_refusal(held)
@@ -168,7 +173,7 @@ class Extender:
 
     def _extend(self, held: Reservation) -> None:
         if held.state is State.PROMISED:
-            self._cache.reservations.extend(held.pod, self._planning.expiry())
+            self._cache.reservations.extend(held.pod, self._planning.answered_expiry())
 
     def _reason(self, uid: PodUid) -> Reason:
         pod = self._cache.pod(uid)

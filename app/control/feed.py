@@ -83,7 +83,7 @@ class Feed:
         self._on_change = on_change
         self._on_parked = on_parked
         self._on_object = on_object
-        self._endings = Endings(cache, cluster, on_change=on_change)
+        self._endings = Endings(cache, cluster, profiles=settings.profiles, on_change=on_change)
         self._watches = {resource: _Watch() for resource in Resource}
         self._kinds: Mapping[Resource, _Kind[Any, Any]] = self._table()
         self._awaited: dict[PodUid, set[asyncio.Future[None]]] = {}
@@ -93,8 +93,13 @@ class Feed:
         """Follow every kind, for ever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._endings.run(), name="endings")
+            tasks.create_task(self._recover(), name="recover")
             for resource in Resource:
                 tasks.create_task(self._follow(resource), name=f"watch {resource!r}")
+
+    async def _recover(self) -> None:
+        await self.synced()  # a success is counted in a PodGroup that is there
+        await self._endings.recover()
 
     async def synced(self) -> None:
         """Wait until every kind has been listed once."""

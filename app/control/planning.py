@@ -52,6 +52,7 @@ class Planning:
         settings: Settings,
         *,
         clock: Callable[[], float],
+        unready: Callable[[], str],
     ) -> None:
         """`clock` is monotonic. `refusals` and `_planned_relief` are what the last plans left behind."""
         self._cache = cache
@@ -62,6 +63,7 @@ class Planning:
         self._settings = settings
         self._policy = Policy(placement=settings.placement)
         self._clock = clock
+        self._unready = unready
         self._backoff = Backoff()
         self.refusals: dict[GroupKey, Refusal] = {}
         """Why each waiting group waits, as of the last plan that considered it."""
@@ -88,7 +90,12 @@ class Planning:
             if self._activity.failure():
                 self._stand_down()
                 continue
+            if self._unready():
+                # What is not listed yet, or no longer seen, would look like free space and unused quota.
+                continue
             self._end_what_expired()
+            for uid in self._cache.take_bereft():
+                self._waker.revoke(uid)
             self._barrier.review()
             await self._plan_or_say()
 
@@ -115,6 +122,13 @@ class Planning:
         while self._is_due():
             await self._plan_once()
 
+    async def consider(self, uid: PodUid) -> None:
+        """Return when a pod has a promise, or a plan that began after this question has considered it."""
+        if self._running is not None:
+            await asyncio.shield(self._running)
+        if self._cache.reservations.get(uid) is None and self._is_due():
+            await self._plan_once()
+
     def plan_now(self) -> None:
         """Decide on the spot for the groups that changed, or for all that wait when there was relief."""
         if not self._is_due():
@@ -131,9 +145,9 @@ class Planning:
         """Whether `plan_now` is allowed: no plan is being computed beside the loop, and the work is small."""
         return self._running is None and self._can_plan_now()
 
-    def expiry(self) -> float:
-        """Return until when a promise made or asked for now holds, on the monotonic clock."""
-        return self._clock() + self._settings.promise_ttl_s
+    def answered_expiry(self) -> float:
+        """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
+        return self._clock() + self._settings.answered_ttl_s
 
     def dissolve(self, key: GroupKey, error: str) -> None:
         """End a gang's attempt: no promise is kept, whoever stands at the barrier is sent away, and it backs off."""
@@ -209,7 +223,7 @@ class Planning:
         self._news.update(key for key, old in before.items() if _reason(old) is not _reason(self.refusals.get(key)))
 
     def _promise(self, start: Start) -> None:
-        expires_at = self.expiry()
+        expires_at = self._clock() + self._settings.promise_ttl_s
         for placement in start.placements:
             self._cache.promise(placement.pod, placement.node, expires_at=expires_at)
             self._waker.wake(placement.pod)
@@ -258,7 +272,10 @@ class Planning:
     def _expire(self, held: Reservation) -> None:
         self._metrics.promises_expired.inc()
         log.info("promise expired", pod=held.pod, node=held.node)
-        # kube-scheduler did not ask: it is parked, or was woken in vain.
+        pod = self._cache.pod(held.pod)
+        if pod is not None and (pod.refused_by_scheduler or pod.nominated == held.node):
+            # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node.
+            self._cache.refuse_node(held.pod, held.node)
         self._waker.park(held.pod)
         self.give_up(held.pod)
 

@@ -124,7 +124,9 @@ class Waker:
         # Not parked from here on, since it may be asked about, refused and parked again before the reply is here.
         self._parked.discard(pod.uid)
         self._unanswered[pod.uid] = asyncio.get_running_loop().time()
-        written = await self._nominate(pod, node)
+        # A patch that changes nothing is no event, and would wake nobody.
+        cleared = pod.nominated != node or await self._nominate(pod, None)
+        written = cleared and await self._nominate(pod, node)
         if written:
             self._metrics.wakes.inc()
         else:

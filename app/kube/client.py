@@ -13,6 +13,7 @@ import orjson
 
 from app.kube.access import Credentials
 from app.kube.errors import BrokenStreamError
+from app.kube.lines import decode_page
 from app.kube.transport import MERGE_PATCH, Limits, Transport
 from app.kube.watch import Watch
 from app.model.names import NodeName
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 REPORTER = "leeboard"
 ACTION = "Scheduling"
+FINISHED_PODS = f"{Resource.PODS.value}?limit=100&fieldSelector=status.phase%3DSucceeded"
 NOTE_BYTES = 1024
 """More is refused by the API server, which counts bytes."""
 
@@ -86,6 +88,18 @@ class KubeCluster:
             return None
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BrokenStreamError("the API server's answer is no pod") from error
+
+    async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
+        """List the pods that have succeeded, page by page, each shrunk at once."""
+        kept: list[T] = []
+        token = ""
+        while True:
+            page = decode_page(await self._transport.read_page(f"{FINISHED_PODS}&continue={quote(token, safe='')}"))
+            kept += map(keep, page.objects)
+            token = page.next
+            if not token:
+                return kept
+            await self._sleep(0)
 
     async def lease_holder(self, namespace: str, name: str) -> str | None:
         """Return the holderIdentity of a Lease; None when it has none or does not exist."""

@@ -1,7 +1,7 @@
 """Why something cannot run: one word for programs, one fixed phrase for kube-scheduler, one sentence for people.
 
 The phrase never carries a number: a changing refusal makes kube-scheduler retry hundreds of times in seconds
-(its own status patch wakes the pod), so numbers travel only in `Detail`, to status, events and the insight API.
+(its own status patch wakes the pod), so numbers travel only in a `Refusal`, to status, events and the insight API.
 """
 
 from collections.abc import Mapping

@@ -126,6 +126,10 @@ class Cluster(Protocol):
         """Read the pod now, from the store; None when it is gone or another of that name has come."""
         ...
 
+    async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
+        """List the pods that have succeeded, which `watch` does not show; `keep` shrinks each and must not raise."""
+        ...
+
     async def lease_holder(self, namespace: str, name: str) -> str | None:
         """Return the holderIdentity of a Lease; None when it has none or does not exist."""
         ...

@@ -88,6 +88,10 @@ class SimulatedCluster:
         except NotFoundError:
             return None
 
+    async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
+        """Return the pods that have succeeded and are still there."""
+        return [keep(pod) for pod in self.objects(Resource.PODS) if pod["status"].get("phase") == "Succeeded"]
+
     async def lease_holder(self, namespace: str, name: str) -> str | None:
         """Return nobody: the simulated kube-scheduler is the only one, and holds no lease."""
         del namespace, name

@@ -166,8 +166,19 @@ def test_a_condition_keeps_the_time_since_when_it_says_what_it_says() -> None:
     assert encode.with_times_of(worse, said)["conditions"][0]["message"] == "worse"
 
 
-@pytest.mark.parametrize("said", [{}, {"conditions": None}, {"conditions": ["?", {}]}, {"other": [{"type": "Valid"}]}])
-def test_times_are_taken_from_nothing_that_is_not_a_condition(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"conditions": None},
+        {"conditions": ["?", {}]},
+        {"other": [condition("Valid", "True", "Valid") | {"lastTransitionTime": LATER}]},
+        {"conditions": [condition("Valid", "Unknown", "Valid") | {"lastTransitionTime": LATER}]},
+        {"conditions": [condition("Value", "True", "Valid") | {"lastTransitionTime": LATER}]},
+        {"conditions": [condition("Valid", "True", "Valued") | {"lastTransitionTime": LATER}]},
+    ],
+)
+def test_times_are_taken_from_no_other_condition(said: dict[str, Any]) -> None:
     status = encode.queue_status(given.queue("q"), None, [QueueName("c")], now=NOW)
 
     assert encode.with_times_of(status, said) == status

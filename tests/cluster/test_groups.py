@@ -12,7 +12,7 @@ from app.model.reason import Reason, Refusal
 from tests import given
 
 ON = Terms(queue=QueueName("q"), priority=50, preemptible=True)
-CLASSES = {"train": 10, "gold": 7, "firm": 100}
+CLASSES = {"train": 10, "zero": 0, "gold": 7, "firm": 100}
 A, B = given.pod("a", gang="g", created_at=1.0), given.pod("b", gang="g", created_at=2.0)
 SPEC = GroupSpec(key=A.group, uid="u", min_member=2)
 ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
@@ -56,9 +56,9 @@ def test_a_pod_that_names_no_group_is_a_group_of_one_as_old_as_itself() -> None:
 
 
 def test_pods_start_by_task_priority_then_age_then_name() -> None:
-    first, last = replace(B, task_priority=1), replace(A, name="z", uid=PodUid("z"))
+    first, older, last = replace(B, task_priority=1), replace(B, created_at=0.5), replace(A, name="z")
 
-    assert formed(members(last, A, first)).pending == (first, A, last)
+    assert formed(members(last, A, first, older)).pending == (first, older, A, last)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,7 @@ def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> No
 def test_a_named_group_without_an_object_or_with_a_bad_one_is_refused_whatever_its_pods() -> None:
     bad = replace(SPEC, problem="spec.minMember is -1")
 
+    assert formed(members(B, A), None).created_at == A.created_at
     assert formed(members(A, B), None).refusal == Refusal(
         reason=Reason.POD_GROUP_DOES_NOT_EXIST,
         sentence="PodGroup default/g does not exist.",
@@ -144,6 +145,7 @@ def test_a_group_set_aside_is_refused_unless_something_worse_is_wrong() -> None:
         (None, replace(A, queue=QueueName("s")), Terms(QueueName("s"), 10, preemptible=True)),
         (replace(SPEC, priority_class="gold"), replace(A, priority_class="firm"), Terms(ON.queue, 7, preemptible=True)),
         (SPEC, replace(A, priority_class="firm"), Terms(ON.queue, 100, preemptible=False)),
+        (replace(SPEC, priority_class="zero"), A, Terms(ON.queue, 0, preemptible=True)),
         (replace(SPEC, priority_class="nobody"), A, Terms(ON.queue, 10, preemptible=True)),
         (
             replace(SPEC, priority_class="nobody"),

@@ -66,9 +66,10 @@ def test_a_promise_that_is_extended_lives_on_and_keeps_nobody_else_alive() -> No
 
 
 def test_a_binding_never_expires_and_keeps_nobody_else_alive() -> None:
-    found = holding(X, Y)
+    found = holding(X)
 
     found.binding(X.pod)
+    found.put(Y)
 
     assert found.get(X.pod) == replace(X, state=State.BINDING)
     assert found.expired(9.0) == [Y]

@@ -1,6 +1,7 @@
 from typing import Any
 
-from app.control.activity import LOOK_EVERY_S
+from app.control.activity import LOOK_EVERY_S, TRUSTED_FOR_S
+from app.control.extender import UNREADY
 from app.model.names import NodeName
 from app.model.question import Failed, Fits
 from app.model.seam import UnavailableError
@@ -36,9 +37,8 @@ async def test_a_name_that_only_begins_like_ours_is_somebody_else() -> None:
         await passes(LOOK_EVERY_S + 1)
 
         assert not active(world)
-        answer = await world.filter(world.pod("p"), "a")
-        assert isinstance(answer, Failed)
-        assert "pod-a-2_5b5c" in answer.error
+        assert await world.filter(world.pod("p"), "a") == Failed(UNREADY)
+        assert "pod-a-2_5b5c" in world.activity.failure()
 
 
 async def test_a_replica_that_is_no_longer_active_keeps_no_promise_and_sends_gangs_away() -> None:
@@ -56,7 +56,7 @@ async def test_a_replica_that_is_no_longer_active_keeps_no_promise_and_sends_gan
         assert world.bound() == {}
 
 
-async def test_a_lease_that_cannot_be_read_changes_nothing() -> None:
+async def test_a_lease_that_cannot_be_read_for_a_moment_changes_nothing() -> None:
     async with living("a", **BESIDE_US) as world:
         world.cluster.holders[LEASE] = "pod-a_5b5c"
         await passes(LOOK_EVERY_S + 1)
@@ -65,3 +65,19 @@ async def test_a_lease_that_cannot_be_read_changes_nothing() -> None:
         await passes(LOOK_EVERY_S * 2)
 
         assert active(world)
+
+
+async def test_a_replica_that_cannot_read_the_lease_for_long_writes_no_binding_any_more() -> None:
+    async with living("a", **BESIDE_US) as world:
+        world.cluster.holders[LEASE] = "pod-a_5b5c"
+        await passes(LOOK_EVERY_S + 1)
+        pod = world.pod("p")
+        node = await world.choose(pod, "a")
+        world.cluster.errors["lease_holder"].extend([UnavailableError("down")] * 20)
+        world.cluster.errors["bind"].extend([UnavailableError("down", retry_after_s=TRUSTED_FOR_S + 2)])
+
+        bind = world.binding(pod, node)
+        await passes(TRUSTED_FOR_S + 4)
+
+        assert await bind == "this replica is no longer active"
+        assert world.bound() == {}

@@ -223,3 +223,26 @@ async def test_a_service_that_stops_sends_everybody_away() -> None:
 
         assert await bind == "Leeboard is stopping"
         assert (world.barrier.standing(GANG), world.bound()) == (0, {})
+
+
+async def test_a_gang_whose_podgroup_is_deleted_is_not_bound_in_part() -> None:
+    async with living("a", "b", "c") as world:
+        first, second, _ = await placed(world, world.gang("gang", size=3))
+        binds = standing(world, [first, second])
+        await passes(1)
+
+        world.cluster.delete(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"))
+        await passes(1)
+
+        assert BOUND not in await asyncio.gather(*binds)
+        assert world.bound() == {}
+
+
+async def test_a_member_that_just_stopped_waiting_does_not_keep_the_gate_from_the_others() -> None:
+    async with living("a", "b") as world:
+        (first, node), (second, other) = await placed(world, world.gang("gang", size=2))
+        late = asyncio.create_task(world.barrier.stand(GANG, ref(first).uid, NodeName(node)))
+        await passes(1)
+
+        late.cancel()  # its future is cancelled at once, but it leaves a step of the loop later
+        assert await world.barrier.stand(GANG, ref(second).uid, NodeName(other)) == ""

@@ -4,7 +4,7 @@ import pytest
 
 from app.cluster.reservations import State
 from app.control.binder import BOUND
-from app.control.extender import ALWAYS_COMPLETE_BELOW, WATCH_LAG_S
+from app.control.extender import ALWAYS_COMPLETE_BELOW, UNREADY, WATCH_LAG_S
 from app.model.names import NodeName
 from app.model.question import Failed, Fits, Refused
 from app.model.reason import PHRASES, Reason, phrase
@@ -303,8 +303,8 @@ async def test_nothing_is_answered_before_everything_was_listed() -> None:
     world = World(furnished("a"))
     pod = world.pod("one")
 
-    assert await world.filter(pod, "a") == Failed("not listed yet")
-    assert await world.bind(pod, "a") == "not listed yet"
+    assert await world.filter(pod, "a") == Failed(UNREADY)
+    assert await world.bind(pod, "a") == UNREADY
     assert world.scores(pod, "a") == {"a": 0}
 
 
@@ -316,8 +316,8 @@ async def test_nothing_is_answered_while_a_watch_is_silent() -> None:
 
         answer = await world.filter(pod, "a")
 
-        assert isinstance(answer, Failed)
-        assert answer.error.startswith("silent for ")
+        assert answer == Failed(UNREADY)
+        assert world.feed.unready().startswith("silent for ")
 
 
 def test_phrases_are_fixed_and_carry_no_numbers() -> None:

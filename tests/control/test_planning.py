@@ -11,7 +11,7 @@ from app.model.decision import Plan
 from app.model.names import GroupKey, NodeName
 from app.model.question import Fits, Refused
 from app.model.reason import Reason
-from app.model.seam import RawObject
+from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan_some
 from tests.control.virtual import threads_take
@@ -292,3 +292,42 @@ async def test_a_member_whose_node_is_refused_is_planned_again_while_the_others_
         await passes(1)
 
         assert await world.bind(second, await world.choose(second, "c")) == await bind == BOUND
+
+
+async def test_nothing_is_planned_while_a_watch_is_lost() -> None:
+    # What is not listed yet, or no longer seen, would look like free space and unused quota.
+    async with living("a") as world:
+        world.cluster.hide(Resource.NODES)
+        await passes(120)
+
+        pod = world.pod("one")
+        await passes(5)
+
+        assert world.promised(pod) is None
+
+
+async def test_a_pod_that_nobody_asks_about_after_it_was_woken_leaves_its_node_to_others() -> None:
+    # kube-scheduler keeps the nomination of a pod with preemptionPolicy Never, and says nothing new of it.
+    async with living("a") as world:
+        silent, other = world.pod("one"), world.pod("two")
+        await passes(1)
+        assert world.promised(silent) == "a"
+        world.patch(silent, status={"nominatedNodeName": "a"})
+
+        await passes(65)
+
+        assert (world.promised(silent), world.promised(other)) == (None, "a")
+
+
+async def test_a_pod_that_turns_out_to_be_refused_everywhere_keeps_no_nomination() -> None:
+    async with living("a") as world:
+        pod = world.pod("one")
+        await passes(1)
+        world.patch(pod, status={"nominatedNodeName": "a"})
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "its own filters"}
+
+        world.patch(pod, status={"conditions": [condition]})
+        await passes(1)
+
+        assert world.promised(pod) is None
+        assert world.cluster.nominations[-1] == ("one-0", None)

@@ -121,10 +121,21 @@ class World:
         self.barrier = GangBarrier(self.cache)
         self.waker = Waker(self.cache, cluster, self.metrics)
         self.activity = Activity(
-            cluster, lease=settings.scheduler_lease, hostname=settings.hostname, on_change=self._activity_changed
+            cluster,
+            lease=settings.scheduler_lease,
+            hostname=settings.hostname,
+            on_change=self._activity_changed,
+            clock=clock,
         )
         self.planning = Planning(
-            self.cache, self.activity, self.barrier, self.waker, self.metrics, settings, clock=clock
+            self.cache,
+            self.activity,
+            self.barrier,
+            self.waker,
+            self.metrics,
+            settings,
+            clock=clock,
+            unready=lambda: self.feed.unready(),  # noqa: PLW0108 # it comes after planning
         )
         self.feed = Feed(
             self.cache,
@@ -144,6 +155,7 @@ class World:
         self.binder = Binder(
             self.cache,
             cluster,
+            self.activity,
             self.barrier,
             self.metrics,
             patience_s=settings.gang_barrier_s,

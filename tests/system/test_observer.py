@@ -166,9 +166,9 @@ def test_observer_sees_a_half_bound_gang_and_a_node_over_its_gpus(bed: Bed, api:
     api.create(pod("r", gang="g", scheduler="nobody"))
 
     with Observer(bed) as observer:
-        eventual = observer.wait_for(lambda pods: pods if len(pods) == 3 else (), within_s=20, what="all are seen")
+        seen = observer.wait_for(lambda pods: pods if len(pods) == 3 else (), within_s=20, what="all are seen")
 
-    found = breaches(observer.history(), rules, until_s=eventual[-1].at_s + 1)
+    found = breaches(observer.history(), rules, until_s=seen[-1].at_s + 1)
     assert len(found) == 2
     assert "gang g was bound in part for 1" in found[0]
     assert f"node {node} had 2 of 1 GPUs in use" in found[1]
