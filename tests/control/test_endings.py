@@ -79,3 +79,16 @@ async def test_nobody_reads_a_member_that_is_being_deleted_or_never_ran_or_a_pod
         await passes(1)
 
         assert len(world.cluster.errors["read_pod"]) == 1
+
+
+async def test_a_member_that_had_succeeded_before_we_started_is_counted() -> None:
+    async with living("a", "b") as world:
+        first, _ = await running_gang(world)
+        world.patch(first, status={"phase": "Succeeded"})
+        await passes(1)
+        world.cluster.errors["finished_pods"].append(UnavailableError("away"))
+
+        async with living(cluster=world.cluster) as restarted:
+            await passes(5)
+
+            assert satisfied(restarted) == 2

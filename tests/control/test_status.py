@@ -70,8 +70,19 @@ async def test_a_pod_group_says_why_it_waits_until_it_does_not() -> None:
         starts = said(world.cluster, Resource.POD_GROUPS, "gang")
 
         assert [one["reason"] for one in waits["schedulingConditions"]] == ["GangDoesNotFit"]
-        assert (starts["schedulingConditions"], starts["pending"]) == ([], 2)
+        assert (starts["schedulingConditions"], starts["pending"], starts["running"]) == ([], 2, 0)
         assert starts["resourcesStatus"]["allocated"]["nvidia.com/gpu"] == "2"
+
+
+async def test_a_pod_group_counts_the_pods_that_run_and_those_that_do_not() -> None:
+    async with living("a", "b") as world:
+        first, *_ = world.gang("gang", size=3, min_member=1)
+        await world.bind(first, await world.choose(first, "a", "b"))
+        await passes(SETTLED_S)
+
+        status = said(world.cluster, Resource.POD_GROUPS, "gang")
+
+        assert (status["running"], status["pending"]) == (1, 2)
 
 
 async def test_an_owner_learns_what_is_wrong_with_a_pod_group() -> None:

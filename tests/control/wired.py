@@ -71,6 +71,10 @@ class FickleCluster(SimulatedCluster):
         await super().bind(pod, node, annotations)
         self._end("bind")
 
+    async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
+        await self._begin("finished_pods")
+        return await super().finished_pods(keep)
+
     async def lease_holder(self, namespace: str, name: str) -> str | None:
         await self._begin("lease_holder")
         return self.holders.get(f"{namespace}/{name}")
