@@ -148,6 +148,10 @@ class ClusterCache:
         if pod is not None and self.groups.unmark_stuck(pod):
             self.version += 1
 
+    def refused(self, uid: PodUid) -> frozenset[NodeName]:
+        """Return the nodes that kube-scheduler's own filters refuse for a pod, as far as is known."""
+        return self._refused.of(uid)
+
     def refuse_only(self, uid: PodUid, nodes: frozenset[NodeName]) -> None:
         """Note that kube-scheduler's own filters refuse just these nodes for a pod, for causes we cannot see."""
         pod = self._pods.get(uid)

@@ -72,10 +72,10 @@ class Extender:
         if question.uid is None:
             return self._answer_what_if(question)
         pod = await self._feed.pod(question.uid, within_s=WATCH_LAG_S)
-        if pod is None:
+        if pod is None and self._is_ours(question):
             self._waker.park(question.uid)
             return Refused(Reason.DECIDING)
-        if not pod.managed:
+        if pod is None or not pod.managed:
             return Fits(question.offered)
         if pod.node is not None:
             return _only(pod.node, question.offered)
@@ -164,7 +164,11 @@ class Extender:
         self._cache.accept(uid)
         pod = self._cache.pod(uid)
         only_nominated = len(question.offered) == 1 and decode.nominated_node(question.pod) == question.offered[0]
-        if pod is None or only_nominated or len(question.offered) >= ALWAYS_COMPLETE_BELOW:
+        if pod is None or only_nominated:
+            return
+        if len(question.offered) >= ALWAYS_COMPLETE_BELOW:
+            # A sample says nothing of the nodes it lacks, but those it shows are accepted.
+            self._cache.refuse_only(uid, self._cache.refused(uid).difference(question.offered))
             return
         table = self._cache.table()
         with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request, self._cache.free())

@@ -124,6 +124,8 @@ class Feed:
             async with asyncio.timeout(within_s):
                 await arrival
         except TimeoutError:
+            pass
+        finally:
             self._give_up_waiting(uid, arrival)
         return self._cache.pod(uid)
 

@@ -66,7 +66,14 @@ class Status:
         while True:
             await asyncio.sleep(self._interval_s)
             if all(check.passed for check in self._inspect.readiness()):
-                await self.round()
+                await self._round_or_say()
+
+    async def _round_or_say(self) -> None:
+        try:
+            await self.round()
+        except Exception:
+            # One object that cannot be written about must not end the service, nor keep the others untold.
+            log.exception("statuses not brought up to date")
 
     async def round(self) -> None:
         """Write every status that is no longer true."""

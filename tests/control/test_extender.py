@@ -5,8 +5,8 @@ import pytest
 from app.cluster.reservations import State
 from app.control.binder import BOUND
 from app.control.extender import ALWAYS_COMPLETE_BELOW, UNREADY, WATCH_LAG_S
-from app.model.names import NodeName
-from app.model.question import Failed, Fits, Refused
+from app.model.names import NodeName, PodUid
+from app.model.question import Failed, Fits, PodQuestion, Refused
 from app.model.reason import PHRASES, Reason, phrase
 from app.model.seam import RawObject, Resource
 from app.simulation import manifests
@@ -352,3 +352,25 @@ async def test_victims_are_left_to_kube_scheduler_only_for_pods_that_are_not_our
 
         assert world.extender.preempt(drawn(), candidates) == {}
         assert world.extender.preempt(drawn(schedulerName="other"), candidates) == candidates
+
+
+async def test_a_refused_node_that_a_sample_shows_again_is_accepted_again() -> None:
+    async with living(*(f"n{number:03}" for number in range(120))) as world:
+        pod = world.pod("one")
+        await passes(1)
+        uid = next(iter(world.cache.pods())).uid
+        world.cache.refuse_node(uid, NodeName("n007"))
+
+        await world.filter(pod, *(f"n{number:03}" for number in range(110)))
+
+        assert world.cache.refused(uid) == frozenset()
+
+
+async def test_a_pod_of_another_scheduler_is_passed_on_before_the_watch_shows_it() -> None:
+    async with living("a") as world:
+        world.cluster.hide(Resource.PODS)
+        pod = world.pod("one")
+        pod["spec"]["schedulerName"] = "default-scheduler"
+        question = PodQuestion(pod=pod, uid=PodUid(pod["metadata"]["uid"]), offered=(NodeName("a"),))
+
+        assert await world.extender.filter(question) == Fits((NodeName("a"),))
