@@ -36,7 +36,7 @@ class PodGroup:
     pending: tuple[Pod, ...] = ()
     """Pods that hold nothing yet, in the order in which they start."""
     active: int = 0
-    """Pods that hold resources: promised, being bound, or bound and not finished."""
+    """Pods that hold resources and keep them: promised, being bound, or bound, and not being deleted."""
     succeeded: int = 0
     """Finished pods count as satisfied: a gang that is ending is not a broken gang."""
     refusal: Refusal | None = None

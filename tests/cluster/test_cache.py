@@ -351,6 +351,17 @@ def test_a_refusal_tells_nothing_while(prepare: Callable[[ClusterCache], Cluster
     assert (before, refusal(found)) == (state(prepare(cache(P))), None)
 
 
+def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
+    found = promised(promised(cache(P, A, B), A), B)
+    promised(found)
+
+    found.apply_pod(replace(P, refused_by_scheduler=True))
+    found.apply_pod(replace(A, group=P.group))
+    found.drop_promise(B.uid)
+
+    assert (found.take_bereft(), found.take_bereft()) == ({P.uid, A.uid}, set())
+
+
 def test_nodes_that_are_refused_for_a_pod_are_remembered_until_they_are_forgotten() -> None:
     found = cache(P, A)
 

@@ -45,7 +45,7 @@ specs = st.builds(
 )
 priority_classes = st.builds(
     PriorityClass,
-    name=st.just("gold"),
+    name=st.sampled_from(["gold", "gold", "train"]),
     value=st.sampled_from([7, 100]),
     problem=st.sampled_from(["", "", "unreadable"]),
 )

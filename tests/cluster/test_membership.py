@@ -122,6 +122,25 @@ def test_a_priority_class_that_comes_or_goes_forms_every_group_anew() -> None:
     assert waiting(found)[G].priority == 50
 
 
+def test_a_priority_class_concerns_those_who_name_it() -> None:
+    gold, lone = replace(SPEC, priority_class="gold"), given.pod("lone", priority_class="gold")
+    found = membership(A, lone, spec=gold)
+
+    assert [list(found.set_class(name, 7)) for name in ("gold", "silver", "train")] == [
+        [G, lone.group],
+        [],
+        [G, lone.group],
+    ]
+    assert list(found.set_class("build", 100)) == []
+
+
+def test_a_gang_without_its_object_can_never_be_complete() -> None:
+    found, lone = membership(A, spec=None), given.pod("lone")
+    found.join(lone)
+
+    assert (found.min_member(G) > 1_000_000, found.min_member(lone.group)) == (True, 1)
+
+
 def test_what_is_as_it_was_is_no_news() -> None:
     found = membership()
     found.set_class("train", 7)

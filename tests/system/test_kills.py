@@ -513,6 +513,11 @@ def test_half_bound_gang_is_completed_before_others_start(
     gpus: dict[str, int] = {}
     minimum = {"crew": 50}
     in_part = 0
+    start = {
+        "leeboard": service.start_leeboard,
+        "own-scheduler": service.start_scheduler,
+        "kube-apiserver": own_bed._start_apiserver,
+    }
 
     with Observer(own_bed) as observer:
         for _ in range(ROUNDS):
@@ -523,8 +528,9 @@ def test_half_bound_gang_is_completed_before_others_start(
             gpus |= node
             observer.wait_for(lambda pods: bound(pods, "crew"), within_s=30, what="the first member is bound")
             pass_time(chance.uniform(0, 0.05))
-            restart(own_bed, service, victim)
+            own_bed.kill(victim)
             in_part += 0 < bound(observer.present(), "crew") < 50
+            start[victim]()
             observer.wait_for(
                 lambda pods: bound(pods, "crew") == 50, within_s=SCHEDULER_BACK_WITHIN_S, what="the gang runs whole"
             )
@@ -535,17 +541,6 @@ def test_half_bound_gang_is_completed_before_others_start(
 
     rules = Rules(gpus=gpus, min_members=minimum)
     assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
-
-
-def restart(bed: Bed, service: Service, victim: str) -> None:
-    """Kill a program and start it again at once."""
-    bed.kill(victim)
-    start = {
-        "leeboard": service.start_leeboard,
-        "own-scheduler": service.start_scheduler,
-        "kube-apiserver": bed._start_apiserver,
-    }
-    start[victim]()
 
 
 # -- the API server
