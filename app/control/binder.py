@@ -1,7 +1,7 @@
 """Writes bindings: once a pod, together a gang, and never again before the outcome of the last try is known."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
 
@@ -32,6 +32,10 @@ BOUND = ""
 
 LOOK_AGAIN_S = 0.5
 """How long to wait before asking again what became of a write whose outcome is unknown."""
+
+FORBIDDEN_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+"""An API server that has just started forbids everything until it has read its own roles: a gang of which half is
+written must not be given up for that."""
 
 Dissolve = Callable[[GroupKey, str], None]
 
@@ -116,27 +120,33 @@ class Binder:
 
     async def _write(self, question: BindQuestion) -> str:
         """Write until the outcome is sure, then give up the promise unless the pod is on its node."""
-        while (answer := await self._try(question.pod, question.node)) is None:
-            pod = self._cache.pod(question.pod.uid)
-            if pod is not None and pod.deleting:
-                # It would be tried for as long as a finalizer holds the pod.
-                answer = "the pod is being deleted"
-                break
+        pauses = iter(FORBIDDEN_PAUSES_S)
+        answer: str | None = None
+        while answer is None:
+            answer = self._obstacle(question.pod.uid) or await self._try(question.pod, question.node, pauses)
         self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
         if answer != BOUND:
             log.warning("bind failed", pod=f"{question.pod.namespace}/{question.pod.name}", error=answer)
             self._give_up(question.pod.uid)
         return answer
 
-    async def _try(self, pod: PodRef, node: NodeName) -> str | None:
-        """Write once; None when it was surely not done and may be tried again."""
+    def _obstacle(self, uid: PodUid) -> str:
+        """Return why not to write now, "" when nothing speaks against it; asked before each try."""
         if self._activity.failure():
             return "this replica is no longer active"
+        pod = self._cache.pod(uid)
+        # It would be tried for as long as a finalizer holds the pod.
+        return "the pod is being deleted" if pod is not None and pod.deleting else ""
+
+    async def _try(self, pod: PodRef, node: NodeName, pauses: Iterator[float]) -> str | None:
+        """Write once; None when it was surely not done and may be tried again."""
         try:
             await self._cluster.bind(pod, node, {})
         except NotFoundError:
             return "the pod is gone"
-        except (ForbiddenError, RejectedError) as error:
+        except ForbiddenError as error:
+            return await self._wait_for_permission(pod, pauses, error)
+        except RejectedError as error:
             self._set_back(pod.uid, f"the API server refuses the binding: {error}")
             return f"the API server refuses the binding: {error}"
         except UnavailableError as error:
@@ -145,6 +155,14 @@ class Binder:
         except (ConflictError, OutcomeUnknownError):
             return await self._look_up(pod, node)
         return BOUND
+
+    async def _wait_for_permission(self, pod: PodRef, pauses: Iterator[float], error: ForbiddenError) -> str | None:
+        pause = next(pauses, None)
+        if pause is not None:
+            await self._sleep(pause)
+            return None
+        self._set_back(pod.uid, f"the API server refuses the binding: {error}")
+        return f"the API server refuses the binding: {error}"
 
     async def _look_up(self, pod: PodRef, node: NodeName) -> str | None:
         """Find out what became of the pod before anything else happens to it; None when it is still unbound."""

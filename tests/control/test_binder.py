@@ -23,7 +23,8 @@ from app.model.seam import (
 from tests.control.wired import World, living, passes, ref
 
 UNSURE = [OutcomeUnknownError("timed out"), ConflictError("409")]
-FINAL = [ForbiddenError("403"), RejectedError("422")]
+FINAL = [[ForbiddenError("403")] * 5, [RejectedError("422")]]
+"""What the API server must answer, and how often, until a binding is given up."""
 DELETED: dict[str, Any] = {"metadata": {"deletionTimestamp": "1970-01-01T00:00:00Z"}}
 
 
@@ -164,7 +165,7 @@ async def test_a_pod_that_is_gone_is_given_up_before_the_watch_shows_it(error: K
         assert (world.promised(pod), world.bound()) == (None, {})
 
 
-@pytest.mark.parametrize("error", [*UNSURE, *FINAL], ids=repr)
+@pytest.mark.parametrize("error", [*UNSURE, RejectedError("422")], ids=repr)
 async def test_a_pod_that_went_while_it_was_written_is_given_up(error: KubeError) -> None:
     async with promised(error) as (world, pod):
         world.cluster.takes_s["bind"] = 1
@@ -209,16 +210,21 @@ async def test_a_pod_that_is_deleted_while_it_is_tried_again_and_again_is_given_
 # When the API server refuses
 
 
-@pytest.mark.parametrize("error", FINAL, ids=repr)
-async def test_a_binding_that_is_refused_for_good_is_given_up_and_the_pod_backs_off(error: KubeError) -> None:
-    async with promised(error) as (world, pod):
+@pytest.mark.parametrize("errors", FINAL, ids=repr)
+async def test_a_binding_that_is_refused_for_good_is_given_up_and_the_pod_backs_off(errors: list[KubeError]) -> None:
+    async with promised(*errors) as (world, pod):
         answer = await world.bind(pod, "a")
         await passes(0.5)
 
-        assert answer == f"the API server refuses the binding: {error}"
+        assert answer == f"the API server refuses the binding: {errors[-1]}"
         assert (world.promised(pod), world.reason(pod)) == (None, Reason.BACKING_OFF)
         await passes(3)
         assert world.promised(pod) is not None
+
+
+async def test_an_api_server_that_has_not_read_its_roles_yet_gets_time_to_do_so() -> None:
+    async with promised(ForbiddenError("403"), ForbiddenError("403")) as (world, pod):
+        assert await world.bind(pod, "a") == BOUND
 
 
 async def test_an_api_server_that_asks_for_patience_gets_it() -> None:
@@ -232,7 +238,7 @@ async def test_an_api_server_that_asks_for_patience_gets_it() -> None:
 async def test_a_gang_of_which_one_binding_is_refused_backs_off_once() -> None:
     async with living("a", "b") as world:
         gang = world.gang("gang", size=2)
-        world.cluster.errors["bind"] += FINAL
+        world.cluster.errors["bind"] += [RejectedError("422"), RejectedError("422")]
         nodes = [await world.choose(pod, "a", "b") for pod in gang]
 
         await asyncio.gather(*(world.bind(pod, node) for pod, node in zip(gang, nodes, strict=True)))
