@@ -160,7 +160,7 @@ async def test_streams_that_end_at_once_make_no_hot_loop(
     assert await first(2, cluster.watch(Resource.PODS, whole)) == [EMPTY, CHANGED_A]
 
     assert all(earlier < later for earlier, later in zip(pauses[:5], pauses[2:5], strict=False))
-    assert 0.2 <= min(pauses) <= max(pauses) <= 30.0
+    assert 0.2 <= min(pauses) <= max(pauses) <= 10.0
     assert pauses[-1] >= 15.0
 
 
@@ -340,13 +340,14 @@ async def test_a_kind_that_is_not_installed_is_asked_for_now_and_then(
 
 
 async def test_a_kind_that_is_uninstalled_is_listed_when_it_is_back(
-    server: FakeApiServer, cluster: KubeCluster
+    server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
 ) -> None:
     server.will(lists(), streams(A), refuses(404), lists())
 
     await first(4, cluster.watch(Resource.QUEUES, whole))
 
     assert asked(server) == ["list", "10", "11", "list"]
+    assert max(pauses) < 1  # as when an API server has just started, and does not serve custom kinds yet
 
 
 async def test_429_waits_as_long_as_it_was_told(server: FakeApiServer, cluster: KubeCluster, pauses: Pauses) -> None:
