@@ -42,7 +42,7 @@ FREE_ATTEMPTS = 2
 SLICE = 100
 """Objects of a list that are reduced without a pause."""
 VERSION_DIGITS = 20
-DOUBLINGS = 8
+DOUBLINGS = 6
 """Enough to reach the longest pause."""
 
 
