@@ -19,6 +19,7 @@ JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/merge-patch+json"}
 UNAUTHORIZED = 401
 FIRST_REFUSAL = 300
+CLOSING_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,9 @@ class Transport:
         """Close every connection, also those of running watches."""
         await self._writes.close()
         await self._reads.close()
+        # Connections that were cut off let go of their sockets in the next turns of the loop, which may be its last.
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     async def write(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = JSON) -> None:
         """Send a write and drop what the API server echoes; raises `KubeError`."""

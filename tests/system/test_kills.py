@@ -522,7 +522,11 @@ def test_half_bound_gang_is_completed_before_others_start(
     with Observer(own_bed) as observer:
         for _ in range(ROUNDS):
             wait_for_gpus(api)
-            observer.wait_for(lambda pods: len(pods) == 90 and all(one.cause for one in pods), within_s=30, what="told")
+            observer.wait_for(
+                lambda pods: len(pods) == 90 and all(one.cause for one in pods),
+                within_s=SCHEDULER_BACK_WITHIN_S,
+                what="told",
+            )
             # One node, so that all GPUs are there at one moment.
             node = add_nodes(api, 1, gpus=60)
             gpus |= node
