@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from itertools import count
@@ -74,6 +74,15 @@ class Service:
     def start_scheduler(self) -> None:
         """Start the kube-scheduler as shipped."""
         start_own_scheduler(self._bed, self.webhooks)
+
+    def start(self, name: str) -> None:
+        """Start a program again that was killed."""
+        again = {
+            "leeboard": self.start_leeboard,
+            "own-scheduler": self.start_scheduler,
+            "kube-apiserver": self._bed._start_apiserver,
+        }
+        again[name]()
 
     def is_ready(self) -> bool:
         """Whether Leeboard says that it answers from a whole and fresh picture."""
@@ -196,8 +205,8 @@ class Moment:
 
 
 def moments(chance: Random) -> list[Moment]:
-    """Draw the moments of the kills: three of five follow a gang's first bind within 0.3 s."""
-    at_bind = [Moment(after=Trigger.FIRST_BIND, delay_s=chance.uniform(0, 0.3)) for _ in range(KILLS * 3 // 5)]
+    """Draw the moments of the kills: three of five follow a gang's first bind within 0.3 s, most within 0.1 s."""
+    at_bind = [Moment(after=Trigger.FIRST_BIND, delay_s=0.3 * chance.random() ** 2) for _ in range(KILLS * 3 // 5)]
     at_any_time = [Moment(after=Trigger.LAST_KILL, delay_s=chance.uniform(0, 8)) for _ in range(KILLS - len(at_bind))]
     drawn = at_bind + at_any_time
     chance.shuffle(drawn)
@@ -314,12 +323,12 @@ def test_rival_gangs_survive_20_kills_of_leeboard(own_bed: Bed, api: Api, servic
     assert traffic.handovers >= 5
 
 
-def settle(observer: Observer, rules: Rules) -> None:
+def settle(observer: Observer, rules: Rules, *, within_s: float = SETTLED_WITHIN_S) -> None:
     """Wait until no pod is lost."""
     eventually(
         lambda: lost(observer.history(), rules),
         until=lambda found: not found,
-        within_s=SETTLED_WITHIN_S,
+        within_s=within_s,
         what="every pod runs, or waits for a cause that it is told",
         every_s=0.2,
     )
@@ -364,9 +373,7 @@ def test_gang_starts_whole_although_kube_scheduler_is_killed_meanwhile(
             own_bed.kill("own-scheduler")
             killed_s = time.monotonic()
             service.start_scheduler()
-            observer.wait_for(
-                lambda pods: bound(pods, "crew") == 50, within_s=SETTLED_WITHIN_S, what="the gang runs whole"
-            )
+            observer.wait_for(crew_is_whole, within_s=SETTLED_WITHIN_S, what="the gang runs whole")
             took_s.append(round(time.monotonic() - killed_s, 1))
             print(f"  killed {delay_s:.2f} s after creation with {numbers} bound; whole after {took_s[-1]} s")
             delete_gang(api, "crew", 50)
@@ -383,10 +390,10 @@ def test_gang_starts_whole_although_kube_scheduler_is_killed_at_its_first_bind(
 
     with Observer(own_bed) as observer:
         create_gang(api, "crew", 50)
-        observer.wait_for(lambda pods: bound(pods, "crew"), within_s=30, what="the first member is bound")
+        observer.wait_for(partial(bound, of="crew"), within_s=30, what="the first member is bound")
         own_bed.kill("own-scheduler")
         service.start_scheduler()
-        observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=SETTLED_WITHIN_S, what="the gang runs whole")
+        observer.wait_for(crew_is_whole, within_s=SETTLED_WITHIN_S, what="the gang runs whole")
         settle(observer, rules)
 
     assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
@@ -490,7 +497,7 @@ def test_gang_that_a_crash_left_half_bound_is_completed_before_others_start(
             for index in range(20):
                 bind(api, f"crew-{index}", node)
             service.start_leeboard()
-            observer.wait_for(lambda pods: bound(pods, "crew") == 50, within_s=30, what="the gang runs whole")
+            observer.wait_for(crew_is_whole, within_s=30, what="the gang runs whole")
             settle(observer, rules)
             go_away(api, observer)
         report(observer, rules, {})
@@ -510,41 +517,37 @@ def test_half_bound_gang_is_completed_before_others_start(
     own_bed: Bed, api: Api, service: Service, victim: str
 ) -> None:
     chance = Random(SEED)
-    gpus: dict[str, int] = {}
-    minimum = {"crew": 50}
+    rules = Rules(gpus={}, min_members={"crew": 50})
+    within_s = SCHEDULER_BACK_WITHIN_S if victim == "kube-apiserver" else SETTLED_WITHIN_S
     in_part = 0
-    start = {
-        "leeboard": service.start_leeboard,
-        "own-scheduler": service.start_scheduler,
-        "kube-apiserver": own_bed._start_apiserver,
-    }
 
     with Observer(own_bed) as observer:
         for _ in range(ROUNDS):
             wait_for_gpus(api)
-            observer.wait_for(
-                lambda pods: len(pods) == 90 and all(one.cause for one in pods),
-                within_s=SCHEDULER_BACK_WITHIN_S,
-                what="told",
-            )
+            observer.wait_for(all_are_told, within_s=within_s, what="all are told why they wait")
             # One node, so that all GPUs are there at one moment.
             node = add_nodes(api, 1, gpus=60)
-            gpus |= node
-            observer.wait_for(lambda pods: bound(pods, "crew"), within_s=30, what="the first member is bound")
+            rules = replace(rules, gpus={**rules.gpus, **node})
+            observer.wait_for(partial(bound, of="crew"), within_s=within_s, what="the first member is bound")
             pass_time(chance.uniform(0, 0.05))
             own_bed.kill(victim)
-            in_part += 0 < bound(observer.present(), "crew") < 50
-            start[victim]()
-            observer.wait_for(
-                lambda pods: bound(pods, "crew") == 50, within_s=SCHEDULER_BACK_WITHIN_S, what="the gang runs whole"
-            )
-            settle(observer, Rules(gpus=node, min_members=minimum))
+            in_part += bound(observer.present(), "crew") < 50
+            service.start(victim)
+            observer.wait_for(crew_is_whole, within_s=within_s, what="the gang runs whole")
+            settle(observer, replace(rules, gpus=node), within_s=within_s)
             go_away(api, observer)
             api.empty(NODES)
-        report(observer, Rules(gpus=gpus, min_members=minimum), {"rounds with the gang bound in part": in_part})
+        report(observer, rules, {"rounds with the gang bound in part": in_part})
 
-    rules = Rules(gpus=gpus, min_members=minimum)
     assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
+
+
+def all_are_told(pods: Sequence[Sight]) -> bool:
+    return len(pods) == 50 + OTHERS and all(one.cause for one in pods)
+
+
+def crew_is_whole(pods: Sequence[Sight]) -> bool:
+    return bound(pods, "crew") == 50
 
 
 # -- the API server
@@ -562,23 +565,21 @@ def test_leeboard_recovers_from_the_api_servers_death_without_a_restart(
 
     with Observer(own_bed) as observer:
         create_gang(api, "crew", 50)
-        observer.wait_for(lambda pods: bound(pods, "crew"), within_s=30, what="the first member is bound")
+        observer.wait_for(partial(bound, of="crew"), within_s=30, what="the first member is bound")
         own_bed.kill("kube-apiserver")
         assert_answers_that_it_cannot_know(service)
         pass_time(away_s)
-        own_bed._start_apiserver()
+        service.start("kube-apiserver")
         back_s = time.monotonic()
         service.wait_until_ready(within_s=SETTLED_WITHIN_S)
         print(f"  ready {time.monotonic() - back_s:.1f} s after the API server")
-        observer.wait_for(
-            lambda pods: bound(pods, "crew") == 50, within_s=SCHEDULER_BACK_WITHIN_S, what="the gang runs whole"
-        )
+        observer.wait_for(crew_is_whole, within_s=SCHEDULER_BACK_WITHIN_S, what="the gang runs whole")
         print(f"  whole {time.monotonic() - back_s:.1f} s after the API server")
         create_gang(api, "band", 5)
         observer.wait_for(
             lambda pods: bound(pods, "band") == 5, within_s=SCHEDULER_BACK_WITHIN_S, what="a new gang runs"
         )
-        settle(observer, rules)
+        settle(observer, rules, within_s=SCHEDULER_BACK_WITHIN_S)
         report(observer, rules, {})
 
     leeboard.check_alive()
