@@ -13,7 +13,7 @@ TEST_FOLDERS = $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wil
 FAST_TESTS = $(sort $(TEST_FOLDERS) $(wildcard tests/test_*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test cluster check fmt bench-cluster lock clean
+.PHONY: help run test cluster check fmt bench bench-cluster lock clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ check: $(INSTALLED) ## format, lint, types, and which module may import which
 fmt: $(INSTALLED) ## format, and fix what can be fixed without thinking
 	$(BIN)/ruff format $(wildcard $(PYTHON_FILES))
 	$(BIN)/ruff check --fix $(wildcard $(PYTHON_FILES))
+
+bench: $(INSTALLED) ## time the planner on large clusters and print each plan beside its budget
+	$(BIN)/python -m loadtest.budgets
 
 bench-cluster: $(INSTALLED) ## the same work through kube-scheduler alone and with Leeboard, side by side
 	$(BIN)/python -m loadtest

@@ -14,15 +14,21 @@ from typing import Protocol
 
 from app.cluster.cache import ClusterCache
 from app.control.activity import Activity
+from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
 from app.control.events import Events
+from app.control.evictor import Evictor
 from app.control.extender import Extender
 from app.control.feed import Feed
 from app.control.inspect import Inspect
-from app.control.planning import Planning
+from app.control.planning import Planning, policy_of
+from app.control.promises import Promises
+from app.control.search import Search
 from app.control.status import Status
+from app.control.takeover import TakeOver
 from app.control.waker import Waker
+from app.model.names import PodUid
 from app.model.seam import Cluster, RawObject, Resource
 from app.settings import Settings
 from app.telemetry import Metrics
@@ -62,6 +68,8 @@ class Parts:
     activity: Activity
     barrier: GangBarrier
     waker: Waker
+    evictor: Evictor
+    search: Search
     planning: Planning
     feed: Feed
     inspect: Inspect
@@ -85,7 +93,12 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
     activity = Activity(
         cluster, lease=settings.scheduler_lease, hostname=settings.hostname, on_change=activity_changed, clock=clock
     )
-    planning = Planning(cache, activity, barrier, waker, metrics, settings, clock=clock, unready=unready)
+    planning, search, evictor = _planning(
+        _Ground(cache=cache, cluster=cluster, activity=activity, metrics=metrics, settings=settings),
+        barrier,
+        waker,
+        unready=unready,
+    )
 
     def learn(resource: Resource, raw: RawObject) -> None:
         # The feed comes before the status writer that learns from it.
@@ -113,6 +126,8 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
         activity=activity,
         barrier=barrier,
         waker=waker,
+        evictor=evictor,
+        search=search,
         planning=planning,
         feed=feed,
         inspect=inspect,
@@ -120,6 +135,58 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
         events=events,
         extender=extender,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """What nearly every part of `control` stands on."""
+
+    cache: ClusterCache
+    cluster: Cluster
+    activity: Activity
+    metrics: Metrics
+    settings: Settings
+
+
+def _planning(
+    on: _Ground, barrier: GangBarrier, waker: Waker, *, unready: Callable[[], str]
+) -> tuple[Planning, Search, Evictor]:
+    clock = time.monotonic
+
+    def cannot_decide() -> str:
+        return on.activity.failure() or unready()
+
+    def stays(victim: PodUid) -> None:
+        awaiting.note_failure(victim)
+        planning.poke()
+
+    promises = Promises(on.cache, barrier, waker, on.metrics, on.settings, clock=clock)
+    awaiting = Awaiting(on.cache, waker, on.settings, clock=clock)
+    evictor = Evictor(on.cache, on.cluster, on.activity, on.metrics, on_failure=stays)
+    takeover = TakeOver(on.cache, promises, awaiting, evictor, on.metrics)
+    search = Search(
+        on.cache,
+        takeover,
+        on.metrics,
+        policy_of(on.settings),
+        clock=clock,
+        wall_clock=time.time,
+        unready=cannot_decide,
+    )
+    planning = Planning(
+        on.cache,
+        on.activity,
+        promises,
+        awaiting,
+        takeover,
+        search,
+        on.metrics,
+        on.settings,
+        clock=clock,
+        wall_clock=time.time,
+        unready=unready,
+    )
+    return planning, search, evictor
 
 
 async def serve(
@@ -148,7 +215,8 @@ async def serve(
 
 
 def _running(parts: Parts, *others: Runs) -> tuple[Runs, ...]:
-    return (parts.activity, parts.feed, parts.planning, parts.waker, parts.status, parts.events, *others)
+    deciding = (parts.activity, parts.feed, parts.planning, parts.search, parts.waker, parts.evictor)
+    return (*deciding, parts.status, parts.events, *others)
 
 
 @contextmanager

@@ -15,6 +15,24 @@ class PlacementStrategy(StrEnum):
     SPREAD = "spread"
 
 
+class Disruption(StrEnum):
+    """The ways in which a plan may end pods that run, by KAI's names of its actions."""
+
+    CONSOLIDATE = "consolidate"
+    RECLAIM = "reclaim"
+    PREEMPT = "preempt"
+    EVICT_STALE = "stalegangeviction"
+
+
+class ResolveMethod(StrEnum):
+    """Whose reclaim min-runtime protects a victim (KAI's `reclaimResolveMethod`)."""
+
+    LCA = "lca"
+    """That of the victim's ancestor just below where its queue and the reclaimer's part."""
+    QUEUE = "queue"
+    """That of the victim's own queue, or the nearest ancestor that states one."""
+
+
 class Settings(BaseSettings):
     """One frozen value, read once at start."""
 
@@ -39,6 +57,23 @@ class Settings(BaseSettings):
     hostname: str = Field(default_factory=socket.gethostname)
     """How the holder's identity begins when it is the kube-scheduler beside us."""
 
+    actions: Annotated[frozenset[Disruption], NoDecode] = frozenset(Disruption)
+    """What may end pods that run, comma-separated: `consolidate`, `reclaim`, `preempt`, `stalegangeviction`. Empty:
+    nobody is ever evicted."""
+    stale_grace_s: float = Field(default=60.0, ge=0)
+    """How long a gang may run with fewer pods than its minimum before the rest is evicted (KAI's default)."""
+    preempt_min_runtime_s: float = Field(default=0.0, ge=0)
+    """For how long a running pod is safe from preemption in its own queue, where no queue says otherwise."""
+    reclaim_min_runtime_s: float = Field(default=0.0, ge=0)
+    """For how long a running pod is safe from being reclaimed by other queues, where no queue says otherwise."""
+    reclaim_resolve_method: ResolveMethod = ResolveMethod.LCA
+    """Which queue's reclaim min-runtime protects a victim: `lca` or `queue`."""
+    ageing_s: float | None = Field(default=None, gt=0)
+    """From this age on nodes are kept free for the first PodGroup that finds no room, so that a big gang is not
+    starved by small ones. Unset: never."""
+    eviction_ttl_s: float = Field(default=600.0, gt=0)
+    """How long room is held for those who wait until evicted pods have left it; then they are planned anew."""
+
     promise_ttl_s: float = Field(default=60.0, gt=0)
     """How long a promise waits for kube-scheduler to ask before the space is given to others."""
     answered_ttl_s: float = Field(default=300.0, gt=0)
@@ -51,7 +86,7 @@ class Settings(BaseSettings):
     status_interval_s: float = Field(default=1.0, gt=0)
     """The least time between two status writes of one Queue or PodGroup."""
 
-    @field_validator("profiles", mode="before")
+    @field_validator("profiles", "actions", mode="before")
     @classmethod
     def _split_on_commas(cls, value: object) -> object:
         return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -78,16 +78,32 @@ class Metrics:
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=registry,
         )
+        self.plans_unfinished = _counter(
+            registry, "leeboard_plans_unfinished", "Plans whose search for victims reached its budget."
+        )
+        self.budgets_overridden = _counter(
+            registry, "leeboard_disruption_budgets_overridden", "Pods evicted against a PodDisruptionBudget."
+        )
+        self.evictions_failed = _counter(
+            registry, "leeboard_evictions_failed", "Evictions given up after several tries."
+        )
         self.promises_expired = _counter(registry, "leeboard_promises_expired", "Promises nobody came for in time.")
         self.wakes = _counter(registry, "leeboard_wakes", "Parked pods that were woken because their turn came.")
         self.stalls = _counter(registry, "leeboard_loop_stalls", "Times the event loop stood still for too long.")
         self.log_lines_dropped = _counter(registry, "leeboard_log_lines_dropped", "Log lines nobody read in time.")
+        self._pods_evicted = Counter(
+            "leeboard_pods_evicted", "Pods evicted, by the action that chose them.", ("action",), registry=registry
+        )
         self._watch_lost = Counter(
             "leeboard_watch_lost", "Watches that broke or fell silent.", ("resource",), registry=registry
         )
         self._invalid_objects = Gauge(
             "leeboard_invalid_objects", "Objects that cannot be read or used.", ("resource",), registry=registry
         )
+
+    def pod_evicted(self, action: str) -> None:
+        """Count one pod that was told to leave."""
+        self._pods_evicted.labels(action).inc()
 
     def watch_lost(self, resource: str) -> None:
         """Count one broken watch of this kind."""

@@ -1,13 +1,14 @@
 """Builders: the least a test must say to have a cluster."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.pod import Pod
+from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
-from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
+from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import NodeTable, Snapshot, Usage
 
 GIB = 1 << 30
@@ -33,13 +34,32 @@ def pod(name: str, *, gpus: int = 1, cpu: int = 1, queue: str = "q", gang: str =
     )
 
 
-def group(*pods: Pod, min_member: int | None = None, **more: object) -> PodGroup:
-    """Build a PodGroup of pending pods, all of which must start together unless `min_member` says less."""
+def placed(pod: Pod, on: str, *devices: str) -> Placed:
+    """Build a pod that holds a place."""
+    return Placed(pod=replace(pod, node=NodeName(on)), node=NodeName(on), devices=devices)
+
+
+def group(
+    *pods: Pod,
+    min_member: int | None = None,
+    active: int = 0,
+    succeeded: int = 0,
+    running: Iterable[Placed] = (),
+    **more: object,
+) -> PodGroup:
+    """Build a PodGroup of pending pods, all of which must start together unless `min_member` says less.
+
+    `running` hold places; `active` are that many more, on nodes of which nothing is known.
+    """
+    like = pods[0] if pods else next(iter(running)).pod
+    elsewhere = (pod(f"{like.group.name}-active-{index}", gang=like.group.name) for index in range(active))
     return PodGroup(
-        key=pods[0].group,
-        queue=pods[0].queue,
+        key=like.group,
+        queue=like.queue,
         min_member=len(pods) if min_member is None else min_member,
         pending=pods,
+        placed=(*running, *(placed(one, "elsewhere") for one in elsewhere)),
+        succeeded={"": succeeded} if succeeded else {},
         **more,  # type: ignore[arg-type] # free-form by design
     )
 
@@ -57,23 +77,37 @@ def queue(
 
 
 def snapshot(nodes: Iterable[Node], queues: Iterable[Queue], groups: Iterable[PodGroup], **more: object) -> Snapshot:
-    """Build a snapshot of an empty cluster in which `groups` wait."""
+    """Build a snapshot of a cluster in which `groups` wait and run, and nothing else is."""
     table = NodeTable.of(nodes)
     waiting = {one.key: one for one in groups}
+    running = {one.key: one for one in waiting.values() if one.placed}
+    waiting = {key: one for key, one in waiting.items() if one.pending or one.refusal}
+    free = table.allocatable.copy()
     usage: dict[QueueName, Usage] = {}
-    for one in waiting.values():
-        asked = sum((pod.request for pod in one.pending), usage.get(one.queue, Usage()).requested)
-        usage[one.queue] = Usage(requested=asked)
+    for one in (waiting | running).values():
+        held = sum((each.pod.request for each in one.placed if each.node in table.index), NOTHING)
+        asked = sum((each.request for each in one.pending), held)
+        before = usage.get(one.queue, Usage())
+        firm = NOTHING if one.preemptible else held
+        usage[one.queue] = Usage(
+            allocated=before.allocated + held,
+            allocated_non_preemptible=before.allocated_non_preemptible + firm,
+            requested=before.requested + asked,
+        )
+        for each in one.placed:
+            if each.node in table.index:
+                free[:, table.index[each.node]] -= each.pod.request.amounts
     return Snapshot(
         version=1,
         nodes=table,
-        free=table.allocatable.copy(),
+        free=free,
         queues={one.name: one for one in queues},
         usage=usage,
         groups=waiting,
+        running=running,
         total=Resources.of(table.allocatable.sum(axis=1)),
         **more,  # type: ignore[arg-type] # free-form by design
     )
 
 
-__all__ = ["CPU", "GIB", "GPU", "MEMORY", "QUOTA_AXES", "group", "node", "pod", "queue", "snapshot"]
+__all__ = ["CPU", "GIB", "GPU", "MEMORY", "QUOTA_AXES", "group", "node", "placed", "pod", "queue", "snapshot"]

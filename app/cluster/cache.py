@@ -5,9 +5,11 @@ its reservation ends in `_settle`, which derives the pod's one charge anew, so s
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
-from app.cluster.charges import Charge, Charges
+from app.cluster.charges import Charges, charge_of
 from app.cluster.groups import Terms
+from app.cluster.labelled import LabelledPods
 from app.cluster.membership import Membership
 from app.cluster.nodes import Nodes
 from app.cluster.queues import Queues
@@ -22,6 +24,7 @@ from app.model.queue import Queue
 from app.model.reason import Refusal
 from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import NodeTable, Snapshot
+from app.model.topology import Topology
 
 
 class ClusterCache:
@@ -36,14 +39,18 @@ class ClusterCache:
         self.unsettled: dict[GroupKey, int] = {}
         """Waiting groups that changed since a plan considered them, with the version of the change."""
         self.reservations = Reservations()
-        self.groups = Membership(self._holds)
+        self.groups = Membership(self._place)
         """Asked freely; changed through this cache alone."""
         self._nodes = Nodes()
         self._queues = Queues()
         self._pods: dict[PodUid, Pod] = {}
         self._charges = Charges()
         self._refused = RefusedNodes()
+        self._labelled = LabelledPods()
+        self._topologies: Mapping[str, Topology] = {}
         self._bereft: set[PodUid] = set()
+        self._told_to_leave: dict[PodUid, Pod] = {}
+        """As the watch shows them, which may not know yet that they leave."""
 
     # What the watches show ------------------------------------------------------------------------------------------
 
@@ -68,6 +75,18 @@ class ClusterCache:
         if self._queues.drop(name):
             self._relieve()
 
+    def apply_topology(self, topology: Topology) -> None:
+        """Take over a Topology as it is now."""
+        if self._topologies.get(topology.name) != topology:
+            self._topologies = {**self._topologies, topology.name: topology}
+            self._relieve()
+
+    def delete_topology(self, name: str) -> None:
+        """Forget a Topology; what already runs by it goes on."""
+        if name in self._topologies:
+            self._topologies = {key: one for key, one in self._topologies.items() if key != name}
+            self._relieve()
+
     def apply_class(self, priority_class: PriorityClass) -> None:
         """Take over a priority class as it is now; one that cannot be read counts as not there."""
         value = None if priority_class.problem else priority_class.value
@@ -87,11 +106,21 @@ class ClusterCache:
         if self.groups.set_spec(key, None):
             self._resettle([key])
 
-    def apply_pod(self, pod: Pod) -> None:
-        """Take over a pod as it is now. A node name on it ends its reservation: the watch has echoed the binding."""
+    def apply_pod(self, pod: Pod, started_at: float | None = None) -> None:
+        """Take over a pod as it is now. A node name on it ends its reservation: the watch has echoed the binding.
+
+        `started_at` is since when it runs, in seconds since the epoch, None when this event does not tell.
+        """
         before = self._pods.get(pod.uid)
-        if before == pod:
-            return
+        if pod.uid in self._told_to_leave:
+            self._told_to_leave[pod.uid] = pod
+            pod = replace(pod, deleting=True)
+        if before != pod:
+            self._take_over(before, pod)
+        if started_at is not None and pod.managed and self.groups.note_start(pod, started_at):
+            self.version += 1
+
+    def _take_over(self, before: Pod | None, pod: Pod) -> None:
         on = None if before is None else self.groups.terms(before.group)
         if before is not None and before.managed:
             self._part(before, pod)
@@ -110,24 +139,40 @@ class ClusterCache:
         if pod is None:
             return
         on = self.groups.terms(pod.group)
+        self._told_to_leave.pop(uid, None)
         self.reservations.drop(uid)
         self._refused.set(uid, NONE)
         self.groups.leave(pod)
         self._settle(uid)
         self._follow_terms(pod.group, on)
 
-    def count_success(self, key: GroupKey, uid: PodUid) -> None:
+    def count_success(self, key: GroupKey, uid: PodUid, subgroup: str = "") -> None:
         """Count a pod that is gone because it finished well as satisfied in its gang."""
-        self.groups.count_success(key, uid)
+        self.groups.count_success(key, uid, subgroup)
         self.version += 1
 
     # What we promise ------------------------------------------------------------------------------------------------
 
     def promise(self, uid: PodUid, node: NodeName, *, expires_at: float) -> None:
         """Hold a node for a pod, in place of what was held for it before."""
+        self._hold(uid, node, State.PROMISED, expires_at)
+
+    def await_release(self, uid: PodUid, node: NodeName, *, expires_at: float) -> None:
+        """Hold room on a node for a pod that others have yet to leave; `fulfil` it when `has_room_now`.
+
+        What is free there is less than nothing meanwhile, unless they leave more than the pod needs.
+        """
+        self._hold(uid, node, State.AWAITING, expires_at)
+
+    def fulfil(self, uid: PodUid) -> None:
+        """Make a promise of what a pod was waiting for: its room is free now."""
+        held = self.reservations.get(uid)
+        if held is not None and held.state is State.AWAITING:
+            self._hold(uid, held.node, State.PROMISED, held.expires_at)
+
+    def _hold(self, uid: PodUid, node: NodeName, state: State, expires_at: float) -> None:
         group = self._pods[uid].group
-        held = Reservation(pod=uid, group=group, node=node, state=State.PROMISED, expires_at=expires_at)
-        self.reservations.put(held)
+        self.reservations.put(Reservation(pod=uid, group=group, node=node, state=state, expires_at=expires_at))
         self._settle(uid)
 
     def drop_promise(self, uid: PodUid) -> None:
@@ -139,6 +184,19 @@ class ClusterCache:
         """Return, once, the pods whose promise ended by what the watch showed: a nomination may outlive it."""
         bereft, self._bereft = self._bereft, set()
         return bereft
+
+    def mark_leaving(self, uid: PodUid) -> None:
+        """Count a pod as leaving whose eviction is ordered, before the watch shows it: nobody may order another."""
+        pod = self._pods.get(uid)
+        if pod is not None and not pod.deleting:
+            self._told_to_leave[uid] = pod
+            self.apply_pod(pod)
+
+    def unmark_leaving(self, uid: PodUid) -> None:
+        """Take a pod as the watch shows it again: its eviction has surely failed."""
+        pod = self._told_to_leave.pop(uid, None)
+        if pod is not None:
+            self.apply_pod(pod)
 
     # What kube-scheduler tells ---------------------------------------------------------------------------------------
 
@@ -211,6 +269,11 @@ class ClusterCache:
         """Return the groups with pods that have no place; not to be kept across an await."""
         return self.groups.waiting(self._note_change)
 
+    def form_groups(self) -> None:
+        """Form the groups now that have changed, so that the next snapshot need not."""
+        self.waiting()
+        self.groups.running()
+
     def queues(self) -> Mapping[QueueName, Queue]:
         """Return the queues, judged as a tree."""
         return self._queues.tree()
@@ -228,59 +291,81 @@ class ClusterCache:
 
     def has_room(self, name: NodeName, request: Resources) -> bool:
         """Whether the node takes work and has this much free."""
-        node = self._nodes.get(name)
-        if node is None or not node.takes_work:
-            return False
-        free = node.allocatable - self._charges.on_node(name)
-        return all(have >= asked for have, asked in zip(free.amounts, request.amounts, strict=True) if asked)
+        node = self._usable(name)
+        return node is not None and self._charges.fits(node, request)
+
+    def has_room_later(self, name: NodeName, request: Resources) -> bool:
+        """Whether the node takes work and has this much free once the pods have gone that are leaving it."""
+        node = self._usable(name)
+        return node is not None and self._charges.fits_later(node, request)
+
+    def has_room_now(self, uid: PodUid) -> bool:
+        """Whether a pod fits on the node that is held for it, now, beside all but others that wait for room there."""
+        charge = self._charges.get(uid)
+        node = self._usable(charge.node) if charge is not None else None
+        return charge is not None and node is not None and self._charges.fits_beside(charge, node)
+
+    def _usable(self, name: NodeName | None) -> Node | None:
+        node = self._nodes.get(name) if name is not None else None
+        return node if node is not None and node.takes_work else None
+
+    def age_stale(self, now: float) -> None:
+        """Note the time, in seconds since the epoch, for gangs that have lost members below their minimum since.
+
+        To be called before a snapshot is planned from, and not before every kind has been listed: until then gangs
+        look as if their members were gone. Costs what the groups cost that have changed.
+        """
+        self.waiting()
+        if self.groups.age_stale(now):
+            self.version += 1
 
     def snapshot(self) -> Snapshot:
         """Freeze what is known now."""
-        table, waiting = self.table(), self.waiting()
+        table, waiting, charges = self.table(), self.waiting(), self._charges
         return Snapshot(
             version=self.version,
             nodes=table,
-            free=self._charges.free(),
+            free=charges.free(),
+            releasing=charges.releasing(),
+            scalars=charges.free_scalars(),
+            releasing_scalars=charges.releasing_scalars(),
             queues=self.queues(),
-            usage=self._charges.usage(),
+            usage=charges.usage(),
             groups=dict(waiting),
-            total=table.capacity - self._charges.outside(),
+            running=self.groups.running(),
+            total=charges.divided(),
+            topologies=self._topologies,
+            labelled=self._labelled.freeze(),
             refused=self._refused.freeze(),
         )
 
     # How it stays consistent ----------------------------------------------------------------------------------------
 
     def _settle(self, uid: PodUid) -> None:
-        """Derive the pod's charge anew; more room somewhere is relief for those who wait."""
+        """Derive the pod's charge anew; more room somewhere, now or soon, is relief for those who wait."""
         before, pod = self._charges.get(uid), self._pods.get(uid)
-        charge = self._charge_of(pod)
+        charge = charge_of(pod, self.reservations.get(uid), self.groups.terms(pod.group)) if pod else None
         if charge != before:
             self._charges.set(uid, charge)
-        if before is not None and before.node is not None and charge != before:
+        self._labelled.put(uid, pod, charge.node if charge else None)
+        if before is not None and charge != before and before.frees(charge):
             self.relief += 1
         if pod is not None and pod.managed:
             self.groups.touch(pod.group)
         self.version += 1
 
-    def _charge_of(self, pod: Pod | None) -> Charge | None:
-        if pod is None:
-            return None
-        if not pod.managed:
-            # Another scheduler's pod: subtracted from what is divided, unless it names the queue that pays for it.
-            return Charge(pod.request, pod.node, pod.queue or None) if pod.node else None
-        held, on = self.reservations.get(pod.uid), self.groups.terms(pod.group)
-        node = pod.node or (held.node if held else None)
-        return Charge(pod.request, node, on.queue if on else pod.queue, on.preemptible if on else True)
-
-    def _holds(self, pod: Pod) -> bool:
-        return pod.node is not None or self.reservations.get(pod.uid) is not None
+    def _place(self, pod: Pod) -> NodeName | None:
+        if pod.node is not None:
+            return pod.node
+        held = self.reservations.get(pod.uid)
+        return held.node if held else None
 
     def _part(self, before: Pod, pod: Pod) -> None:
         """Take a pod out of the group it no longer names, with the promise made to it as a member there."""
         if before.group != pod.group or not pod.managed:
             self.groups.leave(before)
             held = self.reservations.get(pod.uid)
-            if held is not None and held.state is State.PROMISED:
+            if held is not None and held.is_revocable:
                 self._lose_promise(pod.uid)
 
     def _lose_promise(self, uid: PodUid) -> None:
@@ -289,20 +374,12 @@ class ClusterCache:
 
     def _end_reservation(self, pod: Pod) -> None:
         held = self.reservations.get(pod.uid)
-        if held is not None and (pod.node is not None or (pod.deleting and held.state is State.PROMISED)):
+        if held is not None and (pod.node is not None or (pod.deleting and held.is_revocable)):
             self.reservations.drop(pod.uid)
 
     def _learn_from_condition(self, before: Pod | None, pod: Pod) -> None:
-        """Learn that kube-scheduler's own filters refuse every node for a pod although we see room for it.
-
-        A refusal while nothing is promised tells nothing new: kube-scheduler refuses all pods of a full cluster. It
-        counts when it comes after our promise: as a new condition, or by the nomination being cleared.
-        """
         held = self.reservations.get(pod.uid)
-        if not pod.refused_by_scheduler or held is None or held.state is not State.PROMISED or before is None:
-            return
-        cleared = before.nominated == held.node and pod.nominated is None
-        if cleared or not before.refused_by_scheduler:
+        if held is not None and before is not None and held.is_refused(before, pod):
             self.groups.mark_stuck(pod)
             self._lose_promise(pod.uid)
 
@@ -334,5 +411,5 @@ class ClusterCache:
         self.version += 1
 
     def _drop_promises(self, which: Callable[[Reservation], bool]) -> None:
-        for held in [one for one in self.reservations if one.state is State.PROMISED and which(one)]:
+        for held in [one for one in self.reservations if one.is_revocable and which(one)]:
             self.drop_promise(held.pod)

@@ -3,13 +3,31 @@
 A pod is charged once, whether its place is a promise or a fact, so a promise that comes true changes no sum.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
 
-import numpy as np
-
+from app.cluster.groups import Terms
+from app.cluster.nodesums import NodeSums, allocatable_scalars
+from app.cluster.reservations import Reservation, State
 from app.model.names import NodeName, PodUid, QueueName
-from app.model.resources import AXES, Amounts, Resources
+from app.model.node import Node
+from app.model.pod import Pod
+from app.model.resources import AXES, GPU_MILLI, NOTHING, Amounts, Resources, Scalars, mig_gpus
 from app.model.snapshot import NodeTable, Usage
+
+NO_DEVICE = 0
+"""Memory of the device of which a pod has a part: `decode` refuses pods that ask for parts, so none is charged."""
+
+
+class Hold(Enum):
+    """How a pod holds its place."""
+
+    KEPT = "kept"
+    LEAVING = "leaving"
+    """It is being deleted: its room is free soon."""
+    AWAITED = "awaited"
+    """It waits for others to leave the room that it is promised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +40,38 @@ class Charge:
     queue: QueueName | None
     """None for pods of other schedulers: subtracted from what the queues divide."""
     preemptible: bool = True
+    hold: Hold = Hold.KEPT
+    """How it holds its node; says nothing while it has none."""
+    scalars: Scalars = ()
+    cost: Resources | None = None
+    """What the queue pays (`Pod.charge`); None: the request."""
+
+    def frees(self, after: "Charge | None") -> bool:
+        """Whether there is more room anywhere, now or soon, when `after` takes the place of this charge."""
+        if self.node is None:
+            return False
+        if after is None or (after.hold is Hold.LEAVING and self.hold is not Hold.LEAVING):
+            return True
+        return replace(after, hold=self.hold) != self
+
+
+def charge_of(pod: Pod, held: Reservation | None, on: Terms | None) -> Charge | None:
+    """Return what a pod is charged with, given what is held for it and the terms of its group; None for nothing.
+
+    Until it is gone, a pod that is being deleted is charged as before.
+    """
+    cost = pod.charge(NO_DEVICE)
+    node, queue, preemptible = pod.node, pod.queue or None, True
+    if pod.managed:
+        node = pod.node or (held.node if held else None)
+        queue, preemptible = (on.queue, on.preemptible) if on else (pod.queue, True)
+    elif node is None:
+        # Another scheduler's pod is subtracted from what is divided, unless it names the queue that pays for it.
+        return None
+    hold = Hold.LEAVING if pod.deleting else Hold.KEPT
+    if held is not None and held.state is State.AWAITING:
+        hold = Hold.AWAITED
+    return Charge(pod.request, node, queue, preemptible, hold, pod.scalars, None if cost is pod.request else cost)
 
 
 class _QueueSums:
@@ -42,37 +92,6 @@ class _QueueSums:
         )
 
 
-class _NodeSums:
-    """Sums by node, kept by name and, for the nodes of a table, as columns."""
-
-    __slots__ = ("_by_name", "_table", "columns")
-
-    def __init__(self) -> None:
-        self._by_name: dict[NodeName, list[int]] = {}
-        self.lay_over(NodeTable.of(()))
-
-    def lay_over(self, table: NodeTable) -> None:
-        self._table = table
-        self.columns: Amounts = np.zeros((len(AXES), len(table.nodes)), dtype=np.int64)
-        for name in self._by_name:
-            self._write(name)
-
-    def add(self, name: NodeName, amounts: list[int]) -> None:
-        sums = self._by_name.setdefault(name, [0] * len(AXES))
-        _accumulate(sums, amounts)
-        self._write(name)
-        if not any(sums):
-            del self._by_name[name]
-
-    def on(self, name: NodeName) -> Resources:
-        return Resources.of(self._by_name.get(name) or [0] * len(AXES))
-
-    def _write(self, name: NodeName) -> None:
-        column = self._table.index.get(name)
-        if column is not None:
-            self.columns[:, column] = self._by_name[name]
-
-
 class Charges:
     """All charges and their sums. Only `ClusterCache` calls `set` and `use_table`."""
 
@@ -81,9 +100,13 @@ class Charges:
         self._charges: dict[PodUid, Charge] = {}
         self._queues: dict[QueueName, _QueueSums] = {}
         self._frozen: dict[QueueName, Usage] = {}
-        self._used = _NodeSums()
-        self._outside = _NodeSums()
+        self._used = NodeSums()
+        self._part_of_used = {Hold.LEAVING: NodeSums(), Hold.AWAITED: NodeSums()}
+        """Also part of `_used`."""
+        self._outside = NodeSums()
         self._table = NodeTable.of(())
+        self._scalars: Mapping[str, Amounts] = {}
+        self._capacity = NOTHING
 
     def get(self, pod: PodUid) -> Charge | None:
         """Return the pod's charge."""
@@ -103,21 +126,72 @@ class Charges:
         if table is self._table:
             return
         self._table = table
-        self._used.lay_over(table)
-        self._outside.lay_over(table)
+        self._scalars = allocatable_scalars(table)
+        self._capacity = table.capacity + Resources(gpu_milli=self._mig_gpu_milli())
+        for sums in (self._used, *self._part_of_used.values()):
+            sums.lay_over(table, self._scalars)
+        self._outside.lay_over(table, ())
 
     def free(self) -> Amounts:
         """Return allocatable minus charges, shape [resource, node]; negative when overcommitted."""
         free: Amounts = self._table.allocatable - self._used.columns
         return free
 
-    def on_node(self, name: NodeName) -> Resources:
-        """Return what is charged to a node."""
-        return self._used.on(name)
+    def releasing(self) -> Amounts | None:
+        """Return what pods hold that are leaving, shape [resource, node]; None when none is."""
+        leaving = self._part_of_used[Hold.LEAVING]
+        return leaving.columns.copy() if len(leaving) else None
 
-    def outside(self) -> Resources:
-        """Return what pods outside every queue hold of the nodes that take work (KAI: the others are not divided)."""
-        return Resources.of(self._outside.columns[:, self._table.takes_work].sum(axis=1))
+    def free_scalars(self) -> dict[str, Amounts]:
+        """Return what is free of every extended resource that any node has, shape [node] each."""
+        used = self._used.scalars
+        return {name: amounts - used[name] for name, amounts in self._scalars.items()}
+
+    def releasing_scalars(self) -> dict[str, Amounts]:
+        """Return what pods hold of these that are leaving, shape [node] each; what nobody gives back is left out."""
+        leaving = self._part_of_used[Hold.LEAVING]
+        if not len(leaving):
+            return {}
+        return {name: amounts.copy() for name, amounts in leaving.scalars.items() if amounts.any()}
+
+    def free_on(self, node: Node) -> Resources:
+        """Return what is free on a node."""
+        return node.allocatable - self._used.on(node.name)
+
+    def fits(self, node: Node, request: Resources) -> bool:
+        """Whether this much is free on a node."""
+        return _covers(self.free_on(node), request)
+
+    def fits_later(self, node: Node, request: Resources) -> bool:
+        """Whether this much is free on a node once the pods have gone that are leaving it."""
+        return _covers(self.free_on(node) + self._part_of_used[Hold.LEAVING].on(node.name), request)
+
+    def fits_beside(self, charge: Charge, node: Node) -> bool:
+        """Whether the charge, which is counted on the node, fits there beside all but others that wait for room."""
+        awaited, mine = self._part_of_used[Hold.AWAITED], charge.hold is Hold.AWAITED
+        others = awaited.on(node.name) - charge.request if mine else awaited.on(node.name)
+        spare = self.free_on(node) + others
+        if any(left < 0 for left, asked in zip(spare.amounts, charge.request.amounts, strict=True) if asked):
+            return False
+        have = dict(node.scalars)
+        for name, asked in charge.scalars:
+            waiting = awaited.scalar_on(name, node.name) - (asked if mine else 0)
+            if have.get(name, 0) - self._used.scalar_on(name, node.name) + waiting < 0:
+                return False
+        return True
+
+    def divided(self) -> Resources:
+        """Return what queues divide: what nodes have that take work, minus what pods outside every queue hold there.
+
+        A MIG profile counts as its GPUs, as it does where a pod is charged for it. What other nodes have is not divided
+        (KAI), so what is held there is not subtracted either.
+        """
+        return self._capacity - Resources.of(self._outside.columns[:, self._table.takes_work].sum(axis=1))
+
+    def _mig_gpu_milli(self) -> int:
+        ready = self._table.takes_work
+        gpus = (mig_gpus(name) * int(amounts[ready].sum()) for name, amounts in self._scalars.items())
+        return GPU_MILLI * sum(gpus)
 
     def usage(self) -> dict[QueueName, Usage]:
         """Return the sums of every queue that has any pods."""
@@ -128,12 +202,19 @@ class Charges:
 
     def _add(self, charge: Charge, sign: int) -> None:
         amounts = [sign * amount for amount in charge.request.amounts]
+        cost = amounts if charge.cost is None else [sign * amount for amount in charge.cost.amounts]
         if charge.node is not None:
-            self._used.add(charge.node, amounts)
+            self._add_to_node(charge.node, charge, amounts, sign)
         if charge.queue is not None:
-            self._add_to_queue(charge.queue, charge, amounts)
+            self._add_to_queue(charge.queue, charge, cost)
         elif charge.node is not None:
-            self._outside.add(charge.node, amounts)
+            self._outside.add(charge.node, cost)
+
+    def _add_to_node(self, node: NodeName, charge: Charge, amounts: list[int], sign: int) -> None:
+        scalars = tuple((name, sign * amount) for name, amount in charge.scalars) if charge.scalars else ()
+        self._used.add(node, amounts, scalars)
+        if charge.hold is not Hold.KEPT:
+            self._part_of_used[charge.hold].add(node, amounts, scalars)
 
     def _add_to_queue(self, queue: QueueName, charge: Charge, amounts: list[int]) -> None:
         sums = self._queues.setdefault(queue, _QueueSums())
@@ -146,6 +227,10 @@ class Charges:
         if not any(sums.requested):
             # Pods name their queue as they like: what none of them names any more must not pile up.
             del self._queues[queue]
+
+
+def _covers(free: Resources, request: Resources) -> bool:
+    return all(have >= asked for have, asked in zip(free.amounts, request.amounts, strict=True) if asked)
 
 
 def _accumulate(sums: list[int], amounts: list[int]) -> None:

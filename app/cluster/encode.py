@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
+from app.cluster.decode.history import DIGITS, NAMES
+from app.cluster.usage import Sums, Tally
 from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.podgroup import PodGroup
@@ -26,8 +29,10 @@ def amounts(resources: Resources) -> dict[str, str]:
     return {name: text for name, text in texts.items() if values[name] < UNLIMITED}
 
 
-def queue_status(queue: Queue, share: Share | None, children: Iterable[QueueName], *, now: str) -> RawObject:
-    """Return the status of a queue; `now` is RFC 3339."""
+def queue_status(
+    queue: Queue, share: Share | None, children: Iterable[QueueName], *, now: str, past: Tally | None = None
+) -> RawObject:
+    """Return the status of a queue; `now` is RFC 3339. Of no past nothing is said: what was said stays."""
     conditions = [_condition("Valid", not queue.problem, "QueueIsInvalid", queue.problem, now=now)]
     if share is not None:
         conditions.append(_over_quota(share, now=now))
@@ -40,6 +45,17 @@ def queue_status(queue: Queue, share: Share | None, children: Iterable[QueueName
         "requested": amounts(held.requested),
         "deserved": amounts(held.deserved),
         "fairShare": amounts(held.fair_share),
+        **({} if past is None else {"usage": usage(past)}),
+    }
+
+
+def usage(past: Tally) -> RawObject:
+    """Return what a queue has used, in resource-seconds, in the form from which `decode.tally` reads it back."""
+    at = datetime.fromtimestamp(0, tz=UTC) + timedelta(milliseconds=past.at_ms)
+    return {
+        "updated": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "used": _seconds(past.used),
+        "capacity": _seconds(past.capacity),
     }
 
 
@@ -138,6 +154,12 @@ def _scheduling_condition(refusal: Refusal, now: str) -> RawObject:
         "transitionID": now,
         "lastTransitionTime": now,
     }
+
+
+def _seconds(sums: Sums) -> dict[str, str]:
+    parts = {axis: divmod(sums[axis], 10**digits) for axis, digits in DIGITS.items()}
+    texts = {axis: f"{whole}.{rest:0{DIGITS[axis]}}".rstrip("0").rstrip(".") for axis, (whole, rest) in parts.items()}
+    return {NAMES[axis]: text for axis, text in texts.items()}
 
 
 def _milli(amount: int) -> str:

@@ -1,12 +1,20 @@
 """Forms a PodGroup from its object and its pods: who is ready to start, who is missing, why it cannot be planned."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from app.model.names import GroupKey, PodUid, QueueName
-from app.model.pod import Pod
-from app.model.podgroup import GroupSpec, PodGroup
+from app.cluster.decode.pods import SUBGROUP_LABEL
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.pod import Placed, Pod
+from app.model.podgroup import GroupSpec, PodGroup, PodSet
 from app.model.reason import Reason, Refusal
+
+NAMES_SHOWN = 10
+"""Sub-groups that a sentence names: a PodGroup of hundreds shall not fill its own status."""
+
+NOBODY: Mapping[str, int] = {}
+NEVER: Mapping[PodUid, float] = {}
 
 DEFAULT_CLASS = "train"
 """KAI's priority class for whoever names none, or one that does not exist."""
@@ -23,27 +31,41 @@ class Members:
     """The pods of one group, sorted by what they can do now."""
 
     pods: Collection[Pod]
-    held: frozenset[PodUid]
-    """Those with a place: promised, binding or bound."""
+    places: Mapping[PodUid, NodeName]
+    """Where those are that have a place: promised, binding or bound."""
     stuck: Collection[PodUid]
     """Those that kube-scheduler's own filters accept nowhere, although there seemed to be room."""
-    succeeded: int = 0
+    succeeded: Mapping[str, int] = field(default_factory=lambda: NOBODY)
+    """Those that have finished well, by pod set."""
+    started: Mapping[PodUid, float] = field(default_factory=lambda: NEVER)
+    """Since when they run, in seconds since the epoch, as far as it is known."""
 
     def ready(self) -> tuple[Pod, ...]:
         """Return the pods that can start, in the order in which they do."""
-        ready = (pod for pod in self.pods if pod.uid not in self.held and self._can_start(pod))
-        return tuple(sorted(ready, key=lambda pod: (-pod.task_priority, pod.created_at, pod.name)))
+        return _ordered(pod for pod in self.pods if pod.uid not in self.places and self._can_start(pod))
 
-    def active(self) -> int:
-        """Return how many pods have a place and keep it: to its gang, a pod that is being deleted is gone already."""
-        return sum(pod.uid in self.held and not pod.deleting for pod in self.pods)
+    def placed(self) -> tuple[Placed, ...]:
+        """Return the pods that have a place and keep it: to its gang, a pod that is being deleted is gone already."""
+        staying = _ordered(pod for pod in self.pods if pod.uid in self.places and not pod.deleting)
+        return tuple(Placed(pod=pod, node=self.places[pod.uid]) for pod in staying)
 
-    def waits(self) -> bool:
-        """Whether any pod has no place yet."""
-        return any(pod.uid not in self.held and not pod.deleting for pod in self.pods)
+    def started_at(self) -> float | None:
+        """Return when the first of the pods began that are bound and stay; None when none has, or nothing tells."""
+        if not self.started:
+            return None
+        running = (pod.uid for pod in self.pods if pod.node is not None and not pod.deleting)
+        return min((self.started[uid] for uid in running if uid in self.started), default=None)
+
+    def waiting(self) -> list[Pod]:
+        """Return the pods that have no place yet and may still get one."""
+        return [pod for pod in self.pods if pod.uid not in self.places and not pod.deleting]
 
     def _can_start(self, pod: Pod) -> bool:
         return not (pod.gated or pod.deleting or pod.problem or pod.uid in self.stuck)
+
+
+def _ordered(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    return tuple(sorted(pods, key=lambda pod: (-pod.task_priority, pod.created_at, pod.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +87,50 @@ def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> Terms
 def form(
     key: GroupKey, spec: GroupSpec | None, members: Members, on: Terms, set_aside: Refusal | None = None
 ) -> PodGroup:
-    """Return the group as the planner sees it; `refusal` is set when it cannot be planned whatever is free."""
-    first = min(members.pods, key=lambda pod: (pod.created_at, pod.name))
-    spec = spec or _spec_of_pod(first)
+    """Return the group as the planner sees it; `refusal` is set when pods wait and none can, whatever is free."""
+    # 1. its object, or what stands in for it  2. its pods  3. what keeps those back that wait
+    spec = spec or _spec_of_pod(min(members.pods, key=lambda pod: (pod.created_at, pod.name)))
+    if spec.root is not None and not has_sub_groups(spec):
+        members = _without_sub_groups(members)
     group = PodGroup(
         key=key,
         queue=on.queue,
         priority=on.priority,
         preemptible=on.preemptible,
         min_member=spec.min_member,
+        root=spec.root,
         created_at=spec.created_at,
         pending=members.ready(),
-        active=members.active(),
+        placed=members.placed(),
         succeeded=members.succeeded,
+        started_at=members.started_at(),
     )
-    refusal = _object_problem(key, spec, members) or _missing_members(group, members) or set_aside
+    if not members.waiting():
+        return group
+    refusal = _object_problem(key, spec, members) or _lost_member(group, members) or _missing_members(group, members)
+    refusal = refusal or set_aside
     return group if refusal is None else replace(group, refusal=refusal)
+
+
+def is_stale(group: PodGroup) -> bool:
+    """Whether a gang that has started has lost members below a minimum, and nothing is under way to replace them.
+
+    A gang of which any pod has finished well is ending, not broken (KAI, rule 15).
+    """
+    if not group.placed or any(group.succeeded.values()) or not group.owed:
+        return False
+    return all(one.pod.node is not None for one in group.placed)
+
+
+def has_sub_groups(spec: GroupSpec) -> bool:
+    """Whether the object divides its pods; the root of one that only states a topology does not."""
+    return spec.root is not None and any(leaf.name for leaf in spec.root.leaves())
+
+
+def _without_sub_groups(members: Members) -> Members:
+    """Return the members without the labels that name parts of a group that has none."""
+    pods = [replace(pod, subgroup="") if pod.subgroup else pod for pod in members.pods]
+    return replace(members, pods=pods)
 
 
 def _spec_of_pod(pod: Pod) -> GroupSpec:
@@ -114,19 +164,48 @@ def _object_problem(key: GroupKey, spec: GroupSpec, members: Members) -> Refusal
     )
 
 
+def _lost_member(group: PodGroup, members: Members) -> Refusal | None:
+    """Say that a pod waits that belongs to no pod set: it could never start, and nobody would see why."""
+    if group.root is None:
+        return None
+    names = sorted(leaf.name for leaf in group.root.leaves())
+    lost = next((pod for pod in members.waiting() if group.pod_set(pod) not in names), None)
+    if lost is None:
+        return None
+    more = len(names) - NAMES_SHOWN
+    shown = ", ".join([*names[:NAMES_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    wrong = f"names sub-group {lost.subgroup}" if lost.subgroup else "is missing"
+    sentence = f"Pod {lost.name}: its label {SUBGROUP_LABEL} {wrong}; write a sub-group of its PodGroup: {shown}."
+    return Refusal(reason=Reason.INVALID_REQUEST, sentence=sentence, details={"pod": lost.name, "subGroups": shown})
+
+
 def _missing_members(group: PodGroup, members: Members) -> Refusal | None:
     """Say why fewer pods are ready than are owed: unreadable, refused, or not there (KAI's NotReady text)."""
-    if len(group.pending) >= group.owed:
+    short = _short(group)
+    if short is None:
         return None
-    for pod in members.pods:
+    mine = [pod for pod in members.pods if group.pod_set(pod) == short.name]
+    for pod in mine:
         if pod.problem:
             return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"Pod {pod.name}: {pod.problem}.")
-    for pod in members.pods:
+    for pod in mine:
         if pod.uid in members.stuck:
             sentence = f"The scheduler's own filters accept pod {pod.name} on no node; see its PodScheduled condition."
             return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence)
-    exist = members.succeeded + sum(not pod.deleting for pod in members.pods)
-    gated = sum(pod.gated for pod in members.pods)
-    sentence = f"Waiting for {group.min_member} pods, currently {exist} exist, {gated} are gated."
-    details = {"minMember": group.min_member, "exist": exist, "gated": gated}
+    exist = members.succeeded.get(short.name, 0) + sum(not pod.deleting for pod in mine)
+    gated = sum(pod.gated for pod in mine)
+    of = f" of sub-group {short.name}" if short.name else ""
+    sentence = f"Waiting for {short.min_member} pods{of}, currently {exist} exist, {gated} are gated."
+    details: dict[str, int | str] = {"minMember": short.min_member, "exist": exist, "gated": gated}
+    if short.name:
+        details["subGroup"] = short.name
     return Refusal(reason=Reason.MEMBERS_MISSING, sentence=sentence, details=details)
+
+
+def _short(group: PodGroup) -> PodSet | None:
+    """Return the first pod set that has fewer pods ready than it owes (KAI judges each by itself)."""
+    if group.root is None:
+        return None if len(group.pending) >= group.owed else PodSet(min_member=group.min_member)
+    there = Counter(group.pod_set(pod) for pod in group.pending)
+    there.update(group.held())
+    return next((leaf for leaf in group.root.leaves() if there[leaf.name] < leaf.min_member), None)

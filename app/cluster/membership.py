@@ -1,38 +1,46 @@
-"""Knows which pods belong to which PodGroup and on what terms, and forms the groups that wait, when somebody asks.
+"""Knows which pods belong to which PodGroup and on what terms, and forms the groups anew, when somebody asks.
 
 A group is formed anew only after something about it changed, however many changes there were: a gang of 500 pods that
 arrive one by one is formed once.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
-from app.cluster.groups import BUILT_IN_CLASSES, DEFAULT_CLASS, Members, Terms, form, terms
-from app.model.names import GroupKey, PodUid
+from app.cluster.formed import FormedGroups
+from app.cluster.frozen import FrozenGroups
+from app.cluster.groups import BUILT_IN_CLASSES, DEFAULT_CLASS, NOBODY, Members, Terms, form, has_sub_groups, terms
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Pod
-from app.model.podgroup import GroupSpec, PodGroup
+from app.model.podgroup import GroupSpec, PodGroup, PodSet
 from app.model.reason import Refusal
 
 NEVER = 1 << 31
 """More pods than any gang has: a PodGroup that is deleted under its gang must not let half of it start."""
 
-Holds = Callable[[Pod], bool]
-"""Whether a pod has a place: promised, binding or bound."""
+Place = Callable[[Pod], NodeName | None]
+"""Where a pod has a place: promised, binding or bound; None when it has none."""
 
 
 class Membership:
     """Groups, their objects and their pods. Only `ClusterCache` calls what changes it."""
 
-    def __init__(self, holds: Holds) -> None:
-        """Start empty; `holds` tells whether a pod has a place."""
-        self._holds = holds
+    def __init__(self, place: Place) -> None:
+        """Start empty; `place` tells where a pod has a place."""
+        self._place = place
         self._classes: dict[str, int] = {}
         self._specs: dict[GroupKey, GroupSpec] = {}
         self._pods: dict[GroupKey, dict[PodUid, Pod]] = {}
-        self._succeeded: dict[GroupKey, set[PodUid]] = {}
+        self._succeeded: dict[GroupKey, dict[PodUid, str]] = {}
+        """The pods that have finished well, with the sub-group that each was in."""
+        self._started: dict[PodUid, float] = {}
         self._stuck: set[PodUid] = set()
         self._set_aside: dict[GroupKey, Refusal] = {}
-        self._waiting: dict[GroupKey, PodGroup] = {}
+        self._formed = FormedGroups()
         self._stale: set[GroupKey] = set()
+        """Groups that have changed since those that wait were asked for."""
+        self._unformed: set[GroupKey] = set()
+        """Groups in which nobody waits, which have changed since those that run were asked for."""
         self._touched: set[GroupKey] = set()
 
     # Changing -------------------------------------------------------------------------------------------------------
@@ -81,6 +89,7 @@ class Membership:
     def leave(self, pod: Pod) -> None:
         """Remove a pod from its group."""
         self._stuck.discard(pod.uid)
+        self._started.pop(pod.uid, None)
         members = self._pods.get(pod.group)
         if members is None:
             return
@@ -91,10 +100,18 @@ class Membership:
             self._forget_if_empty(pod.group)
         self._mark(pod.group)
 
-    def count_success(self, key: GroupKey, uid: PodUid) -> None:
-        """Count a finished member as satisfied, as long as its group is there."""
+    def note_start(self, pod: Pod, started_at: float) -> bool:
+        """Note since when a member runs, in seconds since the epoch; return whether that is news."""
+        if self._started.get(pod.uid) == started_at:
+            return False
+        self._started[pod.uid] = started_at
+        self._mark(pod.group)
+        return True
+
+    def count_success(self, key: GroupKey, uid: PodUid, subgroup: str) -> None:
+        """Count a finished member as satisfied in its sub-group, as long as its group is there."""
         if key in self._specs:
-            self._succeeded.setdefault(key, set()).add(uid)
+            self._succeeded.setdefault(key, {})[uid] = subgroup
             self._mark(key)
 
     def mark_stuck(self, pod: Pod) -> None:
@@ -154,6 +171,20 @@ class Membership:
         staying = sum(pod.node is not None and not pod.deleting for pod in self.pods(key))
         return staying + len(self._succeeded.get(key, ()))
 
+    def owes(self, key: GroupKey, coming: Collection[PodUid] = ()) -> int:
+        """Return how many pods of a group are still to be bound before each of its pod sets has its minimum.
+
+        Pods that are `coming` count as bound. A gang whose PodGroup is missing owes more than there can be.
+        """
+        spec = self._specs.get(key)
+        divided = spec is not None and has_sub_groups(spec)
+        there = Counter(self._succeeded_by_set(key))
+        for pod in self.pods(key):
+            if (pod.node is not None and not pod.deleting) or pod.uid in coming:
+                there[pod.subgroup if divided else ""] += 1
+        leaves = spec.root.leaves() if divided and spec and spec.root else [PodSet(min_member=self.min_member(key))]
+        return sum(max(0, leaf.min_member - there[leaf.name]) for leaf in leaves)
+
     def terms(self, key: GroupKey) -> Terms | None:
         """Return the terms of a group that has pods."""
         members = self._pods.get(key)
@@ -162,18 +193,33 @@ class Membership:
     def alone(self, pod: Pod) -> PodGroup:
         """Return the group that a pod which is not there yet would be, for a what-if."""
         spec = self._specs.get(pod.group) if pod.names_group else None
-        members = Members(pods=(pod,), held=frozenset(), stuck=())
+        members = Members(pods=(pod,), places={}, stuck=())
         return form(pod.group, spec, members, terms(spec, pod, self._classes))
+
+    # Forming --------------------------------------------------------------------------------------------------------
 
     def waiting(self, on_change: Callable[[GroupKey, PodGroup | None], None]) -> Mapping[GroupKey, PodGroup]:
         """Return the groups with pods that have no place; tell `on_change` which differ from when last asked."""
         stale, self._stale = self._stale, set()
         for key in stale:
-            group = self._formed(key)
-            if group != self._waiting.get(key):
-                self._replace(key, group)
-                on_change(key, group)
-        return self._waiting
+            if self._put_waiting(key):
+                on_change(key, self._formed.waiting.get(key))
+        return self._formed.waiting
+
+    def running(self) -> FrozenGroups[PodGroup]:
+        """Return the groups that hold places, as they were when those that wait were last asked for."""
+        unformed, self._unformed = self._unformed, set()
+        for key in unformed:
+            self._put_running(key, self._members(key))
+        return self._formed.running()
+
+    def age_stale(self, now: float) -> bool:
+        """Note which gangs have become stale since last asked, in seconds since the epoch; return whether any has."""
+        self.running()
+        aged = self._formed.age(now)
+        for key in aged:
+            self._mark(key)
+        return bool(aged)
 
     def take_touched(self) -> set[GroupKey]:
         """Return, once, the groups about which anything has changed since last asked."""
@@ -184,22 +230,38 @@ class Membership:
         self._stale.add(key)
         self._touched.add(key)
 
-    def _replace(self, key: GroupKey, group: PodGroup | None) -> None:
-        if group is None:
-            del self._waiting[key]
-        else:
-            self._waiting[key] = group
+    def _put_waiting(self, key: GroupKey) -> bool:
+        members = self._members(key)
+        if members is None or not members.waiting():
+            # Who only runs is looked at when a plan is made: the members of a gang of 500 are bound one by one.
+            self._unformed.add(key)
+            return self._formed.put_waiting(key, None)
+        self._unformed.discard(key)
+        return self._formed.put_waiting(key, self._put_running(key, members))
 
-    def _formed(self, key: GroupKey) -> PodGroup | None:
-        pods, on = self.pods(key), self.terms(key)
-        if on is None:
+    def _put_running(self, key: GroupKey, members: Members | None) -> PodGroup | None:
+        spec, on = self._specs.get(key), self.terms(key)
+        group = form(key, spec, members, on, self._set_aside.get(key)) if members and on else None
+        return self._formed.put_running(key, group, spec)
+
+    def _members(self, key: GroupKey) -> Members | None:
+        pods = self._pods.get(key, {}).values()
+        if not pods:
             return None
-        held = frozenset(pod.uid for pod in pods if self._holds(pod))
-        members = Members(pods=pods, held=held, stuck=self._stuck, succeeded=len(self._succeeded.get(key, ())))
-        if not members.waits():
-            return None
-        group = form(key, self._specs.get(key), members, on, self._set_aside.get(key))
-        return group if group.pending or group.refusal else None
+        return Members(
+            pods=pods,
+            places={pod.uid: node for pod in pods if (node := self._place(pod))},
+            stuck=self._stuck,
+            succeeded=self._succeeded_by_set(key),
+            started=self._started,
+        )
+
+    def _succeeded_by_set(self, key: GroupKey) -> Mapping[str, int]:
+        finished = self._succeeded.get(key)
+        if not finished:
+            return NOBODY
+        spec = self._specs.get(key)
+        return dict(Counter(finished.values())) if spec and has_sub_groups(spec) else {"": len(finished)}
 
     def _forget_if_empty(self, key: GroupKey) -> None:
         if key not in self._pods and key not in self._specs:

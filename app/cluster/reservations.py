@@ -1,7 +1,8 @@
 """Remembers what we promised: which pod, which node, how far the binding is, and until when it holds.
 
+Awaiting -> Promised when the pods that still hold its room have left
 Promised -> Binding -> (the watch shows the pod bound, and the reservation has done its work)
-Promised -> dropped when it expires, its node is refused, its pod goes or the gang cannot start
+Awaiting, Promised -> dropped when it expires, its node is refused, its pod goes or the gang cannot start
 Binding  -> dropped only when the write has surely failed or the watch shows what was written
 """
 
@@ -10,11 +11,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from app.model.names import GroupKey, NodeName, PodUid
+from app.model.pod import Pod
 
 
 class State(StrEnum):
     """How far a reservation is."""
 
+    AWAITING = "Awaiting"
+    """Its node's room is still held by pods that are leaving."""
     PROMISED = "Promised"
     BINDING = "Binding"
 
@@ -29,6 +33,23 @@ class Reservation:
     state: State
     expires_at: float
     """On the caller's monotonic clock; a Binding never expires: it ends with the watch's echo or a sure failure."""
+
+    @property
+    def is_revocable(self) -> bool:
+        """Whether it may still be taken back, since nothing has been written for it yet."""
+        return self.state is not State.BINDING
+
+    def is_refused(self, before: Pod, pod: Pod) -> bool:
+        """Whether this change shows that kube-scheduler's own filters refuse every node for a pod that we see room for.
+
+        A refusal while nothing is promised tells nothing new: kube-scheduler refuses all pods of a full cluster, and
+        those that wait for others to leave. It counts when it comes after our promise: as a new condition, or by the
+        nomination being cleared.
+        """
+        if not pod.refused_by_scheduler or self.state is not State.PROMISED:
+            return False
+        cleared = before.nominated == self.node and pod.nominated is None
+        return cleared or not before.refused_by_scheduler
 
     def __repr__(self) -> str:
         return f"<{self.state.value} {self.pod} on {self.node}>"
@@ -73,13 +94,13 @@ class Reservations:
         return dropped
 
     def expired(self, now: float) -> list[Reservation]:
-        """Return the promises whose time is over."""
-        return [one for one in self._held.values() if one.state is State.PROMISED and one.expires_at <= now]
+        """Return the promises whose time is over, those that await room among them."""
+        return [one for one in self._held.values() if one.is_revocable and one.expires_at <= now]
 
     def binding(self, pod: PodUid) -> None:
         """Mark that the write is on its way: from here on only a sure failure or the watch ends it."""
         self.put(replace(self._held[pod], state=State.BINDING))
 
     def extend(self, pod: PodUid, expires_at: float) -> None:
-        """Let the promise live on: kube-scheduler has just asked for the pod."""
+        """Let the promise live on, in the state in which it is: kube-scheduler has just asked for the pod."""
         self.put(replace(self._held[pod], expires_at=expires_at))

@@ -1,6 +1,6 @@
 """Says how long a PodGroup whose attempts fail is left out, doubling from try to try."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.model.names import GroupKey
 
@@ -24,16 +24,18 @@ class Backoff:
         self._failures: dict[GroupKey, _Failure] = {}
         self._waiting: set[GroupKey] = set()
 
-    def failed(self, key: GroupKey, now: float) -> float:
-        """Note a failed attempt; return for how many seconds the group is left out.
+    def failed(self, key: GroupKey, now: float, *, least_s: float = 0.0) -> float:
+        """Note a failed attempt; return for how many seconds the group is left out, `least_s` at the least.
 
         A gang has many members to tell of one attempt: while it is left out already, nothing doubles.
         """
         before = self._failures.get(key)
         if before is not None and now < before.until:
-            return before.until - now
+            self._failures[key] = replace(before, until=max(before.until, now + least_s))
+            return self._failures[key].until - now
         fresh = before is None or now > before.until + FORGIVEN_AFTER_S
         delay_s = FIRST_S if before is None or fresh else min(2 * before.delay_s, LONGEST_S)
+        delay_s = max(delay_s, least_s)
         self._failures[key] = _Failure(delay_s, now + delay_s)
         self._waiting.add(key)
         return delay_s

@@ -68,8 +68,9 @@ class GangBarrier:
     def _open_if_complete(self, key: GroupKey) -> None:
         self._send_away_without_promise(key)
         standing = self._standing.get(key, {})
-        writing = sum(held.state is State.BINDING for held in self._cache.reservations.of_group(key))
-        if self._cache.groups.bound(key) + writing + len(standing) < self._cache.groups.min_member(key):
+        held = self._cache.reservations.of_group(key)
+        writing = {one.pod for one in held if one.state is State.BINDING}
+        if self._cache.groups.owes(key, writing | standing.keys()):
             return
         for uid, member in self._standing.pop(key, {}).items():
             self._cache.reservations.binding(uid)
@@ -79,7 +80,7 @@ class GangBarrier:
         # A promise may end while its pod stands here, or be replaced: its node was deleted, or the plan has changed.
         for uid, member in list(self._standing.get(key, {}).items()):
             held = self._cache.reservations.get(uid)
-            if held is None or held.node != member.node:
+            if held is None or held.node != member.node or held.state is State.AWAITING:
                 member.tell("the place promised to the pod is gone")
                 del self._standing[key][uid]
 

@@ -93,9 +93,14 @@ class Binder:
             return "the pod is being deleted"
         if not pod.managed:
             return None
-        held = self._cache.reservations.get(pod.uid)
-        if held is None or held.node != question.node:
+        return self._answer_unpromised(pod.uid, question.node)
+
+    def _answer_unpromised(self, uid: PodUid, node: NodeName) -> str | None:
+        held = self._cache.reservations.get(uid)
+        if held is None or held.node != node:
             return "this node is no longer promised to the pod; it will be asked for again"
+        if held.state is State.AWAITING:
+            return "the room for the pod is still being freed; it will be asked for again"
         return None
 
     async def _carry_out(self, question: BindQuestion) -> str:

@@ -64,12 +64,12 @@ class Endings:
             self._on_change()
             return
 
-    def _member(self, raw: RawObject) -> tuple[GroupKey, PodUid] | None:
+    def _member(self, raw: RawObject) -> tuple[GroupKey, PodUid, str] | None:
         try:
             pod = decode.pod(raw, profiles=self._profiles)
         except decode.DecodeError:
             return None
-        return (pod.group, pod.uid) if pod.managed and pod.names_group else None
+        return (pod.group, pod.uid, pod.subgroup) if pod.managed and pod.names_group else None
 
     async def run(self) -> None:
         """Look pods up for ever, several at a time."""
@@ -81,7 +81,7 @@ class Endings:
         while True:
             pod = await self._unclear.get()
             if await self._has_succeeded(pod):
-                self._cache.count_success(pod.group, pod.uid)
+                self._cache.count_success(pod.group, pod.uid, pod.subgroup)
                 self._on_change()
 
     async def _has_succeeded(self, pod: Pod) -> bool:

@@ -11,11 +11,10 @@ from cachetools import TTLCache
 
 from app.cluster.cache import ClusterCache
 from app.control.inspect import Inspect
+from app.control.references import group_reference
 from app.model.names import GroupKey
-from app.model.pod import Pod
-from app.model.podgroup import GroupSpec
 from app.model.reason import Reason, Refusal
-from app.model.seam import Cluster, KubeError, RawObject, UnavailableError
+from app.model.seam import Cluster, KubeError, UnavailableError
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -72,7 +71,7 @@ class Events:
                     await self._record(key, refusal)
 
     async def _record(self, key: GroupKey, refusal: Refusal) -> None:
-        regarding = self._regarding(key)
+        regarding = group_reference(self._cache.groups, key)
         if regarding is None:
             return
         try:
@@ -83,24 +82,3 @@ class Events:
             log.warning("event not recorded", podgroup=repr(key), error=str(error))
             if isinstance(error, UnavailableError):
                 self._told.pop((key, refusal.reason), None)
-
-    def _regarding(self, key: GroupKey) -> RawObject | None:
-        """Name the PodGroup, or the pod that is a group of its own; None when it went while others were told of."""
-        spec, pod = self._cache.groups.spec(key), next(iter(self._cache.groups.pods(key)), None)
-        if spec is not None:
-            return _pod_group_reference(spec)
-        return None if pod is None else _pod_reference(pod)
-
-
-def _pod_group_reference(spec: GroupSpec) -> RawObject:
-    return {
-        "apiVersion": "scheduling.run.ai/v2alpha2",
-        "kind": "PodGroup",
-        "namespace": spec.key.namespace,
-        "name": spec.key.name,
-        "uid": spec.uid,
-    }
-
-
-def _pod_reference(pod: Pod) -> RawObject:
-    return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}

@@ -5,8 +5,9 @@ The cases of filter, in their order:
     2. a pod the watch has not shown yet: wait a moment for it, else refuse
     3. a pod that is not managed: all offered nodes
     4. a pod that is bound already: its node
-    5. a pod with a promise: its node; if that is not offered, another of those offered; else ask to be shown it
-    6. a pod without: its turn is decided now, or waited for, or it is refused and woken when its turn comes
+    5. a pod whose room is still being freed: refused, and woken when it is free
+    6. a pod with a promise: its node; if that is not offered, another of those offered; else ask to be shown it
+    7. a pod without: its turn is decided now, or waited for, or it is refused and woken when its turn comes
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from app.cluster.reservations import Reservation, State
 from app.control.activity import Activity
 from app.control.binder import Binder
 from app.control.feed import Feed
-from app.control.planning import Planning
+from app.control.planning import Planning, policy_of
 from app.control.waker import Waker
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
@@ -62,7 +63,7 @@ class Extender:
         self._waker = waker
         self._binder = binder
         self._settings = settings
-        self._policy = planner.Policy(placement=settings.placement)
+        self._policy = policy_of(settings)
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
         """Answer which of the offered nodes the pod may go to: one, once it is decided."""
@@ -130,6 +131,8 @@ class Extender:
             self._planning.poke()
 
     def _answer_promised(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
+        if held.state is State.AWAITING:
+            return Refused(Reason.WAITING_FOR_VICTIMS)
         if held.state is State.BINDING or held.node in question.offered:
             self._extend(held)
             return _only(held.node, question.offered)
@@ -171,7 +174,7 @@ class Extender:
             self._cache.refuse_only(uid, self._cache.refused(uid).difference(question.offered))
             return
         table = self._cache.table()
-        with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request, self._cache.free())
+        with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.free())
         missing = with_room & ~table.mask(question.offered)
         self._cache.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
 

@@ -195,8 +195,8 @@ class Feed:
             if record is not None:
                 self._apply(resource, record)
             if number % PAUSE_EVERY == 0:
-                # Form the groups of these now: those of 50,000 pods together would take 300 ms.
-                self._cache.waiting()
+                # Form the groups of these now: those of 50,000 pods together would take a second.
+                self._cache.form_groups()
                 await asyncio.sleep(0)
         for key in gone - watch.known:
             self._forget(resource, key)
@@ -224,9 +224,10 @@ class Feed:
         (invalid.add if problem else invalid.discard)(key)
         self._metrics.invalid_objects(repr(resource), len(invalid))
 
-    def _apply_pod(self, pod: Pod) -> None:
+    def _apply_pod(self, seen: decode.SeenPod) -> None:
+        pod = seen.pod
         first_seen = self._cache.pod(pod.uid) is None
-        self._cache.apply_pod(pod)
+        self._cache.apply_pod(pod, seen.started_at)
         if first_seen and pod.refused_by_us:
             self._on_parked(pod.uid)
         for arrival in self._awaited.pop(pod.uid, ()):
@@ -258,9 +259,15 @@ class Feed:
             Resource.POD_GROUPS: _Kind(
                 decode=decode.pod_group, key=lambda spec: spec.key, apply=cache.apply_group, forget=cache.delete_group
             ),
+            Resource.TOPOLOGIES: _Kind(
+                decode=decode.topology,
+                key=lambda one: one.name,
+                apply=cache.apply_topology,
+                forget=cache.delete_topology,
+            ),
             Resource.PODS: _Kind(
-                decode=partial(decode.pod, profiles=self._profiles),
-                key=lambda pod: pod.uid,
+                decode=partial(decode.seen_pod, profiles=self._profiles),
+                key=lambda seen: seen.pod.uid,
                 apply=self._apply_pod,
                 forget=self._forget_pod,
             ),

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.cluster.cache import ClusterCache
+from app.cluster.reservations import State
 from app.control.activity import Activity
 from app.control.feed import Feed
 from app.control.planning import Planning
@@ -23,7 +24,7 @@ class KnownPod:
 
     pod: Pod
     state: str
-    """Held, Promised, Binding, Bound or Releasing."""
+    """Held, Awaiting, Promised, Binding, Bound or Releasing."""
     node: NodeName | None = None
     refusal: Refusal | None = None
 
@@ -70,10 +71,16 @@ class Inspect:
             return KnownPod(pod=pod, state="Releasing" if pod.deleting else "Bound", node=pod.node)
         held = self._cache.reservations.get(pod.uid)
         if held is not None:
-            return KnownPod(pod=pod, state=held.state.value, node=held.node)
+            why = _room_is_being_freed(held.node) if held.state is State.AWAITING else None
+            return KnownPod(pod=pod, state=held.state.value, node=held.node, refusal=why)
         return KnownPod(pod=pod, state="Held", refusal=self._why(pod))
 
     def _why(self, pod: Pod) -> Refusal | None:
         if pod.problem:
             return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"{pod.problem}.")
         return self._planning.refusals.get(pod.group)
+
+
+def _room_is_being_freed(node: NodeName) -> Refusal:
+    sentence = f"Its room on node {node} is held for it until the pods have left that are still in it."
+    return Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence=sentence, details={"node": node})

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from app.cluster.cache import ClusterCache
+from app.cluster.reservations import Reservation, State
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
 from app.model.seam import Cluster, KubeError, NotFoundError, PodRef, UnavailableError
@@ -68,7 +69,7 @@ class Waker:
 
     def wake(self, uid: PodUid) -> None:
         """Have the pod asked about, if it is parked and a node is promised to it."""
-        if uid in self._parked and self._cache.reservations.get(uid) is not None:
+        if uid in self._parked and self._promised(uid) is not None:
             self._patches.put_nowait(uid)
 
     def nominate(self, uid: PodUid) -> None:
@@ -91,9 +92,14 @@ class Waker:
     async def _write_patches(self) -> None:
         while True:
             uid = await self._patches.get()
-            if self._cache.reservations.get(uid) is not None:
+            if self._promised(uid) is not None:
                 await self._await_room()
             await self._patch(uid)
+
+    def _promised(self, uid: PodUid) -> Reservation | None:
+        """Return what is promised to a pod: room that is still being freed is none that it can be woken for."""
+        held = self._cache.reservations.get(uid)
+        return None if held is None or held.state is State.AWAITING else held
 
     async def _await_room(self) -> None:
         """Wait until kube-scheduler has asked about enough of those that were woken before."""
@@ -108,7 +114,7 @@ class Waker:
 
     async def _patch(self, uid: PodUid) -> None:
         for _ in range(TRIES):
-            pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+            pod, held = self._cache.pod(uid), self._promised(uid)
             if pod is None or pod.node is not None:
                 return
             if held is None and pod.nominated is not None:

@@ -14,7 +14,7 @@ import orjson
 from app.kube.access import Credentials
 from app.kube.errors import BrokenStreamError
 from app.kube.lines import decode_page
-from app.kube.transport import MERGE_PATCH, Limits, Transport
+from app.kube.transport import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Limits, Transport
 from app.kube.watch import Watch
 from app.model.names import NodeName
 from app.model.seam import NotFoundError, PodRef, RawObject, Resource, WatchEvent
@@ -116,6 +116,36 @@ class KubeCluster:
         """Set or clear `status.nominatedNodeName`; `ConflictError` when the pod is already bound."""
         body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
         await self._transport.write("PATCH", f"{_pod_path(pod)}/status", orjson.dumps(body), MERGE_PATCH)
+
+    async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
+        """Set the condition `DisruptionTarget` and leave all others alone."""
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        await self._transport.write("PATCH", f"{_pod_path(pod)}/status", orjson.dumps(body), STRATEGIC_MERGE_PATCH)
+
+    async def evict(self, pod: PodRef) -> None:
+        """Ask through the Eviction API, which honours PodDisruptionBudgets (`BudgetError`).
+
+        No grace period is named: the pod's own holds. The API server sets `DisruptionTarget` in words of its own.
+        """
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        await self._transport.write("POST", f"{_pod_path(pod)}/eviction", orjson.dumps(body))
+
+    async def delete_pod(self, pod: PodRef) -> None:
+        """Delete just this pod, not a later one of its name, with its own grace period."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+        await self._transport.write("DELETE", _pod_path(pod), orjson.dumps(body))
 
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
         """Merge `status` into the status of a Queue (whose namespace is empty) or PodGroup."""

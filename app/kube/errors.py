@@ -11,6 +11,7 @@ import aiohttp
 import orjson
 
 from app.model.seam import (
+    BudgetError,
     ConflictError,
     ForbiddenError,
     KubeError,
@@ -25,8 +26,11 @@ LONGEST_RETRY_AFTER_S = 60.0
 UNREACHABLE_RETRY_AFTER_S = 0.2
 TIMED_OUT, GONE, TOO_MANY, FIRST_FAULT, NOT_NOW = 408, 410, 429, 500, 503
 RETRY_AFTER_DIGITS = 9
-PRECONDITION = "UID in precondition"
-"""How the store words a Binding whose uid is not the pod's (a 409 like any other, but for this)."""
+PRECONDITIONS = ("UID in precondition", "UID in the precondition")
+"""How the store words a Binding or DELETE whose uid is not the pod's, and how an Eviction does (409 like any other)."""
+BUDGET_CAUSE = "DisruptionBudget"
+SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
+"""An Eviction is a 500 then, whatever the budgets allow."""
 
 
 class ExpiredError(RejectedError):
@@ -72,6 +76,8 @@ def refusal(method: str, reply: Reply) -> KubeError:
         return NotFoundError(text)
     if _is_bound(status):
         return ConflictError(text)
+    if _is_budget(status):
+        return BudgetError(text)
     # A proxy's own 503 carries no Status and may follow a request it had passed on.
     if reply.status == TOO_MANY or (reply.status == NOT_NOW and status):
         return UnavailableError(text, retry_after_s=_retry_after_s(reply, status))
@@ -125,7 +131,14 @@ def _causes(status: dict[str, Any]) -> list[dict[str, Any]]:
 def _uid_differs(status: dict[str, Any]) -> bool:
     # A Binding says so in its message (409), a patch calls the uid immutable (422).
     in_patch = any(cause.get("field") == "metadata.uid" for cause in _causes(status))
-    return in_patch or PRECONDITION in str(status.get("message"))
+    message = str(status.get("message"))
+    return in_patch or any(words in message for words in PRECONDITIONS)
+
+
+def _is_budget(status: dict[str, Any]) -> bool:
+    # A 429 like that of a busy API server, but for its cause.
+    caused = any(cause.get("reason") == BUDGET_CAUSE for cause in _causes(status))
+    return caused or SEVERAL_BUDGETS in str(status.get("message"))
 
 
 def _is_bound(status: dict[str, Any]) -> bool:

@@ -17,6 +17,8 @@ from app.kube.errors import Reply
 
 JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/merge-patch+json"}
+STRATEGIC_MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/strategic-merge-patch+json"}
+"""Merges lists by their key: of a pod's conditions only those that are named change."""
 UNAUTHORIZED = 401
 FIRST_REFUSAL = 300
 CLOSING_TURNS = 3

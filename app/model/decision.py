@@ -2,10 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.reason import Refusal
 from app.model.resources import NOTHING, Resources
+
+
+class Action(StrEnum):
+    """The five ways in which a plan changes a cluster, the least disruptive first (KAI's actions and their order)."""
+
+    ALLOCATE = "allocate"
+    CONSOLIDATE = "consolidate"
+    RECLAIM = "reclaim"
+    PREEMPT = "preempt"
+    EVICT_STALE = "stalegangeviction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +25,8 @@ class Placement:
 
     pod: PodUid
     node: NodeName
+    devices: tuple[str, ...] = ()
+    """The shared devices it shall have a part of, by their names on the node; a new name opens an idle device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +35,25 @@ class Start:
 
     group: GroupKey
     placements: tuple[Placement, ...]
+    awaits_release: bool = False
+    """Some of the room is still held by pods that are leaving: the places are held for these pods until it is free."""
+    action: Action = Action.ALLOCATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """A pod that has to leave its node, and for whom."""
+
+    pod: PodUid
+    group: GroupKey
+    node: NodeName
+    action: Action
+    beneficiary: GroupKey | None = None
+    """None for a stale gang, which makes room for nobody in particular."""
+    moves_to: NodeName | None = None
+    """Where the plan has room for the pod that its owner will make in its place; None when it has none."""
+    devices: tuple[str, ...] = ()
+    """The shared devices at `moves_to`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,5 +73,11 @@ class Plan:
 
     snapshot_version: int
     starts: tuple[Start, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    """To be carried out together with the starts that await them, or not at all."""
     refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
     shares: Mapping[QueueName, Share] = field(default_factory=dict)
+    withheld: tuple[NodeName, ...] = ()
+    """Nodes that are kept for a PodGroup that has waited for long."""
+    unfinished: bool = False
+    """A budget of the victim search was reached: what was found is kept, the next plan goes on."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.model.names import NodeName
-from app.model.resources import NOTHING, Resources
+from app.model.resources import NOTHING, Resources, Scalars
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -22,6 +22,12 @@ class Node:
 
     name: NodeName
     allocatable: Resources = NOTHING
+    scalars: Scalars = ()
+    """Allocatable extended resources by name, MIG profiles among them."""
+    device_memory_mib: int = 0
+    """Of each GPU; 0 when nothing tells."""
+    shares_devices: bool = True
+    """False where GPUs are cut by MIG: no pod gets a part of a device there."""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = True

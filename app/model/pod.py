@@ -1,10 +1,11 @@
 """One pod: what it asks for, where it may go, and what has become of it so far."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
-from app.model.resources import NOTHING, Resources
+from app.model.resources import GPU_MILLI, NOTHING, Resources, Scalars, mig_gpus
 
 
 class Operator(StrEnum):
@@ -56,6 +57,54 @@ class Constraint:
 ANYWHERE = Constraint()
 
 
+PPM = 1_000_000
+"""A whole device in millionths: the unit of a fraction, exact to six digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """A part of each of some devices: by fraction or by memory, never both."""
+
+    portion_ppm: int = 0
+    """Of one device, in millionths; 0 when the part is asked for by memory."""
+    memory_mib: int = 0
+    """Of one device; 0 when the part is asked for by fraction."""
+    devices: int = 1
+
+    def gpu_milli(self, device_memory_mib: int) -> int:
+        """Return what a queue pays where devices have this much memory, all devices together.
+
+        Cut to a thousandth: three pods of a third each must never cost more than the device that they share.
+        """
+        if self.memory_mib:
+            return self.devices * self.memory_mib * GPU_MILLI // max(device_memory_mib, 1)
+        return self.devices * self.portion_ppm * GPU_MILLI // PPM
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A DRA ResourceClaim of one request; pods that name the same claim share its devices."""
+
+    key: str
+    """Namespace and name."""
+    device_class: str
+    count: int
+    queue: QueueName | None = None
+    """The queue that the claim's label names; KAI lets only pods of that queue use a shared claim."""
+    shared: bool = False
+    """Made by a person, not from a template: it outlives the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Required inter-pod affinity or anti-affinity to pods that carry these labels."""
+
+    labels: tuple[tuple[str, str], ...]
+    topology_key: str
+    apart: bool = False
+    """Anti-affinity: away from such pods, not near them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A pod as the watch last showed it."""
@@ -66,7 +115,15 @@ class Pod:
     group: GroupKey
     queue: QueueName
     request: Resources = NOTHING
+    """Columns of a node: `gpu_milli` counts whole devices only; parts of devices are `sharing`."""
+    sharing: Sharing | None = None
+    scalars: Scalars = ()
+    """Extended resources by name, MIG profiles among them."""
+    claims: tuple[Claim, ...] = ()
     constraint: Constraint = ANYWHERE
+    labels: Mapping[str, str] | None = None
+    """Kept only of pods to whose labels an affinity may refer; None stands for none."""
+    near: tuple[Near, ...] = ()
     priority_class: str = ""
     """The class by name (label `priorityClassName`, else the spec's), still to be looked up; empty when none."""
     spec_priority: int = 0
@@ -95,5 +152,32 @@ class Pod:
     problem: str = ""
     """One sentence for its owner when a value on the pod cannot be read; empty when all can."""
 
+    def charge(self, device_memory_mib: int) -> Resources:
+        """Return what its queue pays, given the memory of a device there.
+
+        A MIG profile `Ng` costs N GPUs (KAI's rule), a claim one GPU a device. A claim that others hold as well is
+        charged to each of them, as in KAI.
+        """
+        if self.sharing is None and not self.scalars and not self.claims:
+            return self.request
+        gpu_milli = self.request.gpu_milli + sum(GPU_MILLI * claim.count for claim in self.claims)
+        gpu_milli += sum(GPU_MILLI * mig_gpus(name) * count for name, count in self.scalars)
+        if self.sharing is not None:
+            gpu_milli += self.sharing.gpu_milli(device_memory_mib)
+        return replace(self.request, gpu_milli=gpu_milli)
+
     def __repr__(self) -> str:
         return f"<Pod {self.namespace}/{self.name}{' on ' + self.node if self.node else ''}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A pod that holds a place and keeps it: promised, being bound, or bound."""
+
+    pod: Pod
+    node: NodeName
+    devices: tuple[str, ...] = ()
+    """The shared devices it holds a part of, by their names on the node; empty for whole devices."""
+
+    def __repr__(self) -> str:
+        return f"<Placed {self.pod.name} on {self.node}>"

@@ -1,10 +1,45 @@
 """A PodGroup: the pods that start together, and what it takes to start them."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from app.model.names import GroupKey, QueueName
-from app.model.pod import Pod
+from app.model.pod import Placed, Pod
 from app.model.reason import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyConstraint:
+    """How close together pods must (`required`) or should (`preferred`) be: node label keys of a Topology's levels."""
+
+    topology: str
+    required: str = ""
+    preferred: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSet:
+    """A leaf of the tree of sub-groups: pods of one role, of which `min_member` start together or none."""
+
+    name: str = ""
+    min_member: int = 1
+    topology: TopologyConstraint | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubGroup:
+    """An inner node of the tree; the root stands for the whole PodGroup."""
+
+    name: str = ""
+    topology: TopologyConstraint | None = None
+    groups: "tuple[SubGroup, ...]" = ()
+    pod_sets: tuple[PodSet, ...] = ()
+
+    def leaves(self) -> Iterator[PodSet]:
+        """Yield the pod sets of the tree, those of inner groups first."""
+        for group in self.groups:
+            yield from group.leaves()
+        yield from self.pod_sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +54,8 @@ class GroupSpec:
     preemptible: bool | None = None
     """None: decided by the priority (below 100 is preemptible, KAI's rule)."""
     created_at: float = 0.0
+    root: SubGroup | None = None
+    """Its sub-groups and topology; None when all its pods are one pod set of `min_member`, wherever they run."""
     problem: str = ""
     """One sentence for its owner when the object cannot be used; empty when it can."""
 
@@ -32,25 +69,57 @@ class PodGroup:
     priority: int = 0
     preemptible: bool = True
     min_member: int = 1
+    """Of all pod sets together."""
+    root: SubGroup | None = None
+    """Its sub-groups and topology; None when all its pods are one pod set of `min_member`, wherever they run."""
     created_at: float = 0.0
     pending: tuple[Pod, ...] = ()
     """Pods that hold nothing yet, in the order in which they start."""
-    active: int = 0
+    placed: tuple[Placed, ...] = ()
     """Pods that hold resources and keep them: promised, being bound, or bound, and not being deleted."""
-    succeeded: int = 0
-    """Finished pods count as satisfied: a gang that is ending is not a broken gang."""
+    succeeded: Mapping[str, int] = field(default_factory=dict)
+    """By pod set: finished pods count as satisfied, since a gang that is ending is not a broken gang."""
+    started_at: float | None = None
+    """Seconds since the epoch: since when it runs (the first of its placed pods); None when none is bound."""
+    stale_since: float | None = None
+    """Seconds since the epoch: since when it holds pods but fewer than its minimum; None when it does not."""
     refusal: Refusal | None = None
     """Set when the group cannot be considered at all, whatever is free."""
 
     @property
+    def tree(self) -> SubGroup:
+        """The tree of its sub-groups; of a group without any, one pod set."""
+        return self.root or SubGroup(pod_sets=(PodSet(min_member=self.min_member),))
+
+    def pod_set(self, pod: Pod) -> str:
+        """Return the name of the pod set that the pod belongs to."""
+        return pod.subgroup if self.root is not None else ""
+
+    @property
+    def active(self) -> int:
+        """How many pods hold resources and keep them."""
+        return len(self.placed)
+
+    @property
     def owed(self) -> int:
-        """How many more pods must start together; negative never, 0 when the gang already runs."""
-        return max(0, self.min_member - self.active - self.succeeded)
+        """How many more pods must start together, over all pod sets; 0 when the gang already runs."""
+        if self.root is None:
+            return max(0, self.min_member - len(self.placed) - sum(self.succeeded.values()))
+        held = self.held()
+        return sum(max(0, leaf.min_member - held.get(leaf.name, 0)) for leaf in self.root.leaves())
+
+    def held(self) -> dict[str, int]:
+        """Return how many pods of each pod set are placed or have finished well."""
+        held = dict(self.succeeded)
+        for one in self.placed:
+            name = self.pod_set(one.pod)
+            held[name] = held.get(name, 0) + 1
+        return held
 
     @property
     def started(self) -> bool:
         """Whether some pods hold resources while others are owed: it must be completed before anything new."""
-        return self.active > 0
+        return bool(self.placed)
 
     def __repr__(self) -> str:
         return f"<PodGroup {self.key} {self.active}+{len(self.pending)}/{self.min_member}>"

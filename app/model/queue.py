@@ -39,6 +39,10 @@ class Queue:
     cpu_milli: Entitlement = UNGOVERNED
     memory_bytes: Entitlement = UNGOVERNED
     gpu_milli: Entitlement = UNGOVERNED
+    preempt_min_runtime_s: float | None = None
+    """For how long its running pods are safe from preemption inside it; None: as its parent says."""
+    reclaim_min_runtime_s: float | None = None
+    """For how long its running pods are safe from being reclaimed by other queues; None: as its parent says."""
     problem: str = ""
     """One sentence for its owner when the object cannot be used; empty when it can."""
 

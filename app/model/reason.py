@@ -26,6 +26,7 @@ class Reason(StrEnum):
     REFUSED_BY_SCHEDULER = "RefusedByScheduler"
     BACKING_OFF = "BackingOff"
     DECIDING = "Deciding"
+    WAITING_FOR_VICTIMS = "WaitingForVictims"
 
 
 PHRASES: Mapping[Reason, str] = {
@@ -43,6 +44,7 @@ PHRASES: Mapping[Reason, str] = {
     Reason.REFUSED_BY_SCHEDULER: "a member of its PodGroup is refused by the scheduler's own filters",
     Reason.BACKING_OFF: "its PodGroup backs off after failed attempts",
     Reason.DECIDING: "its turn is being decided",
+    Reason.WAITING_FOR_VICTIMS: "its room is still being freed",
 }
 """What kube-scheduler is told; a fixed vocabulary, prefixed when sent (`phrase`)."""
 

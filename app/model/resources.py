@@ -1,7 +1,9 @@
 """What pods ask for and nodes have: exact integers with their unit in the name."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,12 @@ AXES = ("cpu_milli", "memory_bytes", "gpu_milli", "pods")
 CPU, MEMORY, GPU, PODS = range(len(AXES))
 QUOTA_AXES = (CPU, MEMORY, GPU)
 """The resources that queues divide; the number of pods is a limit of nodes only."""
+
+GPU_MILLI = 1000
+"""One whole GPU in the unit of the `GPU` axis."""
+
+Scalars = tuple[tuple[str, int], ...]
+"""Amounts of extended resources by name, in the order of the names, none of them 0; usually empty."""
 
 UNLIMITED = 1 << 62
 """Stands for "no limit" where amounts are compared; never added to."""
@@ -50,3 +58,12 @@ class Resources:
 
 
 NOTHING = Resources()
+
+_MIG = re.compile(r"nvidia\.com/mig-([0-9]{1,4})g\.[0-9]+gb.*", re.ASCII)
+
+
+@lru_cache(maxsize=1024)
+def mig_gpus(name: str) -> int:
+    """Return what one unit of an extended resource counts in GPUs: N for the MIG profile `Ng.*` (KAI), else 0."""
+    profile = _MIG.fullmatch(name)
+    return int(profile[1]) if profile else 0

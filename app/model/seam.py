@@ -24,6 +24,7 @@ class Resource(Enum):
     PRIORITY_CLASSES = "apis/scheduling.k8s.io/v1/priorityclasses"
     QUEUES = "apis/scheduling.run.ai/v2/queues"
     POD_GROUPS = "apis/scheduling.run.ai/v2alpha2/podgroups"
+    TOPOLOGIES = "apis/kai.scheduler/v1alpha1/topologies"
 
     def __repr__(self) -> str:
         return self.name.lower()
@@ -94,6 +95,10 @@ class UnavailableError(KubeError):
         self.retry_after_s = retry_after_s
 
 
+class BudgetError(KubeError):
+    """A PodDisruptionBudget forbids the eviction now; it was surely not done."""
+
+
 class OutcomeUnknownError(KubeError):
     """The write may or may not have been done (time-out, connection lost, 500): look before doing anything else."""
 
@@ -136,6 +141,18 @@ class Cluster(Protocol):
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Set or clear `status.nominatedNodeName`, which also wakes a pod that kube-scheduler has parked."""
+        ...
+
+    async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
+        """Set the condition `DisruptionTarget`, so that owners do not count the pod's end as its own failure."""
+        ...
+
+    async def evict(self, pod: PodRef) -> None:
+        """Ask for the pod to leave after its own grace period; raises `BudgetError` when a budget forbids it."""
+        ...
+
+    async def delete_pod(self, pod: PodRef) -> None:
+        """Have the pod leave after its own grace period, whatever a budget says; needs the uid to match."""
         ...
 
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:

@@ -13,13 +13,32 @@ from numpy.typing import NDArray
 
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
+from app.model.past import NO_PAST, Past
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.resources import AXES, NOTHING, Amounts, Resources
+from app.model.topology import Topology
 
 Mask = NDArray[np.bool_]
 """One truth value a node, shape [node]."""
+
+
+PART = 1_000_000
+"""Parts of a MiB of device memory: a device of M MiB has M * PART parts, of which both a fraction in millionths and a
+number of MiB are whole numbers, so that thirds of a device add up exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDevice:
+    """A device of which pods hold parts; a device that nobody holds a part of is idle and is not listed."""
+
+    name: str
+    """Unique on its node."""
+    free: int
+    """Parts nobody holds (see `PART`)."""
+    releasing: int = 0
+    """Parts held by pods that are leaving."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,6 +51,10 @@ class NodeTable:
     """Shape [resource, node]."""
     takes_work: Mask
     """`Node.takes_work` of each."""
+    device_memory_mib: NDArray[np.int64]
+    """Shape [node]: of each GPU there; 1 where nothing tells, so that fractions still add up."""
+    shares_devices: Mask
+    """`Node.shares_devices` of each."""
     memo: dict[Hashable, Any] = field(default_factory=dict)
     """Derived columns by what they answer (such as the mask of a `Constraint`); valid as long as this table."""
 
@@ -45,7 +68,18 @@ class NodeTable:
             index={node.name: column for column, node in enumerate(ordered)},
             allocatable=amounts.reshape(len(ordered), len(AXES)).T.copy(),
             takes_work=np.array([node.takes_work for node in ordered], dtype=np.bool_),
+            shares_devices=np.array([node.shares_devices for node in ordered], dtype=np.bool_),
+            device_memory_mib=np.array([node.device_memory_mib or 1 for node in ordered], dtype=np.int64),
         )
+
+    @property
+    def smallest_device_mib(self) -> int:
+        """The memory of the smallest GPU: what a request by memory is measured by until it has a node (KAI)."""
+        smallest: int | None = self.memo.get("smallest_device_mib")
+        if smallest is None:
+            smallest = min((node.device_memory_mib for node in self.nodes if node.device_memory_mib), default=1)
+            self.memo["smallest_device_mib"] = smallest
+        return smallest
 
     @property
     def capacity(self) -> Resources:
@@ -90,6 +124,22 @@ class Snapshot:
     """The managed PodGroups that have pending pods."""
     total: Resources
     """What the queues divide: allocatable of Ready nodes minus what pods outside every queue hold."""
+    running: Mapping[GroupKey, PodGroup] = field(default_factory=dict)
+    """The managed PodGroups that hold places; one that also has pending pods is in `groups` as well."""
+    releasing: Amounts | None = None
+    """Shape [resource, node]: held by pods that are leaving, not part of `free`; None when nobody is."""
+    scalars: Mapping[str, Amounts] = field(default_factory=dict)
+    """Free extended resources by name, shape [node] each; negative when overcommitted."""
+    releasing_scalars: Mapping[str, Amounts] = field(default_factory=dict)
+    shared: Mapping[NodeName, tuple[SharedDevice, ...]] = field(default_factory=dict)
+    """The devices in shared use. They are not part of `free`; one whose last pod leaves is part of `releasing`."""
+    claimed: Mapping[str, tuple[NodeName, int]] = field(default_factory=dict)
+    """The DRA claims that are allocated, by key: where, and for how many pods."""
+    topologies: Mapping[str, Topology] = field(default_factory=dict)
+    labelled: tuple[tuple[Mapping[str, str], NodeName], ...] = ()
+    """Labels and nodes of pods outside `running` to which an affinity may refer."""
+    past: Past = NO_PAST
+    """What fair shares are to make up for."""
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
     """Nodes that kube-scheduler's own filters refuse for a pod, for causes that nothing here can see."""
 

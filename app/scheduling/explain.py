@@ -1,13 +1,16 @@
 """Says in numbers why pods found no room; called once a refusal, never on the way of those that fit."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from app.model.decision import Share
 from app.model.pod import Pod
 from app.model.reason import Reason, Refusal
-from app.model.resources import AXES, GPU
+from app.model.resources import AXES, GPU, QUOTA_AXES, Resources
 from app.scheduling.board import Board
+from app.scheduling.quota import Account, amount_text, quantities
 
 _NAMES = {"cpu_milli": "CPU", "memory_bytes": "memory", "gpu_milli": "GPUs", "pods": "pod slots"}
 
@@ -69,3 +72,25 @@ def _counts(pod: Pod, board: Board) -> dict[str, int]:
     free = board.free[GPU][eligible]
     counts["most_free_gpu_milli"] = int(np.max(free, initial=0))
     return counts
+
+
+def nobody_leaves(refusal: Refusal, account: Account, share: Share, request: Resources) -> Refusal:
+    """Add to a refusal for want of room why nobody has to leave for the pods."""
+    asked, held, fair = quantities(request), account.allocated, quantities(share.fair_share)
+    over = next((axis for axis in QUOTA_AXES if asked[axis] > 0 and held[axis] + asked[axis] > fair[axis]), None)
+    if over is None:
+        cause = "nobody may be made to leave for it: others hold what is theirs, by share, priority or min-runtime"
+        return replace(refusal, sentence=_joined(refusal, cause))
+    numbers = {"fair_share": fair[over], "allocated": held[over], "requested": asked[over]}
+    said = {name: amount_text(over, amount) for name, amount in numbers.items()}
+    cause = (
+        f"queue {account.name} holds {said['allocated']} of a fair share of {said['fair_share']} "
+        f"and asks for {said['requested']}, so it takes nothing back from others"
+    )
+    return replace(
+        refusal, sentence=_joined(refusal, cause), details={**refusal.details, "queue": account.name, **said}
+    )
+
+
+def _joined(refusal: Refusal, cause: str) -> str:
+    return f"{refusal.sentence.rstrip('.')}; {cause}."

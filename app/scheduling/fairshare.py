@@ -5,19 +5,17 @@ Pure division; that nobody takes more is left to `quota`, whose turn it is to `o
 error, KAI's floor may fall one GPU short and ours does not.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from app.model.decision import Share
 from app.model.names import QueueName
+from app.model.past import MICRO, Past
 from app.model.queue import WEIGHT_SCALE, Queue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
 from app.scheduling.quota import Account, Ledger, Quantities, quantities
-
-MICRO = 1_000_000
-"""Past usage and `k` are given in millionths."""
 
 UNITS = {CPU: 1, MEMORY: 1, GPU: 1000}
 """What a round gives is cut to whole units: GPUs are divided whole."""
@@ -42,17 +40,6 @@ class Claim:
     def requestable(self) -> int:
         """What the queue could make use of."""
         return min(self.requested, self.limit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """What time-based fairness remembers; with `k_micro` 0 the past does not matter."""
-
-    k_micro: int = 0
-    usage_micro: Mapping[QueueName, Quantities] = field(default_factory=dict)
-
-
-NO_PAST = Past()
 
 
 def divide(amount: int, claims: Sequence[Claim], *, unit: int, k_micro: int = 0) -> list[int]:
@@ -152,7 +139,7 @@ class _Division:
         return -self.fractions[index], claim.created_at, claim.name
 
 
-def fair_shares(snapshot: Snapshot, *, past: Past = NO_PAST) -> dict[QueueName, Share]:
+def fair_shares(snapshot: Snapshot) -> dict[QueueName, Share]:
     """Divide the snapshot's total down the queue tree; children divide their parent's fair share.
 
     Queues that are invalid, or whose ancestors are missing, invalid or in a circle, get no share.
@@ -164,7 +151,7 @@ def fair_shares(snapshot: Snapshot, *, past: Past = NO_PAST) -> dict[QueueName, 
     fair: dict[QueueName, Quantities] = {}
     families: list[tuple[QueueName | None, Quantities]] = [(None, quantities(snapshot.total))]
     for parent, amounts in families:
-        shares = _among(amounts, children.get(parent, ()), past)
+        shares = _among(amounts, children.get(parent, ()), snapshot.past)
         fair |= shares
         families += [(name, share) for name, share in shares.items() if name in children]
     return {name: _share(accounts[name], fair[name]) for name in accounts}

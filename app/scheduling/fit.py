@@ -1,6 +1,6 @@
 """Answers on which nodes a pod may run at all, and where it has room; which of them is best is `score`'s to say."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.model.node import Node, Taint
 from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Requirement, Term, Toleration
-from app.model.resources import Amounts, Resources
+from app.model.resources import Amounts
 from app.model.snapshot import Mask, NodeTable
 
 INT64_DIGITS = 18
@@ -33,16 +33,17 @@ def eligible(constraint: Constraint, nodes: NodeTable) -> Mask:
     return mask
 
 
-def room(request: Resources, free: Amounts) -> Mask:
+def room(amounts: Sequence[int], free: Amounts) -> Mask:
     """Return the nodes with enough free of everything that is asked for, shape [node].
 
     What is not asked for is not judged: an overcommitted node still takes a pod that needs none of that resource.
     """
-    mask = np.ones(free.shape[1], dtype=np.bool_)
-    for axis, amount in enumerate(request.amounts):
+    mask: Mask | None = None
+    for axis, amount in enumerate(amounts):
         if amount > 0:
-            mask &= free[axis] >= amount
-    return mask
+            enough = free[axis] >= amount
+            mask = enough if mask is None else np.logical_and(mask, enough, out=mask)
+    return np.ones(free.shape[1], dtype=np.bool_) if mask is None else mask
 
 
 def _remember(question: Hashable, answer: object, nodes: NodeTable) -> None:

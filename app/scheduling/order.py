@@ -5,15 +5,16 @@ Whether a PodGroup may start when its turn comes is left to `quota` and to whoev
 and is owed others goes before everything, or what a restart left half-bound would wait behind new work for ever.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from fractions import Fraction
 from heapq import heappop, heappush
 
 from app.model.decision import Share
 from app.model.names import QueueName
-from app.model.pod import Pod
-from app.model.podgroup import PodGroup
+from app.model.pod import Placed, Pod
+from app.model.podgroup import PodGroup, PodSet
 from app.model.queue import Queue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
@@ -49,22 +50,72 @@ class Elastic(IntEnum):
 
 def turn(group: PodGroup) -> Turn:
     """Return the PodGroup's place in its leaf queue: priority, elastic state, older, name."""
-    spare = group.active + group.succeeded - group.min_member
-    elastic = Elastic.of(owed=group.owed, spare=spare)
-    return -group.priority, elastic, group.created_at, group.key.name, group.key.namespace
+    owed, spare = 0, 0
+    if group.root is None:
+        beyond = group.active + sum(group.succeeded.values()) - group.min_member
+        owed, spare = -beyond, beyond
+    else:
+        held = group.held()
+        for leaf in group.root.leaves():
+            beyond = held.get(leaf.name, 0) - leaf.min_member
+            owed, spare = owed + max(0, -beyond), spare + max(0, beyond)
+    return -group.priority, Elastic.of(owed=owed, spare=spare), group.created_at, group.key.name, group.key.namespace
 
 
 def next_chunk(group: PodGroup) -> tuple[Pod, ...]:
-    """Return the pods that start next, all or none: everything owed to the minimum, then one at a time."""
-    return group.pending[: max(group.owed, 1)]
+    """Return the pods that start next, all or none: everything owed to the minima, then one at a time."""
+    if group.root is None:
+        return group.pending[: max(group.owed, 1)]
+    held, waiting = group.held(), _by_pod_set(group)
+    owing = [leaf for leaf in group.root.leaves() if leaf.min_member > held.get(leaf.name, 0)]
+    if owing:
+        return tuple(
+            pod
+            for leaf in sorted(owing, key=lambda leaf: _fullness(leaf, held))
+            for pod in waiting.get(leaf.name, [])[: leaf.min_member - held.get(leaf.name, 0)]
+        )
+    growing = [leaf for leaf in group.root.leaves() if waiting.get(leaf.name)]
+    emptiest = min(growing, key=lambda leaf: _fullness(leaf, held), default=None)
+    return () if emptiest is None else (waiting[emptiest.name][0],)
 
 
-def _next_request(group: PodGroup) -> Quantities:
+def last_chunk(group: PodGroup) -> tuple[Placed, ...]:
+    """Return the pods that leave first: one while a pod set is above its minimum, then all that are left."""
+    if len(group.placed) < 2:  # noqa: PLR2004 # nothing to choose from, as in most groups there are
+        return group.placed
+    held, placed = group.held(), sorted(group.placed, key=lambda one: start_order(one.pod))
+    above = [leaf for leaf in group.tree.leaves() if held.get(leaf.name, 0) > leaf.min_member]
+    for leaf in sorted(above, key=lambda leaf: _fullness(leaf, held), reverse=True):
+        members = [one for one in placed if group.pod_set(one.pod) == leaf.name]
+        if members:
+            return (members[-1],)
+    return tuple(placed)
+
+
+def start_order(pod: Pod) -> tuple[int, float, str]:
+    """Sort key of the pods of one pod set: KAI's task order."""
+    return -pod.task_priority, pod.created_at, pod.name
+
+
+def _fullness(leaf: PodSet, held: Mapping[str, int]) -> tuple[Fraction, str]:
+    """Sort key of pod sets: the one that holds the smallest part of its minimum goes first (KAI's subgrouporder)."""
+    return Fraction(held.get(leaf.name, 0), max(leaf.min_member, 1)), leaf.name
+
+
+def _by_pod_set(group: PodGroup) -> dict[str, list[Pod]]:
+    waiting: dict[str, list[Pod]] = {}
+    for pod in group.pending:
+        waiting.setdefault(group.pod_set(pod), []).append(pod)
+    return waiting
+
+
+def _next_request(group: PodGroup, device_memory_mib: int) -> Quantities:
     cpu_milli = memory_bytes = gpu_milli = 0
     for pod in next_chunk(group):
-        cpu_milli += pod.request.cpu_milli
-        memory_bytes += pod.request.memory_bytes
-        gpu_milli += pod.request.gpu_milli
+        charge = pod.charge(device_memory_mib)
+        cpu_milli += charge.cpu_milli
+        memory_bytes += charge.memory_bytes
+        gpu_milli += charge.gpu_milli
     return cpu_milli, memory_bytes, gpu_milli
 
 
@@ -147,17 +198,17 @@ class _Place:
         self.stamp = 0
         self.request: Quantities | None = None
 
-    def line_up(self, siblings: "list[_Entry]") -> None:
+    def line_up(self, siblings: "list[_Entry]", device_memory_mib: int) -> None:
         """Take the place among the siblings that is due now; earlier entries become stale."""
         self.stamp += 1
-        self.request = self._next_request()
+        self.request = self._next_request(device_memory_mib)
         if self.request is not None:
             rank = self.contender.rank(self.account.allocated, self.request)
             heappush(siblings, (rank, self.stamp, self))
 
-    def _next_request(self) -> Quantities | None:
+    def _next_request(self, device_memory_mib: int) -> Quantities | None:
         if self.groups:
-            return _next_request(self.groups[0][2])
+            return _next_request(self.groups[0][2], device_memory_mib)
         child = _first(self.children)
         return child.request if child else None
 
@@ -172,13 +223,21 @@ def _first(entries: list[_Entry]) -> _Place | None:
 
 
 class Turns:
-    """The waiting PodGroups of a snapshot in the order of their turns, as far as the ledger is charged.
+    """Waiting PodGroups in the order of their turns, as far as the ledger is charged; those of the snapshot, or others.
 
     Half-started gangs come first; groups that cannot be considered at all come last, so that whoever asks can say why.
     """
 
-    def __init__(self, snapshot: Snapshot, ledger: Ledger, shares: Mapping[QueueName, Share]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        ledger: Ledger,
+        shares: Mapping[QueueName, Share],
+        groups: Iterable[PodGroup] | None = None,
+    ) -> None:
+        waiting = snapshot.groups.values() if groups is None else groups
         self._ledger = ledger
+        self._device_memory_mib = snapshot.nodes.smallest_device_mib
         self._top: list[_Entry] = []
         self._places: dict[QueueName, _Place] = {}
         # Heaps, written by `pop` and `push` alone; the number tells apart PodGroups of the same turn.
@@ -190,7 +249,7 @@ class Turns:
         from_top = sorted(ledger.accounts, key=lambda name: len(ledger.ancestors(name)))
         for name in from_top:
             self._places[name] = self._place(ledger.accounts[name], snapshot, shares)
-        for group in snapshot.groups.values():
+        for group in waiting:
             self._put(group)
         for name in reversed(from_top):
             self._line_up(self._places[name])
@@ -243,4 +302,4 @@ class Turns:
                 place = place.parent
 
     def _line_up(self, place: _Place) -> None:
-        place.line_up(place.parent.children if place.parent else self._top)
+        place.line_up(place.parent.children if place.parent else self._top, self._device_memory_mib)

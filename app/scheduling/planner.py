@@ -1,27 +1,32 @@
-"""Decides for all waiting PodGroups at once: whose turn it is, who starts where, and why the others wait.
+"""Decides for all waiting PodGroups at once: whose turn it is, who starts where, who has to leave, why the others wait.
 
 1. shares: what every queue may expect of the cluster
-2. turns: the PodGroups in the order of queues, priority and age
-3. each in turn: may it exist, may its queue hold it, is there room for it as a whole
-4. what it was owed starts together; what it has beyond that starts pod by pod, in turn with the others
+2. allocate: the PodGroups in the order of their turns; what each is owed starts together, the rest pod by pod
+3. consolidate, reclaim, preempt: for those who found no room, in this order, the least disruptive first
+4. stale gangs, which lost pods and will not get them back, leave what they hold
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.model.decision import Plan, Start
+from app.model.decision import Action, Plan, Start
 from app.model.names import GroupKey, NodeName
-from app.model.pod import Pod
+from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
-from app.model.reason import Refusal
+from app.model.reason import Reason, Refusal
 from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import explain, score
-from app.scheduling.board import Board
-from app.scheduling.fairshare import fair_shares
+from app.scheduling.aims import Consolidate, Preempt, Reclaim
+from app.scheduling.board import Board, Seat, Strategy, Timing
+from app.scheduling.minruntime import Protection
 from app.scheduling.order import Turns, next_chunk
 from app.scheduling.quota import Ledger
-from app.settings import PlacementStrategy
+from app.scheduling.search import Aim, Budget, Search
+from app.scheduling.whatif import WhatIf
+from app.settings import PlacementStrategy, ResolveMethod
+
+ALL_ACTIONS = tuple(Action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,42 +34,72 @@ class Policy:
     """What a person may choose about planning."""
 
     placement: PlacementStrategy = PlacementStrategy.BINPACK
+    """Of nodes."""
+    sharing: PlacementStrategy = PlacementStrategy.BINPACK
+    """Of devices in shared use."""
+    actions: tuple[Action, ...] = ALL_ACTIONS
+    stale_grace_s: float = 60.0
+    """For how long a gang may hold less than its minimum before all of it has to leave."""
+    preempt_min_runtime_s: float = 0.0
+    """For queues that say nothing themselves, as the next."""
+    reclaim_min_runtime_s: float = 0.0
+    reclaim_resolve_method: ResolveMethod = ResolveMethod.LCA
+    """Which queue's reclaim min-runtime counts where several on the line state one."""
+    ageing_s: float | None = None
+    """From this age on the first PodGroup that finds no room has nodes withheld for it; None: nobody's age counts."""
+    most_whatifs: int = 20_000
+    """How many possible plans one plan may look at before it is taken as it is."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """Both strategies of placement."""
+        return Strategy(self.placement, self.sharing)
 
 
 DEFAULT_POLICY = Policy()
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """What has been decided so far in one plan."""
+def plan(snapshot: Snapshot, policy: Policy = DEFAULT_POLICY, *, now: float = 0.0) -> Plan:
+    """Decide for every waiting PodGroup of the snapshot; `now` is in seconds since the epoch."""
+    made = _Pass(snapshot, policy)
+    made.state.divide()
+    if Action.ALLOCATE in policy.actions:
+        made.allocate(Turns(snapshot, made.state.ledger, made.state.shares), now)
+    else:
+        made.waiting = dict(snapshot.groups)
+    if snapshot.running:
+        made.make_room(now)
+        made.end_stale(now)
+    return made.result()
 
-    starts: list[Start] = field(default_factory=list)
-    refusals: dict[GroupKey, Refusal] = field(default_factory=dict)
 
+def plan_some(
+    snapshot: Snapshot,
+    candidates: Collection[GroupKey],
+    policy: Policy = DEFAULT_POLICY,
+    *,
+    withheld: Collection[NodeName] = (),
+) -> Plan:
+    """Decide for the candidates alone, when nobody else who waits could use what is free; nobody has to leave.
 
-def plan(snapshot: Snapshot, policy: Policy = DEFAULT_POLICY) -> Plan:
-    """Decide for every waiting PodGroup of the snapshot."""
-    ledger = Ledger(snapshot)
-    board = Board(snapshot, policy.placement)
-    return _plan_in_turn(snapshot, Turns(snapshot, ledger, fair_shares(snapshot)), ledger, board)
-
-
-def plan_some(snapshot: Snapshot, candidates: Collection[GroupKey], policy: Policy = DEFAULT_POLICY) -> Plan:
-    """Decide for the candidates alone, when nobody else who waits could use what is free."""
+    `withheld` are the nodes that the last plan keeps for a PodGroup that has waited for long.
+    """
     waiting = {key: snapshot.groups[key] for key in candidates if key in snapshot.groups}
-    narrowed = replace(snapshot, groups=waiting)
-    ledger = Ledger(narrowed)
-    board = Board(narrowed, policy.placement)
+    made = _Pass(replace(snapshot, groups=waiting), policy)
+    made.state.board.withhold(withheld)
     if len(waiting) == 1:
-        return _plan_alone(narrowed, ledger, board)
-    return _plan_in_turn(narrowed, Turns(narrowed, ledger, fair_shares(snapshot)), ledger, board)
+        made.allocate_alone()
+        return made.result()
+    made.state.divide()
+    made.allocate(Turns(made.state.snapshot, made.state.ledger, made.state.shares))
+    return made.result()
 
 
 def place_one(
     snapshot: Snapshot, pod: Pod, offered: Collection[NodeName], policy: Policy = DEFAULT_POLICY
 ) -> NodeName | None:
     """Return the best of the offered nodes that has room for the pod, None when none has."""
-    board = Board(snapshot, policy.placement)
+    board = Board(snapshot, policy.strategy)
     return board.choose(pod, board.allowed(pod) & snapshot.nodes.mask(offered))
 
 
@@ -84,58 +119,210 @@ def rate(
     snapshot: Snapshot, group: PodGroup, pod: Pod, offered: Collection[NodeName], *, policy: Policy = DEFAULT_POLICY
 ) -> Rating:
     """Rate the offered nodes for a pod of a group, among themselves, without deciding anything."""
-    board = Board(snapshot, policy.placement)
+    board = Board(snapshot, policy.strategy)
     fitting = board.allowed(pod) & snapshot.nodes.mask(offered)
-    refusal = group.refusal or Ledger(snapshot).check(group, pod.request)
+    charge = pod.charge(snapshot.nodes.smallest_device_mib)
+    refusal = group.refusal or Ledger(snapshot).check(group, charge)
     return Rating(refusal=refusal, fitting=fitting, scores=score.scores(board.costs(pod), fitting))
 
 
-def _plan_alone(snapshot: Snapshot, ledger: Ledger, board: Board) -> Plan:
-    # Nobody to be ordered among: the fair shares, which only order, need not be divided.
-    outcome = _Outcome()
-    rest: PodGroup | None = next(iter(snapshot.groups.values()))
-    while rest is not None:
-        rest = _take_turn(rest, ledger, board, outcome)
-    return _plan_of(snapshot, outcome)
-
-
-def _plan_in_turn(snapshot: Snapshot, turns: Turns, ledger: Ledger, board: Board) -> Plan:
-    outcome = _Outcome()
-    while (group := turns.pop()) is not None:
-        rest = _take_turn(group, ledger, board, outcome)
-        if rest is not None:
-            turns.push(rest)
-    return _plan_of(snapshot, outcome)
-
-
-def _take_turn(group: PodGroup, ledger: Ledger, board: Board, outcome: _Outcome) -> PodGroup | None:
-    """Decide the group's next chunk; return what is left of the group when it may ask again in this plan."""
-    chunk = next_chunk(group)
-    refusal = group.refusal or _start(group, chunk, ledger, board, outcome)
-    if refusal is not None:
-        outcome.refusals[group.key] = refusal
-        return None
-    rest = group.pending[len(chunk) :]
-    return replace(group, pending=rest, active=group.active + len(chunk)) if rest else None
-
-
-def _start(group: PodGroup, chunk: tuple[Pod, ...], ledger: Ledger, board: Board, outcome: _Outcome) -> Refusal | None:
-    request = total_request(chunk)
-    refusal = ledger.check(group, request)
-    if refusal is not None:
-        return refusal
-    placements = board.place(chunk)
-    if placements is None:
-        return explain.no_room(chunk, board)
-    ledger.charge(group, request)
-    outcome.starts.append(Start(group=group.key, placements=placements))
-    return None
-
-
 def total_request(pods: Collection[Pod]) -> Resources:
-    """Return what the pods ask for together."""
+    """Return what the pods take of nodes together."""
     return sum((pod.request for pod in pods), NOTHING)
 
 
-def _plan_of(snapshot: Snapshot, outcome: _Outcome) -> Plan:
-    return Plan(snapshot_version=snapshot.version, starts=tuple(outcome.starts), refusals=outcome.refusals)
+NO_PLACE = (Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT)
+NO_ROOM = (*NO_PLACE, Reason.OVER_LIMIT)
+"""Refusals that somebody's leaving may end."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One plan in the making."""
+
+    snapshot: Snapshot
+    policy: Policy
+    state: WhatIf = field(init=False)
+    starts: list[Start] = field(default_factory=list)
+    refusals: dict[GroupKey, Refusal] = field(default_factory=dict)
+    waiting: dict[GroupKey, PodGroup] = field(default_factory=dict)
+    """Who found no room, as it is now."""
+    withheld: tuple[NodeName, ...] = ()
+    budget: Budget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = WhatIf(self.snapshot, self.policy.strategy)
+        self.budget = Budget(self.policy.most_whatifs)
+
+    # Allocating -----------------------------------------------------------------------------------------------------
+
+    def allocate_alone(self) -> None:
+        """Take turns with one group: nobody to be ordered among, so fair shares need not be divided."""
+        rest: PodGroup | None = next(iter(self.snapshot.groups.values()))
+        while rest is not None:
+            rest = self._take_turn(rest)
+
+    def allocate(self, turns: Turns, now: float | None = None) -> None:
+        """Give every group its turns; `now` tells who has waited for long."""
+        while (group := turns.pop()) is not None:
+            rest = self._take_turn(group)
+            if rest is not None:
+                turns.push(rest)
+            elif now is not None and not self.withheld and self._has_aged(group, now):
+                self._withhold(group)
+
+    def _has_aged(self, group: PodGroup, now: float) -> bool:
+        if self.policy.ageing_s is None or now - group.created_at < self.policy.ageing_s:
+            return False
+        refusal = self.refusals.get(group.key)
+        return refusal is not None and refusal.reason in NO_PLACE
+
+    def _withhold(self, group: PodGroup) -> None:
+        """Keep nodes for a group that has waited for long: whoever comes after it in this plan goes elsewhere.
+
+        As in EASY backfill, one group at a time. The nodes are those that will be empty soonest, so that the next plan
+        chooses the same.
+        """
+        self.withheld = self.state.board.soonest_empty(next_chunk(group))
+        self.state.board.withhold(self.withheld)
+
+    def _take_turn(self, group: PodGroup) -> PodGroup | None:
+        """Decide the group's next chunk; return what is left of the group when it may ask again in this plan."""
+        chunk = next_chunk(group)
+        refusal = group.refusal or self.state.ledger.check(group, self.state.request(chunk))
+        seats = None if refusal else self.state.start(group, chunk, timing=Timing.NOW_OR_LATER)
+        if seats is None:
+            self.refusals[group.key] = refusal or explain.no_room(chunk, self.state.board)
+            self.waiting[group.key] = group
+            return None
+        if any(seat.later for seat in seats):
+            self._hold(group, seats)
+            return None
+        self._note(group, seats)
+        if len(chunk) == len(group.pending):
+            return None
+        return self._rest(group, seats)
+
+    def _note(self, group: PodGroup, seats: Sequence[Seat], action: Action = Action.ALLOCATE) -> None:
+        later = any(seat.later for seat in seats)
+        placements = tuple(self.state.board.placement(seat) for seat in seats)
+        self.starts.append(Start(group=group.key, placements=placements, awaits_release=later, action=action))
+
+    def _hold(self, group: PodGroup, seats: Sequence[Seat]) -> None:
+        """Start those who have room now when their pod sets reach their minima without the others, else nobody."""
+        now = [seat for seat in seats if not seat.later]
+        if not self._is_enough(group, now, seats):
+            seats, now = [self.state.board.postpone(seat) for seat in seats], []
+        if now:
+            self._note(group, now)
+        self._note(group, [seat for seat in seats if seat.later])
+
+    def _is_enough(self, group: PodGroup, now: Sequence[Seat], seats: Sequence[Seat]) -> bool:
+        held = group.held()
+        for seat in now:
+            name = group.pod_set(seat.pod)
+            held[name] = held.get(name, 0) + 1
+        waiting = {group.pod_set(seat.pod) for seat in seats if seat.later}
+        return all(held.get(leaf.name, 0) >= leaf.min_member for leaf in group.tree.leaves() if leaf.name in waiting)
+
+    def _rest(self, group: PodGroup, seats: Sequence[Seat]) -> PodGroup:
+        nodes, started = self.snapshot.nodes.nodes, {seat.pod.uid for seat in seats}
+        placed = tuple(Placed(pod=seat.pod, node=nodes[seat.column].name, devices=seat.devices) for seat in seats)
+        pending = tuple(pod for pod in group.pending if pod.uid not in started)
+        return replace(group, pending=pending, placed=group.placed + placed)
+
+    # Making room ----------------------------------------------------------------------------------------------------
+
+    def make_room(self, now: float) -> None:
+        """Let others leave for those who wait, by every action that the policy allows."""
+        policy = self.policy
+        protection = Protection(self.snapshot.queues, policy, now, method=policy.reclaim_resolve_method)
+        reclaim = Reclaim(protection.from_reclaim)
+        aims: tuple[Aim, ...] = (Consolidate(self._claimed(reclaim)), reclaim, Preempt(protection.from_preempt))
+        chosen = [aim for aim in aims if aim.action in policy.actions]
+        for aim in chosen:
+            if not self.budget.spent:
+                self._pursue(aim)
+        if chosen:
+            self._say_why_nobody_leaves()
+
+    def _say_why_nobody_leaves(self) -> None:
+        said: dict[tuple[object, str], Refusal] = {}
+        for key, group in self.waiting.items():
+            refusal = self.refusals.get(key)
+            if refusal is None or refusal.reason not in NO_PLACE or group.queue not in self.state.shares:
+                continue
+            # Ten thousand pods of one template wait for one cause.
+            like = self._likeness(group) or key, refusal.sentence
+            if like not in said:
+                request = self.state.request(next_chunk(group))
+                account, share = self.state.ledger.accounts[group.queue], self.state.shares[group.queue]
+                said[like] = explain.nobody_leaves(refusal, account, share, request)
+            self.refusals[key] = said[like]
+
+    def _claimed(self, reclaim: Reclaim) -> bool:
+        """Whether anybody waits for what is owed to its queue: it would take back what is handed out beyond."""
+        if Action.RECLAIM not in self.policy.actions:
+            return False
+        asked = set[object]()
+        for group in self.waiting.values():
+            likeness = self._likeness(group)
+            if self._may_ask(group) and (likeness is None or likeness not in asked):
+                asked.add(likeness)
+                if reclaim.may_begin(self.state, group, next_chunk(group)):
+                    return True
+        return False
+
+    def _pursue(self, aim: Aim) -> None:
+        state, hopeless = self.state, set[object]()
+        turns = Turns(self.snapshot, state.ledger, state.shares, [g for g in self.waiting.values() if self._may_ask(g)])
+        while (group := turns.pop()) is not None and not self.budget.spent:
+            likeness = self._likeness(group)
+            if likeness is not None and likeness in hopeless:
+                continue
+            found = Search(state, group, aim, self.budget).solve()
+            if found is None:
+                hopeless.add(likeness)
+                continue
+            hopeless.clear()
+            state.adopt(found)
+            del self.waiting[group.key]
+            self.refusals.pop(group.key, None)
+            self._note(group, found.seated, aim.action)
+
+    def _may_ask(self, group: PodGroup) -> bool:
+        refusal = self.refusals.get(group.key, group.refusal)
+        return refusal is None or refusal.reason in NO_ROOM
+
+    def _likeness(self, group: PodGroup) -> object:
+        """Return what makes two groups' searches end alike; None for a group like no other."""
+        chunk = next_chunk(group)
+        shape = self.state.board.common_shape(chunk) if chunk and group.root is None else None
+        if shape is None:
+            return None
+        return group.queue, group.priority, group.preemptible, shape, len(chunk)
+
+    # Stale gangs ----------------------------------------------------------------------------------------------------
+
+    def end_stale(self, now: float) -> None:
+        """Have gangs leave that have held less than their minimum for longer than the grace."""
+        if Action.EVICT_STALE not in self.policy.actions:
+            return
+        found_room = {start.group for start in self.starts}
+        for group in list(self.state.running()):
+            if group.stale_since is None or now - group.stale_since < self.policy.stale_grace_s:
+                continue
+            # What it is owed starts together or not at all: with a start in this plan it is whole again.
+            if group.key not in found_room:
+                self.state.evict(group, group.placed, Action.EVICT_STALE, None)
+
+    def result(self) -> Plan:
+        """Return what was decided."""
+        return Plan(
+            snapshot_version=self.snapshot.version,
+            starts=tuple(self.starts),
+            evictions=self.state.evictions(),
+            refusals=self.refusals,
+            withheld=self.withheld,
+            unfinished=self.budget.spent,
+        )

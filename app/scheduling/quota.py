@@ -4,7 +4,9 @@ Who comes next is left to `order`, how the surplus is divided to `fairshare`. Ru
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 from app.model.names import QueueName
 from app.model.podgroup import PodGroup
@@ -74,6 +76,12 @@ class Account:
         self.non_preemptible = [0, 0, 0]
         self.requested = [0, 0, 0]
 
+    def copy(self) -> "Account":
+        """Return an account with sums of its own."""
+        twin = copy(self)
+        twin.allocated, twin.non_preemptible = list(self.allocated), list(self.non_preemptible)
+        return twin
+
     def over_limit(self, request: Quantities) -> int | None:
         """Return the first axis on which `request` passes the limit; an axis not asked for is not judged."""
         return _first_over(self.limit, self.allocated, request)
@@ -103,9 +111,6 @@ class Ledger:
         """The accounts of the sound queues, by name; read-only for everyone else."""
         self.charged: list[QueueName] = []
         """The leaf queue of every charge so far; readers keep their own place in it."""
-        self._payers = {
-            name: tuple(self.accounts[payer] for payer in each.charged) for name, each in self._lines.items()
-        }
         for name in snapshot.usage.keys() & snapshot.queues.keys():
             self._open(name, snapshot)
 
@@ -114,15 +119,29 @@ class Ledger:
         held, firm = quantities(usage.allocated), quantities(usage.allocated_non_preemptible)
         # An unsound queue claims nothing new, but what its pods hold is really gone for its ancestors.
         wanted = held if self._lines[name].problem else quantities(usage.requested)
-        for account in self._payers[name]:
+        for account in self.ancestors(name):
             for axis in QUOTA_AXES:
                 account.allocated[axis] += held[axis]
                 account.non_preemptible[axis] += firm[axis]
                 account.requested[axis] += wanted[axis]
 
+    def adopt(self, other: Self) -> None:
+        """Take over the sums of a copy; whoever reads these accounts sees them."""
+        for name, account in self.accounts.items():
+            account.allocated[:] = other.accounts[name].allocated
+            account.non_preemptible[:] = other.accounts[name].non_preemptible
+        self.charged[:] = other.charged
+
     def ancestors(self, name: QueueName) -> tuple[Account, ...]:
         """Return the accounts of a sound queue and its ancestors, itself first."""
-        return self._payers[name]
+        return tuple(self.accounts[payer] for payer in self._lines[name].charged)
+
+    def copy(self) -> Self:
+        """Return a ledger that may be charged without charging this one."""
+        twin = copy(self)
+        twin.accounts = {name: account.copy() for name, account in self.accounts.items()}
+        twin.charged = list(self.charged)
+        return twin
 
     def check(self, group: PodGroup, request: Resources) -> Refusal | None:
         """Return why `request` may not be started for the group now, None when it may."""
@@ -144,7 +163,7 @@ class Ledger:
     def over_limit(self, group: PodGroup, request: Resources) -> Refusal | None:
         """Judge the limits of the group's queue and every ancestor; the queue must be sound."""
         asked = quantities(request)
-        for account in self._payers[group.queue]:
+        for account in self.ancestors(group.queue):
             axis = account.over_limit(asked)
             if axis is not None:
                 return _over_limit(account, axis, asked[axis])
@@ -155,7 +174,7 @@ class Ledger:
         if group.preemptible:
             return None
         asked = quantities(request)
-        for account in self._payers[group.queue]:
+        for account in self.ancestors(group.queue):
             axis = account.over_quota(asked)
             if axis is not None:
                 return _over_quota(account, axis, asked[axis])
@@ -163,12 +182,22 @@ class Ledger:
 
     def charge(self, group: PodGroup, request: Resources) -> None:
         """Count `request` as held by the group's queue and every ancestor."""
-        asked = quantities(request)
-        for account in self._payers[group.queue]:
+        self._add(group, quantities(request))
+
+    def refund(self, group: PodGroup, request: Resources) -> None:
+        """Count `request` as no longer held: pods that hold it shall leave."""
+        cpu, memory, gpu = quantities(request)
+        self._add(group, (-cpu, -memory, -gpu))
+
+    def _add(self, group: PodGroup, amounts: Quantities) -> None:
+        # Pods may run on in a queue that is gone or unsound; then only its sound ancestors pay, or nobody.
+        if group.queue not in self._lines:
+            return
+        for account in self.ancestors(group.queue):
             for axis in QUOTA_AXES:
-                account.allocated[axis] += asked[axis]
+                account.allocated[axis] += amounts[axis]
                 if not group.preemptible:
-                    account.non_preemptible[axis] += asked[axis]
+                    account.non_preemptible[axis] += amounts[axis]
         self.charged.append(group.queue)
 
 
@@ -192,6 +221,11 @@ _WORDS = {
     MEMORY: _Words(kind="memory", asked="GB memory", unit="GB", milli=1_000_000),
     GPU: _Words(kind="GPUs", asked="GPUs", unit="GPUs", milli=1),
 }
+
+
+def amount_text(axis: int, amount: int) -> str:
+    """Return an amount of one of `QUOTA_AXES` as people say it."""
+    return f"{_WORDS[axis].said(amount)} {_WORDS[axis].unit}"
 
 
 def _over_limit(account: Account, axis: int, requested: int) -> Refusal:

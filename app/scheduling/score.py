@@ -20,7 +20,7 @@ def cost(request: Resources, free: Amounts, nodes: NodeTable, strategy: Placemen
     Binpack: least free GPUs, then least free CPU. Spread: the contrary of both.
     """
     gpu = np.maximum(free[GPU], 0)
-    cpu = np.clip(free[CPU], 0, _CPU_CEILING)
+    cpu = np.minimum(np.maximum(free[CPU], 0), _CPU_CEILING)
     packed: Amounts = (gpu << 32) | cpu
     if strategy is PlacementStrategy.SPREAD:
         packed = (np.int64(1) << np.int64(60)) - packed

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 EVENTS_KEPT = 1000
 FINISHED = ("Succeeded", "Failed")
+DEFAULT_GRACE_S = 30
+DISRUPTION_TARGET = "DisruptionTarget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,21 @@ class SimulatedCluster:
             raise RejectedError(f"pod {pod.name}: nominatedNodeName may not be set once nodeName is")
         self._write(Resource.PODS, current, {"status": {"nominatedNodeName": node}})
 
+    async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
+        """Set the condition `DisruptionTarget` beside the others."""
+        current = self._get(_ref(pod))
+        condition = {"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message}
+        others = [one for one in current["status"].get("conditions", ()) if one["type"] != DISRUPTION_TARGET]
+        self._write(Resource.PODS, current, {"status": {"conditions": [*others, condition]}})
+
+    async def evict(self, pod: PodRef) -> None:
+        """Have the pod leave; nobody has a disruption budget here."""
+        self._have_it_leave(_ref(pod))
+
+    async def delete_pod(self, pod: PodRef) -> None:
+        """Have the pod leave."""
+        self._have_it_leave(_ref(pod))
+
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
         """Merge `status` into the object's status."""
         self.patch(Ref(resource=resource, namespace=namespace, name=name), {"status": status})
@@ -137,6 +154,16 @@ class SimulatedCluster:
     def delete(self, ref: Ref) -> None:
         """Remove an object at once; raises `NotFoundError`."""
         self._stores[ref.resource].remove(key_of(self._get(ref)))
+
+    def _have_it_leave(self, ref: Ref) -> None:
+        """Delete as the API server does: a bound pod stays for its grace period, and it is its kubelet that ends it."""
+        current = self._get(ref)
+        if not current["spec"].get("nodeName"):
+            self.delete(ref)
+        elif not current["metadata"].get("deletionTimestamp"):
+            grace_s = current["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
+            leaving = {"deletionTimestamp": self._timestamp(), "deletionGracePeriodSeconds": grace_s}
+            self._write(Resource.PODS, current, {"metadata": leaving})
 
     def _get(self, ref: Ref) -> RawObject:
         item = self._stores[ref.resource].get((ref.namespace, ref.name))

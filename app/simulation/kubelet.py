@@ -1,7 +1,11 @@
-"""Plays every kubelet at once: a bound pod starts after a moment, runs for its time, finishes and is removed."""
+"""Plays every kubelet at once: a bound pod starts after a moment, runs for its time, finishes and is removed.
+
+One that is told to leave does so when its grace period is over.
+"""
 
 import asyncio
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from app.model.seam import Changed, Listed, NotFoundError, RawObject, Resource
 from app.simulation.clock import Clock
@@ -17,7 +21,9 @@ class Kubelet:
     def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._alive: set[str] = set()  # uids whose life has a task; only `run` and `_live` change it
+        # uids whose life, and whose end before its time, has a task; changed by `_start` and these tasks only.
+        self._alive: set[str] = set()
+        self._ending: set[str] = set()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -37,6 +43,9 @@ class Kubelet:
             if pod["spec"].get("nodeName") and uid not in self._alive:
                 self._alive.add(uid)
                 lives.create_task(self._live(pod))
+            if pod["metadata"].get("deletionTimestamp") and uid not in self._ending:
+                self._ending.add(uid)
+                lives.create_task(self._end(pod))
 
     async def _live(self, pod: RawObject) -> None:
         ref = Ref.of(Resource.PODS, pod)
@@ -44,9 +53,17 @@ class Kubelet:
             await self._run_to_the_end(ref, pod["metadata"].get("annotations", {}).get(RUNTIME_ANNOTATION))
         self._alive.discard(ref.uid)
 
+    async def _end(self, pod: RawObject) -> None:
+        ref = Ref.of(Resource.PODS, pod)
+        await self._clock.sleep(pod["metadata"]["deletionGracePeriodSeconds"])
+        with suppress(NotFoundError):  # It finished just before.
+            self._cluster.delete(ref)
+        self._ending.discard(ref.uid)
+
     async def _run_to_the_end(self, ref: Ref, runtime_s: str | None) -> None:
         await self._clock.sleep(START_S)
-        self._cluster.patch(ref, {"status": {"phase": "Running"}})
+        started = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._cluster.patch(ref, {"status": {"phase": "Running", "startTime": started}})
         if runtime_s is None:
             return
         await self._clock.sleep(float(runtime_s))

@@ -1,4 +1,7 @@
-"""Plays the people: they submit work, stop while too much of theirs waits, give up at last and tidy up."""
+"""Plays the people and their controllers: they submit work, stop while too much of theirs waits, give up and tidy up.
+
+What was evicted is submitted again at once, as a Job's controller does it.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -6,7 +9,7 @@ from contextlib import suppress
 
 from app.model.seam import Deleted, NotFoundError, RawObject, Resource
 from app.simulation.clock import Clock
-from app.simulation.cluster import Ref, SimulatedCluster
+from app.simulation.cluster import DISRUPTION_TARGET, Ref, SimulatedCluster
 from app.simulation.manifests import GROUP_ANNOTATION
 from app.simulation.workload import Arrival
 
@@ -47,7 +50,9 @@ class Users:
 
     async def _tidy(self) -> None:
         async for event in self._cluster.follow(Resource.PODS):
-            if isinstance(event, Deleted) and (group := _group_of(event.object)) is not None:
+            if isinstance(event, Deleted) and _is_evicted(event.object):
+                self._cluster.create(Resource.PODS, _anew(event.object))
+            elif isinstance(event, Deleted) and (group := _group_of(event.object)) is not None:
                 self._remove_if_empty(group)
 
     def _remove_if_empty(self, group: Ref) -> None:
@@ -59,6 +64,19 @@ class Users:
 
 def _is_pending(pod: RawObject) -> bool:
     return not pod["spec"].get("nodeName")
+
+
+def _is_evicted(pod: RawObject) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(condition["type"] == DISRUPTION_TARGET for condition in conditions)
+
+
+def _anew(pod: RawObject) -> RawObject:
+    """Return the pod as it was submitted."""
+    kept = ("name", "namespace", "labels", "annotations")
+    spec = {name: value for name, value in pod["spec"].items() if name != "nodeName"}
+    metadata = {name: pod["metadata"][name] for name in kept}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
 
 def _group_of(pod: RawObject) -> Ref | None:

@@ -118,7 +118,7 @@ class PodGroupAnswer(Answer):
             min_member=group.min_member,
             pending_pods=len(group.pending),
             active_pods=group.active,
-            succeeded_pods=group.succeeded,
+            succeeded_pods=sum(group.succeeded.values()),
             why=WhyAnswer.of(refusal),
         )
 

@@ -182,33 +182,37 @@ class Anything(RuleBasedStateMachine):
         node, state, _ = self.held.get(pod.uid, (None, None, 0))
         moved, promised = before.group != pod.group, state is State.PROMISED
         cleared = before.nominated == node and pod.nominated is None
+        revocable = state not in (None, State.BINDING)
         refused = promised and not moved and pod.refused_by_scheduler and (cleared or not before.refused_by_scheduler)
         if refused:
             self.stuck.add(pod.uid)
         if moved:
             del self.pods[pod.uid]
             self.stuck.discard(pod.uid)
-        if pod.node or (promised and (moved or refused or pod.deleting)):
+        if pod.node or (revocable and (moved or refused or pod.deleting)):
             self.held.pop(pod.uid, None)
 
     # What we promise ------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.nodes and any(self.promisable()))
-    @rule(pod=some(lambda self: self.promisable()), node=some(lambda self: self.nodes))
-    def promise(self, pod: Pod, node: NodeName) -> None:
+    @rule(pod=some(lambda self: self.promisable()), node=some(lambda self: self.nodes), now=st.booleans())
+    def promise(self, pod: Pod, node: NodeName, *, now: bool) -> None:
         self.held.pop(pod.uid, None)
-        self.held[pod.uid] = (node, State.PROMISED, self.now + TTL)
-        self.cache.promise(pod.uid, node, expires_at=self.now + TTL)
+        self.held[pod.uid] = (node, State.PROMISED if now else State.AWAITING, self.now + TTL)
+        (self.cache.promise if now else self.cache.await_release)(pod.uid, node, expires_at=self.now + TTL)
 
     @precondition(lambda self: self.promised())
-    @rule(uid=some(lambda self: self.promised()), into=st.sampled_from(State))
-    def kube_scheduler_asks(self, uid: PodUid, into: State) -> None:
-        node, _, until = self.held.pop(uid)
-        if into is State.BINDING:
-            self.held[uid] = (node, into, until)
+    @rule(uid=some(lambda self: self.promised()), well=st.booleans())
+    def kube_scheduler_asks(self, uid: PodUid, *, well: bool) -> None:
+        node, state, until = self.held.pop(uid)
+        if state is State.AWAITING:
+            self.held[uid] = (node, State.PROMISED, until)
+            self.cache.fulfil(uid)
+        elif well:
+            self.held[uid] = (node, State.BINDING, until)
             self.cache.reservations.binding(uid)
         else:
-            self.held[uid] = (node, into, self.now + TTL)
+            self.held[uid] = (node, state, self.now + TTL)
             self.cache.reservations.extend(uid, self.now + TTL)
 
     @precondition(lambda self: self.held)
@@ -296,6 +300,7 @@ class Anything(RuleBasedStateMachine):
         seen, groups, held = self.cache.snapshot(), self.groups(), self.cache.reservations
         free = {node.name: Resources.of(column) for node, column in zip(seen.nodes.nodes, seen.free.T, strict=True)}
         assert (free, seen.usage, seen.groups, seen.refused) == self.picture()
+        assert (seen.running, releasing(seen)) == (self.running(), self.releasing())
         assert (seen.total, seen.queues) == (self.total(), judged(self.queues.values()))
         assert {one.pod: (one.node, one.state) for one in held} == {uid: one[:2] for uid, one in self.held.items()}
         assert all(self.settled.get(key) == group or key in self.cache.unsettled for key, group in groups.items())
@@ -310,7 +315,7 @@ class Anything(RuleBasedStateMachine):
         )
 
     def promised(self, on: NodeName | None = None) -> list[PodUid]:
-        return [uid for uid, (node, state, _) in self.held.items() if state is State.PROMISED and on in (None, node)]
+        return [uid for uid, (node, state, _) in self.held.items() if state is not State.BINDING and on in (None, node)]
 
     def keys(self) -> Iterable[GroupKey]:
         return dict.fromkeys(pod.group for pod in self.pods.values() if pod.managed)
@@ -354,15 +359,25 @@ class Anything(RuleBasedStateMachine):
         outside = total(one for one in self.charges() if one.queue is None and one.node in ready)
         return sum((self.nodes[name].allocatable for name in ready), NOTHING) - outside
 
+    def releasing(self) -> Mapping[NodeName, Resources]:
+        leaving = [pod for pod in self.pods.values() if pod.deleting and self.place(pod) and (pod.managed or pod.node)]
+        held = {name: sum((pod.request for pod in leaving if self.place(pod) == name), NOTHING) for name in self.nodes}
+        return {name: amount for name, amount in held.items() if amount != NOTHING}
+
     def groups(self) -> Mapping[GroupKey, PodGroup]:
         formed = {key: self.group(key) for key in self.keys()}
-        return {key: group for key, group in formed.items() if group and (group.pending or group.refusal)}
+        return {key: group for key, group in formed.items() if group.pending or group.refusal}
 
-    def group(self, key: GroupKey) -> PodGroup | None:
+    def running(self) -> Mapping[GroupKey, PodGroup]:
+        formed = {key: self.group(key) for key in self.keys()}
+        return {key: group for key, group in formed.items() if group.placed}
+
+    def group(self, key: GroupKey) -> PodGroup:
         pods = self.members(key)
-        held = frozenset(pod.uid for pod in pods if self.place(pod))
-        found = Members(pods=pods, held=held, stuck=self.stuck, succeeded=len(self.succeeded.get(key, ())))
-        return form(key, self.specs.get(key), found, self.terms(key), self.aside.get(key)) if found.waits() else None
+        places = {pod.uid: place for pod in pods if (place := self.place(pod))}
+        done = len(self.succeeded.get(key, ()))
+        found = Members(pods=pods, places=places, stuck=self.stuck, succeeded={"": done} if done else {})
+        return form(key, self.specs.get(key), found, self.terms(key), self.aside.get(key))
 
     def standings(self) -> dict[GroupKey, Any]:
         """Return all that the status of a group is made of."""
@@ -394,7 +409,14 @@ def contents(snapshot: Snapshot) -> tuple[Any, ...]:
     return (
         *(snapshot.version, snapshot.total, snapshot.free.tolist(), snapshot.nodes.allocatable.tolist()),
         *(dict(snapshot.queues), dict(snapshot.usage), dict(snapshot.groups), dict(snapshot.refused)),
+        *(dict(snapshot.running), releasing(snapshot)),
     )
+
+
+def releasing(snapshot: Snapshot) -> Mapping[NodeName, Resources]:
+    amounts = snapshot.free * 0 if snapshot.releasing is None else snapshot.releasing
+    held = {node.name: Resources.of(column) for node, column in zip(snapshot.nodes.nodes, amounts.T, strict=True)}
+    return {name: amount for name, amount in held.items() if amount != NOTHING}
 
 
 TestAnything = Anything.TestCase

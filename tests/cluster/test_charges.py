@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.cluster.charges import Charge, Charges
+from app.cluster.charges import Charge, Charges, Hold
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.resources import NOTHING, Resources
+from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import NodeTable, Usage
 from tests import given
 
 N1, N2, Q, R = NodeName("n1"), NodeName("n2"), QueueName("q"), QueueName("r")
+NODES = given.node("n1"), given.node("n2")
 X, Y = PodUid("x"), PodUid("y")
 
 
@@ -23,7 +25,7 @@ def gpus(count: int) -> Resources:
 
 def charges(*nodes: Node, **charged: Charge) -> Charges:
     found = Charges()
-    found.use_table(NodeTable.of(nodes or [given.node("n1"), given.node("n2")]))
+    found.use_table(NodeTable.of(nodes or NODES))
     for uid, charge in charged.items():
         found.set(PodUid(uid), charge)
     return found
@@ -45,7 +47,7 @@ def test_a_pod_with_a_place_is_allocated_there_and_in_its_queue() -> None:
 
     both = gpus(2) + gpus(1)
     assert found.usage() == {Q: Usage(allocated=both, allocated_non_preemptible=gpus(1), requested=both)}
-    assert (found.on_node(N1), found.on_node(N2)) == (both, NOTHING)
+    assert [node.allocatable - found.free_on(node) for node in NODES] == [both, NOTHING]
     assert free_gpus(found) == [5, 8]
 
 
@@ -100,17 +102,24 @@ def test_only_pods_without_a_queue_are_outside_and_only_where_there_is_something
 
     found = charges(*nodes, x=Charge(gpus(1), N1, None), y=Charge(gpus(2), N2, None), z=Charge(gpus(4), N1, Q))
 
-    assert found.outside() == gpus(1)
+    assert found.divided() == NODES[0].allocatable - gpus(1)
 
 
 pods = st.dictionaries(
     st.sampled_from([PodUid(name) for name in "abcd"]),
     st.builds(
-        Charge, st.builds(gpus, st.integers(0, 3)), st.sampled_from([None, N1, N2]), st.sampled_from([None, Q, R])
+        Charge,
+        st.builds(gpus, st.integers(0, 3)),
+        st.sampled_from([None, N1, N2]),
+        st.sampled_from([None, Q, R]),
+        hold=st.sampled_from(Hold),
+        scalars=st.sampled_from([(), (("x/y", 1),), (("only.pods/z", 1), ("x/y", 2))]),
     )
     | st.none(),
 )
-tables = st.sampled_from([[], ["n1"], ["n1", "n2"]]).map(lambda names: NodeTable.of(given.node(name) for name in names))
+tables = st.sampled_from([[], ["n1"], ["n1", "n2"]]).map(
+    lambda names: NodeTable.of(given.node(name, scalars=(("x/y", 3),)) for name in names)
+)
 
 
 @settings(deadline=None)
@@ -127,6 +136,25 @@ def test_sums_are_those_of_adding_up_anew(steps: list[tuple[dict[PodUid, Charge 
             node.allocatable - total(one for one in known.values() if one.node == node.name) for node in table.nodes
         ]
         assert found.usage() == {queue: usage(queue, known) for queue in {one.queue for one in known.values()} if queue}
+        held = [[one for one in known.values() if one.node == node.name] for node in table.nodes]
+        leaving = [[one for one in here if one.hold is Hold.LEAVING] for here in held]
+        assert released(found, table) == [total(here) for here in leaving]
+        assert scalars(found.free_scalars(), table) == [3 - count(here) for here in held]
+        assert scalars(found.releasing_scalars(), table) == [count(here) for here in leaving]
+
+
+def released(found: Charges, table: NodeTable) -> list[Resources]:
+    releasing = found.releasing()
+    return [NOTHING for _ in table.nodes] if releasing is None else [Resources.of(column) for column in releasing.T]
+
+
+def scalars(amounts: Mapping[str, Amounts], table: NodeTable) -> list[int]:
+    assert amounts.keys() <= {"x/y"}
+    return [int(amount) for amount in amounts.get("x/y", np.zeros(len(table.nodes)))]
+
+
+def count(found: Iterable[Charge]) -> int:
+    return sum(dict(one.scalars).get("x/y", 0) for one in found)
 
 
 def usage(queue: QueueName, known: Mapping[PodUid, Charge]) -> Usage:

@@ -79,6 +79,36 @@ def test_containers_that_together_ask_too_much_are_capped_and_refused() -> None:
     assert "together ask for more" in huge.problem
 
 
+def test_extended_resources_add_up_as_all_others_do() -> None:
+    mig, rdma = "nvidia.com/mig-1g.5gb", "rdma/hca"
+    held = {"containerStatuses": [{"name": "main", "allocatedResources": {rdma: "4"}}]}
+    asked = pod(
+        container(cpu="1", limits={mig: "1", rdma: "1", "ephemeral-storage": "1Gi"}),
+        container("log", limits={rdma: "1", "x.kubernetes.io/y": "1"}),
+        initContainers=[container("load", limits={mig: "3"})],
+        status=held,
+    )
+
+    assert (asked.scalars, asked.request) == (((mig, 3), (rdma, 5)), Resources(cpu_milli=1000, pods=1))
+    assert (asked.problem, pod(container(cpu="1")).scalars, pod(container(limits={rdma: "0"})).scalars) == ("", (), ())
+
+
+def test_pods_of_one_template_share_what_they_ask_for() -> None:
+    one, other = (pod(container(limits={"rdma/hca": "1"})) for _ in range(2))
+
+    assert one.scalars is other.scalars
+
+
+def test_an_extended_resource_that_cannot_be_read_is_a_problem_and_so_are_too_many() -> None:
+    assert pod(container(limits={"a.b/c": "-1"})).problem.startswith("a.b/c of 'main' cannot be read: '-1' is negative")
+
+    many = pod(container(limits={f"a.b/{number}": "1" for number in range(33)}))
+    assert (len(many.scalars), many.problem) == (
+        32,
+        "its containers ask for more than 32 extended resources; ask for fewer",
+    )
+
+
 @pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
 def test_gpu_sharing_is_refused_in_words(annotation: str) -> None:
     assert pod(meta={"annotations": {annotation: "0.5"}}).problem == (

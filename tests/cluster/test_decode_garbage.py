@@ -27,7 +27,7 @@ def test_an_object_without_name_and_uid_cannot_be_decoded(raw: object) -> None:
 
 
 FULL_POD = raw_pod(
-    container(cpu="1", gpu="1", limits={"memory": "1Gi"}),
+    container(cpu="1", gpu="1", limits={"memory": "1Gi", "x/y": "1"}),
     initContainers=[container("i", cpu="1") | {"restartPolicy": "Always"}],
     overhead={"cpu": "1"},
     resources={"requests": {"cpu": "1"}},
@@ -42,7 +42,16 @@ FULL_POD = raw_pod(
                     }
                 ]
             }
-        }
+        },
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "labelSelector": {"matchLabels": {"kai.scheduler/queue": "q"}, "matchExpressions": []},
+                    "namespaces": ["team"],
+                    "topologyKey": "zone",
+                }
+            ]
+        },
     },
     tolerations=[{"key": "a", "operator": "Exists", "effect": "NoExecute"}],
     schedulingGates=[{"name": "g"}],
@@ -57,30 +66,44 @@ FULL_POD = raw_pod(
     },
     status={
         "nominatedNodeName": "n",
+        "startTime": "1970-01-01T00:01:50Z",
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "m"}],
         "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "1"}}],
     },
 )
 FULL_NODE = {
-    "metadata": metadata(labels={"a": "b"}),
+    "metadata": metadata(labels={"a": "b", "nvidia.com/gpu.memory": "81920"}),
     "spec": {"taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}], "unschedulable": True},
     "status": {
-        "allocatable": {"cpu": "1", "memory": "1Gi", "pods": "1", "nvidia.com/gpu": "1"},
+        "allocatable": {"cpu": "1", "memory": "1Gi", "pods": "1", "nvidia.com/gpu": "1", "x/y": "1"},
         "conditions": [{"type": "Ready", "status": "True"}],
     },
 }
 BLOCK = {"quota": 1, "limit": 2, "overQuotaWeight": 1}
 FULL_QUEUE = {
     "metadata": metadata(),
-    "spec": {"parentQueue": "p", "displayName": "d", "priority": 1, "resources": {"gpu": BLOCK, "cpu": BLOCK}},
+    "spec": {
+        "parentQueue": "p",
+        "displayName": "d",
+        "priority": 1,
+        "preemptMinRuntime": "1h30m",
+        "resources": {"gpu": BLOCK, "cpu": BLOCK},
+    },
 }
+LEVEL = {"topology": "t", "requiredTopologyLevel": "rack", "preferredTopologyLevel": "host"}
 FULL_GROUP = pod_group(
-    minMember=2, queue="q", priorityClassName="p", preemptibility="preemptible", topologyConstraint={"topology": "t"}
+    minMember=2,
+    queue="q",
+    priorityClassName="p",
+    preemptibility="preemptible",
+    topologyConstraint=LEVEL,
+    subGroups=[{"name": "a"}, {"name": "b", "parent": "a", "minMember": 2, "topologyConstraint": LEVEL}],
 )
+FULL_TOPOLOGY = {"metadata": metadata(), "spec": {"levels": [{"nodeLabel": "zone"}, {"nodeLabel": "rack"}]}}
 
 
-def decoded_pod(raw: object) -> Any:
-    return decode.pod(raw, profiles=PROFILES)
+def decoded_pod(raw: Any) -> Any:
+    return decode.seen_pod(raw, profiles=PROFILES)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +113,7 @@ def decoded_pod(raw: object) -> Any:
         (decode.node, FULL_NODE),
         (decode.queue, FULL_QUEUE),
         (decode.pod_group, FULL_GROUP),
+        (decode.topology, FULL_TOPOLOGY),
         (decode.priority_class, {"metadata": metadata(), "value": 1}),
     ],
 )
@@ -114,7 +138,7 @@ def test_any_json_in_place_of_any_field_is_decoded_or_a_problem_in_words(
 @given(JSON)
 def test_any_json_at_all_is_decoded_or_refused(raw: object) -> None:
     decode.is_terminal(raw)
-    for read in (decoded_pod, decode.node, decode.queue, decode.pod_group, decode.priority_class):
+    for read in (decoded_pod, decode.node, decode.queue, decode.pod_group, decode.topology, decode.priority_class):
         with pytest.raises(decode.DecodeError):
             read(raw)
 

@@ -5,14 +5,49 @@ from pathlib import Path
 import pytest
 
 from app.cluster import decode
-from app.cluster.decode.policy import CPU_SCALE, GPU_SCALE, MAX_MEMBERS, MEMORY_SCALE
+from app.cluster.decode.policy import CPU_SCALE, GPU_SCALE, MAX_LEVELS, MEMORY_SCALE
+from app.cluster.decode.subgroups import MAX_MEMBERS, MAX_SUB_GROUPS
 from app.model.names import GroupKey, QueueName
 from app.model.node import Taint
+from app.model.podgroup import PodSet, SubGroup, TopologyConstraint
 from app.model.priority import PriorityClass
 from app.model.quantity import MAX_QUEUE_AMOUNT, MAX_WEIGHT
 from app.model.queue import UNGOVERNED, Entitlement
 from app.model.resources import UNLIMITED, Resources
-from tests.cluster.raw import GIB, Raw, pod_group, queue
+from app.model.topology import Topology
+from tests.cluster.raw import GIB, Raw, metadata, pod_group, queue
+
+RACK, HOST = {"topology": "t", "requiredTopologyLevel": "rack"}, {"topology": "t", "preferredTopologyLevel": "host"}
+IN_RACK, ON_HOST = TopologyConstraint("t", required="rack"), TopologyConstraint("t", preferred="host")
+
+
+def topology(*labels: str) -> Raw:
+    return {"metadata": metadata(), "spec": {"levels": [{"nodeLabel": label} for label in labels]}}
+
+
+def test_a_nodes_extended_resources_are_read_but_not_what_kubernetes_knows_itself() -> None:
+    amounts = {"nvidia.com/mig-1g.5gb": "7", "rdma/hca": "0", "a.b/c": "2", "hugepages-2Mi": "1Gi", "pods": "9"}
+    others = {"nvidia.com/gpu": "1", "kubernetes.io/x": "1", "x.kubernetes.io/y": "1"}
+
+    seen = decode.node({"metadata": {"name": "n", "uid": "u"}, "status": {"allocatable": amounts | others}})
+
+    assert (seen.scalars, seen.problem) == ((("a.b/c", 2), ("nvidia.com/mig-1g.5gb", 7)), "")
+
+
+def test_an_extended_resource_that_cannot_be_read_takes_the_node_out_of_work() -> None:
+    seen = decode.node({"metadata": {"name": "n", "uid": "u"}, "status": {"allocatable": {"a.b/c": "many"}}})
+
+    assert seen.problem.startswith("allocatable 'a.b/c' cannot be read: 'many' is not")
+
+
+@pytest.mark.parametrize(
+    ("label", "mib"),
+    [("81559", 81500), ("99", 0), ("1048575", 1048500), (str(80 << 30), 81900), ("many", 0), ("-1", 0), (None, 0)],
+)
+def test_the_memory_of_a_nodes_gpus_is_kais(label: str | None, mib: int) -> None:
+    labels = {} if label is None else {"nvidia.com/gpu.memory": label}
+
+    assert decode.node({"metadata": {"name": "n", "uid": "u", "labels": labels}}).device_memory_mib == mib
 
 
 def test_a_node_is_read() -> None:
@@ -92,11 +127,97 @@ def test_a_pod_group_without_a_minimum_is_no_gang() -> None:
         ({"minMember": -1}, "out of range"),
         ({"minMember": "4"}, "not an integer"),
         ({"preemptibility": "maybe"}, "write preemptible or non-preemptible"),
-        ({"topologyConstraint": {"requiredTopologyLevel": "rack"}}, "not available yet"),
+        ({"topologyConstraint": {"requiredTopologyLevel": "rack"}}, "write the name of a Topology beside it"),
     ],
 )
 def test_a_pod_group_that_cannot_be_kept_to_is_a_problem(spec: Raw, problem: str) -> None:
     assert problem in decode.pod_group(pod_group(**spec)).problem
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30.0), ("1h30m", 5400.0), ("1.5h", 5400.0), ("250ms", 0.25), ("1ns", 0.001), ("0", 0)]
+)
+def test_a_queues_minimum_runtimes_are_read(text: str, seconds: float) -> None:
+    seen = decode.queue({"metadata": {"name": "q", "uid": "u"}, "spec": {"resources": {}, "preemptMinRuntime": text}})
+
+    assert (seen.preempt_min_runtime_s, seen.reclaim_min_runtime_s, seen.problem) == (seconds, None, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "-1s", "+1s", "1 s", "s", "1h30", "1e3s", ".5s", "\u0661s", "90000h", 30, []]
+)
+def test_a_runtime_that_is_no_duration_is_a_problem(text: object) -> None:
+    seen = decode.queue({"metadata": {"name": "q", "uid": "u"}, "spec": {"resources": {}, "reclaimMinRuntime": text}})
+
+    assert seen.reclaim_min_runtime_s is None
+    assert seen.problem.startswith("spec.reclaimMinRuntime cannot be read: ")
+
+
+def test_sub_groups_are_read_as_a_tree_whose_leaves_are_pod_sets() -> None:
+    seen = decode.pod_group(
+        pod_group(
+            minMember=99,
+            topologyConstraint=RACK,
+            subGroups=[
+                {"name": "decode", "minMember": 7, "topologyConstraint": HOST},
+                {"name": "leaders", "parent": "decode"},
+                {"name": "workers", "parent": "decode", "minMember": 4, "topologyConstraint": HOST},
+                {"name": "prefill", "minMember": 2},
+            ],
+        )
+    )
+
+    workers = PodSet(name="workers", min_member=4, topology=ON_HOST)
+    assert (seen.problem, seen.min_member) == ("", 7)
+    assert seen.root == SubGroup(
+        topology=IN_RACK,
+        groups=(SubGroup(name="decode", topology=ON_HOST, pod_sets=(PodSet(name="leaders"), workers)),),
+        pod_sets=(PodSet(name="prefill", min_member=2),),
+    )
+
+
+def test_a_pod_group_with_a_topology_alone_is_one_pod_set() -> None:
+    whole = decode.pod_group(pod_group(minMember=4, topologyConstraint=RACK))
+
+    assert whole.root == SubGroup(topology=IN_RACK, pod_sets=(PodSet(min_member=4),))
+    assert [decode.pod_group(pod_group(**spec)).root for spec in ({}, {"topologyConstraint": {"topology": "t"}})] == [
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ([{"minMember": 1}], "a sub-group has no name; give every item"),
+        ([{"name": "a"}, {"name": "a"}], "sub-group 'a' is listed twice; give every item of spec.subGroups a name"),
+        ([{"name": "a", "parent": "b"}], "sub-group 'a' has parent 'b', which is not listed; add it, or change it"),
+        ([{"name": "a", "parent": "a"}], "its parents form a circle; change the parent of one of them"),
+        ([{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}], "its parents form a circle; change the parent"),
+        ([{"name": f"{n}", "parent": f"{n + 1}" if n < 17 else ""} for n in range(18)], "is more than 16 deep"),
+        ([{"name": f"{n}"} for n in range(257)], "has 257 items; write at most 256"),
+        ([{"name": "a", "minMember": "2"}], "minMember of sub-group 'a' cannot be read"),
+    ],
+)
+def test_sub_groups_that_make_no_tree_are_a_problem(parts: list[Raw], problem: str) -> None:
+    assert problem in decode.pod_group(pod_group(subGroups=parts)).problem
+
+
+def test_a_topology_is_read() -> None:
+    assert decode.topology(topology("zone", "rack")) == Topology(name="it", levels=("zone", "rack"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ([], "spec.levels has 0 items; list 1 to 16, the widest first"),
+        ([f"level-{number}" for number in range(17)], "spec.levels has 17 items"),
+        (["rack", "rack"], "lists a nodeLabel twice; list every level once"),
+        (["rack", ""], "a level has no nodeLabel; write the key of a node label"),
+    ],
+)
+def test_a_topology_that_cannot_be_followed_is_a_problem(labels: list[str], problem: str) -> None:
+    assert problem in decode.topology(topology(*labels)).problem
 
 
 def test_a_priority_class_is_read() -> None:
@@ -107,9 +228,11 @@ def test_a_priority_class_is_read() -> None:
 
 def test_the_crds_bounds_are_the_decoders() -> None:
     crds = Path(__file__).parents[2] / "deploy" / "crds"
-    queues, groups = (crds / "queues.yaml").read_text(), (crds / "podgroups.yaml").read_text()
+    queues, groups, topologies = ((crds / f"{kind}.yaml").read_text() for kind in ("queues", "podgroups", "topologies"))
 
     for scale in (GPU_SCALE, CPU_SCALE, MEMORY_SCALE):
         assert f"<= {MAX_QUEUE_AMOUNT // scale}.0)" in queues
     assert f"self <= {MAX_WEIGHT}.0" in queues
     assert f"self <= {MAX_MEMBERS}\n" in groups
+    assert f"maxItems: {MAX_SUB_GROUPS}\n" in groups
+    assert f"maxItems: {MAX_LEVELS}\n" in topologies

@@ -5,22 +5,24 @@ from dataclasses import replace
 import pytest
 
 from app.cluster.groups import Members, Terms, form, terms
-from app.model.names import PodUid, QueueName
-from app.model.pod import Pod
-from app.model.podgroup import GroupSpec, PodGroup
+from app.model.names import NodeName, PodUid, QueueName
+from app.model.pod import Placed, Pod
+from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from tests import given
 
 ON = Terms(queue=QueueName("q"), priority=50, preemptible=True)
 CLASSES = {"train": 10, "zero": 0, "gold": 7, "firm": 100}
 A, B = given.pod("a", gang="g", created_at=1.0), given.pod("b", gang="g", created_at=2.0)
+ON_NODE = NodeName("n")
 SPEC = GroupSpec(key=A.group, uid="u", min_member=2)
 ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
 
 
 def members(*pods: Pod, held: str = "", stuck: str = "", succeeded: int = 0) -> Members:
-    uids = [frozenset(PodUid(f"uid-{name}") for name in names) for names in (held, stuck)]
-    return Members(pods=pods, held=uids[0], stuck=uids[1], succeeded=succeeded)
+    places = {PodUid(f"uid-{name}"): ON_NODE for name in held}
+    finished = {"": succeeded} if succeeded else {}
+    return Members(pods=pods, places=places, stuck={PodUid(f"uid-{name}") for name in stuck}, succeeded=finished)
 
 
 def formed(found: Members, spec: GroupSpec | None = SPEC, aside: Refusal | None = None) -> PodGroup:
@@ -42,8 +44,8 @@ def test_a_group_is_its_object_its_terms_and_its_pods() -> None:
         min_member=4,
         created_at=9.0,
         pending=(A, B),
-        active=1,
-        succeeded=1,
+        placed=(Placed(pod=c, node=ON_NODE),),
+        succeeded={"": 1},
     )
 
 
@@ -70,10 +72,11 @@ def test_a_pod_that_cannot_start_now_is_not_pending(pod: Pod) -> None:
 
 
 def test_a_group_waits_as_long_as_a_pod_that_stays_has_no_place() -> None:
-    assert members(A, B, held="a").waits()
-    assert not members(A, B, held="ab").waits()
-    assert not members(A, replace(B, deleting=True), held="a").waits()
-    assert members(replace(A, gated=True)).waits()
+    gated = replace(A, gated=True)
+
+    assert members(A, B, held="a").waiting() == [B]
+    assert members(A, replace(B, deleting=True), held="a").waiting() == []
+    assert members(gated).waiting() == [gated]
 
 
 def test_a_gang_with_too_few_pods_waits_for_more_and_says_how_many_there_are() -> None:
@@ -95,9 +98,9 @@ def test_a_gang_that_already_runs_waits_for_nobody() -> None:
 def test_pods_that_are_being_deleted_satisfy_their_gang_no_longer() -> None:
     # A gang that is restarted: the old pods still hold their places while the new ones arrive.
     old = [replace(pod, uid=PodUid(f"uid-old-{pod.name}"), deleting=True) for pod in (A, B)]
-    held = frozenset(pod.uid for pod in old)
+    places = {pod.uid: ON_NODE for pod in old}
 
-    complete, short = (formed(Members(pods=[*old, *new], held=held, stuck=())) for new in ([A, B], [A]))
+    complete, short = (formed(Members(pods=[*old, *new], places=places, stuck=())) for new in ([A, B], [A]))
 
     assert (complete.active, complete.owed, complete.refusal) == (0, 2, None)
     assert short.refusal is not None
@@ -130,6 +133,62 @@ def test_a_named_group_without_an_object_or_with_a_bad_one_is_refused_whatever_i
         sentence="spec.minMember is -1.",
         details={"podgroup": "default/g", "pods": 1},
     )
+
+
+def parts(**min_member: int) -> GroupSpec:
+    sets = tuple(PodSet(name=name, min_member=least) for name, least in min_member.items())
+    return replace(SPEC, min_member=sum(min_member.values()), root=SubGroup(pod_sets=sets))
+
+
+def of(name: str, pod: Pod) -> Pod:
+    return replace(pod, subgroup=name)
+
+
+def test_each_pod_set_waits_for_its_own_minimum() -> None:
+    c = given.pod("c", gang="g", subgroup="workers")
+    leader, worker = of("leader", A), of("workers", B)
+
+    assert formed(members(leader, worker, c, held="c"), parts(leader=1, workers=2)).refusal is None
+    assert formed(members(worker, c), parts(leader=1, workers=1)).refusal == Refusal(
+        reason=Reason.MEMBERS_MISSING,
+        sentence="Waiting for 1 pods of sub-group leader, currently 0 exist, 0 are gated.",
+        details={"minMember": 1, "exist": 0, "gated": 0, "subGroup": "leader"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("boss", "names sub-group boss"), ("", "is missing")], ids=["unknown", "unlabelled"]
+)
+def test_a_pod_that_belongs_to_no_sub_group_is_told_which_there_are(name: str, wrong: str) -> None:
+    found = members(of("leader", A), of(name, B))
+
+    assert formed(found, parts(leader=1, workers=1)).refusal == Refusal(
+        reason=Reason.INVALID_REQUEST,
+        sentence=f"Pod b: its label kai.scheduler/subgroup-name {wrong}; write a sub-group of its PodGroup: "
+        "leader, workers.",
+        details={"pod": "b", "subGroups": "leader, workers"},
+    )
+
+
+def test_a_pod_that_already_runs_bars_nobody_by_its_label() -> None:
+    assert reason(members(of("leader", A), of("boss", B), held="b"), parts(leader=1)) is None
+
+
+def test_hundreds_of_sub_groups_do_not_fill_a_sentence() -> None:
+    many = parts(**{f"part-{number:03}": 1 for number in range(200)})
+    refusal = formed(members(A), many).refusal
+
+    assert refusal is not None
+    assert refusal.sentence.endswith("part-008, part-009, and 190 more.")
+
+
+def test_a_group_that_only_states_a_topology_has_no_sub_groups_to_name() -> None:
+    level = TopologyConstraint("t", required="rack")
+    spec = replace(SPEC, root=SubGroup(topology=level, pod_sets=(PodSet(min_member=2),)))
+
+    found = formed(members(of("x", A), B), spec)
+
+    assert (found.refusal, found.root, found.pending) == (None, spec.root, (A, B))
 
 
 def test_a_group_set_aside_is_refused_unless_something_worse_is_wrong() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from app.cluster.groups import Terms
 from app.cluster.membership import Membership
-from app.model.names import GroupKey, NodeName, QueueName
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
-from app.model.podgroup import GroupSpec, PodGroup
+from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup
 from app.model.reason import Reason, Refusal
 from tests import given
 
@@ -21,7 +21,7 @@ ON_NODE = NodeName("n")
 
 
 def membership(*pods: Pod, spec: GroupSpec | None = SPEC) -> Membership:
-    found = Membership(lambda pod: pod.node is not None)
+    found = Membership(lambda pod: pod.node)
     found.set_spec(G, spec)
     for pod in pods:
         found.join(pod)
@@ -68,7 +68,7 @@ def test_groups_about_which_anything_has_changed_are_told_once() -> None:
 
 def test_a_gang_that_arrives_pod_by_pod_is_formed_once() -> None:
     asked: list[Pod] = []
-    found = Membership(lambda pod: bool(asked.append(pod)))  # type: ignore[func-returns-value] # counts, holds nothing
+    found = Membership(asked.append)
 
     pods = [given.pod(f"p{index}", gang="g") for index in range(500)]
     for pod in pods:
@@ -153,12 +153,38 @@ def test_what_is_as_it_was_is_no_news() -> None:
 
 def test_what_is_known_of_a_group_can_be_asked() -> None:
     found = membership(replace(A, node=ON_NODE), B)
-    found.count_success(G, C.uid)
+    found.count_success(G, C.uid, "")
 
     assert (found.spec(G), found.min_member(G), found.bound(G)) == (SPEC, 2, 2)
     assert list(found.pods(G)) == [replace(A, node=ON_NODE), B]
     assert (list(found.keys()), list(found.specs())) == ([G], [SPEC])
     assert found.terms(G) == Terms(QueueName("q"), 50, preemptible=True)
+
+
+def test_a_gang_owes_what_is_not_bound_yet_and_not_coming() -> None:
+    found = membership(replace(A, node=ON_NODE), B, spec=replace(SPEC, min_member=3))
+    assert [found.owes(G), found.owes(G, {B.uid}), found.owes(G, {A.uid, B.uid})] == [2, 1, 1]
+
+    found.count_success(G, C.uid, "x")
+    assert (found.owes(G), found.owes(G, {B.uid})) == (1, 0)
+
+
+def test_a_gang_owes_in_each_of_its_sub_groups_for_itself() -> None:
+    root = SubGroup(pod_sets=(PodSet(name="x"), PodSet(name="y", min_member=2)))
+    spare, x, y = replace(A, subgroup="x", node=ON_NODE), replace(B, subgroup="x"), replace(C, subgroup="y")
+    found = membership(spare, x, y, spec=replace(SPEC, min_member=3, root=root))
+    assert (found.owes(G), found.owes(G, {x.uid}), found.owes(G, {x.uid, y.uid})) == (2, 2, 1)
+
+    found.count_success(G, PodUid("done"), "y")
+    assert found.owes(G, {y.uid}) == 0
+    assert waiting(found)[G].succeeded == {"y": 1}
+
+
+def test_a_gang_without_its_object_owes_more_than_there_can_be_and_a_pod_alone_itself() -> None:
+    found, lone = membership(A, spec=None), given.pod("lone")
+    found.join(lone)
+
+    assert (found.owes(G, {A.uid}) > 1_000_000, found.owes(lone.group), found.owes(H)) == (True, 1, 1)
 
 
 def test_a_pod_that_is_being_deleted_is_not_bound_for_its_gang() -> None:
@@ -175,21 +201,21 @@ def test_of_a_group_that_is_not_there_little_is_known() -> None:
 @pytest.mark.parametrize("last", ["pod", "object"])
 def test_a_member_that_finished_counts_once_and_as_long_as_its_group_is_there(last: str) -> None:
     found = membership(A)
-    found.count_success(G, B.uid)
-    found.count_success(G, B.uid)
-    assert (waiting(found)[G].succeeded, refusal(found)) == (1, None)
+    found.count_success(G, B.uid, "")
+    found.count_success(G, B.uid, "")
+    assert (waiting(found)[G].succeeded, refusal(found)) == ({"": 1}, None)
 
     for end in ("object", "pod") if last == "pod" else ("pod", "object"):
         found.leave(A) if end == "pod" else found.set_spec(G, None)
     found.set_spec(G, SPEC)
     found.join(A)
 
-    assert (waiting(found)[G].succeeded, refusal(found)) == (0, Reason.MEMBERS_MISSING)
+    assert (waiting(found)[G].succeeded, refusal(found)) == ({}, Reason.MEMBERS_MISSING)
 
 
 def test_a_success_outlives_the_last_pod_and_the_object_but_not_both() -> None:
     found = membership(A)
-    found.count_success(G, B.uid)
+    found.count_success(G, B.uid, "")
 
     found.leave(A)
     found.join(C)
@@ -203,7 +229,7 @@ def test_a_success_outlives_the_last_pod_and_the_object_but_not_both() -> None:
 def test_a_success_without_a_group_object_satisfies_nobody() -> None:
     found = membership(A, spec=None)
 
-    found.count_success(G, B.uid)
+    found.count_success(G, B.uid, "")
 
     assert found.bound(G) == 0
 

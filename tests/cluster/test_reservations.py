@@ -56,6 +56,15 @@ def test_a_promise_expires_when_its_time_has_come() -> None:
     assert [found.expired(now) for now in (0.9, 1.0, 2.0)] == [[], [X], [X, Y]]
 
 
+def test_who_awaits_room_does_so_until_its_time_has_come() -> None:
+    found = holding(replace(X, state=State.AWAITING), Y)
+
+    found.extend(X.pod, 3.0)
+
+    assert found.expired(2.5) == [Y]
+    assert found.expired(3.0) == [Y, replace(X, state=State.AWAITING, expires_at=3.0)]
+
+
 def test_a_promise_that_is_extended_lives_on_and_keeps_nobody_else_alive() -> None:
     found = holding(X, Y)
 

@@ -4,12 +4,14 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.conformance import capacities, divisions, orders
-from tests.conformance.judging import Crashed, NotRun, differences, expectation
+from tests.conformance import capacities, divisions, judging, matching, orders, reclaims, runtimes, sessions, topologies
+from tests.conformance.judging import Crashed, NotRun, expectation
+from tests.conformance.sessions import Outcome
 from tests.conformance.vectors import Case, Suite, suites
 
 Runner = Callable[[Case], Any]
@@ -21,12 +23,17 @@ RUNNERS: Mapping[str, Runner] = {
     "plugin_queue_order": orders.run_queue_order,
     "plugin_elastic_order": orders.run_elastic_order,
     "plugin_job_order": orders.run_turns,
+    "plugin_reclaimable": reclaims.run_reclaimable,
+    "plugin_reclaim_strategies": reclaims.run_strategy,
+    "plugin_minruntime": runtimes.run,
+    "plugin_topology_subset_nodes": topologies.run,
 }
+"""By suite; a case of any other suite that has a cluster is a scheduling case."""
 
 
 def result(suite: str, case: Case) -> Any:
     """Compute one case without looking at what it expects."""
-    runner = RUNNERS.get(suite)
+    runner = RUNNERS.get(suite) or (sessions.run if "cluster" in case else None)
     if runner is None:
         return NotRun("the suite has no runner yet")
     try:
@@ -44,8 +51,14 @@ def verdict(case: Case, computed: Any) -> tuple[str, str]:
         return "failed", computed.why
     if expected is None:
         return "not run", "the case states nothing to compare with"
-    found = differences(expected, computed)
+    found = _differences(case, expected, computed)
     return ("failed", "; ".join(found)) if found else ("passed", "")
+
+
+def _differences(case: Case, expected: Any, computed: Any) -> list[str]:
+    if isinstance(computed, Outcome):
+        return matching.differences(case, computed)
+    return judging.differences(expected, computed)
 
 
 def report(suite: Suite) -> Counter[str]:
@@ -54,7 +67,7 @@ def report(suite: Suite) -> Counter[str]:
     for case in suite.cases:
         outcome, why = verdict(case, result(suite.name, case))
         counts[outcome] += 1
-        if outcome == "failed" or (outcome == "not run" and suite.name in RUNNERS):
+        if outcome == "failed" or (outcome == "not run" and (suite.name in RUNNERS or "cluster" in case)):
             print(f"{outcome.upper()} {case['id']}: {why}")
     left_out = f" ({counts['not run']} not run)" if counts["not run"] else ""
     print(f"{suite.name} {counts['passed']}/{len(suite.cases)}{left_out}")
@@ -88,6 +101,8 @@ def _named(computed: Any) -> dict[str, Any]:
             return {"not_run": why}
         case Crashed(why):
             return {"error": why}
+        case Outcome():
+            return computed.written()
         case _:
             return {"result": computed}
 
@@ -97,9 +112,17 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a vector file, or a folder of them")
     parser.add_argument("-o", dest="output", choices=["text", "json"], default="text")
+    parser.add_argument("--only", default="", metavar="TEXT", help="run only the cases whose id contains TEXT")
     chosen = parser.parse_args(arguments)
     write = write_json if chosen.output == "json" else report_all
-    return write(suites(chosen.paths))
+    return write(_only(chosen.only, suites(chosen.paths)))
+
+
+def _only(text: str, chosen: Iterable[Suite]) -> Iterator[Suite]:
+    for suite in chosen:
+        cases = tuple(case for case in suite.cases if text in case["id"])
+        if cases or not text:
+            yield replace(suite, cases=cases)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Runs the fair-share vectors: one resource at one level, three at one level, and whole trees."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from app.model.past import MICRO, Past
 from app.model.resources import UNLIMITED
-from app.scheduling.fairshare import MICRO, Claim, Past, divide, divide_surplus, fair_shares
+from app.scheduling.fairshare import Claim, divide, divide_surplus, fair_shares
 from tests.conformance.vectors import Case, bounded, exact, resources, snapshot
 
 RESOURCES = ("gpu", "cpu", "memory")
@@ -62,7 +64,7 @@ def _three_resources(case: Case) -> Any:
 
 def _tree(case: Case) -> Any:
     past = Past(k_micro=exact(case["k_value"], MICRO))
-    shares = fair_shares(snapshot(case["queues"], resources(case["totals"])), past=past)
+    shares = fair_shares(replace(snapshot(case["queues"], resources(case["totals"])), past=past))
     return {
         name: {
             "gpu": _number(share.fair_share.gpu_milli, 1000),

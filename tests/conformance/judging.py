@@ -27,7 +27,8 @@ def expectation(case: dict[str, Any]) -> Any:
     """Return what the case expects, None when it was removed or is not stated."""
     if "events" in case:
         pops = [event["pop_expect"] for event in case["events"] if "pop_expect" in event]
-        return pops if pops and None not in pops else None
+        # An empty queue pops nothing, which is stated; where nothing at all is stated, it was removed.
+        return pops if any(pops) or not pops else None
     return case.get("expected")
 
 

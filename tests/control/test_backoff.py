@@ -32,6 +32,15 @@ def test_a_group_whose_time_is_over_is_named_once() -> None:
     assert [backoff.over(now) for now in (1.9, 2.0, 2.1)] == [[], [GANG], []]
 
 
+def test_a_failure_may_ask_for_a_longer_pause_once_or_while_the_group_is_left_out() -> None:
+    backoff = Backoff()
+
+    told = [backoff.failed(GANG, 0.0, least_s=60.0), backoff.failed(GANG, 1.0, least_s=60.0), backoff.failed(GANG, 2.0)]
+
+    assert told == [60.0, 60.0, 59.0]
+    assert backoff.over(60.5) == []
+
+
 def test_what_several_members_tell_of_one_attempt_counts_once() -> None:
     backoff = Backoff()
 

@@ -53,6 +53,25 @@ async def test_members_beyond_the_minimum_pass_as_soon_as_it_is_bound() -> None:
         assert await world.bind(*third) == BOUND
 
 
+async def test_each_sub_group_is_waited_for_by_itself() -> None:
+    async with living("a", "b", "c") as world:
+        gang = world.gang("gang", size=3, min_member=2)
+        parts = [{"name": name, "minMember": 1} for name in ("leader", "worker")]
+        group = Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang")
+        world.cluster.patch(group, {"spec": {"subGroups": parts}})
+        for pod, part in zip(gang, ("leader", "worker", "worker"), strict=True):
+            world.patch(pod, metadata={"labels": {"kai.scheduler/subgroup-name": part}})
+        await passes(1)
+        leader, *workers = await placed(world, gang)
+
+        binds = standing(world, workers)
+        await passes(10)
+        assert world.bound() == {}
+
+        assert await world.bind(*leader) == BOUND
+        assert await asyncio.gather(*binds) == [BOUND] * 2
+
+
 async def test_members_that_are_being_written_count_as_there() -> None:
     async with living("a", "b", "c") as world:
         first, second, third = await placed(world, world.gang("gang", size=3, min_member=2))

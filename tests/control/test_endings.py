@@ -1,6 +1,7 @@
 import pytest
 
-from app.model.names import GroupKey, NodeName
+from app.cluster import decode
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import KubeError, Listed, RawObject, Resource, UnavailableError
 from tests.control.wired import World, living, passes, ref
 
@@ -55,13 +56,19 @@ async def test_a_finished_member_is_read_again_while_the_api_server_is_away() ->
         assert satisfied(world) == 2
 
 
+def seen(world: World, raw: RawObject) -> decode.SeenPod:
+    pod = world.cache.pod(PodUid(raw["metadata"]["uid"]))
+    assert pod is not None
+    return decode.SeenPod(pod, None)
+
+
 async def test_a_member_that_finished_while_the_watch_was_lost_counts_too() -> None:
     async with living("a", "b") as world:
         first, second = await running_gang(world)
         world.cluster.hide(Resource.PODS)
         world.patch(first, status={"phase": "Succeeded"})
 
-        await world.feed._take(Resource.PODS, Listed([world.cache.pod(second["metadata"]["uid"])]))
+        await world.feed._take(Resource.PODS, Listed([seen(world, second)]))
         await passes(1)
 
         assert satisfied(world) == 2

@@ -8,6 +8,7 @@ from app.control.feed import PAUSE_EVERY, STALE_AFTER_S, Feed
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason, phrase
 from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, WatchEvent
+from app.model.topology import Topology
 from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import SimulatedCluster
@@ -107,6 +108,7 @@ def refused(message: str) -> RawObject:
 NODE = identified(manifests.node("a", gpus=1, cpu=1, labels={}))
 QUEUE = identified(manifests.queue("q", None, Quota(gpus=1)))
 CLASS = identified(manifests.priority_class("train"))
+TOPOLOGY: RawObject = {"metadata": {"name": "t", "uid": "u"}, "spec": {"levels": [{"nodeLabel": "rack"}]}}
 GROUP = identified(manifests.pod_group(Job(name="gang", queue="q", group="gang"), min_member=2))
 
 
@@ -116,16 +118,33 @@ GROUP = identified(manifests.pod_group(Job(name="gang", queue="q", group="gang")
 async def test_every_kind_gets_into_the_cache_and_out_of_it() -> None:
     async with fed() as world:
         await world.list_all(
-            nodes=NODE, queues=QUEUE, priority_classes=CLASS | {"value": 7}, pod_groups=GROUP, pods=pod("one")
+            nodes=NODE,
+            queues=QUEUE,
+            priority_classes=CLASS | {"value": 7},
+            pod_groups=GROUP,
+            pods=pod("one"),
+            topologies=TOPOLOGY,
         )
         (group,) = world.cache.waiting().values()
         assert (set(world.cache.table().index), set(world.cache.queues()), group.priority) == ({"a"}, {"q"}, 7)
         assert world.cache.groups.min_member(GroupKey("q", "gang")) == 2
+        assert world.cache.snapshot().topologies == {"t": Topology(name="t", levels=("rack",))}
 
-        for resource, item in zip(Resource, (NODE, pod("one"), CLASS, QUEUE, GROUP), strict=True):
+        for resource, item in zip(Resource, (NODE, pod("one"), CLASS, QUEUE, GROUP, TOPOLOGY), strict=True):
             await world.show(resource, Deleted(item))
         assert (set(world.cache.table().index), set(world.cache.queues()), world.pods()) == (set(), set(), set())
         assert world.cache.groups.min_member(GroupKey("q", "gang")) == 1
+        assert world.cache.snapshot().topologies == {}
+
+
+async def test_since_when_a_pod_runs_is_told_though_nothing_else_changes() -> None:
+    async with fed() as world:
+        bound = pod("one")
+        bound["spec"] = bound["spec"] | {"nodeName": "a"}
+        await world.show(Resource.PODS, Listed([bound]))
+        await world.show(Resource.PODS, Changed(bound | {"status": {"startTime": "1970-01-01T00:01:40Z"}}))
+
+        assert [group.started_at for group in world.cache.snapshot().running.values()] == [100.0]
 
 
 async def test_what_a_new_list_does_not_hold_is_gone() -> None:

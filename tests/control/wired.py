@@ -12,19 +12,25 @@ from typing import Any, TypeVar
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation
 from app.control.activity import Activity
+from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
 from app.control.events import Events
+from app.control.evictor import Evictor
 from app.control.extender import Extender
 from app.control.feed import Feed
 from app.control.inspect import Inspect
-from app.control.planning import Planning
+from app.control.planning import Planning, policy_of
+from app.control.promises import Promises
+from app.control.search import Plans, Search
 from app.control.status import Status
+from app.control.takeover import TakeOver
 from app.control.waker import Waker
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion
 from app.model.reason import Reason
 from app.model.seam import KubeError, OutcomeUnknownError, PodRef, RawObject, Resource, WatchEvent
+from app.scheduling.planner import plan as full_plan
 from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import Ref, SimulatedCluster
@@ -43,6 +49,10 @@ class FickleCluster(SimulatedCluster):
         self.nominations: list[tuple[str, str | None]] = []
         self.statuses: list[tuple[str, RawObject]] = []
         self.told: list[tuple[str, str]] = []
+        self.marks: list[tuple[str, str]] = []
+        """The pods that were marked as disrupted, and with what message."""
+        self.evictions: list[str] = []
+        self.deletions: list[str] = []
         self.takes_s: defaultdict[str, float] = defaultdict(float)
         """How long each verb takes."""
         self.errors: defaultdict[str, deque[KubeError]] = defaultdict(deque)
@@ -88,6 +98,22 @@ class FickleCluster(SimulatedCluster):
         await self._begin("nominate")
         await super().nominate(pod, node)
 
+    async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
+        self.marks.append((pod.name, message))
+        await self._begin("mark_disrupted")
+        await super().mark_disrupted(pod, reason=reason, message=message)
+
+    async def evict(self, pod: PodRef) -> None:
+        self.evictions.append(pod.name)
+        await self._begin("evict")
+        await super().evict(pod)
+        self._end("evict")
+
+    async def delete_pod(self, pod: PodRef) -> None:
+        self.deletions.append(pod.name)
+        await self._begin("delete_pod")
+        await super().delete_pod(pod)
+
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
         self.statuses.append((name, status))
         await self._begin("write_status")
@@ -118,7 +144,7 @@ class FickleCluster(SimulatedCluster):
 class World:
     """A cluster with one queue `q`, and Leeboard beside it."""
 
-    def __init__(self, cluster: FickleCluster, settings: Settings | None = None) -> None:
+    def __init__(self, cluster: FickleCluster, settings: Settings | None = None, *, plan: Plans = full_plan) -> None:
         self.now = clock = asyncio.get_running_loop().time
         settings = settings or Settings()
         self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache()
@@ -131,14 +157,31 @@ class World:
             on_change=self._activity_changed,
             clock=clock,
         )
+        self.promises = Promises(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
+        self.awaiting = Awaiting(self.cache, self.waker, settings, clock=clock)
+        self.evictor = Evictor(self.cache, cluster, self.activity, self.metrics, on_failure=self._victim_stays)
+        self.takeover = TakeOver(self.cache, self.promises, self.awaiting, self.evictor, self.metrics)
+        self.search = Search(
+            self.cache,
+            self.takeover,
+            self.metrics,
+            policy_of(settings),
+            clock=clock,
+            wall_clock=clock,
+            unready=lambda: self.activity.failure() or self.feed.unready(),
+            plan=plan,
+        )
         self.planning = Planning(
             self.cache,
             self.activity,
-            self.barrier,
-            self.waker,
+            self.promises,
+            self.awaiting,
+            self.takeover,
+            self.search,
             self.metrics,
             settings,
             clock=clock,
+            wall_clock=clock,
             unready=lambda: self.feed.unready(),  # noqa: PLW0108 # it comes after planning
         )
         self.feed = Feed(
@@ -168,8 +211,13 @@ class World:
         self.extender = Extender(self.cache, self.activity, self.feed, self.planning, self.waker, self.binder, settings)
 
     @property
-    def parts(self) -> tuple[Activity | Feed | Planning | Waker | Status | Events, ...]:
-        return self.activity, self.feed, self.planning, self.waker, self.status, self.events
+    def parts(self) -> tuple[Activity | Feed | Planning | Search | Waker | Evictor | Status | Events, ...]:
+        deciding = (self.activity, self.feed, self.planning, self.search, self.waker, self.evictor)
+        return *deciding, self.status, self.events
+
+    def _victim_stays(self, victim: PodUid) -> None:
+        self.awaiting.note_failure(victim)
+        self.planning.poke()
 
     def _activity_changed(self) -> None:
         self.planning.poke()
@@ -191,9 +239,15 @@ class World:
         job = Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, **more})
         return self.cluster.create(Resource.PODS, manifests.pod(job))
 
-    def gang(self, name: str, *, size: int, min_member: int | None = None) -> list[RawObject]:
+    def runs(self, name: str, node: str, **more: Any) -> RawObject:
+        """Create a pod that runs on a node already."""
+        pod = self.pod(name, **more)
+        self.patch(pod, spec={"nodeName": node}, status={"phase": "Running"})
+        return pod
+
+    def gang(self, name: str, *, size: int, min_member: int | None = None, **more: Any) -> list[RawObject]:
         """Create a PodGroup and its pods, which ask for one GPU each."""
-        job = Job(name=name, queue="q", gpus=1, cpu=0, group=name)
+        job = Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, "group": name, **more})
         self.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=min_member or size))
         return [self.cluster.create(Resource.PODS, manifests.pod(job, member=member)) for member in range(size)]
 
@@ -274,10 +328,10 @@ class World:
 
 @asynccontextmanager
 async def living(
-    *nodes: str, gpus: int = 1, cluster: FickleCluster | None = None, **settings: Any
+    *nodes: str, gpus: int = 1, cluster: FickleCluster | None = None, plan: Plans = full_plan, **settings: Any
 ) -> AsyncIterator[World]:
     """Run Leeboard on a new cluster of `nodes`, or on one that is there."""
-    world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings))
+    world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings), plan=plan)
     running = [asyncio.create_task(part.run()) for part in world.parts]
     try:
         await world.feed.synced()

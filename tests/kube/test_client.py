@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import traceback
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from app.kube.client import KubeCluster
 from app.kube.errors import AccessError
 from app.model.names import NodeName
 from app.model.seam import (
+    BudgetError,
     Cluster,
     ConflictError,
     ForbiddenError,
@@ -42,6 +44,8 @@ from tests.kube.apiserver import (
 NODE = NodeName("n1")
 DONE = says({"kind": "Status", "status": "Success"}, code=201)
 UID_PRECONDITION = "Operation cannot be fulfilled on pods: Precondition failed: UID in precondition: u1, UID in object"
+EVICTION_UID_PRECONDITION = "Operation cannot be fulfilled: the UID in the precondition (u1) does not match"
+SEVERAL_BUDGETS = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
 
 
 def test_the_client_is_a_cluster() -> None:
@@ -76,6 +80,54 @@ async def test_a_nomination_is_a_merge_patch_with_the_uid(
     assert (seen.method, seen.path) == ("PATCH", "/api/v1/namespaces/default/pods/p/status")
     assert seen.headers["Content-Type"] == "application/merge-patch+json"
     assert seen.body == {"metadata": {"uid": "u1"}, "status": {"nominatedNodeName": node}}
+
+
+async def test_a_disrupted_pod_gets_one_condition_beside_its_others(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    server.will(says({}))
+
+    await cluster.mark_disrupted(POD, reason="PreemptionByScheduler", message="for others")
+
+    (seen,) = server.seen
+    (condition,) = seen.body["status"]["conditions"]
+    assert (seen.method, seen.path) == ("PATCH", "/api/v1/namespaces/default/pods/p/status")
+    assert seen.headers["Content-Type"] == "application/strategic-merge-patch+json"
+    assert seen.body["metadata"] == {"uid": "u1"}
+    assert datetime.fromisoformat(condition.pop("lastTransitionTime")).tzinfo is UTC
+    assert condition == {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "for others",
+    }
+
+
+async def test_an_eviction_names_the_uid_and_no_grace_period(server: FakeApiServer, cluster: KubeCluster) -> None:
+    server.will(DONE)
+
+    await cluster.evict(POD)
+
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == ("POST", "/api/v1/namespaces/default/pods/p/eviction")
+    assert seen.body == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "p", "namespace": "default"},
+        "deleteOptions": {"preconditions": {"uid": "u1"}},
+    }
+
+
+async def test_a_pod_is_deleted_by_its_uid_and_with_its_own_grace_period(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    server.will(says({}))
+
+    await cluster.delete_pod(POD)
+
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == ("DELETE", "/api/v1/namespaces/default/pods/p")
+    assert seen.body == {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "u1"}}
 
 
 @pytest.mark.parametrize(
@@ -121,6 +173,10 @@ async def test_the_note_of_an_event_is_cut_between_two_characters(server: FakeAp
         (says(b"404 page not found\n", code=404), NotFoundError),
         (refuses(409), ConflictError),
         (refuses(409, UID_PRECONDITION), NotFoundError),
+        (refuses(409, EVICTION_UID_PRECONDITION), NotFoundError),
+        (refuses(429, cause="DisruptionBudget", field="spec"), BudgetError),
+        (refuses(429), UnavailableError),
+        (refuses(500, SEVERAL_BUDGETS), BudgetError),
         (refuses(422), RejectedError),
         (refuses(422, cause="FieldValueInvalid", field="metadata.uid"), NotFoundError),
         (refuses(422, cause="FieldValueForbidden", field="status.nominatedNodeName"), ConflictError),

@@ -7,13 +7,13 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.model.decision import Placement
 from app.model.names import NodeName, PodUid
 from app.model.node import Node
 from app.model.pod import Constraint, Pod
 from app.model.resources import CPU, GPU
 from app.model.snapshot import Snapshot
-from app.scheduling.board import Board
+from app.scheduling import gang
+from app.scheduling.board import Board, Strategy, Timing
 from app.settings import PlacementStrategy
 from tests import given
 
@@ -27,17 +27,17 @@ def cluster(*nodes: Node, refused: Refused | None = None) -> Snapshot:
     return given.snapshot(nodes, [], [], refused=refused or {})
 
 
-def where(placements: Sequence[Placement] | None) -> dict[str, str] | None:
-    return None if placements is None else {one.pod.removeprefix("uid-"): one.node for one in placements}
-
-
 def place(board: Board, *pods: Pod) -> dict[str, str] | None:
-    return where(board.place(pods))
+    """Place pods that start together, and return where each of them is."""
+    seats = board.place(pods)
+    if seats is None:
+        return None
+    return {one.pod.removeprefix("uid-"): one.node for one in map(board.placement, seats)}
 
 
 def test_a_pod_takes_what_it_asks_for_from_the_best_node() -> None:
     snapshot = cluster(given.node("a", gpus=8), given.node("b", gpus=4))
-    board = Board(snapshot, BINPACK)
+    board = Board(snapshot, Strategy(BINPACK))
 
     assert place(board, given.pod("p", gpus=3, cpu=2)) == {"p": "b"}
     assert board.free[[CPU, GPU]].tolist() == [[64_000, 62_000], [8000, 1000]]
@@ -45,24 +45,26 @@ def test_a_pod_takes_what_it_asks_for_from_the_best_node() -> None:
 
 
 def test_a_gang_that_fails_leaves_no_trace() -> None:
-    board = Board(cluster(given.node("a", gpus=4), given.node("b", gpus=2)), BINPACK)
+    board = Board(cluster(given.node("a", gpus=4), given.node("b", gpus=2)), Strategy(BINPACK))
     before = board.free.copy()
 
     assert place(board, *(given.pod(f"p{index}", gpus=2) for index in range(4))) is None
     assert np.array_equal(board.free, before)
 
 
-def test_a_gang_is_placed_as_a_whole_the_largest_first() -> None:
+def test_a_gang_whose_first_pods_would_be_in_the_way_is_placed_the_largest_first() -> None:
     # Spread, the two small ones first would each take a node from the large one.
-    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=2)), SPREAD)
+    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=2)), Strategy(SPREAD))
+    group = given.group(*(given.pod(name, gpus=gpus, gang="g") for name, gpus in (("s", 1), ("t", 1), ("large", 2))))
 
-    placed = place(board, given.pod("s", gpus=1), given.pod("t", gpus=1), given.pod("large", gpus=2))
+    seats = gang.place(board, group, group.pending, timing=Timing.NOW_OR_LATER)
 
-    assert placed == {"large": "a", "s": "b", "t": "b"}
+    assert seats is not None
+    assert {seat.pod.name: seat.column for seat in seats} == {"large": 0, "s": 1, "t": 1}
 
 
 def test_the_nominated_node_goes_before_a_better_one_as_long_as_it_has_room() -> None:
-    board = Board(cluster(given.node("a", gpus=1), given.node("b", gpus=8)), BINPACK)
+    board = Board(cluster(given.node("a", gpus=1), given.node("b", gpus=8)), Strategy(BINPACK))
 
     assert place(board, given.pod("p", gpus=8, nominated="b")) == {"p": "b"}
     assert place(board, given.pod("late", gpus=1, nominated="b")) == {"late": "a"}
@@ -71,7 +73,7 @@ def test_the_nominated_node_goes_before_a_better_one_as_long_as_it_has_room() ->
 
 def test_a_node_that_kube_scheduler_refuses_for_a_pod_is_not_chosen_for_it() -> None:
     pods = [given.pod("p"), given.pod("q")]
-    board = Board(cluster(given.node("a"), refused={pods[0].uid: frozenset([NodeName("a")])}), BINPACK)
+    board = Board(cluster(given.node("a"), refused={pods[0].uid: frozenset([NodeName("a")])}), Strategy(BINPACK))
 
     assert board.eligible(pods[0]).tolist() == [False]
     assert place(board, pods[0]) is None
@@ -80,7 +82,7 @@ def test_a_node_that_kube_scheduler_refuses_for_a_pod_is_not_chosen_for_it() -> 
 
 
 def test_a_pod_that_cannot_be_placed_keeps_nobody_out_who_asks_for_less_or_elsewhere() -> None:
-    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1, labels={"zone": "east"})), BINPACK)
+    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1, labels={"zone": "east"})), Strategy(BINPACK))
 
     assert place(board, given.pod("p", gpus=2, constraint=EAST)) is None
     assert place(board, *(given.pod(f"p{index}", gpus=1) for index in range(4))) is None
@@ -88,7 +90,7 @@ def test_a_pod_that_cannot_be_placed_keeps_nobody_out_who_asks_for_less_or_elsew
 
 
 def test_a_gang_of_unlike_pods_that_fails_says_nothing_about_like_ones() -> None:
-    board = Board(cluster(given.node("a", gpus=2)), BINPACK)
+    board = Board(cluster(given.node("a", gpus=2)), Strategy(BINPACK))
 
     assert place(board, given.pod("p"), given.pod("q", constraint=EAST)) is None
     assert place(board, given.pod("p"), given.pod("q", gpus=0, cpu=65)) is None
@@ -96,10 +98,10 @@ def test_a_gang_of_unlike_pods_that_fails_says_nothing_about_like_ones() -> None
 
 
 def test_counting_and_choosing_take_nothing() -> None:
-    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), BINPACK)
+    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), Strategy(BINPACK))
     before = board.free.copy()
 
-    assert board.count_fitting(given.pod(f"p{index}", gpus=1) for index in range(5)) == 3
+    assert board.count_fitting([given.pod(f"p{index}", gpus=1) for index in range(5)]) == 3
     assert board.choose(given.pod("p"), np.array([True, True])) == "b"
     assert board.choose(given.pod("p"), np.array([True, False])) == "a"
     assert board.choose(given.pod("p"), np.array([False, False])) is None
@@ -116,7 +118,7 @@ class SlowBoard:
 
     def place(self, pods: Sequence[Pod]) -> dict[str, str] | None:
         before, placed = dict(self.free), {}
-        for pod in sorted(pods, key=lambda pod: (-pod.request.gpu_milli, -pod.request.cpu_milli)):
+        for pod in pods:
             open_to = [name for name in self.nodes if self.may_go(pod, name)]
             if not open_to:
                 self.free = before
@@ -170,7 +172,7 @@ refusals = st.dictionaries(
 def test_gangs_are_placed_as_looking_at_each_node_for_each_pod_does(
     nodes: list[Node], gangs: list[list[Pod]], refused: Refused, strategy: PlacementStrategy
 ) -> None:
-    fast, slow = Board(cluster(*nodes, refused=refused), strategy), SlowBoard(nodes, refused, strategy)
+    fast, slow = Board(cluster(*nodes, refused=refused), Strategy(strategy)), SlowBoard(nodes, refused, strategy)
 
     assert [place(fast, *gang) for gang in gangs] == [slow.place(gang) for gang in gangs]
     assert fast.free.T.tolist() == [list(free.amounts) for free in slow.free.values()]

@@ -9,10 +9,11 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from app.model.names import QueueName
+from app.model.past import MICRO, NO_PAST, Past
 from app.model.queue import Queue
 from app.model.resources import GPU, UNLIMITED, Resources
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.fairshare import MICRO, Claim, Past, divide, fair_shares
+from app.scheduling.fairshare import Claim, divide, fair_shares
 from tests import given
 
 ENOUGH = 1_000_000
@@ -28,8 +29,10 @@ def asking(queues: Sequence[Queue], *, gpus: int, asks: dict[str, int]) -> Snaps
     return replace(given.snapshot([node], queues, []), usage=usage)
 
 
-def gpus_of(snapshot: Snapshot, past: Past = Past()) -> dict[str, int]:  # noqa: B008  # frozen, so safe as a default
-    return {name: share.fair_share.gpu_milli // 1000 for name, share in fair_shares(snapshot, past=past).items()}
+def gpus_of(snapshot: Snapshot, past: Past = NO_PAST) -> dict[str, int]:
+    return {
+        name: share.fair_share.gpu_milli // 1000 for name, share in fair_shares(replace(snapshot, past=past)).items()
+    }
 
 
 EXAMPLE = [

@@ -152,9 +152,9 @@ def test_what_is_remembered_stays_bounded_although_tenants_choose_what_they_ask_
 def test_room_is_judged_only_for_what_is_asked() -> None:
     overcommitted = np.array([[-1, 2000], [0, 0], [1000, 500], [1, 1]], dtype=np.int64)
 
-    assert fit.room(Resources(gpu_milli=1000, pods=1), overcommitted).tolist() == [True, False]
-    assert fit.room(Resources(cpu_milli=2000), overcommitted).tolist() == [False, True]
-    assert fit.room(NOTHING, overcommitted).tolist() == [True, True]
+    assert fit.room(Resources(gpu_milli=1000, pods=1).amounts, overcommitted).tolist() == [True, False]
+    assert fit.room(Resources(cpu_milli=2000).amounts, overcommitted).tolist() == [False, True]
+    assert fit.room(NOTHING.amounts, overcommitted).tolist() == [True, True]
 
 
 texts = st.sampled_from(["x", "3", "5"])

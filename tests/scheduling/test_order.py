@@ -110,7 +110,7 @@ def test_a_pushed_group_gets_another_turn_behind_those_that_have_less() -> None:
 
     first = turns.pop()
     assert first is not None
-    turns.push(replace(first, pending=first.pending[1:], active=1))
+    turns.push(replace(first, pending=first.pending[1:], placed=(given.placed(first.pending[0], "n"),)))
 
     assert [group.key.name for group in (turns.pop(), turns.pop()) if group] == ["second", "first"]
     assert turns.pop() is None
@@ -257,7 +257,8 @@ def played(turns: Turns | SlowTurns, ledger: Ledger, starts: Iterable[bool]) -> 
         ledger.charge(group, request(group))
         chunk = len(next_chunk(group))
         if group.pending[chunk:]:
-            turns.push(replace(group, pending=group.pending[chunk:], active=group.active + chunk))
+            started = tuple(given.placed(pod, "n") for pod in group.pending[:chunk])
+            turns.push(replace(group, pending=group.pending[chunk:], placed=group.placed + started))
     return popped
 
 

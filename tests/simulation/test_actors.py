@@ -30,7 +30,7 @@ async def test_a_bound_pod_runs_for_its_time_and_is_gone_after_it() -> None:
 
         await clock.advance(30)
 
-    assert running["status"]["phase"] == "Running"
+    assert running["status"] == running["status"] | {"phase": "Running", "startTime": "1970-01-01T00:00:02Z"}
     assert cluster.objects(Resource.PODS) == []
 
 
@@ -44,6 +44,34 @@ async def test_a_pod_deleted_while_it_runs_disturbs_no_other() -> None:
         cluster.delete(Ref.of(Resource.PODS, deleted))
 
         await clock.advance(20)
+
+    assert cluster.objects(Resource.PODS) == []
+
+
+async def test_a_pod_that_is_told_to_leave_is_gone_after_its_grace_period() -> None:
+    cluster, clock = cluster_with_node("n1"), ManualClock()
+    pod = create_pod(cluster, runtime_s=1000)
+    await cluster.bind(ref(pod), NODE, {})
+    with playing(Kubelet(cluster, clock).run()):
+        await clock.advance(START_S)
+        await cluster.evict(ref(pod))
+
+        await clock.advance(29)
+        assert stored(cluster, pod)["metadata"]["deletionTimestamp"]
+        await clock.advance(1)
+
+    assert cluster.objects(Resource.PODS) == []
+
+
+async def test_a_pod_that_finishes_within_its_grace_period_disturbs_nobody() -> None:
+    cluster, clock = cluster_with_node("n1"), ManualClock()
+    pod = create_pod(cluster, runtime_s=10)
+    await cluster.bind(ref(pod), NODE, {})
+    with playing(Kubelet(cluster, clock).run()):
+        await clock.advance(START_S)
+        await cluster.evict(ref(pod))
+
+        await clock.advance(40)
 
     assert cluster.objects(Resource.PODS) == []
 
@@ -68,6 +96,22 @@ async def test_users_give_up_what_never_started_and_tidy_its_podgroup_away() -> 
 
     assert submitted == [2, 1]
     assert [cluster.objects(resource) for resource in (Resource.PODS, Resource.POD_GROUPS)] == [[], []]
+
+
+async def test_what_was_evicted_is_submitted_again() -> None:
+    cluster, clock = cluster_with_node("n1"), ManualClock()
+    with playing(Users(cluster, clock).run([gang("g", members=2)]), Kubelet(cluster, clock).run()):
+        await clock.advance(1)
+        for pod in cluster.objects(Resource.PODS):
+            await cluster.bind(ref(pod), NODE, {})
+            await cluster.mark_disrupted(ref(pod), reason="PreemptionByScheduler", message="for others")
+            await cluster.evict(ref(pod))
+
+        await clock.advance(31)
+
+    again = cluster.objects(Resource.PODS)
+    assert [(pod["metadata"]["name"], pod["spec"].get("nodeName")) for pod in again] == [("g-0", None), ("g-1", None)]
+    assert len(cluster.objects(Resource.POD_GROUPS)) == 1
 
 
 def test_the_same_seed_brings_the_same_work() -> None:

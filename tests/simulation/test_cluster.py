@@ -80,6 +80,46 @@ async def test_a_bound_pod_cannot_be_nominated() -> None:
         await cluster.nominate(ref(pod), NODE)
 
 
+@pytest.mark.parametrize("verb", ["evict", "delete_pod"])
+async def test_a_bound_pod_that_is_told_to_leave_stays_for_its_grace_period(verb: str) -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+    await cluster.bind(ref(pod), NODE, {})
+
+    await getattr(cluster, verb)(ref(pod))
+    await getattr(cluster, verb)(ref(pod))
+
+    metadata = stored(cluster, pod)["metadata"]
+    assert (metadata["deletionTimestamp"], metadata["deletionGracePeriodSeconds"]) == ("1970-01-01T00:00:00Z", 30)
+
+
+async def test_a_pod_that_runs_nowhere_is_gone_at_once() -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+
+    await cluster.delete_pod(ref(pod))
+
+    assert cluster.objects(Resource.PODS) == []
+
+
+async def test_the_mark_of_a_disruption_stands_beside_other_conditions_and_replaces_an_earlier_mark() -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+    scheduled = {"type": "PodScheduled", "status": "True"}
+    cluster.patch(Ref.of(Resource.PODS, pod), {"status": {"conditions": [scheduled]}})
+
+    for message in ("first", "second"):
+        await cluster.mark_disrupted(ref(pod), reason="PreemptionByScheduler", message=message)
+
+    mark = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "second",
+    }
+    assert stored(cluster, pod)["status"]["conditions"] == [scheduled, mark]
+
+
 async def test_a_write_to_what_does_not_exist_is_not_found() -> None:
     with pytest.raises(NotFoundError):
         await SimulatedCluster().write_status(Resource.QUEUES, "", "nobody", {})

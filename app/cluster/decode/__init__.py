@@ -4,14 +4,16 @@ Nothing an object contains can make this raise: what cannot be read becomes the 
 owner, and the rest of it is still read. Only an object without a name or uid is a `DecodeError`.
 """
 
-from app.cluster.decode.glances import asked_pod, bound_node, has_succeeded, nominated_node
+from app.cluster.decode.glances import SeenPod, asked_pod, bound_node, has_succeeded, nominated_node, seen_pod
+from app.cluster.decode.history import tally
 from app.cluster.decode.nodes import node
 from app.cluster.decode.pods import is_terminal, pod
-from app.cluster.decode.policy import pod_group, priority_class, queue
+from app.cluster.decode.policy import pod_group, priority_class, queue, topology
 from app.cluster.decode.reading import DecodeError
 
 __all__ = [
     "DecodeError",
+    "SeenPod",
     "asked_pod",
     "bound_node",
     "has_succeeded",
@@ -22,4 +24,7 @@ __all__ = [
     "pod_group",
     "priority_class",
     "queue",
+    "seen_pod",
+    "tally",
+    "topology",
 ]

@@ -1,6 +1,9 @@
 """Reads single facts of a raw object, where its whole record is not needed: of a question, of a pod read back."""
 
+from dataclasses import dataclass
+
 from app.cluster.decode.pods import pod
+from app.cluster.decode.reading import Reading
 from app.model.names import NodeName
 from app.model.pod import Pod
 from app.model.seam import RawObject
@@ -14,6 +17,27 @@ def asked_pod(raw: RawObject, *, profiles: frozenset[str]) -> Pod:
     metadata = raw.get("metadata")
     named = {"namespace": "default", "name": UNBORN, "uid": UNBORN, **(metadata if isinstance(metadata, dict) else {})}
     return pod({**raw, "metadata": named}, profiles=profiles)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """What one event shows of a pod."""
+
+    pod: Pod
+    started_at: float | None
+    """Since when it runs, in seconds since the epoch; None while it does not, or when that cannot be read."""
+
+    @property
+    def problem(self) -> str:
+        """What its owner has to change, empty when nothing."""
+        return self.pod.problem
+
+
+def seen_pod(raw: RawObject, *, profiles: frozenset[str]) -> SeenPod:
+    """Decode the pod of an event."""
+    found, status = pod(raw, profiles=profiles), raw.get("status")
+    started_at = Reading().seconds(status, "startTime") if isinstance(status, dict) else 0.0
+    return SeenPod(found, started_at or None)
 
 
 def bound_node(raw: RawObject) -> NodeName | None:

@@ -1,11 +1,24 @@
 """Reads a node: what it can give, its labels and taints, and whether it takes work now."""
 
-from app.cluster.decode.demand import GPU_RESOURCE, gpus_milli
+from collections.abc import Mapping
+
+from app.cluster.decode.demand import GPU_RESOURCE, gpus_milli, is_extended, scalars
 from app.cluster.decode.reading import Fields, Reading, identified
 from app.model.names import NodeName
 from app.model.node import Node, Taint
-from app.model.quantity import milli, whole
-from app.model.resources import Resources
+from app.model.quantity import MAX_AMOUNT, QuantityError, integer, milli, shown, whole
+from app.model.resources import Resources, Scalars
+
+GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
+"""Written by NVIDIA's feature discovery, in MiB."""
+
+IN_BYTES_FROM = 1 << 20
+"""KAI: no GPU has a TiB of memory, so a number from here on counts bytes."""
+
+MEMORY_STEP_MIB = 100
+"""KAI: GPUs of one kind differ by a few MiB, and shall not be told apart by it."""
+
+MIG_LABEL = "node-role.kubernetes.io/mig-enabled"
 
 BINDING_EFFECTS = ("NoSchedule", "NoExecute")
 
@@ -15,10 +28,14 @@ def node(raw: object) -> Node:
     fields, metadata = identified(raw)
     reading = Reading()
     spec, status = reading.mapping(fields, "spec"), reading.mapping(fields, "status")
+    allocatable, labels = reading.mapping(status, "allocatable"), reading.texts(metadata, "labels")
     return Node(
         name=NodeName(metadata["name"]),
-        allocatable=_allocatable(reading, reading.mapping(status, "allocatable")),
-        labels=reading.texts(metadata, "labels"),
+        allocatable=_allocatable(reading, allocatable),
+        scalars=_scalars(reading, allocatable),
+        device_memory_mib=_device_memory_mib(labels),
+        shares_devices=labels.get(MIG_LABEL) != "true",
+        labels=labels,
         taints=_taints(reading, spec),
         ready=_is_ready(reading, status),
         unschedulable=spec.get("unschedulable") is True,
@@ -33,6 +50,25 @@ def _allocatable(reading: Reading, fields: Fields) -> Resources:
         gpu_milli=reading.number(f"allocatable {GPU_RESOURCE}", fields.get(GPU_RESOURCE), gpus_milli),
         pods=reading.number("allocatable pods", fields.get("pods"), whole),
     )
+
+
+def _scalars(reading: Reading, fields: Fields) -> Scalars:
+    amounts = (
+        (name, reading.number(f"allocatable {shown(name)}", value, whole))
+        for name, value in fields.items()
+        if is_extended(name)
+    )
+    return scalars(amounts)
+
+
+def _device_memory_mib(labels: Mapping[str, str]) -> int:
+    """Return the memory of each GPU; 0 when the label is missing or cannot be read."""
+    try:
+        amount = integer(labels.get(GPU_MEMORY_LABEL, "0"), maximum=MAX_AMOUNT)
+    except QuantityError:
+        return 0
+    mib = amount >> 20 if amount >= IN_BYTES_FROM else amount
+    return mib - mib % MEMORY_STEP_MIB
 
 
 def _taints(reading: Reading, spec: Fields) -> tuple[Taint, ...]:

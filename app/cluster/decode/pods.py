@@ -5,6 +5,7 @@ from functools import partial
 from sys import intern
 
 from app.cluster.decode.demand import request
+from app.cluster.decode.neighbours import neighbours
 from app.cluster.decode.reading import HIGHEST_INT32, Fields, Reading, identified, int32
 from app.cluster.decode.whereabouts import constraint
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
@@ -65,6 +66,8 @@ def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
     namespace = intern(reading.text(parts.metadata, "namespace"))
     uid = PodUid(parts.metadata["uid"])
     group = reading.name(parts.annotations, POD_GROUP_ANNOTATION)
+    near, kept = neighbours(spec, labels, namespace)
+    asked, scalars = request(reading, spec, parts.status)
     by_scheduler, by_us = _refused(reading, parts.status)
     return Pod(
         uid=uid,
@@ -73,8 +76,11 @@ def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
         group=GroupKey(namespace, group or uid),
         names_group=bool(group),
         queue=_queue(reading, labels, managed=managed),
-        request=request(reading, spec, parts.status),
+        request=asked,
+        scalars=scalars,
         constraint=constraint(reading, spec),
+        labels=kept,
+        near=near,
         spec_priority=reading.number("spec.priority", spec.get("priority"), int32),
         priority_class=intern(reading.text(labels, PRIORITY_CLASS_LABEL) or reading.text(spec, "priorityClassName")),
         explicit_preemptible=PREEMPTIBILITY.get(reading.text(labels, PREEMPTIBILITY_LABEL)),

@@ -1,17 +1,18 @@
-"""Reads what administrators and owners decide: queues, PodGroups and priority classes, in KAI's fields and units."""
+"""Reads what administrators and owners decide: queues, PodGroups, topologies, priority classes, in KAI's fields."""
 
 from functools import partial
 
+from app.cluster.decode.durations import duration_ms
 from app.cluster.decode.pods import PREEMPTIBILITY
 from app.cluster.decode.reading import Fields, Reading, identified, int32
+from app.cluster.decode.subgroups import members, tree
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import GroupSpec
 from app.model.priority import PriorityClass
-from app.model.quantity import json_integer, queue_amount, shown, weight_micro
+from app.model.quantity import queue_amount, shown, weight_micro
 from app.model.queue import DEFAULT_PRIORITY, UNGOVERNED, Entitlement, Queue
 from app.model.resources import UNLIMITED
-
-MAX_MEMBERS = 100_000
+from app.model.topology import Topology
 
 GPU_SCALE, CPU_SCALE, MEMORY_SCALE = 1000, 1, 1_000_000
 """A Queue counts GPUs, millicores and megabytes of 10^6 bytes; we count thousandths of a GPU, millicores and bytes."""
@@ -21,7 +22,7 @@ NOT_SPECIFIED = (
     "each with quota, limit and overQuotaWeight (-1 is no limit)"
 )
 
-members = partial(json_integer, minimum=0, maximum=MAX_MEMBERS)
+MAX_LEVELS = 16
 
 
 def queue(raw: object) -> Queue:
@@ -42,8 +43,18 @@ def queue(raw: object) -> Queue:
         gpu_milli=_entitlement(reading, resources, "gpu", GPU_SCALE),
         cpu_milli=_entitlement(reading, resources, "cpu", CPU_SCALE),
         memory_bytes=_entitlement(reading, resources, "memory", MEMORY_SCALE),
+        preempt_min_runtime_s=_min_runtime_s(reading, spec, "preemptMinRuntime"),
+        reclaim_min_runtime_s=_min_runtime_s(reading, spec, "reclaimMinRuntime"),
         problem=reading.problem,
     )
+
+
+def _min_runtime_s(reading: Reading, spec: Fields, key: str) -> float | None:
+    if spec.get(key) is None:
+        return None
+    unread = -1
+    milliseconds = reading.number(f"spec.{key}", spec[key], duration_ms, otherwise=unread)
+    return None if milliseconds == unread else milliseconds / 1000
 
 
 def _entitlement(reading: Reading, resources: Fields, name: str, scale: int) -> Entitlement:
@@ -63,28 +74,27 @@ def _entitlement(reading: Reading, resources: Fields, name: str, scale: int) -> 
 
 
 def pod_group(raw: object) -> GroupSpec:
-    """Decode a PodGroup; `minMember: 0` (KAI 0.17: no gang) is 1, since a gang of one waits for nobody."""
+    """Decode a PodGroup; `minMember: 0` (KAI 0.17: no gang) is 1, since a gang of one waits for nobody.
+
+    Of one that has sub-groups, the minimum is that of its pod sets together, whatever `spec.minMember` says (KAI).
+    """
     fields, metadata = identified(raw)
     reading = Reading()
     spec = reading.mapping(fields, "spec")
-    _refuse_required_topology(reading, spec)
+    min_member = max(1, reading.number("spec.minMember", spec.get("minMember"), members, otherwise=1))
+    root = tree(reading, spec, min_member)
     queue_name = reading.name(spec, "queue")
     return GroupSpec(
         key=GroupKey(reading.text(metadata, "namespace"), metadata["name"]),
         uid=metadata["uid"],
         queue=QueueName(queue_name) if queue_name else None,
-        min_member=max(1, reading.number("spec.minMember", spec.get("minMember"), members, otherwise=1)),
+        min_member=min_member if root is None else sum(leaf.min_member for leaf in root.leaves()),
         priority_class=reading.name(spec, "priorityClassName"),
         preemptible=_preemptible(reading, spec),
         created_at=reading.seconds(metadata, "creationTimestamp"),
+        root=root,
         problem=reading.problem,
     )
-
-
-def _refuse_required_topology(reading: Reading, spec: Fields) -> None:
-    # Better no start than one that breaks the promise its owner was given.
-    if reading.text(reading.mapping(spec, "topologyConstraint"), "requiredTopologyLevel"):
-        reading.doubt("requiredTopologyLevel is not available yet; take it out of spec.topologyConstraint")
 
 
 def _preemptible(reading: Reading, spec: Fields) -> bool | None:
@@ -100,3 +110,18 @@ def priority_class(raw: object) -> PriorityClass:
     reading = Reading()
     value = reading.number("value", fields.get("value"), int32)
     return PriorityClass(name=metadata["name"], value=value, problem=reading.problem)
+
+
+def topology(raw: object) -> Topology:
+    """Decode a Topology; whether any node carries its labels is for the planner to see."""
+    fields, metadata = identified(raw)
+    reading = Reading()
+    levels = reading.mappings(reading.mapping(fields, "spec"), "levels")
+    labels = tuple(reading.text(level, "nodeLabel") for level in levels[:MAX_LEVELS])
+    if not 1 <= len(levels) <= MAX_LEVELS:
+        reading.doubt(f"spec.levels has {len(levels)} items; list 1 to {MAX_LEVELS}, the widest first")
+    if "" in labels:
+        reading.doubt("a level has no nodeLabel; write the key of a node label, such as topology.kubernetes.io/zone")
+    if len(set(labels)) < len(labels):
+        reading.doubt("spec.levels lists a nodeLabel twice; list every level once")
+    return Topology(name=metadata["name"], levels=labels, problem=reading.problem)

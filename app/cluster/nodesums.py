@@ -1,0 +1,87 @@
+"""Sums what is held on every node, by name and as columns over a table of nodes."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from app.model.names import NodeName
+from app.model.resources import AXES, Amounts, Resources, Scalars
+from app.model.snapshot import NodeTable
+
+
+class NodeSums:
+    """Sums by node, of the resources of `AXES` and of extended ones. Changed by `Charges` alone."""
+
+    __slots__ = ("_by_name", "_scalars", "_table", "columns", "scalars")
+
+    def __init__(self) -> None:
+        """Start with nothing, over no nodes."""
+        self._by_name: dict[NodeName, list[int]] = {}
+        self._scalars: dict[str, dict[NodeName, int]] = {}
+        self.lay_over(NodeTable.of(()), ())
+
+    def __len__(self) -> int:
+        """Return on how many nodes there is anything."""
+        return len(self._by_name)
+
+    def lay_over(self, table: NodeTable, names: Iterable[str]) -> None:
+        """Lay the columns over these nodes: of `AXES`, and of the extended resources of these names."""
+        self._table = table
+        self.columns: Amounts = np.zeros((len(AXES), len(table.nodes)), dtype=np.int64)
+        self.scalars: dict[str, Amounts] = {name: np.zeros(len(table.nodes), dtype=np.int64) for name in names}
+        for name in self._by_name:
+            self._write(name)
+        for scalar in self.scalars:
+            for name in self._scalars.get(scalar, ()):
+                self._write_scalar(scalar, name)
+
+    def add(self, name: NodeName, amounts: list[int], scalars: Scalars = ()) -> None:
+        """Add amounts, which may be negative, to what is held on a node."""
+        sums = self._by_name.setdefault(name, [0] * len(AXES))
+        for axis, amount in enumerate(amounts):
+            sums[axis] += amount
+        self._write(name)
+        if not any(sums):
+            del self._by_name[name]
+        for scalar, amount in scalars:
+            self._add_scalar(scalar, name, amount)
+
+    def on(self, name: NodeName) -> Resources:
+        """Return what is held on a node."""
+        return Resources.of(self._by_name.get(name) or [0] * len(AXES))
+
+    def scalar_on(self, scalar: str, name: NodeName) -> int:
+        """Return what is held of an extended resource on a node."""
+        return self._scalars.get(scalar, {}).get(name, 0)
+
+    def _add_scalar(self, scalar: str, name: NodeName, amount: int) -> None:
+        sums = self._scalars.setdefault(scalar, {})
+        sums[name] = sums.get(name, 0) + amount
+        if scalar in self.scalars:
+            self._write_scalar(scalar, name)
+        # Pods name resources as they like: what none of them holds any more must not pile up.
+        if not sums[name]:
+            del sums[name]
+        if not sums:
+            del self._scalars[scalar]
+
+    def _write(self, name: NodeName) -> None:
+        column = self._table.index.get(name)
+        if column is not None:
+            self.columns[:, column] = self._by_name[name]
+
+    def _write_scalar(self, scalar: str, name: NodeName) -> None:
+        column = self._table.index.get(name)
+        if column is not None:
+            self.scalars[scalar][column] = self._scalars[scalar][name]
+
+
+def allocatable_scalars(table: NodeTable) -> Mapping[str, Amounts]:
+    """Return what each node has of every extended resource that any of them has, shape [node] each."""
+    found: dict[str, Amounts] = {}
+    for column, node in enumerate(table.nodes):
+        for name, amount in node.scalars:
+            if name not in found:
+                found[name] = np.zeros(len(table.nodes), dtype=np.int64)
+            found[name][column] = amount
+    return found

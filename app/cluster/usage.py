@@ -1,0 +1,152 @@
+"""Remembers how much of the cluster each queue has used, the longer ago the less it counts: half after each half-life.
+
+A queue's past usage is what it held, summed over time, divided by what there was to hold, summed over the same time.
+Time that nobody saw, as while Leeboard did not run, is in neither sum. A queue's sums are those of itself and of the
+queues that were below it at the time; they are kept in its status (`encode.usage`, `decode.tally`).
+
+Every step multiplies by the part that is left of what was and adds the exact integral over what was held since. The
+factors are floats, all sums integers: a step is off by less than one part in 10^12 and one unit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, expm1, log
+
+from app.model.names import QueueName
+from app.model.past import MICRO, Past
+
+Sums = tuple[int, int, int]
+"""One number an axis of `QUOTA_AXES`: an amount in the unit of the axis, or such an amount times milliseconds."""
+
+NONE: Sums = (0, 0, 0)
+
+WEEK_S = 7 * 24 * 3600.0
+
+SHIFT = 53
+"""Factors are multiplied as integers of so many binary digits: as many as a float has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What is told of a queue's past, as of one moment."""
+
+    at_ms: int
+    """Since the epoch."""
+    used: Sums
+    """Times milliseconds, as the next."""
+    capacity: Sums
+
+    @property
+    def used_micro(self) -> Sums:
+        """The part of the capacity that was used; 0 where there was none."""
+        cpu, memory, gpu = (
+            used * MICRO // there if there else 0 for used, there in zip(self.used, self.capacity, strict=True)
+        )
+        return cpu, memory, gpu
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A sum as of one moment."""
+
+    at_ms: int
+    sums: Sums = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What was seen at one moment, and is taken to last until the next."""
+
+    at_ms: int
+    held: dict[QueueName, Sums]
+    capacity: Sums
+
+
+class UsageHistory:
+    """The past of all queues. Only `control.usage` and `ClusterCache` call what changes it."""
+
+    def __init__(self, *, k_micro: int = 0, half_life_s: float = WEEK_S) -> None:
+        """Start with no past. What is summed (`_used`, `_capacity`) runs ahead of what is told (`_told`)."""
+        self.k_micro = k_micro
+        self._half_life_ms = half_life_s * 1000
+        self._used: dict[QueueName, _Sum] = {}
+        self._capacity = _Sum(0)
+        self._sight: _Sight | None = None
+        self._told: dict[QueueName, Tally] = {}
+        self._past: Past | None = None
+
+    def learn(self, name: QueueName, tally: Tally, now_ms: int) -> None:
+        """Take over what a queue's status says, unless more is known already.
+
+        What claims to be from the future, by a clock that was wrong then or is now, is taken to be from now.
+        """
+        at_ms = min(tally.at_ms, now_ms)
+        known = self._used.get(name)
+        if known is not None and known.at_ms >= at_ms:
+            return
+        self._used[name] = _Sum(at_ms, tally.used)
+        if at_ms > self._capacity.at_ms:
+            self._capacity = _Sum(at_ms, tally.capacity)
+        self._told[name] = Tally(at_ms=at_ms, used=tally.used, capacity=tally.capacity)
+        self._past = None
+
+    def see(self, now_ms: int, held: Mapping[QueueName, Sums], capacity: Sums) -> None:
+        """Count what was seen last until now; what is held now, with what the queues below hold, counts from now on.
+
+        When the clock was turned back, the time since is not known, and so counts for nobody.
+        """
+        before = self._sight or _Sight(now_ms, {}, NONE)
+        for name in self._used.keys() | before.held.keys():
+            used = self._used.get(name, _Sum(before.at_ms))
+            self._used[name] = self._carried(used, before.held.get(name, NONE), before.at_ms, now_ms)
+        self._capacity = self._carried(self._capacity, before.capacity, before.at_ms, now_ms)
+        self._used = {name: used for name, used in self._used.items() if any(used.sums)}
+        self._sight = _Sight(now_ms, dict(held), capacity)
+
+    def lose_sight(self) -> None:
+        """Note that what was seen last may not last: until the next `see`, time counts for nobody."""
+        self._sight = None
+
+    def forget(self, name: QueueName) -> None:
+        """Forget a queue that is gone; those above it still have used what it used."""
+        self._used.pop(name, None)
+        if self._sight is not None:
+            self._sight.held.pop(name, None)
+        if self._told.pop(name, None) is not None:
+            self._past = None
+
+    def tell(self) -> bool:
+        """Make what has been seen what is told; return whether there is anything to tell."""
+        capacity, before = self._capacity.sums, self._told
+        self._told = {
+            name: Tally(at_ms=used.at_ms, used=used.sums, capacity=capacity) for name, used in self._used.items()
+        }
+        self._past = None
+        return bool(before or self._told)
+
+    def told(self, name: QueueName) -> Tally | None:
+        """Return what is told of a queue; None when it has no past."""
+        return self._told.get(name)
+
+    def past(self) -> Past:
+        """Return what is told to the planner; never changed afterwards."""
+        if self._past is None:
+            parts = {name: tally.used_micro for name, tally in self._told.items()}
+            self._past = Past(k_micro=self.k_micro, usage_micro=parts)
+        return self._past
+
+    def _carried(self, past: _Sum, held: Sums, since_ms: int, now_ms: int) -> _Sum:
+        """Return a sum as of now, of which the amounts `held` since then are not yet a part."""
+        kept, _ = self._weights(now_ms - past.at_ms)
+        _, added_ms = self._weights(now_ms - max(since_ms, past.at_ms))
+        cpu, memory, gpu = (
+            (amount * kept + each * added_ms + (1 << SHIFT - 1)) >> SHIFT
+            for amount, each in zip(past.sums, held, strict=True)
+        )
+        return _Sum(now_ms, (cpu, memory, gpu))
+
+    def _weights(self, elapsed_ms: int) -> tuple[int, int]:
+        """Return, shifted, what is left of 1 after a time, and what a steady 1 adds up to in it, in milliseconds."""
+        halvings = log(2) * max(0, elapsed_ms) / self._half_life_ms
+        added_ms = -expm1(-halvings) * self._half_life_ms / log(2)
+        return round(exp(-halvings) * (1 << SHIFT)), round(added_ms * (1 << SHIFT))

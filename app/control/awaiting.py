@@ -1,0 +1,150 @@
+"""Holds room for pods until those have left who are still in it, and makes promises of it then.
+
+Nobody is nominated before: kube-scheduler sees a full node, refuses the pod and clears the nomination with it. What
+holds the room meanwhile is our own promise, in the state Awaiting.
+
+Whoever does not use what others were evicted from backs off for long: a pod that kube-scheduler's own filters refuse
+must not have one node after the other emptied.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import Reservation, State
+from app.control.waker import Waker
+from app.model.decision import Start
+from app.model.names import GroupKey, PodUid
+from app.model.reason import Reason
+from app.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Pods of one group that start together once all of their room is free, and the victims that have to leave it."""
+
+    group: GroupKey
+    pods: tuple[PodUid, ...]
+    victims: frozenset[PodUid]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A group whose room will not be free, and why."""
+
+    group: GroupKey
+    error: str
+    least_s: float = 0.0
+    """For how long to leave the group out at the least."""
+
+
+WASTED_S = 60.0
+"""How long a group is left out at the least for which pods were evicted to no purpose."""
+
+
+class Awaiting:
+    """Who waits for room that is being freed. Only `hold`, `review` and `stand_down` change it."""
+
+    def __init__(self, cache: ClusterCache, waker: Waker, settings: Settings, *, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic."""
+        self._cache = cache
+        self._waker = waker
+        self._settings = settings
+        self._clock = clock
+        self._waits: list[_Wait] = []
+        self._served: dict[PodUid, GroupKey] = {}
+        """Pods for which others were evicted, until they are bound."""
+        self._staying: set[PodUid] = set()
+        self._reviewed = -1
+
+    def hold(self, starts: Sequence[Start], victims: Collection[PodUid]) -> None:
+        """Hold the places of these starts, which are of one group, until their room is free."""
+        expires_at = self._clock() + self._settings.eviction_ttl_s
+        for start in starts:
+            for placement in start.placements:
+                self._cache.await_release(placement.pod, placement.node, expires_at=expires_at)
+            pods = tuple(placement.pod for placement in start.placements)
+            self._waits.append(_Wait(start.group, pods, frozenset(victims)))
+
+    def note_failure(self, victim: PodUid) -> None:
+        """Note that a victim cannot be evicted: whoever waits for it waits in vain."""
+        self._staying.add(victim)
+
+    def stand_down(self) -> None:
+        """Forget everybody: another replica decides."""
+        self._waits.clear()
+        self._served.clear()
+
+    def review(self) -> list[Failure]:
+        """Promise what is free by now; return whose room will not be, whose places are still held."""
+        failures = [*self._failures(), *self._unused()]
+        self._staying.clear()
+        if self._reviewed != self._cache.version:
+            self._waits = [wait for wait in self._waits if not self._is_over(wait)]
+            # A trial that failed changes the version, but nothing that another trial would find.
+            self._reviewed = self._cache.version
+        return failures
+
+    def _failures(self) -> Iterator[Failure]:
+        now = self._clock()
+        failures: dict[GroupKey, Failure] = {}
+        for wait in self._waits:
+            held = self._held(wait)
+            if held and wait.victims & self._staying:
+                failures[wait.group] = Failure(wait.group, "a pod that was to make room for it cannot be evicted")
+            elif any(one.expires_at <= now for one in held):
+                failures[wait.group] = Failure(wait.group, "the room it waited for was not freed in time")
+        yield from failures.values()
+
+    def _unused(self) -> Iterator[Failure]:
+        for uid, group in list(self._served.items()):
+            pod = self._cache.pod(uid)
+            if pod is None or pod.node is not None:
+                del self._served[uid]
+            elif self._cache.reservations.get(uid) is None and not self._is_refused(group):
+                del self._served[uid]
+                yield Failure(group, "the room that others were evicted from was of no use to it", WASTED_S)
+
+    def _is_refused(self, group: GroupKey) -> bool:
+        # kube-scheduler may have looked a moment before the room was free: nobody searches until it offers nodes again.
+        waiting = self._cache.waiting().get(group)
+        refusal = waiting.refusal if waiting else None
+        return refusal is not None and refusal.reason is Reason.REFUSED_BY_SCHEDULER
+
+    def _is_over(self, wait: _Wait) -> bool:
+        held = self._held(wait)
+        if len(held) < len(wait.pods):
+            # One of them is gone, or what was held for it: the others are planned anew.
+            for one in held:
+                self._cache.drop_promise(one.pod)
+            return True
+        if not self._fulfil(held):
+            return False
+        if wait.victims:
+            self._served.update(dict.fromkeys(wait.pods, wait.group))
+        return True
+
+    def _fulfil(self, waiting: Collection[Reservation]) -> bool:
+        """Make promises of all of these, or of none; return whether they are."""
+        if not all(self._cache.has_room_now(one.pod) for one in waiting):
+            return False
+        fulfilled: list[Reservation] = []
+        for one in waiting:
+            # Asked again: each was asked for as if the others of its node did not need any of it.
+            if not self._cache.has_room_now(one.pod):
+                self._wait_on(fulfilled)
+                return False
+            self._cache.fulfil(one.pod)
+            fulfilled.append(one)
+        for one in fulfilled:
+            self._cache.reservations.extend(one.pod, self._clock() + self._settings.promise_ttl_s)
+            self._waker.nominate(one.pod)
+        return True
+
+    def _wait_on(self, fulfilled: Collection[Reservation]) -> None:
+        for one in fulfilled:
+            self._cache.await_release(one.pod, one.node, expires_at=one.expires_at)
+
+    def _held(self, wait: _Wait) -> list[Reservation]:
+        held = (self._cache.reservations.get(uid) for uid in wait.pods)
+        return [one for one in held if one is not None and one.state is State.AWAITING]

@@ -1,0 +1,95 @@
+"""Makes promises, and ends those that are over or have to be taken back."""
+
+from collections.abc import Callable
+
+import structlog
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import Reservation, State
+from app.control.barrier import GangBarrier
+from app.control.waker import Waker
+from app.model.decision import Start
+from app.model.names import GroupKey, PodUid
+from app.settings import Settings
+from app.telemetry import Metrics
+
+log = structlog.get_logger()
+
+REFUSED_NODES_FOR_S = 120.0
+"""How long a node that kube-scheduler refused for a pod is left out for it, unless its next question says more."""
+
+
+class Promises:
+    """What is held in the cache for pods that are not bound yet. Only the event loop calls in here."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        barrier: GangBarrier,
+        waker: Waker,
+        metrics: Metrics,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` is monotonic."""
+        self._cache = cache
+        self._barrier = barrier
+        self._waker = waker
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._forget_at = clock() + REFUSED_NODES_FOR_S
+
+    def make(self, start: Start) -> None:
+        """Promise the places of a start, and have its pods asked about."""
+        expires_at = self._clock() + self._settings.promise_ttl_s
+        for placement in start.placements:
+            self._cache.promise(placement.pod, placement.node, expires_at=expires_at)
+            self._waker.wake(placement.pod)
+
+    def answered_expiry(self) -> float:
+        """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
+        return self._clock() + self._settings.answered_ttl_s
+
+    def give_up(self, uid: PodUid) -> None:
+        """End one pod's promise."""
+        self._cache.drop_promise(uid)
+        self._waker.revoke(uid)
+
+    def release(self, key: GroupKey, error: str) -> None:
+        """End what is promised to a gang, and send away whoever stands at the barrier."""
+        for held in self._cache.reservations.of_group(key):
+            if held.is_revocable:
+                self.give_up(held.pod)
+        self._barrier.fail(key, error)
+
+    def stand_down(self) -> None:
+        """Give up every promise: another replica decides, and what it has decided shows in the watch only later."""
+        for held in [held for held in self._cache.reservations if held.is_revocable]:
+            self._cache.drop_promise(held.pod)
+        self._barrier.fail_all("this replica is no longer active")
+
+    def review(self) -> None:
+        """End what has expired, revoke nominations that outlived their promise, and look at who stands."""
+        now = self._clock()
+        for held in self._cache.reservations.expired(now):
+            if held.state is State.PROMISED:
+                self._expire(held)
+        if now >= self._forget_at:
+            self._forget_at = now + REFUSED_NODES_FOR_S
+            self._cache.forget_refused_nodes()
+            self._waker.forget_gone()
+        for uid in self._cache.take_bereft():
+            self._waker.revoke(uid)
+        self._barrier.review()
+
+    def _expire(self, held: Reservation) -> None:
+        self._metrics.promises_expired.inc()
+        log.info("promise expired", pod=held.pod, node=held.node)
+        pod = self._cache.pod(held.pod)
+        if pod is not None and (pod.refused_by_scheduler or pod.nominated == held.node):
+            # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node.
+            self._cache.refuse_node(held.pod, held.node)
+        self._waker.park(held.pod)
+        self.give_up(held.pod)

@@ -1,0 +1,165 @@
+"""Looks for victims on behalf of those who wait: the full plan, beside everything else that is decided.
+
+The webhooks and the planning loop only ever start what fits as things are. Whoever they refuse is considered here soon
+after, once for each change of the cluster, in a thread and never for more than a part of the time: a search among
+thousands of running pods takes longer than kube-scheduler waits, and its result is checked before anything is evicted.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import structlog
+
+from app.cluster.cache import ClusterCache
+from app.control.takeover import TakeOver
+from app.model.decision import Action, Plan
+from app.model.names import NodeName
+from app.model.reason import Reason
+from app.model.snapshot import Snapshot
+from app.scheduling.planner import Policy
+from app.scheduling.planner import plan as full_plan
+from app.telemetry import Metrics, PlanOutcome
+
+log = structlog.get_logger()
+
+GATHER_S = 0.2
+"""How long refusals are gathered before a search: the pods of a burst compete for the same victims."""
+
+REST = 4
+"""A search is followed by a rest of so many times as long as it took: the webhooks need the interpreter too."""
+
+LOOK_AGAIN_S = 10.0
+"""How long after a search that found nothing the passing of time alone is worth another: of a min-runtime, say."""
+
+HOPELESS = frozenset(
+    {
+        Reason.QUEUE_DOES_NOT_EXIST,
+        Reason.QUEUE_IS_INVALID,
+        Reason.QUEUE_IS_NOT_A_LEAF,
+        Reason.INVALID_REQUEST,
+        Reason.POD_GROUP_DOES_NOT_EXIST,
+        Reason.POD_GROUP_IS_INVALID,
+        Reason.MEMBERS_MISSING,
+        Reason.NON_PREEMPTIBLE_OVER_QUOTA,
+        Reason.REFUSED_BY_SCHEDULER,
+        Reason.BACKING_OFF,
+    }
+)
+"""Reasons to wait that no victim cures."""
+
+
+class Plans(Protocol):
+    """The planner's own `plan`."""
+
+    def __call__(self, snapshot: Snapshot, policy: Policy, *, now: float) -> Plan:
+        """Decide for every waiting PodGroup, with victims."""
+        ...
+
+
+class Search:
+    """When to look for victims. Only the event loop calls in here."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        takeover: TakeOver,
+        metrics: Metrics,
+        policy: Policy,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        unready: Callable[[], str],
+        plan: Plans = full_plan,
+    ) -> None:
+        """`clock` is monotonic, `wall_clock` seconds since the epoch; `unready` says why nothing may be decided now.
+
+        `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free.
+        """
+        self._cache = cache
+        self._takeover = takeover
+        self._metrics = metrics
+        self._policy = policy
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._unready = unready
+        self._plan = plan
+        self._may_help = policy.ageing_s is not None or bool(set(policy.actions) - {Action.ALLOCATE})
+        self._withheld: Collection[NodeName] = ()
+        self._considered = -1
+        self._look_again_at = clock()
+        self._poked = asyncio.Event()
+
+    @property
+    def withheld(self) -> Collection[NodeName]:
+        """The nodes that the last search keeps free for a PodGroup that has waited for long."""
+        return self._withheld if self._withheld and self._somebody_waits() else ()
+
+    def poke(self) -> None:
+        """Note that something may have changed."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Search when it is worth it, for ever."""
+        while True:
+            await self._poked.wait()
+            await asyncio.sleep(GATHER_S)
+            self._poked.clear()
+            if self._is_due():
+                await asyncio.sleep(await self._search_or_say())
+
+    def _is_due(self) -> bool:
+        if self._unready() or not self._may_help:
+            return False
+        if self._cache.version == self._considered and not self._is_due_again():
+            return False
+        return self._somebody_waits() or self._somebody_is_stale()
+
+    def _is_due_again(self) -> bool:
+        """Whether the mere passing of time may let somebody run who could not when nothing was found."""
+        if self._clock() < self._look_again_at:
+            return False
+        policy, queues = self._policy, self._cache.queues().values()
+        runtimes = [policy.preempt_min_runtime_s, policy.reclaim_min_runtime_s]
+        for queue in queues:
+            runtimes += [queue.preempt_min_runtime_s or 0, queue.reclaim_min_runtime_s or 0]
+        return policy.ageing_s is not None or any(runtimes)
+
+    def _somebody_waits(self) -> bool:
+        return any(refusal.reason not in HOPELESS for refusal in self._takeover.refusals.values())
+
+    def _somebody_is_stale(self) -> bool:
+        if Action.EVICT_STALE not in self._policy.actions:
+            return False
+        over = self._wall_clock() - self._policy.stale_grace_s
+        running = self._cache.groups.running().values()
+        return any(group.stale_since is not None and group.stale_since <= over for group in running)
+
+    async def _search_or_say(self) -> float:
+        """Search; return how long to rest after it."""
+        began = self._clock()
+        try:
+            await self._search()
+        except Exception:
+            # One object that the planner cannot take must not end the service; it is tried again, not at once.
+            log.exception("search for victims failed")
+            self._metrics.plans[PlanOutcome.ERROR].inc()
+            return LOOK_AGAIN_S
+        return REST * (self._clock() - began)
+
+    async def _search(self) -> None:
+        self._cache.age_stale(self._wall_clock())
+        snapshot = self._cache.snapshot()
+        with self._metrics.plan_duration.time():
+            result = await asyncio.to_thread(self._plan, snapshot, self._policy, now=self._wall_clock())
+        if self._unready():
+            return
+        if result.unfinished:
+            log.warning("plan budget reached", waiting=len(snapshot.groups), evictions=len(result.evictions))
+            self._metrics.plans_unfinished.inc()
+        # From here to the end there is no await: what is checked is what is promised and evicted.
+        whole = self._takeover.take(result, snapshot.groups)
+        self._withheld = result.withheld
+        self._look_again_at = self._clock() + LOOK_AGAIN_S
+        # What it changed itself makes another search due: another group may have its turn now.
+        self._considered = snapshot.version if whole else -1

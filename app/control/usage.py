@@ -1,0 +1,87 @@
+"""Keeps the account of what queues use: looks often, tells the planner and the statuses seldom.
+
+Every telling may move fair shares, and is written to every queue that has a past; a look costs nobody anything. What is
+told survives a restart in the status; what was only seen is lost, for all queues alike.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.model.names import QueueName
+from app.model.seam import RawObject, Resource
+from app.scheduling.quota import Ledger, quantities
+from app.settings import Settings
+
+log = structlog.get_logger()
+
+LOOK_S = 10.0
+
+
+class UsageMeter:
+    """Does nothing while the past does not matter (`fair_share_k` 0). Only the event loop calls in here."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        settings: Settings,
+        *,
+        wall_clock: Callable[[], float],
+        unready: Callable[[], str],
+    ) -> None:
+        """`wall_clock` is in seconds since the epoch; while `unready` says why, what the cache shows is not trusted."""
+        self._cache = cache
+        self._is_on = settings.fair_share_k > 0
+        self._interval_ms = settings.usage_interval_s * 1000
+        self._wall_clock = wall_clock
+        self._unready = unready
+        self._told_at_ms: int | None = None
+        self._unread: dict[QueueName, str] = {}
+        """What is wrong with the pasts that could not be read."""
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self.look()
+            except Exception:
+                # A mistake here must not end the service: the past is left as it was told last.
+                log.exception("usage not counted")
+
+    def learn(self, resource: Resource, raw: RawObject) -> None:
+        """Take over what a queue's status says that is news: after a start, or of what another replica wrote."""
+        if not self._is_on or resource is not Resource.QUEUES:
+            return
+        tally, problem = decode.tally(raw)
+        name = QueueName(raw["metadata"]["name"])
+        if tally is not None:
+            self._cache.history.learn(name, tally, self._now_ms())
+        if problem and self._unread.get(name) != problem:
+            log.warning("past usage cannot be read, counted as none", queue=name, problem=problem)
+        self._unread.pop(name, None)
+        if problem:
+            self._unread[name] = problem
+
+    def look(self) -> None:
+        """Count what queues hold now, and tell of it when it is time."""
+        if not self._is_on:
+            return
+        if self._unready():
+            self._cache.history.lose_sight()
+            return
+        now_ms, snapshot = self._now_ms(), self._cache.snapshot()
+        accounts = Ledger(snapshot).accounts.values()
+        held = {account.name: account.held for account in accounts}
+        self._cache.history.see(now_ms, held, quantities(snapshot.total))
+        if self._told_at_ms is None:
+            self._told_at_ms = now_ms
+        if abs(now_ms - self._told_at_ms) >= self._interval_ms:
+            self._told_at_ms = now_ms
+            self._cache.tell_usage()
+
+    def _now_ms(self) -> int:
+        return round(self._wall_clock() * 1000)

@@ -1,0 +1,96 @@
+"""The three aims for which pods may have to leave: to reclaim a share, to preempt by priority, to consolidate space."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.model.decision import Action
+from app.model.names import QueueName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.resources import NOTHING
+from app.scheduling.quota import Quantities, quantities
+from app.scheduling.reclaimable import Judgement
+from app.scheduling.search import Found, lost_of
+from app.scheduling.victims import Safety, charge_at
+from app.scheduling.whatif import WhatIf
+
+Age = Callable[[PodGroup, PodGroup], Safety]
+"""How far min-runtime makes the second group safe from the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidate:
+    """Moves running pods together so that a preemptible group finds room; nobody may lose its place."""
+
+    claimed: bool
+    """Somebody waits for what is owed to its queue. Nobody is moved then for one that is owed nothing: the room would
+    be taken back at once, and pods would have been moved for nothing."""
+    action = Action.CONSOLIDATE
+
+    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
+        """Return whether there is room enough in all, spread too thinly."""
+        if not group.preemptible or not state.board.holds_in_all(pods):
+            return False
+        return not self.claimed or _judgement(state, group, pods).may_begin()
+
+    def safety(self, _: PodGroup, __: PodGroup) -> Safety:
+        """Return that whatever is preemptible may be moved."""
+        return Safety.NONE
+
+    def allows(self, found: Found) -> bool:
+        """Return whether everybody has a place again."""
+        return not any(lost_of(chunk, found.after) for chunk in found.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Makes room inside a queue for a group of higher priority."""
+
+    min_runtime: Age
+    action = Action.PREEMPT
+
+    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
+        """Return whether a non-preemptible group stays within its queue's quota: nobody's leaving would change that."""
+        return state.ledger.over_quota(group, state.request(pods)) is None
+
+    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
+        """Return that groups of the same queue with a lower priority are not safe after their min-runtime."""
+        if other.queue != group.queue or other.priority >= group.priority:
+            return Safety.ALL
+        return self.min_runtime(group, other)
+
+    def allows(self, _: Found) -> bool:
+        """Return that priority is reason enough."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Takes back what other queues hold beyond their share."""
+
+    min_runtime: Age
+    action = Action.RECLAIM
+
+    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
+        """Return whether the group's queue stays within its own share."""
+        return _judgement(state, group, pods).may_begin()
+
+    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
+        """Return that groups of other queues are not safe after their min-runtime."""
+        if other.queue == group.queue:
+            return Safety.ALL
+        return self.min_runtime(group, other)
+
+    def allows(self, found: Found) -> bool:
+        """Return whether what each queue loses for good is what it holds beyond its share."""
+        lost: dict[QueueName, list[Quantities]] = {}
+        for chunk in found.chunks:
+            gone = lost_of(chunk, found.after)
+            parts = [charge_at(found.before.snapshot, one) for one in chunk.placed if one.pod.uid in gone]
+            if parts:
+                lost.setdefault(chunk.group.queue, []).append(quantities(sum(parts, NOTHING)))
+        return _judgement(found.before, found.group, found.pods).reclaimable(lost)
+
+
+def _judgement(state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Judgement:
+    return Judgement(state.ledger, state.shares, group, quantities(state.request(pods)))

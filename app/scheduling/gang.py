@@ -1,0 +1,135 @@
+"""Places pods of one PodGroup that start together: every sub-group inside its topology domain, all or none.
+
+Nested groups go first, then pod sets, each inside the nodes of its parent (KAI's order). Which domains are tried, and
+in which order, is `topology`'s to say.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
+from app.model.reason import Refusal
+from app.scheduling.board import ANYWHERE, Board, Seat, Timing, Where, largest_first
+from app.scheduling.topology import NodeSets, Subtree, fitting_counts, node_sets
+
+Seats = tuple[Seat, ...]
+Branch = SubGroup | PodSet
+
+
+def place(board: Board, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> Seats | None:
+    """Take places for the pods on the board, or nothing at all and None."""
+    if group.root is None or not any(_constraints(group.root)):
+        return _in_any_order(board, pods, ANYWHERE, timing)
+    return _Attempt(group, timing).place(board, group.root, pods, ANYWHERE)
+
+
+def refusal(board: Board, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
+    """Return why no topology domain can take the pods; None when the topology is not what is in their way."""
+    if group.root is None:
+        return None
+    found = (
+        _candidates(board, group, branch, constraint, members(group, branch, pods), ANYWHERE)
+        for branch, constraint in _constrained(group.root)
+    )
+    return next((each for each in found if isinstance(each, Refusal)), None)
+
+
+def members(group: PodGroup, branch: Branch, pods: Sequence[Pod]) -> list[Pod]:
+    """Return those of the pods that belong to the branch."""
+    names = {leaf.name for leaf in _leaves(branch)}
+    return [pod for pod in pods if group.pod_set(pod) in names]
+
+
+def _leaves(branch: Branch) -> Sequence[PodSet]:
+    return (branch,) if isinstance(branch, PodSet) else tuple(branch.leaves())
+
+
+def _constrained(root: SubGroup) -> Iterator[tuple[Branch, TopologyConstraint]]:
+    if root.topology is not None:
+        yield root, root.topology
+    for child in root.groups:
+        yield from _constrained(child)
+    for leaf in root.pod_sets:
+        if leaf.topology is not None:
+            yield leaf, leaf.topology
+
+
+def _constraints(root: SubGroup) -> Iterator[TopologyConstraint]:
+    return (constraint for _, constraint in _constrained(root))
+
+
+def _in_any_order(board: Board, pods: Sequence[Pod], where: Where, timing: Timing) -> Seats | None:
+    """Try the pods in the order in which they start, then those first that are hard to place."""
+    seats = board.place(pods, where=where, timing=timing)
+    if seats is None and len(pods) > 1:
+        ordered = sorted(pods, key=largest_first)
+        if ordered != list(pods):
+            return board.place(ordered, where=where, timing=timing)
+    return seats
+
+
+class _Attempt:
+    """One attempt to place pods of a group with topology constraints."""
+
+    def __init__(self, group: PodGroup, timing: Timing) -> None:
+        self._group = group
+        self._timing = timing
+
+    def place(self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where) -> Seats | None:
+        """Place the pods of a branch inside what its parent leaves it."""
+        if not pods:
+            return ()
+        for domain in self._domains(board, branch, pods, where):
+            trial = board.copy()
+            seats = self._inside(trial, branch, pods, domain)
+            if seats is not None:
+                board.adopt(trial)
+                return seats
+        return None
+
+    def _inside(self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where) -> Seats | None:
+        if isinstance(branch, PodSet):
+            return _in_any_order(board, pods, where, self._timing)
+        seats: list[Seat] = []
+        children: tuple[Branch, ...] = (*branch.groups, *branch.pod_sets)
+        for child in children:
+            found = self.place(board, child, members(self._group, child, pods), where)
+            if found is None:
+                return None
+            seats += found
+        return tuple(seats)
+
+    def _domains(self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where) -> Iterator[Where]:
+        if branch.topology is None:
+            yield where
+            return
+        found = _candidates(board, self._group, branch, branch.topology, pods, where)
+        if not isinstance(found, Refusal):
+            steps = where.steps if found.steps is None else found.steps
+            yield from (Where(within, steps) for within in found)
+
+
+def _candidates(  # noqa: PLR0913, PLR0917 # one question, told by who asks, for what and where
+    board: Board,
+    group: PodGroup,
+    branch: Branch,
+    constraint: TopologyConstraint,
+    pods: Sequence[Pod],
+    where: Where,
+) -> NodeSets | Refusal:
+    nodes = board.snapshot.nodes
+    names = {leaf.name for leaf in _leaves(branch)}
+    within = np.ones(len(nodes.nodes), dtype=np.bool_) if where.within is None else where.within
+    may_go = np.logical_or.reduce([board.eligible(pod) for pod in pods])
+    asked = np.array([board.amounts(pod) or board.impossible for pod in pods], dtype=np.int64)
+    subtree = Subtree(
+        constraint=constraint,
+        asked=asked,
+        counts=np.where(may_go, fitting_counts(asked, board.future), 0),
+        free=board.future,
+        within=within,
+        occupied=nodes.mask(one.node for one in group.placed if group.pod_set(one.pod) in names),
+    )
+    return node_sets(subtree, nodes, board.snapshot.topologies)

@@ -1,0 +1,340 @@
+"""The cache about what comes next: who runs, what is being released, who waits for it, and which gangs are broken."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import State
+from app.model.names import GroupKey, NodeName, QueueName
+from app.model.pod import Placed, Pod
+from app.model.podgroup import GroupSpec, PodSet, SubGroup
+from app.model.resources import GPU, Resources
+from app.model.snapshot import Snapshot, Usage
+from app.model.topology import Topology
+from tests import given
+
+N1, N2 = NodeName("n1"), NodeName("n2")
+A, B = given.pod("a", gang="g"), given.pod("b", gang="g")
+SPEC = GroupSpec(key=A.group, uid="u", min_member=2)
+P, OTHER, OLD = given.pod("p", gpus=2), given.pod("other", gpus=1), given.pod("old", gpus=8, node=N1)
+LEAVING = replace(OLD, deleting=True)
+MIG = "nvidia.com/mig-2g.10gb"
+
+
+def cache(*pods: Pod, spec: GroupSpec = SPEC) -> ClusterCache:
+    """Build a cache of two nodes of eight GPUs, one PodGroup, and these pods."""
+    found = ClusterCache()
+    for node in (given.node("n1"), given.node("n2")):
+        found.apply_node(node)
+    found.apply_group(spec)
+    for pod in pods:
+        found.apply_pod(pod)
+    return found
+
+
+def awaiting(found: ClusterCache, *pods: Pod) -> ClusterCache:
+    for pod in pods:
+        found.await_release(pod.uid, N1, expires_at=60.0)
+    return found
+
+
+def state(found: ClusterCache, pod: Pod = P) -> State | None:
+    held = found.reservations.get(pod.uid)
+    return held.state if held else None
+
+
+def gpus(count: int, pods: int = 1) -> Resources:
+    return Resources(cpu_milli=pods * 1000, gpu_milli=count * 1000, pods=pods)
+
+
+def free_and_releasing(seen: Snapshot) -> tuple[list[int], list[int] | None]:
+    releasing = None if seen.releasing is None else (seen.releasing[GPU] // 1000).tolist()
+    return (seen.free[GPU] // 1000).tolist(), releasing
+
+
+def stale_since(found: ClusterCache, key: GroupKey = SPEC.key) -> float | None:
+    return found.snapshot().running[key].stale_since
+
+
+# Who runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_shows_who_holds_places_and_who_of_them_also_waits() -> None:
+    found = cache(replace(A, node=N1), B, replace(P, node=N2), OTHER)
+    found.promise(OTHER.uid, N2, expires_at=60.0)
+
+    seen = found.snapshot()
+
+    assert {key: group.placed for key, group in seen.running.items()} == {
+        A.group: (Placed(pod=replace(A, node=N1), node=N1),),
+        P.group: (Placed(pod=replace(P, node=N2), node=N2),),
+        OTHER.group: (Placed(pod=OTHER, node=N2),),
+    }
+    assert (seen.groups, seen.running[A.group].pending) == ({A.group: seen.running[A.group]}, (B,))
+
+
+def test_who_runs_stays_in_a_snapshot_as_it_was() -> None:
+    found = cache(replace(P, node=N1))
+    before = found.snapshot()
+
+    found.delete_pod(P.uid)
+
+    assert (list(before.running), list(found.snapshot().running)) == ([P.group], [])
+
+
+def test_a_group_runs_since_the_first_of_its_pods_that_stay() -> None:
+    found = cache(spec=replace(SPEC, min_member=1))
+    for pod, started_at in ((A, 30.0), (B, 20.0)):
+        found.apply_pod(replace(pod, node=N1), started_at)
+    version = found.version
+    found.apply_pod(replace(B, node=N1), 20.0)
+
+    assert (found.version, found.snapshot().running[A.group].started_at) == (version, 20.0)
+    found.apply_pod(replace(B, node=N1, deleting=True))
+    assert found.snapshot().running[A.group].started_at == 30.0
+    found.delete_pod(B.uid)
+    found.apply_pod(replace(B, node=N1))
+    assert found.snapshot().running[A.group].started_at == 30.0
+
+
+def test_since_when_a_promised_pod_runs_nothing_tells() -> None:
+    found = cache(P)
+    found.promise(P.uid, N1, expires_at=60.0)
+
+    assert found.snapshot().running[P.group].started_at is None
+
+
+# What is being released ---------------------------------------------------------------------------------------------
+
+
+def test_what_a_leaving_pod_holds_is_being_released_and_charged_until_it_is_gone() -> None:
+    found = cache(OLD, P)
+    relief = found.relief
+    assert free_and_releasing(found.snapshot()) == ([0, 8], None)
+
+    found.apply_pod(LEAVING)
+    seen = found.snapshot()
+    assert (free_and_releasing(seen), found.relief > relief) == (([0, 8], [8, 0]), True)
+    assert (seen.usage[OLD.queue].allocated, OLD.group in seen.running) == (gpus(8), False)
+
+    found.delete_pod(OLD.uid)
+    assert free_and_releasing(found.snapshot()) == ([8, 8], None)
+
+
+def test_pods_of_other_schedulers_release_what_they_hold_as_well() -> None:
+    found = cache(replace(LEAVING, managed=False, queue=QueueName("")))
+
+    assert free_and_releasing(found.snapshot()) == ([0, 8], [8, 0])
+
+
+def test_there_is_room_later_for_what_is_being_released_on_a_node_that_takes_work() -> None:
+    found = cache(LEAVING, replace(P, node=N2))
+
+    assert [found.has_room_later(node, gpus(8)) for node in (N1, N2, NodeName("gone"))] == [True, False, False]
+    assert (found.has_room_later(N1, gpus(9)), found.has_room(N1, gpus(1))) == (False, False)
+    found.apply_node(given.node("n1", ready=False))
+    assert not found.has_room_later(N1, gpus(8))
+
+
+# Who waits for it ---------------------------------------------------------------------------------------------------
+
+
+def test_room_that_is_awaited_is_taken_though_it_is_not_free_yet() -> None:
+    found = awaiting(cache(LEAVING, P), P)
+
+    seen = found.snapshot()
+
+    assert (free_and_releasing(seen), state(found)) == (([-2, 8], [8, 0]), State.AWAITING)
+    assert (seen.running[P.group].placed, dict(seen.groups)) == ((Placed(pod=P, node=N1),), {})
+    assert (found.has_room_later(N1, gpus(6)), found.has_room_later(N1, gpus(7))) == (True, False)
+
+
+def test_who_waits_has_room_when_the_others_have_left_enough_for_it() -> None:
+    half = replace(OLD, request=gpus(4))
+    found = awaiting(cache(replace(half, deleting=True), replace(half, uid=B.uid, deleting=True), P), P)
+    assert not found.has_room_now(P.uid)
+
+    found.delete_pod(half.uid)
+    assert found.has_room_now(P.uid)
+
+
+def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
+    found = awaiting(cache(LEAVING, replace(P, request=gpus(7)), OTHER), P, OTHER)
+    found.delete_pod(OLD.uid)
+    found.apply_pod(replace(A, node=N1))
+
+    assert (found.has_room_now(P.uid), found.has_room_now(OTHER.uid)) == (True, True)
+    found.fulfil(P.uid)
+    assert (state(found), found.has_room_now(OTHER.uid)) == (State.PROMISED, False)
+
+
+@pytest.mark.parametrize("node", [given.node("n1", ready=False), None], ids=["not ready", "gone"])
+def test_a_node_that_takes_no_work_has_no_room_now(node: object) -> None:
+    found = awaiting(cache(P), P)
+    assert found.has_room_now(P.uid)
+
+    found.delete_node(N1) if node is None else found.apply_node(given.node("n1", ready=False))
+
+    assert not found.has_room_now(P.uid)
+
+
+def test_a_promise_that_awaited_room_changes_no_sum_and_is_no_relief() -> None:
+    found = awaiting(cache(P), P)
+    before, relief = found.snapshot(), found.relief
+
+    found.fulfil(P.uid)
+    found.fulfil(P.uid)
+    found.fulfil(OTHER.uid)
+
+    after = found.snapshot()
+    assert (free_and_releasing(after), after.usage) == (free_and_releasing(before), before.usage)
+    assert (state(found), found.relief) == (State.PROMISED, relief)
+
+
+def test_who_waits_for_room_is_refused_by_kube_scheduler_and_that_tells_nothing() -> None:
+    found = awaiting(cache(LEAVING, P), P)
+
+    found.apply_pod(replace(P, refused_by_scheduler=True))
+
+    assert (state(found), found.take_bereft()) == (State.AWAITING, set())
+
+
+def test_what_is_awaited_ends_as_a_promise_does() -> None:
+    moved = replace(P, group=A.group, names_group=True)
+    ends = [awaiting(cache(P), P) for _ in range(4)]
+
+    ends[0].delete_node(N1)
+    ends[1].apply_pod(replace(P, deleting=True))
+    ends[2].apply_pod(moved)
+    ends[3].apply_pod(replace(P, node=N2))
+
+    assert [state(found) for found in ends] == [None] * 4
+    assert (ends[2].take_bereft(), ends[3].snapshot().usage[P.queue].allocated) == ({P.uid}, gpus(2))
+
+
+# Extended resources, topologies, labels -----------------------------------------------------------------------------
+
+
+def test_extended_resources_are_free_held_and_released_like_any_other() -> None:
+    found = cache(replace(P, node=N1, scalars=((MIG, 2),)), replace(OTHER, node=N1, scalars=((MIG, 1), ("x/y", 1))))
+    found.apply_node(given.node("n1", scalars=((MIG, 4),)))
+    assert {name: amounts.tolist() for name, amounts in found.snapshot().scalars.items()} == {MIG: [1, 0]}
+
+    found.apply_pod(replace(P, node=N1, scalars=((MIG, 2),), deleting=True))
+
+    seen = found.snapshot()
+    assert {name: amounts.tolist() for name, amounts in seen.releasing_scalars.items()} == {MIG: [2, 0]}
+    assert seen.scalars[MIG].tolist() == [1, 0]
+
+
+def test_who_waits_for_an_extended_resource_has_room_when_it_is_there() -> None:
+    holder = replace(OTHER, node=N1, scalars=((MIG, 1),), deleting=True)
+    found = awaiting(cache(holder, replace(P, scalars=((MIG, 1),))), P)
+    found.apply_node(given.node("n1", scalars=((MIG, 1),)))
+
+    assert not found.has_room_now(P.uid)
+    found.delete_pod(OTHER.uid)
+    assert found.has_room_now(P.uid)
+
+
+def test_a_mig_profile_is_charged_and_divided_as_its_gpus() -> None:
+    found = cache(replace(P, node=N1, request=gpus(0), scalars=((MIG, 3),)))
+    total = found.snapshot().total
+    found.apply_node(given.node("n1", scalars=((MIG, 4),)))
+
+    seen = found.snapshot()
+
+    assert seen.usage[P.queue] == Usage(allocated=gpus(6), requested=gpus(6))
+    assert seen.total - total == Resources(gpu_milli=8000)
+
+
+def test_topologies_come_and_go_with_relief() -> None:
+    found, rack = cache(), Topology(name="t", levels=("rack",))
+    reliefs = [found.relief]
+    for change in (rack, rack, None, None):
+        found.apply_topology(change) if change else found.delete_topology("t")
+        reliefs.append(found.relief)
+        assert dict(found.snapshot().topologies) == ({"t": change} if change else {})
+
+    assert [after - before for before, after in pairwise(reliefs)] == [1, 0, 1, 0]
+
+
+def test_labels_are_shown_of_pods_that_no_group_shows() -> None:
+    labels = {"app": "web"}
+    ours, theirs = replace(P, labels=labels, node=N1), replace(OTHER, labels=labels, managed=False, node=N2)
+    found = cache(ours, theirs, replace(A, labels=labels))
+    assert found.snapshot().labelled == ((labels, N2),)
+
+    found.apply_pod(replace(ours, deleting=True))
+    assert found.snapshot().labelled == ((labels, N2), (labels, N1))
+
+    found.apply_pod(replace(theirs, labels={"app": "other"}))
+    found.delete_pod(ours.uid)
+    assert found.snapshot().labelled == (({"app": "other"}, N2),)
+
+
+# Broken gangs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_that_lost_members_is_stale_since_the_clock_was_told_and_until_it_is_whole() -> None:
+    found = cache(*(replace(pod, node=N1) for pod in (A, B)))
+    found.age_stale(10.0)
+    assert stale_since(found) is None
+
+    found.delete_pod(B.uid)
+    assert stale_since(found) is None
+    for now in (20.0, 30.0):
+        found.age_stale(now)
+        assert stale_since(found) == 20.0
+
+    found.apply_pod(replace(B, node=N2))
+    assert stale_since(found) is None
+    found.apply_pod(replace(B, node=N2, deleting=True))
+    found.age_stale(40.0)
+    assert stale_since(found) == 40.0
+
+
+def test_a_gang_that_waits_for_a_new_member_is_stale_too_and_its_plan_is_made_anew() -> None:
+    found = cache(replace(A, node=N1), B)
+    found.considered(found.waiting(), found.version)
+
+    found.age_stale(20.0)
+
+    assert (stale_since(found), found.waiting()[A.group].stale_since) == (20.0, 20.0)
+    assert list(found.unsettled) == [A.group]
+
+
+@pytest.mark.parametrize("hold", ["promise", "await_release"])
+def test_a_gang_that_is_being_completed_is_not_stale(hold: str) -> None:
+    found = cache(replace(A, node=N1), B, spec=replace(SPEC, min_member=3))
+
+    getattr(found, hold)(B.uid, N1, expires_at=60.0)
+    found.age_stale(20.0)
+    assert stale_since(found) is None
+
+    found.drop_promise(B.uid)
+    found.age_stale(30.0)
+    assert stale_since(found) == 30.0
+
+
+def test_a_gang_is_not_stale_that_is_ending_unreadable_or_has_not_begun() -> None:
+    ending, unreadable = cache(replace(A, node=N1)), cache(replace(A, node=N1), spec=replace(SPEC, problem="odd"))
+    ending.count_success(A.group, B.uid)
+    ending.apply_group(replace(SPEC, min_member=3))
+    unbegun = cache(A, B)
+    for found in (ending, unreadable, unbegun):
+        found.age_stale(20.0)
+
+    assert (stale_since(ending), stale_since(unreadable), dict(unbegun.snapshot().running)) == (None, None, {})
+
+
+def test_each_pod_set_must_have_its_minimum() -> None:
+    root = SubGroup(pod_sets=(PodSet(name="x"), PodSet(name="y")))
+    both = [replace(pod, node=N1, subgroup="x") for pod in (A, B)]
+    found = cache(*both, spec=replace(SPEC, root=root))
+
+    found.age_stale(20.0)
+
+    assert stale_since(found) == 20.0

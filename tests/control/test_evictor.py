@@ -1,0 +1,190 @@
+import pytest
+from structlog.testing import capture_logs
+
+from app.control.evictor import BUDGET_OVERRIDDEN, EVICTED, PAUSES_S, STALE
+from app.model.decision import Action, Eviction
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.seam import (
+    BudgetError,
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RawObject,
+    RejectedError,
+    UnavailableError,
+)
+from tests.control.wired import World, living, passes
+
+BUDGET = BudgetError("Cannot evict pod as it would violate the pod's disruption budget.")
+PREEMPTED = "Pod q/victim-0 was preempted by higher priority workload q/urgent-0"
+
+
+def eviction(pod: RawObject, *, action: Action = Action.PREEMPT, beneficiary: RawObject | None = None) -> Eviction:
+    metadata = pod["metadata"]
+    return Eviction(
+        pod=PodUid(metadata["uid"]),
+        group=GroupKey("q", metadata["annotations"].get("pod-group-name", metadata["uid"])),
+        node=NodeName("a"),
+        action=action,
+        beneficiary=GroupKey("q", beneficiary["metadata"]["uid"]) if beneficiary else None,
+    )
+
+
+async def ordered(world: World, **more: object) -> RawObject:
+    """Let a pod run, and order its eviction for the sake of another."""
+    victim, urgent = world.runs("victim", "a"), world.pod("urgent", gpus=8)
+    await passes(0.5)
+    world.evictor.order([eviction(victim, beneficiary=urgent, **more)])  # type: ignore[arg-type] # free-form by design
+    return victim
+
+
+def is_leaving(world: World, pod: RawObject) -> bool:
+    known = world.cache.pod(PodUid(pod["metadata"]["uid"]))
+    return known is not None and known.deleting
+
+
+async def test_a_victim_is_marked_evicted_counted_and_told_of() -> None:
+    async with living("a") as world:
+        victim = await ordered(world)
+        assert is_leaving(world, victim)
+        await passes(1)
+
+        assert world.cluster.marks == [("victim-0", PREEMPTED)] * 2
+        assert (world.cluster.evictions, world.cluster.deletions) == (["victim-0"], [])
+        assert world.cluster.told == [("victim-0", EVICTED)]
+        assert world.count("pods_evicted", action="preempt") == 1
+
+
+async def test_a_pod_is_evicted_once_however_often_it_is_ordered() -> None:
+    async with living("a") as world:
+        victim = await ordered(world)
+        world.evictor.order([eviction(victim)])
+        await passes(1)
+        world.evictor.order([eviction(victim)])
+        await passes(1)
+
+        assert world.cluster.evictions == ["victim-0"]
+
+
+async def test_a_pod_that_is_leaving_or_gone_is_left_alone() -> None:
+    async with living("a") as world:
+        leaving, gone = world.runs("leaving", "a"), world.runs("gone", "a")
+        world.patch(leaving, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
+        await passes(1)
+        world.delete(gone)
+        await passes(1)
+
+        world.evictor.order([eviction(leaving), eviction(gone)])
+        await passes(1)
+
+        assert (world.cluster.marks, world.cluster.evictions) == ([], [])
+
+
+async def test_a_budget_that_forbids_an_eviction_is_overridden_counted_and_told_of() -> None:
+    async with living("a") as world:
+        world.cluster.errors["evict"].append(BUDGET)
+        await ordered(world)
+        await passes(1)
+
+        assert (world.cluster.evictions, world.cluster.deletions) == (["victim-0"], ["victim-0"])
+        assert world.cluster.told == [("victim-0", BUDGET_OVERRIDDEN), ("victim-0", EVICTED)]
+        assert world.count("disruption_budgets_overridden") == 1
+
+
+@pytest.mark.parametrize("verb", ["mark_disrupted", "evict"])
+@pytest.mark.parametrize("error", [UnavailableError("503"), OutcomeUnknownError("500"), ForbiddenError("403")])
+async def test_a_write_that_fails_is_tried_again_after_a_pause(verb: str, error: KubeError) -> None:
+    async with living("a") as world:
+        world.cluster.errors[verb].extend([error] * len(PAUSES_S))
+        await ordered(world)
+
+        with capture_logs():
+            await passes(sum(PAUSES_S) + 1)
+
+        assert world.cluster.evictions[-1] == "victim-0"
+        assert (world.count("pods_evicted", action="preempt"), world.count("evictions_failed")) == (1, 0)
+
+
+async def test_an_eviction_whose_answer_was_lost_is_asked_for_again() -> None:
+    async with living("a") as world:
+        world.cluster.lost_replies["evict"] = 1
+        await ordered(world)
+        await passes(2)
+
+        assert world.count("pods_evicted", action="preempt") == 1
+
+
+async def test_a_pod_that_is_gone_before_its_turn_is_as_good_as_evicted() -> None:
+    async with living("a") as world:
+        world.cluster.errors["mark_disrupted"].append(NotFoundError("gone"))
+        world.cluster.errors["evict"].append(NotFoundError("gone"))
+        await ordered(world)
+        await passes(1)
+
+        assert world.count("evictions_failed") == 0
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [[RejectedError("admission denies it")], [UnavailableError("503")] * (len(PAUSES_S) + 1)],
+    ids=["refused", "tried in vain"],
+)
+async def test_a_pod_that_cannot_be_evicted_counts_as_staying(errors: list[KubeError]) -> None:
+    async with living("a") as world:
+        world.cluster.errors["evict"].extend(errors)
+        victim = await ordered(world)
+
+        with capture_logs():
+            await passes(sum(PAUSES_S) + 1)
+
+        assert not is_leaving(world, victim)
+        assert (world.count("evictions_failed"), world.free_gpus()) == (1, {"a": 0})
+
+
+async def test_a_replica_that_is_no_longer_active_evicts_nobody() -> None:
+    async with living("a", scheduler_lease="ns/name", hostname="me") as world:
+        victim = world.runs("victim", "a")
+        await passes(1)
+
+        with capture_logs():
+            world.evictor.order([eviction(victim)])
+            await passes(1)
+
+        assert (world.cluster.marks, world.cluster.evictions) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (Action.PREEMPT, PREEMPTED),
+        (Action.RECLAIM, "Pod q/victim-0 was preempted by workload q/urgent-0"),
+        (
+            Action.CONSOLIDATE,
+            "Pod q/victim-0 was preempted and rescheduled due to bin packing (resource consolidation) procedure",
+        ),
+        (
+            Action.EVICT_STALE,
+            "Workload doesn't meet the minimum required number of pods (1), evicting remaining pod: q/victim-0",
+        ),
+    ],
+)
+async def test_a_victim_is_told_why_in_the_words_of_kai(action: Action, message: str) -> None:
+    async with living("a") as world:
+        await ordered(world, action=action)
+        await passes(1)
+
+        assert world.cluster.marks[0] == ("victim-0", message)
+
+
+async def test_of_a_stale_gang_its_pod_group_is_told_once() -> None:
+    async with living("a", gpus=2) as world:
+        pods = world.gang("gang", size=2, min_member=3)
+        for pod in pods:
+            world.patch(pod, spec={"nodeName": "a"})
+        await passes(0.5)
+
+        world.evictor.order([eviction(pod, action=Action.EVICT_STALE) for pod in pods])
+        await passes(1)
+
+        assert sorted(world.cluster.told) == [("gang", EVICTED), ("gang", EVICTED), ("gang", STALE)]

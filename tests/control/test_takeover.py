@@ -1,0 +1,170 @@
+"""Hand-made plans: what is carried out together, what is dropped, and in which order."""
+
+from app.cluster.reservations import State
+from app.control.awaiting import Failure
+from app.control.takeover import Deal, deals
+from app.model.decision import Action, Eviction, Placement, Plan, Start
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.seam import RawObject
+from tests.control.wired import World, living, passes
+
+
+def key(pod: RawObject) -> GroupKey:
+    metadata = pod["metadata"]
+    return GroupKey("q", metadata["annotations"].get("pod-group-name", metadata["uid"]))
+
+
+def uid(pod: RawObject) -> PodUid:
+    return PodUid(pod["metadata"]["uid"])
+
+
+def start(*pods: RawObject, on: str = "a", waits: bool = True) -> Start:
+    placements = tuple(Placement(uid(pod), NodeName(on)) for pod in pods)
+    return Start(group=key(pods[0]), placements=placements, awaits_release=waits)
+
+
+def eviction(pod: RawObject, beneficiary: RawObject | None, *, on: str = "a") -> Eviction:
+    return Eviction(
+        pod=uid(pod),
+        group=key(pod),
+        node=NodeName(on),
+        action=Action.RECLAIM,
+        beneficiary=key(beneficiary) if beneficiary else None,
+    )
+
+
+def take(world: World, *parts: Start | Eviction, late: bool = False) -> bool:
+    """Take over a plan made of these parts, as things are or as they were a while ago."""
+    made = Plan(
+        snapshot_version=world.cache.version - late,
+        starts=tuple(part for part in parts if isinstance(part, Start)),
+        evictions=tuple(part for part in parts if isinstance(part, Eviction)),
+    )
+    return world.takeover.take(made, ())
+
+
+def states(world: World, *pods: RawObject) -> list[State | None]:
+    held = [world.held(pod) for pod in pods]
+    return [None if one is None else one.state for one in held]
+
+
+async def contended(world: World, *, running: int, waiting: int) -> tuple[list[RawObject], list[RawObject]]:
+    """Let some pods run on node a, and others wait for whom nobody would be evicted."""
+    victims = [world.runs(f"victim-{number}", "a") for number in range(running)]
+    waits = [world.pod(f"waits-{number}") for number in range(waiting)]
+    await passes(1)
+    assert not len(world.cache.reservations)
+    return victims, waits
+
+
+async def test_what_waits_for_one_group_is_one_deal_and_each_stale_pod_is_one() -> None:
+    async with living("a") as world:
+        victims, (first, second) = await contended(world, running=2, waiting=2)
+        free, held = start(first, waits=False), start(second)
+        mine, nobodys = eviction(victims[0], second), eviction(victims[1], None)
+
+        made = Plan(snapshot_version=0, starts=(free, held), evictions=(nobodys, mine))
+
+        assert list(deals(made)) == [Deal((free,)), Deal((held,), (mine,)), Deal((), (nobodys,))]
+
+
+async def test_nobody_is_evicted_for_a_group_that_does_not_start() -> None:
+    async with living("a") as world:
+        (victim,), (waits,) = await contended(world, running=1, waiting=1)
+
+        take(world, eviction(victim, waits))
+        await passes(0.1)
+
+        assert world.cluster.evictions == []
+
+
+async def test_a_late_plan_may_count_on_what_an_earlier_deal_of_it_frees() -> None:
+    async with living("a", gpus=2) as world:
+        victims, (first, second) = await contended(world, running=2, waiting=2)
+
+        whole = take(world, start(first), start(second), *(eviction(one, first) for one in victims), late=True)
+
+        assert (whole, states(world, first, second)) == (True, [State.AWAITING] * 2)
+
+
+async def test_a_late_deal_that_finds_less_room_than_it_needs_is_dropped_as_a_whole() -> None:
+    async with living("a", gpus=2) as world:
+        victims, (first, second) = await contended(world, running=2, waiting=2)
+
+        whole = take(world, start(first, second), eviction(victims[0], first), late=True)
+        await passes(0.1)
+
+        assert (whole, states(world, first, second), world.cluster.evictions) == (False, [None, None], [])
+
+
+async def test_a_victim_that_is_just_being_bound_is_not_evicted() -> None:
+    async with living("a") as world:
+        bound, waits = world.pod("bound"), world.pod("waits")
+        world.cluster.takes_s["bind"] = 10
+        world.binding(bound, await world.choose(bound, "a"))
+        await passes(1)
+
+        whole = take(world, start(waits), eviction(bound, waits))
+
+        assert (whole, states(world, bound, waits)) == (False, [State.BINDING, None])
+
+
+async def test_room_that_is_only_being_left_is_waited_for_without_evictions() -> None:
+    async with living("a", actions="") as world:
+        victim = world.runs("victim", "a")
+        await passes(1)
+        waits = world.pod("waits")
+        await passes(1)
+
+        world.patch(victim, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
+        await passes(1)
+        assert states(world, waits) == [State.AWAITING]
+        world.delete(victim)
+        await passes(1)
+
+        assert (states(world, waits), world.cluster.evictions) == ([State.PROMISED], [])
+
+
+async def test_pods_of_one_start_are_promised_when_there_is_room_for_all_of_them() -> None:
+    async with living("a", gpus=2, actions="") as world:
+        victims = [world.runs(f"victim-{number}", "a") for number in range(2)]
+        await passes(1)
+        gang = world.gang("gang", size=2)
+        await passes(1)
+        take(world, start(*gang), *(eviction(one, gang[0]) for one in victims))
+
+        world.delete(victims[0])
+        await passes(1)
+        assert states(world, *gang) == [State.AWAITING] * 2
+        assert world.cluster.nominations == []
+        world.delete(victims[1])
+        await passes(1)
+
+        assert states(world, *gang) == [State.PROMISED] * 2
+        assert sorted(world.cluster.nominations) == [("gang-0", "a"), ("gang-1", "a")]
+
+
+async def test_waiting_in_vain_is_said_once_for_each_group() -> None:
+    async with living("a", gpus=2) as world:
+        victims, (first, second) = await contended(world, running=2, waiting=2)
+        take(world, start(first), start(second), eviction(victims[0], first), eviction(victims[1], second))
+
+        world.awaiting.note_failure(uid(victims[0]))
+
+        error = "a pod that was to make room for it cannot be evicted"
+        assert world.awaiting.review() == [Failure(key(first), error)]
+        assert world.awaiting.review() == []
+
+
+async def test_a_replica_that_stands_down_holds_no_room_for_anybody() -> None:
+    async with living("a", scheduler_lease="ns/name", hostname="me") as world:
+        world.cluster.holders["ns/name"] = "me_1"
+        await passes(3)
+        (victim,), (waits,) = await contended(world, running=1, waiting=1)
+        take(world, start(waits), eviction(victim, waits))
+        assert states(world, waits) == [State.AWAITING]
+
+        world.cluster.holders["ns/name"] = "other_1"
+        await passes(5)
+
+        assert states(world, waits) == [None]
