@@ -150,6 +150,17 @@ def fragmented(nodes: int) -> Snapshot:
     return snapshot(nodes, [*groups, *more], {"rich": nodes * GPUS})
 
 
+def rigid(nodes: int) -> Snapshot:
+    """Build a cluster with two 3-GPU pods on every node, which fit nowhere else, and ten 8-GPU pods that wait."""
+    groups = [
+        running(f"r{slot}-{index:05}", "rich", f"n{index:05}", gpus=3, at=slot * nodes + index)
+        for slot in range(2)
+        for index in range(nodes)
+    ]
+    more = [waiting(f"w{index}", "rich", pods=1, gpus=8, at=NOW + index) for index in range(10)]
+    return snapshot(nodes, [*groups, *more], {"rich": nodes * GPUS})
+
+
 BENCHES = (
     Bench("10,000 lone pods, 5,000 nodes", 1.0, 10_000, lambda: lone_pods(5000, 10_000)),
     Bench("500 gangs of 20, 5,000 nodes", 1.0, 10_000, lambda: gangs(5000, 500, pods=20)),
@@ -160,6 +171,7 @@ BENCHES = (
     Bench("reclaim for 100 x 8 GPUs, 1,000 nodes", 2.0, 100, lambda: reclaim(1000)),
     Bench("1,000 pods that are owed nothing, 1,000 nodes", None, 0, lambda: hopeless(1000)),
     Bench("consolidate for 10 x 8 GPUs, 500 nodes", None, 10, lambda: fragmented(500)),
+    Bench("nobody can be moved, 1,000 nodes", None, 0, lambda: rigid(1000)),
 )
 
 

@@ -26,6 +26,9 @@ class _Wait:
     group: GroupKey
     pods: tuple[PodUid, ...]
     victims: frozenset[PodUid]
+    since: float
+    relief: int
+    """What the cache counted when it began: more than that, and there may be free room elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class Failure:
     least_s: float = 0.0
     """For how long to leave the group out at the least."""
 
+
+RECONSIDERED_AFTER_S = 10.0
+"""How long somebody waits at the least for pods that are leaving anyhow before free room elsewhere is looked for."""
 
 WASTED_S = 60.0
 """How long a group is left out at the least for which pods were evicted to no purpose."""
@@ -64,7 +70,9 @@ class Awaiting:
             for placement in start.placements:
                 self._cache.await_release(placement.pod, placement.node, expires_at=expires_at)
             pods = tuple(placement.pod for placement in start.placements)
-            self._waits.append(_Wait(start.group, pods, frozenset(victims)))
+            self._waits.append(
+                _Wait(start.group, pods, frozenset(victims), since=self._clock(), relief=self._cache.relief)
+            )
 
     def note_failure(self, victim: PodUid) -> None:
         """Note that a victim cannot be evicted: whoever waits for it waits in vain."""
@@ -113,16 +121,21 @@ class Awaiting:
 
     def _is_over(self, wait: _Wait) -> bool:
         held = self._held(wait)
-        if len(held) < len(wait.pods):
-            # One of them is gone, or what was held for it: the others are planned anew.
-            for one in held:
-                self._cache.drop_promise(one.pod)
-            return True
-        if not self._fulfil(held):
-            return False
-        if wait.victims:
-            self._served.update(dict.fromkeys(wait.pods, wait.group))
+        if len(held) == len(wait.pods):
+            if self._fulfil(held):
+                self._served.update(dict.fromkeys(wait.pods if wait.victims else (), wait.group))
+                return True
+            if not self._may_fare_better(wait):
+                return False
+        # One of them is gone, or what was held for it, or there may be room elsewhere: they are planned anew.
+        for one in held:
+            self._cache.drop_promise(one.pod)
         return True
+
+    def _may_fare_better(self, wait: _Wait) -> bool:
+        """Whether those who only wait for somebody who was leaving anyhow should be planned anew."""
+        is_due = self._clock() >= wait.since + RECONSIDERED_AFTER_S
+        return is_due and not wait.victims and self._cache.relief != wait.relief
 
     def _fulfil(self, waiting: Collection[Reservation]) -> bool:
         """Make promises of all of these, or of none; return whether they are."""

@@ -1,6 +1,7 @@
 """Turns a plan into promises and evictions, as far as the cluster is still as the plan saw it.
 
-A deal is what belongs together: the starts of one group that wait for room, and the victims that have to leave it.
+A deal is what belongs together: the starts of one group that wait for room, and the victims that have to leave it; or
+the pods of a stale gang, which leave for nobody.
 It is carried out as a whole, or dropped as a whole when any part of it is stale: then the next plan finds another.
 """
 
@@ -46,8 +47,11 @@ def deals(plan: Plan) -> Iterator[Deal]:
             yield Deal((start,))
         elif start.group in waiting:
             yield Deal(tuple(waiting.pop(start.group)), tuple(victims.get(start.group, ())))
+    stale: dict[GroupKey, list[Eviction]] = {}
     for eviction in victims.get(None, ()):
-        yield Deal((), (eviction,))
+        stale.setdefault(eviction.group, []).append(eviction)
+    for evictions in stale.values():
+        yield Deal((), tuple(evictions))
 
 
 class TakeOver:

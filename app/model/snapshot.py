@@ -140,6 +140,8 @@ class Snapshot:
     """Labels and nodes of pods outside `running` to which an affinity may refer."""
     past: Past = NO_PAST
     """What fair shares are to make up for."""
+    guarded: frozenset[GroupKey] = frozenset()
+    """Running groups of which a PodDisruptionBudget lets nobody leave now: asked last, not never."""
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
     """Nodes that kube-scheduler's own filters refuse for a pod, for causes that nothing here can see."""
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.model.decision import Action
-from app.model.names import QueueName
+from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING
 from app.scheduling.quota import Quantities, quantities
 from app.scheduling.reclaimable import Judgement
-from app.scheduling.search import Found, lost_of
+from app.scheduling.search import Aim, Found, lost_of
 from app.scheduling.victims import Safety, charge_at
 from app.scheduling.whatif import WhatIf
 
@@ -90,6 +90,31 @@ class Reclaim:
             if parts:
                 lost.setdefault(chunk.group.queue, []).append(quantities(sum(parts, NOTHING)))
         return _judgement(found.before, found.group, found.pods).reclaimable(lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Sparing:
+    """Another aim, which leaves some groups alone."""
+
+    aim: Aim
+    spared: frozenset[GroupKey]
+
+    @property
+    def action(self) -> Action:
+        """The other aim's."""
+        return self.aim.action
+
+    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
+        """Return what the other aim says."""
+        return self.aim.may_begin(state, group, pods)
+
+    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
+        """Return that the spared are safe, and others as far as the other aim says."""
+        return Safety.ALL if other.key in self.spared else self.aim.safety(group, other)
+
+    def allows(self, found: Found) -> bool:
+        """Return what the other aim says."""
+        return self.aim.allows(found)
 
 
 def _judgement(state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Judgement:

@@ -272,6 +272,15 @@ class Board:
             mask &= self._devices.room(pod.sharing, columns[GPU], self.future[GPU], later=columns is self.future)
         return mask
 
+    def free_of(self, name: str) -> Amounts:
+        """Return how much of an extended resource is free now, shape [node]; 0 where no node has it."""
+        row = self._rows.get(name)
+        return np.zeros(self.free.shape[1], dtype=np.int64) if row is None else self.free[row]
+
+    def has_devices(self, sharing: Sharing) -> Mask:
+        """Return the nodes with devices of which these parts are free now, shape [node]."""
+        return self._devices.room(sharing, self.free[GPU], self.future[GPU], later=False)
+
     def amounts(self, pod: Pod) -> Sequence[int] | None:
         """Return what the pod takes of each row of the board; None when it asks for what no node has."""
         amounts = pod.request.amounts

@@ -6,20 +6,25 @@ from dataclasses import replace
 import numpy as np
 
 from app.model.decision import Share
-from app.model.pod import Pod
+from app.model.pod import PPM, Pod, Sharing
+from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import AXES, GPU, QUOTA_AXES, Resources
+from app.scheduling import gang
 from app.scheduling.board import Board
 from app.scheduling.quota import Account, amount_text, quantities
 
 _NAMES = {"cpu_milli": "CPU", "memory_bytes": "memory", "gpu_milli": "GPUs", "pods": "pod slots"}
 
 
-def no_room(pods: Sequence[Pod], board: Board) -> Refusal:
-    """Return why these pods, which start together, do not fit into what is free.
+def no_room(group: PodGroup, pods: Sequence[Pod], board: Board) -> Refusal:
+    """Return why these pods of the group, which start together, do not fit into what is free.
 
     Pods of one template get the explanation of the first of them: ten thousand equal pods wait for one cause.
     """
+    apart = gang.refusal(board, group, pods)
+    if apart is not None:
+        return apart
     shape = board.common_shape(pods)
     if shape is None:
         return _explain(pods, board)
@@ -35,6 +40,9 @@ def _explain(pods: Sequence[Pod], board: Board) -> Refusal:
 
 def _no_place_for_all(pods: Sequence[Pod], board: Board) -> Refusal:
     fitting = board.count_fitting(pods)
+    if fitting == len(pods):
+        sentence = f"All {fitting} pods would find room, but not with every sub-group inside one topology domain."
+        return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details={"fitting": fitting})
     stuck = next((pod for pod in pods if not board.allowed(pod).any()), None)
     cause = f"; {_lacks(stuck, board)}" if stuck else ""
     return Refusal(
@@ -56,11 +64,19 @@ def _lacks(pod: Pod, board: Board) -> str:
     counts = _counts(pod, board)
     parts = [f"{counts['nodes']} nodes", f"{counts['excluded']} excluded by readiness, selector, affinity or taints"]
     parts += [f"{counts[axis]} lack {_NAMES[axis]}" for axis in AXES if counts.get(axis)]
+    parts += [f"{counts[name]} lack {count} of {name}" for name, count in pod.scalars if counts.get(name)]
+    if pod.sharing is not None:
+        parts.append(f"{counts['devices']} lack {_part(pod.sharing)}")
     if pod.request.gpu_milli:
         parts.append(
             f"{pod.request.gpu_milli / 1000:g} GPUs asked, at most {counts['most_free_gpu_milli'] / 1000:g} free"
         )
     return ", ".join(parts)
+
+
+def _part(sharing: Sharing) -> str:
+    part = f"{sharing.memory_mib} MiB" if sharing.memory_mib else f"{sharing.portion_ppm / PPM:g}"
+    return f"{part} of a GPU free" if sharing.devices == 1 else f"{part} free of each of {sharing.devices} GPUs"
 
 
 def _counts(pod: Pod, board: Board) -> dict[str, int]:
@@ -69,6 +85,10 @@ def _counts(pod: Pod, board: Board) -> dict[str, int]:
     for axis, (name, amount) in enumerate(zip(AXES, pod.request.amounts, strict=True)):
         if amount > 0:
             counts[name] = int((eligible & (board.free[axis] < amount)).sum())
+    for name, count in pod.scalars:
+        counts[name] = int((eligible & (board.free_of(name) < count)).sum())
+    if pod.sharing is not None:
+        counts["devices"] = int((eligible & ~board.has_devices(pod.sharing)).sum())
     free = board.free[GPU][eligible]
     counts["most_free_gpu_milli"] = int(np.max(free, initial=0))
     return counts

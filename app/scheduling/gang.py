@@ -29,11 +29,17 @@ def refusal(board: Board, group: PodGroup, pods: Sequence[Pod]) -> Refusal | Non
     """Return why no topology domain can take the pods; None when the topology is not what is in their way."""
     if group.root is None:
         return None
+    asking = ((branch, constraint, members(group, branch, pods)) for branch, constraint in _constrained(group.root))
     found = (
-        _candidates(board, group, branch, constraint, members(group, branch, pods), ANYWHERE)
-        for branch, constraint in _constrained(group.root)
+        _candidates(board, group, branch, constraint, asked, ANYWHERE) for branch, constraint, asked in asking if asked
     )
     return next((each for each in found if isinstance(each, Refusal)), None)
+
+
+def is_whole(group: PodGroup) -> bool:
+    """Return whether every pod set holds its minimum."""
+    held = group.held()
+    return all(held.get(leaf.name, 0) >= leaf.min_member for leaf in group.tree.leaves())
 
 
 def members(group: PodGroup, branch: Branch, pods: Sequence[Pod]) -> list[Pod]:

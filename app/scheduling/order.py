@@ -246,19 +246,24 @@ class Turns:
         self._pushed = 0
         self._changed: list[QueueName] = []
         self._charges_seen = len(ledger.charged)
-        from_top = sorted(ledger.accounts, key=lambda name: len(ledger.ancestors(name)))
-        for name in from_top:
-            self._places[name] = self._place(ledger.accounts[name], snapshot, shares)
+        self._shares = shares
+        self._total = snapshot.total
         for group in waiting:
             self._put(group)
-        for name in reversed(from_top):
-            self._line_up(self._places[name])
+        for place in reversed(self._places.values()):
+            self._line_up(place)
 
-    def _place(self, account: Account, snapshot: Snapshot, shares: Mapping[QueueName, Share]) -> _Place:
-        share = shares.get(account.name, Share())
-        contender = Contender.of(account.queue, fair_share=share.fair_share, total=snapshot.total)
-        parent = account.queue.parent
-        return _Place(account, contender, self._places[parent] if parent else None)
+    def _place(self, name: QueueName) -> _Place:
+        """Return the queue's place; made, after its parent's, when the first of its PodGroups comes."""
+        place = self._places.get(name)
+        if place is None:
+            account = self._ledger.accounts[name]
+            above = account.queue.parent
+            parent = self._place(above) if above else None
+            share = self._shares.get(name, Share())
+            contender = Contender.of(account.queue, fair_share=share.fair_share, total=self._total)
+            place = self._places[name] = _Place(account, contender, parent)
+        return place
 
     def pop(self) -> PodGroup | None:
         """Take the PodGroup whose turn it is; None when nobody waits."""
@@ -287,7 +292,7 @@ class Turns:
             return self._hopeless
         if group.started and group.owed > 0:
             return self._half_started
-        return self._places[group.queue].groups
+        return self._place(group.queue).groups
 
     def _catch_up(self) -> None:
         # Only the lines of queues that were popped, pushed to or charged since can have another rank.

@@ -17,7 +17,7 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import explain, score
-from app.scheduling.aims import Consolidate, Preempt, Reclaim
+from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
 from app.scheduling.board import Board, Seat, Strategy, Timing
 from app.scheduling.minruntime import Protection
 from app.scheduling.order import Turns, next_chunk
@@ -47,8 +47,8 @@ class Policy:
     """Which queue's reclaim min-runtime counts where several on the line state one."""
     ageing_s: float | None = None
     """From this age on the first PodGroup that finds no room has nodes withheld for it; None: nobody's age counts."""
-    most_whatifs: int = 20_000
-    """How many possible plans one plan may look at before it is taken as it is."""
+    most_whatifs: int = 5000
+    """How many possible plans one plan may look at before it is taken as it is; a search has a fifth of them."""
 
     @property
     def strategy(self) -> Strategy:
@@ -192,7 +192,7 @@ class _Pass:
         refusal = group.refusal or self.state.ledger.check(group, self.state.request(chunk))
         seats = None if refusal else self.state.start(group, chunk, timing=Timing.NOW_OR_LATER)
         if seats is None:
-            self.refusals[group.key] = refusal or explain.no_room(chunk, self.state.board)
+            self.refusals[group.key] = refusal or explain.no_room(group, chunk, self.state.board)
             self.waiting[group.key] = group
             return None
         if any(seat.later for seat in seats):
@@ -241,7 +241,7 @@ class _Pass:
         aims: tuple[Aim, ...] = (Consolidate(self._claimed(reclaim)), reclaim, Preempt(protection.from_preempt))
         chosen = [aim for aim in aims if aim.action in policy.actions]
         for aim in chosen:
-            if not self.budget.spent:
+            if not self.budget.is_over:
                 self._pursue(aim)
         if chosen:
             self._say_why_nobody_leaves()
@@ -276,11 +276,11 @@ class _Pass:
     def _pursue(self, aim: Aim) -> None:
         state, hopeless = self.state, set[object]()
         turns = Turns(self.snapshot, state.ledger, state.shares, [g for g in self.waiting.values() if self._may_ask(g)])
-        while (group := turns.pop()) is not None and not self.budget.spent:
+        while (group := turns.pop()) is not None and not self.budget.is_over:
             likeness = self._likeness(group)
             if likeness is not None and likeness in hopeless:
                 continue
-            found = Search(state, group, aim, self.budget).solve()
+            found = self._search(group, aim)
             if found is None:
                 hopeless.add(likeness)
                 continue
@@ -289,6 +289,15 @@ class _Pass:
             del self.waiting[group.key]
             self.refusals.pop(group.key, None)
             self._note(group, found.seated, aim.action)
+
+    def _search(self, group: PodGroup, aim: Aim) -> WhatIf | None:
+        """Look for victims among those whom no disruption budget guards, and only then among all."""
+        guarded = self.snapshot.guarded
+        if guarded:
+            found = Search(self.state, group, Sparing(aim, guarded), self.budget.part()).solve()
+            if found is not None:
+                return found
+        return Search(self.state, group, aim, self.budget.part()).solve()
 
     def _may_ask(self, group: PodGroup) -> bool:
         refusal = self.refusals.get(group.key, group.refusal)

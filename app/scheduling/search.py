@@ -7,7 +7,7 @@
 Rules: KAI v0.13 (solvers of the reclaim, preempt and consolidation actions).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -60,16 +60,38 @@ class Aim(Protocol):
         """Return whether what is left behind is fair."""
 
 
-@dataclass(slots=True)
-class Budget:
-    """How many what-ifs a plan may still try; shared by all of its searches."""
+PARTS = 5
+"""One search may use up this part of a plan's budget, so that one hopeless PodGroup does not cost all others theirs."""
 
-    left: int
+
+class Budget:
+    """How many what-ifs may still be tried, by a plan or by one of its searches."""
+
+    def __init__(self, most: int, whole: "Budget | None" = None) -> None:
+        self._most = most
+        self._left = most
+        self._whole = whole
+        self.spent = False
+        """Whether somebody had to stop before the end; of a plan, also when one of its searches had to."""
+
+    def part(self) -> "Budget":
+        """Return the budget of one search."""
+        return Budget(self._most // PARTS, self)
 
     @property
-    def spent(self) -> bool:
-        """Whether a search had to stop before its end."""
-        return self.left < 0
+    def is_over(self) -> bool:
+        """Whether nothing is left."""
+        return self._left <= 0
+
+    def take(self) -> bool:
+        """Take one what-if; return whether there was one left."""
+        if self._left <= 0 or (self._whole is not None and not self._whole.take()):
+            self.spent = True
+            if self._whole is not None:
+                self._whole.spent = True
+            return False
+        self._left -= 1
+        return True
 
 
 class Search:
@@ -83,7 +105,7 @@ class Search:
         self._victims = Victims(
             state.roster,
             state.changed,
-            partial(self._safety_of, aim, group),
+            partial(self._safety_of, aim, group, state.growing),
             ledger=state.ledger,
             shares=state.shares,
         )
@@ -94,8 +116,8 @@ class Search:
         self._taken: list[Chunk] = []
 
     @staticmethod
-    def _safety_of(aim: Aim, group: PodGroup, other: PodGroup) -> Safety:
-        return Safety.ALL if other.key == group.key else aim.safety(group, other)
+    def _safety_of(aim: Aim, group: PodGroup, growing: Collection[GroupKey], other: PodGroup) -> Safety:
+        return Safety.ALL if other.key == group.key or other.key in growing else aim.safety(group, other)
 
     def solve(self) -> WhatIf | None:
         """Return the plan with the group's next pods in it, None when nobody's leaving would help."""
@@ -167,8 +189,7 @@ class Search:
     def _try(self, step: "_Step", more: Sequence[Chunk]) -> WhatIf | None:
         if not more and not step.may_do_without():
             return None
-        self._budget.left -= 1
-        if self._budget.spent:
+        if not self._budget.take():
             return None
         state, chunks = step.base.copy(), (*step.again, *more)
         for chunk in chunks:
@@ -186,7 +207,10 @@ class Search:
         """Place the group's pods and then whoever had to leave, in the order of turns; False when the group fails."""
         asking = replace(step.group, pending=tuple(step.pods))
         turns = Turns(state.snapshot, state.ledger, state.shares, [asking, *_homeless(chunks, state)])
-        return _resettle(state, turns, asking)
+        if not _resettle(state, turns, asking):
+            return False
+        state.evict_torn({chunk.group.key: None for chunk in chunks}, self._aim.action, self._group.key)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,17 +242,15 @@ def _resettle(state: WhatIf, turns: Turns, asking: PodGroup | None = None) -> bo
     while (group := turns.pop()) is not None:
         is_asking = asking is not None and group.key == asking.key
         chunk = group.pending if is_asking else next_chunk(group)
-        may = state.ledger.check(group, state.request(chunk)) is None
-        seats = state.start(group, chunk, timing=LATER) if may else None
+        # Of a torn gang, those who are owed may not be there: nobody else of it starts without them.
+        may = chunk and state.ledger.check(group, state.request(chunk)) is None
         if is_asking:
+            seats = state.start(group, chunk, timing=LATER) if may else None
             if seats is None:
                 return False
             state.seat(seats)
-        elif seats is not None:
-            state.resettle(seats)
-            rest = tuple(pod for pod in group.pending if pod not in chunk)
-            if rest:
-                turns.push(replace(group, pending=rest))
+        elif may and (rest := state.resettle(group, chunk)) is not None and rest.pending:
+            turns.push(rest)
     return True
 
 
@@ -243,7 +265,8 @@ def _homeless(chunks: Iterable[Chunk], state: WhatIf) -> list[PodGroup]:
 
 
 def _is_touched(chunk: Chunk, after: WhatIf, before: WhatIf) -> bool:
-    return any(one.pod.uid in after.leaving and one.pod.uid not in before.leaving for one in chunk.placed)
+    uids = (one.pod.uid for one in chunk.placed)
+    return any(uid in after.leaving and after.leaving[uid] is not before.leaving.get(uid) for uid in uids)
 
 
 def lost_of(chunk: Chunk, after: WhatIf) -> set[PodUid]:

@@ -43,7 +43,9 @@ class WhatIf:
         self.shares: dict[QueueName, Share] = {}
         self.leaving: dict[PodUid, Leaving] = {}
         self.changed: dict[GroupKey, PodGroup] = {}
-        """The running groups that are no longer as they are in the snapshot."""
+        """The running groups that are no longer as they are in the snapshot; pods that move are at their new places."""
+        self.growing: set[GroupKey] = set()
+        """The running groups of which more pods start in this plan: if any left, the new ones might start alone."""
         self.seated: tuple[Seat, ...] = ()
         """The places that were found last for the group that asks."""
         self.all_seated: tuple[Seat, ...] = ()
@@ -67,13 +69,13 @@ class WhatIf:
     def detach(self) -> None:
         """Share nothing that changes with the one that this was copied from."""
         self.board, self.ledger = self.board.copy(), self.ledger.copy()
-        self.leaving, self.changed = dict(self.leaving), dict(self.changed)
+        self.leaving, self.changed, self.growing = dict(self.leaving), dict(self.changed), set(self.growing)
 
     def adopt(self, other: Self) -> None:
         """Become what a copy has become; whoever reads this ledger sees it."""
         self.board.adopt(other.board)
         self.ledger.adopt(other.ledger)
-        self.leaving, self.changed = other.leaving, other.changed
+        self.leaving, self.changed, self.growing = other.leaving, other.changed, other.growing
 
     def running(self) -> Iterable[PodGroup]:
         """Yield the groups that hold places, without the pods that leave."""
@@ -87,6 +89,33 @@ class WhatIf:
 
     def start(self, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> tuple[Seat, ...] | None:
         """Place pods that start together and charge their queue, or change nothing and return None."""
+        seats = self._place(group, pods, timing)
+        if seats is not None and group.key in self.snapshot.running:
+            self.growing.add(group.key)
+        return seats
+
+    def resettle(self, group: PodGroup, pods: Sequence[Pod]) -> PodGroup | None:
+        """Give pods that leave other places; return the group with them in it, or change nothing and return None.
+
+        One that gets its own place back does not leave.
+        """
+        seats = self._place(group, pods, Timing.LATER)
+        if seats is None:
+            return None
+        come = tuple(self._settled(seat) for seat in seats)
+        now = self.changed[group.key]
+        self.changed[group.key] = replace(now, placed=(*now.placed, *come))
+        return replace(group, placed=(*group.placed, *come), pending=_without(group.pending, pods))
+
+    def _settled(self, seat: Seat) -> Placed:
+        each = self.leaving[seat.pod.uid]
+        if self._is_own(each.placed, seat):
+            del self.leaving[seat.pod.uid]
+            return each.placed
+        self.leaving[seat.pod.uid] = replace(each, seat=seat)
+        return Placed(pod=seat.pod, node=self.snapshot.nodes.nodes[seat.column].name, devices=seat.devices)
+
+    def _place(self, group: PodGroup, pods: Sequence[Pod], timing: Timing) -> tuple[Seat, ...] | None:
         seats = gang.place(self.board, group, pods, timing=timing)
         if seats is not None:
             self.ledger.charge(group, self._charge(seats))
@@ -94,34 +123,33 @@ class WhatIf:
 
     def _charge(self, seats: Iterable[Seat]) -> Resources:
         memory = self.snapshot.nodes.device_memory_mib
-        return _sum(seat.pod.charge(int(memory[seat.column])) for seat in seats)
+        return sum((seat.pod.charge(int(memory[seat.column])) for seat in seats), NOTHING)
 
     def evict(self, group: PodGroup, leaving: Iterable[Placed], action: Action, beneficiary: GroupKey | None) -> None:
-        """Have pods of a running group leave their places."""
+        """Have pods of a running group leave their places; one that was to move has lost its new place then."""
         now = self.changed.get(group.key, group)
         original = self.snapshot.running.get(group.key, group)
+        gone = set[PodUid]()
         for placed in leaving:
+            before = self.leaving.get(placed.pod.uid)
             self.board.give_back(placed)
             self.ledger.refund(group, charge_at(self.snapshot, placed))
-            self.leaving[placed.pod.uid] = Leaving(original, placed, action, beneficiary)
-        self.changed[group.key] = replace(
-            now, placed=tuple(one for one in now.placed if one.pod.uid not in self.leaving)
-        )
+            first = before.placed if before else placed
+            self.leaving[placed.pod.uid] = Leaving(original, first, action, beneficiary)
+            gone.add(placed.pod.uid)
+        self.changed[group.key] = replace(now, placed=tuple(one for one in now.placed if one.pod.uid not in gone))
+
+    def evict_torn(self, keys: Iterable[GroupKey], action: Action, beneficiary: GroupKey) -> None:
+        """Have pods not move after all whose gang loses its minimum: they would run alone."""
+        for key in keys:
+            group = self.changed[key]
+            moved = [one for one in group.placed if one.pod.uid in self.leaving]
+            if moved and not gang.is_whole(group):
+                self.evict(group, moved, action, beneficiary)
 
     def seat(self, seats: tuple[Seat, ...]) -> None:
         """Note the places that were found for the group that asks."""
         self.seated, self.all_seated = seats, self.all_seated + seats
-
-    def resettle(self, seats: Iterable[Seat]) -> None:
-        """Give pods that leave the places that were found for them; one that got its own back does not leave."""
-        for seat in seats:
-            each = self.leaving[seat.pod.uid]
-            if self._is_own(each.placed, seat):
-                del self.leaving[seat.pod.uid]
-                now = self.changed[each.group.key]
-                self.changed[each.group.key] = replace(now, placed=(*now.placed, each.placed))
-            else:
-                self.leaving[seat.pod.uid] = replace(each, seat=seat)
 
     def bring_home(self, beneficiary: GroupKey) -> None:
         """Let pods stay that were to move, but whose own places turned out not to be needed; parts of devices move."""
@@ -131,9 +159,11 @@ class WhatIf:
             if each.seat is None or column is None or not is_simple or not self.board.later_allowed(pod, column):
                 continue
             self.board.leave(each.seat)
-            home = Seat(pod, column, (), later=True)
-            self.board.take(home)
-            self.resettle([home])
+            self.board.take(Seat(pod, column, (), later=True))
+            del self.leaving[pod.uid]
+            now = self.changed[each.group.key]
+            stay = (each.placed if one.pod.uid == pod.uid else one for one in now.placed)
+            self.changed[each.group.key] = replace(now, placed=tuple(stay))
 
     def _is_own(self, placed: Placed, seat: Seat) -> bool:
         here = self.snapshot.nodes.nodes[seat.column].name == placed.node
@@ -160,3 +190,8 @@ def _sum(amounts: Iterable[Resources]) -> Resources:
     # Most sums are of one pod.
     first, *more = (*amounts, NOTHING)
     return sum(more[:-1], first) if more else first
+
+
+def _without(pending: Sequence[Pod], started: Iterable[Pod]) -> tuple[Pod, ...]:
+    gone = {pod.uid for pod in started}
+    return tuple(pod for pod in pending if pod.uid not in gone)

@@ -1,7 +1,7 @@
 """Hand-made plans: what is carried out together, what is dropped, and in which order."""
 
 from app.cluster.reservations import State
-from app.control.awaiting import Failure
+from app.control.awaiting import RECONSIDERED_AFTER_S, Failure
 from app.control.takeover import Deal, deals
 from app.model.decision import Action, Eviction, Placement, Plan, Start
 from app.model.names import GroupKey, NodeName, PodUid
@@ -57,7 +57,7 @@ async def contended(world: World, *, running: int, waiting: int) -> tuple[list[R
     return victims, waits
 
 
-async def test_what_waits_for_one_group_is_one_deal_and_each_stale_pod_is_one() -> None:
+async def test_what_waits_for_one_group_is_one_deal_and_each_stale_gang_is_one() -> None:
     async with living("a") as world:
         victims, (first, second) = await contended(world, running=2, waiting=2)
         free, held = start(first, waits=False), start(second)
@@ -123,6 +123,21 @@ async def test_room_that_is_only_being_left_is_waited_for_without_evictions() ->
         await passes(1)
 
         assert (states(world, waits), world.cluster.evictions) == ([State.PROMISED], [])
+
+
+async def test_whoever_waits_for_pods_that_take_long_to_leave_starts_where_room_is_free_sooner() -> None:
+    async with living("a", "b") as world:
+        leaving, running = world.runs("leaving", "a"), world.runs("running", "b")
+        world.patch(leaving, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
+        await passes(1)
+        waits = world.pod("waits")
+        await passes(RECONSIDERED_AFTER_S)
+        assert (states(world, waits), world.promised(waits)) == ([State.AWAITING], "a")
+
+        world.delete(running)
+        await passes(1)
+
+        assert (states(world, waits), world.promised(waits)) == ([State.PROMISED], "b")
 
 
 async def test_pods_of_one_start_are_promised_when_there_is_room_for_all_of_them() -> None:

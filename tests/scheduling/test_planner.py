@@ -364,3 +364,18 @@ def test_planning_again_on_the_outcome_changes_nothing(snapshot: Snapshot) -> No
 
     assert starts(again) == []
     assert again.refusals.keys() == found.refusals.keys()
+
+
+def test_a_group_that_a_disruption_budget_guards_is_asked_last() -> None:
+    rich = [given.group(running=[given.placed(given.pod(f"r{i}", queue="rich"), "a")], min_member=1) for i in range(2)]
+    poor = given.group(given.pod("w", queue="poor"))
+    queues = [given.queue("rich", deserved=1), given.queue("poor", deserved=1)]
+    snapshot = given.snapshot([given.node("a", gpus=2)], queues, [*rich, poor])
+
+    def evicted(*guarded: PodGroup) -> list[str]:
+        made = plan(replace(snapshot, guarded=frozenset(one.key for one in guarded)))
+        return [each.pod.removeprefix("uid-") for each in made.evictions]
+
+    assert evicted() == ["r1"]
+    assert evicted(rich[1]) == ["r0"]
+    assert evicted(*rich) == ["r1"]
