@@ -27,6 +27,7 @@ from app.control.promises import Promises
 from app.control.search import Search
 from app.control.status import Status
 from app.control.takeover import TakeOver
+from app.control.usage import UsageMeter, history_of
 from app.control.waker import Waker
 from app.model.names import PodUid
 from app.model.seam import Cluster, RawObject, Resource
@@ -73,6 +74,7 @@ class Parts:
     planning: Planning
     feed: Feed
     inspect: Inspect
+    meter: UsageMeter
     status: Status
     events: Events
     extender: Extender
@@ -80,7 +82,7 @@ class Parts:
 
 def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
     """Put the parts together; nothing runs yet."""
-    cache, clock = ClusterCache(), time.monotonic
+    cache, clock = ClusterCache(history_of(settings)), time.monotonic
     barrier = GangBarrier(cache)
     waker = Waker(cache, cluster, metrics)
 
@@ -100,8 +102,14 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
         unready=unready,
     )
 
+    def cannot_decide() -> str:
+        return activity.failure() or unready()
+
+    meter = UsageMeter(cache, settings, wall_clock=time.time, unready=cannot_decide)
+
     def learn(resource: Resource, raw: RawObject) -> None:
         # The feed comes before the status writer that learns from it.
+        meter.learn(resource, raw)
         status.learn(resource, raw)
 
     feed = Feed(
@@ -131,6 +139,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics) -> Parts:
         planning=planning,
         feed=feed,
         inspect=inspect,
+        meter=meter,
         status=status,
         events=events,
         extender=extender,
@@ -216,7 +225,7 @@ async def serve(
 
 def _running(parts: Parts, *others: Runs) -> tuple[Runs, ...]:
     deciding = (parts.activity, parts.feed, parts.planning, parts.search, parts.waker, parts.evictor)
-    return (*deciding, parts.status, parts.events, *others)
+    return (*deciding, parts.meter, parts.status, parts.events, *others)
 
 
 @contextmanager

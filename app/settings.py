@@ -71,6 +71,13 @@ class Settings(BaseSettings):
     ageing_s: float | None = Field(default=None, gt=0)
     """From this age on nodes are kept free for the first PodGroup that finds no room, so that a big gang is not
     starved by small ones. Unset: never."""
+    fair_share_k: float = Field(default=0.0, ge=0, le=1000)
+    """How strongly past usage lowers a queue's part of what is left over (KAI's `kValue`); 0: not at all."""
+    usage_half_life_s: float = Field(default=7 * 24 * 3600.0, ge=60, le=10 * 365 * 24 * 3600)
+    """After so long what a queue has used counts half (KAI's `halfLifePeriod`), from a minute to ten years."""
+    usage_interval_s: float = Field(default=300.0, ge=10, le=24 * 3600)
+    """How often past usage is brought up to date in fair shares, and written to the status of every queue that has
+    any: a restart forgets no more than that."""
     eviction_ttl_s: float = Field(default=600.0, gt=0)
     """How long room is held for those who wait until evicted pods have left it; then they are planned anew."""
 

@@ -15,6 +15,7 @@ from app.cluster.nodes import Nodes
 from app.cluster.queues import Queues
 from app.cluster.refusals import NONE, RefusedNodes
 from app.cluster.reservations import Reservation, Reservations, State
+from app.cluster.usage import UsageHistory
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
@@ -30,8 +31,10 @@ from app.model.topology import Topology
 class ClusterCache:
     """The picture of the cluster that everything decides from."""
 
-    def __init__(self) -> None:
-        """Start empty; `feed` fills it, `planning` and `extender` promise in it."""
+    def __init__(self, history: UsageHistory | None = None) -> None:
+        """Start empty; `feed` fills it, `planning` and `extender` promise in it. Without a history no past matters."""
+        self.history = history or UsageHistory()
+        """Asked freely; `control.usage` writes it, and has it told through this cache."""
         self.version = 0
         """Grows with every change."""
         self.relief = 0
@@ -72,6 +75,7 @@ class ClusterCache:
 
     def delete_queue(self, name: QueueName) -> None:
         """Forget a queue; its running pods stay charged to its name."""
+        self.history.forget(name)
         if self._queues.drop(name):
             self._relieve()
 
@@ -335,9 +339,15 @@ class ClusterCache:
             running=self.groups.running(),
             total=charges.divided(),
             topologies=self._topologies,
+            past=self.history.past(),
             labelled=self._labelled.freeze(),
             refused=self._refused.freeze(),
         )
+
+    def tell_usage(self) -> None:
+        """Have fair shares make up for what queues have used until now; no relief: it frees nothing."""
+        if self.history.tell():
+            self.version += 1
 
     # How it stays consistent ----------------------------------------------------------------------------------------
 

@@ -22,6 +22,13 @@ NONE: Sums = (0, 0, 0)
 
 WEEK_S = 7 * 24 * 3600.0
 
+STEP_MICRO = 10_000
+"""The planner is told of another past when that of any queue has moved by so much: by one percent of the cluster.
+
+By nature it moves all the time, and with it a share that is just between two whole GPUs: pods would be evicted with
+every telling. A step takes at least a seventieth of the half-life, once so much time has been seen.
+"""
+
 SHIFT = 53
 """Factors are multiplied as integers of so many binary digits: as many as a float has."""
 
@@ -38,9 +45,10 @@ class Tally:
 
     @property
     def used_micro(self) -> Sums:
-        """The part of the capacity that was used; 0 where there was none."""
+        """The part of the capacity that was used, rounded; 0 where there was none."""
         cpu, memory, gpu = (
-            used * MICRO // there if there else 0 for used, there in zip(self.used, self.capacity, strict=True)
+            (2 * used * MICRO + there) // (2 * there) if there else 0
+            for used, there in zip(self.used, self.capacity, strict=True)
         )
         return cpu, memory, gpu
 
@@ -121,7 +129,8 @@ class UsageHistory:
         self._told = {
             name: Tally(at_ms=used.at_ms, used=used.sums, capacity=capacity) for name, used in self._used.items()
         }
-        self._past = None
+        if self._past is not None and _has_moved(self._past.usage_micro, self._parts()):
+            self._past = None
         return bool(before or self._told)
 
     def told(self, name: QueueName) -> Tally | None:
@@ -129,11 +138,13 @@ class UsageHistory:
         return self._told.get(name)
 
     def past(self) -> Past:
-        """Return what is told to the planner; never changed afterwards."""
+        """Return what is told to the planner, which lags a little behind; never changed afterwards."""
         if self._past is None:
-            parts = {name: tally.used_micro for name, tally in self._told.items()}
-            self._past = Past(k_micro=self.k_micro, usage_micro=parts)
+            self._past = Past(k_micro=self.k_micro, usage_micro=self._parts())
         return self._past
+
+    def _parts(self) -> dict[QueueName, Sums]:
+        return {name: tally.used_micro for name, tally in self._told.items()}
 
     def _carried(self, past: _Sum, held: Sums, since_ms: int, now_ms: int) -> _Sum:
         """Return a sum as of now, of which the amounts `held` since then are not yet a part."""
@@ -150,3 +161,8 @@ class UsageHistory:
         halvings = log(2) * max(0, elapsed_ms) / self._half_life_ms
         added_ms = -expm1(-halvings) * self._half_life_ms / log(2)
         return round(exp(-halvings) * (1 << SHIFT)), round(added_ms * (1 << SHIFT))
+
+
+def _has_moved(before: Mapping[QueueName, Sums], after: Mapping[QueueName, Sums]) -> bool:
+    pairs = [(before.get(name, NONE), after.get(name, NONE)) for name in before.keys() | after.keys()]
+    return any(abs(one - other) >= STEP_MICRO for old, new in pairs for one, other in zip(old, new, strict=True))

@@ -108,7 +108,8 @@ class Status:
             if queue.parent is not None:
                 children.setdefault(queue.parent, []).append(queue.name)
         for name, queue in queues.items():
-            status = encode.queue_status(queue, shares.get(name), children.get(name, ()), now=self._now())
+            past = self._cache.history.told(name)
+            status = encode.queue_status(queue, shares.get(name), children.get(name, ()), now=self._now(), past=past)
             yield _Target(Resource.QUEUES, "", name), status
 
     def _pod_groups(self, keys: Collection[GroupKey]) -> Iterator[tuple[_Target, RawObject]]:

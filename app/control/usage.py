@@ -5,20 +5,29 @@ told survives a restart in the status; what was only seen is lost, for all queue
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
+from app.cluster.usage import UsageHistory
 from app.model.names import QueueName
+from app.model.past import MICRO
+from app.model.resources import QUOTA_AXES
 from app.model.seam import RawObject, Resource
-from app.scheduling.quota import Ledger, quantities
+from app.model.snapshot import Snapshot
+from app.scheduling.quota import Account, Ledger, Quantities, quantities
 from app.settings import Settings
 
 log = structlog.get_logger()
 
 LOOK_S = 10.0
+
+
+def history_of(settings: Settings) -> UsageHistory:
+    """Return a history as the settings want it, still empty."""
+    return UsageHistory(k_micro=round(settings.fair_share_k * MICRO), half_life_s=settings.usage_half_life_s)
 
 
 class UsageMeter:
@@ -34,7 +43,8 @@ class UsageMeter:
     ) -> None:
         """`wall_clock` is in seconds since the epoch; while `unready` says why, what the cache shows is not trusted."""
         self._cache = cache
-        self._is_on = settings.fair_share_k > 0
+        self._history = cache.history
+        self._is_on = self._history.k_micro > 0
         self._interval_ms = settings.usage_interval_s * 1000
         self._wall_clock = wall_clock
         self._unready = unready
@@ -59,7 +69,7 @@ class UsageMeter:
         tally, problem = decode.tally(raw)
         name = QueueName(raw["metadata"]["name"])
         if tally is not None:
-            self._cache.history.learn(name, tally, self._now_ms())
+            self._history.learn(name, tally, self._now_ms())
         if problem and self._unread.get(name) != problem:
             log.warning("past usage cannot be read, counted as none", queue=name, problem=problem)
         self._unread.pop(name, None)
@@ -71,12 +81,12 @@ class UsageMeter:
         if not self._is_on:
             return
         if self._unready():
-            self._cache.history.lose_sight()
+            self._history.lose_sight()
             return
         now_ms, snapshot = self._now_ms(), self._cache.snapshot()
-        accounts = Ledger(snapshot).accounts.values()
-        held = {account.name: account.held for account in accounts}
-        self._cache.history.see(now_ms, held, quantities(snapshot.total))
+        accounts = Ledger(snapshot).accounts
+        held = {name: _held(account) for name, account in accounts.items()}
+        self._history.see(now_ms, held, _capacity(snapshot, accounts.values()))
         if self._told_at_ms is None:
             self._told_at_ms = now_ms
         if abs(now_ms - self._told_at_ms) >= self._interval_ms:
@@ -85,3 +95,18 @@ class UsageMeter:
 
     def _now_ms(self) -> int:
         return round(self._wall_clock() * 1000)
+
+
+def _held(account: Account) -> Quantities:
+    cpu, memory, gpu = account.allocated
+    return cpu, memory, gpu
+
+
+def _capacity(snapshot: Snapshot, accounts: Iterable[Account]) -> Quantities:
+    # What pods hold on nodes that take no more work was there to be held: queues never use more than everything.
+    tops = [account for account in accounts if account.queue.parent is None]
+    cpu, memory, gpu = (
+        max(there, sum(account.allocated[axis] for account in tops))
+        for axis, there in zip(QUOTA_AXES, quantities(snapshot.total), strict=True)
+    )
+    return cpu, memory, gpu

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.cluster import encode
+from app.cluster.usage import Tally
 from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.reason import Reason, Refusal
@@ -66,6 +67,20 @@ def test_a_queue_that_takes_part_in_nothing_says_why_and_has_nothing() -> None:
     assert status == {
         "childQueues": [],
         **dict.fromkeys(["allocated", "allocatedNonPreemptible", "requested", "deserved", "fairShare"], SAID_NOTHING),
+    }
+
+
+def test_a_queue_with_a_past_says_what_it_has_used_and_one_without_says_nothing() -> None:
+    past = Tally(at_ms=0, used=(0, 0, 1_500_000), capacity=(64_000_000, 2000, 8_000_000))
+
+    with_past, without = (encode.queue_status(given.queue("q"), None, [], now=NOW, past=one) for one in (past, None))
+
+    assert with_past == without | {
+        "usage": {
+            "updated": "1970-01-01T00:00:00.000Z",
+            "used": {"cpu": "0", "memory": "0", "nvidia.com/gpu": "1.5"},
+            "capacity": {"cpu": "64", "memory": "2", "nvidia.com/gpu": "8"},
+        }
     }
 
 

@@ -25,6 +25,7 @@ from app.control.promises import Promises
 from app.control.search import Plans, Search
 from app.control.status import Status
 from app.control.takeover import TakeOver
+from app.control.usage import UsageMeter, history_of
 from app.control.waker import Waker
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion
@@ -147,7 +148,7 @@ class World:
     def __init__(self, cluster: FickleCluster, settings: Settings | None = None, *, plan: Plans = full_plan) -> None:
         self.now = clock = asyncio.get_running_loop().time
         settings = settings or Settings()
-        self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache()
+        self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache(history_of(settings))
         self.barrier = GangBarrier(self.cache)
         self.waker = Waker(self.cache, cluster, self.metrics)
         self.activity = Activity(
@@ -192,9 +193,15 @@ class World:
             clock=clock,
             on_change=self.planning.poke,
             on_parked=self.waker.park,
-            on_object=lambda resource, raw: self.status.learn(resource, raw),  # noqa: PLW0108 # it comes after the feed
+            on_object=self._learn,
         )
         self.inspect = Inspect(self.cache, self.feed, self.planning, self.activity)
+        self.meter = UsageMeter(
+            self.cache,
+            settings,
+            wall_clock=clock,
+            unready=lambda: self.activity.failure() or self.feed.unready(),
+        )
         self.status = Status(
             self.cache, self.planning, self.inspect, cluster, settings, wall_clock=lambda: f"{clock()}"
         )
@@ -211,9 +218,13 @@ class World:
         self.extender = Extender(self.cache, self.activity, self.feed, self.planning, self.waker, self.binder, settings)
 
     @property
-    def parts(self) -> tuple[Activity | Feed | Planning | Search | Waker | Evictor | Status | Events, ...]:
+    def parts(self) -> tuple[Activity | Feed | Planning | Search | Waker | Evictor | UsageMeter | Status | Events, ...]:
         deciding = (self.activity, self.feed, self.planning, self.search, self.waker, self.evictor)
-        return *deciding, self.status, self.events
+        return *deciding, self.meter, self.status, self.events
+
+    def _learn(self, resource: Resource, raw: RawObject) -> None:
+        self.meter.learn(resource, raw)
+        self.status.learn(resource, raw)
 
     def _victim_stays(self, victim: PodUid) -> None:
         self.awaiting.note_failure(victim)
