@@ -310,7 +310,7 @@ class Board:
 
     def costs(self, pod: Pod) -> Amounts:
         """Return what each node would cost the pod, shape [node]; the least is best."""
-        return score.cost(pod.request, self.future, self.snapshot.nodes, self._strategy.nodes)
+        return score.cost(score.axis(pod), self.future, self.snapshot.nodes, self._strategy.nodes)
 
     def common_shape(self, pods: Sequence[Pod]) -> Shape | None:
         """Return the shape that all pods share, None where they differ or something of their own narrows them."""
@@ -373,7 +373,7 @@ class Board:
         pod, column = seat.pod, seat.column
         self.free[:, column] += np.array(self._taken(pod), dtype=np.int64)
         if pod.sharing is not None:
-            self.free[GPU, column] += GPU_MILLI * self._devices.postpone(pod, pod.sharing, column, seat.devices)
+            self.free[GPU, column] += GPU_MILLI * self._devices.postpone(pod.sharing, column, seat.devices)
         self._waiting_pays = True
         return replace(seat, later=True)
 

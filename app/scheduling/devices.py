@@ -6,6 +6,7 @@ holders are all leaving is whole again in future, and counted in the future colu
 
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Self
 
 import numpy as np
@@ -96,9 +97,9 @@ class Devices:
         """
         need = int(self._needs(sharing)[column])
         shared = self._fitting(column, need, gpus[1])
+        names = self._new_names(pod, column, min(sharing.devices, gpus[1] // GPU_MILLI))
         idle = [
-            _Device(f"{pod.uid}/{index}", need if gpus[0] >= (index + 1) * GPU_MILLI else 0, need)
-            for index in range(min(sharing.devices, gpus[1] // GPU_MILLI))
+            _Device(name, need if gpus[0] >= (index + 1) * GPU_MILLI else 0, need) for index, name in enumerate(names)
         ]
         ordered = [*idle, *reversed(shared)] if self._spread else [*shared, *idle]
         chosen = ordered[: sharing.devices]
@@ -123,15 +124,19 @@ class Devices:
         self._shared[column] = tuple(devices.values())
         return Opened(of_free, of_future)
 
-    def postpone(self, pod: Pod, sharing: Sharing, column: int, names: tuple[str, ...]) -> int:
-        """Have a pod that was to start now wait; return how many devices that it had opened are idle until then."""
-        need, idle, devices = int(self._needs(sharing)[column]), 0, []
+    def postpone(self, sharing: Sharing, column: int, names: tuple[str, ...]) -> int:
+        """Have a pod that was to start now wait; return how many devices are idle until then.
+
+        A device is idle when nobody is on it any more: whoever opened it, others may have joined.
+        """
+        need, whole = int(self._needs(sharing)[column]), int(self._memory_mib[column]) * PART
+        idle, devices = 0, []
         for each in self._shared[column]:
             left = each
             if each.name in names:
-                opened = each.name.startswith(f"{pod.uid}/")
-                idle += opened
-                left = replace(each, free=0 if opened else each.free + need)
+                is_idle = each.free + need == whole
+                idle += is_idle
+                left = replace(each, free=0 if is_idle else each.free + need)
             devices.append(left)
         self._shared[column] = tuple(devices)
         return idle
@@ -155,6 +160,12 @@ class Devices:
             devices.append(left)
         self._shared[column] = tuple(devices)
         return again
+
+    def _new_names(self, pod: Pod, column: int, number: int) -> list[str]:
+        # A pod that moves may have opened a device here before, which others now use under its name.
+        used = {each.name for each in self._shared.get(column, ())}
+        fresh = (name for index in count() if (name := f"{pod.uid}/{index}") not in used)
+        return list(islice(fresh, max(number, 0)))
 
     def _needs(self, sharing: Sharing) -> NDArray[np.int64]:
         """Return how many parts of a device are asked for, shape [node]."""

@@ -2,31 +2,37 @@
 
 import numpy as np
 
+from app.model.pod import Pod
 from app.model.question import MAX_SCORE
-from app.model.resources import CPU, GPU, Amounts, Resources
+from app.model.resources import CPU, GPU, Amounts, mig_gpus
 from app.model.snapshot import Mask, NodeTable
 from app.settings import PlacementStrategy
 
 _WRONG_KIND = 1 << 61
 """A pod without GPUs goes to a node with GPUs only when no other has room (KAI's resourcetype rule)."""
 
-_CPU_CEILING = (1 << 32) - 1
-"""Free cpu_milli is the lower half of the cost; four million cores are enough for one node."""
+_CEILING = (1 << 60) - 1
+"""More than any node has of a resource."""
 
 
-def cost(request: Resources, free: Amounts, nodes: NodeTable, strategy: PlacementStrategy) -> Amounts:
+def axis(pod: Pod) -> int:
+    """Return the resource by which nodes are compared for a pod: GPUs when it uses any in whatever form, else CPU."""
+    is_mig = any(mig_gpus(name) for name, _ in pod.scalars)
+    return GPU if pod.request.gpu_milli or pod.sharing is not None or pod.claims or is_mig else CPU
+
+
+def cost(compared: int, free: Amounts, nodes: NodeTable, strategy: PlacementStrategy) -> Amounts:
     """Return what choosing each node costs, shape [node]; the least is best, ties go to the first by name.
 
-    Binpack: least free GPUs, then least free CPU. Spread: the contrary of both.
+    Binpack: the least of the compared axis free (KAI's nodeplacement). Spread: the contrary.
     """
-    gpu = np.maximum(free[GPU], 0)
-    cpu = np.minimum(np.maximum(free[CPU], 0), _CPU_CEILING)
-    packed: Amounts = (gpu << 32) | cpu
+    scarce = np.maximum(free[compared], 0)
+    costs: Amounts = np.minimum(scarce, _CEILING)
     if strategy is PlacementStrategy.SPREAD:
-        packed = (np.int64(1) << np.int64(60)) - packed
-    if request.gpu_milli == 0:
-        packed = packed + np.where(nodes.allocatable[GPU] > 0, np.int64(_WRONG_KIND), np.int64(0))
-    return packed
+        costs = _CEILING - costs
+    if compared == CPU:
+        costs = costs + np.where(nodes.allocatable[GPU] > 0, np.int64(_WRONG_KIND), np.int64(0))
+    return costs
 
 
 def best(costs: Amounts, allowed: Mask) -> int | None:

@@ -99,7 +99,7 @@ class Search:
 
     def __init__(self, state: WhatIf, group: PodGroup, aim: Aim, budget: Budget) -> None:
         self._before = state
-        self._group = group
+        self._group = group = _as_it_is(group, state)
         self._aim = aim
         self._budget = budget
         self._victims = Victims(
@@ -113,6 +113,7 @@ class Search:
         self._known: list[Chunk] = []
         self._walked = 0
         self._by_node: dict[NodeName, list[Chunk]] = {}
+        self._by_group: dict[GroupKey, list[Chunk]] = {}
         self._taken: list[Chunk] = []
 
     @staticmethod
@@ -121,7 +122,7 @@ class Search:
 
     def solve(self) -> WhatIf | None:
         """Return the plan with the group's next pods in it, None when nobody's leaving would help."""
-        pods = next_chunk(self._group)
+        pods = () if _has_lost(self._group, self._before) else next_chunk(self._group)
         if not pods or not self._aim.may_begin(self._before, self._group, pods):
             return None
         if len(pods) > THOROUGH and self._group.root is None and self._before.board.common_shape(pods) is not None:
@@ -170,7 +171,7 @@ class Search:
             for node in nodes:
                 here = [each for each in self._by_node[node] if id(each) not in taken]
                 if room.may_do(node, here):
-                    found = self._try(step, here)
+                    found = self._try(step, self._with_spare(here, taken))
                     if found is not None:
                         return found
                     if self._budget.spent:
@@ -183,8 +184,18 @@ class Search:
             if chunk is None:
                 return None
             self._known.append(chunk)
+            self._by_group.setdefault(chunk.group.key, []).append(chunk)
         self._walked += 1
         return self._known[self._walked - 1]
+
+    def _with_spare(self, chunks: Iterable[Chunk], taken: Collection[int]) -> list[Chunk]:
+        """Add to a gang that leaves as a whole what it had beyond its minimum elsewhere: that cannot run on alone."""
+        found: dict[int, Chunk] = {}
+        for chunk in chunks:
+            is_whole = len(chunk.placed) == len(chunk.group.placed)
+            together = self._by_group[chunk.group.key] if is_whole else [chunk]
+            found |= {id(each): each for each in together if id(each) not in taken}
+        return list(found.values())
 
     def _try(self, step: "_Step", more: Sequence[Chunk]) -> WhatIf | None:
         if not more and not step.may_do_without():
@@ -229,6 +240,18 @@ class _Step:
     def may_do_without(self) -> bool:
         """Return whether the pods might find places although nobody else leaves; False is certain."""
         return bool(self.again) or len(self.pods) > 1 or self.base.board.find(self.pods[0], timing=LATER) is not None
+
+
+def _as_it_is(group: PodGroup, state: WhatIf) -> PodGroup:
+    """Return a waiting group with its running pods where this plan has moved them."""
+    now = state.changed.get(group.key)
+    return group if now is None else replace(group, placed=now.placed)
+
+
+def _has_lost(group: PodGroup, state: WhatIf) -> bool:
+    """Whether pods of it leave in this plan: it asks again when it knows what it has left."""
+    before = state.snapshot.running.get(group.key)
+    return before is not None and len(group.placed) < len(before.placed)
 
 
 def _with_seats(group: PodGroup, state: WhatIf) -> PodGroup:

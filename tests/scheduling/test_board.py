@@ -133,11 +133,11 @@ class SlowBoard:
         in_zone = not pod.constraint.node_selector or self.nodes[name].labels == {"zone": "east"}
         return in_zone and name not in self.refused.get(pod.uid, ()) and min(left) >= 0
 
-    def cost(self, pod: Pod, name: NodeName) -> tuple[bool, int, int, str]:
-        sign = 1 if self.strategy is BINPACK else -1
-        wrong_kind = not pod.request.gpu_milli and self.nodes[name].allocatable.gpu_milli > 0
-        free = self.free[name]
-        return wrong_kind, sign * free.gpu_milli, sign * free.cpu_milli, name
+    def cost(self, pod: Pod, name: NodeName) -> tuple[bool, int, str]:
+        sign, free = 1 if self.strategy is BINPACK else -1, self.free[name]
+        if pod.request.gpu_milli:
+            return False, sign * free.gpu_milli, name
+        return self.nodes[name].allocatable.gpu_milli > 0, sign * free.cpu_milli, name
 
 
 nodes_ = st.lists(st.tuples(st.integers(0, 4), st.integers(2, 6), st.booleans()), min_size=1, max_size=3).map(

@@ -9,38 +9,60 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.model.node import Node
-from app.model.resources import CPU, GPU, Amounts, Resources
+from app.model.pod import Claim, Sharing
+from app.model.resources import CPU, GPU, Amounts
 from app.model.snapshot import NodeTable
 from app.scheduling import score
 from app.settings import PlacementStrategy
 from tests import given
 
 BINPACK, SPREAD = PlacementStrategy.BINPACK, PlacementStrategy.SPREAD
-GPU_POD, CPU_POD = Resources(cpu_milli=1000, gpu_milli=1000), Resources(cpu_milli=1000)
 
 Free = dict[str, tuple[int, int]]
 """Free GPUs and cores by node."""
 
 
-def costs(request: Resources, free: Free, strategy: PlacementStrategy, nodes: Sequence[Node] = ()) -> dict[str, int]:
+def costs(compared: int, free: Free, strategy: PlacementStrategy, nodes: Sequence[Node] = ()) -> dict[str, int]:
     table = NodeTable.of(nodes or [given.node(name) for name in free])
     amounts = table.allocatable.copy()
     for name, (gpus, cores) in free.items():
         column = [node.name for node in table.nodes].index(name)  # type: ignore[arg-type] # a NodeName is a str
         amounts[[GPU, CPU], column] = gpus * 1000, cores * 1000
-    return dict(zip(free, score.cost(request, amounts, table, strategy).tolist(), strict=True))
+    return dict(zip(free, score.cost(compared, amounts, table, strategy).tolist(), strict=True))
 
 
-def order(request: Resources, free: Free, strategy: PlacementStrategy, nodes: Sequence[Node] = ()) -> str:
-    found = costs(request, free, strategy, nodes)
+def order(compared: int, free: Free, strategy: PlacementStrategy, nodes: Sequence[Node] = ()) -> str:
+    found = costs(compared, free, strategy, nodes)
     return "".join(sorted(found, key=found.__getitem__))
 
 
-@pytest.mark.parametrize(("strategy", "best_first"), [(BINPACK, "bca"), (SPREAD, "acb")])
-def test_nodes_are_ordered_by_free_gpus_then_by_free_cores(strategy: PlacementStrategy, best_first: str) -> None:
-    free = {"a": (8, 1), "b": (1, 8), "c": (1, 64)}
+@pytest.mark.parametrize(("strategy", "best_first"), [(BINPACK, "bca"), (SPREAD, "abc")])
+def test_for_a_pod_with_gpus_nodes_are_ordered_by_free_gpus_then_by_name(
+    strategy: PlacementStrategy, best_first: str
+) -> None:
+    free = {"a": (8, 1), "b": (1, 64), "c": (1, 8)}
 
-    assert order(GPU_POD, free, strategy) == best_first
+    assert order(GPU, free, strategy) == best_first
+
+
+@pytest.mark.parametrize(("strategy", "best_first"), [(BINPACK, "acb"), (SPREAD, "bca")])
+def test_for_a_pod_without_gpus_nodes_are_ordered_by_free_cores(strategy: PlacementStrategy, best_first: str) -> None:
+    free = {"a": (8, 1), "b": (1, 64), "c": (1, 8)}
+
+    assert order(CPU, free, strategy) == best_first
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"sharing": Sharing(portion_ppm=500_000)},
+        {"scalars": (("nvidia.com/mig-1g.10gb", 1),)},
+        {"claims": (Claim("default/c", "gpu.nvidia.com", 1),)},
+    ],
+)
+def test_a_pod_that_uses_gpus_in_another_form_is_compared_by_gpus(more: dict[str, object]) -> None:
+    assert score.axis(given.pod("p", gpus=0, **more)) == GPU  # type: ignore[arg-type] # free-form by design
+    assert score.axis(given.pod("p", gpus=0, scalars=(("example.com/fpga", 1),))) == CPU
 
 
 @pytest.mark.parametrize("strategy", PlacementStrategy)
@@ -48,21 +70,15 @@ def test_a_pod_without_gpus_goes_to_a_node_with_gpus_only_when_no_other_has_room
     nodes = [given.node("a", gpus=8), given.node("b", gpus=0), given.node("c", gpus=8)]
     free = {"a": (0, 1), "b": (0, 32), "c": (8, 64)}
 
-    assert order(CPU_POD, free, strategy, nodes)[0] == "b"
-    assert order(GPU_POD, free, BINPACK, nodes) == "abc"
+    assert order(CPU, free, strategy, nodes)[0] == "b"
+    assert order(GPU, free, BINPACK, nodes) == "abc"
 
 
 @pytest.mark.parametrize("strategy", PlacementStrategy)
 def test_what_is_overcommitted_counts_as_full(strategy: PlacementStrategy) -> None:
-    found = costs(GPU_POD, {"a": (-3, -1), "b": (0, 0)}, strategy)
+    found = costs(GPU, {"a": (-3, -1), "b": (0, 0)}, strategy)
 
     assert found["a"] == found["b"]
-
-
-def test_cores_beyond_count_never_outweigh_a_gpu() -> None:
-    free = {"a": (0, 10**10), "b": (1, 0)}
-
-    assert order(GPU_POD, free, BINPACK) == "ab"
 
 
 def test_of_equal_nodes_the_first_by_name_is_best() -> None:
