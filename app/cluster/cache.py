@@ -4,10 +4,11 @@ One writer: only the event loop calls what changes it, and never across an await
 its reservation ends in `_settle`, which derives the pod's one charge anew, so sums cannot drift from what caused them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from app.cluster.charges import Charges, charge_of
+from app.cluster.charges import Charge, Charges, Hold, charge_of
 from app.cluster.groups import Terms
 from app.cluster.labelled import LabelledPods
 from app.cluster.membership import Membership
@@ -303,11 +304,22 @@ class ClusterCache:
         node = self._usable(name)
         return node is not None and self._charges.fits_later(node, request)
 
-    def has_room_now(self, uid: PodUid) -> bool:
-        """Whether a pod fits on the node that is held for it, now, beside all but others that wait for room there."""
-        charge = self._charges.get(uid)
-        node = self._usable(charge.node) if charge is not None else None
-        return charge is not None and node is not None and self._charges.fits_beside(charge, node)
+    def has_room_now(self, uids: Collection[PodUid]) -> bool:
+        """Whether these pods fit on the nodes held for them, now and all at once.
+
+        Others that wait for room there count as if they were not there.
+        """
+        held: dict[tuple[NodeName | None, Hold], list[Charge]] = {}
+        for uid in uids:
+            charge = self._charges.get(uid)
+            if charge is None:
+                return False
+            held.setdefault((charge.node, charge.hold), []).append(charge)
+        return all(self._has_room_for(_together(charges)) for charges in held.values())
+
+    def _has_room_for(self, charge: Charge) -> bool:
+        node = self._usable(charge.node)
+        return node is not None and self._charges.fits_beside(charge, node)
 
     def _usable(self, name: NodeName | None) -> Node | None:
         node = self._nodes.get(name) if name is not None else None
@@ -423,3 +435,12 @@ class ClusterCache:
     def _drop_promises(self, which: Callable[[Reservation], bool]) -> None:
         for held in [one for one in self.reservations if one.is_revocable and which(one)]:
             self.drop_promise(held.pod)
+
+
+def _together(charges: Sequence[Charge]) -> Charge:
+    """Return one charge in place of several that hold the same node in the same way."""
+    scalars = Counter[str]()
+    for charge in charges:
+        scalars.update(dict(charge.scalars))
+    request = sum((charge.request for charge in charges), NOTHING)
+    return replace(charges[0], request=request, scalars=tuple(scalars.items()))

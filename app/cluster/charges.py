@@ -68,6 +68,9 @@ def charge_of(pod: Pod, held: Reservation | None, on: Terms | None) -> Charge | 
     elif node is None:
         # Another scheduler's pod is subtracted from what is divided, unless it names the queue that pays for it.
         return None
+    if node is None and (pod.gated or pod.deleting or pod.problem):
+        # It can make no use of a share: counted, it would only take others' (KAI counts what is Pending, not gated).
+        return None
     hold = Hold.LEAVING if pod.deleting else Hold.KEPT
     if held is not None and held.state is State.AWAITING:
         hold = Hold.AWAITED

@@ -1,6 +1,6 @@
 """Keeps the groups as they were last formed: which of them wait, which run, and since when which are stale."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from app.cluster.frozen import Buckets, FrozenGroups
@@ -42,6 +42,10 @@ class FormedGroups:
     def running(self) -> FrozenGroups[PodGroup]:
         """Return the groups that hold places; the same value as long as none of them has changed."""
         return self._running.freeze()
+
+    def stale_since(self) -> Mapping[GroupKey, float]:
+        """Return the stale groups with since when they are, as far as `age` was told; not to be kept."""
+        return self._stale_since
 
     def age(self, now: float) -> Collection[GroupKey]:
         """Note that what has become stale since last asked is so since now; return which groups these are."""

@@ -213,6 +213,14 @@ class Membership:
             self._put_running(key, self._members(key))
         return self._formed.running()
 
+    def stale_since(self) -> Mapping[GroupKey, float]:
+        """Return the stale gangs with since when they are, in seconds since the epoch; not to be kept.
+
+        One that has become stale since `age_stale` is not among them.
+        """
+        self.running()
+        return self._formed.stale_since()
+
     def age_stale(self, now: float) -> bool:
         """Note which gangs have become stale since last asked, in seconds since the epoch; return whether any has."""
         self.running()

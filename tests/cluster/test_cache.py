@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -464,3 +465,11 @@ def test_an_overcommitted_node_has_room_for_what_it_still_has() -> None:
 
 def test_what_is_free_can_be_asked_before_the_first_snapshot() -> None:
     assert (cache().free()[GPU] // 1000).tolist() == [8, 8]
+
+
+@pytest.mark.parametrize("change", [{"gated": True}, {"deleting": True}, {"problem": "unreadable"}])
+def test_a_pod_that_can_make_no_use_of_a_share_claims_none(change: dict[str, Any]) -> None:
+    found = ClusterCache()
+    found.apply_pod(replace(given.pod("p"), **change))
+
+    assert found.snapshot().usage == {}

@@ -154,10 +154,10 @@ def test_room_that_is_awaited_is_taken_though_it_is_not_free_yet() -> None:
 def test_who_waits_has_room_when_the_others_have_left_enough_for_it() -> None:
     half = replace(OLD, request=gpus(4))
     found = awaiting(cache(replace(half, deleting=True), replace(half, uid=B.uid, deleting=True), P), P)
-    assert not found.has_room_now(P.uid)
+    assert not found.has_room_now([P.uid])
 
     found.delete_pod(half.uid)
-    assert found.has_room_now(P.uid)
+    assert found.has_room_now([P.uid])
 
 
 def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
@@ -165,19 +165,35 @@ def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
     found.delete_pod(OLD.uid)
     found.apply_pod(replace(A, node=N1))
 
-    assert (found.has_room_now(P.uid), found.has_room_now(OTHER.uid)) == (True, True)
+    assert (found.has_room_now([P.uid]), found.has_room_now([OTHER.uid])) == (True, True)
     found.fulfil(P.uid)
-    assert (state(found), found.has_room_now(OTHER.uid)) == (State.PROMISED, False)
+    assert (state(found), found.has_room_now([OTHER.uid])) == (State.PROMISED, False)
+
+
+def test_who_starts_together_has_room_when_there_is_enough_for_all_at_once() -> None:
+    both = [replace(one, scalars=((MIG, 1),)) for one in (P, OTHER)]
+    found = awaiting(cache(LEAVING, *both), *both)
+    found.delete_pod(OLD.uid)
+
+    def fitting() -> list[bool]:
+        return [found.has_room_now([one.uid for one in some]) for some in (both[:1], both[1:], both, [*both, A])]
+
+    found.apply_node(given.node("n1", gpus=2, scalars=((MIG, 2),)))
+    assert fitting() == [True, True, False, False]
+    found.apply_node(given.node("n1", gpus=3, scalars=((MIG, 1),)))
+    assert fitting() == [True, True, False, False]
+    found.apply_node(given.node("n1", gpus=3, scalars=((MIG, 2),)))
+    assert fitting() == [True, True, True, False]
 
 
 @pytest.mark.parametrize("node", [given.node("n1", ready=False), None], ids=["not ready", "gone"])
 def test_a_node_that_takes_no_work_has_no_room_now(node: object) -> None:
     found = awaiting(cache(P), P)
-    assert found.has_room_now(P.uid)
+    assert found.has_room_now([P.uid])
 
     found.delete_node(N1) if node is None else found.apply_node(given.node("n1", ready=False))
 
-    assert not found.has_room_now(P.uid)
+    assert not found.has_room_now([P.uid])
 
 
 def test_a_promise_that_awaited_room_changes_no_sum_and_is_no_relief() -> None:
@@ -234,9 +250,9 @@ def test_who_waits_for_an_extended_resource_has_room_when_it_is_there() -> None:
     found = awaiting(cache(holder, replace(P, scalars=((MIG, 1),))), P)
     found.apply_node(given.node("n1", scalars=((MIG, 1),)))
 
-    assert not found.has_room_now(P.uid)
+    assert not found.has_room_now([P.uid])
     found.delete_pod(OTHER.uid)
-    assert found.has_room_now(P.uid)
+    assert found.has_room_now([P.uid])
 
 
 def test_a_mig_profile_is_charged_and_divided_as_its_gpus() -> None:

@@ -331,10 +331,11 @@ class Anything(RuleBasedStateMachine):
 
     def charges(self) -> Iterator[Charge]:
         for pod in self.pods.values():
-            if pod.managed:
+            is_idle = self.place(pod) is None and (pod.gated or pod.deleting or pod.problem)
+            if pod.managed and not is_idle:
                 on = self.terms(pod.group)
                 yield Charge(pod.request, self.place(pod), on.queue, on.preemptible)
-            elif pod.node:
+            elif pod.node and not pod.managed:
                 yield Charge(pod.request, pod.node, pod.queue or None)
 
     def usage(self) -> Mapping[QueueName, Usage]:
