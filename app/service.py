@@ -17,6 +17,7 @@ from app.control.activity import Activity
 from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
+from app.control.budgets import Budgets
 from app.control.events import Events
 from app.control.evictor import Evictor
 from app.control.extender import Extender
@@ -181,6 +182,7 @@ def _planning(
         clock=clock,
         wall_clock=time.time,
         unready=cannot_decide,
+        budgets=Budgets(on.cache, on.cluster, clock=clock),
     )
     planning = Planning(
         on.cache,

@@ -89,7 +89,6 @@ class Awaiting:
         self._staying.clear()
         if self._reviewed != self._cache.version:
             self._waits = [wait for wait in self._waits if not self._is_over(wait)]
-            # A trial that failed changes the version, but nothing that another trial would find.
             self._reviewed = self._cache.version
         return failures
 
@@ -139,24 +138,13 @@ class Awaiting:
 
     def _fulfil(self, waiting: Collection[Reservation]) -> bool:
         """Make promises of all of these, or of none; return whether they are."""
-        if not all(self._cache.has_room_now(one.pod) for one in waiting):
+        if not self._cache.has_room_now([one.pod for one in waiting]):
             return False
-        fulfilled: list[Reservation] = []
         for one in waiting:
-            # Asked again: each was asked for as if the others of its node did not need any of it.
-            if not self._cache.has_room_now(one.pod):
-                self._wait_on(fulfilled)
-                return False
             self._cache.fulfil(one.pod)
-            fulfilled.append(one)
-        for one in fulfilled:
             self._cache.reservations.extend(one.pod, self._clock() + self._settings.promise_ttl_s)
             self._waker.nominate(one.pod)
         return True
-
-    def _wait_on(self, fulfilled: Collection[Reservation]) -> None:
-        for one in fulfilled:
-            self._cache.await_release(one.pod, one.node, expires_at=one.expires_at)
 
     def _held(self, wait: _Wait) -> list[Reservation]:
         held = (self._cache.reservations.get(uid) for uid in wait.pods)

@@ -6,6 +6,8 @@ from app.model.names import GroupKey
 
 FIRST_S = 2.0
 LONGEST_S = 120.0
+LONGEST_COSTLY_S = 3600.0
+"""The longest after attempts that cost others their places: who can never use them must not go on emptying nodes."""
 FORGIVEN_AFTER_S = 600.0
 """A group that has not failed for this long starts again from `FIRST_S`."""
 
@@ -27,14 +29,16 @@ class Backoff:
     def failed(self, key: GroupKey, now: float, *, least_s: float = 0.0) -> float:
         """Note a failed attempt; return for how many seconds the group is left out, `least_s` at the least.
 
-        A gang has many members to tell of one attempt: while it is left out already, nothing doubles.
+        Only attempts that cost others their places ask for any. A gang has many members to tell of one attempt: while
+        it is left out already, nothing doubles.
         """
         before = self._failures.get(key)
         if before is not None and now < before.until:
             self._failures[key] = replace(before, until=max(before.until, now + least_s))
             return self._failures[key].until - now
         fresh = before is None or now > before.until + FORGIVEN_AFTER_S
-        delay_s = FIRST_S if before is None or fresh else min(2 * before.delay_s, LONGEST_S)
+        longest_s = LONGEST_COSTLY_S if least_s else LONGEST_S
+        delay_s = FIRST_S if before is None or fresh else min(2 * before.delay_s, longest_s)
         delay_s = max(delay_s, least_s)
         self._failures[key] = _Failure(delay_s, now + delay_s)
         self._waiting.add(key)

@@ -3,8 +3,8 @@
 1. the condition `DisruptionTarget` in our words: owners then do not count the end of the pod as its own failure
 2. the Eviction API, which honours PodDisruptionBudgets; the pod leaves after its own grace period
 3. a budget that forbids it is overridden by a plain delete, counted and told: whom a plan evicts is decided by quotas,
-   which a tenant must not escape by a budget of its own (kube-scheduler's preemption does the same). That the planner
-   prefers victims whose budgets allow it, where there is a choice, is later work
+   which a tenant must not escape by a budget of its own (kube-scheduler's preemption does the same). Where others will
+   do, `budgets` has had them chosen instead
 4. our words once more, since the Eviction API has put its own in their place
 """
 
@@ -40,7 +40,7 @@ WRITERS = 8
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 """Between the tries of one write; an API server that has just started forbids everything for a while."""
 
-TERMINATED_BY = "PreemptionByScheduler"
+DISRUPTION_REASON = "PreemptionByScheduler"
 """The reason of the condition, as kube-scheduler gives it for its own victims."""
 
 EVICTED = "Evict"
@@ -124,7 +124,7 @@ class Evictor:
     async def _have_it_leave(self, pod: Pod, message: str) -> None:
         """Carry out the steps of this module for one pod; raises `KubeError` when it stays for good."""
         ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
-        mark = partial(self._cluster.mark_disrupted, ref, reason=TERMINATED_BY, message=message)
+        mark = partial(self._cluster.mark_disrupted, ref, reason=DISRUPTION_REASON, message=message)
         await self._insist(ref, mark)
         try:
             await self._insist(ref, partial(self._cluster.evict, ref))

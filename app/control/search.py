@@ -7,11 +7,13 @@ thousands of running pods takes longer than kube-scheduler waits, and its result
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
 from app.cluster.cache import ClusterCache
+from app.control.budgets import Budgets
 from app.control.takeover import TakeOver
 from app.model.decision import Action, Plan
 from app.model.names import NodeName
@@ -70,10 +72,12 @@ class Search:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         unready: Callable[[], str],
+        budgets: Budgets | None = None,
         plan: Plans = full_plan,
     ) -> None:
         """`clock` is monotonic, `wall_clock` seconds since the epoch; `unready` says why nothing may be decided now.
 
+        Without `budgets` no victim is preferred to another for the sake of its PodDisruptionBudget.
         `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free.
         """
         self._cache = cache
@@ -83,6 +87,7 @@ class Search:
         self._clock = clock
         self._wall_clock = wall_clock
         self._unready = unready
+        self._budgets = budgets
         self._plan = plan
         self._may_help = policy.ageing_s is not None or bool(set(policy.actions) - {Action.ALLOCATE})
         self._withheld: Collection[NodeName] = ()
@@ -132,8 +137,7 @@ class Search:
         if Action.EVICT_STALE not in self._policy.actions:
             return False
         over = self._wall_clock() - self._policy.stale_grace_s
-        running = self._cache.groups.running().values()
-        return any(group.stale_since is not None and group.stale_since <= over for group in running)
+        return any(since <= over for since in self._cache.groups.stale_since().values())
 
     async def _search_or_say(self) -> float:
         """Search; return how long to rest after it."""
@@ -148,10 +152,10 @@ class Search:
         return REST * (self._clock() - began)
 
     async def _search(self) -> None:
-        self._cache.age_stale(self._wall_clock())
-        snapshot = self._cache.snapshot()
-        with self._metrics.plan_duration.time():
-            result = await asyncio.to_thread(self._plan, snapshot, self._policy, now=self._wall_clock())
+        snapshot, result = await self._planned()
+        if self._budgets is not None and await self._budgets.inquire(result.evictions):
+            # Made anew once, whatever it says: whom it still needs has to leave, budget or not.
+            snapshot, result = await self._planned()
         if self._unready():
             return
         if result.unfinished:
@@ -163,3 +167,12 @@ class Search:
         self._look_again_at = self._clock() + LOOK_AGAIN_S
         # What it changed itself makes another search due: another group may have its turn now.
         self._considered = snapshot.version if whole else -1
+
+    async def _planned(self) -> tuple[Snapshot, Plan]:
+        """Return a plan and what it was made from."""
+        self._cache.age_stale(self._wall_clock())
+        snapshot = self._cache.snapshot()
+        if self._budgets is not None:
+            snapshot = replace(snapshot, guarded=self._budgets.guarded())
+        with self._metrics.plan_duration.time():
+            return snapshot, await asyncio.to_thread(self._plan, snapshot, self._policy, now=self._wall_clock())

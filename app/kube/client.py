@@ -17,13 +17,14 @@ from app.kube.lines import decode_page
 from app.kube.transport import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Limits, Transport
 from app.kube.watch import Watch
 from app.model.names import NodeName
-from app.model.seam import NotFoundError, PodRef, RawObject, Resource, WatchEvent
+from app.model.seam import BudgetError, NotFoundError, PodRef, RawObject, Resource, WatchEvent
 
 T = TypeVar("T")
 
 REPORTER = "leeboard"
 ACTION = "Scheduling"
 FINISHED_PODS = f"{Resource.PODS.value}?limit=100&fieldSelector=status.phase%3DSucceeded"
+DISRUPTION_BUDGETS = "apis/policy/v1/poddisruptionbudgets?limit=250"
 NOTE_BYTES = 1024
 """More is refused by the API server, which counts bytes."""
 
@@ -91,10 +92,13 @@ class KubeCluster:
 
     async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
         """List the pods that have succeeded, page by page, each shrunk at once."""
+        return await self._list(FINISHED_PODS, keep)
+
+    async def _list(self, path: str, keep: Callable[[RawObject], T]) -> list[T]:
         kept: list[T] = []
         token = ""
         while True:
-            page = decode_page(await self._transport.read_page(f"{FINISHED_PODS}&continue={quote(token, safe='')}"))
+            page = decode_page(await self._transport.read_page(f"{path}&continue={quote(token, safe='')}"))
             kept += map(keep, page.objects)
             token = page.next
             if not token:
@@ -134,13 +138,21 @@ class KubeCluster:
 
         No grace period is named: the pod's own holds. The API server sets `DisruptionTarget` in words of its own.
         """
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
-        }
-        await self._transport.write("POST", f"{_pod_path(pod)}/eviction", orjson.dumps(body))
+        await self._transport.write("POST", f"{_pod_path(pod)}/eviction", orjson.dumps(_eviction(pod)))
+
+    async def tight_budgets(self) -> frozenset[str]:
+        """Return the namespaces in which some PodDisruptionBudget lets nobody leave now."""
+        return frozenset(await self._list(DISRUPTION_BUDGETS, _namespace_if_tight)) - {""}
+
+    async def may_evict(self, pod: PodRef) -> bool:
+        """Whether the Eviction API would let the pod leave now: a dry run."""
+        # In the body for the eviction itself, in the query for the webhooks that are asked about it.
+        path = f"{_pod_path(pod)}/eviction?dryRun=All"
+        try:
+            await self._transport.write("POST", path, orjson.dumps(_eviction(pod, dryRun=["All"])))
+        except BudgetError:
+            return False
+        return True
 
     async def delete_pod(self, pod: PodRef) -> None:
         """Delete just this pod, not a later one of its name, with its own grace period."""
@@ -176,6 +188,26 @@ class KubeCluster:
 def _pod_path(pod: PodRef) -> str:
     # Names come from the API server and are safe there; quoted all the same, so that none can leave its place.
     return f"api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
+
+
+def _eviction(pod: PodRef, **options: object) -> RawObject:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": {"preconditions": {"uid": pod.uid}, **options},
+    }
+
+
+def _namespace_if_tight(budget: RawObject) -> str:
+    """Return the namespace of a budget that lets nobody leave now; empty for any other."""
+    try:
+        metadata, status = budget["metadata"], budget.get("status") or {}
+        # Until a budget's change has been counted, the Eviction API lets none of its pods leave.
+        uncounted = status.get("observedGeneration", 0) < metadata.get("generation", 0)
+        return str(metadata["namespace"]) if uncounted or status.get("disruptionsAllowed", 0) <= 0 else ""
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BrokenStreamError("the API server's answer holds no disruption budget") from error
 
 
 def _path(resource: Resource, namespace: str, name: str) -> str:

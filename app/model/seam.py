@@ -151,6 +151,14 @@ class Cluster(Protocol):
         """Ask for the pod to leave after its own grace period; raises `BudgetError` when a budget forbids it."""
         ...
 
+    async def tight_budgets(self) -> frozenset[str]:
+        """Return the namespaces in which some PodDisruptionBudget lets nobody leave now; it may not cover all pods."""
+        ...
+
+    async def may_evict(self, pod: PodRef) -> bool:
+        """Whether every budget lets the pod leave now; nobody is evicted by the question."""
+        ...
+
     async def delete_pod(self, pod: PodRef) -> None:
         """Have the pod leave after its own grace period, whatever a budget says; needs the uid to match."""
         ...

@@ -117,6 +117,15 @@ class SimulatedCluster:
         """Have the pod leave; nobody has a disruption budget here."""
         self._have_it_leave(_ref(pod))
 
+    async def tight_budgets(self) -> frozenset[str]:
+        """Return no namespace: nobody has a disruption budget here."""
+        return frozenset()
+
+    async def may_evict(self, pod: PodRef) -> bool:
+        """Let every pod leave that is there."""
+        self._get(_ref(pod))
+        return True
+
     async def delete_pod(self, pod: PodRef) -> None:
         """Have the pod leave."""
         self._have_it_leave(_ref(pod))

@@ -28,7 +28,7 @@ class KnownPod(Protocol):
 
     @property
     def state(self) -> str:
-        """Where it stands: Held, Promised, Binding, Bound, Releasing."""
+        """Where it stands: Held, Awaiting, Promised, Binding, Bound, Releasing."""
         ...
 
     @property

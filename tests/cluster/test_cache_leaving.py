@@ -55,7 +55,9 @@ def free_and_releasing(seen: Snapshot) -> tuple[list[int], list[int] | None]:
 
 
 def stale_since(found: ClusterCache, key: GroupKey = SPEC.key) -> float | None:
-    return found.snapshot().running[key].stale_since
+    since = found.snapshot().running[key].stale_since
+    assert found.groups.stale_since() == ({} if since is None else {key: since})
+    return since
 
 
 # Who runs -----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
-from app.control.backoff import FIRST_S, FORGIVEN_AFTER_S, LONGEST_S, Backoff
+from app.control.backoff import FIRST_S, FORGIVEN_AFTER_S, LONGEST_COSTLY_S, LONGEST_S, Backoff
 from app.model.names import GroupKey
 
 GANG, OTHER = GroupKey("q", "gang"), GroupKey("q", "other")
 
 
-def failures(backoff: Backoff, *, times: int) -> list[float]:
+def failures(backoff: Backoff, *, times: int, least_s: float = 0.0) -> list[float]:
     """Fail each time as soon as the group takes part again; return how long it was left out each time."""
     now, delays = 0.0, []
     for _ in range(times):
-        delays.append(backoff.failed(GANG, now))
+        delays.append(backoff.failed(GANG, now, least_s=least_s))
         now += delays[-1]
         backoff.over(now)
     return delays
@@ -16,6 +16,12 @@ def failures(backoff: Backoff, *, times: int) -> list[float]:
 
 def test_a_group_that_fails_again_and_again_is_left_out_for_twice_as_long_each_time_up_to_a_limit() -> None:
     assert failures(Backoff(), times=8) == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, LONGEST_S, LONGEST_S]
+
+
+def test_a_group_that_costs_others_their_places_for_nothing_is_left_out_for_up_to_an_hour() -> None:
+    told = failures(Backoff(), times=8, least_s=60.0)
+
+    assert told == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, LONGEST_COSTLY_S, LONGEST_COSTLY_S]
 
 
 def test_groups_do_not_pay_for_each_other() -> None:

@@ -5,7 +5,6 @@ from app.control.evictor import BUDGET_OVERRIDDEN, EVICTED, PAUSES_S, STALE
 from app.model.decision import Action, Eviction
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import (
-    BudgetError,
     ForbiddenError,
     KubeError,
     NotFoundError,
@@ -16,7 +15,6 @@ from app.model.seam import (
 )
 from tests.control.wired import World, living, passes
 
-BUDGET = BudgetError("Cannot evict pod as it would violate the pod's disruption budget.")
 PREEMPTED = "Pod q/victim-0 was preempted by higher priority workload q/urgent-0"
 
 
@@ -83,7 +81,7 @@ async def test_a_pod_that_is_leaving_or_gone_is_left_alone() -> None:
 
 async def test_a_budget_that_forbids_an_eviction_is_overridden_counted_and_told_of() -> None:
     async with living("a") as world:
-        world.cluster.errors["evict"].append(BUDGET)
+        world.cluster.guarded.add("victim-0")
         await ordered(world)
         await passes(1)
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from app.cluster.reservations import State
@@ -118,9 +119,10 @@ async def test_a_queue_reclaims_its_share_from_another() -> None:
         assert world.count("pods_evicted", action="reclaim") == 1
 
 
-async def test_a_gang_starts_when_all_of_its_victims_have_left() -> None:
-    async with living("a", "b") as world:
-        victims = [world.runs("first", "a"), world.runs("second", "b")]
+@pytest.mark.parametrize("nodes", ["ab", "a"], ids=["on two nodes", "on one"])
+async def test_a_gang_starts_when_all_of_its_victims_have_left(nodes: str) -> None:
+    async with living(*nodes, gpus=2 // len(nodes)) as world:
+        victims = [world.runs("first", nodes[0]), world.runs("second", nodes[-1])]
         await passes(1)
         gang = world.gang("gang", size=2, priority_class=URGENT)
         await passes(2)

@@ -15,6 +15,7 @@ from app.control.activity import Activity
 from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
+from app.control.budgets import Budgets
 from app.control.events import Events
 from app.control.evictor import Evictor
 from app.control.extender import Extender
@@ -30,7 +31,7 @@ from app.control.waker import Waker
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion
 from app.model.reason import Reason
-from app.model.seam import KubeError, OutcomeUnknownError, PodRef, RawObject, Resource, WatchEvent
+from app.model.seam import BudgetError, KubeError, OutcomeUnknownError, PodRef, RawObject, Resource, WatchEvent
 from app.scheduling.planner import plan as full_plan
 from app.settings import Settings
 from app.simulation import manifests
@@ -54,6 +55,12 @@ class FickleCluster(SimulatedCluster):
         """The pods that were marked as disrupted, and with what message."""
         self.evictions: list[str] = []
         self.deletions: list[str] = []
+        self.guarded: set[str] = set()
+        """The pods whose budget lets nobody leave."""
+        self.lists = 0
+        """How often somebody asked for all budgets."""
+        self.asked: list[str] = []
+        """The pods about which somebody asked whether they may be evicted."""
         self.takes_s: defaultdict[str, float] = defaultdict(float)
         """How long each verb takes."""
         self.errors: defaultdict[str, deque[KubeError]] = defaultdict(deque)
@@ -107,8 +114,21 @@ class FickleCluster(SimulatedCluster):
     async def evict(self, pod: PodRef) -> None:
         self.evictions.append(pod.name)
         await self._begin("evict")
+        if pod.name in self.guarded:
+            raise BudgetError("Cannot evict pod as it would violate the pod's disruption budget.")
         await super().evict(pod)
         self._end("evict")
+
+    async def tight_budgets(self) -> frozenset[str]:
+        self.lists += 1
+        await self._begin("tight_budgets")
+        pods = (pod["metadata"] for pod in self.objects(Resource.PODS))
+        return frozenset(metadata["namespace"] for metadata in pods if metadata["name"] in self.guarded)
+
+    async def may_evict(self, pod: PodRef) -> bool:
+        self.asked.append(pod.name)
+        await self._begin("may_evict")
+        return await super().may_evict(pod) and pod.name not in self.guarded
 
     async def delete_pod(self, pod: PodRef) -> None:
         self.deletions.append(pod.name)
@@ -170,6 +190,7 @@ class World:
             clock=clock,
             wall_clock=clock,
             unready=lambda: self.activity.failure() or self.feed.unready(),
+            budgets=Budgets(self.cache, cluster, clock=clock),
             plan=plan,
         )
         self.planning = Planning(

@@ -23,6 +23,7 @@ from app.model.seam import (
     KubeError,
     NotFoundError,
     OutcomeUnknownError,
+    RawObject,
     RejectedError,
     Resource,
     UnavailableError,
@@ -34,6 +35,7 @@ from tests.kube.apiserver import (
     FakeApiServer,
     connected,
     kubeconfig,
+    lists,
     loses_the_reply,
     refuses,
     running,
@@ -116,6 +118,61 @@ async def test_an_eviction_names_the_uid_and_no_grace_period(server: FakeApiServ
         "metadata": {"name": "p", "namespace": "default"},
         "deleteOptions": {"preconditions": {"uid": "u1"}},
     }
+
+
+@pytest.mark.parametrize(
+    ("answer", "allowed"), [(DONE, True), (refuses(429, cause="DisruptionBudget", field="spec"), False)]
+)
+async def test_whether_a_pod_may_be_evicted_is_asked_by_a_dry_run(
+    server: FakeApiServer, cluster: KubeCluster, answer: Answer, *, allowed: bool
+) -> None:
+    server.will(answer)
+
+    assert await cluster.may_evict(POD) is allowed
+
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == ("POST", "/api/v1/namespaces/default/pods/p/eviction")
+    assert seen.query == {"dryRun": "All"}
+    assert seen.body["deleteOptions"] == {"preconditions": {"uid": "u1"}, "dryRun": ["All"]}
+
+
+async def test_a_dry_run_that_is_refused_for_another_cause_tells_nothing(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    server.will(refuses(429))
+
+    with pytest.raises(UnavailableError):
+        await cluster.may_evict(POD)
+
+
+async def test_tight_is_where_a_budget_lets_nobody_leave_or_is_not_counted_yet(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    budgets = [
+        budget("loose", 1),
+        budget("tight", 0),
+        budget("tight", 1),
+        budget("changed", 1, generation=3),
+        {"metadata": {"namespace": "new", "generation": 1}},
+    ]
+    server.will(lists(*budgets[:2], more="next"), lists(*budgets[2:]))
+
+    assert await cluster.tight_budgets() == {"tight", "changed", "new"}
+
+    assert [seen.path for seen in server.seen] == ["/apis/policy/v1/poddisruptionbudgets"] * 2
+    assert [seen.query["continue"] for seen in server.seen] == ["", "next"]
+
+
+async def test_a_list_of_what_is_no_budget_is_an_error(server: FakeApiServer, cluster: KubeCluster) -> None:
+    server.will(lists({"metadata": {"namespace": "a"}, "status": {"disruptionsAllowed": "many"}}))
+
+    with pytest.raises(KubeError):
+        await cluster.tight_budgets()
+
+
+def budget(namespace: str, allowed: int, *, generation: int = 2) -> RawObject:
+    metadata = {"name": "b", "namespace": namespace, "generation": generation}
+    return {"metadata": metadata, "status": {"disruptionsAllowed": allowed, "observedGeneration": 2}}
 
 
 async def test_a_pod_is_deleted_by_its_uid_and_with_its_own_grace_period(

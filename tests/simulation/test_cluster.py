@@ -93,6 +93,17 @@ async def test_a_bound_pod_that_is_told_to_leave_stays_for_its_grace_period(verb
     assert (metadata["deletionTimestamp"], metadata["deletionGracePeriodSeconds"]) == ("1970-01-01T00:00:00Z", 30)
 
 
+async def test_nobody_has_a_disruption_budget_and_a_question_evicts_nobody() -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+
+    assert (await cluster.tight_budgets(), await cluster.may_evict(ref(pod))) == (frozenset(), True)
+
+    assert cluster.objects(Resource.PODS) == [pod]
+    with pytest.raises(NotFoundError):
+        await cluster.may_evict(ref(pod, uid="earlier"))
+
+
 async def test_a_pod_that_runs_nowhere_is_gone_at_once() -> None:
     cluster = cluster_with_node("n1")
     pod = create_pod(cluster)

@@ -13,14 +13,19 @@ from tests.system.bed import Bed
 from tests.system.cluster import DEPLOY, MANIFESTS, SCHEDULER_CONFIG, documents, install
 from tests.system.identities import User
 
+DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 TOPOLOGIES = "/apis/kai.scheduler/v1alpha1/topologies"
 OPEN = {"quota": 0, "limit": -1, "overQuotaWeight": 1}
 MAY = [
     *(("", kind, "", verb) for kind in ("nodes", "pods") for verb in ("get", "list", "watch")),
     *(("scheduling.run.ai", kind, "", verb) for kind in ("queues", "podgroups") for verb in ("get", "list", "watch")),
+    *(("kai.scheduler", "topologies", "", verb) for verb in ("get", "list", "watch")),
     *(("scheduling.k8s.io", "priorityclasses", "", verb) for verb in ("get", "list", "watch")),
     ("", "pods", "binding", "create"),
     ("", "pods", "status", "patch"),
+    ("", "pods", "eviction", "create"),
+    ("", "pods", "", "delete"),
+    ("policy", "poddisruptionbudgets", "", "list"),
     ("scheduling.run.ai", "queues", "status", "patch"),
     ("scheduling.run.ai", "podgroups", "status", "patch"),
     ("events.k8s.io", "events", "", "create"),
@@ -29,13 +34,14 @@ MAY = [
 MAY_NOT = [
     ("", "pods", "", "create"),
     ("", "pods", "", "patch"),
-    ("", "pods", "", "delete"),
-    ("", "pods", "eviction", "create"),
+    ("", "pods", "", "deletecollection"),
     ("", "pods", "exec", "create"),
     ("", "nodes", "", "patch"),
     ("", "secrets", "", "get"),
     ("scheduling.run.ai", "queues", "", "patch"),
     ("scheduling.run.ai", "podgroups", "", "delete"),
+    ("kai.scheduler", "topologies", "", "patch"),
+    ("policy", "poddisruptionbudgets", "", "patch"),
     ("rbac.authorization.k8s.io", "clusterroles", "", "escalate"),
 ]
 
@@ -153,7 +159,9 @@ def test_the_amounts_of_a_status_are_kept_as_written(installed: Bed, api: Api) -
     api.create(queue(resources={}))
     amounts = {"nvidia.com/gpu": "1500m", "cpu": 4, "memory": "8Gi"}
     kinds = ("allocated", "allocatedNonPreemptible", "requested", "deserved", "fairShare")
-    status = dict.fromkeys(kinds, amounts) | {"childQueues": ["a"]}
+    seconds = {"nvidia.com/gpu": "1.5", "cpu": "4", "memory": "0.001"}
+    usage = {"updated": "2026-01-31T12:00:00.123Z", "used": seconds, "capacity": seconds}
+    status = dict.fromkeys(kinds, amounts) | {"childQueues": ["a"], "usage": usage}
 
     with installed.api(User.LEEBOARD) as leeboard:
         leeboard.patch("/apis/scheduling.run.ai/v2/queues/q/status", {"status": status})
@@ -185,11 +193,17 @@ def test_leeboard_may_do_its_work_and_nothing_else(installed: Bed) -> None:
         )
 
 
-def test_leeboard_cannot_delete_a_pod(installed: Bed, api: Api) -> None:
-    api.create(pod("p"))
+def test_leeboard_may_evict_and_delete_a_pod_but_not_all_at_once(installed: Bed, api: Api) -> None:
+    api.create_all(pod(name) for name in ("evicted", "deleted", "kept"))
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "evicted"}}
 
-    with installed.api(User.LEEBOARD) as leeboard, pytest.raises(ApiError, match="403"):
-        leeboard.delete("/api/v1/namespaces/default/pods/p")
+    with installed.api(User.LEEBOARD) as leeboard:
+        leeboard.call("POST", f"{DEFAULT_PODS}/evicted/eviction", body=eviction)
+        leeboard.delete(f"{DEFAULT_PODS}/deleted")
+        with pytest.raises(ApiError, match="403"):
+            leeboard.delete_now(DEFAULT_PODS)
+
+    assert [each["metadata"]["name"] for each in api.items(DEFAULT_PODS)] == ["kept"]
 
 
 def test_the_real_kube_scheduler_takes_our_configuration(installed: Bed, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_build_pod_waits_where_its_queue_has_no_quota(kubectl: Kubectl, api: Api
     assert kubectl.show("pod/train-pod", "{.status.phase}") == "Running"
 
 
-def test_build_pod_waits_for_the_one_gpu_of_its_queue_and_gets_it(kubectl: Kubectl, api: Api) -> None:
+def test_build_pod_preempts_the_train_pod_that_has_the_one_gpu_of_its_queue(kubectl: Kubectl, api: Api) -> None:
     add_node(api)
     kubectl.apply("limited-queue")
     kubectl.apply("train-priority-pod", to_queue="test")
@@ -155,16 +155,32 @@ def test_build_pod_waits_for_the_one_gpu_of_its_queue_and_gets_it(kubectl: Kubec
 
     kubectl.apply("build-priority-pod", to_queue="test")
 
-    own_events = ("get", "events", "--field-selector=involvedObject.name=build-pod")
+    kubectl.wait_until_running("build-pod")
+    assert kubectl("get", "pods", "-o", "name").split() == ["pod/build-pod"]
+    kubectl.wait_for(
+        "Pod default/train-pod was preempted by higher priority workload default/build-pod",
+        *("get", "events", "--field-selector=involvedObject.name=train-pod"),
+    )
+
+
+def test_second_train_pod_waits_for_the_one_gpu_of_its_queue_and_gets_it(kubectl: Kubectl, api: Api) -> None:
+    add_node(api)
+    kubectl.apply("limited-queue")
+    kubectl.apply("train-priority-pod", to_queue="test")
+    kubectl.wait_until_running("train-pod")
+
+    api.create(pod("second", queue="test"))
+
+    own_events = ("get", "events", "--field-selector=involvedObject.name=second")
     kubectl.wait_for(
         "test quota has reached the allowable limit of GPUs. "
         "Limit is 1 GPUs, currently 1 GPUs allocated and workload requested 1 GPUs",
         *own_events,
     )
-    assert "Warning  OverLimit" in kubectl("describe", "pod", "build-pod")
-    assert kubectl.show("pod/build-pod", "{.status.phase}") == "Pending"
+    assert "Warning  OverLimit" in kubectl("describe", "pod", "second")
+    assert kubectl.show("pod/second", "{.status.phase}") == "Pending"
     kubectl("delete", "pod", "train-pod")
-    kubectl.wait_until_running("build-pod")
+    kubectl.wait_until_running("second")
 
 
 # -- what objects say of themselves
@@ -175,7 +191,7 @@ def test_queues_show_what_they_hold_and_ask_for(kubectl: Kubectl, api: Api) -> N
     kubectl.apply("limited-queue")
     kubectl.apply("train-priority-pod", to_queue="test")
     kubectl.wait_until_running("train-pod")
-    kubectl.apply("build-priority-pod", to_queue="test")
+    api.create(pod("second", queue="test"))
 
     gpus = [rf"{{.status.{field}.nvidia\.com/gpu}}" for field in ("allocated", "requested", "deserved", "fairShare")]
     for name in ("test", "default"):

@@ -1,0 +1,281 @@
+"""What a plan does to those who run: who has to leave for whom, how many, and that nobody leaves for nothing."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+
+from tests.system.api import Api, gang, pod, pod_group, queue
+from tests.system.bed import Bed
+from tests.system.waiting import eventually
+from tests.system.watched import DEFAULT_PODS, OWED_NOTHING, WITHIN_S, WatchedCluster, replica_set, watched
+
+ROOM_IS_HELD = "is held for it until the pods have left that are still in it"
+"""How it is told that victims have yet to leave."""
+
+
+@pytest.fixture
+def cluster(bed: Bed, api: Api) -> Iterator[WatchedCluster]:
+    """Leeboard as it is set by default; no nodes yet."""
+    with watched(bed, api) as cluster:
+        yield cluster
+
+
+def two_queues(cluster: WatchedCluster, *, a: int, b: int) -> None:
+    """Create queues `a` and `b`, which deserve so many GPUs."""
+    cluster.api.create_all(
+        [queue("both"), queue("a", parent="both", deserved=a), queue("b", parent="both", deserved=b)]
+    )
+
+
+# -- reclaim
+
+
+def test_gang_takes_back_what_its_queue_deserves_from_the_youngest_pods(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=8)
+    two_queues(cluster, a=4, b=4)
+    cluster.run("old", 4, queue="a")
+    cluster.run("young", 4, queue="a")
+
+    cluster.api.create_all(gang("b", size=4, queue="b"))
+
+    cluster.wait_until_run("b-", 4)
+    assert cluster.evicted() == ["young-0", "young-1", "young-2", "young-3"]
+    assert sorted(cluster.running("old-")) == ["old-0", "old-1", "old-2", "old-3"]
+    told = cluster.wait_for_events("Evict", 4)
+    assert sorted((event["regarding"]["name"], event["note"]) for event in told) == [
+        (name, f"Pod default/{name} was preempted by workload default/b") for name in cluster.evicted()
+    ]
+
+
+def test_nobody_else_is_evicted_however_often_is_planned_after_a_reclaim(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(2, gpus=4)
+    two_queues(cluster, a=4, b=4)
+    cluster.api.create(replica_set("a", 8, pod("unnamed", queue="a")))
+    cluster.wait_until_run("a-", 8)
+
+    cluster.api.create_all(gang("b", size=4, queue="b"))
+
+    cluster.wait_until_run("b-", 4)
+    evicted = cluster.evicted()
+    assert len(evicted) == 4
+    # The ReplicaSet has made others in their place, which wait.
+    cluster.search_again("a")
+    assert cluster.evicted() == evicted
+    assert (len(cluster.running("a-")), len(cluster.running("b-"))) == (4, 4)
+
+
+def test_queue_that_comes_later_gets_its_fair_share_of_what_nobody_deserves(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=8)
+    shares = [queue(name, parent="both", deserved=0, over_quota_weight=weight) for name, weight in (("a", 1), ("b", 3))]
+    cluster.api.create_all([queue("both"), *shares])
+    cluster.api.create(replica_set("a", 8, pod("unnamed", queue="a")))
+    cluster.wait_until_run("a-", 8)
+
+    cluster.api.create(replica_set("b", 8, pod("unnamed", queue="b")))
+
+    cluster.wait_until_run("b-", 6)
+    cluster.search_again("a", times=2)
+    assert (len(cluster.running("a-")), len(cluster.running("b-"))) == (2, 6)
+    assert len(cluster.evicted()) == 6
+
+
+def test_nobody_is_evicted_for_a_queue_that_has_its_share_and_it_is_told_so(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=8)
+    two_queues(cluster, a=4, b=4)
+    cluster.run("a", 4, queue="a")
+    cluster.run("b", 4, queue="b")
+
+    cluster.api.create_all(gang("more", size=2, queue="a"))
+
+    said = cluster.wait_for_why("more-0", OWED_NOTHING)
+    assert "Only 0 of 2 pods that start together would find room now" in said
+    assert "queue a holds 4 GPUs of a fair share of 4 GPUs and asks for 2 GPUs" in said
+    (told,) = cluster.wait_for_events("GangDoesNotFit")
+    assert told["regarding"]["name"] == "more"
+    cluster.search_again("a", times=3)
+    assert cluster.evicted() == []
+
+
+def test_pods_are_safe_from_reclaim_as_long_as_their_queue_says(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=4)
+    two_queues(cluster, a=2, b=2)
+    protect(cluster, "a", "1h")
+    cluster.run("a", 4, queue="a")
+
+    cluster.api.create_all(gang("b", size=2, queue="b"))
+
+    cluster.wait_for_why("b-0", "others hold what is theirs, by share, priority or min-runtime")
+    assert cluster.evicted() == []
+    protect(cluster, "a", "0s")
+    cluster.wait_until_run("b-", 2)
+    assert len(cluster.evicted()) == 2
+
+
+def protect(cluster: WatchedCluster, name: str, min_runtime: str) -> None:
+    """Have pods of a queue be safe from reclaim for so long after their start."""
+    cluster.api.patch(f"/apis/scheduling.run.ai/v2/queues/{name}", {"spec": {"reclaimMinRuntime": min_runtime}})
+
+
+def test_budget_of_the_victims_is_overridden_and_it_is_told(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=4)
+    two_queues(cluster, a=2, b=2)
+    cluster.run("a", 4, queue="a", labels={"app": "guarded"})
+    guard(cluster, "guarded", pods=4)
+
+    cluster.api.create_all(gang("b", size=2, queue="b"))
+
+    cluster.wait_until_run("b-", 2)
+    assert len(cluster.evicted()) == 2
+    told = cluster.wait_for_events("DisruptionBudgetOverridden", 2)
+    assert sorted(event["regarding"]["name"] for event in told) == cluster.evicted()
+    assert cluster.metric("leeboard_disruption_budgets_overridden_total") == 2
+
+
+def test_pods_that_no_budget_guards_leave_in_place_of_those_that_one_does(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=4)
+    two_queues(cluster, a=2, b=2)
+    cluster.run("free", 2, queue="a")
+    cluster.run("guarded", 2, queue="a", labels={"app": "guarded"})
+    guard(cluster, "guarded", pods=2)
+
+    cluster.api.create_all(gang("b", size=2, queue="b"))
+
+    cluster.wait_until_run("b-", 2)
+    assert cluster.evicted() == ["free-0", "free-1"]
+    assert cluster.metric("leeboard_disruption_budgets_overridden_total") == 0
+
+
+def guard(cluster: WatchedCluster, app: str, *, pods: int) -> None:
+    """Create a PodDisruptionBudget by which none of these pods may leave, and wait until it is in force."""
+    spec = {"minAvailable": pods, "selector": {"matchLabels": {"app": app}}}
+    head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": app}}
+    cluster.api.create({**head, "spec": spec})
+    eventually(
+        lambda: cluster.api.get(f"/apis/policy/v1/namespaces/default/poddisruptionbudgets/{app}").get("status", {}),
+        until=lambda status: status.get("currentHealthy") == pods,
+        within_s=WITHIN_S,
+        what="the budget has counted its pods",
+    )
+
+
+def test_room_is_kept_for_the_gang_until_the_victims_have_left_it(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=8)
+    two_queues(cluster, a=4, b=4)
+    cluster.run("a", 8, queue="a")
+
+    with cluster.slow_kubelets():
+        cluster.api.create_all(gang("b", size=4, queue="b"))
+        evicted = cluster.wait_until_evicted(4)
+        cluster.wait_for_why("b-0", ROOM_IS_HELD)
+        cluster.search_again("a", times=3)
+        assert cluster.evicted() == evicted
+        for name in evicted:
+            wait_for_disruption(cluster, name, f"Pod default/{name} was preempted by workload default/b")
+        assert cluster.running("b-") == {}
+
+    cluster.wait_until_run("b-", 4)
+    assert cluster.evicted() == evicted
+
+
+def wait_for_disruption(cluster: WatchedCluster, name: str, message: str) -> None:
+    """Wait until a pod's condition DisruptionTarget says so: for a moment it has the words of the Eviction API."""
+
+    def told() -> list[tuple[str, str]]:
+        conditions = cluster.api.get(f"{DEFAULT_PODS}/{name}")["status"]["conditions"]
+        return [(one["reason"], one["message"]) for one in conditions if one["type"] == "DisruptionTarget"]
+
+    expected = [("PreemptionByScheduler", message)]
+    eventually(told, until=lambda seen: seen == expected, within_s=WITHIN_S, what=f"{name} says why it leaves")
+
+
+@pytest.mark.parametrize("kubelets", ["fast", "slow"])
+def test_gang_runs_and_no_pod_more_is_evicted_although_leeboard_is_killed_at_the_first(
+    cluster: WatchedCluster, kubelets: str
+) -> None:
+    cluster.add_nodes(2, gpus=4)
+    two_queues(cluster, a=4, b=4)
+    cluster.run("a", 8, queue="a")
+
+    with cluster.slow_kubelets() if kubelets == "slow" else nullcontext():
+        cluster.api.create_all(gang("b", size=4, queue="b"))
+        cluster.wait_until_evicted(1)
+        cluster.kill_leeboard()
+        cluster.start_leeboard()
+        cluster.wait_until_evicted(4)
+        if kubelets == "slow":
+            cluster.wait_for_why("b-0", ROOM_IS_HELD)
+            cluster.search_again("a", times=2)
+
+    cluster.wait_until_run("b-", 4)
+    cluster.search_again("a", times=2)
+    assert len(cluster.evicted()) == 4
+    assert len(cluster.running("a-")) == 4
+
+
+# -- an elastic PodGroup
+
+
+def test_elastic_gang_shrinks_pod_by_pod_to_its_minimum_and_grows_again(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=6)
+    two_queues(cluster, a=2, b=4)
+    cluster.api.create(pod_group("a", min_member=2, queue="a"))
+    cluster.api.create(replica_set("a", 6, pod("unnamed", queue="a", gang="a")))
+    cluster.wait_until_run("a-", 6)
+
+    for number in range(1, 5):
+        cluster.api.create(pod(f"b-{number}", queue="b"))
+        cluster.wait_until_run("b-", number)
+        assert len(cluster.evicted()) == number
+    cluster.search_again("b", times=2)
+    assert len(cluster.running("a-")) == 2
+    cluster.delete(*cluster.running("b-"))
+    cluster.wait_until_run("a-", 6)
+
+    assert len(cluster.evicted()) == 4
+
+
+# -- preempt
+
+
+def test_pod_of_higher_priority_preempts_the_youngest_of_the_lowest(cluster: WatchedCluster) -> None:
+    cluster.add_nodes(1, gpus=3)
+    cluster.api.create(queue("team", deserved=3))
+    for name in ("train-old", "train-young"):
+        cluster.run(name, 1, queue="team", labels={"priorityClassName": "train"})
+    cluster.run("middle", 1, queue="team", labels={"priorityClassName": "build-preemptible"})
+
+    cluster.api.create(pod("build", queue="team", labels={"priorityClassName": "build"}))
+
+    cluster.wait_until_run("build", 1)
+    assert cluster.evicted() == ["train-young-0"]
+    assert sorted(cluster.running()) == ["build", "middle-0", "train-old-0"]
+
+
+# -- consolidate
+
+
+def test_pods_of_one_fragmented_node_move_to_the_other_for_a_pod_that_needs_a_whole_one(
+    cluster: WatchedCluster,
+) -> None:
+    two_nodes_half_full(cluster)
+
+    cluster.api.create(pod("whole", gpus=4, queue="default-queue"))
+
+    cluster.wait_until_run("whole", 1)
+    cluster.wait_until_run("half", 4)
+    assert len(cluster.evicted()) == 2
+    nodes = cluster.running()
+    assert {node for name, node in nodes.items() if name != "whole"}.isdisjoint({nodes["whole"]})
+
+
+def two_nodes_half_full(cluster: WatchedCluster) -> None:
+    """Have four pods of a ReplicaSet run on two nodes of four GPUs, two on each."""
+    (first,) = cluster.add_nodes(1, gpus=4)
+    cluster.run("filler", 2, queue="default-queue")
+    cluster.api.create(replica_set("half", 4, pod("unnamed", queue="default-queue")))
+    cluster.wait_until_run("half", 2)
+    (second,) = cluster.add_nodes(1, gpus=4)
+    halves = cluster.wait_until_run("half", 4)
+    cluster.delete("filler-0", "filler-1")
+    assert sorted(halves.values()) == [first, first, second, second]
