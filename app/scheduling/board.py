@@ -166,14 +166,14 @@ class Board:
         if pod.sharing is not None:
             return self._find_shared(pod, pod.sharing, eligible, timing)
         if timing is Timing.NOW_OR_LATER:
-            seat = self._seat(pod, eligible & fit.room(amounts, self.free), later=False)
+            seat = self._seat(pod, eligible & self._room_now(pod, amounts), later=False)
             if seat is not None or not self._waiting_pays:
                 return seat
         return self._seat(pod, eligible & fit.room(amounts, self.future), later=True)
 
     def _find_shared(self, pod: Pod, sharing: Sharing, eligible: Mask, timing: Timing) -> Seat | None:
         amounts = self._taken(pod)
-        now, later = eligible & self._room(pod, amounts, self.free), eligible & self._room(pod, amounts, self.future)
+        now, later = eligible & self._room_now(pod, amounts), eligible & self._room(pod, amounts, self.future)
         allowed = now | later if timing is Timing.NOW_OR_LATER else later
         if self._strategy.devices is PlacementStrategy.BINPACK:
             # Waiting for a part of a device that is shared already goes before opening one (KAI's gpusharingorder).
@@ -189,7 +189,7 @@ class Board:
         return Seat(pod, column, names, waits or timing is Timing.LATER or not now[column])
 
     def _first_by_steps(self, pod: Pod, amounts: Sequence[int], eligible: Mask, steps: Amounts) -> Mask:
-        fitting = eligible & (self._room(pod, amounts, self.free) | self._room(pod, amounts, self.future))
+        fitting = eligible & self._room(pod, amounts, self.future)
         return eligible & (steps == steps[fitting].max()) if fitting.any() else eligible
 
     def _seat(self, pod: Pod, allowed: Mask, *, later: bool) -> Seat | None:
@@ -234,7 +234,7 @@ class Board:
         amounts = self.amounts(pod)
         if amounts is None:
             return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
-        return self.eligible(pod) & self._room(pod, amounts, self.free)
+        return self.eligible(pod) & self._room_now(pod, amounts)
 
     def later_allowed(self, pod: Pod, column: int) -> bool:
         """Whether the pod would have room on one node when everything that is leaving has left."""
@@ -265,6 +265,13 @@ class Board:
             return np.ones(len(nodes.nodes), dtype=np.bool_)
         node, consumers = self._claimed[claim.key]
         return nodes.mask([node] if consumers < MAX_CONSUMERS else [])
+
+    def _room_now(self, pod: Pod, amounts: Sequence[int]) -> Mask:
+        mask = self._room(pod, amounts, self.free)
+        if self._waiting_pays:
+            # What is free until somebody takes it who waits for more is not to be given away for good.
+            mask &= self._room(pod, amounts, self.future)
+        return mask
 
     def _room(self, pod: Pod, amounts: Sequence[int], columns: Amounts) -> Mask:
         mask = fit.room(amounts, columns)

@@ -16,6 +16,7 @@ from app.model.decision import Action
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
+from app.scheduling import gang
 from app.scheduling.board import Timing
 from app.scheduling.order import Turns, next_chunk
 from app.scheduling.victims import Chunk, Safety, Victims
@@ -220,8 +221,9 @@ class Search:
         turns = Turns(state.snapshot, state.ledger, state.shares, [asking, *_homeless(chunks, state)])
         if not _resettle(state, turns, asking):
             return False
-        state.evict_torn({chunk.group.key: None for chunk in chunks}, self._aim.action, self._group.key)
-        return True
+        keys = {chunk.group.key: None for chunk in chunks}
+        state.evict_torn(keys, self._aim.action, self._group.key)
+        return not any(_is_torn(state.changed[key], self._before) for key in keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,13 @@ def _as_it_is(group: PodGroup, state: WhatIf) -> PodGroup:
     """Return a waiting group with its running pods where this plan has moved them."""
     now = state.changed.get(group.key)
     return group if now is None else replace(group, placed=now.placed)
+
+
+def _is_torn(group: PodGroup, before: WhatIf) -> bool:
+    """Whether some of a gang would run on without its minimum, which it had before."""
+    if not group.placed or gang.is_whole(group):
+        return False
+    return gang.is_whole(before.changed.get(group.key, before.snapshot.running[group.key]))
 
 
 def _has_lost(group: PodGroup, state: WhatIf) -> bool:

@@ -127,8 +127,9 @@ class WhatIf:
 
     def evict(self, group: PodGroup, leaving: Iterable[Placed], action: Action, beneficiary: GroupKey | None) -> None:
         """Have pods of a running group leave their places; one that was to move has lost its new place then."""
-        now = self.changed.get(group.key, group)
+        # A chunk names its group without the chunks before it, which need not leave.
         original = self.snapshot.running.get(group.key, group)
+        now = self.changed.get(group.key, original)
         gone = set[PodUid]()
         for placed in leaving:
             before = self.leaving.get(placed.pod.uid)

@@ -1,0 +1,69 @@
+"""Required affinity between pods: who must be near whom, and who apart."""
+
+from app.model.node import Node
+from app.model.pod import Near, Pod
+from app.model.podgroup import PodGroup
+from app.scheduling.affinity import Neighbours
+from tests import given
+
+WEB = {"app": "web"}
+NEAR_WEB = Near((("app", "web"),), "zone")
+APART_FROM_WEB = Near((("app", "web"),), "zone", apart=True)
+NODES = [given.node(name, labels={"zone": zone}) for name, zone in (("a", "east"), ("b", "east"), ("c", "west"))]
+NOWHERE, EVERYWHERE = [False] * 3, [True] * 3
+
+
+def neighbours(*groups: PodGroup, nodes: list[Node] = NODES, outside: str = "") -> Neighbours:
+    labelled = ((WEB, outside),) if outside else ()
+    return Neighbours(given.snapshot(nodes, [], groups, labelled=labelled))
+
+
+def runs(pod: Pod, on: str) -> PodGroup:
+    return given.group(running=[given.placed(pod, on)])
+
+
+def test_a_pod_goes_to_the_domain_of_those_it_wants_to_be_near() -> None:
+    there = neighbours(runs(given.pod("w", labels=WEB), "a"))
+
+    assert there.mask(given.pod("p", near=(NEAR_WEB,))).tolist() == [True, True, False]
+
+
+def test_a_pod_stays_away_from_the_domain_of_those_it_avoids() -> None:
+    there = neighbours(runs(given.pod("w", labels=WEB), "a"))
+
+    assert there.mask(given.pod("p", near=(APART_FROM_WEB,))).tolist() == [False, False, True]
+
+
+def test_those_who_want_to_be_apart_keep_others_away() -> None:
+    there = neighbours(runs(given.pod("lonely", near=(APART_FROM_WEB,)), "c"))
+
+    assert there.mask(given.pod("w", labels=WEB)).tolist() == [True, True, False]
+    assert there.mask(given.pod("other", labels={"app": "db"})).tolist() == EVERYWHERE
+
+
+def test_nobody_there_to_be_near_means_nowhere_but_for_the_first_of_its_kind() -> None:
+    assert neighbours().mask(given.pod("p", near=(NEAR_WEB,))).tolist() == NOWHERE
+    assert neighbours().mask(given.pod("w", near=(NEAR_WEB,), labels=WEB)).tolist() == EVERYWHERE
+
+
+def test_the_first_of_its_kind_needs_a_node_that_has_the_label_of_the_domain() -> None:
+    there = neighbours(nodes=[given.node("a"), NODES[2]])
+
+    assert there.mask(given.pod("w", near=(NEAR_WEB,), labels=WEB)).tolist() == [False, True]
+
+
+def test_pods_outside_the_plan_count_as_neighbours() -> None:
+    assert neighbours(outside="c").mask(given.pod("p", near=(NEAR_WEB,))).tolist() == [False, False, True]
+    assert neighbours(outside="gone").mask(given.pod("p", near=(NEAR_WEB,))).tolist() == NOWHERE
+
+
+def test_who_comes_and_goes_in_the_plan_is_seen_by_it_and_by_no_copy_made_before() -> None:
+    web, asking = given.pod("w", labels=WEB), given.pod("p", near=(NEAR_WEB,))
+    there = neighbours(runs(web, "a"))
+    moved = there.copy()
+
+    moved.remove(given.placed(web, "a").pod, 0)
+    moved.add(web, 2)
+
+    assert moved.mask(asking).tolist() == [False, False, True]
+    assert there.mask(asking).tolist() == [True, True, False]

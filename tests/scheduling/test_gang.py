@@ -1,0 +1,95 @@
+"""Placing a gang: every sub-group inside its topology domain, all pods or none."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.model.node import Node
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
+from app.model.reason import Reason
+from app.model.topology import Topology
+from app.scheduling import gang
+from app.scheduling.board import Board, Strategy, Timing
+from tests import given
+
+IN_A_RACK = TopologyConstraint("t", required="rack")
+TOPOLOGIES = {"t": Topology(name="t", levels=("zone", "rack"))}
+
+
+def node(name: str, rack: str, gpus: int = 2) -> Node:
+    return given.node(name, gpus=gpus, labels={"zone": "z", "rack": rack})
+
+
+def board(*nodes: Node) -> Board:
+    return Board(given.snapshot(nodes, [], [], topologies=TOPOLOGIES), Strategy())
+
+
+def pods(name: str, count: int, gpus: int = 2) -> list[Pod]:
+    return [replace(given.pod(f"{name}{index}", gang="g", gpus=gpus), subgroup=name) for index in range(count)]
+
+
+def group(*wanted: Pod, root: SubGroup | None) -> PodGroup:
+    return given.group(*wanted, root=root)
+
+
+def seats(on: Board, wanted: PodGroup) -> dict[str, str] | None:
+    found = gang.place(on, wanted, wanted.pending, timing=Timing.NOW_OR_LATER)
+    return None if found is None else {seat.pod.name: on.snapshot.nodes.nodes[seat.column].name for seat in found}
+
+
+def test_a_required_rack_takes_the_whole_gang() -> None:
+    root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(name="w", min_member=2),))
+    on = board(node("a", "r0", gpus=3), node("b", "r1"), node("c", "r1"))
+
+    assert seats(on, group(*pods("w", 2), root=root)) == {"w0": "b", "w1": "c"}
+
+
+def test_a_gang_that_no_rack_holds_takes_nothing() -> None:
+    root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(name="w", min_member=2),))
+    on = board(node("a", "r0"), node("b", "r1"))
+    before = on.free.copy()
+
+    assert seats(on, group(*pods("w", 2), root=root)) is None
+    assert (on.free == before).all()
+
+
+def test_each_pod_set_has_a_rack_of_its_own() -> None:
+    sets = (PodSet(name="v", min_member=2, topology=IN_A_RACK), PodSet(name="w", min_member=2, topology=IN_A_RACK))
+    on = board(node("a", "r0"), node("b", "r0"), node("c", "r1"), node("d", "r1"))
+
+    found = seats(on, group(*pods("v", 2), *pods("w", 2), root=SubGroup(pod_sets=sets)))
+
+    assert found == {"v0": "a", "v1": "b", "w0": "c", "w1": "d"}
+
+
+def test_pods_that_are_hard_to_place_go_first_when_their_own_order_fails() -> None:
+    on = board(node("a", "r0", gpus=2), node("b", "r0", gpus=1))
+    wanted = group(*pods("s", 1, gpus=1), *pods("l", 1, gpus=2), root=None)
+
+    assert seats(on, wanted) == {"s0": "b", "l0": "a"}
+
+
+def test_the_refusal_names_the_level_at_which_no_domain_is_large_enough() -> None:
+    root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(name="w", min_member=2),))
+    wanted = group(*pods("w", 2), root=root)
+
+    found = gang.refusal(board(node("a", "r0"), node("b", "r1")), wanted, wanted.pending)
+
+    assert found is not None
+    assert (found.reason, found.details["level"]) == (Reason.GANG_DOES_NOT_FIT, "rack")
+
+
+def test_a_pod_set_that_has_all_its_pods_is_not_what_is_in_the_way() -> None:
+    sets = (PodSet(name="v", min_member=1, topology=IN_A_RACK), PodSet(name="w", min_member=1))
+    wanted = group(*pods("w", 1), root=SubGroup(pod_sets=sets))
+
+    assert gang.refusal(board(node("a", "r0")), wanted, wanted.pending) is None
+
+
+@pytest.mark.parametrize(("running", "whole"), [((), False), (("v",), False), (("v", "w"), True)])
+def test_a_group_is_whole_when_every_pod_set_has_its_minimum(running: tuple[str, ...], whole: bool) -> None:  # noqa: FBT001 # what is asserted
+    root = SubGroup(pod_sets=(PodSet(name="v"), PodSet(name="w")))
+    held = [given.placed(pod, "a") for name in running for pod in pods(name, 1)]
+
+    assert gang.is_whole(given.group(*pods("w", 1), running=held, root=root)) is whole

@@ -1,0 +1,229 @@
+"""What holds for every plan, on random small clusters in which at least a third has to ask somebody to leave."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from graphlib import TopologicalSorter
+from random import Random
+from typing import TypeVar
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+
+from app.model.decision import Action, Eviction, Plan
+from app.model.names import GroupKey, PodUid, QueueName
+from app.model.podgroup import PodGroup
+from app.model.resources import QUOTA_AXES, UNLIMITED
+from app.model.snapshot import Snapshot
+from app.scheduling.fairshare import fair_shares
+from app.scheduling.minruntime import Protection, may_leave
+from app.scheduling.planner import DEFAULT_POLICY, Policy, plan, plan_some
+from app.scheduling.quota import Ledger, quantities
+from tests.scheduling.worlds import World, is_whole, world, worlds
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ONLY_ALLOCATE = Policy(actions=(Action.ALLOCATE,))
+ROUNDS = 6
+"""After so many plans at the latest, everybody sits where the rules want them."""
+
+examples = settings(max_examples=80)
+
+
+def planned(cluster: World) -> Plan:
+    return plan(cluster.snapshot(), now=cluster.now)
+
+
+def running(cluster: World) -> dict[GroupKey, PodGroup]:
+    return {group.key: group for group in cluster.groups}
+
+
+def started(found: Plan) -> set[PodUid]:
+    return {one.pod for start in found.starts for one in start.placements}
+
+
+def evicted(found: Plan, *actions: Action) -> Counter[PodUid]:
+    return Counter(each.pod for each in found.evictions if not actions or each.action in actions)
+
+
+def test_many_of_the_clusters_need_a_victim() -> None:
+    count = 300
+    needing = sum(bool(planned(world(Random(seed))).evictions) for seed in range(count))  # not for secrets
+
+    print(f"{needing / count:.0%} of {count} clusters need a victim")  # asked for
+    assert needing >= 0.3 * count
+
+
+@examples
+@for_all(worlds)
+def test_whoever_starts_now_fits_into_what_is_free_now(cluster: World) -> None:
+    assert cluster.overcommitted() == []
+    assert cluster.at_once(planned(cluster)).overcommitted() == []
+
+
+@examples
+@for_all(worlds)
+def test_when_everybody_has_left_and_started_no_node_and_no_device_holds_more_than_it_has(cluster: World) -> None:
+    assert cluster.after(planned(cluster)).overcommitted() == []
+
+
+@examples
+@for_all(worlds)
+def test_a_gang_runs_whole_or_not_at_all_after_every_plan(cluster: World) -> None:
+    found = planned(cluster)
+    torn = {group.key for group in cluster.groups if not is_whole(group)}
+
+    assert {group.key for group in cluster.after(found).groups if not is_whole(group)} <= torn
+    # While pods of a gang move they are away for a moment; whoever stays where it is never runs without its minimum.
+    away = torn | {each.group for each in found.evictions}
+    assert {group.key for group in cluster.at_once(found).groups if not is_whole(group)} <= away
+
+
+@examples
+@for_all(worlds)
+def test_nobody_leaves_twice_or_starts_and_leaves_and_everybody_leaves_for_somebody(cluster: World) -> None:
+    found = planned(cluster)
+    starting, leaving = {start.group for start in found.starts}, evicted(found)
+
+    assert all(count == 1 for count in leaving.values())
+    assert leaving.keys().isdisjoint(started(found))
+    assert len(started(found)) == sum(len(start.placements) for start in found.starts)
+    assert all(each.beneficiary in starting or each.action is Action.EVICT_STALE for each in found.evictions)
+
+
+@examples
+@for_all(worlds)
+def test_only_those_leave_whom_the_rules_let_leave(cluster: World) -> None:
+    found, groups = planned(cluster), running(cluster)
+
+    for each in found.evictions:
+        victim, other = groups[each.group], groups[each.beneficiary or each.group]
+        match each.action:
+            case Action.RECLAIM:
+                assert victim.preemptible
+                assert victim.queue != other.queue
+            case Action.PREEMPT:
+                assert victim.preemptible
+                assert victim.queue == other.queue
+                assert victim.priority < other.priority
+            case Action.CONSOLIDATE:
+                assert victim.preemptible
+                assert other.preemptible
+                assert each.moves_to is not None
+            case Action.EVICT_STALE:
+                assert victim.stale_since is not None
+                assert each.beneficiary is None
+            case Action.ALLOCATE:
+                pytest.fail("allocating makes nobody leave")
+
+
+@examples
+@for_all(worlds)
+def test_who_has_not_run_for_long_enough_keeps_its_minimum(cluster: World) -> None:
+    found, groups = planned(cluster), running(cluster)
+    protection = Protection({each.name: each for each in cluster.queues}, DEFAULT_POLICY, cluster.now)
+    ages = {Action.RECLAIM: protection.from_reclaim, Action.PREEMPT: protection.from_preempt}
+
+    for each in found.evictions:
+        if each.action in ages and each.beneficiary is not None:
+            victim, gone = groups[each.group], evicted(found, each.action)
+            leaving = [one.pod for one in victim.placed if one.pod.uid in gone]
+            assert may_leave(victim, leaving, ages[each.action](groups[each.beneficiary], victim))
+
+
+@examples
+@for_all(worlds)
+def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_pods(cluster: World) -> None:
+    before = Ledger(cluster.snapshot()).accounts
+    after = Ledger(cluster.after(planned(cluster)).snapshot()).accounts
+
+    for name, account in after.items():
+        for axis in QUOTA_AXES:
+            assert account.allocated[axis] <= max(account.limit[axis], before[name].allocated[axis])
+            assert account.non_preemptible[axis] <= max(account.deserved[axis], before[name].non_preemptible[axis])
+
+
+@examples
+@for_all(worlds)
+def test_fair_shares_never_exceed_the_capacity_beyond_what_is_deserved(cluster: World) -> None:
+    snapshot = cluster.snapshot()
+    shares, total = fair_shares(snapshot), quantities(snapshot.total)
+    top = [shares[each.name] for each in cluster.queues if each.parent is None]
+
+    for axis in QUOTA_AXES:
+        pairs = [(quantities(share.fair_share)[axis], quantities(share.deserved)[axis]) for share in top]
+        if all(deserved != UNLIMITED for _, deserved in pairs):
+            assert sum(fair for fair, _ in pairs) <= max(total[axis], sum(min(pair) for pair in pairs))
+
+
+# Who was given room may still lose it to a third group: KAI takes whole pods and gangs, so that a queue may lose more
+# than it holds beyond its share and take some of that back; it lets a queue preempt inside itself what it then holds
+# beyond its share; and a half-started gang preempts before whoever has a higher priority. What must never come is a
+# circle: that somebody gets back at another's cost what it had to leave for that one, directly or by a detour. A queue
+# that loses by two actions in one plan (as KAI has them, stale gangs last) is left out: what the later one takes may be
+# what made the earlier one fair, and then the queue takes it back.
+@examples
+@for_all(worlds)
+def test_planning_again_and_again_comes_to_rest_and_nobody_takes_back_what_it_had_to_leave(cluster: World) -> None:
+    winners: dict[GroupKey, set[GroupKey]] = {}
+
+    for _ in range(ROUNDS):
+        found = planned(cluster)
+        if not found.starts and not found.evictions:
+            TopologicalSorter(winners).prepare()  # raises CycleError
+            return
+        for each in losses(cluster, found):
+            winners.setdefault(each.group, set()).add(each.beneficiary or each.group)
+        cluster = cluster.after(found)
+    pytest.fail(f"still busy after {ROUNDS} rounds")
+
+
+def losses(cluster: World, found: Plan) -> list[Eviction]:
+    """Return who loses its place for good in a queue that loses by one action only."""
+    groups, actions = running(cluster), dict[QueueName, set[Action]]()
+    lost = [each for each in found.evictions if each.moves_to is None]
+    for each in lost:
+        actions.setdefault(groups[each.group].queue, set()).add(each.action)
+    one = [each for each in lost if len(actions[groups[each.group].queue]) == 1]
+    return [each for each in one if each.action is not Action.EVICT_STALE]
+
+
+@examples
+@for_all(worlds)
+def test_a_plan_is_the_same_every_time_and_in_whatever_order_the_cluster_is_told(cluster: World) -> None:
+    snapshot = cluster.snapshot()
+    turned = replace(
+        snapshot,
+        groups=_turned(snapshot.groups),
+        running=_turned(snapshot.running),
+        queues=_turned(snapshot.queues),
+        usage=_turned(snapshot.usage),
+        shared=_turned(snapshot.shared),
+    )
+
+    assert plan(turned, now=cluster.now) == plan(snapshot, now=cluster.now) == planned(cluster)
+
+
+def _turned(mapping: Mapping[K, V]) -> dict[K, V]:
+    return dict(reversed(list(mapping.items())))
+
+
+@examples
+@for_all(worlds)
+def test_allocating_does_not_depend_on_what_comes_after_it(cluster: World) -> None:
+    whole, part = planned(cluster), plan(cluster.snapshot(), ONLY_ALLOCATE, now=cluster.now)
+
+    assert part.evictions == ()
+    assert part.starts == tuple(start for start in whole.starts if start.action is Action.ALLOCATE)
+
+
+@examples
+@for_all(worlds)
+def test_planning_some_makes_nobody_leave(cluster: World) -> None:
+    snapshot: Snapshot = cluster.snapshot()
+
+    for key in snapshot.groups:
+        assert plan_some(snapshot, [key]).evictions == ()
+    assert plan_some(snapshot, snapshot.groups).evictions == ()

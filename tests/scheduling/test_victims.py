@@ -1,0 +1,63 @@
+"""Who would have to leave first."""
+
+from typing import Any
+
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.scheduling.fairshare import fair_shares
+from app.scheduling.quota import Ledger
+from app.scheduling.victims import Roster, Safety, Victims
+from tests import given
+
+ONE_QUEUE = (given.queue("q"),)
+
+
+def runs(name: str, pods: int = 1, *, queue: str = "q", least: int | None = None, **more: Any) -> PodGroup:
+    """Build a PodGroup that runs with all its pods."""
+    own = [given.placed(given.pod(f"{name}{index}", gang=name, queue=queue), "a") for index in range(pods)]
+    return given.group(running=own, min_member=pods if least is None else least, **more)
+
+
+def order(*groups: PodGroup, queues: tuple[Queue, ...] = ONE_QUEUE, **safe: Safety) -> list[str]:
+    """Return who is named, chunk by chunk."""
+    snapshot = given.snapshot([given.node("a", gpus=8)], queues, groups)
+    victims = Victims(
+        Roster(snapshot),
+        {},
+        lambda group: safe.get(group.key.name, Safety.NONE),
+        ledger=Ledger(snapshot),
+        shares=fair_shares(snapshot),
+    )
+    chunks = iter(victims.pop, None)
+    return [" ".join(one.pod.name for one in chunk.placed) for chunk in chunks]
+
+
+def test_the_lowest_priority_leaves_first_and_of_equals_the_youngest() -> None:
+    groups = [runs("old", created_at=1.0), runs("young", created_at=2.0), runs("low", priority=-1)]
+
+    assert order(*groups) == ["low0", "young0", "old0"]
+
+
+def test_an_elastic_group_loses_its_spare_pods_one_by_one_and_then_all_the_others_together() -> None:
+    assert order(runs("e", 4, least=2)) == ["e3", "e2", "e0 e1"]
+
+
+def test_what_is_not_preemptible_is_never_named() -> None:
+    assert order(runs("firm", preemptible=False), runs("soft")) == ["soft0"]
+
+
+def test_the_queue_that_is_fuller_by_its_share_loses_first_judged_without_those_named_before() -> None:
+    queues = given.queue("p", deserved=4), given.queue("q", deserved=4)
+    groups = [runs(f"p{number}", queue="p") for number in range(3)] + [runs(f"q{number}") for number in range(2)]
+
+    assert order(*groups, queues=queues) == ["p20", "q10", "p10", "q00", "p00"]
+
+
+def test_a_group_that_is_safe_is_left_out_and_one_whose_minimum_is_safe_loses_what_is_beyond_it() -> None:
+    groups = [runs("all", 2, least=1), runs("some", 3, least=2)]
+
+    assert order(*groups, all=Safety.ALL, some=Safety.MINIMUM) == ["some2"]
+
+
+def test_pods_of_a_queue_that_is_gone_are_left_alone() -> None:
+    assert order(runs("lost", queue="gone"), runs("x")) == ["x0"]
