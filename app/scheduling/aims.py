@@ -10,7 +10,8 @@ from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING
 from app.scheduling.quota import Quantities, quantities
 from app.scheduling.reclaimable import Judgement
-from app.scheduling.search import Aim, Found, lost_of
+from app.scheduling.scenario import lost_of
+from app.scheduling.search import Aim, Found
 from app.scheduling.victims import Safety, charge_at
 from app.scheduling.whatif import WhatIf
 
@@ -29,7 +30,7 @@ class Consolidate:
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return whether there is room enough in all, spread too thinly."""
-        if not group.preemptible or not state.board.holds_in_all(pods):
+        if not group.preemptible or not state.board.stock.holds_in_all(pods):
             return False
         return not self.claimed or _judgement(state, group, pods).may_begin()
 

@@ -84,12 +84,12 @@ def _counts(pod: Pod, board: Board) -> dict[str, int]:
     counts = {"nodes": int(eligible.size), "excluded": int(eligible.size - eligible.sum())}
     for axis, (name, amount) in enumerate(zip(AXES, pod.request.amounts, strict=True)):
         if amount > 0:
-            counts[name] = int((eligible & (board.free[axis] < amount)).sum())
+            counts[name] = int((eligible & (board.stock.free[axis] < amount)).sum())
     for name, count in pod.scalars:
-        counts[name] = int((eligible & (board.free_of(name) < count)).sum())
+        counts[name] = int((eligible & (board.stock.free_of(name) < count)).sum())
     if pod.sharing is not None:
-        counts["devices"] = int((eligible & ~board.has_devices(pod.sharing)).sum())
-    free = board.free[GPU][eligible]
+        counts["devices"] = int((eligible & ~board.stock.has_devices(pod.sharing)).sum())
+    free = board.stock.free[GPU][eligible]
     counts["most_free_gpu_milli"] = int(np.max(free, initial=0))
     return counts
 

@@ -11,7 +11,8 @@ import numpy as np
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Refusal
-from app.scheduling.board import ANYWHERE, Board, Seat, Timing, Where, largest_first
+from app.scheduling.board import ANYWHERE, Board, Timing, Where, largest_first
+from app.scheduling.stock import Seat
 from app.scheduling.topology import NodeSets, Subtree, fitting_counts, node_sets
 
 Seats = tuple[Seat, ...]
@@ -129,12 +130,12 @@ def _candidates(  # noqa: PLR0913, PLR0917 # one question, told by who asks, for
     names = {leaf.name for leaf in _leaves(branch)}
     within = np.ones(len(nodes.nodes), dtype=np.bool_) if where.within is None else where.within
     may_go = np.logical_or.reduce([board.eligible(pod) for pod in pods])
-    asked = np.array([board.amounts(pod) or board.impossible for pod in pods], dtype=np.int64)
+    asked = np.array([board.stock.amounts(pod) or board.stock.impossible for pod in pods], dtype=np.int64)
     subtree = Subtree(
         constraint=constraint,
         asked=asked,
-        counts=np.where(may_go, fitting_counts(asked, board.future), 0),
-        free=board.future,
+        counts=np.where(may_go, fitting_counts(asked, board.stock.future), 0),
+        free=board.stock.future,
         within=within,
         occupied=nodes.mask(one.node for one in group.placed if group.pod_set(one.pod) in names),
     )

@@ -223,9 +223,11 @@ def _first(entries: list[_Entry]) -> _Place | None:
 
 
 class Turns:
-    """Waiting PodGroups in the order of their turns, as far as the ledger is charged; those of the snapshot, or others.
+    """Waiting PodGroups in the order of their turns, as far as the ledger is charged.
 
-    Half-started gangs come first; groups that cannot be considered at all come last, so that whoever asks can say why.
+    Of the snapshot's own, half-started gangs come first. Of `groups` given, nobody does: where others have to leave,
+    one that went before its priority would take room that has to be given up again. Groups that cannot be considered
+    at all come last, so that whoever asks can say why.
     """
 
     def __init__(
@@ -236,6 +238,7 @@ class Turns:
         groups: Iterable[PodGroup] | None = None,
     ) -> None:
         waiting = snapshot.groups.values() if groups is None else groups
+        self._completes_first = groups is None
         self._ledger = ledger
         self._device_memory_mib = snapshot.nodes.smallest_device_mib
         self._top: list[_Entry] = []
@@ -290,7 +293,7 @@ class Turns:
     def _heap_of(self, group: PodGroup) -> list[tuple[Turn, int, PodGroup]]:
         if group.refusal is not None or self._ledger.standing(group) is not None:
             return self._hopeless
-        if group.started and group.owed > 0:
+        if self._completes_first and group.started and group.owed > 0:
             return self._half_started
         return self._place(group.queue).groups
 

@@ -3,10 +3,11 @@
 1. shares: what every queue may expect of the cluster
 2. allocate: the PodGroups in the order of their turns; what each is owed starts together, the rest pod by pod
 3. consolidate, reclaim, preempt: for those who found no room, in this order, the least disruptive first
-4. stale gangs, which lost pods and will not get them back, leave what they hold
+4. stale gangs, which lost pods and do not get them back, leave what they hold: before 3 if nobody waits to complete
+   them, so that nobody is evicted for room or shares that are about to be free
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.model.decision import Action, Plan, Start
@@ -18,11 +19,13 @@ from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import explain, score
 from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
-from app.scheduling.board import Board, Seat, Strategy, Timing
+from app.scheduling.board import Board, Strategy, Timing
+from app.scheduling.budget import Budget
 from app.scheduling.minruntime import Protection
 from app.scheduling.order import Turns, next_chunk
 from app.scheduling.quota import Ledger
-from app.scheduling.search import Aim, Budget, Search
+from app.scheduling.search import Aim, Search
+from app.scheduling.stock import Seat
 from app.scheduling.whatif import WhatIf
 from app.settings import PlacementStrategy, ResolveMethod
 
@@ -68,8 +71,9 @@ def plan(snapshot: Snapshot, policy: Policy = DEFAULT_POLICY, *, now: float = 0.
     else:
         made.waiting = dict(snapshot.groups)
     if snapshot.running:
+        made.end_stale(now, made.cannot_be_completed)
         made.make_room(now)
-        made.end_stale(now)
+        made.end_stale(now, made.is_incomplete)
     return made.result()
 
 
@@ -189,6 +193,8 @@ class _Pass:
     def _take_turn(self, group: PodGroup) -> PodGroup | None:
         """Decide the group's next chunk; return what is left of the group when it may ask again in this plan."""
         chunk = next_chunk(group)
+        if not chunk and group.refusal is None:
+            return None  # those who are owed are not there, which whoever formed the group should have said
         refusal = group.refusal or self.state.ledger.check(group, self.state.request(chunk))
         seats = None if refusal else self.state.start(group, chunk, timing=Timing.NOW_OR_LATER)
         if seats is None:
@@ -278,11 +284,11 @@ class _Pass:
         turns = Turns(self.snapshot, state.ledger, state.shares, [g for g in self.waiting.values() if self._may_ask(g)])
         while (group := turns.pop()) is not None and not self.budget.is_over:
             likeness = self._likeness(group)
-            if likeness is not None and likeness in hopeless:
+            if likeness in hopeless:
                 continue
             found = self._search(group, aim)
             if found is None:
-                hopeless.add(likeness)
+                hopeless |= {likeness} - {None}
                 continue
             hopeless.clear()
             state.adopt(found)
@@ -306,24 +312,30 @@ class _Pass:
     def _likeness(self, group: PodGroup) -> object:
         """Return what makes two groups' searches end alike; None for a group like no other."""
         chunk = next_chunk(group)
-        shape = self.state.board.common_shape(chunk) if chunk and group.root is None else None
+        is_plain = chunk and group.root is None and not group.placed
+        shape = self.state.board.common_shape(chunk) if is_plain else None
         if shape is None:
             return None
         return group.queue, group.priority, group.preemptible, shape, len(chunk)
 
     # Stale gangs ----------------------------------------------------------------------------------------------------
 
-    def end_stale(self, now: float) -> None:
-        """Have gangs leave that have held less than their minimum for longer than the grace."""
+    def end_stale(self, now: float, is_lost: Callable[[PodGroup], bool]) -> None:
+        """Have gangs leave that have held less than their minimum for longer than the grace, and are lost."""
         if Action.EVICT_STALE not in self.policy.actions:
             return
-        found_room = {start.group for start in self.starts}
         for group in list(self.state.running()):
-            if group.stale_since is None or now - group.stale_since < self.policy.stale_grace_s:
-                continue
-            # What it is owed starts together or not at all: with a start in this plan it is whole again.
-            if group.key not in found_room:
+            is_over = group.stale_since is not None and now - group.stale_since >= self.policy.stale_grace_s
+            if is_over and group.placed and is_lost(group):
                 self.state.evict(group, group.placed, Action.EVICT_STALE, None)
+
+    def cannot_be_completed(self, group: PodGroup) -> bool:
+        """Whether nobody waits who could complete the gang: what it holds is free for others at once."""
+        return group.key not in self.snapshot.groups
+
+    def is_incomplete(self, group: PodGroup) -> bool:
+        """Whether the plan has not completed the gang: what it is owed starts together or not at all."""
+        return all(start.group != group.key for start in self.starts)
 
     def result(self) -> Plan:
         """Return what was decided."""

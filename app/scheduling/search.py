@@ -13,11 +13,12 @@ from functools import partial
 from typing import Protocol
 
 from app.model.decision import Action
-from app.model.names import GroupKey, NodeName, PodUid
+from app.model.names import GroupKey, NodeName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
-from app.scheduling import gang
+from app.scheduling import scenario
 from app.scheduling.board import Timing
+from app.scheduling.budget import Budget
 from app.scheduling.order import Turns, next_chunk
 from app.scheduling.victims import Chunk, Safety, Victims
 from app.scheduling.whatif import WhatIf
@@ -40,9 +41,6 @@ class Found:
 THOROUGH = 16
 """Up to so many pods of a gang are placed anew with each victim; pods of larger ones, if all alike, one by one."""
 
-LATER = Timing.LATER
-"""Nobody who asks others to leave starts before they have left."""
-
 
 class Aim(Protocol):
     """What a search may make leave, and what it may leave behind."""
@@ -59,40 +57,6 @@ class Aim(Protocol):
 
     def allows(self, found: Found) -> bool:
         """Return whether what is left behind is fair."""
-
-
-PARTS = 5
-"""One search may use up this part of a plan's budget, so that one hopeless PodGroup does not cost all others theirs."""
-
-
-class Budget:
-    """How many what-ifs may still be tried, by a plan or by one of its searches."""
-
-    def __init__(self, most: int, whole: "Budget | None" = None) -> None:
-        self._most = most
-        self._left = most
-        self._whole = whole
-        self.spent = False
-        """Whether somebody had to stop before the end; of a plan, also when one of its searches had to."""
-
-    def part(self) -> "Budget":
-        """Return the budget of one search."""
-        return Budget(self._most // PARTS, self)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left."""
-        return self._left <= 0
-
-    def take(self) -> bool:
-        """Take one what-if; return whether there was one left."""
-        if self._left <= 0 or (self._whole is not None and not self._whole.take()):
-            self.spent = True
-            if self._whole is not None:
-                self._whole.spent = True
-            return False
-        self._left -= 1
-        return True
 
 
 class Search:
@@ -152,8 +116,8 @@ class Search:
                 return None
             found, group = step, _with_seats(group, step)
         found.bring_home(self._group.key)
-        homeless = [one for one in _homeless(self._taken, found) if one.pending]
-        _resettle(found, Turns(found.snapshot, found.ledger, found.shares, homeless))
+        homeless = [one for one in scenario.homeless(self._taken, found) if one.pending]
+        scenario.resettle(found, Turns(found.snapshot, found.ledger, found.shares, homeless))
         found.seated = tuple(seat for seat in found.all_seated if seat.pod.group == self._group.key)
         return found
 
@@ -212,18 +176,18 @@ class Search:
         found = Found(group=self._group, pods=step.all_pods, before=self._before, after=state, chunks=chunks)
         if not self._aim.allows(found):
             return None
-        self._taken = [chunk for chunk in chunks if _is_touched(chunk, state, self._before)]
+        self._taken = [chunk for chunk in chunks if scenario.is_touched(chunk, state, self._before)]
         return state
 
     def _settle(self, state: WhatIf, step: "_Step", chunks: Sequence[Chunk]) -> bool:
         """Place the group's pods and then whoever had to leave, in the order of turns; False when the group fails."""
         asking = replace(step.group, pending=tuple(step.pods))
-        turns = Turns(state.snapshot, state.ledger, state.shares, [asking, *_homeless(chunks, state)])
-        if not _resettle(state, turns, asking):
+        turns = Turns(state.snapshot, state.ledger, state.shares, [asking, *scenario.homeless(chunks, state)])
+        if not scenario.resettle(state, turns, asking):
             return False
         keys = {chunk.group.key: None for chunk in chunks}
         state.evict_torn(keys, self._aim.action, self._group.key)
-        return not any(_is_torn(state.changed[key], self._before) for key in keys)
+        return not any(scenario.is_torn(state.changed[key], self._before) for key in keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,20 +205,17 @@ class _Step:
 
     def may_do_without(self) -> bool:
         """Return whether the pods might find places although nobody else leaves; False is certain."""
-        return bool(self.again) or len(self.pods) > 1 or self.base.board.find(self.pods[0], timing=LATER) is not None
+        return (
+            bool(self.again)
+            or len(self.pods) > 1
+            or self.base.board.find(self.pods[0], timing=Timing.LATER) is not None
+        )
 
 
 def _as_it_is(group: PodGroup, state: WhatIf) -> PodGroup:
     """Return a waiting group with its running pods where this plan has moved them."""
     now = state.changed.get(group.key)
     return group if now is None else replace(group, placed=now.placed)
-
-
-def _is_torn(group: PodGroup, before: WhatIf) -> bool:
-    """Whether some of a gang would run on without its minimum, which it had before."""
-    if not group.placed or gang.is_whole(group):
-        return False
-    return gang.is_whole(before.changed.get(group.key, before.snapshot.running[group.key]))
 
 
 def _has_lost(group: PodGroup, state: WhatIf) -> bool:
@@ -269,44 +230,6 @@ def _with_seats(group: PodGroup, state: WhatIf) -> PodGroup:
     return replace(group, placed=group.placed + seats)
 
 
-def _resettle(state: WhatIf, turns: Turns, asking: PodGroup | None = None) -> bool:
-    """Give everybody in turn a place, as far as there is room; return whether the one that asks has got its places."""
-    while (group := turns.pop()) is not None:
-        is_asking = asking is not None and group.key == asking.key
-        chunk = group.pending if is_asking else next_chunk(group)
-        # Of a torn gang, those who are owed may not be there: nobody else of it starts without them.
-        may = chunk and state.ledger.check(group, state.request(chunk)) is None
-        if is_asking:
-            seats = state.start(group, chunk, timing=LATER) if may else None
-            if seats is None:
-                return False
-            state.seat(seats)
-        elif may and (rest := state.resettle(group, chunk)) is not None and rest.pending:
-            turns.push(rest)
-    return True
-
-
-def _homeless(chunks: Iterable[Chunk], state: WhatIf) -> list[PodGroup]:
-    """Return the groups that lost pods as groups that wait for them."""
-    groups: dict[GroupKey, PodGroup] = {}
-    for chunk in chunks:
-        before = groups.get(chunk.group.key) or replace(state.changed[chunk.group.key], pending=(), refusal=None)
-        pods = tuple(one.pod for one in chunk.placed if one.pod.uid in lost_of(chunk, state))
-        groups[chunk.group.key] = replace(before, pending=(*pods, *before.pending))
-    return list(groups.values())
-
-
-def _is_touched(chunk: Chunk, after: WhatIf, before: WhatIf) -> bool:
-    uids = (one.pod.uid for one in chunk.placed)
-    return any(uid in after.leaving and after.leaving[uid] is not before.leaving.get(uid) for uid in uids)
-
-
-def lost_of(chunk: Chunk, after: WhatIf) -> set[PodUid]:
-    """Return the pods of a chunk that have no place any more."""
-    leaving = ((one.pod.uid, after.leaving.get(one.pod.uid)) for one in chunk.placed)
-    return {uid for uid, left in leaving if left is not None and left.seat is None}
-
-
 class _Room:
     """Whether it can help that somebody leaves a node; a bound that never errs on the no."""
 
@@ -314,7 +237,7 @@ class _Room:
         self._board = step.base.board
         # Where quota is in the way, it helps that somebody leaves, whatever there is room for.
         self._is_moot = step.base.ledger.check(step.group, step.base.request(step.pods)) is not None
-        asked = {tuple(amounts) for pod in step.pods if (amounts := self._board.amounts(pod)) is not None}
+        asked = {tuple(amounts) for pod in step.pods if (amounts := self._board.stock.amounts(pod)) is not None}
         self._asked = list(asked)
         self._kept: dict[NodeName, list[Chunk]] = {}
         for chunk in step.again:
@@ -328,12 +251,12 @@ class _Room:
             return False
         if self._is_moot:
             return True
-        room: list[int] = self._board.future[:, column].tolist()
+        room: list[int] = self._board.stock.future[:, column].tolist()
         for chunk in (*self._kept.get(node, ()), *chunks):
             for one in chunk.placed:
                 if one.node == node:
                     if one.pod.sharing is not None or one.pod.claims:
                         return True  # what becomes free with them is known to the board alone
-                    for row, amount in enumerate(self._board.amounts(one.pod) or ()):
+                    for row, amount in enumerate(self._board.stock.amounts(one.pod) or ()):
                         room[row] += amount
         return any(all(not ask or ask <= have for ask, have in zip(asked, room, strict=True)) for asked in self._asked)

@@ -13,9 +13,10 @@ from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot
 from app.scheduling import gang
-from app.scheduling.board import Board, Seat, Strategy, Timing
+from app.scheduling.board import Board, Strategy, Timing
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.quota import Ledger
+from app.scheduling.stock import Seat
 from app.scheduling.victims import Roster, charge_at
 
 
@@ -123,7 +124,7 @@ class WhatIf:
 
     def _charge(self, seats: Iterable[Seat]) -> Resources:
         memory = self.snapshot.nodes.device_memory_mib
-        return sum((seat.pod.charge(int(memory[seat.column])) for seat in seats), NOTHING)
+        return _sum(seat.pod.charge(int(memory[seat.column])) for seat in seats)
 
     def evict(self, group: PodGroup, leaving: Iterable[Placed], action: Action, beneficiary: GroupKey | None) -> None:
         """Have pods of a running group leave their places; one that was to move has lost its new place then."""
@@ -159,8 +160,7 @@ class WhatIf:
             is_simple = pod.sharing is None and not pod.claims
             if each.seat is None or column is None or not is_simple or not self.board.later_allowed(pod, column):
                 continue
-            self.board.leave(each.seat)
-            self.board.take(Seat(pod, column, (), later=True))
+            self.board.move(each.seat, to=Seat(pod, column, (), later=True))
             del self.leaving[pod.uid]
             now = self.changed[each.group.key]
             stay = (each.placed if one.pod.uid == pod.uid else one for one in now.placed)

@@ -40,16 +40,16 @@ def test_a_pod_takes_what_it_asks_for_from_the_best_node() -> None:
     board = Board(snapshot, Strategy(BINPACK))
 
     assert place(board, given.pod("p", gpus=3, cpu=2)) == {"p": "b"}
-    assert board.free[[CPU, GPU]].tolist() == [[64_000, 62_000], [8000, 1000]]
+    assert board.stock.free[[CPU, GPU]].tolist() == [[64_000, 62_000], [8000, 1000]]
     assert np.array_equal(snapshot.free, snapshot.nodes.allocatable)
 
 
 def test_a_gang_that_fails_leaves_no_trace() -> None:
     board = Board(cluster(given.node("a", gpus=4), given.node("b", gpus=2)), Strategy(BINPACK))
-    before = board.free.copy()
+    before = board.stock.free.copy()
 
     assert place(board, *(given.pod(f"p{index}", gpus=2) for index in range(4))) is None
-    assert np.array_equal(board.free, before)
+    assert np.array_equal(board.stock.free, before)
 
 
 def test_a_gang_whose_first_pods_would_be_in_the_way_is_placed_the_largest_first() -> None:
@@ -99,13 +99,13 @@ def test_a_gang_of_unlike_pods_that_fails_says_nothing_about_like_ones() -> None
 
 def test_counting_and_choosing_take_nothing() -> None:
     board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), Strategy(BINPACK))
-    before = board.free.copy()
+    before = board.stock.free.copy()
 
     assert board.count_fitting([given.pod(f"p{index}", gpus=1) for index in range(5)]) == 3
     assert board.choose(given.pod("p"), np.array([True, True])) == "b"
     assert board.choose(given.pod("p"), np.array([True, False])) == "a"
     assert board.choose(given.pod("p"), np.array([False, False])) is None
-    assert np.array_equal(board.free, before)
+    assert np.array_equal(board.stock.free, before)
 
 
 class SlowBoard:
@@ -175,4 +175,4 @@ def test_gangs_are_placed_as_looking_at_each_node_for_each_pod_does(
     fast, slow = Board(cluster(*nodes, refused=refused), Strategy(strategy)), SlowBoard(nodes, refused, strategy)
 
     assert [place(fast, *gang) for gang in gangs] == [slow.place(gang) for gang in gangs]
-    assert fast.free.T.tolist() == [list(free.amounts) for free in slow.free.values()]
+    assert fast.stock.free.T.tolist() == [list(free.amounts) for free in slow.free.values()]

@@ -110,7 +110,7 @@ def test_the_devices_chosen_take_the_part_and_are_the_fullest_or_the_emptiest(
     for pod in waiting(world):
         for column, node in enumerate(slow(world)):
             if pod.sharing is not None and node.has_room(pod, later=True):
-                gpus = int(board.free[GPU, column]), int(board.future[GPU, column])
+                gpus = int(board.stock.free[GPU, column]), int(board.stock.future[GPU, column])
                 names, _ = devices.choose(pod, pod.sharing, column, gpus)
                 assert names == chosen(node, pod, pod.sharing, strategy)
 
@@ -135,8 +135,8 @@ def test_taking_and_giving_back_leaves_the_board_as_the_world_without_the_pod_is
             board.give_back(one)
         without = replace(world, groups=tuple(each if each is not group else _gone(each) for each in world.groups))
         then = [node.later for node in slow(without)]
-        assert board.future[GPU].tolist() == [free.gpu_milli for free in then]
-        assert board.future[CPU].tolist() == [free.cpu_milli for free in then]
+        assert board.stock.future[GPU].tolist() == [free.gpu_milli for free in then]
+        assert board.stock.future[CPU].tolist() == [free.cpu_milli for free in then]
 
 
 def _gone(group: PodGroup) -> PodGroup:
@@ -153,7 +153,7 @@ def test_what_a_copy_does_leaves_the_board_it_was_made_from_as_it_was(world: Wor
     for pod in waiting(world):
         seat = trial.find(pod)
         if seat is not None:
-            trial.take(seat)
+            trial.stock.take(seat)
 
-    assert np.array_equal(board.free, Board(snapshot, Strategy()).free)
+    assert np.array_equal(board.stock.free, Board(snapshot, Strategy()).stock.free)
     assert [board.find(pod) for pod in waiting(world)] == [Board(snapshot, Strategy()).find(p) for p in waiting(world)]

@@ -48,10 +48,10 @@ def test_a_required_rack_takes_the_whole_gang() -> None:
 def test_a_gang_that_no_rack_holds_takes_nothing() -> None:
     root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(name="w", min_member=2),))
     on = board(node("a", "r0"), node("b", "r1"))
-    before = on.free.copy()
+    before = on.stock.free.copy()
 
     assert seats(on, group(*pods("w", 2), root=root)) is None
-    assert (on.free == before).all()
+    assert (on.stock.free == before).all()
 
 
 def test_each_pod_set_has_a_rack_of_its_own() -> None:

@@ -379,3 +379,30 @@ def test_a_group_that_a_disruption_budget_guards_is_asked_last() -> None:
     assert evicted() == ["r1"]
     assert evicted(rich[1]) == ["r0"]
     assert evicted(*rich) == ["r1"]
+
+
+def test_nobody_has_to_leave_for_what_a_lost_gang_gives_back() -> None:
+    lost = replace(
+        given.group(running=[given.placed(given.pod("l0", gang="l", queue="rich"), "a")], min_member=2), stale_since=0.0
+    )
+    rich = given.group(running=[given.placed(given.pod("r0", queue="rich"), "a")], min_member=1, created_at=9.0)
+    poor = given.group(given.pod("w", queue="poor"))
+    queues = [given.queue("rich", deserved=1), given.queue("poor", deserved=1)]
+
+    made = plan(given.snapshot([given.node("a", gpus=2)], queues, [lost, rich, poor]), now=100.0)
+
+    assert [(each.pod, each.action) for each in made.evictions] == [("uid-l0", Action.EVICT_STALE)]
+    assert [start.group for start in made.starts] == [poor.key]
+
+
+def test_a_half_started_gang_makes_nobody_leave_before_its_priority() -> None:
+    half = given.group(
+        given.pod("h1", gang="h"), running=[given.placed(given.pod("h0", gang="h"), "b")], min_member=2, priority=75
+    )
+    urgent = given.group(given.pod("u"), priority=90)
+    low = given.group(running=[given.placed(given.pod("l"), "a")], min_member=1)
+    nodes = [given.node("a", gpus=1), given.node("b", gpus=1)]
+
+    made = plan(given.snapshot(nodes, [given.queue("q", deserved=2)], [half, urgent, low]))
+
+    assert [start.group for start in made.starts] == [urgent.key]
