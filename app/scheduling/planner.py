@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.model.decision import Action, Plan, Start
-from app.model.names import GroupKey, NodeName
+from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
@@ -280,11 +280,12 @@ class _Pass:
         return False
 
     def _pursue(self, aim: Aim) -> None:
-        state, hopeless = self.state, set[object]()
+        state, hopeless, growing = self.state, set[object](), dict[QueueName, int]()
         turns = Turns(self.snapshot, state.ledger, state.shares, [g for g in self.waiting.values() if self._may_ask(g)])
         while (group := turns.pop()) is not None and not self.budget.is_over:
             likeness = self._likeness(group)
-            if likeness in hopeless:
+            # Who goes on growing in the next plan would have those leave again who came after it in this one.
+            if likeness in hopeless or group.priority < growing.get(group.queue, group.priority):
                 continue
             found = self._search(group, aim)
             if found is None:
@@ -295,6 +296,8 @@ class _Pass:
             del self.waiting[group.key]
             self.refusals.pop(group.key, None)
             self._note(group, found.seated, aim.action)
+            if len(found.seated) < len(group.pending):
+                growing.setdefault(group.queue, group.priority)
 
     def _search(self, group: PodGroup, aim: Aim) -> WhatIf | None:
         """Look for victims among those whom no disruption budget guards, and only then among all."""

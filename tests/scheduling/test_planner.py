@@ -406,3 +406,13 @@ def test_a_half_started_gang_makes_nobody_leave_before_its_priority() -> None:
     made = plan(given.snapshot(nodes, [given.queue("q", deserved=2)], [half, urgent, low]))
 
     assert [start.group for start in made.starts] == [urgent.key]
+
+
+def test_nobody_comes_in_by_force_whom_a_growing_group_of_higher_priority_would_make_leave_again() -> None:
+    grows = given.group(*(given.pod(f"g{index}", gang="g") for index in range(2)), min_member=1, priority=90)
+    lower = given.group(given.pod("l"), priority=60)
+    low = given.group(running=[given.placed(given.pod("r", gpus=2), "a")], min_member=1, priority=50)
+
+    made = plan(given.snapshot([given.node("a", gpus=2)], [given.queue("q", deserved=2)], [grows, lower, low]))
+
+    assert [[placement.pod for placement in start.placements] for start in made.starts] == [["uid-g0"]]
