@@ -132,20 +132,6 @@ def test_budget_of_the_victims_is_overridden_and_it_is_told(cluster: WatchedClus
     assert cluster.metric("leeboard_disruption_budgets_overridden_total") == 2
 
 
-def test_pods_that_no_budget_guards_leave_in_place_of_those_that_one_does(cluster: WatchedCluster) -> None:
-    cluster.add_nodes(1, gpus=4)
-    two_queues(cluster, a=2, b=2)
-    cluster.run("free", 2, queue="a")
-    cluster.run("guarded", 2, queue="a", labels={"app": "guarded"})
-    guard(cluster, "guarded", pods=2)
-
-    cluster.api.create_all(gang("b", size=2, queue="b"))
-
-    cluster.wait_until_run("b-", 2)
-    assert cluster.evicted() == ["free-0", "free-1"]
-    assert cluster.metric("leeboard_disruption_budgets_overridden_total") == 0
-
-
 def guard(cluster: WatchedCluster, app: str, *, pods: int) -> None:
     """Create a PodDisruptionBudget by which none of these pods may leave, and wait until it is in force."""
     spec = {"minAvailable": pods, "selector": {"matchLabels": {"app": app}}}
