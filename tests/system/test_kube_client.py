@@ -119,7 +119,7 @@ async def test_an_event_about_a_pod_is_accepted_whatever_its_note(api: Api, clus
     await cluster.record_event(regarding, warning=True, reason="OverLimit", note="é" * 2000)
 
     events = api.items("/apis/events.k8s.io/v1/namespaces/default/events")
-    ours = [event for event in events if event.get("reportingController") == "leeboard"]
+    ours = [event for event in events if event.get("regarding", {}).get("uid") == ref.uid]
     assert [(event["reason"], event["type"], len(event["note"])) for event in ours] == [("OverLimit", "Warning", 512)]
 
 
