@@ -171,8 +171,8 @@ def _planning(
         planning.poke()
 
     promises = Promises(on.cache, barrier, waker, on.metrics, on.settings, clock=clock)
-    awaiting = Awaiting(on.cache, waker, on.settings, clock=clock)
     evictor = Evictor(on.cache, on.cluster, on.activity, on.metrics, on_failure=stays)
+    awaiting = Awaiting(on.cache, waker, evictor, on.settings, clock=clock)
     takeover = TakeOver(on.cache, promises, awaiting, evictor, on.metrics)
     search = Search(
         on.cache,

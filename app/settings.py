@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
@@ -36,7 +37,7 @@ class ResolveMethod(StrEnum):
 class Settings(BaseSettings):
     """One frozen value, read once at start."""
 
-    model_config = SettingsConfigDict(env_prefix="LEEBOARD_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="LEEBOARD_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     kubeconfig: str | None = None
     """Path of a kubeconfig; without one the pod's service account is used."""
@@ -97,3 +98,10 @@ class Settings(BaseSettings):
     @classmethod
     def _split_on_commas(cls, value: object) -> object:
         return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("profiles")
+    @classmethod
+    def _name_somebody(cls, value: frozenset[str]) -> frozenset[str]:
+        if not value:
+            raise PydanticCustomError("nobody", "name at least one scheduler, or no pod would be managed")
+        return value

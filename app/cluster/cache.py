@@ -53,6 +53,7 @@ class ClusterCache:
         self._labelled = LabelledPods()
         self._topologies: Mapping[str, Topology] = {}
         self._bereft: set[PodUid] = set()
+        self._relieved: set[NodeName] = set()
         self._told_to_leave: dict[PodUid, Pod] = {}
         """As the watch shows them, which may not know yet that they leave."""
 
@@ -61,6 +62,7 @@ class ClusterCache:
     def apply_node(self, node: Node) -> None:
         """Take over a node as it is now; a heartbeat changes nothing."""
         if self._nodes.put(node):
+            self._relieved.add(node.name)
             self._relieve()
 
     def delete_node(self, name: NodeName) -> None:
@@ -190,6 +192,11 @@ class ClusterCache:
         bereft, self._bereft = self._bereft, set()
         return bereft
 
+    def take_relieved(self) -> set[NodeName]:
+        """Return, once, the nodes that have changed, or on which less is held or will be soon."""
+        relieved, self._relieved = self._relieved, set()
+        return relieved
+
     def mark_leaving(self, uid: PodUid) -> None:
         """Count a pod as leaving whose eviction is ordered, before the watch shows it: nobody may order another."""
         pod = self._pods.get(uid)
@@ -309,17 +316,24 @@ class ClusterCache:
 
         Others that wait for room there count as if they were not there.
         """
+        return self._fit_together(uids, without=(Hold.AWAITED,))
+
+    def will_have_room(self, uids: Collection[PodUid]) -> bool:
+        """Whether these pods fit on the nodes held for them once the pods have gone that are leaving these."""
+        return self._fit_together(uids, without=(Hold.AWAITED, Hold.LEAVING))
+
+    def _fit_together(self, uids: Collection[PodUid], *, without: Collection[Hold]) -> bool:
         held: dict[tuple[NodeName | None, Hold], list[Charge]] = {}
         for uid in uids:
             charge = self._charges.get(uid)
             if charge is None:
                 return False
             held.setdefault((charge.node, charge.hold), []).append(charge)
-        return all(self._has_room_for(_together(charges)) for charges in held.values())
-
-    def _has_room_for(self, charge: Charge) -> bool:
-        node = self._usable(charge.node)
-        return node is not None and self._charges.fits_beside(charge, node)
+        for (name, _), charges in held.items():
+            node = self._usable(name)
+            if node is None or not self._charges.fits_beside(_together(charges), node, without=without):
+                return False
+        return True
 
     def _usable(self, name: NodeName | None) -> Node | None:
         node = self._nodes.get(name) if name is not None else None
@@ -370,8 +384,9 @@ class ClusterCache:
         if charge != before:
             self._charges.set(uid, charge)
         self._labelled.put(uid, pod, charge.node if charge else None)
-        if before is not None and charge != before and before.frees(charge):
+        if before is not None and before.node is not None and charge != before and before.frees(charge):
             self.relief += 1
+            self._relieved.add(before.node)
         if pod is not None and pod.managed:
             self.groups.touch(pod.group)
         self.version += 1
@@ -439,6 +454,8 @@ class ClusterCache:
 
 def _together(charges: Sequence[Charge]) -> Charge:
     """Return one charge in place of several that hold the same node in the same way."""
+    if len(charges) == 1:
+        return charges[0]
     scalars = Counter[str]()
     for charge in charges:
         scalars.update(dict(charge.scalars))

@@ -3,7 +3,7 @@
 A pod is charged once, whether its place is a promise or a fact, so a promise that comes true changes no sum.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -169,17 +169,19 @@ class Charges:
         """Whether this much is free on a node once the pods have gone that are leaving it."""
         return _covers(self.free_on(node) + self._part_of_used[Hold.LEAVING].on(node.name), request)
 
-    def fits_beside(self, charge: Charge, node: Node) -> bool:
-        """Whether the charge, which is counted on the node, fits there beside all but others that wait for room."""
-        awaited, mine = self._part_of_used[Hold.AWAITED], charge.hold is Hold.AWAITED
-        others = awaited.on(node.name) - charge.request if mine else awaited.on(node.name)
-        spare = self.free_on(node) + others
-        if any(left < 0 for left, asked in zip(spare.amounts, charge.request.amounts, strict=True) if asked):
-            return False
+    def fits_beside(self, charge: Charge, node: Node, *, without: Collection[Hold]) -> bool:
+        """Whether the charge, which is counted on the node, fits there beside all but others that hold like this."""
+        others = [(self._part_of_used[hold], hold is charge.hold) for hold in without]
+        there, used = node.allocatable.amounts, self._used.amounts_on(node.name)
+        spared_here = [(sums.amounts_on(node.name), mine) for sums, mine in others]
+        for axis, asked in enumerate(charge.request.amounts):
+            spared = sum(amounts[axis] - (asked if mine else 0) for amounts, mine in spared_here)
+            if asked and there[axis] - used[axis] + spared < 0:
+                return False
         have = dict(node.scalars)
         for name, asked in charge.scalars:
-            waiting = awaited.scalar_on(name, node.name) - (asked if mine else 0)
-            if have.get(name, 0) - self._used.scalar_on(name, node.name) + waiting < 0:
+            spared = sum(sums.scalar_on(name, node.name) - (asked if mine else 0) for sums, mine in others)
+            if have.get(name, 0) - self._used.scalar_on(name, node.name) + spared < 0:
                 return False
         return True
 

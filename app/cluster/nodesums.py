@@ -1,11 +1,11 @@
 """Sums what is held on every node, by name and as columns over a table of nodes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from app.model.names import NodeName
-from app.model.resources import AXES, Amounts, Resources, Scalars
+from app.model.resources import AXES, NOTHING, Amounts, Resources, Scalars
 from app.model.snapshot import NodeTable
 
 
@@ -48,7 +48,11 @@ class NodeSums:
 
     def on(self, name: NodeName) -> Resources:
         """Return what is held on a node."""
-        return Resources.of(self._by_name.get(name) or [0] * len(AXES))
+        return Resources.of(self.amounts_on(name))
+
+    def amounts_on(self, name: NodeName) -> Sequence[int]:
+        """Return what is held on a node, in the order of `AXES`; not to be kept."""
+        return self._by_name.get(name, NOTHING.amounts)
 
     def scalar_on(self, scalar: str, name: NodeName) -> int:
         """Return what is held of an extended resource on a node."""

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation, State
+from app.control.evictor import Evictor
+from app.control.recheck import is_open
 from app.control.waker import Waker
 from app.model.decision import Start
-from app.model.names import GroupKey, PodUid
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.reason import Reason
 from app.settings import Settings
 
@@ -25,6 +27,7 @@ class _Wait:
 
     group: GroupKey
     pods: tuple[PodUid, ...]
+    nodes: frozenset[NodeName]
     victims: frozenset[PodUid]
     since: float
     relief: int
@@ -47,21 +50,27 @@ RECONSIDERED_AFTER_S = 10.0
 WASTED_S = 60.0
 """How long a group is left out at the least for which pods were evicted to no purpose."""
 
+JUDGED_EVERY_S = 1.0
+"""How often everybody who waits is looked at although nothing was freed: the room may have been taken, too."""
+
 
 class Awaiting:
     """Who waits for room that is being freed. Only `hold`, `review` and `stand_down` change it."""
 
-    def __init__(self, cache: ClusterCache, waker: Waker, settings: Settings, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, cache: ClusterCache, waker: Waker, evictor: Evictor, settings: Settings, *, clock: Callable[[], float]
+    ) -> None:
         """`clock` is monotonic."""
         self._cache = cache
         self._waker = waker
+        self._evictor = evictor
         self._settings = settings
         self._clock = clock
         self._waits: list[_Wait] = []
         self._served: dict[PodUid, GroupKey] = {}
         """Pods for which others were evicted, until they are bound."""
         self._staying: set[PodUid] = set()
-        self._reviewed = -1
+        self._judged_at = clock()
 
     def hold(self, starts: Sequence[Start], victims: Collection[PodUid]) -> None:
         """Hold the places of these starts, which are of one group, until their room is free."""
@@ -70,26 +79,31 @@ class Awaiting:
             for placement in start.placements:
                 self._cache.await_release(placement.pod, placement.node, expires_at=expires_at)
             pods = tuple(placement.pod for placement in start.placements)
-            self._waits.append(
-                _Wait(start.group, pods, frozenset(victims), since=self._clock(), relief=self._cache.relief)
-            )
+            nodes = frozenset(placement.node for placement in start.placements)
+            now, relief = self._clock(), self._cache.relief
+            self._waits.append(_Wait(start.group, pods, nodes, frozenset(victims), since=now, relief=relief))
 
     def note_failure(self, victim: PodUid) -> None:
         """Note that a victim cannot be evicted: whoever waits for it waits in vain."""
         self._staying.add(victim)
 
     def stand_down(self) -> None:
-        """Forget everybody: another replica decides."""
+        """Forget everybody: another replica decides, also about who has not been told to leave yet."""
+        self._evictor.recall({victim for wait in self._waits for victim in wait.victims})
         self._waits.clear()
         self._served.clear()
+        self._staying.clear()
 
     def review(self) -> list[Failure]:
         """Promise what is free by now; return whose room will not be, whose places are still held."""
         failures = [*self._failures(), *self._unused()]
         self._staying.clear()
-        if self._reviewed != self._cache.version:
-            self._waits = [wait for wait in self._waits if not self._is_over(wait)]
-            self._reviewed = self._cache.version
+        relieved, is_due = self._cache.take_relieved(), self._clock() >= self._judged_at + JUDGED_EVERY_S
+        looked_at = [wait for wait in self._waits if is_due or not relieved.isdisjoint(wait.nodes)]
+        self._end({wait for wait in looked_at if self._is_over(wait)})
+        if is_due:
+            self._judged_at = self._clock()
+            failures += filter(None, map(self._judge, self._waits))
         return failures
 
     def _failures(self) -> Iterator[Failure]:
@@ -131,14 +145,41 @@ class Awaiting:
             self._cache.drop_promise(one.pod)
         return True
 
+    def _end(self, over: Collection[_Wait]) -> None:
+        """Forget those who wait no more; have nobody leave any more for whom only those waited who got nothing."""
+        if not over:
+            return
+        self._waits = [wait for wait in self._waits if wait not in over]
+        in_vain = [wait for wait in over if not any(map(self._cache.reservations.get, wait.pods))]
+        needless = {victim for wait in in_vain for victim in wait.victims}
+        self._evictor.recall(needless.difference(*(wait.victims for wait in self._waits)))
+
+    def _judge(self, wait: _Wait) -> Failure | None:
+        """Say whose room others have taken or its node will not give: nobody's leaving makes it free any more."""
+        if not wait.victims or self._will_be_free(wait):
+            return None
+        have_left = any(self._cache.pod(victim) is None for victim in wait.victims)
+        return Failure(wait.group, "the room it waited for will not be free", WASTED_S if have_left else 0.0)
+
     def _may_fare_better(self, wait: _Wait) -> bool:
         """Whether those who only wait for somebody who was leaving anyhow should be planned anew."""
+        if wait.victims:
+            return False
         is_due = self._clock() >= wait.since + RECONSIDERED_AFTER_S
-        return is_due and not wait.victims and self._cache.relief != wait.relief
+        return (is_due and self._cache.relief != wait.relief) or not self._will_be_free(wait)
+
+    def _will_be_free(self, wait: _Wait) -> bool:
+        """Whether the places held are free, and still open to these pods, when everybody has left who is leaving."""
+        if not self._cache.will_have_room(wait.pods):
+            return False
+        return self._are_open(self._held(wait))
+
+    def _are_open(self, held: Collection[Reservation]) -> bool:
+        return all(is_open(self._cache, one.pod, one.node) for one in held)
 
     def _fulfil(self, waiting: Collection[Reservation]) -> bool:
         """Make promises of all of these, or of none; return whether they are."""
-        if not self._cache.has_room_now([one.pod for one in waiting]):
+        if not self._cache.has_room_now([one.pod for one in waiting]) or not self._are_open(waiting):
             return False
         for one in waiting:
             self._cache.fulfil(one.pod)

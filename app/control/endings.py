@@ -20,8 +20,8 @@ log = structlog.get_logger()
 READERS = 4
 """Reads in flight at once: a gang of 500 that ends together must not crowd out anything else."""
 
-TRIES = 3
 PAUSE_S = 1.0
+"""Between one try that failed and the next."""
 
 
 class Endings:
@@ -52,7 +52,7 @@ class Endings:
 
     async def recover(self) -> None:
         """Count the gang members that had succeeded before we started, as far as their pods are still there."""
-        for _ in range(TRIES):
+        while True:
             try:
                 members = await self._cluster.finished_pods(self._member)
             except KubeError as error:
@@ -80,18 +80,15 @@ class Endings:
     async def _read_on(self) -> None:
         while True:
             pod = await self._unclear.get()
-            if await self._has_succeeded(pod):
-                self._cache.count_success(pod.group, pod.uid, pod.subgroup)
-                self._on_change()
-
-    async def _has_succeeded(self, pod: Pod) -> bool:
-        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
-        for _ in range(TRIES):
             try:
-                raw = await self._cluster.read_pod(ref)
+                raw = await self._cluster.read_pod(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             except KubeError as error:
                 log.warning("end of a gang member is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
                 await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S)
-            else:
-                return raw is not None and decode.has_succeeded(raw)
-        return False
+                # Given up, a gang that is finishing well would count as broken, and what is left of it be evicted.
+                if self._cache.groups.spec(pod.group) is not None:
+                    self._unclear.put_nowait(pod)
+                continue
+            if raw is not None and decode.has_succeeded(raw):
+                self._cache.count_success(pod.group, pod.uid, pod.subgroup)
+                self._on_change()

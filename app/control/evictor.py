@@ -66,7 +66,10 @@ class Evictor:
         on_failure: Callable[[PodUid], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_failure` is told of a pod that stays for good. `_in_flight` is changed by `order` and `_evict`."""
+        """`on_failure` is told of a pod that stays for good.
+
+        `_in_flight` and `_unbegun`, a part of it, are changed by `order`, `recall` and `_evict`.
+        """
         self._cache = cache
         self._cluster = cluster
         self._activity = activity
@@ -74,6 +77,7 @@ class Evictor:
         self._on_failure = on_failure
         self._sleep = sleep
         self._in_flight: set[PodUid] = set()
+        self._unbegun: set[PodUid] = set()
         self._orders: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
 
     def order(self, evictions: Iterable[Eviction]) -> None:
@@ -87,9 +91,17 @@ class Evictor:
                 told.add(pod.group)
                 self._orders.put_nowait(self._telling_of_stale(pod.group))
             self._in_flight.add(pod.uid)
+            self._unbegun.add(pod.uid)
             self._cache.mark_leaving(pod.uid)
             # Worded now: by the time of its turn the beneficiary may be gone.
             self._orders.put_nowait(partial(self._evict, eviction, pod, self._message(eviction, pod)))
+
+    def recall(self, victims: Iterable[PodUid]) -> None:
+        """Let those of these pods stay whose eviction has not begun: nobody waits for their room any more."""
+        for uid in self._unbegun.intersection(victims):
+            self._unbegun.discard(uid)
+            self._in_flight.discard(uid)
+            self._cache.unmark_leaving(uid)
 
     async def run(self) -> None:
         """Evict for ever, several pods at a time."""
@@ -105,6 +117,9 @@ class Evictor:
     # One pod --------------------------------------------------------------------------------------------------------
 
     async def _evict(self, eviction: Eviction, pod: Pod, message: str) -> None:
+        if pod.uid not in self._unbegun:
+            return
+        self._unbegun.discard(pod.uid)
         name = f"{pod.namespace}/{pod.name}"
         try:
             await self._have_it_leave(pod, message)

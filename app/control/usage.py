@@ -24,6 +24,9 @@ log = structlog.get_logger()
 
 LOOK_S = 10.0
 
+UNSEEN_AFTER_S = 60.0
+"""When so much time lies between two looks, we stood still or the clock was put forward: nobody saw what was held."""
+
 
 def history_of(settings: Settings) -> UsageHistory:
     """Return a history as the settings want it, still empty."""
@@ -49,6 +52,7 @@ class UsageMeter:
         self._wall_clock = wall_clock
         self._unready = unready
         self._told_at_ms: int | None = None
+        self._looked_at_ms = 0
         self._unread: dict[QueueName, str] = {}
         """What is wrong with the pasts that could not be read."""
 
@@ -84,6 +88,9 @@ class UsageMeter:
             self._history.lose_sight()
             return
         now_ms, snapshot = self._now_ms(), self._cache.snapshot()
+        if now_ms - self._looked_at_ms > UNSEEN_AFTER_S * 1000:
+            self._history.lose_sight()
+        self._looked_at_ms = now_ms
         accounts = Ledger(snapshot).accounts
         held = {name: _held(account) for name, account in accounts.items()}
         self._history.see(now_ms, held, _capacity(snapshot, accounts.values()))

@@ -162,6 +162,31 @@ def test_who_waits_has_room_when_the_others_have_left_enough_for_it() -> None:
     assert found.has_room_now([P.uid])
 
 
+def test_who_waits_will_have_room_unless_somebody_stays_who_was_to_leave_or_takes_it() -> None:
+    found = awaiting(cache(LEAVING, P), P)
+    assert (found.has_room_now([P.uid]), found.will_have_room([P.uid])) == (False, True)
+
+    found.apply_pod(given.pod("stranger", gpus=7, node=N1))
+    assert not found.will_have_room([P.uid])
+    found.delete_pod(given.pod("stranger").uid)
+    found.apply_pod(OLD)
+
+    assert not found.will_have_room([P.uid])
+
+
+def test_the_nodes_on_which_less_is_held_or_will_be_soon_are_told_once() -> None:
+    found = cache(OLD, P)
+    assert found.take_relieved() == {N1, N2}
+
+    found.promise(P.uid, N2, expires_at=60.0)
+    assert found.take_relieved() == set()
+    found.apply_pod(LEAVING)
+    assert found.take_relieved() == {N1}
+    found.drop_promise(P.uid)
+
+    assert (found.take_relieved(), found.take_relieved()) == ({N2}, set())
+
+
 def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
     found = awaiting(cache(LEAVING, replace(P, request=gpus(7)), OTHER), P, OTHER)
     found.delete_pod(OLD.uid)

@@ -1,8 +1,11 @@
 import pytest
+from structlog.testing import capture_logs
 
 from app.cluster import decode
 from app.model.names import GroupKey, NodeName, PodUid
-from app.model.seam import KubeError, Listed, RawObject, Resource, UnavailableError
+from app.model.seam import ForbiddenError, KubeError, Listed, RawObject, Resource, UnavailableError
+from app.settings import Settings
+from app.simulation.cluster import Ref
 from tests.control.wired import World, living, passes, ref
 
 GANG = GroupKey("q", "gang")
@@ -54,6 +57,46 @@ async def test_a_finished_member_is_read_again_while_the_api_server_is_away() ->
         await passes(6)
 
         assert satisfied(world) == 2
+
+
+async def test_a_gang_that_finishes_while_its_pods_cannot_be_read_for_long_is_left_alone() -> None:
+    async with living("a", "b") as world:
+        first, _ = await running_gang(world)
+        world.cluster.errors["read_pod"] += [ForbiddenError("not yet")] * 10
+
+        world.patch(first, status={"phase": "Succeeded"})
+        with capture_logs():
+            await passes(Settings().stale_grace_s + 10)
+
+        assert (satisfied(world), world.cluster.evictions) == (2, [])
+
+
+async def test_how_a_member_ended_whose_podgroup_is_gone_is_not_asked_for_ever() -> None:
+    async with living("a", "b") as world:
+        first, _ = await running_gang(world)
+        world.cluster.errors["read_pod"] += [ForbiddenError("not yet")] * 10
+        world.patch(first, status={"phase": "Succeeded"})
+        await passes(0.5)
+
+        world.cluster.delete(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"))
+        with capture_logs():
+            await passes(10)
+
+        assert len(world.cluster.errors["read_pod"]) == 9
+
+
+async def test_the_finished_pods_are_listed_as_soon_as_they_can_be() -> None:
+    async with living("a", "b") as world:
+        first, _ = await running_gang(world)
+        world.patch(first, status={"phase": "Succeeded"})
+        await passes(1)
+        world.cluster.errors["finished_pods"] += [ForbiddenError("not yet")] * 10
+
+        with capture_logs():
+            async with living(cluster=world.cluster) as restarted:
+                await passes(20)
+
+                assert satisfied(restarted) == 2
 
 
 def seen(world: World, raw: RawObject) -> decode.SeenPod:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.cli.options import WrongSettingError, read_settings
 from app.control.planning import policy_of
 from app.model.decision import Action
 from app.scheduling.planner import Policy
@@ -36,3 +37,18 @@ def test_actions_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LEEBOARD_ACTIONS", "consolidate,stalegangeviction")
 
     assert policy_of(Settings()).actions == (Action.ALLOCATE, Action.CONSOLIDATE, Action.EVICT_STALE)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "why"),
+    [
+        ("profiles", " , ", "name at least one scheduler"),
+        ("eviction_ttl_s", "inf", "finite"),
+        ("promise_ttl_s", "inf", "finite"),
+        ("stale_grace_s", "-1", "greater than or equal to 0"),
+        ("actions", "reclaim,fly", "'stalegangeviction', not 'fly'"),
+    ],
+)
+def test_a_setting_that_would_hold_or_manage_nothing_sensible_is_named(setting: str, value: str, why: str) -> None:
+    with pytest.raises(WrongSettingError, match=f"LEEBOARD_{setting.upper()}: .*{why}"):
+        read_settings(**{setting: value})

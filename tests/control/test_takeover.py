@@ -1,17 +1,25 @@
 """Hand-made plans: what is carried out together, what is dropped, and in which order."""
 
+from dataclasses import replace
+
+import pytest
+
 from app.cluster.reservations import State
 from app.control.awaiting import RECONSIDERED_AFTER_S, Failure
-from app.control.takeover import Deal, deals
+from app.control.deals import Deal, deals
+from app.control.evictor import WRITERS
 from app.model.decision import Action, Eviction, Placement, Plan, Start
 from app.model.names import GroupKey, NodeName, PodUid
-from app.model.seam import RawObject
+from app.model.seam import RawObject, Resource
+from app.simulation import manifests
+from app.simulation.cluster import Ref
+from app.simulation.manifests import Quota
 from tests.control.wired import World, living, passes
 
 
 def key(pod: RawObject) -> GroupKey:
     metadata = pod["metadata"]
-    return GroupKey("q", metadata["annotations"].get("pod-group-name", metadata["uid"]))
+    return GroupKey(metadata["namespace"], metadata["annotations"].get("pod-group-name", metadata["uid"]))
 
 
 def uid(pod: RawObject) -> PodUid:
@@ -65,7 +73,7 @@ async def test_what_waits_for_one_group_is_one_deal_and_each_stale_gang_is_one()
 
         made = Plan(snapshot_version=0, starts=(free, held), evictions=(nobodys, mine))
 
-        assert list(deals(made)) == [Deal((free,)), Deal((held,), (mine,)), Deal((), (nobodys,))]
+        assert list(deals(made)) == [Deal((), (nobodys,)), Deal((free,)), Deal((held,), (mine,))]
 
 
 async def test_nobody_is_evicted_for_a_group_that_does_not_start() -> None:
@@ -97,6 +105,69 @@ async def test_a_late_deal_that_finds_less_room_than_it_needs_is_dropped_as_a_wh
         assert (whole, states(world, first, second), world.cluster.evictions) == (False, [None, None], [])
 
 
+async def test_a_late_plan_does_not_start_more_than_a_limit_allows() -> None:
+    async with living("a", "b", actions="") as world:
+        world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=1)))
+        await passes(1)
+        first = world.pod("first", queue="small")
+        await passes(1)
+        late = world.pod("late", queue="small")
+        await passes(1)
+
+        whole = take(world, start(late, on="b", waits=False), late=True)
+
+        assert (whole, states(world, first, late)) == (False, [State.PROMISED, None])
+
+
+async def test_what_leaves_makes_room_below_the_limit_too() -> None:
+    async with living("a") as world:
+        world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=1)))
+        victim = world.runs("victim", "a", queue="small")
+        await passes(1)
+        urgent = world.pod("urgent", queue="small")
+        await passes(1)
+
+        whole = take(world, start(urgent), eviction(victim, urgent), late=True)
+
+        assert (whole, states(world, urgent)) == (True, [State.AWAITING])
+
+
+async def test_a_group_that_has_begun_to_back_off_is_not_started_by_a_late_plan() -> None:
+    async with living("a", "b") as world:
+        waits = world.pod("waits")
+        await passes(1)
+        world.planning.dissolve(key(waits), "it failed")
+
+        assert not take(world, start(waits, on="b", waits=False), late=True)
+
+
+async def test_nobody_leaves_for_room_on_a_node_that_was_cordoned_meanwhile() -> None:
+    async with living("a") as world:
+        (victim,), (waits,) = await contended(world, running=1, waiting=1)
+        world.cluster.patch(Ref(resource=Resource.NODES, name="a"), {"spec": {"unschedulable": True}})
+        await passes(1)
+
+        assert not take(world, start(waits), eviction(victim, waits), late=True)
+
+
+@pytest.mark.parametrize("change", ["completed", "no longer preemptible"])
+async def test_whom_a_change_has_saved_does_not_leave(change: str) -> None:
+    async with living("a", gpus=2, actions="") as world:
+        (lone, _), (waits,) = await contended(world, running=2, waiting=1)
+        stale = eviction(lone, None)
+        if change == "completed":
+            made = replace(stale, action=Action.EVICT_STALE)
+        else:
+            world.patch(lone, metadata={"labels": {"kai.scheduler/preemptibility": "non-preemptible"}})
+            await passes(1)
+            made = replace(stale, beneficiary=key(waits))
+
+        assert not take(world, made, start(waits), late=True)
+
+        await passes(1)
+        assert world.cluster.evictions == []
+
+
 async def test_a_victim_that_is_just_being_bound_is_not_evicted() -> None:
     async with living("a") as world:
         bound, waits = world.pod("bound"), world.pod("waits")
@@ -107,6 +178,20 @@ async def test_a_victim_that_is_just_being_bound_is_not_evicted() -> None:
         whole = take(world, start(waits), eviction(bound, waits))
 
         assert (whole, states(world, bound, waits)) == (False, [State.BINDING, None])
+
+
+async def test_after_a_deal_that_is_dropped_no_other_counts_on_what_it_would_have_freed() -> None:
+    async with living("a", gpus=2, actions="") as world:
+        bound, beside = world.pod("bound"), world.runs("beside", "a")
+        world.cluster.takes_s["bind"] = 10
+        world.binding(bound, await world.choose(bound, "a"))
+        await passes(1)
+        first, second = world.pod("first"), world.pod("second")
+        await passes(1)
+
+        whole = take(world, start(first), start(second), eviction(bound, first), eviction(beside, first))
+
+        assert (whole, states(world, first, second)) == (False, [None, None])
 
 
 async def test_room_that_is_only_being_left_is_waited_for_without_evictions() -> None:
@@ -169,6 +254,40 @@ async def test_waiting_in_vain_is_said_once_for_each_group() -> None:
         error = "a pod that was to make room for it cannot be evicted"
         assert world.awaiting.review() == [Failure(key(first), error)]
         assert world.awaiting.review() == []
+
+
+async def test_victims_of_one_deal_leave_as_long_as_anybody_of_it_waits_for_them() -> None:
+    size = WRITERS + 1
+    async with living("a", gpus=size, actions="") as world:
+        victims = [world.runs(f"victim-{number}", "a") for number in range(size)]
+        await passes(1)
+        gang = world.gang("gang", size=2, min_member=1)
+        await passes(1)
+        world.cluster.takes_s["mark_disrupted"] = 5
+        take(world, start(gang[0]), start(gang[1]), *(eviction(one, gang[0]) for one in victims))
+
+        world.delete(gang[1])
+        await passes(20)
+
+        assert len(world.cluster.evictions) == size
+
+
+async def test_a_replica_that_stands_down_has_nobody_leave_later_whom_it_had_not_told_to() -> None:
+    size = WRITERS + 1
+    async with living("a", gpus=size, actions="", scheduler_lease="ns/name", hostname="me") as world:
+        world.cluster.holders["ns/name"] = "me_1"
+        await passes(3)
+        victims, (waits,) = await contended(world, running=size, waiting=1)
+        world.cluster.takes_s["mark_disrupted"] = 20
+        take(world, start(waits), *(eviction(one, waits) for one in victims))
+        await passes(1)
+
+        world.cluster.holders["ns/name"] = "other_1"
+        await passes(5)
+        world.cluster.holders["ns/name"] = "me_1"
+        await passes(60)
+
+        assert "victim-8-0" not in world.cluster.evictions
 
 
 async def test_a_replica_that_stands_down_holds_no_room_for_anybody() -> None:

@@ -102,6 +102,23 @@ async def test_time_in_which_the_picture_is_stale_counts_for_nobody() -> None:
         assert float(status(world.cluster, "q")["usage"]["used"]["nvidia.com/gpu"]) < 300
 
 
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S], ids=["forward", "back"])
+async def test_a_clock_that_jumps_makes_nobody_pay_for_the_time_between(jump_s: float) -> None:
+    async with living("a", gpus=2, usage_half_life_s=HOUR_S, **K) as world:
+        world.runs("one", "a")
+        await passes(HOUR_S)
+        world.runs("two", "a")
+        await passes(20)
+
+        world.meter._wall_clock = lambda: world.now() + jump_s
+        await passes(TOLD_S)
+
+        used, capacity = (
+            float(status(world.cluster, "q")["usage"][each]["nvidia.com/gpu"]) for each in ("used", "capacity")
+        )
+        assert 0.5 < used / capacity < 0.65
+
+
 async def test_a_mistake_in_counting_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ValueError("a mistake")

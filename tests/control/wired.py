@@ -179,8 +179,8 @@ class World:
             clock=clock,
         )
         self.promises = Promises(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
-        self.awaiting = Awaiting(self.cache, self.waker, settings, clock=clock)
         self.evictor = Evictor(self.cache, cluster, self.activity, self.metrics, on_failure=self._victim_stays)
+        self.awaiting = Awaiting(self.cache, self.waker, self.evictor, settings, clock=clock)
         self.takeover = TakeOver(self.cache, self.promises, self.awaiting, self.evictor, self.metrics)
         self.search = Search(
             self.cache,

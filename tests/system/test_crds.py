@@ -17,10 +17,11 @@ DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 TOPOLOGIES = "/apis/kai.scheduler/v1alpha1/topologies"
 OPEN = {"quota": 0, "limit": -1, "overQuotaWeight": 1}
 MAY = [
-    *(("", kind, "", verb) for kind in ("nodes", "pods") for verb in ("get", "list", "watch")),
-    *(("scheduling.run.ai", kind, "", verb) for kind in ("queues", "podgroups") for verb in ("get", "list", "watch")),
-    *(("kai.scheduler", "topologies", "", verb) for verb in ("get", "list", "watch")),
-    *(("scheduling.k8s.io", "priorityclasses", "", verb) for verb in ("get", "list", "watch")),
+    *(("", kind, "", verb) for kind in ("nodes", "pods") for verb in ("list", "watch")),
+    *(("scheduling.run.ai", kind, "", verb) for kind in ("queues", "podgroups") for verb in ("list", "watch")),
+    *(("kai.scheduler", "topologies", "", verb) for verb in ("list", "watch")),
+    *(("scheduling.k8s.io", "priorityclasses", "", verb) for verb in ("list", "watch")),
+    ("", "pods", "", "get"),
     ("", "pods", "binding", "create"),
     ("", "pods", "status", "patch"),
     ("", "pods", "eviction", "create"),
@@ -29,15 +30,16 @@ MAY = [
     ("scheduling.run.ai", "queues", "status", "patch"),
     ("scheduling.run.ai", "podgroups", "status", "patch"),
     ("events.k8s.io", "events", "", "create"),
-    ("events.k8s.io", "events", "", "patch"),
 ]
 MAY_NOT = [
     ("", "pods", "", "create"),
     ("", "pods", "", "patch"),
     ("", "pods", "", "deletecollection"),
     ("", "pods", "exec", "create"),
+    ("", "nodes", "", "get"),
     ("", "nodes", "", "patch"),
     ("", "secrets", "", "get"),
+    ("events.k8s.io", "events", "", "patch"),
     ("scheduling.run.ai", "queues", "", "patch"),
     ("scheduling.run.ai", "podgroups", "", "delete"),
     ("kai.scheduler", "topologies", "", "patch"),

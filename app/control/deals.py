@@ -1,0 +1,45 @@
+"""Sorts a plan into deals: what belongs together, and is carried out as a whole or dropped as a whole.
+
+A deal is the starts of one group that wait for room, and the victims that have to leave it; or a start for which nobody
+has to leave; or the pods of a stale gang, which leave for nobody.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.model.decision import Eviction, Plan, Start
+from app.model.names import GroupKey
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Starts and evictions that are carried out together or not at all."""
+
+    starts: tuple[Start, ...]
+    evictions: tuple[Eviction, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether others have to leave first."""
+        return bool(self.evictions) or any(start.awaits_release for start in self.starts)
+
+
+def deals(plan: Plan) -> Iterator[Deal]:
+    """Yield the deals: stale gangs first, on whose room the others may count, and these in the order of the plan."""
+    waiting: dict[GroupKey, list[Start]] = {}
+    for start in plan.starts:
+        if start.awaits_release:
+            waiting.setdefault(start.group, []).append(start)
+    victims: dict[GroupKey | None, list[Eviction]] = {}
+    for eviction in plan.evictions:
+        victims.setdefault(eviction.beneficiary, []).append(eviction)
+    stale: dict[GroupKey, list[Eviction]] = {}
+    for eviction in victims.get(None, ()):
+        stale.setdefault(eviction.group, []).append(eviction)
+    for evictions in stale.values():
+        yield Deal((), tuple(evictions))
+    for start in plan.starts:
+        if not start.awaits_release:
+            yield Deal((start,))
+        elif start.group in waiting:
+            yield Deal(tuple(waiting.pop(start.group)), tuple(victims.get(start.group, ())))

@@ -1,0 +1,112 @@
+"""Checks whether what a plan made some time ago may still be done: places, room, quota, and who would have to leave.
+
+Never stricter than the planner: a plan that is always late, in a busy cluster, is carried out all the same unless
+somebody else really has taken what it counted on.
+"""
+
+from collections.abc import Iterable
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import State
+from app.control.deals import Deal
+from app.model.decision import Action, Eviction, Start
+from app.model.names import NodeName, PodUid
+from app.model.podgroup import PodGroup
+from app.model.resources import NOTHING, Resources
+from app.model.snapshot import Snapshot
+from app.scheduling import fit
+from app.scheduling.quota import Ledger
+
+
+class Recheck:
+    """One plan against the cluster as it is now; what it admits it expects to be carried out before the next deal."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        """Look at the cluster as it is; `_ledger` is changed by `admits`."""
+        self._cache = cache
+        self._snapshot: Snapshot = cache.snapshot()
+        self._ledger = Ledger(self._snapshot)
+
+    def admits(self, deal: Deal) -> bool:
+        """Whether those who start still wait and may start, and their nodes have room, now or when others have left."""
+        if not self.may_leave(deal) or not all(map(self._may_start, deal.starts)):
+            return False
+        if not self._has_room(deal):
+            return False
+        for eviction in deal.evictions:
+            self._ledger.refund(self._snapshot.running[eviction.group], self._request((eviction.pod,)))
+        return all(map(self._charge, deal.starts))
+
+    def may_leave(self, deal: Deal) -> bool:
+        """Whether the victims still are where the plan saw them, and are still what made them victims."""
+        return all(map(self._may_be_evicted, deal.evictions))
+
+    def _may_be_evicted(self, eviction: Eviction) -> bool:
+        group = self._snapshot.running.get(eviction.group)
+        if group is None or not self._still_there(eviction):
+            return False
+        # A gang may have been completed, or a member turned out to have finished well.
+        return group.stale_since is not None if eviction.action is Action.EVICT_STALE else group.preemptible
+
+    def _still_there(self, eviction: Eviction) -> bool:
+        """Whether a victim is where the plan saw it, neither leaving nor just being bound."""
+        pod, held = self._cache.pod(eviction.pod), self._cache.reservations.get(eviction.pod)
+        if pod is None or pod.deleting or (held is not None and held.state is State.BINDING):
+            return False
+        return eviction.node == (pod.node or (held.node if held else None))
+
+    def _may_start(self, start: Start) -> bool:
+        group = self._group(start)
+        return group is not None and all(self._still_waits(placement.pod) for placement in start.placements)
+
+    def _group(self, start: Start) -> PodGroup | None:
+        group = self._snapshot.groups.get(start.group)
+        return None if group is None or group.refusal is not None else group
+
+    def _still_waits(self, uid: PodUid) -> bool:
+        pod = self._cache.pod(uid)
+        return pod is not None and pod.node is None and not pod.deleting and not self._cache.reservations.get(uid)
+
+    def _has_room(self, deal: Deal) -> bool:
+        places = [placement for start in deal.starts for placement in start.placements]
+        if not all(is_open(self._cache, placement.pod, placement.node) for placement in places):
+            return False
+        wanted = self._summed((placement.node, placement.pod) for placement in places)
+        if not deal.waits:
+            return all(self._cache.has_room(node, request) for node, request in wanted.items())
+        freed = self._summed((eviction.node, eviction.pod) for eviction in deal.evictions)
+        missing = {node: _beyond(request, freed.get(node, NOTHING)) for node, request in wanted.items()}
+        return all(self._cache.has_room_later(node, request) for node, request in missing.items())
+
+    def _charge(self, start: Start) -> bool:
+        """Count a start in its queue, unless others have used up the quota since."""
+        group = self._group(start)
+        request = self._request(placement.pod for placement in start.placements)
+        if group is None or self._ledger.check(group, request) is not None:
+            return False
+        self._ledger.charge(group, request)
+        return True
+
+    def _request(self, uids: Iterable[PodUid]) -> Resources:
+        """Return what the pods' queue pays."""
+        memory_mib = self._snapshot.nodes.smallest_device_mib
+        pods = filter(None, map(self._cache.pod, uids))
+        return sum((pod.charge(memory_mib) for pod in pods), NOTHING)
+
+    def _summed(self, places: Iterable[tuple[NodeName, PodUid]]) -> dict[NodeName, Resources]:
+        sums: dict[NodeName, Resources] = {}
+        for node, uid in places:
+            pod = self._cache.pod(uid)
+            sums[node] = sums.get(node, NOTHING) + (NOTHING if pod is None else pod.request)
+        return sums
+
+
+def is_open(cache: ClusterCache, uid: PodUid, node: NodeName) -> bool:
+    """Whether a node still takes this pod, if it has room: it may have been cordoned, tainted or relabelled."""
+    pod, table = cache.pod(uid), cache.table()
+    column = table.index.get(node)
+    return pod is not None and column is not None and bool(fit.eligible(pod.constraint, table)[column])
+
+
+def _beyond(request: Resources, freed: Resources) -> Resources:
+    return Resources.of(max(0, asked - left) for asked, left in zip(request.amounts, freed.amounts, strict=True))

@@ -1,0 +1,111 @@
+"""Room that is held until others have left it, when it is not freed after all: who waits, who stays, who starts."""
+
+from app.cluster.reservations import State
+from app.control.awaiting import RECONSIDERED_AFTER_S, WASTED_S
+from app.control.evictor import WRITERS
+from app.model.reason import Reason
+from app.model.seam import RawObject, Resource
+from app.simulation import manifests
+from app.simulation.cluster import Ref
+from tests.control.wired import World, living, passes
+
+URGENT = "build-preemptible"
+
+
+def cordon(world: World, node: str) -> None:
+    world.cluster.patch(Ref(resource=Resource.NODES, name=node), {"spec": {"unschedulable": True}})
+
+
+def leaves(world: World, pod: RawObject) -> None:
+    """Have a pod's owner delete it; it takes its time."""
+    world.patch(pod, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
+
+
+def state(world: World, pod: RawObject) -> State | None:
+    held = world.held(pod)
+    return None if held is None else held.state
+
+
+async def test_whoever_waits_for_room_on_a_node_that_is_cordoned_gets_room_elsewhere() -> None:
+    async with living("a") as world:
+        world.runs("victim", "a")
+        await passes(1)
+        urgent = world.pod("urgent", priority_class=URGENT)
+        await passes(2)
+        assert world.promised(urgent) == "a"
+        world.nodes("b")
+
+        cordon(world, "a")
+        await passes(5)
+
+        assert (world.promised(urgent), state(world, urgent)) == ("b", State.PROMISED)
+
+
+async def test_whose_freed_room_a_pod_of_another_scheduler_takes_has_nobody_else_leave_soon() -> None:
+    async with living("a", "b") as world:
+        victims = {name: world.runs(name, node) for name, node in (("first", "a"), ("second", "b"))}
+        await passes(1)
+        urgent = world.pod("urgent", priority_class=URGENT)
+        await passes(2)
+        (evicted,), node = world.cluster.evictions, world.promised(urgent)
+        assert node is not None
+
+        world.cluster.create(Resource.PODS, manifests.foreign_pod("stranger", node=node, gpus=1))
+        world.delete(victims[evicted.removesuffix("-0")])
+        await passes(WASTED_S / 2)
+        assert (world.promised(urgent), world.reason(urgent)) == (None, Reason.BACKING_OFF)
+        await passes(WASTED_S)
+
+        assert len(world.cluster.evictions) == 2
+
+
+async def test_when_the_beneficiary_is_deleted_those_stay_who_were_not_told_to_leave_yet() -> None:
+    size = 3 * WRITERS
+    async with living("a", gpus=size) as world:
+        world.cluster.takes_s["evict"] = 10
+        victims = [world.runs(f"victim-{number}", "a") for number in range(size)]
+        await passes(1)
+        urgent = world.pod("urgent", gpus=size, priority_class=URGENT)
+        await passes(2)
+        assert (len(world.cluster.evictions), state(world, urgent)) == (WRITERS, State.AWAITING)
+
+        world.delete(urgent)
+        await passes(60)
+
+        assert len(world.cluster.evictions) == WRITERS
+        staying = [pod for pod in victims if pod["metadata"]["name"] not in world.cluster.evictions]
+        assert [is_leaving(world, pod) for pod in staying] == [False] * (size - WRITERS)
+
+
+def is_leaving(world: World, raw: RawObject) -> bool:
+    pod = world.cache.pod(raw["metadata"]["uid"])
+    return pod is not None and pod.deleting
+
+
+async def test_room_that_became_free_elsewhere_early_on_is_taken_although_nothing_else_happens() -> None:
+    async with living("a", "b") as world:
+        leaving, running = world.runs("leaving", "a"), world.runs("running", "b")
+        leaves(world, leaving)
+        await passes(1)
+        waits = world.pod("waits")
+        await passes(1)
+
+        world.delete(running)
+        await passes(RECONSIDERED_AFTER_S)
+
+        assert (state(world, waits), world.promised(waits)) == (State.PROMISED, "b")
+
+
+async def test_whoever_waits_for_a_pod_that_stays_after_all_is_planned_anew() -> None:
+    async with living("a", actions="") as world:
+        stays = world.runs("stays", "a")
+        leaves(world, stays)
+        await passes(1)
+        waits = world.pod("waits")
+        await passes(1)
+        assert state(world, waits) is State.AWAITING
+
+        world.cluster.create(Resource.PODS, manifests.foreign_pod("stranger", node="a", gpus=1))
+        await passes(2)
+
+        assert (state(world, waits), world.reason(waits)) == (None, Reason.NO_NODE_FITS)
