@@ -37,18 +37,23 @@ class ResolveMethod(StrEnum):
 class Settings(BaseSettings):
     """One frozen value, read once at start."""
 
-    model_config = SettingsConfigDict(env_prefix="LEEBOARD_", frozen=True, extra="ignore", allow_inf_nan=False)
+    model_config = SettingsConfigDict(
+        env_prefix="LEEBOARD_", frozen=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     kubeconfig: str | None = None
     """Path of a kubeconfig; without one the pod's service account is used."""
     profiles: Annotated[frozenset[str], NoDecode] = frozenset({"kai-scheduler"})
     """Scheduler names whose pods are managed; comma-separated in the environment."""
     placement: PlacementStrategy = PlacementStrategy.BINPACK
+    """Whether nodes are filled one after the other (`binpack`) or all evenly (`spread`)."""
 
     webhook_host: str = "127.0.0.1"
+    """Where the extender's verbs are served."""
     webhook_port: int = Field(default=8888, ge=0, le=65535)
     """The extender's verbs: loopback, for nobody but the kube-scheduler beside us. 0 takes a free port."""
     operations_host: str = "127.0.0.1"
+    """Where health, metrics and the read API are served."""
     operations_port: int = Field(default=8080, ge=0, le=65535)
     """Health, metrics and the read API. 0 takes a free port."""
 

@@ -33,6 +33,22 @@ def port_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def settings_help() -> str:
+    """Return a paragraph for every environment variable: its name, its default, what it does."""
+    paragraphs = ["Settings are environment variables:"]
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default_factory else _shown(field.default)
+        text = " ".join((field.description or "").split())
+        paragraphs.append(f"LEEBOARD_{name.upper()}{f' [{default}]' if default else ''}: {text}")
+    return "\n\n".join(paragraphs)
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, frozenset):
+        return ",".join(sorted(map(str, default)))
+    return "" if default is None else str(default)
+
+
 def _sentence(location: tuple[int | str, ...], message: str, given: object) -> str:
     variable = f"LEEBOARD_{location[0]}".upper() if location else "LEEBOARD_*"
     return f"{variable}: {message[:1].lower()}{message[1:]}, not {given!r}"

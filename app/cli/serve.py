@@ -6,7 +6,7 @@ from contextlib import suppress
 import click
 import structlog
 
-from app.cli.options import port_options, read_settings
+from app.cli.options import port_options, read_settings, settings_help
 from app.cli.running import run_until_asked
 from app.kube.client import KubeCluster
 from app.service import Endpoints
@@ -17,7 +17,7 @@ from app.telemetry import Logging, Metrics
 log = structlog.get_logger()
 
 
-@click.command
+@click.command(epilog=settings_help())
 @click.option("--kubeconfig", metavar="PATH", help="Instead of the pod's service account.")
 @port_options
 def serve(kubeconfig: str | None, webhook_port: int | None, operations_port: int | None) -> None:

@@ -15,6 +15,7 @@ from app.cli.demo import story
 from app.cli.options import WrongSettingError, read_settings
 from app.cli.running import run_until_asked
 from app.model.seam import UnavailableError
+from app.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "aiohttp", "kubernetes_asyncio")
@@ -111,3 +112,11 @@ def test_the_readme_shows_the_commands_that_the_demo_prints() -> None:
 
     assert len(commands) == 3
     assert [command for command in commands if command not in readme] == []
+
+
+def test_help_of_serve_lists_every_setting_with_what_it_does() -> None:
+    told = CliRunner().invoke(main, ["serve", "--help"], terminal_width=1000).output
+
+    for name, field in Settings.model_fields.items():
+        assert f"LEEBOARD_{name.upper()}" in told
+        assert field.description, f"{name} says nothing about itself"
