@@ -16,7 +16,7 @@ import numpy as np
 from app.model.decision import Plan
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.pod import Placed, Pod
+from app.model.pod import PPM, Placed, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.resources import NOTHING, Resources
@@ -161,6 +161,47 @@ def rigid(nodes: int) -> Snapshot:
     return snapshot(nodes, [*groups, *more], {"rich": nodes * GPUS})
 
 
+def helpless(nodes: int) -> Snapshot:
+    """Build a full cluster with a firm pod on every node, in which 200 gangs of different shapes ask for whole ones."""
+    made = full(
+        nodes, [_unlike(waiting(f"w{index:03}", "poor", pods=2, gpus=8, at=index), index) for index in range(200)]
+    )
+    firm = {key: replace(one, preemptible=False) for key, one in made.running.items() if key.name.startswith("r0-")}
+    return replace(made, running={**made.running, **firm})
+
+
+def _unlike(group: PodGroup, index: int) -> PodGroup:
+    pods = (replace(one, request=one.request + Resources(cpu_milli=index)) for one in group.pending)
+    return replace(group, pending=tuple(pods))
+
+
+def many_queues(nodes: int) -> Snapshot:
+    """Build a cluster whose 50,000 pods use CPU alone and in which ten pods a queue wait, in 1,000 queues."""
+    held = (
+        running(f"r{index:05}", f"q{index % 1000}", f"n{index % nodes:05}", gpus=0, at=index) for index in range(50_000)
+    )
+    more = (waiting(f"w{index:05}", f"q{index % 1000}", pods=1, gpus=8, at=NOW + index) for index in range(10_000))
+    return snapshot(nodes, [*held, *more], {f"q{index}": nodes * GPUS // 1000 for index in range(1000)})
+
+
+def halves(nodes: int, pods: int) -> Snapshot:
+    """Build an empty cluster for which pods wait that ask for half a GPU each."""
+    made = lone_pods(nodes, pods)
+    sharing, table = Sharing(portion_ppm=PPM // 2), made.nodes.nodes
+    groups = {key: _sharing(group, sharing) for key, group in made.groups.items()}
+    return replace(made, groups=groups, nodes=NodeTable.of(replace(each, device_memory_mib=81_920) for each in table))
+
+
+def _sharing(group: PodGroup, sharing: Sharing) -> PodGroup:
+    pods = (replace(one, request=replace(one.request, gpu_milli=0), sharing=sharing) for one in group.pending)
+    return replace(group, pending=tuple(pods))
+
+
+def elastic(nodes: int, pods: int) -> Snapshot:
+    """Build an empty cluster for which one group waits that needs one pod and would like many."""
+    return snapshot(nodes, [replace(waiting("big", "q", pods=pods, gpus=1, at=0), min_member=1)], {"q": 0})
+
+
 BENCHES = (
     Bench("10,000 lone pods, 5,000 nodes", 1.0, 10_000, lambda: lone_pods(5000, 10_000)),
     Bench("500 gangs of 20, 5,000 nodes", 1.0, 10_000, lambda: gangs(5000, 500, pods=20)),
@@ -170,6 +211,10 @@ BENCHES = (
     Bench("reclaim for 50 x 8 GPUs, 500 nodes", None, 50, lambda: reclaim(500)),
     Bench("reclaim for 100 x 8 GPUs, 1,000 nodes", 2.0, 100, lambda: reclaim(1000)),
     Bench("1,000 pods that are owed nothing, 1,000 nodes", None, 0, lambda: hopeless(1000)),
+    Bench("200 gangs that nobody can help, 1,000 nodes", None, 0, lambda: helpless(1000)),
+    Bench("10,000 pods in 1,000 queues, 50,000 running", None, 5000, lambda: many_queues(5000)),
+    Bench("10,000 halves of GPUs, 5,000 nodes", None, 10_000, lambda: halves(5000, 10_000)),
+    Bench("an elastic group of 5,000, 1,000 nodes", None, 5000, lambda: elastic(1000, 5000)),
     Bench("consolidate for 10 x 8 GPUs, 500 nodes", None, 10, lambda: fragmented(500)),
     Bench("nobody can be moved, 1,000 nodes", None, 0, lambda: rigid(1000)),
 )

@@ -138,6 +138,8 @@ class Pod:
     """Seconds since the epoch; only the order matters."""
     managed: bool = True
     """False for pods of other schedulers: they are only subtracted."""
+    bare: bool = False
+    """Nobody makes another in its place when it is gone: it has no controller."""
     names_group: bool = False
     """True when the pod's annotation names a PodGroup, false when the pod is a group of its own."""
     node: NodeName | None = None

@@ -1,5 +1,6 @@
 """A PodGroup: the pods that start together, and what it takes to start them."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -110,10 +111,9 @@ class PodGroup:
 
     def held(self) -> dict[str, int]:
         """Return how many pods of each pod set are placed or have finished well."""
-        held = dict(self.succeeded)
-        for one in self.placed:
-            name = self.pod_set(one.pod)
-            held[name] = held.get(name, 0) + 1
+        held = Counter(self.succeeded)
+        # Elastic groups of thousands of pods are asked again after each of them.
+        held.update(Counter({"": self.active}) if self.root is None else [one.pod.subgroup for one in self.placed])
         return held
 
     @property

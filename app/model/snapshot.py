@@ -24,6 +24,9 @@ Mask = NDArray[np.bool_]
 """One truth value a node, shape [node]."""
 
 
+MOST_DEVICE_MIB = 1 << 33
+"""More than any GPU has (8 PiB); the parts of so many MiB, times a thousand, still are less than 2^63."""
+
 PART = 1_000_000
 """Parts of a MiB of device memory: a device of M MiB has M * PART parts, of which both a fraction in millionths and a
 number of MiB are whole numbers, so that thirds of a device add up exactly."""
@@ -69,7 +72,7 @@ class NodeTable:
             allocatable=amounts.reshape(len(ordered), len(AXES)).T.copy(),
             takes_work=np.array([node.takes_work for node in ordered], dtype=np.bool_),
             shares_devices=np.array([node.shares_devices for node in ordered], dtype=np.bool_),
-            device_memory_mib=np.array([node.device_memory_mib or 1 for node in ordered], dtype=np.int64),
+            device_memory_mib=np.array([_device_mib(node) for node in ordered], dtype=np.int64),
         )
 
     @property
@@ -96,6 +99,10 @@ class NodeTable:
         mask = np.zeros(len(self.nodes), dtype=np.bool_)
         mask[self.columns(names)] = True
         return mask
+
+
+def _device_mib(node: Node) -> int:
+    return min(node.device_memory_mib, MOST_DEVICE_MIB) or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

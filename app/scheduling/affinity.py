@@ -1,25 +1,33 @@
 """Required inter-pod affinity and anti-affinity, as far as `Near` states it: who must be near whom, and who apart."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from copy import copy
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 
 from app.model.pod import Near, Pod
 from app.model.snapshot import Mask, NodeTable, Snapshot
+from app.scheduling.fit import label_codes
+
+K = TypeVar("K", bound=Hashable)
 
 Labels = Mapping[str, str]
+Tally = Mapping[int, int]
+"""How many pods by the column of their node; never changed, but replaced."""
 
 
 class Neighbours:
-    """The pods with labels on a board, found when somebody first asks. `add` and `remove` change it."""
+    """The pods with labels on a board, counted when somebody first asks. `add` and `remove` change it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Remember the snapshot; most plans never look."""
         self._snapshot = snapshot
-        self._seated: list[tuple[Pod, int]] | None = None
-        self._moves: list[tuple[Pod, int, bool]] = []
+        self._is_counted = False
+        # Pods of one template are alike: who carries which labels, and who keeps which others away.
+        self._labelled: dict[tuple[tuple[str, str], ...], Tally] = {}
+        self._apart: dict[Near, Tally] = {}
+        self._moves: list[tuple[Pod, int, int]] = []
 
     def copy(self) -> Self:
         """Return a twin that may be changed."""
@@ -29,63 +37,82 @@ class Neighbours:
 
     def detach(self) -> None:
         """Share nothing with the neighbours that these were copied from."""
-        self._seated = None if self._seated is None else list(self._seated)
-        self._moves = list(self._moves)
+        self._labelled, self._apart, self._moves = dict(self._labelled), dict(self._apart), list(self._moves)
 
     def add(self, pod: Pod, column: int) -> None:
         """Note that a pod sits on a node."""
         if pod.labels is not None or pod.near:
-            self._moves.append((pod, column, True))
+            self._moves.append((pod, column, 1))
 
     def remove(self, pod: Pod, column: int) -> None:
         """Note that a pod leaves a node."""
         if pod.labels is not None or pod.near:
-            self._moves.append((pod, column, False))
+            self._moves.append((pod, column, -1))
 
     def mask(self, pod: Pod) -> Mask:
         """Return the nodes where the pod's terms hold, and those of the pods there towards it, shape [node]."""
+        self._count()
         nodes = self._snapshot.nodes
         mask = np.ones(len(nodes.nodes), dtype=np.bool_)
         for near in pod.near:
-            mask &= self._apart(near) if near.apart else self._together(near, pod)
-        for other, column in self._others():
-            for near in other.near:
-                if near.apart and _matches(near, pod.labels):
-                    mask &= ~_domain(nodes, near.topology_key, [column])
+            mask &= ~self._domain_of(near) if near.apart else self._together(near, pod)
+        for near, columns in self._apart.items():
+            if columns and _matches(near, pod.labels):
+                mask &= ~_domain(nodes, near.topology_key, columns)
         return mask
 
     def _together(self, near: Near, pod: Pod) -> Mask:
-        columns = self._columns(near)
-        nodes = self._snapshot.nodes
-        if not columns and _matches(near, pod.labels):
+        if not self._columns(near) and _matches(near, pod.labels):
             # The first of a group that wants to be together may go anywhere the key is known (Kubernetes' rule).
-            return np.array([near.topology_key in node.labels for node in nodes.nodes], dtype=np.bool_)
-        return _domain(nodes, near.topology_key, columns)
+            known: Mask = label_codes(near.topology_key, self._snapshot.nodes) >= 0
+            return known
+        return self._domain_of(near)
 
-    def _apart(self, near: Near) -> Mask:
-        return ~_domain(self._snapshot.nodes, near.topology_key, self._columns(near))
+    def _domain_of(self, near: Near) -> Mask:
+        return _domain(self._snapshot.nodes, near.topology_key, self._columns(near))
 
-    def _columns(self, near: Near) -> list[int]:
-        index = self._snapshot.nodes.index
-        outside = (index[node] for labels, node in self._snapshot.labelled if node in index and _matches(near, labels))
-        return [*outside, *(column for other, column in self._others() if _matches(near, other.labels))]
+    def _columns(self, near: Near) -> set[int]:
+        found = set[int]()
+        for labels, columns in self._labelled.items():
+            if columns and _matches(near, dict(labels)):
+                found.update(columns)
+        return found
 
-    def _others(self) -> list[tuple[Pod, int]]:
-        if self._seated is None:
+    def _count(self) -> None:
+        if not self._is_counted:
+            self._is_counted = True
             index = self._snapshot.nodes.index
-            self._seated = [
-                (placed.pod, index[placed.node])
-                for group in self._snapshot.running.values()
-                for placed in group.placed
-                if (placed.pod.labels is not None or placed.pod.near) and placed.node in index
-            ]
-        for pod, column, comes in self._moves:
-            if comes:
-                self._seated.append((pod, column))
-            elif (pod, column) in self._seated:
-                self._seated.remove((pod, column))
+            for labels, node in self._snapshot.labelled:
+                if node in index:
+                    _add(self._labelled, _key(labels), index[node], 1)
+            for group in self._snapshot.running.values():
+                for one in group.placed:
+                    if one.node in index:
+                        self._move(one.pod, index[one.node], 1)
+        for move in self._moves:
+            self._move(*move)
         self._moves.clear()
-        return self._seated
+
+    def _move(self, pod: Pod, column: int, number: int) -> None:
+        if pod.labels is not None:
+            _add(self._labelled, _key(pod.labels), column, number)
+        for near in pod.near:
+            if near.apart:
+                _add(self._apart, near, column, number)
+
+
+def _key(labels: Labels) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels.items()))
+
+
+def _add(tallies: dict[K, Tally], key: K, column: int, number: int) -> None:
+    tally = dict(tallies.get(key, {}))
+    left = tally.get(column, 0) + number
+    if left > 0:
+        tally[column] = left
+    else:
+        tally.pop(column, None)
+    tallies[key] = tally
 
 
 def _matches(near: Near, labels: Labels | None) -> bool:
@@ -94,5 +121,9 @@ def _matches(near: Near, labels: Labels | None) -> bool:
 
 def _domain(nodes: NodeTable, key: str, columns: Iterable[int]) -> Mask:
     """Return the nodes that share the label's value with one of the columns."""
-    values = {value for column in columns if (value := nodes.nodes[column].labels.get(key)) is not None}
-    return np.array([node.labels.get(key) in values for node in nodes.nodes], dtype=np.bool_)
+    codes = label_codes(key, nodes)
+    held = np.zeros(int(codes.max(initial=-1)) + 2, dtype=np.bool_)
+    held[codes[list(columns)]] = True
+    held[-1] = False  # the place to which the code of nodes without the label points
+    mask: Mask = held[codes]
+    return mask

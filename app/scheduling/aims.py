@@ -34,6 +34,10 @@ class Consolidate:
             return False
         return not self.claimed or _judgement(state, group, pods).may_begin()
 
+    def concerns(self, _: PodGroup, __: QueueName) -> bool:
+        """Return that pods of any queue may be moved."""
+        return True
+
     def safety(self, _: PodGroup, __: PodGroup) -> Safety:
         """Return that whatever is preemptible may be moved."""
         return Safety.NONE
@@ -54,9 +58,13 @@ class Preempt:
         """Return whether a non-preemptible group stays within its queue's quota: nobody's leaving would change that."""
         return state.ledger.over_quota(group, state.request(pods)) is None
 
+    def concerns(self, group: PodGroup, queue: QueueName) -> bool:
+        """Return that only pods of the same queue may have to leave."""
+        return queue == group.queue
+
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
-        """Return that groups of the same queue with a lower priority are not safe after their min-runtime."""
-        if other.queue != group.queue or other.priority >= group.priority:
+        """Return that groups with a lower priority are not safe after their min-runtime."""
+        if other.priority >= group.priority:
             return Safety.ALL
         return self.min_runtime(group, other)
 
@@ -76,10 +84,12 @@ class Reclaim:
         """Return whether the group's queue stays within its own share."""
         return _judgement(state, group, pods).may_begin()
 
+    def concerns(self, group: PodGroup, queue: QueueName) -> bool:
+        """Return that only pods of other queues may have to leave."""
+        return queue != group.queue
+
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
-        """Return that groups of other queues are not safe after their min-runtime."""
-        if other.queue == group.queue:
-            return Safety.ALL
+        """Return that groups are not safe after their min-runtime."""
         return self.min_runtime(group, other)
 
     def allows(self, found: Found) -> bool:
@@ -87,8 +97,10 @@ class Reclaim:
         lost: dict[QueueName, list[Quantities]] = {}
         for chunk in found.chunks:
             gone = lost_of(chunk, found.after)
-            parts = [charge_at(found.before.snapshot, one) for one in chunk.placed if one.pod.uid in gone]
-            if parts:
+            if len(gone) == len(chunk.placed):
+                lost.setdefault(chunk.group.queue, []).append(chunk.charge)
+            elif gone:
+                parts = (charge_at(found.before.snapshot, one) for one in chunk.placed if one.pod.uid in gone)
                 lost.setdefault(chunk.group.queue, []).append(quantities(sum(parts, NOTHING)))
         return _judgement(found.before, found.group, found.pods).reclaimable(lost)
 
@@ -108,6 +120,10 @@ class Sparing:
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return what the other aim says."""
         return self.aim.may_begin(state, group, pods)
+
+    def concerns(self, group: PodGroup, queue: QueueName) -> bool:
+        """Return what the other aim says."""
+        return self.aim.concerns(group, queue)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return that the spared are safe, and others as far as the other aim says."""

@@ -141,20 +141,21 @@ class Board:
 
     def _find_shared(self, pod: Pod, sharing: Sharing, eligible: Mask, timing: Timing) -> Seat | None:
         stock, amounts = self.stock, self.stock.taken(pod)
-        now, later = eligible & stock.room_now(pod, amounts), eligible & stock.room_later(pod, amounts)
-        allowed = now | later if timing is Timing.NOW_OR_LATER else later
+        later = eligible & stock.room_later(pod, amounts)
+        now = np.zeros_like(later) if timing is Timing.LATER else eligible & stock.room_now(pod, amounts)
+        allowed = now | later
         if self._strategy.devices is PlacementStrategy.BINPACK:
             # Waiting for a part of a device that is shared already goes before opening one (KAI's gpusharingorder).
             shared = allowed & stock.devices.fits(sharing, stock.future[GPU])
             allowed = shared if shared.any() else allowed
-        if timing is Timing.NOW_OR_LATER and (allowed & now).any():
+        if (allowed & now).any():
             allowed = allowed & now
         column = self._choose(pod, allowed)
         if column is None:
             return None
         gpus = int(stock.free[GPU, column]), int(stock.future[GPU, column])
         names, waits = stock.devices.choose(pod, sharing, column, gpus)
-        return Seat(pod, column, names, waits or timing is Timing.LATER or not now[column])
+        return Seat(pod, column, names, waits or not now[column])
 
     def _first_by_steps(self, pod: Pod, amounts: Sequence[int], eligible: Mask, steps: Amounts) -> Mask:
         fitting = eligible & self.stock.room_later(pod, amounts)
@@ -187,10 +188,14 @@ class Board:
 
     def later_allowed(self, pod: Pod, column: int) -> bool:
         """Whether the pod would have room on one node when everything that is leaving has left."""
+        return bool(self.eligible(pod)[column] and self.room_later(pod)[column])
+
+    def room_later(self, pod: Pod) -> Mask:
+        """Return the nodes with room for the pod when everything that is leaving has left, shape [node]."""
         amounts = self.stock.amounts(pod)
-        if amounts is None or not self.eligible(pod)[column]:
-            return False
-        return bool(self.stock.room_later(pod, amounts)[column])
+        if amounts is None:
+            return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
+        return self.stock.room_later(pod, amounts)
 
     def eligible(self, pod: Pod) -> Mask:
         """Return the nodes the pod may go to whatever is free, shape [node]."""

@@ -108,6 +108,11 @@ def _label_column(key: str, nodes: NodeTable) -> _LabelColumn:
     return column
 
 
+def label_codes(key: str, nodes: NodeTable) -> NDArray[np.int32]:
+    """Return the number of each node's value of a label, shape [node]; -1 where the label is absent."""
+    return _label_column(key, nodes).codes
+
+
 def _label(node: Node, key: str) -> str | None:
     return node.name if key == NODE_NAME_FIELD else node.labels.get(key)
 

@@ -129,7 +129,7 @@ def _candidates(  # noqa: PLR0913, PLR0917 # one question, told by who asks, for
     nodes = board.snapshot.nodes
     names = {leaf.name for leaf in _leaves(branch)}
     within = np.ones(len(nodes.nodes), dtype=np.bool_) if where.within is None else where.within
-    may_go = np.logical_or.reduce([board.eligible(pod) for pod in pods])
+    may_go = np.logical_or.reduce([board.eligible(pod) & board.room_later(pod) for pod in pods])
     asked = np.array([board.stock.amounts(pod) or board.stock.impossible for pod in pods], dtype=np.int64)
     subtree = Subtree(
         constraint=constraint,

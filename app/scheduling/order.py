@@ -18,7 +18,7 @@ from app.model.podgroup import PodGroup, PodSet
 from app.model.queue import Queue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
-from app.scheduling.quota import Account, Ledger, Quantities, quantities
+from app.scheduling.quota import Ledger, Quantities, quantities
 
 EXACT_BITS = 128
 """Shares are compared as integers of this many binary places: exact for amounts below 2**64."""
@@ -66,30 +66,36 @@ def next_chunk(group: PodGroup) -> tuple[Pod, ...]:
     """Return the pods that start next, all or none: everything owed to the minima, then one at a time."""
     if group.root is None:
         return group.pending[: max(group.owed, 1)]
-    held, waiting = group.held(), _by_pod_set(group)
+    held = group.held()
     owing = [leaf for leaf in group.root.leaves() if leaf.min_member > held.get(leaf.name, 0)]
     if owing:
+        waiting = _by_pod_set(group)
         return tuple(
             pod
             for leaf in sorted(owing, key=lambda leaf: _fullness(leaf, held))
             for pod in waiting.get(leaf.name, [])[: leaf.min_member - held.get(leaf.name, 0)]
         )
-    growing = [leaf for leaf in group.root.leaves() if waiting.get(leaf.name)]
+    first = _first_by_pod_set(group)
+    growing = [leaf for leaf in group.root.leaves() if leaf.name in first]
     emptiest = min(growing, key=lambda leaf: _fullness(leaf, held), default=None)
-    return () if emptiest is None else (waiting[emptiest.name][0],)
+    return () if emptiest is None else (first[emptiest.name],)
 
 
 def last_chunk(group: PodGroup) -> tuple[Placed, ...]:
     """Return the pods that leave first: one while a pod set is above its minimum, then all that are left."""
     if len(group.placed) < 2:  # noqa: PLR2004 # nothing to choose from, as in most groups there are
         return group.placed
-    held, placed = group.held(), sorted(group.placed, key=lambda one: start_order(one.pod))
+    held = group.held()
     above = [leaf for leaf in group.tree.leaves() if held.get(leaf.name, 0) > leaf.min_member]
     for leaf in sorted(above, key=lambda leaf: _fullness(leaf, held), reverse=True):
-        members = [one for one in placed if group.pod_set(one.pod) == leaf.name]
+        members = [one for one in group.placed if group.pod_set(one.pod) == leaf.name]
         if members:
-            return (members[-1],)
-    return tuple(placed)
+            return (max(members, key=_placed_order),)
+    return tuple(sorted(group.placed, key=_placed_order))
+
+
+def _placed_order(placed: Placed) -> tuple[int, float, str]:
+    return start_order(placed.pod)
 
 
 def start_order(pod: Pod) -> tuple[int, float, str]:
@@ -107,6 +113,19 @@ def _by_pod_set(group: PodGroup) -> dict[str, list[Pod]]:
     for pod in group.pending:
         waiting.setdefault(group.pod_set(pod), []).append(pod)
     return waiting
+
+
+def _first_by_pod_set(group: PodGroup) -> dict[str, Pod]:
+    """Return who of each pod set starts next; of thousands that wait, the first few tell."""
+    wanted, first = {leaf.name for leaf in group.tree.leaves()}, dict[str, Pod]()
+    for pod in group.pending:
+        name = group.pod_set(pod)
+        if name in wanted:
+            wanted.discard(name)
+            first[name] = pod
+            if not wanted:
+                break
+    return first
 
 
 def _next_request(group: PodGroup, device_memory_mib: int) -> Quantities:
@@ -186,10 +205,10 @@ def _allocatable(queue: Queue, axis: int, fair_share: int) -> int:
 class _Place:
     """A queue in the tree of turns: a leaf lines up its PodGroups, any other queue its children."""
 
-    __slots__ = ("account", "children", "contender", "groups", "parent", "request", "stamp")
+    __slots__ = ("children", "contender", "groups", "name", "parent", "request", "stamp")
 
-    def __init__(self, account: Account, contender: Contender, parent: "_Place | None") -> None:
-        self.account = account
+    def __init__(self, contender: Contender, parent: "_Place | None") -> None:
+        self.name = contender.queue.name
         self.contender = contender
         self.parent = parent
         # Written by `_Place` and `Turns` alone; both lists are heaps.
@@ -198,12 +217,12 @@ class _Place:
         self.stamp = 0
         self.request: Quantities | None = None
 
-    def line_up(self, siblings: "list[_Entry]", device_memory_mib: int) -> None:
+    def line_up(self, siblings: "list[_Entry]", allocated: Sequence[int], device_memory_mib: int) -> None:
         """Take the place among the siblings that is due now; earlier entries become stale."""
         self.stamp += 1
         self.request = self._next_request(device_memory_mib)
         if self.request is not None:
-            rank = self.contender.rank(self.account.allocated, self.request)
+            rank = self.contender.rank(allocated, self.request)
             heappush(siblings, (rank, self.stamp, self))
 
     def _next_request(self, device_memory_mib: int) -> Quantities | None:
@@ -260,12 +279,11 @@ class Turns:
         """Return the queue's place; made, after its parent's, when the first of its PodGroups comes."""
         place = self._places.get(name)
         if place is None:
-            account = self._ledger.accounts[name]
-            above = account.queue.parent
-            parent = self._place(above) if above else None
+            queue = self._ledger.accounts[name].queue
+            parent = self._place(queue.parent) if queue.parent else None
             share = self._shares.get(name, Share())
-            contender = Contender.of(account.queue, fair_share=share.fair_share, total=self._total)
-            place = self._places[name] = _Place(account, contender, parent)
+            contender = Contender.of(queue, fair_share=share.fair_share, total=self._total)
+            place = self._places[name] = _Place(contender, parent)
         return place
 
     def pop(self) -> PodGroup | None:
@@ -278,7 +296,7 @@ class Turns:
             return heappop(self._hopeless)[2] if self._hopeless else None
         while (child := _first(place.children)) is not None:
             place = child
-        self._changed.append(place.account.name)
+        self._changed.append(place.name)
         return heappop(place.groups)[2]
 
     def push(self, group: PodGroup) -> None:
@@ -310,4 +328,5 @@ class Turns:
                 place = place.parent
 
     def _line_up(self, place: _Place) -> None:
-        place.line_up(place.parent.children if place.parent else self._top, self._device_memory_mib)
+        siblings = place.parent.children if place.parent else self._top
+        place.line_up(siblings, self._ledger.accounts[place.name].allocated, self._device_memory_mib)

@@ -108,7 +108,9 @@ class Ledger:
         self._lines = {name: line(snapshot.queues, name) for name in snapshot.queues}
         self._parents = {queue.parent for queue in snapshot.queues.values()}
         self.accounts = {name: Account(snapshot.queues[name]) for name, each in self._lines.items() if not each.problem}
-        """The accounts of the sound queues, by name; read-only for everyone else."""
+        """The accounts of the sound queues, by name; read-only for everyone else, and replaced when charged."""
+        # Those that no copy of this ledger reads as well: the others are copied before they are charged.
+        self._own = set(self.accounts)
         self.charged: list[QueueName] = []
         """The leaf queue of every charge so far; readers keep their own place in it."""
         for name in snapshot.usage.keys() & snapshot.queues.keys():
@@ -126,10 +128,8 @@ class Ledger:
                 account.requested[axis] += wanted[axis]
 
     def adopt(self, other: Self) -> None:
-        """Take over the sums of a copy; whoever reads these accounts sees them."""
-        for name, account in self.accounts.items():
-            account.allocated[:] = other.accounts[name].allocated
-            account.non_preemptible[:] = other.accounts[name].non_preemptible
+        """Become what a copy has become; whoever reads this ledger sees it."""
+        self.accounts, self._own = other.copy().accounts, set()
         self.charged[:] = other.charged
 
     def ancestors(self, name: QueueName) -> tuple[Account, ...]:
@@ -138,10 +138,14 @@ class Ledger:
 
     def copy(self) -> Self:
         """Return a ledger that may be charged without charging this one."""
+        self._own.clear()
         twin = copy(self)
-        twin.accounts = {name: account.copy() for name, account in self.accounts.items()}
-        twin.charged = list(self.charged)
+        twin.detach()
         return twin
+
+    def detach(self) -> None:
+        """Share nothing that changes with the ledger that this one was copied from."""
+        self.accounts, self.charged, self._own = dict(self.accounts), list(self.charged), set()
 
     def check(self, group: PodGroup, request: Resources) -> Refusal | None:
         """Return why `request` may not be started for the group now, None when it may."""
@@ -193,12 +197,19 @@ class Ledger:
         # Pods may run on in a queue that is gone or unsound; then only its sound ancestors pay, or nobody.
         if group.queue not in self._lines:
             return
-        for account in self.ancestors(group.queue):
+        for name in self._lines[group.queue].charged:
+            account = self._owned(name)
             for axis in QUOTA_AXES:
                 account.allocated[axis] += amounts[axis]
                 if not group.preemptible:
                     account.non_preemptible[axis] += amounts[axis]
         self.charged.append(group.queue)
+
+    def _owned(self, name: QueueName) -> Account:
+        if name not in self._own:
+            self._own.add(name)
+            self.accounts[name] = self.accounts[name].copy()
+        return self.accounts[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

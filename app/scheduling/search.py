@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from app.model.decision import Action
-from app.model.names import GroupKey, NodeName
+from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.scheduling import scenario
@@ -52,6 +52,9 @@ class Aim(Protocol):
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return whether the group may ask others to leave at all."""
 
+    def concerns(self, group: PodGroup, queue: QueueName) -> bool:
+        """Return whether anybody of a queue may have to leave."""
+
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return how far a preemptible running group is safe from the one that asks."""
 
@@ -67,19 +70,23 @@ class Search:
         self._group = group = _as_it_is(group, state)
         self._aim = aim
         self._budget = budget
-        self._victims = Victims(
-            state.roster,
-            state.changed,
-            partial(self._safety_of, aim, group, state.growing),
-            ledger=state.ledger,
-            shares=state.shares,
-        )
+        self._victims: Victims | None = None
         # The chunks named so far, how far the walk over them has come, and those already made to leave.
         self._known: list[Chunk] = []
         self._walked = 0
         self._by_node: dict[NodeName, list[Chunk]] = {}
         self._by_group: dict[GroupKey, list[Chunk]] = {}
         self._taken: list[Chunk] = []
+
+    def _all_victims(self) -> Victims:
+        state = self._before
+        return Victims(
+            state.roster.of(partial(self._aim.concerns, self._group)),
+            state.changed,
+            partial(self._safety_of, self._aim, self._group, state.growing),
+            ledger=state.ledger,
+            shares=state.shares,
+        )
 
     @staticmethod
     def _safety_of(aim: Aim, group: PodGroup, growing: Collection[GroupKey], other: PodGroup) -> Safety:
@@ -89,6 +96,8 @@ class Search:
         """Return the plan with the group's next pods in it, None when nobody's leaving would help."""
         pods = () if _has_lost(self._group, self._before) else next_chunk(self._group)
         if not pods or not self._aim.may_begin(self._before, self._group, pods):
+            return None
+        if not self._before.may_suffice(pods):
             return None
         if len(pods) > THOROUGH and self._group.root is None and self._before.board.common_shape(pods) is not None:
             return self._solve_quickly(pods)
@@ -128,6 +137,8 @@ class Search:
         taken = {id(chunk) for chunk in self._taken}
         room = _Room(step)
         while (chunk := self._next_chunk()) is not None:
+            if not self._budget.walk():
+                return None
             if id(chunk) in taken:
                 continue
             nodes = list(dict.fromkeys(one.node for one in chunk.placed))
@@ -145,6 +156,8 @@ class Search:
 
     def _next_chunk(self) -> Chunk | None:
         if self._walked == len(self._known):
+            if self._victims is None:
+                self._victims = self._all_victims()
             chunk = self._victims.pop()
             if chunk is None:
                 return None
@@ -236,7 +249,10 @@ class _Room:
     def __init__(self, step: _Step) -> None:
         self._board = step.base.board
         # Where quota is in the way, it helps that somebody leaves, whatever there is room for.
-        self._is_moot = step.base.ledger.check(step.group, step.base.request(step.pods)) is not None
+        is_over = step.base.ledger.check(step.group, step.base.request(step.pods)) is not None
+        # And somebody on one node may be what keeps a pod away from all others of a domain.
+        is_near = any(pod.near or pod.labels is not None for pod in step.pods)
+        self._is_moot = is_over or is_near
         asked = {tuple(amounts) for pod in step.pods if (amounts := self._board.stock.amounts(pod)) is not None}
         self._asked = list(asked)
         self._kept: dict[NodeName, list[Chunk]] = {}

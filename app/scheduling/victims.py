@@ -5,9 +5,10 @@ Each queue is judged as if what was named before had left already. Whether anybo
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from app.model.decision import Share
 from app.model.names import GroupKey, QueueName
@@ -48,18 +49,21 @@ class Roster:
         self._snapshot = snapshot
         self.total = snapshot.total
         """What the queues divide."""
-        self._queues: dict[QueueName, list[Chunk]] = {}
+        queues: dict[QueueName, list[Chunk]] = {}
         for group in snapshot.running.values():
             chunk = self.chunk(group)
             if chunk is not None:
-                self._queues.setdefault(group.queue, []).append(chunk)
-        for chunks in self._queues.values():
+                queues.setdefault(group.queue, []).append(chunk)
+        for chunks in queues.values():
             chunks.sort(key=lambda chunk: chunk.turn, reverse=True)
+        self.queues: Mapping[QueueName, list[Chunk]] = queues
+        """The first chunk of every group, by queue; read-only for everyone else."""
 
-    @property
-    def queues(self) -> Mapping[QueueName, list[Chunk]]:
-        """The first chunk of every group, by queue."""
-        return self._queues
+    def of(self, concerned: Callable[[QueueName], bool]) -> Self:
+        """Return the part of the roster that is of some queues."""
+        part = copy(self)
+        part.queues = {name: chunks for name, chunks in self.queues.items() if concerned(name)}
+        return part
 
     def chunk(self, group: PodGroup) -> Chunk | None:
         """Return who of the group leaves first; None when it is not preemptible or nobody is left."""
@@ -153,7 +157,7 @@ class Victims:
             if name in ledger.accounts:
                 self._skip_safe(self._place(name, chunks))
         for group in changed.values():
-            if group.queue in self._places:
+            if group.queue in roster.queues and group.queue in self._places:
                 self._push(self._places[group.queue], group)
         for place in reversed(self._places.values()):
             place.judge()

@@ -10,9 +10,9 @@ from app.model.decision import Action, Eviction, Share
 from app.model.names import GroupKey, PodUid, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
-from app.model.resources import NOTHING, Resources
+from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import Snapshot
-from app.scheduling import gang
+from app.scheduling import gang, reach
 from app.scheduling.board import Board, Strategy, Timing
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.quota import Ledger
@@ -56,6 +56,19 @@ class WhatIf:
     def roster(self) -> Roster:
         """Who may ever have to leave; shared with all copies."""
         return Roster(self.snapshot)
+
+    @cached_property
+    def _held(self) -> Amounts:
+        return reach.held_by_all(self.board, self.roster)
+
+    def may_suffice(self, pods: Sequence[Pod]) -> bool:
+        """Return whether the pods might find places if everybody left who may ever have to; False is certain."""
+        most = self.board.stock.future + self._held
+        for key, now in self.changed.items():
+            if now.preemptible and key in self.snapshot.running:
+                before = self.snapshot.running[key].placed
+                most += reach.held(self.board, now.placed) - reach.held(self.board, before)
+        return reach.may_suffice(self.board, pods, most)
 
     def divide(self) -> None:
         """Work out the fair shares; who only asks about one pod needs none."""

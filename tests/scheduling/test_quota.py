@@ -8,7 +8,7 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.reason import Reason
-from app.model.resources import Resources
+from app.model.resources import GPU, Resources
 from app.model.snapshot import Usage
 from app.scheduling.quota import Ledger
 from tests import given
@@ -159,3 +159,17 @@ def test_what_an_invalid_queue_holds_still_fills_its_parent() -> None:
 
     assert refusal is not None
     assert refusal.details["queue"] == "p"
+
+
+def test_a_copy_that_is_charged_leaves_its_origin_as_it_was_and_the_other_way_round_until_it_is_adopted() -> None:
+    origin, one = ledger(given.queue("q", deserved=4)), given.group(given.pod("p", queue="q"))
+    twin = origin.copy()
+
+    origin.charge(one, Resources(gpu_milli=1000))
+    twin.charge(one, Resources(gpu_milli=3000))
+    held = [each.accounts[one.queue].allocated[GPU] for each in (origin, twin)]
+    origin.adopt(twin)
+    twin.charge(one, Resources(gpu_milli=5000))
+
+    assert held == [1000, 3000]
+    assert origin.accounts[one.queue].allocated[GPU] == 3000

@@ -8,6 +8,7 @@ from app.model.decision import Action, Plan
 from app.model.pod import Constraint, Placed, Pod, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup
 from app.model.queue import Queue
+from app.scheduling.budget import PARTS, VICTIMS, Budget
 from app.scheduling.planner import DEFAULT_POLICY, Policy, plan
 from tests import given
 
@@ -116,3 +117,25 @@ def _of(one: Placed, name: str) -> Placed:
 
 def shared(name: str, portion_ppm: int) -> Pod:
     return given.pod(name, gpus=0, sharing=Sharing(portion_ppm=portion_ppm))
+
+
+def test_a_search_may_walk_over_a_number_of_victims_for_every_what_if_and_then_stops() -> None:
+    whole = Budget(PARTS)
+    part = whole.part()
+
+    assert [part.walk() for _ in range(VICTIMS + 1)] == [True] * VICTIMS + [False]
+    assert part.spent
+    assert whole.spent
+    assert not whole.is_over
+
+
+def test_searches_that_use_up_their_parts_leave_some_of_the_budget_to_those_after_them() -> None:
+    whole = Budget(1000)
+
+    for _ in range(2 * PARTS):
+        part = whole.part()
+        while part.take():
+            pass
+
+    assert not whole.is_over
+    assert whole.part().take()

@@ -75,6 +75,7 @@ def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
         name=parts.metadata["name"],
         group=GroupKey(namespace, group or uid),
         names_group=bool(group),
+        bare=not any(one.get("controller") is True for one in reading.mappings(parts.metadata, "ownerReferences")),
         queue=_queue(reading, labels, managed=managed),
         request=asked,
         scalars=scalars,

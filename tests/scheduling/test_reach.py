@@ -1,0 +1,45 @@
+"""The bound that prunes searches says no only where nobody's leaving could help."""
+
+from hypothesis import given as for_all
+from hypothesis import settings
+
+from app.model.decision import Action
+from app.scheduling import gang
+from app.scheduling.board import Timing
+from app.scheduling.order import next_chunk
+from app.scheduling.planner import DEFAULT_POLICY
+from app.scheduling.whatif import WhatIf
+from tests import given
+from tests.scheduling.worlds import World, worlds
+
+
+@settings(max_examples=150)
+@for_all(worlds)
+def test_who_finds_room_when_everybody_has_left_who_may_is_not_refused_by_the_bound(cluster: World) -> None:
+    snapshot = cluster.snapshot()
+    state = WhatIf(snapshot, DEFAULT_POLICY.strategy)
+    empty = state.copy()
+    for group in snapshot.running.values():
+        if group.preemptible:
+            empty.evict(group, group.placed, Action.RECLAIM, None)
+
+    for group in snapshot.groups.values():
+        pods = next_chunk(group)
+        if pods and gang.place(empty.board.copy(), group, pods, timing=Timing.LATER):
+            assert state.may_suffice(pods)
+
+
+def test_where_firm_pods_leave_too_little_on_every_node_nobody_has_to_be_asked() -> None:
+    firm = [given.placed(given.pod(f"f{node}"), node) for node in ("n0", "n1")]
+    soft = [given.placed(given.pod(f"s{node}"), node) for node in ("n0", "n1")]
+    groups = [
+        *(given.group(running=[one], min_member=1, preemptible=False) for one in firm),
+        *(given.group(running=[one], min_member=1) for one in soft),
+    ]
+    nodes = [given.node(name, gpus=2) for name in ("n0", "n1")]
+    state = WhatIf(given.snapshot(nodes, [given.queue("q")], groups), DEFAULT_POLICY.strategy)
+    one, two = given.pod("one"), given.pod("two", gpus=2)
+
+    assert state.may_suffice([one, one])
+    assert not state.may_suffice([one, one, one])
+    assert not state.may_suffice([two])
