@@ -38,9 +38,9 @@ class Consolidate:
         """Return that pods of any queue may be moved."""
         return True
 
-    def safety(self, _: PodGroup, __: PodGroup) -> Safety:
-        """Return that whatever is preemptible may be moved."""
-        return Safety.NONE
+    def safety(self, _: PodGroup, other: PodGroup) -> Safety:
+        """Return that whatever is preemptible may be moved, if it is made again elsewhere."""
+        return Safety.ALL if any(one.pod.bare for one in other.placed) else Safety.NONE
 
     def allows(self, found: Found) -> bool:
         """Return whether everybody has a place again."""

@@ -9,10 +9,11 @@ from app.model.decision import Share
 from app.model.pod import PPM, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
-from app.model.resources import AXES, GPU, QUOTA_AXES, Resources
-from app.scheduling import gang
+from app.model.resources import AXES, GPU, QUOTA_AXES, Amounts, Resources
+from app.scheduling import fit, gang
 from app.scheduling.board import Board
 from app.scheduling.quota import Account, amount_text, quantities
+from app.scheduling.topology import fitting_counts
 
 _NAMES = {"cpu_milli": "CPU", "memory_bytes": "memory", "gpu_milli": "GPUs", "pods": "pod slots"}
 
@@ -35,7 +36,43 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: Board) -> Refusal:
 
 
 def _explain(pods: Sequence[Pod], board: Board) -> Refusal:
+    never = _never(pods, board)
+    if never is not None:
+        return never
     return _no_node(pods[0], board) if len(pods) == 1 else _no_place_for_all(pods, board)
+
+
+def _never(pods: Sequence[Pod], board: Board) -> Refusal | None:
+    """Return that all nodes could not hold the pods even if they were empty, which no share and no victim changes."""
+    allocatable = board.snapshot.nodes.allocatable
+    for pod in pods:
+        if allocatable.size and not fit.room(pod.request.amounts, allocatable).any():
+            return _too_large(pod, allocatable)
+    asked = np.array([pod.request.amounts for pod in pods], dtype=np.int64)
+    fitting = int(fitting_counts(asked, allocatable).sum())
+    if len(pods) == 1 or fitting >= len(pods):
+        return None
+    sentence = f"Even empty, all nodes together hold at most {fitting} of {len(pods)} pods that start together."
+    details = {"even_when_empty": fitting, "needed": len(pods)}
+    return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details=details)
+
+
+def _too_large(pod: Pod, allocatable: Amounts) -> Refusal:
+    largest = allocatable.max(axis=1)
+    axis = next((axis for axis, asked in enumerate(pod.request.amounts) if asked > largest[axis]), None)
+    cause = "no node has all that it asks for at once" if axis is None else _capacity(pod, axis, int(largest[axis]))
+    return Refusal(
+        reason=Reason.NO_NODE_FITS,
+        sentence=f"No node could hold it even when empty: {cause}.",
+        details={"nodes": allocatable.shape[1], "even_when_empty": 0},
+    )
+
+
+def _capacity(pod: Pod, axis: int, most: int) -> str:
+    asked = pod.request.amounts[axis]
+    if axis == GPU:
+        return f"{asked / 1000:g} GPUs asked, the largest has {most / 1000:g}"
+    return f"{asked} {AXES[axis]} asked, the largest has {most}"
 
 
 def _no_place_for_all(pods: Sequence[Pod], board: Board) -> Refusal:
@@ -96,6 +133,8 @@ def _counts(pod: Pod, board: Board) -> dict[str, int]:
 
 def nobody_leaves(refusal: Refusal, account: Account, share: Share, request: Resources) -> Refusal:
     """Add to a refusal for want of room why nobody has to leave for the pods."""
+    if "even_when_empty" in refusal.details:
+        return refusal
     asked, held, fair = quantities(request), account.allocated, quantities(share.fair_share)
     over = next((axis for axis in QUOTA_AXES if asked[axis] > 0 and held[axis] + asked[axis] > fair[axis]), None)
     if over is None:

@@ -50,12 +50,13 @@ def test_a_pod_that_is_owed_room_but_finds_no_victims_is_told_that_nobody_has_to
 
 
 def test_nothing_is_said_of_leaving_where_nobody_may_be_made_to_leave() -> None:
-    waiting = given.group(given.pod("w", gpus=3))
-    snapshot = given.snapshot([given.node("a", gpus=2)], [given.queue("q", deserved=2)], [waiting])
+    waiting = given.group(given.pod("w", gpus=2))
+    runs = given.group(running=[given.placed(given.pod("r"), "a")], min_member=1)
+    snapshot = given.snapshot([given.node("a", gpus=2)], [given.queue("q", deserved=2)], [waiting, runs])
 
     said = plan(snapshot, Policy(actions=(Action.ALLOCATE,))).refusals[waiting.key]
 
-    assert said.sentence.endswith("1 lack GPUs, 3 GPUs asked, at most 2 free.")
+    assert said.sentence.endswith("1 lack GPUs, 2 GPUs asked, at most 1 free.")
 
 
 def test_a_gang_that_no_rack_can_take_is_told_the_best_of_them() -> None:
@@ -84,3 +85,17 @@ def test_a_pod_that_asks_for_a_mig_profile_is_told_how_many_nodes_lack_it() -> N
     said = refusal(given.group(pod), nodes=[given.node("a", gpus=0)])
 
     assert "1 lack 1 of nvidia.com/mig-1g.10gb" in said.sentence
+
+
+def test_a_pod_that_no_node_could_ever_hold_is_told_so_and_nothing_of_shares() -> None:
+    said = refusal(given.group(given.pod("w", gpus=8)), nodes=[given.node("a", gpus=4), given.node("b", gpus=2)])
+
+    assert said.sentence == "No node could hold it even when empty: 8 GPUs asked, the largest has 4."
+
+
+def test_a_gang_that_the_whole_cluster_could_never_hold_is_told_so() -> None:
+    pods = [given.pod(f"w{index}", gang="w") for index in range(9)]
+
+    said = refusal(given.group(*pods), nodes=[given.node("a", gpus=4), given.node("b", gpus=2)])
+
+    assert said.sentence == "Even empty, all nodes together hold at most 6 of 9 pods that start together."

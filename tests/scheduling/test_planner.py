@@ -16,7 +16,7 @@ from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Constraint, Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
-from app.model.resources import NOTHING, QUOTA_AXES
+from app.model.resources import GPU, NOTHING, QUOTA_AXES
 from app.model.snapshot import Snapshot, Usage
 from app.scheduling.planner import Policy, place_one, plan, plan_some, rate, total_request
 from app.scheduling.quota import Ledger
@@ -47,6 +47,13 @@ def refusals(found: Plan) -> dict[str, Reason]:
     return {key.name: refusal.reason for key, refusal in found.refusals.items()}
 
 
+def crowded(snapshot: Snapshot, *gpus: int) -> Snapshot:
+    """Return the cluster in which so many GPUs are free on each node; who holds the others is nobody's concern."""
+    free = snapshot.free.copy()
+    free[GPU] = [each * 1000 for each in gpus]
+    return replace(snapshot, free=free)
+
+
 def lacking(*, cpu: int = 0, gpus: int = 0, free: int) -> dict[str, int]:
     return {"cpu_milli": cpu, "gpu_milli": gpus, "pods": 0, "most_free_gpu_milli": free * 1000}
 
@@ -68,7 +75,8 @@ def test_queues_start_what_they_deserve_and_the_surplus_by_weight() -> None:
 
 
 def test_a_gang_that_does_not_fit_as_a_whole_starts_nothing_and_takes_nothing() -> None:
-    found = plan(cluster(gang("whole", 1, 1, 1, 1, 1, created_at=1.0), gang("late", 1, created_at=2.0)))
+    groups = gang("whole", 1, 1, 1, 1, 1, created_at=1.0), gang("late", 1, created_at=2.0)
+    found = plan(crowded(cluster(*groups, gpus=(8,)), 4))
 
     assert starts(found) == [("late", 1)]
     assert found.refusals == {
@@ -163,7 +171,8 @@ def test_a_pod_without_room_is_told_what_each_node_lacks() -> None:
 
 
 def test_a_gang_is_told_which_of_its_pods_finds_no_node_at_all() -> None:
-    refusal = plan(cluster(gang("mixed", 1, 8), gpus=(4, 4))).refusals[GroupKey("default", "mixed")]
+    snapshot = crowded(cluster(gang("mixed", 1, 8), gpus=(8, 8)), 4, 4)
+    refusal = plan(snapshot).refusals[GroupKey("default", "mixed")]
 
     assert refusal.details == {"fitting": 1, "needed": 2, "nodes": 2, "excluded": 0, **lacking(gpus=2, free=4)}
     assert refusal.sentence == (
@@ -185,7 +194,7 @@ def test_groups_that_differ_are_told_each_its_own_numbers() -> None:
     pinned = given.group(given.pod("pinned", gpus=3, constraint=Constraint(node_selector=(("zone", "east"),))))
     groups = [gang("one", 3), gang("two", 3, 3), gang("three", 3, 3, 3), gang("four", 3, 2), gang("five", 4, 3), pinned]
 
-    sentences = {refusal.sentence for refusal in plan(cluster(*groups, gpus=(2, 2))).refusals.values()}
+    sentences = {refusal.sentence for refusal in plan(crowded(cluster(*groups, gpus=(20, 20)), 2, 2)).refusals.values()}
 
     assert len(sentences) == len(groups)
 
@@ -416,3 +425,15 @@ def test_nobody_comes_in_by_force_whom_a_growing_group_of_higher_priority_would_
     made = plan(given.snapshot([given.node("a", gpus=2)], [given.queue("q", deserved=2)], [grows, lower, low]))
 
     assert [[placement.pod for placement in start.placements] for start in made.starts] == [["uid-g0"]]
+
+
+@pytest.mark.parametrize(("bare", "moved"), [(False, ["uid-r"]), (True, [])])
+def test_nobody_is_moved_who_would_not_be_made_again(bare: bool, moved: list[str]) -> None:  # noqa: FBT001 # parametrized
+    runs = given.group(running=[given.placed(given.pod("r", bare=bare), "a")], min_member=1)
+    firm = given.group(running=[given.placed(given.pod("f"), "b")], min_member=1, preemptible=False)
+    waits = given.group(given.pod("w", gpus=2))
+    nodes = [given.node("a", gpus=2), given.node("b", gpus=2)]
+
+    made = plan(given.snapshot(nodes, [given.queue("q", deserved=4)], [runs, firm, waits]))
+
+    assert [each.pod for each in made.evictions if each.action is Action.CONSOLIDATE] == moved
