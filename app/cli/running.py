@@ -1,6 +1,7 @@
 """Runs a service until it is asked to end, and says in one line what keeps it from running."""
 
 import asyncio
+import errno
 import signal
 from collections.abc import Coroutine
 from typing import Any
@@ -10,6 +11,10 @@ import uvloop
 
 from app.model.seam import KubeError
 
+OTHER_PORT = (
+    "choose another port with --webhook-port (LEEBOARD_WEBHOOK_PORT) or --operations-port (LEEBOARD_OPERATIONS_PORT)"
+)
+
 
 def run_until_asked(work: Coroutine[Any, Any, None]) -> None:
     """Run until done, or until SIGINT or SIGTERM, which end it cleanly."""
@@ -18,8 +23,14 @@ def run_until_asked(work: Coroutine[Any, Any, None]) -> None:
     except Exception as error:
         cause = _first_cause(error)
         if isinstance(cause, OSError | KubeError):
-            raise click.ClickException(str(cause)) from error
+            raise click.ClickException(_sentence(cause)) from error
         raise
+
+
+def _sentence(cause: OSError | KubeError) -> str:
+    if isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE:
+        return f"{cause.strerror}; {OTHER_PORT}"
+    return str(cause)
 
 
 async def _until_asked(work: Coroutine[Any, Any, None]) -> None:

@@ -151,8 +151,10 @@ class Evictor:
             return
         try:
             await mark()
+        except NotFoundError:
+            return  # It had no grace period: what was said of it before it left is all there can be.
         except KubeError as error:
-            log.info("condition of an evicted pod not written", pod=pod.name, error=str(error))
+            log.warning("condition of an evicted pod not written", pod=pod.name, error=str(error))
 
     async def _insist(self, pod: PodRef, write: Callable[[], Awaitable[None]]) -> None:
         """Write until it is done, or needless because the pod is gone; raises what it failed by at last.

@@ -13,7 +13,7 @@ from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation, State
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
-from app.model.seam import Cluster, KubeError, NotFoundError, PodRef, UnavailableError
+from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef, UnavailableError
 from app.telemetry import Metrics
 
 log = structlog.get_logger()
@@ -147,7 +147,9 @@ class Waker:
         except NotFoundError:
             return True
         except KubeError as error:
-            log.warning("nomination not written", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+            # A conflict is a race, as with a pod that kube-scheduler has bound meanwhile: nothing to worry about.
+            if not isinstance(error, ConflictError):
+                log.warning("nomination not written", pod=f"{pod.namespace}/{pod.name}", error=str(error))
             await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else 1.0)
             return False
         return True

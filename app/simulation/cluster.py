@@ -103,7 +103,7 @@ class SimulatedCluster:
         """Set or clear the nominated node; a bound pod can have none."""
         current = self._get(_ref(pod))
         if node is not None and current["spec"].get("nodeName"):
-            raise RejectedError(f"pod {pod.name}: nominatedNodeName may not be set once nodeName is")
+            raise ConflictError(f"pod {pod.name}: nominatedNodeName may not be set once nodeName is")
         self._write(Resource.PODS, current, {"status": {"nominatedNodeName": node}})
 
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:

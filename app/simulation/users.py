@@ -1,4 +1,4 @@
-"""Plays the people and their controllers: they submit work, stop while too much of theirs waits, give up and tidy up.
+"""Plays the people and their controllers: they submit work, not while too much of theirs waits, give up and tidy up.
 
 What was evicted is submitted again at once, as a Job's controller does it.
 """
@@ -6,52 +6,80 @@ What was evicted is submitted again at once, as a Job's controller does it.
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from app.model.seam import Deleted, NotFoundError, RawObject, Resource
 from app.simulation.clock import Clock
 from app.simulation.cluster import DISRUPTION_TARGET, Ref, SimulatedCluster
 from app.simulation.manifests import GROUP_ANNOTATION
-from app.simulation.workload import Arrival
+from app.simulation.workload import NEVER_START, Arrival
 
-MOST_WAITING = 80
-"""With so many pods pending nobody submits more, so that a demo may run for days."""
+MOST_WAITING = 32
+"""With so many pods of a namespace pending its people submit no more, so that a demo may run for days."""
+MOST_IN_VAIN = 2
+"""So many pieces of each kind that can never start wait at once: enough to be seen."""
 PATIENCE_S = 900.0
+EVICTED = "evicted"
+"""The kind of what is submitted again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Submission:
+    """A piece of work that is there until somebody gives it up."""
+
+    kind: str
+    refs: tuple[Ref, ...]
 
 
 class Users:
     """Submits one stream of work to one cluster."""
 
     def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
+        """`_in_vain` is what waits and can never start; `_submit` and `_give_up_later` change it."""
         self._cluster = cluster
         self._clock = clock
+        self._in_vain: list[_Submission] = []
 
     async def run(self, work: Iterable[Arrival]) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tidy())
+            tasks.create_task(self._tidy(tasks))
             for arrival in work:
                 await self._clock.sleep(arrival.after_s)
-                await self._until_less_waits()
-                tasks.create_task(self._give_up_later(self._submit(arrival)))
+                if self._has_room_for(arrival):
+                    tasks.create_task(self._give_up_later(self._submit(arrival)))
 
-    def _submit(self, arrival: Arrival) -> list[Ref]:
-        return [Ref.of(resource, self._cluster.create(resource, item)) for resource, item in arrival.objects]
+    def _has_room_for(self, arrival: Arrival) -> bool:
+        """Tell whether little enough waits: what can never start must not keep others from submitting."""
+        if arrival.kind in NEVER_START:
+            return sum(piece.kind == arrival.kind for piece in self._in_vain) < MOST_IN_VAIN
+        namespaces = {item["metadata"]["namespace"] for _, item in arrival.objects}
+        in_vain = {ref.uid for piece in self._in_vain for ref in piece.refs}
+        waiting = (pod["metadata"] for pod in filter(_is_pending, self._cluster.objects(Resource.PODS)))
+        return sum(pod["namespace"] in namespaces and pod["uid"] not in in_vain for pod in waiting) < MOST_WAITING
 
-    async def _until_less_waits(self) -> None:
-        while sum(map(_is_pending, self._cluster.objects(Resource.PODS))) >= MOST_WAITING:
-            await self._clock.sleep(1.0)
+    def _submit(self, arrival: Arrival) -> _Submission:
+        created = (Ref.of(resource, self._cluster.create(resource, item)) for resource, item in arrival.objects)
+        piece = _Submission(kind=arrival.kind, refs=tuple(created))
+        if arrival.kind in NEVER_START:
+            self._in_vain.append(piece)
+        return piece
 
-    async def _give_up_later(self, refs: list[Ref]) -> None:
+    async def _give_up_later(self, piece: _Submission) -> None:
         await self._clock.sleep(PATIENCE_S)
-        ours = {ref.uid for ref in refs}
+        if piece in self._in_vain:
+            self._in_vain.remove(piece)
+        ours = {ref.uid for ref in piece.refs}
         for pod in filter(_is_pending, self._cluster.objects(Resource.PODS)):
             if pod["metadata"]["uid"] in ours:
                 self._cluster.delete(Ref.of(Resource.PODS, pod))
 
-    async def _tidy(self) -> None:
+    async def _tidy(self, tasks: asyncio.TaskGroup) -> None:
         async for event in self._cluster.follow(Resource.PODS):
             if isinstance(event, Deleted) and _is_evicted(event.object):
-                self._cluster.create(Resource.PODS, _anew(event.object))
+                # Given up like any other: what is left of a gang, some of whose members had finished, never starts.
+                again = Arrival(after_s=0, kind=EVICTED, objects=((Resource.PODS, _anew(event.object)),))
+                tasks.create_task(self._give_up_later(self._submit(again)))
             elif isinstance(event, Deleted) and (group := _group_of(event.object)) is not None:
                 self._remove_if_empty(group)
 

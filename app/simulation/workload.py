@@ -38,6 +38,8 @@ LAB = {"lab-1": 6, "lab-2": 2, "lab-3": 0}
 LAB_TAINT = {"key": "dedicated", "value": "lab", "effect": "NoSchedule"}
 
 KINDS = {"single": 38, "cpu": 20, "gang": 36, "impossible": 3, "incomplete": 3}
+NEVER_START = frozenset({"impossible", "incomplete"})
+"""Of these kinds: pods that no node is large enough for, and gangs that lack a member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Arrival:
     """Objects that somebody creates together, so many simulated seconds after the arrival before."""
 
     after_s: float
+    kind: str
     objects: tuple[Creation, ...]
 
 
@@ -76,7 +79,8 @@ def arrivals(seed: int) -> Iterator[Arrival]:
     chance = random.Random(seed)  # noqa: S311 # a demo that repeats itself wants no better chance
     for number in itertools.count(1):
         after_s = 0.0 if number <= AT_ONCE else chance.expovariate(1 / ARRIVAL_EVERY_S)
-        yield Arrival(after_s=after_s, objects=tuple(_work(chance, number)))
+        kind = _draw(chance, KINDS)
+        yield Arrival(after_s=after_s, kind=kind, objects=tuple(_work(chance, kind, number)))
 
 
 def _gpu_node(name: str, rack: str) -> RawObject:
@@ -89,8 +93,8 @@ def _gpu_node(name: str, rack: str) -> RawObject:
     return manifests.node(name, gpus=GPUS_A_NODE, cpu=96, labels=labels)
 
 
-def _work(chance: random.Random, number: int) -> Iterable[Creation]:
-    kind, queue = _draw(chance, KINDS), _draw(chance, LEAVES)
+def _work(chance: random.Random, kind: str, number: int) -> Iterable[Creation]:
+    queue = _draw(chance, LEAVES)
     runtime_s = chance.randint(60, 300)
     match kind:
         case "cpu":

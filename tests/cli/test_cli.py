@@ -1,6 +1,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from importlib import import_module
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from app.cli import SUMMARIES, main
 from app.cli.demo import story
 from app.cli.options import WrongSettingError, read_settings
-from app.cli.running import run_until_asked
+from app.cli.running import OTHER_PORT, run_until_asked
 from app.model.seam import UnavailableError
 from app.settings import Settings
 
@@ -95,6 +96,27 @@ def test_what_keeps_the_service_from_running_is_one_line(cause: Exception) -> No
 
     with pytest.raises(click.ClickException, match=str(cause)):
         run_until_asked(work())
+
+
+def test_a_taken_port_is_one_line_that_names_what_to_set() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+
+        result = CliRunner().invoke(main, ["demo", "--operations-port", "0", "--webhook-port", port])
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: Address already in use (while attempting to bind on address (")
+    assert port in result.stderr
+    assert result.stderr.endswith(f"; {OTHER_PORT}\n")
+
+
+@pytest.mark.parametrize(("variable", "file"), [("LEEBOARD_KUBECONFIG", "none"), ("KUBECONFIG", "none:neither")])
+def test_a_kubeconfig_that_is_not_there_is_one_line(variable: str, file: str) -> None:
+    environment = {"LEEBOARD_KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None} | {variable: file}
+    result = CliRunner(env=environment).invoke(main, ["serve"])
+
+    line = f"Error: kubeconfig '{file}' does not exist; name one with --kubeconfig or LEEBOARD_KUBECONFIG\n"
+    assert (result.exit_code, result.stderr) == (2, line)
 
 
 def test_a_broken_promise_is_not_hidden() -> None:

@@ -124,6 +124,22 @@ async def test_a_pod_that_is_gone_before_its_turn_is_as_good_as_evicted() -> Non
 
 
 @pytest.mark.parametrize(
+    ("error", "warned"),
+    [(NotFoundError("gone"), []), (ForbiddenError("403"), ["condition of an evicted pod not written"])],
+)
+async def test_that_a_pod_is_gone_at_once_is_nothing_to_warn_of(error: KubeError, warned: list[str]) -> None:
+    async with living("a") as world:
+        world.cluster.takes_s["evict"] = 1
+        await ordered(world)
+        with capture_logs() as logs:
+            await passes(0.5)
+            world.cluster.errors["mark_disrupted"].append(error)
+            await passes(1)
+
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == warned
+
+
+@pytest.mark.parametrize(
     "errors",
     [[RejectedError("admission denies it")], [UnavailableError("503")] * (len(PAUSES_S) + 1)],
     ids=["refused", "tried in vain"],

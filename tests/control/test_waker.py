@@ -1,8 +1,9 @@
 import pytest
+from structlog.testing import capture_logs
 
 from app.control.waker import ASKED_WITHIN_S, TRIES, WINDOW
 from app.model.names import NodeName, PodUid
-from app.model.seam import KubeError, RawObject, RejectedError, Resource, UnavailableError
+from app.model.seam import ConflictError, KubeError, RawObject, RejectedError, Resource, UnavailableError
 from tests.control.wired import World, living, passes, ref
 
 FOR_EVER = 1e9
@@ -191,6 +192,22 @@ async def test_a_patch_that_fails_is_written_again_after_a_pause(error: KubeErro
         assert len(world.cluster.nominations) == 2
         await passes(10)
         assert len(world.cluster.nominations) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "warned"), [(ConflictError("bound meanwhile"), []), (RejectedError("422"), ["nomination not written"])]
+)
+async def test_only_what_is_no_race_is_warned_of(error: KubeError, warned: list[str]) -> None:
+    async with living("a") as world:
+        pod = await waiting_pod(world)
+        park(world, pod)
+        world.cluster.errors["nominate"] += [error]
+
+        with capture_logs() as logs:
+            wake(world, pod, "a")
+            await passes(0.5)
+
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == warned
 
 
 async def test_a_patch_that_fails_is_not_written_again_with_a_node_that_is_no_longer_promised() -> None:

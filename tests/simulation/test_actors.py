@@ -6,18 +6,18 @@ from app.simulation import manifests
 from app.simulation.cluster import Ref, SimulatedCluster
 from app.simulation.kubelet import START_S, Kubelet
 from app.simulation.manifests import GROUP_ANNOTATION, Job
-from app.simulation.users import MOST_WAITING, PATIENCE_S, Users
-from app.simulation.workload import Arrival, arrivals, furniture
+from app.simulation.users import MOST_IN_VAIN, MOST_WAITING, PATIENCE_S, Users
+from app.simulation.workload import NEVER_START, Arrival, arrivals, furniture
 from tests.simulation.play import ManualClock, cluster_with_node, create_pod, playing, ref, stored
 
 NODE = NodeName("n1")
 
 
-def gang(name: str, *, members: int) -> Arrival:
+def gang(name: str, *, members: int, kind: str = "gang") -> Arrival:
     job = Job(name=name, queue="q", gpus=1, group=name)
     pods = ((Resource.PODS, manifests.pod(job, member=member)) for member in range(members))
     group = (Resource.POD_GROUPS, manifests.pod_group(job, min_member=members))
-    return Arrival(after_s=0, objects=(group, *pods))
+    return Arrival(after_s=0, kind=kind, objects=(group, *pods))
 
 
 async def test_a_bound_pod_runs_for_its_time_and_is_gone_after_it() -> None:
@@ -86,6 +86,32 @@ async def test_users_stop_while_too_much_waits() -> None:
     assert MOST_WAITING <= len(cluster.objects(Resource.PODS)) < MOST_WAITING + 16
 
 
+async def test_what_can_never_start_waits_in_small_numbers_and_keeps_nobody_from_submitting() -> None:
+    cluster, clock = SimulatedCluster(), ManualClock()
+    in_vain = (
+        gang(f"{kind}{number}", members=MOST_WAITING, kind=kind)
+        for kind in NEVER_START
+        for number in range(MOST_IN_VAIN + 1)
+    )
+
+    with playing(Users(cluster, clock).run([*in_vain, gang("g", members=2)])):
+        await clock.advance(1)
+        groups = {group["metadata"]["name"] for group in cluster.objects(Resource.POD_GROUPS)}
+
+    assert groups == {f"{kind}{number}" for kind in NEVER_START for number in range(MOST_IN_VAIN)} | {"g"}
+
+
+async def test_what_can_never_start_comes_again_after_it_was_given_up() -> None:
+    cluster, clock = SimulatedCluster(), ManualClock()
+    again = Arrival(after_s=PATIENCE_S + 1, kind="incomplete", objects=gang("again", members=1).objects)
+    first = (gang(f"g{number}", members=1, kind="incomplete") for number in range(MOST_IN_VAIN))
+
+    with playing(Users(cluster, clock).run([*first, again])):
+        await clock.advance(PATIENCE_S + 2)
+
+    assert [pod["metadata"]["name"] for pod in cluster.objects(Resource.PODS)] == ["again-0"]
+
+
 async def test_users_give_up_what_never_started_and_tidy_its_podgroup_away() -> None:
     cluster, clock = SimulatedCluster(), ManualClock()
     with playing(Users(cluster, clock).run([gang("g", members=2)])):
@@ -112,6 +138,22 @@ async def test_what_was_evicted_is_submitted_again() -> None:
     again = cluster.objects(Resource.PODS)
     assert [(pod["metadata"]["name"], pod["spec"].get("nodeName")) for pod in again] == [("g-0", None), ("g-1", None)]
     assert len(cluster.objects(Resource.POD_GROUPS)) == 1
+
+
+async def test_what_was_submitted_again_is_given_up_as_well() -> None:
+    cluster, clock = cluster_with_node("n1"), ManualClock()
+    with playing(Users(cluster, clock).run([gang("g", members=1)]), Kubelet(cluster, clock).run()):
+        await clock.advance(PATIENCE_S - 40)
+        (pod,) = cluster.objects(Resource.PODS)
+        await cluster.bind(ref(pod), NODE, {})
+        await cluster.mark_disrupted(ref(pod), reason="PreemptionByScheduler", message="for others")
+        await cluster.evict(ref(pod))
+        await clock.advance(PATIENCE_S)
+        assert len(cluster.objects(Resource.PODS)) == 1
+
+        await clock.advance(40)
+
+    assert cluster.objects(Resource.PODS) == cluster.objects(Resource.POD_GROUPS) == []
 
 
 def test_the_same_seed_brings_the_same_work() -> None:

@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -29,8 +29,14 @@ The cluster is up: {nodes} nodes with {gpus} GPUs each{leeboard}.
     kubectl get nodes
     kubectl create -f - <<< '{example}'
     kubectl get pods -o wide -w
+{operations}
+kubectl comes with that PATH. Logs: {folder}/*.log. Ctrl-C ends it and removes everything.
+"""
+OPERATIONS = """
+Leeboard itself can be asked too:
 
-Logs: {folder}/*.log. Ctrl-C ends it and removes everything.
+    curl -s {url}/api/v1/queues
+    curl -s {url}/metrics
 """
 EXAMPLE = (
     '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train","labels":{"kai.scheduler/queue":"default-queue"}},'
@@ -83,15 +89,27 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     with Bed(Path(tempfile.mkdtemp(prefix="leeboard-cluster-"))) as bed:
-        bed.start_control_plane()
-        bed.start_controller_manager()
-        bed.start_kwok()
-        with bed.api() as api:
-            install(api)
-            api.create_all(gpu_node(f"gpu-{index:03}", gpus=options.gpus) for index in range(options.nodes))
-        leeboard = _start_beside(bed)
-        _say_what_next(bed, options, leeboard)
+        steps = (bed.start_control_plane, bed.start_controller_manager, bed.start_kwok, partial(_furnish, bed, options))
+        if not begun(steps, ended):
+            return
+        leeboard, operations = _start_beside(bed)
+        _say_what_next(bed, options, leeboard, operations)
         _wait_for_end(bed, ended)
+
+
+def begun(steps: Iterable[Callable[[], object]], ended: threading.Event) -> bool:
+    """Take the steps of a start one by one; return whether all were taken before somebody ended it."""
+    for step in steps:
+        if ended.is_set():
+            return False
+        step()
+    return not ended.is_set()
+
+
+def _furnish(bed: Bed, options: argparse.Namespace) -> None:
+    with bed.api() as api:
+        install(api)
+        api.create_all(gpu_node(f"gpu-{index:03}", gpus=options.gpus) for index in range(options.nodes))
 
 
 def _options() -> argparse.Namespace:
@@ -101,19 +119,22 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _start_beside(bed: Bed) -> str:
+def _start_beside(bed: Bed) -> tuple[str, str]:
+    """Start Leeboard and its kube-scheduler; return what to say of them, and what to ask Leeboard itself."""
     if importlib.util.find_spec("app.__main__") is None or not SCHEDULER_CONFIG.exists():
-        return ", without Leeboard: app/__main__.py or scheduler-config/own-scheduler.yaml is not there"
-    start_own_scheduler(bed, start_leeboard(bed))
-    return ", Leeboard beside kube-scheduler"
+        return ", without Leeboard: app/__main__.py or scheduler-config/own-scheduler.yaml is not there", ""
+    (port,) = free_ports(1)
+    start_own_scheduler(bed, start_leeboard(bed, operations_port=str(port)))
+    return ", Leeboard beside kube-scheduler", OPERATIONS.format(url=f"http://{HOST}:{port}")
 
 
-def _say_what_next(bed: Bed, options: argparse.Namespace, leeboard: str) -> None:
+def _say_what_next(bed: Bed, options: argparse.Namespace, leeboard: str, operations: str) -> None:
     print(
         NEXT.format(
             nodes=options.nodes,
             gpus=options.gpus,
             leeboard=leeboard,
+            operations=operations,
             kubeconfig=bed.kubeconfig(User.ADMIN),
             programs=bed.programs,
             example=EXAMPLE,

@@ -135,8 +135,20 @@ def test_the_levels_of_a_topology_are_kept(installed: Bed) -> None:
     assert "levels cannot be changed; create another Topology" in applied(installed, topology("zone", "row"))
 
 
+def test_kubectl_shows_the_levels_of_a_topology(installed: Bed) -> None:
+    applied(installed, topology("zone", "rack"))
+
+    shown = kubectl(installed, "get", "topology", "t")[1]
+
+    levels = '[{"nodeLabel":"zone"},{"nodeLabel":"rack"}]'
+    assert [line.split() for line in shown.splitlines()] == [["NAME", "LEVELS"], ["t", levels]]
+
+
 def test_kubectl_shows_queues_and_pod_groups(installed: Bed, api: Api) -> None:
     api.create(queue(parentQueue="default-parent-queue", priority=7, displayName="Team", resources={}))
+    gpus = {"deserved": "4", "fairShare": "5500m", "allocated": "5", "requested": "7"}
+    amounts = {kind: {"cpu": "1", "nvidia.com/gpu": text} for kind, text in gpus.items()}
+    api.patch("/apis/scheduling.run.ai/v2/queues/q/status", {"status": amounts})
     api.create(pod_group("g", min_member=3, queue="q"))
     reasons = [{"reason": "OverLimit", "message": "over"}]
     condition = {"type": "UnschedulableOnNodePool", "nodePool": "default", "status": "True", "reasons": reasons}
@@ -148,8 +160,8 @@ def test_kubectl_shows_queues_and_pod_groups(installed: Bed, api: Api) -> None:
     queues, groups = kubectl(installed, "get", "queues", "q")[1], kubectl(installed, "get", "pg")[1]
 
     assert [line.split() for line in queues.splitlines()] == [
-        ["NAME", "PRIORITY", "PARENT", "CHILDREN", "DISPLAYNAME"],
-        ["q", "7", "default-parent-queue", "Team"],
+        ["NAME", "PRIORITY", "PARENT", "CHILDREN", "DISPLAYNAME", "DESERVED", "FAIRSHARE", "ALLOCATED", "REQUESTED"],
+        ["q", "7", "default-parent-queue", "Team", "4", "5500m", "5", "7"],
     ]
     assert [line.split()[:5] for line in groups.splitlines()] == [
         ["NAME", "QUEUE", "MINMEMBER", "RUNNING", "REASON"],
