@@ -14,7 +14,6 @@ from app.model.seam import (
     NotFoundError,
     PodRef,
     RawObject,
-    RejectedError,
     Resource,
     WatchEvent,
 )

@@ -9,7 +9,6 @@ from app.model.seam import (
     Listed,
     NotFoundError,
     RawObject,
-    RejectedError,
     Resource,
 )
 from app.simulation.cluster import RecordedEvent, Ref, SimulatedCluster
@@ -76,7 +75,7 @@ async def test_a_bound_pod_cannot_be_nominated() -> None:
     pod = create_pod(cluster)
     await cluster.bind(ref(pod), NODE, {})
 
-    with pytest.raises(RejectedError):
+    with pytest.raises(ConflictError):
         await cluster.nominate(ref(pod), NODE)
 
 
