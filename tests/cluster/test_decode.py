@@ -236,6 +236,7 @@ def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
     assert parked(f"0/3 nodes: {phrase(Reason.OVER_LIMIT)}") == (True, False)
     assert parked("0/3 nodes are available: 3 Insufficient cpu") == (False, True)
     assert parked("x", reason="SchedulingGated") == (False, False)
+    assert parked("no nodes available to schedule pods") == (False, False)
 
 
 def test_gates_deletion_nomination_and_age_are_seen() -> None:

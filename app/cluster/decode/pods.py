@@ -29,6 +29,9 @@ SHARING_ANNOTATIONS = ("gpu-fraction", "gpu-memory")
 
 PREEMPTIBILITY = {"preemptible": True, "non-preemptible": False}
 
+KNOWS_NO_NODE = "no nodes available to schedule pods"
+"""kube-scheduler's message when its list of nodes is empty (`ErrNoNodesAvailable`)."""
+
 DEFAULT_SCHEDULER = "default-scheduler"
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
@@ -142,6 +145,9 @@ def _refused(reading: Reading, status: Fields) -> tuple[bool, bool]:
         if condition.get("type") != "PodScheduled":
             continue
         parked = condition.get("status") == "False" and condition.get("reason") == "Unschedulable"
-        ours = PHRASE_MARK in reading.text(condition, "message")
-        return parked and not ours, parked and ours
+        message = reading.text(condition, "message")
+        ours = PHRASE_MARK in message
+        # A kube-scheduler that knows no node has judged none: it is behind us, after a restart of the API server say.
+        judged = not message.startswith(KNOWS_NO_NODE)
+        return parked and judged and not ours, parked and ours
     return False, False
