@@ -15,7 +15,7 @@ from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
-from app.model.resources import NOTHING, Amounts, Resources
+from app.model.resources import Amounts
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import explain, score
 from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
@@ -128,11 +128,6 @@ def rate(
     charge = pod.charge(snapshot.nodes.smallest_device_mib)
     refusal = group.refusal or Ledger(snapshot).check(group, charge)
     return Rating(refusal=refusal, fitting=fitting, scores=score.scores(board.costs(pod), fitting))
-
-
-def total_request(pods: Collection[Pod]) -> Resources:
-    """Return what the pods take of nodes together."""
-    return sum((pod.request for pod in pods), NOTHING)
 
 
 NO_PLACE = (Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT)

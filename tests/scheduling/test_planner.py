@@ -18,7 +18,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, NOTHING, QUOTA_AXES
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.planner import Policy, place_one, plan, plan_some, rate, total_request
+from app.scheduling.planner import Policy, place_one, plan, plan_some, rate
 from app.scheduling.quota import Ledger
 from app.settings import PlacementStrategy
 from tests import given
@@ -306,7 +306,7 @@ def outcome(snapshot: Snapshot, found: Plan) -> Snapshot:
 
 
 def charged(usage: Usage, group: PodGroup, placed: Sequence[Pod]) -> Usage:
-    held = total_request(placed)
+    held = sum((pod.request for pod in placed), NOTHING)
     firm = NOTHING if group.preemptible else held
     return replace(
         usage, allocated=usage.allocated + held, allocated_non_preemptible=usage.allocated_non_preemptible + firm
