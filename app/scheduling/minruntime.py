@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from app.model.names import QueueName
-from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.scheduling.quota import line
@@ -92,16 +91,6 @@ def is_elastic(group: PodGroup) -> bool:
     """Return whether the group has more pods than it needs in some pod set, running or waiting."""
     there = Counter(group.held()) + Counter(group.pod_set(pod) for pod in group.pending)
     return any(there[leaf.name] > leaf.min_member for leaf in group.tree.leaves())
-
-
-def may_leave(victim: PodGroup, leaving: Iterable[Pod], safety: Safety) -> bool:
-    """Return whether these pods of the victim may leave together, given how far it is safe."""
-    gone = Counter(victim.pod_set(pod) for pod in leaving)
-    if safety is Safety.NONE or not gone:
-        return True
-    held = victim.held()
-    kept = all(held.get(leaf.name, 0) - gone[leaf.name] >= leaf.min_member for leaf in victim.tree.leaves())
-    return safety is Safety.MINIMUM and kept
 
 
 def _first(stated: Iterable[float | None], default: float) -> float:

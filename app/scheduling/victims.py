@@ -4,6 +4,7 @@ Each queue is judged as if what was named before had left already. Whether anybo
 """
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 from app.model.decision import Share
 from app.model.names import GroupKey, QueueName
-from app.model.pod import Placed
+from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING, QUOTA_AXES, Resources
 from app.model.snapshot import Snapshot
@@ -192,7 +193,7 @@ class Victims:
 
     def _is_open(self, chunk: Chunk) -> bool:
         safety = self._safety(chunk.group)
-        return safety is Safety.NONE or (safety is Safety.MINIMUM and _is_spare(chunk))
+        return safety is Safety.NONE or may_leave(chunk.group, (one.pod for one in chunk.placed), safety)
 
     def _push(self, place: _Place, group: PodGroup) -> None:
         chunk = self._roster.chunk(group)
@@ -226,9 +227,11 @@ def _left(chunk: Chunk) -> PodGroup:
     return replace(chunk.group, placed=tuple(one for one in chunk.group.placed if one.pod.uid not in gone))
 
 
-def _is_spare(chunk: Chunk) -> bool:
-    """Whether the group keeps its minimum without these pods."""
-    group, held = chunk.group, chunk.group.held()
-    for one in chunk.placed:
-        held[group.pod_set(one.pod)] -= 1
-    return all(held.get(leaf.name, 0) >= leaf.min_member for leaf in group.tree.leaves())
+def may_leave(victim: PodGroup, leaving: Iterable[Pod], safety: Safety) -> bool:
+    """Return whether these pods of the victim may leave together, given how far it is safe."""
+    gone = Counter(victim.pod_set(pod) for pod in leaving)
+    if safety is Safety.NONE or not gone:
+        return True
+    held = victim.held()
+    kept = all(held.get(leaf.name, 0) - gone[leaf.name] >= leaf.min_member for leaf in victim.tree.leaves())
+    return safety is Safety.MINIMUM and kept

@@ -17,9 +17,10 @@ from app.model.podgroup import PodGroup
 from app.model.resources import QUOTA_AXES, UNLIMITED
 from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
-from app.scheduling.minruntime import Protection, may_leave
+from app.scheduling.minruntime import Protection
 from app.scheduling.planner import DEFAULT_POLICY, Policy, plan, plan_some
 from app.scheduling.quota import Ledger, quantities
+from app.scheduling.victims import may_leave
 from tests.scheduling.worlds import World, is_whole, world, worlds
 
 K = TypeVar("K")
