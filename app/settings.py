@@ -57,6 +57,32 @@ class Settings(BaseSettings):
     operations_port: int = Field(default=8080, ge=0, le=65535)
     """Health, metrics and the read API. 0 takes a free port."""
 
+    webhook_tls_dir: str | None = None
+    """Folder with `tls.crt`, `tls.key` and `ca.crt`: the extender's verbs are then served over TLS, to clients whose
+    certificate that CA has signed. Required where `webhook_host` is not loopback."""
+
+    admission_host: str = "127.0.0.1"
+    """Where admission is served."""
+    admission_port: int | None = Field(default=None, ge=0, le=65535)
+    """Admission of pods, queues and PodGroups, over TLS. Unset: none is served. 0 takes a free port."""
+    admission_tls_dir: str | None = None
+    """Folder with `tls.crt` and `tls.key` that somebody else keeps, such as cert-manager. Unset: Leeboard makes and
+    rotates certificates of its own."""
+    certificate_secret: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$")
+    """`namespace/name` of the Secret in which replicas share the CA of the certificates they make."""
+    certificate_names: Annotated[frozenset[str], NoDecode] = frozenset({"localhost", "127.0.0.1"})
+    """Names and addresses by which the API server calls admission, comma-separated."""
+    certificate_rotation_s: float = Field(default=30 * 24 * 3600.0, gt=0)
+    """After so long a new serving certificate is made; each is valid three times as long, and a day at least."""
+    ca_rotation_s: float = Field(default=5 * 365 * 24 * 3600.0, gt=0)
+    """After so long a new CA is made; the one before it stays trusted until the next."""
+    webhook_configuration: str = ""
+    """Name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration whose caBundle is kept right. Empty:
+    somebody else does that."""
+    markers: Annotated[frozenset[str], NoDecode] = frozenset()
+    """Extended resources that admission adds to managed pods, comma-separated, so that the cluster's own kube-scheduler
+    asks us about them and no others."""
+
     scheduler_lease: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$")
     """`namespace/name` of the Lease that the kube-scheduler beside us competes for: this replica is active while the
     one that holds it is on our host. Empty: this is the only replica."""
@@ -99,7 +125,7 @@ class Settings(BaseSettings):
     status_interval_s: float = Field(default=1.0, gt=0)
     """The least time between two status writes of one Queue or PodGroup."""
 
-    @field_validator("profiles", "actions", mode="before")
+    @field_validator("profiles", "actions", "certificate_names", "markers", mode="before")
     @classmethod
     def _split_on_commas(cls, value: object) -> object:
         return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
