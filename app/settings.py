@@ -2,9 +2,10 @@
 
 import socket
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -57,7 +58,7 @@ class Settings(BaseSettings):
     operations_port: int = Field(default=8080, ge=0, le=65535)
     """Health, metrics and the read API. 0 takes a free port."""
 
-    webhook_tls_dir: str | None = None
+    webhook_tls_dir: str | None = Field(default=None, validate_default=True)
     """Folder with `tls.crt`, `tls.key` and `ca.crt`: the extender's verbs are then served over TLS, to clients whose
     certificate that CA has signed. Required where `webhook_host` is not loopback."""
 
@@ -68,7 +69,7 @@ class Settings(BaseSettings):
     admission_tls_dir: str | None = None
     """Folder with `tls.crt` and `tls.key` that somebody else keeps, such as cert-manager. Unset: Leeboard makes and
     rotates certificates of its own."""
-    certificate_secret: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$")
+    certificate_secret: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$", validate_default=True)
     """`namespace/name` of the Secret in which replicas share the CA of the certificates they make."""
     certificate_names: Annotated[frozenset[str], NoDecode] = frozenset({"localhost", "127.0.0.1"})
     """Names and addresses by which the API server calls admission, comma-separated."""
@@ -125,6 +126,9 @@ class Settings(BaseSettings):
     status_interval_s: float = Field(default=1.0, gt=0)
     """The least time between two status writes of one Queue or PodGroup."""
 
+    rights_interval_s: float = Field(default=60.0, ge=0.5)
+    """How often we ask the API server whether our service account may do all that we need."""
+
     @field_validator("profiles", "actions", "certificate_names", "markers", mode="before")
     @classmethod
     def _split_on_commas(cls, value: object) -> object:
@@ -136,3 +140,32 @@ class Settings(BaseSettings):
         if not value:
             raise PydanticCustomError("nobody", "name at least one scheduler, or no pod would be managed")
         return value
+
+    @field_validator("webhook_tls_dir")
+    @classmethod
+    def _guard_what_others_reach(cls, value: str | None, known: ValidationInfo) -> str | None:
+        # Whoever reaches the verbs can bind pods: HAMi's open port let anyone in the cluster do so.
+        host = known.data.get("webhook_host", "127.0.0.1")
+        if value is None and not _is_loopback(host):
+            sentence = "name a folder with certificates, since LEEBOARD_WEBHOOK_HOST {host} is not loopback"
+            raise PydanticCustomError("unguarded", sentence, {"host": host})
+        return value
+
+    @field_validator("certificate_secret")
+    @classmethod
+    def _have_a_certificate(cls, value: str, known: ValidationInfo) -> str:
+        if not value and known.data.get("admission_port") is not None and not known.data.get("admission_tls_dir"):
+            sentence = (
+                "name a Secret as namespace/name, or set LEEBOARD_ADMISSION_TLS_DIR: admission is served over TLS"
+            )
+            raise PydanticCustomError("no_certificate", sentence)
+        return value
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

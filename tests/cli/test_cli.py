@@ -53,6 +53,28 @@ def test_a_wrong_setting_is_one_line_that_names_its_variable(command: str) -> No
     assert (result.exit_code, result.stderr) == (2, line)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        (
+            "WEBHOOK_HOST",
+            "0.0.0.0",
+            "LEEBOARD_WEBHOOK_TLS_DIR: name a folder with certificates, since LEEBOARD_WEBHOOK",
+        ),
+        ("ADMISSION_PORT", "9443", "LEEBOARD_CERTIFICATE_SECRET: name a Secret as namespace/name, or set LEEBOARD_ADM"),
+    ],
+)
+def test_a_port_that_others_reach_is_never_opened_without_certificates(variable: str, value: str, says: str) -> None:
+    result = CliRunner(env={f"LEEBOARD_{variable}": value}).invoke(main, ["serve"])
+
+    assert (result.exit_code, says in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "::1"])
+def test_loopback_needs_no_certificates(host: str) -> None:
+    assert read_settings(webhook_host=host).webhook_tls_dir is None
+
+
 def test_every_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEEBOARD_PLACEMENT", "anywhere")
 
