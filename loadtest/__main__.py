@@ -61,7 +61,7 @@ def _print(options: argparse.Namespace, medians: Sequence[Run]) -> None:
 
 def _row(run: Run, medians: Sequence[Run], processes: Sequence[str]) -> list[str]:
     alone = statistics.fmean(
-        one.pods_per_s for one in medians if one.case.work is run.case.work and not one.case.leeboard
+        one.pods_per_s for one in medians if one.case.work is run.case.work.free and not one.case.leeboard
     )
     return [
         run.case.work.value,

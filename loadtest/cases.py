@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from app.model.marks import GATE
 from tests.system.api import Object, gang, gpu_node, pod, queue
 
 QUEUE = "bench"
@@ -15,6 +16,13 @@ class Work(Enum):
 
     LONE_PODS = "lone pods"
     GANGS = f"gangs of {GANG_SIZE}"
+    HELD_PODS = "held pods"
+    HELD_GANGS = f"held gangs of {GANG_SIZE}"
+
+    @property
+    def free(self) -> "Work":
+        """The same work without gates: what kube-scheduler alone is given."""
+        return {Work.HELD_PODS: Work.LONE_PODS, Work.HELD_GANGS: Work.GANGS}.get(self, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +40,8 @@ CASES = (
     Case(name="with Leeboard", work=Work.LONE_PODS, leeboard=True),
     Case(name="kube-scheduler alone", work=Work.GANGS, leeboard=False),
     Case(name="with Leeboard", work=Work.GANGS, leeboard=True),
+    Case(name="with Leeboard", work=Work.HELD_PODS, leeboard=True),
+    Case(name="with Leeboard", work=Work.HELD_GANGS, leeboard=True),
 )
 
 
@@ -41,10 +51,16 @@ def nodes(count: int) -> list[Object]:
 
 
 def objects(work: Work, pods: int) -> Sequence[Object]:
-    """Return PodGroups and pods, single-GPU each; their queue comes with the release."""
+    """Return PodGroups and pods, single-GPU each, held by our gate or free; their queue comes with the release."""
+    if work is not work.free:
+        return [_held(item) for item in objects(work.free, pods)]
     if work is Work.LONE_PODS:
         return [pod(f"p-{index:05}", queue=QUEUE) for index in range(pods)]
     return [item for index in range(pods // GANG_SIZE) for item in gang(f"g-{index:04}", size=GANG_SIZE, queue=QUEUE)]
+
+
+def _held(item: Object) -> Object:
+    return {**item, "spec": item["spec"] | {"schedulingGates": [{"name": GATE}]}} if item["kind"] == "Pod" else item
 
 
 def bench_queue() -> Object:

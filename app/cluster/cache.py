@@ -4,11 +4,10 @@ One writer: only the event loop calls what changes it, and never across an await
 its reservation ends in `_settle`, which derives the pod's one charge anew, so sums cannot drift from what caused them.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from app.cluster.charges import Charge, Charges, Hold, charge_of
+from app.cluster.charges import Charges, charge_of
 from app.cluster.groups import Terms
 from app.cluster.labelled import LabelledPods
 from app.cluster.membership import Membership
@@ -16,6 +15,7 @@ from app.cluster.nodes import Nodes
 from app.cluster.queues import Queues
 from app.cluster.refusals import NONE, RefusedNodes
 from app.cluster.reservations import Reservation, Reservations, State
+from app.cluster.room import Room
 from app.cluster.usage import UsageHistory
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -24,7 +24,7 @@ from app.model.podgroup import GroupSpec, PodGroup
 from app.model.priority import PriorityClass
 from app.model.queue import Queue
 from app.model.reason import Refusal
-from app.model.resources import NOTHING, Amounts, Resources
+from app.model.resources import Amounts
 from app.model.snapshot import NodeTable, Snapshot
 from app.model.topology import Topology
 
@@ -49,6 +49,8 @@ class ClusterCache:
         self._queues = Queues()
         self._pods: dict[PodUid, Pod] = {}
         self._charges = Charges()
+        self.room = Room(self._nodes, self._charges)
+        """Asked freely."""
         self._refused = RefusedNodes()
         self._labelled = LabelledPods()
         self._topologies: Mapping[str, Topology] = {}
@@ -165,7 +167,7 @@ class ClusterCache:
         self._hold(uid, node, State.PROMISED, expires_at)
 
     def await_release(self, uid: PodUid, node: NodeName, *, expires_at: float) -> None:
-        """Hold room on a node for a pod that others have yet to leave; `fulfil` it when `has_room_now`.
+        """Hold room on a node for a pod that others have yet to leave; `fulfil` it when `room.suffices`.
 
         What is free there is less than nothing meanwhile, unless they leave more than the pod needs.
         """
@@ -272,11 +274,6 @@ class ClusterCache:
         """Return all pods that are known; not to be kept across an await."""
         return self._pods.values()
 
-    def holding(self, key: GroupKey) -> Resources:
-        """Return what the pods of a group hold."""
-        charges = (self._charges.get(pod.uid) for pod in self.groups.pods(key))
-        return sum((one.request for one in charges if one is not None and one.node is not None), NOTHING)
-
     def waiting(self) -> Mapping[GroupKey, PodGroup]:
         """Return the groups with pods that have no place; not to be kept across an await."""
         return self.groups.waiting(self._note_change)
@@ -300,44 +297,6 @@ class ClusterCache:
         """Return what is free on each node of the table, shape [resource, node]."""
         self.table()
         return self._charges.free()
-
-    def has_room(self, name: NodeName, request: Resources) -> bool:
-        """Whether the node takes work and has this much free."""
-        node = self._usable(name)
-        return node is not None and self._charges.fits(node, request)
-
-    def has_room_later(self, name: NodeName, request: Resources) -> bool:
-        """Whether the node takes work and has this much free once the pods have gone that are leaving it."""
-        node = self._usable(name)
-        return node is not None and self._charges.fits_later(node, request)
-
-    def has_room_now(self, uids: Collection[PodUid]) -> bool:
-        """Whether these pods fit on the nodes held for them, now and all at once.
-
-        Others that wait for room there count as if they were not there.
-        """
-        return self._fit_together(uids, without=(Hold.AWAITED,))
-
-    def will_have_room(self, uids: Collection[PodUid]) -> bool:
-        """Whether these pods fit on the nodes held for them once the pods have gone that are leaving these."""
-        return self._fit_together(uids, without=(Hold.AWAITED, Hold.LEAVING))
-
-    def _fit_together(self, uids: Collection[PodUid], *, without: Collection[Hold]) -> bool:
-        held: dict[tuple[NodeName | None, Hold], list[Charge]] = {}
-        for uid in uids:
-            charge = self._charges.get(uid)
-            if charge is None:
-                return False
-            held.setdefault((charge.node, charge.hold), []).append(charge)
-        for (name, _), charges in held.items():
-            node = self._usable(name)
-            if node is None or not self._charges.fits_beside(_together(charges), node, without=without):
-                return False
-        return True
-
-    def _usable(self, name: NodeName | None) -> Node | None:
-        node = self._nodes.get(name) if name is not None else None
-        return node if node is not None and node.takes_work else None
 
     def age_stale(self, now: float) -> None:
         """Note the time, in seconds since the epoch, for gangs that have lost members below their minimum since.
@@ -450,14 +409,3 @@ class ClusterCache:
     def _drop_promises(self, which: Callable[[Reservation], bool]) -> None:
         for held in [one for one in self.reservations if one.is_revocable and which(one)]:
             self.drop_promise(held.pod)
-
-
-def _together(charges: Sequence[Charge]) -> Charge:
-    """Return one charge in place of several that hold the same node in the same way."""
-    if len(charges) == 1:
-        return charges[0]
-    scalars = Counter[str]()
-    for charge in charges:
-        scalars.update(dict(charge.scalars))
-    request = sum((charge.request for charge in charges), NOTHING)
-    return replace(charges[0], request=request, scalars=tuple(scalars.items()))

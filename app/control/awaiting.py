@@ -170,7 +170,7 @@ class Awaiting:
 
     def _will_be_free(self, wait: _Wait) -> bool:
         """Whether the places held are free, and still open to these pods, when everybody has left who is leaving."""
-        if not self._cache.will_have_room(wait.pods):
+        if not self._cache.room.suffices_later(wait.pods):
             return False
         return self._are_open(self._held(wait))
 
@@ -179,7 +179,7 @@ class Awaiting:
 
     def _fulfil(self, waiting: Collection[Reservation]) -> bool:
         """Make promises of all of these, or of none; return whether they are."""
-        if not self._cache.has_room_now([one.pod for one in waiting]) or not self._are_open(waiting):
+        if not self._cache.room.suffices([one.pod for one in waiting]) or not self._are_open(waiting):
             return False
         for one in waiting:
             self._cache.fulfil(one.pod)

@@ -73,10 +73,10 @@ class Recheck:
             return False
         wanted = self._summed((placement.node, placement.pod) for placement in places)
         if not deal.waits:
-            return all(self._cache.has_room(node, request) for node, request in wanted.items())
+            return all(self._cache.room.is_free(node, request) for node, request in wanted.items())
         freed = self._summed((eviction.node, eviction.pod) for eviction in deal.evictions)
         missing = {node: _beyond(request, freed.get(node, NOTHING)) for node, request in wanted.items()}
-        return all(self._cache.has_room_later(node, request) for node, request in missing.items())
+        return all(self._cache.room.is_free_later(node, request) for node, request in missing.items())
 
     def _charge(self, start: Start) -> bool:
         """Count a start in its queue, unless others have used up the quota since."""

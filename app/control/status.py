@@ -127,7 +127,7 @@ class Status:
 
     def _standing(self, key: GroupKey) -> encode.Standing:
         members = list(self._cache.groups.pods(key))
-        allocated, on = self._cache.holding(key), self._cache.groups.terms(key)
+        allocated, on = self._cache.room.held_by(members), self._cache.groups.terms(key)
         bound = sum(pod.node is not None for pod in members)
         return encode.Standing(
             allocated=allocated,

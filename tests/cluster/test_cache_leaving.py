@@ -134,10 +134,10 @@ def test_pods_of_other_schedulers_release_what_they_hold_as_well() -> None:
 def test_there_is_room_later_for_what_is_being_released_on_a_node_that_takes_work() -> None:
     found = cache(LEAVING, replace(P, node=N2))
 
-    assert [found.has_room_later(node, gpus(8)) for node in (N1, N2, NodeName("gone"))] == [True, False, False]
-    assert (found.has_room_later(N1, gpus(9)), found.has_room(N1, gpus(1))) == (False, False)
+    assert [found.room.is_free_later(node, gpus(8)) for node in (N1, N2, NodeName("gone"))] == [True, False, False]
+    assert (found.room.is_free_later(N1, gpus(9)), found.room.is_free(N1, gpus(1))) == (False, False)
     found.apply_node(given.node("n1", ready=False))
-    assert not found.has_room_later(N1, gpus(8))
+    assert not found.room.is_free_later(N1, gpus(8))
 
 
 # Who waits for it ---------------------------------------------------------------------------------------------------
@@ -150,28 +150,28 @@ def test_room_that_is_awaited_is_taken_though_it_is_not_free_yet() -> None:
 
     assert (free_and_releasing(seen), state(found)) == (([-2, 8], [8, 0]), State.AWAITING)
     assert (seen.running[P.group].placed, dict(seen.groups)) == ((Placed(pod=P, node=N1),), {})
-    assert (found.has_room_later(N1, gpus(6)), found.has_room_later(N1, gpus(7))) == (True, False)
+    assert (found.room.is_free_later(N1, gpus(6)), found.room.is_free_later(N1, gpus(7))) == (True, False)
 
 
 def test_who_waits_has_room_when_the_others_have_left_enough_for_it() -> None:
     half = replace(OLD, request=gpus(4))
     found = awaiting(cache(replace(half, deleting=True), replace(half, uid=B.uid, deleting=True), P), P)
-    assert not found.has_room_now([P.uid])
+    assert not found.room.suffices([P.uid])
 
     found.delete_pod(half.uid)
-    assert found.has_room_now([P.uid])
+    assert found.room.suffices([P.uid])
 
 
 def test_who_waits_will_have_room_unless_somebody_stays_who_was_to_leave_or_takes_it() -> None:
     found = awaiting(cache(LEAVING, P), P)
-    assert (found.has_room_now([P.uid]), found.will_have_room([P.uid])) == (False, True)
+    assert (found.room.suffices([P.uid]), found.room.suffices_later([P.uid])) == (False, True)
 
     found.apply_pod(given.pod("stranger", gpus=7, node=N1))
-    assert not found.will_have_room([P.uid])
+    assert not found.room.suffices_later([P.uid])
     found.delete_pod(given.pod("stranger").uid)
     found.apply_pod(OLD)
 
-    assert not found.will_have_room([P.uid])
+    assert not found.room.suffices_later([P.uid])
 
 
 def test_the_nodes_on_which_less_is_held_or_will_be_soon_are_told_once() -> None:
@@ -192,9 +192,9 @@ def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
     found.delete_pod(OLD.uid)
     found.apply_pod(replace(A, node=N1))
 
-    assert (found.has_room_now([P.uid]), found.has_room_now([OTHER.uid])) == (True, True)
+    assert (found.room.suffices([P.uid]), found.room.suffices([OTHER.uid])) == (True, True)
     found.fulfil(P.uid)
-    assert (state(found), found.has_room_now([OTHER.uid])) == (State.PROMISED, False)
+    assert (state(found), found.room.suffices([OTHER.uid])) == (State.PROMISED, False)
 
 
 def test_who_starts_together_has_room_when_there_is_enough_for_all_at_once() -> None:
@@ -203,7 +203,7 @@ def test_who_starts_together_has_room_when_there_is_enough_for_all_at_once() -> 
     found.delete_pod(OLD.uid)
 
     def fitting() -> list[bool]:
-        return [found.has_room_now([one.uid for one in some]) for some in (both[:1], both[1:], both, [*both, A])]
+        return [found.room.suffices([one.uid for one in some]) for some in (both[:1], both[1:], both, [*both, A])]
 
     found.apply_node(given.node("n1", gpus=2, scalars=((MIG, 2),)))
     assert fitting() == [True, True, False, False]
@@ -216,11 +216,11 @@ def test_who_starts_together_has_room_when_there_is_enough_for_all_at_once() -> 
 @pytest.mark.parametrize("node", [given.node("n1", ready=False), None], ids=["not ready", "gone"])
 def test_a_node_that_takes_no_work_has_no_room_now(node: object) -> None:
     found = awaiting(cache(P), P)
-    assert found.has_room_now([P.uid])
+    assert found.room.suffices([P.uid])
 
     found.delete_node(N1) if node is None else found.apply_node(given.node("n1", ready=False))
 
-    assert not found.has_room_now([P.uid])
+    assert not found.room.suffices([P.uid])
 
 
 def test_a_promise_that_awaited_room_changes_no_sum_and_is_no_relief() -> None:
@@ -277,9 +277,9 @@ def test_who_waits_for_an_extended_resource_has_room_when_it_is_there() -> None:
     found = awaiting(cache(holder, replace(P, scalars=((MIG, 1),))), P)
     found.apply_node(given.node("n1", scalars=((MIG, 1),)))
 
-    assert not found.has_room_now([P.uid])
+    assert not found.room.suffices([P.uid])
     found.delete_pod(OTHER.uid)
-    assert found.has_room_now([P.uid])
+    assert found.room.suffices([P.uid])
 
 
 def test_a_mig_profile_is_charged_and_divided_as_its_gpus() -> None:

@@ -273,4 +273,4 @@ async def test_a_binding_that_the_watch_has_not_shown_yet_never_expires() -> Non
 
         await passes(60)
 
-        assert world.cache.has_room(NodeName("a"), world.cache.pod(ref(pod).uid).request) is False  # type: ignore[union-attr] # it is known
+        assert world.cache.room.is_free(NodeName("a"), world.cache.pod(ref(pod).uid).request) is False  # type: ignore[union-attr] # it is known
