@@ -4,6 +4,8 @@ PYTHON ?= python3
 NODES ?= 20
 GPUS ?= 8
 PYTEST_ARGS ?=
+ENGINE ?= docker
+IMAGE ?= leeboard:0.1.0
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +15,7 @@ TEST_FOLDERS = $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wil
 FAST_TESTS = $(sort $(TEST_FOLDERS) $(wildcard tests/test_*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test cluster check fmt bench bench-cluster lock clean
+.PHONY: help run test cluster check fmt bench bench-cluster manifests image lock clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,10 +29,11 @@ test: check ## check, then run every test; those on a real control plane last
 cluster: $(INSTALLED) ## real API server and kube-scheduler with Leeboard beside it (NODES=20 GPUS=8)
 	@exec $(BIN)/python -m tests.system.cluster --nodes $(NODES) --gpus $(GPUS)
 
-check: $(INSTALLED) ## format, lint, types, and which module may import which
+check: $(INSTALLED) ## format, lint, types, the Dockerfile, and which module may import which
 	$(BIN)/ruff format --check $(wildcard $(PYTHON_FILES))
 	$(BIN)/ruff check $(wildcard $(PYTHON_FILES))
 	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile
 	$(BIN)/lint-imports
 
 fmt: $(INSTALLED) ## format, and fix what can be fixed without thinking
@@ -42,6 +45,12 @@ bench: $(INSTALLED) ## time the planner on large clusters and print each plan be
 
 bench-cluster: $(INSTALLED) ## the same work through kube-scheduler alone and with Leeboard, side by side
 	$(BIN)/python -m loadtest
+
+manifests: $(INSTALLED) ## write what follows from the chart: deploy/kustomize and scheduler-config
+	$(BIN)/python -m tests.deploy.rendering
+
+image: ## build the image (ENGINE=podman IMAGE=registry.example.com/leeboard:0.1.0)
+	$(ENGINE) build --tag $(IMAGE) .
 
 lock: ## resolve the dependencies of pyproject.toml anew
 	$(PYTHON) -m venv $(VENV)/locking

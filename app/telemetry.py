@@ -43,6 +43,24 @@ class Outcome(StrEnum):
     ERROR = "error"
 
 
+class Review(StrEnum):
+    """The admission webhooks."""
+
+    MUTATE = "mutate"
+    VALIDATE = "validate"
+
+
+class ReviewOutcome(StrEnum):
+    """How one review ended."""
+
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"
+    DENIED = "denied"
+    UNDECIDED = "undecided"
+    BAD_REQUEST = "bad_request"
+    ERROR = "error"
+
+
 class PlanOutcome(StrEnum):
     """What became of one plan."""
 
@@ -60,6 +78,13 @@ class BindOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Renewal(StrEnum):
+    """What was made or read anew."""
+
+    SERVING = "serving"
+    CA = "ca"
+
+
 Kind = TypeVar("Kind", bound=StrEnum)
 
 
@@ -70,6 +95,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.webhooks = _webhooks(registry)
+        self.reviews = _reviews(registry)
         self.plans = _outcomes(registry, "leeboard_plans", "Plans by what became of them.", PlanOutcome)
         self.binds = _outcomes(registry, "leeboard_binds", "Binds by what became of them.", BindOutcome)
         self.plan_duration = Histogram(
@@ -89,6 +115,7 @@ class Metrics:
         )
         self.promises_expired = _counter(registry, "leeboard_promises_expired", "Promises nobody came for in time.")
         self.wakes = _counter(registry, "leeboard_wakes", "Parked pods that were woken because their turn came.")
+        self.releases = _counter(registry, "leeboard_releases", "Held pods whose gate was taken off: their turn came.")
         self.stalls = _counter(registry, "leeboard_loop_stalls", "Times the event loop stood still for too long.")
         self.log_lines_dropped = _counter(registry, "leeboard_log_lines_dropped", "Log lines nobody read in time.")
         self._pods_evicted = Counter(
@@ -99,6 +126,21 @@ class Metrics:
         )
         self._invalid_objects = Gauge(
             "leeboard_invalid_objects", "Objects that cannot be read or used.", ("resource",), registry=registry
+        )
+        self._certificate_renewals = Counter(
+            "leeboard_certificate_renewals", "Certificates taken into use or made anew.", ("kind",), registry=registry
+        )
+        self._certificate_expires = Gauge(
+            "leeboard_certificate_expires_seconds",
+            "When the certificate that is served expires, in Unix time.",
+            ("listener",),
+            registry=registry,
+        )
+        self._certificate_problems = Gauge(
+            "leeboard_certificate_problems",
+            "What keeps a certificate from being renewed or trusted.",
+            ("of",),
+            registry=registry,
         )
 
     def pod_evicted(self, action: str) -> None:
@@ -112,6 +154,18 @@ class Metrics:
     def invalid_objects(self, resource: str, count: int) -> None:
         """Set how many objects of this kind cannot be used now."""
         self._invalid_objects.labels(resource).set(count)
+
+    def renewed(self, kind: Renewal) -> None:
+        """Count one new certificate."""
+        self._certificate_renewals.labels(kind).inc()
+
+    def certificate_expires(self, listener: str, at: float) -> None:
+        """Set when the certificate of a listener expires, in Unix time."""
+        self._certificate_expires.labels(listener).set(at)
+
+    def certificate_problems(self, of: str, count: int) -> None:
+        """Set how many things are wrong with the certificate of a listener, or with `ca-bundle`."""
+        self._certificate_problems.labels(of).set(count)
 
 
 _ALWAYS = (Outcome.BAD_REQUEST, Outcome.ERROR)
@@ -132,6 +186,12 @@ def _webhooks(registry: CollectorRegistry) -> Mapping[tuple[Verb, Outcome], Hist
         registry=registry,
     )
     return {(verb, outcome): family.labels(verb, outcome) for verb in Verb for outcome in OUTCOMES[verb]}
+
+
+def _reviews(registry: CollectorRegistry) -> Mapping[tuple[Review, ReviewOutcome], Counter]:
+    documentation = "Admission reviews by what was answered."
+    family = Counter("leeboard_admission_reviews", documentation, ("verb", "outcome"), registry=registry)
+    return {(verb, outcome): family.labels(verb, outcome) for verb in Review for outcome in ReviewOutcome}
 
 
 def _outcomes(registry: CollectorRegistry, name: str, documentation: str, kinds: type[Kind]) -> Mapping[Kind, Counter]:

@@ -15,7 +15,7 @@ from tests.system import audit
 from tests.system.api import Api, Object
 from tests.system.bed import HOST, Bed, free_ports
 from tests.system.children import Child
-from tests.system.cluster import SCHEDULER_CONFIG, install, start_leeboard
+from tests.system.cluster import SCHEDULER_CONFIG, connected, install, start_leeboard
 from tests.system.waiting import eventually
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -168,7 +168,7 @@ def _held_lease() -> Object:
 def _scheduler_config(extender_url: str | None) -> tuple[int, str]:
     """Return a metrics port and the shipped configuration, made to wait for the lease; without extenders if alone."""
     (port,) = free_ports(1)
-    config = yaml.safe_load(SCHEDULER_CONFIG.read_text().replace("${EXTENDER_URL}", extender_url or ""))
+    config = yaml.safe_load(connected(SCHEDULER_CONFIG.read_text()).replace("${EXTENDER_URL}", extender_url or ""))
     election = {"leaderElect": True, "retryPeriod": "200ms", "leaseDuration": "15s", "renewDeadline": "10s"}
     config["leaderElection"] = election | {"resourceName": LEASE, "resourceNamespace": "kube-system"}
     if extender_url is None:

@@ -6,6 +6,7 @@ import click
 
 SUMMARIES = {
     "demo": "Run the service on a simulated cluster with work in it.",
+    "doctor": "Check an installation and say what to do about each fault.",
     "serve": "Run the service beside a kube-scheduler.",
 }
 """Every command and its first line of help; the module and the function carry the command's name."""

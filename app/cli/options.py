@@ -1,12 +1,16 @@
 """Reads what a person can set, and says in one line, naming the variable, what of it cannot be used."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import ValidationError
 
 from app.settings import Settings
+
+USERS_KUBECONFIG = "~/.kube/config"
 
 
 class WrongSettingError(click.ClickException):
@@ -31,6 +35,17 @@ def port_options(command: Callable[..., None]) -> Callable[..., None]:
         text = f"Port of the {listener} listener; 0 takes a free one. [default: {default}]"
         command = click.option(f"--{listener}-port", type=click.IntRange(0, 65535), help=text)(command)
     return command
+
+
+def check_kubeconfig(path: str | None) -> None:
+    """Raise `WrongSettingError` when there is no kubeconfig where one is looked for."""
+    # The loader takes a missing file for an empty one, and then misses a key in it.
+    if path is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        return
+    read = os.environ.get("KUBECONFIG", USERS_KUBECONFIG) if path is None else path
+    if not any(Path(each).expanduser().is_file() for each in read.split(os.pathsep)):
+        sentence = f"kubeconfig {read!r} does not exist; name one with --kubeconfig or LEEBOARD_KUBECONFIG"
+        raise WrongSettingError(sentence)
 
 
 def settings_help() -> str:

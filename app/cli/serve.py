@@ -1,24 +1,20 @@
 """`leeboard serve`: the service beside a real kube-scheduler."""
 
-import os
 import resource
 from contextlib import suppress
-from pathlib import Path
 
 import click
 import structlog
 
-from app.cli.options import WrongSettingError, port_options, read_settings, settings_help
+from app.cli.options import check_kubeconfig, port_options, read_settings, settings_help
 from app.cli.running import run_until_asked
 from app.kube.client import KubeCluster
-from app.service import Endpoints
+from app.service import Endpoints, Kubernetes
 from app.service import serve as run_service
 from app.settings import Settings
 from app.telemetry import Logging, Metrics
 
 log = structlog.get_logger()
-
-USERS_KUBECONFIG = "~/.kube/config"
 
 
 @click.command(epilog=settings_help())
@@ -30,7 +26,7 @@ def serve(kubeconfig: str | None, webhook_port: int | None, operations_port: int
     Ends cleanly on SIGTERM and SIGINT.
     """
     settings = read_settings(kubeconfig=kubeconfig, webhook_port=webhook_port, operations_port=operations_port)
-    _check_kubeconfig(settings.kubeconfig)
+    check_kubeconfig(settings.kubeconfig)
     metrics = Metrics()
     _allow_open_files()
     with Logging(on_drop=metrics.log_lines_dropped.inc):
@@ -39,21 +35,13 @@ def serve(kubeconfig: str | None, webhook_port: int | None, operations_port: int
 
 async def _serve(settings: Settings, metrics: Metrics) -> None:
     async with await KubeCluster.connect(settings.kubeconfig) as cluster:
-        await run_service(settings, cluster, metrics=metrics, on_ready=_say_where)
-
-
-def _check_kubeconfig(path: str | None) -> None:
-    # The loader takes a missing file for an empty one, and then misses a key in it.
-    if path is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-        return
-    read = os.environ.get("KUBECONFIG", USERS_KUBECONFIG) if path is None else path
-    if not any(Path(each).expanduser().is_file() for each in read.split(os.pathsep)):
-        sentence = f"kubeconfig {read!r} does not exist; name one with --kubeconfig or LEEBOARD_KUBECONFIG"
-        raise WrongSettingError(sentence)
+        kubernetes = Kubernetes(installation=cluster.installation(), reviews=cluster.reviews())
+        await run_service(settings, cluster, kubernetes=kubernetes, metrics=metrics, on_ready=_say_where)
 
 
 def _say_where(endpoints: Endpoints) -> None:
-    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations)
+    admission = {"admission": endpoints.admission} if endpoints.admission else {}
+    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations, **admission)
 
 
 def _allow_open_files() -> None:

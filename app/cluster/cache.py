@@ -25,7 +25,7 @@ from app.model.priority import PriorityClass
 from app.model.queue import Queue
 from app.model.reason import Refusal
 from app.model.resources import Amounts
-from app.model.snapshot import NodeTable, Snapshot
+from app.model.snapshot import NodeTable, Snapshot, Usage
 from app.model.topology import Topology
 
 
@@ -286,6 +286,10 @@ class ClusterCache:
     def queues(self) -> Mapping[QueueName, Queue]:
         """Return the queues, judged as a tree."""
         return self._queues.tree()
+
+    def usage(self) -> Mapping[QueueName, Usage]:
+        """Return what the pods of each queue that has any hold and ask for."""
+        return self._charges.usage()
 
     def table(self) -> NodeTable:
         """Return the nodes as columns."""

@@ -70,6 +70,7 @@ def charge_of(pod: Pod, held: Reservation | None, on: Terms | None) -> Charge | 
         return None
     if node is None and (pod.gated or pod.deleting or pod.problem):
         # It can make no use of a share: counted, it would only take others' (KAI counts what is Pending, not gated).
+        # A pod that only we hold back counts: it is ready when we are.
         return None
     hold = Hold.LEAVING if pod.deleting else Hold.KEPT
     if held is not None and held.state is State.AWAITING:

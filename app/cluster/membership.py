@@ -143,6 +143,10 @@ class Membership:
 
     # Asking ---------------------------------------------------------------------------------------------------------
 
+    def has_class(self, name: str) -> bool:
+        """Return whether the cluster has a priority class of this name."""
+        return name in self._classes
+
     def keys(self) -> Collection[GroupKey]:
         """Return the groups that have pods."""
         return self._pods.keys()

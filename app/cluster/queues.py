@@ -1,6 +1,6 @@
 """Judges the tree of queues as a whole: parents that are missing, circles, and what hangs below an invalid queue."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from app.model.names import QueueName
@@ -71,9 +71,14 @@ def _judge_circle(
     path: list[QueueName], first: QueueName, known: Mapping[QueueName, Queue], verdicts: dict[QueueName, str]
 ) -> None:
     circle = path[path.index(first) :]
-    names = " -> ".join([*circle[:CIRCLE_SHOWN], *(["..."] if len(circle) > CIRCLE_SHOWN else []), first])
-    sentence = f"its parents form a circle ({names}); change spec.parentQueue of one of them"
+    sentence = circle_sentence(circle)
     verdicts.update({name: known[name].problem or sentence for name in circle})
+
+
+def circle_sentence(circle: Sequence[QueueName]) -> str:
+    """Tell the owner of a queue of the circle that its parents form, itself first."""
+    names = " -> ".join([*circle[:CIRCLE_SHOWN], *(["..."] if len(circle) > CIRCLE_SHOWN else []), circle[0]])
+    return f"its parents form a circle ({names}); change spec.parentQueue of one of them"
 
 
 def _from_above(parent: QueueName | None, known: Mapping[QueueName, Queue], verdicts: Mapping[QueueName, str]) -> str:

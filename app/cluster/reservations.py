@@ -73,6 +73,11 @@ class Reservations:
         """Return the pod's reservation, None when nothing is held for it."""
         return self._held.get(pod)
 
+    def promised(self, pod: PodUid) -> Reservation | None:
+        """Return what the pod can be bound by: room that is still being freed is none that it can be woken for."""
+        held = self._held.get(pod)
+        return None if held is None or held.state is State.AWAITING else held
+
     def of_group(self, group: GroupKey) -> list[Reservation]:
         """Return what is held for members of the group."""
         return [self._held[pod] for pod in self._by_group.get(group, ())]

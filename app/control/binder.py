@@ -30,6 +30,10 @@ log = structlog.get_logger()
 BOUND = ""
 """The answer to kube-scheduler when the pod is on its node."""
 
+WRITERS = 64
+"""Bindings in flight at once: fewer than the client has connections for, so that none waits for one after its last
+look at whether we are still active."""
+
 LOOK_AGAIN_S = 0.5
 """How long to wait before asking again what became of a write whose outcome is unknown."""
 
@@ -64,6 +68,7 @@ class Binder:
         self._patience_s = patience_s
         self._on_failure = on_failure
         self._sleep = sleep
+        self._turns = asyncio.Semaphore(WRITERS)
         self._in_flight: dict[PodUid, tuple[NodeName, asyncio.Task[str]]] = {}
 
     async def bind(self, question: BindQuestion) -> str:
@@ -128,7 +133,7 @@ class Binder:
         pauses = iter(FORBIDDEN_PAUSES_S)
         answer: str | None = None
         while answer is None:
-            answer = self._obstacle(question.pod.uid) or await self._try(question.pod, question.node, pauses)
+            answer = await self._try(question.pod, question.node, pauses)
         self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
         if answer != BOUND:
             log.warning("bind failed", pod=f"{question.pod.namespace}/{question.pod.name}", error=answer)
@@ -136,7 +141,7 @@ class Binder:
         return answer
 
     def _obstacle(self, uid: PodUid) -> str:
-        """Return why not to write now, "" when nothing speaks against it; asked before each try."""
+        """Return why not to write now, "" when nothing speaks against it."""
         if self._activity.failure():
             return "this replica is no longer active"
         pod = self._cache.pod(uid)
@@ -144,9 +149,9 @@ class Binder:
         return "the pod is being deleted" if pod is not None and pod.deleting else ""
 
     async def _try(self, pod: PodRef, node: NodeName, pauses: Iterator[float]) -> str | None:
-        """Write once; None when it was surely not done and may be tried again."""
+        """Write once, unless something speaks against it; None when it was surely not done and may be tried again."""
         try:
-            await self._cluster.bind(pod, node, {})
+            return await self._in_turn(pod, node)
         except NotFoundError:
             return "the pod is gone"
         except ForbiddenError as error:
@@ -159,7 +164,15 @@ class Binder:
             return None
         except (ConflictError, OutcomeUnknownError):
             return await self._look_up(pod, node)
-        return BOUND
+
+    async def _in_turn(self, pod: PodRef, node: NodeName) -> str:
+        """Write when it is its turn, unless something speaks against it by then; raises `KubeError`."""
+        async with self._turns:
+            # Asked last: whoever has waited, for its turn or because we were stopped, may no longer be right.
+            obstacle = self._obstacle(pod.uid)
+            if not obstacle:
+                await self._cluster.bind(pod, node, {})
+            return obstacle or BOUND
 
     async def _wait_for_permission(self, pod: PodRef, pauses: Iterator[float], error: ForbiddenError) -> str | None:
         pause = next(pauses, None)

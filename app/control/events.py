@@ -25,6 +25,9 @@ EVENTS_PER_ROUND = 20
 TOLD_FOR_S = 1800.0
 """How long the same reason is not told again for the same group."""
 
+LOOK_AGAIN_S = 60.0
+"""How often everybody who waits is looked at although nothing has changed: what was told is forgotten after a time."""
+
 PASSING = frozenset({Reason.DECIDING, Reason.BACKING_OFF})
 """Reasons that are over before anybody could read of them, or repeat what was told already."""
 
@@ -46,6 +49,10 @@ class Events:
         self._inspect = inspect
         self._cluster = cluster
         self._interval_s = settings.status_interval_s
+        self._clock = clock
+        self._seen: tuple[int, int] | None = None
+        """What there was when nothing was left to be told."""
+        self._look_again_at = 0.0
         self._waited_before: dict[GroupKey, Reason] = {}
         self._told: TTLCache[tuple[GroupKey, Reason], bool] = TTLCache(100_000, TOLD_FOR_S, timer=clock)
 
@@ -53,11 +60,14 @@ class Events:
         """Tell of whatever lasts, for ever."""
         while True:
             await asyncio.sleep(self._interval_s)
-            if all(check.passed for check in self._inspect.readiness()):
+            if self._inspect.is_ready():
                 await self.round()
 
     async def round(self) -> None:
         """Record one event for each cause that has lasted from one round to the next."""
+        version = self._inspect.version()
+        if version == self._seen and self._clock() < self._look_again_at:
+            return
         lasting, self._waited_before = self._waited_before, {}
         news = 0
         for key, (_, refusal) in dict(self._inspect.waiting_by_key()).items():
@@ -66,9 +76,11 @@ class Events:
             self._waited_before[key] = refusal.reason
             if lasting.get(key) is refusal.reason and (key, refusal.reason) not in self._told:
                 news += 1
-                if news <= EVENTS_PER_ROUND:
+                if news <= EVENTS_PER_ROUND and self._inspect.is_ready():
                     self._told[key, refusal.reason] = True
                     await self._record(key, refusal)
+        if not news and lasting == self._waited_before:
+            self._seen, self._look_again_at = version, self._clock() + LOOK_AGAIN_S
 
     async def _record(self, key: GroupKey, refusal: Refusal) -> None:
         regarding = group_reference(self._cache.groups, key)

@@ -149,6 +149,8 @@ class Evictor:
             note = f"Pod {pod.namespace}/{pod.name} was evicted although a PodDisruptionBudget forbids it: {error}"
             await self._tell(pod_reference(pod), BUDGET_OVERRIDDEN, note)
             return
+        if self._activity.failure():
+            return
         try:
             await mark()
         except NotFoundError:

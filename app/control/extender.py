@@ -38,6 +38,9 @@ offered nodes is the whole set that its filters accept, a longer one may be a sa
 
 UNREADY = "Leeboard cannot answer now; its /readyz says why"
 
+TAKEOVER_S = 3.0
+"""How long a question is held back while we are not active; below the entry's httpTimeout (5 s)."""
+
 WATCH_LAG_S = 0.25
 """How long a pod that the watch has not shown yet is waited for."""
 
@@ -67,6 +70,9 @@ class Extender:
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
         """Answer which of the offered nodes the pod may go to: one, once it is decided."""
+        if question.uid is not None:
+            # kube-scheduler asks when it leads, which we learn a moment later; an error would set the pod back.
+            await self._activity.settled(within_s=TAKEOVER_S)
         unready = self._unready()
         if unready:
             return Failed(unready)

@@ -43,9 +43,17 @@ class Inspect:
         """Return every condition of being ready."""
         return (self._activity.check(), *self._feed.checks())
 
+    def is_ready(self) -> bool:
+        """Whether all of them hold: we are active, and what we see is whole and fresh."""
+        return all(check.passed for check in self.readiness())
+
     def queues(self) -> Mapping[QueueName, Share]:
         """Return every queue's share of the cluster as it is now."""
         return fair_shares(self._cache.snapshot())
+
+    def version(self) -> tuple[int, int]:
+        """Return what changes whenever `waiting_by_key` does."""
+        return self._planning.version
 
     def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
         """Return the groups with pods that have no place, and why."""

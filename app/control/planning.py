@@ -7,6 +7,7 @@ with relief everything that waits is planned anew, beside the event loop when th
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -17,9 +18,11 @@ from app.control.backoff import Backoff
 from app.control.promises import Promises
 from app.control.search import Search
 from app.control.takeover import TakeOver
-from app.model.decision import Action
+from app.model.decision import Action, Plan
 from app.model.names import GroupKey, PodUid
+from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
+from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan_some
 from app.settings import Settings
 from app.telemetry import Metrics, PlanOutcome
@@ -82,6 +85,7 @@ class Planning:
         self._unready = unready
         self._backoff = Backoff()
         self._planned_relief = -1
+        self._tidied_at = -1
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -89,6 +93,11 @@ class Planning:
     def refusals(self) -> Mapping[GroupKey, Refusal]:
         """Why each waiting group waits, as of the last plan that considered it."""
         return self._takeover.refusals
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Changes whenever anybody may wait, or wait for another reason than before."""
+        return self._cache.version, self._takeover.taken
 
     def poke(self) -> None:
         """Note that the cache has changed."""
@@ -157,6 +166,16 @@ class Planning:
         waiting = self._cache.waiting()
         return self._running is None and len(waiting if self._has_relief() else self._cache.unsettled) <= FEW
 
+    def is_settled(self, apart_from: set[GroupKey]) -> bool:
+        """Whether nobody waits undecided as things are now, these groups aside."""
+        self._cache.waiting()
+        return self._running is None and not self._has_relief() and self._cache.unsettled.keys() <= apart_from
+
+    def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan:
+        """Return what would be decided for a group that is not there yet; nothing comes of it."""
+        alone = replace(snapshot, groups={group.key: group})
+        return plan_some(alone, (group.key,), self._policy, withheld=self._search.withheld)
+
     def answered_expiry(self) -> float:
         """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
         return self._promises.answered_expiry()
@@ -221,4 +240,6 @@ class Planning:
         self._promises.review()
         for key in self._backoff.over(self._clock()):
             self._cache.readmit(key)
-        self._takeover.forget_gone()
+        if self._tidied_at != self._cache.version:
+            self._tidied_at = self._cache.version
+            self._takeover.forget_gone()

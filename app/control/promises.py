@@ -73,8 +73,10 @@ class Promises:
     def review(self) -> None:
         """End what has expired, revoke nominations that outlived their promise, and look at who stands."""
         now = self._clock()
+        self._begin(now)
         for held in self._cache.reservations.expired(now):
-            if held.state is State.PROMISED:
+            # Who stands in our own queue cannot have been asked about, however long that takes.
+            if held.state is State.PROMISED and not self._waker.stands(held.pod):
                 self._expire(held)
         if now >= self._forget_at:
             self._forget_at = now + REFUSED_NODES_FOR_S
@@ -83,6 +85,14 @@ class Promises:
         for uid in self._cache.take_bereft():
             self._waker.revoke(uid)
         self._barrier.review()
+
+    def _begin(self, now: float) -> None:
+        """Let the time of a promise run from when its pod was released: before, kube-scheduler could not ask."""
+        expires_at = now + self._settings.promise_ttl_s
+        for uid in self._waker.take_sent():
+            held = self._cache.reservations.promised(uid)
+            if held is not None and held.is_revocable and held.expires_at < expires_at:
+                self._cache.reservations.extend(uid, expires_at)
 
     def _expire(self, held: Reservation) -> None:
         self._metrics.promises_expired.inc()

@@ -65,7 +65,7 @@ class Status:
         """Bring statuses up to date for ever, when something changed."""
         while True:
             await asyncio.sleep(self._interval_s)
-            if all(check.passed for check in self._inspect.readiness()):
+            if self._inspect.is_ready():
                 await self._round_or_say()
 
     async def _round_or_say(self) -> None:
@@ -149,6 +149,10 @@ class Status:
 
     async def _write(self, target: _Target, status: RawObject, turns: asyncio.Semaphore) -> None:
         async with turns:
+            if not self._inspect.is_ready():
+                # A round may be long, and two replicas that correct each other would never end.
+                self._look_again(target)
+                return
             try:
                 await self._cluster.write_status(target.resource, target.namespace, target.name, status)
             except NotFoundError:

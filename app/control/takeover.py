@@ -23,7 +23,7 @@ class TakeOver:
     def __init__(
         self, cache: ClusterCache, promises: Promises, awaiting: Awaiting, evictor: Evictor, metrics: Metrics
     ) -> None:
-        """`refusals` and `_news` are changed by `take` and `forget_gone` alone."""
+        """`refusals`, `taken` and `_news` are changed by `take` and `forget_gone` alone."""
         self._cache = cache
         self._promises = promises
         self._awaiting = awaiting
@@ -31,11 +31,14 @@ class TakeOver:
         self._metrics = metrics
         self.refusals: dict[GroupKey, Refusal] = {}
         """Why each waiting group waits, as of the last plan that considered it."""
+        self.taken = 0
+        """How many plans have been taken over."""
         self._news: set[GroupKey] = set()
 
     def take(self, plan: Plan, considered: Collection[GroupKey]) -> bool:
         """Carry out a plan that considered these groups; return whether nothing of it was stale."""
         self._metrics.plans[PlanOutcome.APPLIED].inc()
+        self.taken += 1
         unchanged = self._cache.version == plan.snapshot_version
         # Who is just being bound may not leave, even if nothing has changed.
         recheck = None if unchanged and not plan.evictions else Recheck(self._cache)

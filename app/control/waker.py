@@ -1,7 +1,7 @@
-"""Wakes pods that kube-scheduler has parked after one of our refusals, by nominating the node that is now theirs.
+"""Has pods asked about whose turn has come: held ones are released, parked ones nominated for the node now theirs.
 
-One status patch does both: it is an event that makes kube-scheduler look at the pod again, and it makes it look at the
-promised node first. A pod that kube-scheduler has not asked about yet needs no patch.
+kube-scheduler parks a pod after one of our refusals. One status patch is an event that makes it look at the pod again,
+and makes it look at the promised node first. A pod that it has not asked about yet, and may look at, needs no patch.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, State
+from app.control.releases import Releases
+from app.control.window import Window
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
 from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef, UnavailableError
@@ -27,12 +28,9 @@ WINDOW = 64
 """Woken pods that kube-scheduler has not asked about yet. It weighs every nominated pod for every node of every pod it
 filters, so thousands of nominations at once bring it to a standstill (ARCHITECTURE.md: 41 pods/s and less)."""
 
-ASKED_WITHIN_S = 5.0
-"""After this time a woken pod no longer holds up the others: its own filters may refuse it without a question."""
-
 
 class Waker:
-    """Who is parked, and whose patch is on its way."""
+    """Who is parked, who is held, and whose patch is on its way."""
 
     def __init__(
         self,
@@ -42,16 +40,21 @@ class Waker:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start with nobody parked. `_parked` is changed by `park`, `forget` and `_patch` alone."""
+        """Start with nobody parked. `_parked` is changed by `park`, `nominate`, `forget*` and what writes patches.
+
+        It is one set for ever, since `_releases` takes pods out of it as well.
+        """
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
         self._sleep = sleep
         self._parked: set[PodUid] = set()
-        self._unanswered: dict[PodUid, float] = {}
-        self._answered = asyncio.Event()
+        self._window = Window(WINDOW)
         self._patches: asyncio.Queue[PodUid] = asyncio.Queue()
         """Pods to be woken or revoked; which, and with what node, is decided when the patch is written."""
+        self._releases = Releases(
+            cache, cluster, metrics, sleep=sleep, before_write=self._parked.discard, on_open=self.wake
+        )
 
     def park(self, uid: PodUid) -> None:
         """Note that kube-scheduler will not ask about this pod again on its own."""
@@ -60,16 +63,30 @@ class Waker:
     def forget(self, uid: PodUid) -> None:
         """Note that kube-scheduler has asked about the pod."""
         self._parked.discard(uid)
-        if self._unanswered.pop(uid, None) is not None:
-            self._answered.set()
+        self._window.answer(uid)
+        self._releases.note_asked(uid)
 
     def forget_gone(self) -> None:
         """Forget parked pods that are no more."""
-        self._parked = {uid for uid in self._parked if self._cache.pod(uid) is not None}
+        self._parked -= {uid for uid in self._parked if self._cache.pod(uid) is None}
+        self._releases.forget_gone()
+
+    def stands(self, uid: PodUid) -> bool:
+        """Whether the pod is to be released and nothing has been sent yet: nobody can have asked about it."""
+        return self._releases.stands(uid)
+
+    def take_sent(self) -> set[PodUid]:
+        """Return, once, the pods whose release was sent since last asked."""
+        return self._releases.take_sent()
 
     def wake(self, uid: PodUid) -> None:
-        """Have the pod asked about, if it is parked and a node is promised to it."""
-        if uid in self._parked and self._promised(uid) is not None:
+        """Have the pod asked about, if it is held or parked and a node is promised to it."""
+        pod = self._cache.pod(uid)
+        if pod is None or self._cache.reservations.promised(uid) is None:
+            return
+        if self._releases.holds(pod):
+            self._releases.add(uid)
+        elif uid in self._parked:
             self._patches.put_nowait(uid)
 
     def nominate(self, uid: PodUid) -> None:
@@ -86,35 +103,20 @@ class Waker:
     async def run(self) -> None:
         """Write patches for ever, several at a time."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._releases.run())
             for _ in range(WRITERS):
                 tasks.create_task(self._write_patches())
 
     async def _write_patches(self) -> None:
         while True:
             uid = await self._patches.get()
-            if self._promised(uid) is not None:
-                await self._await_room()
+            if self._cache.reservations.promised(uid) is not None:
+                await self._window.room()
             await self._patch(uid)
-
-    def _promised(self, uid: PodUid) -> Reservation | None:
-        """Return what is promised to a pod: room that is still being freed is none that it can be woken for."""
-        held = self._cache.reservations.get(uid)
-        return None if held is None or held.state is State.AWAITING else held
-
-    async def _await_room(self) -> None:
-        """Wait until kube-scheduler has asked about enough of those that were woken before."""
-        while len(self._unanswered) >= WINDOW:
-            self._answered.clear()
-            try:
-                async with asyncio.timeout(ASKED_WITHIN_S / 5):
-                    await self._answered.wait()
-            except TimeoutError:
-                over = asyncio.get_running_loop().time() - ASKED_WITHIN_S
-                self._unanswered = {uid: since for uid, since in self._unanswered.items() if since > over}
 
     async def _patch(self, uid: PodUid) -> None:
         for _ in range(TRIES):
-            pod, held = self._cache.pod(uid), self._promised(uid)
+            pod, held = self._cache.pod(uid), self._cache.reservations.promised(uid)
             if pod is None or pod.node is not None:
                 return
             if held is None and pod.nominated is not None:
@@ -129,7 +131,7 @@ class Waker:
     async def _wake(self, pod: Pod, node: NodeName) -> bool:
         # Not parked from here on, since it may be asked about, refused and parked again before the reply is here.
         self._parked.discard(pod.uid)
-        self._unanswered[pod.uid] = asyncio.get_running_loop().time()
+        self._window.send(pod.uid)
         # A patch that changes nothing is no event, and would wake nobody.
         cleared = pod.nominated != node or await self._nominate(pod, None)
         written = cleared and await self._nominate(pod, node)

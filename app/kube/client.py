@@ -13,11 +13,14 @@ import orjson
 
 from app.kube.access import Credentials
 from app.kube.errors import BrokenStreamError
+from app.kube.installation import KubeInstallation
 from app.kube.lines import decode_page
+from app.kube.reviews import Reviews
 from app.kube.transport import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Limits, Transport
 from app.kube.watch import Watch
+from app.model.marks import GATE
 from app.model.names import NodeName
-from app.model.seam import BudgetError, NotFoundError, PodRef, RawObject, Resource, WatchEvent
+from app.model.seam import BudgetError, Lease, NotFoundError, PodRef, RawObject, Resource, WatchEvent
 
 T = TypeVar("T")
 
@@ -66,6 +69,14 @@ class KubeCluster:
         """Close every connection, also those of running watches."""
         await self._transport.close()
 
+    def reviews(self) -> Reviews:
+        """Return what asks for our rights over the same connections, and so learns of every refusal."""
+        return Reviews(self._transport)
+
+    def installation(self) -> KubeInstallation:
+        """Return what keeps our Secret and our webhook configurations, over the same connections."""
+        return KubeInstallation(self._transport)
+
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncGenerator[WatchEvent[T], None]:
         """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error."""
         return Watch(self._transport, resource, keep=keep, sleep=self._sleep, chance=self._chance).events()
@@ -105,12 +116,16 @@ class KubeCluster:
                 return kept
             await self._sleep(0)
 
-    async def lease_holder(self, namespace: str, name: str) -> str | None:
-        """Return the holderIdentity of a Lease; None when it has none or does not exist."""
+    async def read_lease(self, namespace: str, name: str) -> Lease | None:
+        """Read a Lease from the store, never from a cache; None when it does not exist."""
         where = f"namespaces/{quote(namespace, safe='')}/leases/{quote(name, safe='')}"
         try:
-            lease = orjson.loads(await self._transport.read(f"apis/coordination.k8s.io/v1/{where}"))
-            return lease["spec"].get("holderIdentity") or None
+            spec = orjson.loads(await self._transport.read(f"apis/coordination.k8s.io/v1/{where}"))["spec"]
+            return Lease(
+                holder=spec.get("holderIdentity") or "",
+                duration_s=spec.get("leaseDurationSeconds") or 0,
+                renewed=spec.get("renewTime") or "",
+            )
         except NotFoundError:
             return None
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
@@ -120,6 +135,11 @@ class KubeCluster:
         """Set or clear `status.nominatedNodeName`; `ConflictError` when the pod is already bound."""
         body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
         await self._transport.write("PATCH", f"{_pod_path(pod)}/status", orjson.dumps(body), MERGE_PATCH)
+
+    async def release(self, pod: PodRef) -> None:
+        """Take our scheduling gate off and leave those of others; nothing is written where it is off already."""
+        body = {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}}
+        await self._transport.write("PATCH", _pod_path(pod), orjson.dumps(body), STRATEGIC_MERGE_PATCH)
 
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
         """Set the condition `DisruptionTarget` and leave all others alone."""

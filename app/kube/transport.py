@@ -4,7 +4,7 @@ Writes have connections of their own, so that relisting fifty thousand pods cann
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from yarl import URL
 from app.kube import errors
 from app.kube.access import Access, Credentials
 from app.kube.errors import Reply
+from app.model.seam import ForbiddenError, KubeError
 
 JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/merge-patch+json"}
@@ -60,6 +61,8 @@ class Transport:
 
     def __init__(self, credentials: Credentials, access: Access, limits: Limits) -> None:
         self.limits = limits
+        self.on_forbidden: Callable[[], None] = _nobody_asks
+        """Called whenever the API server says that we may not; set by whoever finds out why."""
         self._credentials = credentials
         self._base = f"{access.server}/"
         self._tls_server_name = access.tls_server_name
@@ -87,6 +90,10 @@ class Transport:
         """Send a write and drop what the API server echoes; raises `KubeError`."""
         await self._call(Request(method, path, self._answer, body, headers))
 
+    async def ask(self, path: str, body: bytes) -> bytes:
+        """Put a question that is asked by POST and changes nothing; return its answer."""
+        return await self._call(Request("POST", path, self._answer, body, JSON))
+
     async def read(self, path: str) -> bytes:
         """Return one object; raises `KubeError`, where a time-out is `UnavailableError`."""
         return await self._call(Request("GET", path, self._answer))
@@ -106,7 +113,7 @@ class Transport:
         except (aiohttp.ClientError, OSError) as cause:
             raise errors.lost("GET", cause) from cause
         if reply:
-            raise errors.refusal("GET", reply)
+            raise self._refusal("GET", reply)
         try:
             yield response.content
         finally:
@@ -119,8 +126,14 @@ class Transport:
         except (aiohttp.ClientError, OSError) as cause:
             raise errors.lost(request.method, cause) from cause
         if reply.status >= FIRST_REFUSAL:
-            raise errors.refusal(request.method, reply)
+            raise self._refusal(request.method, reply)
         return reply.body
+
+    def _refusal(self, method: str, reply: Reply) -> KubeError:
+        error = errors.refusal(method, reply)
+        if isinstance(error, ForbiddenError):
+            self.on_forbidden()
+        return error
 
     async def _send(self, request: Request) -> aiohttp.ClientResponse:
         used = self._authorization
@@ -162,6 +175,10 @@ class Transport:
             self._authorization = (await self._credentials.read()).authorization
             for session in (self._writes, self._reads):
                 session.headers["Authorization"] = self._authorization
+
+
+def _nobody_asks() -> None:
+    pass
 
 
 def _session(access: Access, limits: Limits, *, connections: int) -> aiohttp.ClientSession:

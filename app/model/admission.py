@@ -45,7 +45,7 @@ class Admitted:
 
     patch: Sequence[PatchOperation] = ()
     warnings: Sequence[str] = ()
-    """Shown to the person who sent it; at most 256 bytes each are."""
+    """Shown to the person who sent it, up to 256 bytes of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +55,11 @@ class Denied:
     message: str
 
 
-AdmissionAnswer = Admitted | Denied
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Nothing can be said yet, and why: the API server goes by what the webhook's `failurePolicy` says."""
+
+    cause: str
+
+
+AdmissionAnswer = Admitted | Denied | Undecided

@@ -17,3 +17,6 @@ OPT_IN_LABEL = "leeboard.dev/managed"
 
 DEVICES_ANNOTATION = "leeboard.dev/devices"
 """On a pod that shares devices: their UUIDs, comma-separated, written by bind and read by the pod's own environment."""
+
+PORTION_ANNOTATION = "leeboard.dev/portion"
+"""Beside it: which part of each of them is the pod's, such as 0.50 (KAI's GPU_PORTION)."""

@@ -145,7 +145,10 @@ class Pod:
     node: NodeName | None = None
     """`spec.nodeName`: once set, the pod is there whoever bound it."""
     nominated: NodeName | None = None
+    held: bool = False
+    """Our own scheduling gate is on it: kube-scheduler does not look at it until we take that off."""
     gated: bool = False
+    """A scheduling gate of somebody else is on it, who alone may take it off."""
     deleting: bool = False
     refused_by_scheduler: bool = False
     """kube-scheduler's own filters accept it nowhere (PodScheduled=False with a text that is not ours)."""

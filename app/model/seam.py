@@ -112,6 +112,18 @@ class PodRef:
     uid: PodUid
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Who leads."""
+
+    holder: str
+    """Empty when it has been given back."""
+    duration_s: float
+    """For so long after a renewal nobody else takes it."""
+    renewed: str
+    """Another with each renewal. It is the time by the holder's clock, so its value says nothing to others."""
+
+
 class Cluster(Protocol):
     """What `control` asks of a cluster. Every call but `watch` raises `KubeError` and nothing else."""
 
@@ -135,12 +147,16 @@ class Cluster(Protocol):
         """List the pods that have succeeded, which `watch` does not show; `keep` shrinks each and must not raise."""
         ...
 
-    async def lease_holder(self, namespace: str, name: str) -> str | None:
-        """Return the holderIdentity of a Lease; None when it has none or does not exist."""
+    async def read_lease(self, namespace: str, name: str) -> Lease | None:
+        """Read a Lease now, from the store; None when it does not exist."""
         ...
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Set or clear `status.nominatedNodeName`, which also wakes a pod that kube-scheduler has parked."""
+        ...
+
+    async def release(self, pod: PodRef) -> None:
+        """Take our scheduling gate off the pod and leave those of others; nothing is written where it is off."""
         ...
 
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:

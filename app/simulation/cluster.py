@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from app.model.marks import GATE
 from app.model.names import NodeName
 from app.model.seam import (
     ConflictError,
+    Lease,
     NotFoundError,
     PodRef,
     RawObject,
@@ -93,8 +95,8 @@ class SimulatedCluster:
         """Return the pods that have succeeded and are still there."""
         return [keep(pod) for pod in self.objects(Resource.PODS) if pod["status"].get("phase") == "Succeeded"]
 
-    async def lease_holder(self, namespace: str, name: str) -> str | None:
-        """Return nobody: the simulated kube-scheduler is the only one, and holds no lease."""
+    async def read_lease(self, namespace: str, name: str) -> Lease | None:
+        """Return none: the simulated kube-scheduler is the only one, and holds no lease."""
         del namespace, name
         return None
 
@@ -104,6 +106,13 @@ class SimulatedCluster:
         if node is not None and current["spec"].get("nodeName"):
             raise ConflictError(f"pod {pod.name}: nominatedNodeName may not be set once nodeName is")
         self._write(Resource.PODS, current, {"status": {"nominatedNodeName": node}})
+
+    async def release(self, pod: PodRef) -> None:
+        """Take our scheduling gate off and leave those of others; that wakes nobody where it is off already."""
+        current = self._get(_ref(pod))
+        gates = current["spec"].get("schedulingGates", ())
+        left = [gate for gate in gates if gate["name"] != GATE]
+        self._write(Resource.PODS, current, {"spec": {"schedulingGates": left or None}})
 
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
         """Set the condition `DisruptionTarget` beside the others."""

@@ -6,6 +6,7 @@ Several live in one process; signals are the service's, and so is the event loop
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -16,6 +17,8 @@ from app.web.connection import ConnectionLimits, guarded
 KEEP_ALIVE_S = 120
 """Longer than the 90 s after which kube-scheduler's client lets go: it does not repeat a POST that met a closed one."""
 BACKLOG = 2048
+HANDSHAKE_S = 5.0
+"""Within which TLS has to stand; until then a connection is none of those that are counted."""
 
 
 class _Server(uvicorn.Server):
@@ -29,6 +32,25 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+        deadline_s = HANDSHAKE_S if config.ssl else None
+
+        def connection() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg] # as in uvicorn
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        # Like uvicorn's own, which leaves a handshake the whole minute that is asyncio's default.
+        self.servers = [
+            await loop.create_server(
+                connection, sock=each, ssl=config.ssl, backlog=BACKLOG, ssl_handshake_timeout=deadline_s
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
 
     async def main_loop(self) -> None:
         await self.stopping.wait()
@@ -57,15 +79,28 @@ class Listener:
             await serving
             raise
 
+    def close_connections(self) -> None:
+        """Close what is idle at once, the rest after its answer; whoever connects anew is answered as before."""
+        for connection in list(self._server.server_state.connections):
+            connection.shutdown()
+
     def close(self) -> None:
         """Give the port back when `run` never got to it."""
         self._socket.close()
 
 
-def listener(app: ASGIApp, host: str, port: int, *, limits: ConnectionLimits, grace_s: int = 5) -> Listener:
+def listener(  # noqa: PLR0913 # each is one plain word about the port
+    app: ASGIApp,
+    host: str,
+    port: int,
+    *,
+    limits: ConnectionLimits,
+    grace_s: int = 5,
+    tls: ssl.SSLContext | None = None,
+) -> Listener:
     """Bind the port (0: any free one) and return its server; raises OSError when it is taken.
 
-    Connections that come before `run` wait in the backlog.
+    Connections that come before `run` wait in the backlog. Without `tls` it speaks plain HTTP.
     """
     config = uvicorn.Config(
         app,
@@ -80,6 +115,7 @@ def listener(app: ASGIApp, host: str, port: int, *, limits: ConnectionLimits, gr
         date_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=grace_s,
+        ssl_context_factory=(lambda *_: tls) if tls else None,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return Listener(socket.create_server((host, port), family=family, backlog=BACKLOG), _Server(config))

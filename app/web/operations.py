@@ -66,15 +66,25 @@ class Pulse(Protocol):
         ...
 
 
-def application(inspect: Inspect, metrics: Metrics, pulse: Pulse, *, limits: BodyLimits = OPERATIONS_LIMITS) -> ASGIApp:
-    """Build what the operations listener serves; registers the cluster's own metrics with `metrics`."""
+def application(
+    inspect: Inspect,
+    metrics: Metrics,
+    pulse: Pulse,
+    *,
+    installed: Callable[[], Sequence[Check]] = tuple,
+    limits: BodyLimits = OPERATIONS_LIMITS,
+) -> ASGIApp:
+    """Build what the operations listener serves; registers the cluster's own metrics with `metrics`.
+
+    `installed` adds the lines of /readyz on what Leeboard was installed with: rights and certificates.
+    """
     metrics.registry.register(ClusterCollector(inspect))
     app = FastAPI(title="Leeboard", version="v1alpha1", docs_url=None, redoc_url=None, redirect_slashes=False)
     problem.answer_errors_with_problems(app)
     health.add_routes(
         app,
         livez=lambda: (pulse.liveness(),),
-        readyz=lambda: (*inspect.readiness(), pulse.readiness()),
+        readyz=lambda: (*inspect.readiness(), *installed(), pulse.readiness()),
     )
     app.add_route("/metrics", _metrics(metrics), methods=["GET"], include_in_schema=False)
     _add_read_api(app, inspect)

@@ -227,7 +227,7 @@ def test_a_priority_class_is_read() -> None:
 
 
 def test_the_crds_bounds_are_the_decoders() -> None:
-    crds = Path(__file__).parents[2] / "deploy" / "crds"
+    crds = Path(__file__).parents[2] / "deploy" / "leeboard" / "files" / "crds"
     queues, groups, topologies = ((crds / f"{kind}.yaml").read_text() for kind in ("queues", "podgroups", "topologies"))
 
     for scale in (GPU_SCALE, CPU_SCALE, MEMORY_SCALE):

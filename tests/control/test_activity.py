@@ -1,14 +1,29 @@
+import asyncio
 from typing import Any
 
-from app.control.activity import LOOK_EVERY_S, TRUSTED_FOR_S
+import pytest
+
+from app.control.activity import LOOK_EVERY_S, LOOK_WITHIN_S, MARGIN_S, NOTICED_WITHIN_S
+from app.control.binder import BOUND, WRITERS
 from app.control.extender import UNREADY
-from app.model.names import NodeName
+from app.control.status import WRITES_AT_ONCE
+from app.model.decision import Action, Eviction
+from app.model.names import GroupKey, NodeName
 from app.model.question import Failed, Fits
-from app.model.seam import UnavailableError
-from tests.control.wired import World, living, passes
+from app.model.seam import ForbiddenError, KubeError, UnavailableError
+from tests.control.wired import FickleCluster, World, furnished, living, passes, ref
 
 LEASE = "leeboard/leeboard-scheduler"
 BESIDE_US: dict[str, Any] = {"scheduler_lease": LEASE, "hostname": "pod-a"}
+LEASE_S = 15.0
+SETTLED_S = LOOK_EVERY_S + NOTICED_WITHIN_S + 0.1
+
+
+def elected(holder: str = "pod-a_5b5c", *, gpus: int = 1) -> FickleCluster:
+    """Build a cluster of the node `a` whose lease is held already."""
+    cluster = furnished("a", gpus=gpus)
+    cluster.holders[LEASE] = holder
+    return cluster
 
 
 def active(world: World) -> bool:
@@ -25,7 +40,7 @@ async def test_a_replica_is_active_while_the_kube_scheduler_beside_it_leads() ->
         assert not active(world)
 
         world.cluster.holders[LEASE] = "pod-a_5b5c"
-        await passes(LOOK_EVERY_S + 1)
+        await passes(SETTLED_S)
 
         assert active(world)
         assert await world.filter(world.pod("p"), "a") == Fits((NodeName("a"),))
@@ -34,7 +49,7 @@ async def test_a_replica_is_active_while_the_kube_scheduler_beside_it_leads() ->
 async def test_a_name_that_only_begins_like_ours_is_somebody_else() -> None:
     async with living("a", **BESIDE_US) as world:
         world.cluster.holders[LEASE] = "pod-a-2_5b5c"
-        await passes(LOOK_EVERY_S + 1)
+        await passes(SETTLED_S)
 
         assert not active(world)
         assert await world.filter(world.pod("p"), "a") == Failed(UNREADY)
@@ -44,7 +59,7 @@ async def test_a_name_that_only_begins_like_ours_is_somebody_else() -> None:
 async def test_a_replica_that_is_no_longer_active_keeps_no_promise_and_sends_gangs_away() -> None:
     async with living("a", "b", **BESIDE_US) as world:
         world.cluster.holders[LEASE] = "pod-a_5b5c"
-        await passes(LOOK_EVERY_S + 1)
+        await passes(SETTLED_S)
         gang = world.gang("gang", size=2)
         bind = world.binding(gang[0], await world.choose(gang[0], "a", "b"))
 
@@ -56,28 +71,256 @@ async def test_a_replica_that_is_no_longer_active_keeps_no_promise_and_sends_gan
         assert world.bound() == {}
 
 
-async def test_a_lease_that_cannot_be_read_for_a_moment_changes_nothing() -> None:
-    async with living("a", **BESIDE_US) as world:
+async def test_a_question_that_comes_before_the_lease_was_seen_is_answered_when_it_is() -> None:
+    async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
+        await passes(10)
+        pod = world.pod("p")
+
         world.cluster.holders[LEASE] = "pod-a_5b5c"
-        await passes(LOOK_EVERY_S + 1)
-        world.cluster.errors["lease_holder"].extend([UnavailableError("down")] * 3)
+        asked_at = world.now()
 
-        await passes(LOOK_EVERY_S * 2)
+        assert await world.filter(pod, "a") == Fits((NodeName("a"),))
+        assert world.now() - asked_at <= SETTLED_S
 
+
+async def test_a_question_to_a_replica_that_stands_by_gets_an_error_in_time() -> None:
+    async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
+        await passes(10)
+        pod = world.pod("p")
+        asked_at = world.now()
+
+        assert await world.filter(pod, "a") == Failed(UNREADY)
+        assert world.now() - asked_at < 5
+        assert await world.what_if(pod, "a") == Failed(UNREADY)
+
+
+# What the lease may look like
+
+
+@pytest.mark.parametrize(
+    "holder",
+    ["", "_", "pod-a", "pod-a-2_5b5c", "pod_5b5c", "POD-A_5b5c", "pod-a_5b5c_77aa", " pod-a_5b5c", "\x00\N{BOM}"],
+)
+async def test_a_holder_that_is_not_named_like_ours_is_somebody_else(holder: str) -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
         assert active(world)
 
+        world.cluster.holders[LEASE] = holder
+        await passes(LOOK_EVERY_S)
 
-async def test_a_replica_that_cannot_read_the_lease_for_long_writes_no_binding_any_more() -> None:
-    async with living("a", **BESIDE_US) as world:
+        assert not active(world)
+
+
+async def test_a_lease_that_is_deleted_makes_nobody_active() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+
+        del world.cluster.holders[LEASE]
+        await passes(LOOK_EVERY_S)
+        gone = active(world)
         world.cluster.holders[LEASE] = "pod-a_5b5c"
-        await passes(LOOK_EVERY_S + 1)
+        await passes(LOOK_EVERY_S * 2)
+
+        assert (gone, active(world)) == (False, True)
+
+
+async def test_a_holder_that_flaps_is_followed() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        seen = []
+        for holder in ("pod-b_1", "pod-a_2", "pod-b_1", "pod-a_3"):
+            world.cluster.holders[LEASE] = holder
+            await passes(SETTLED_S)
+            seen.append(active(world))
+
+        assert seen == [False, True, False, True]
+
+
+# For how long it is trusted
+
+
+async def test_a_lease_that_was_never_seen_renewed_makes_nobody_active() -> None:
+    cluster = elected()
+    cluster.is_renewed = False
+    async with living(cluster=cluster, **BESIDE_US) as world:
+        await passes(60)
+        before = active(world)
+
+        cluster.is_renewed = True
+        await passes(LOOK_EVERY_S)
+
+        assert (before, active(world)) == (False, True)
+
+
+async def test_a_replica_stands_down_before_the_lease_of_a_dead_kube_scheduler_is_over() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(10.25)
+
+        world.cluster.is_renewed = False
+        await passes(LEASE_S - MARGIN_S - LOOK_EVERY_S - 0.5)
+        before = active(world)
+        await passes(0.5)
+
+        assert (before, active(world)) == (True, False)
+        assert "not seen renewed" in world.activity.failure()
+
+
+@pytest.mark.parametrize("error", [UnavailableError("down"), ForbiddenError("403")])
+@pytest.mark.parametrize(("away_s", "stays"), [(9, True), (11, True), (20, False)])
+async def test_a_lease_that_cannot_be_read_is_trusted_while_nobody_else_can_have_taken_it(
+    error: KubeError, away_s: int, *, stays: bool
+) -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(10)
+
+        world.cluster.errors["read_lease"].extend([error] * int(away_s / LOOK_EVERY_S))
+        await passes(away_s - 0.5)
+        meanwhile = active(world)
+        await passes(LOOK_EVERY_S * 3)
+
+        assert (meanwhile, active(world)) == (stays, True)
+
+
+async def test_an_answer_that_lay_unread_is_as_old_as_its_question() -> None:
+    cluster = elected()
+    async with living(cluster=cluster, **BESIDE_US) as world:
+        await passes(10.25)
+        cluster.replies_after_s = 4.9
+        await passes(0.5)
+        cluster.replies_after_s = 0
+        await passes(5.25)
+        # Renewed once more after the question at 10.5 s, whose answer was read at 15.4 s: over at 25.5 s, perhaps.
+        cluster.is_renewed = False
+        await passes(8.25)
+        before = active(world)
+        await passes(0.5)
+
+        assert (world.now(), before, active(world)) == (24.75, True, False)
+
+
+async def test_an_api_server_that_does_not_answer_is_asked_again() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(10)
+
+        world.cluster.takes_s["read_lease"] = 3600
+        await passes(LEASE_S)
+        meanwhile = active(world)
+        world.cluster.takes_s["read_lease"] = 0
+        await passes(LOOK_WITHIN_S + LOOK_EVERY_S * 3)
+
+        assert (meanwhile, active(world)) == (False, True)
+
+
+async def test_a_change_is_told_once_also_when_only_time_has_brought_it() -> None:
+    told: list[float] = []
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        world.activity._on_change = lambda: told.append(world.now())
+        await passes(10)
+        world.cluster.is_renewed = False
+        await passes(30)
+
+    assert len(told) == 2
+
+
+# What is no longer written
+
+
+async def test_a_replica_whose_lease_is_over_writes_no_binding_any_more() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
         pod = world.pod("p")
         node = await world.choose(pod, "a")
-        world.cluster.errors["lease_holder"].extend([UnavailableError("down")] * 20)
-        world.cluster.errors["bind"].extend([UnavailableError("down", retry_after_s=TRUSTED_FOR_S + 2)])
+        world.cluster.is_renewed = False
+        world.cluster.errors["bind"].extend([UnavailableError("down", retry_after_s=LEASE_S)])
 
         bind = world.binding(pod, node)
-        await passes(TRUSTED_FOR_S + 4)
+        await passes(LEASE_S + 1)
 
         assert await bind == "this replica is no longer active"
         assert world.bound() == {}
+
+
+async def test_a_binding_that_waited_for_its_turn_is_not_written_when_the_lease_is_over() -> None:
+    async with living(cluster=elected(gpus=WRITERS + 1), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        pods = [world.pod(f"p{index}") for index in range(WRITERS + 1)]
+        binds = [world.binding(pod, await world.choose(pod, "a")) for pod in pods]
+        world.cluster.takes_s["bind"] = 20
+
+        world.cluster.is_renewed = False
+        answers = await asyncio.gather(*binds)
+
+        assert answers == [BOUND] * WRITERS + ["this replica is no longer active"]
+        assert len(world.cluster.binds) == WRITERS
+
+
+async def test_a_victim_that_was_evicted_is_not_told_of_once_more_by_a_replica_that_is_no_longer_active() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        victim = world.runs("victim", "a")
+        await passes(1)
+        world.cluster.takes_s["evict"] = 20
+
+        group = GroupKey("q", victim["metadata"]["uid"])
+        world.evictor.order(
+            [
+                Eviction(pod=ref(victim).uid, group=group, node=NodeName("a"), action=Action.RECLAIM),
+            ]
+        )
+        world.cluster.is_renewed = False
+        await passes(30)
+
+        assert (len(world.cluster.evictions), len(world.cluster.marks)) == (1, 1)
+
+
+async def test_statuses_that_wait_for_their_turn_are_left_to_the_replica_that_is_active() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(10)
+        for index in range(10):
+            world.gang(f"large-{index}", size=2)
+        world.cluster.statuses.clear()
+        world.cluster.takes_s["write_status"] = 10
+
+        world.cluster.is_renewed = False
+        await passes(60)
+        written = [name for name, _ in world.cluster.statuses]
+        world.cluster.is_renewed = True
+        await passes(60)
+
+        # Beside the queue, whose turn was before theirs.
+        assert len(written) == 1 + WRITES_AT_ONCE
+        assert {name for name, _ in world.cluster.statuses} >= {f"large-{index}" for index in range(10)}
+
+
+async def test_events_that_wait_for_their_turn_are_left_to_the_replica_that_is_active() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(10)
+        for index in range(3):
+            world.pod(f"large-{index}", gpus=8)
+        world.cluster.takes_s["record_event"] = 20
+
+        world.cluster.is_renewed = False
+        await passes(60)
+        told = len(world.cluster.told)
+        world.cluster.is_renewed = True
+        await passes(100)
+
+        assert (told, len(world.cluster.told)) == (1, 3)
+
+
+async def test_a_replica_that_stands_by_writes_nothing() -> None:
+    async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
+        world.gang("gang", size=2)
+        world.pod("large", gpus=8)
+        await passes(60)
+
+        cluster = world.cluster
+        assert (cluster.statuses, cluster.told, cluster.nominations, cluster.binds) == ([], [], [], [])
+
+
+async def test_a_replica_that_stands_by_is_ready_in_all_else() -> None:
+    async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+
+        assert [check.name for check in world.inspect.readiness() if not check.passed] == ["active"]

@@ -5,7 +5,7 @@ The test plays everybody else: owners (`pod`, `gang`), kube-scheduler (`filter`,
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
 from app.control.budgets import Budgets
+from app.control.entrance import Entrance
 from app.control.events import Events
 from app.control.evictor import Evictor
 from app.control.extender import Extender
@@ -31,7 +32,7 @@ from app.control.waker import Waker
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion
 from app.model.reason import Reason
-from app.model.seam import BudgetError, KubeError, OutcomeUnknownError, PodRef, RawObject, Resource, WatchEvent
+from app.model.seam import BudgetError, KubeError, Lease, OutcomeUnknownError, PodRef, RawObject, Resource, WatchEvent
 from app.scheduling.planner import plan as full_plan
 from app.settings import Settings
 from app.simulation import manifests
@@ -49,6 +50,7 @@ class FickleCluster(SimulatedCluster):
         super().__init__(now=lambda: 0.0)
         self.binds: list[tuple[str, str]] = []
         self.nominations: list[tuple[str, str | None]] = []
+        self.releases: list[str] = []
         self.statuses: list[tuple[str, RawObject]] = []
         self.told: list[tuple[str, str]] = []
         self.marks: list[tuple[str, str]] = []
@@ -69,6 +71,11 @@ class FickleCluster(SimulatedCluster):
         """How many of the next calls of each verb are done, but nobody learns of it."""
         self.holders: dict[str, str] = {}
         """Who holds which lease."""
+        self.is_renewed = True
+        """Whether those who hold a lease renew it between any two looks."""
+        self.replies_after_s = 0.0
+        """How long what is read of a lease is under way, or lies unread."""
+        self._renewals = 0
         self._shown = {resource: asyncio.Event() for resource in Resource}
         for resource in Resource:
             self.show(resource)
@@ -93,9 +100,14 @@ class FickleCluster(SimulatedCluster):
         await self._begin("finished_pods")
         return await super().finished_pods(keep)
 
-    async def lease_holder(self, namespace: str, name: str) -> str | None:
-        await self._begin("lease_holder")
-        return self.holders.get(f"{namespace}/{name}")
+    async def read_lease(self, namespace: str, name: str) -> Lease | None:
+        await self._begin("read_lease")
+        holder = self.holders.get(f"{namespace}/{name}")
+        if self.is_renewed:
+            self._renewals += 1
+        lease = None if holder is None else Lease(holder=holder, duration_s=15, renewed=str(self._renewals))
+        await asyncio.sleep(self.replies_after_s)
+        return lease
 
     async def read_pod(self, pod: PodRef) -> RawObject | None:
         await self._begin("read_pod")
@@ -105,6 +117,12 @@ class FickleCluster(SimulatedCluster):
         self.nominations.append((pod.name, node))
         await self._begin("nominate")
         await super().nominate(pod, node)
+
+    async def release(self, pod: PodRef) -> None:
+        self.releases.append(pod.name)
+        await self._begin("release")
+        await super().release(pod)
+        self._end("release")
 
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
         self.marks.append((pod.name, message))
@@ -216,6 +234,14 @@ class World:
             on_parked=self.waker.park,
             on_object=self._learn,
         )
+        self.entrance = Entrance(
+            self.cache,
+            self.planning,
+            profiles=settings.profiles,
+            unready=self.feed.unready,
+            inactive=self.activity.failure,
+            clock=clock,
+        )
         self.inspect = Inspect(self.cache, self.feed, self.planning, self.activity)
         self.meter = UsageMeter(
             self.cache,
@@ -246,6 +272,7 @@ class World:
     def _learn(self, resource: Resource, raw: RawObject) -> None:
         self.meter.learn(resource, raw)
         self.status.learn(resource, raw)
+        self.entrance.learn(resource, raw)
 
     def _victim_stays(self, victim: PodUid) -> None:
         self.awaiting.note_failure(victim)
@@ -266,10 +293,10 @@ class World:
     def queue(self, name: str, *, parent: str | None = None, gpus: int = 0) -> None:
         self.cluster.create(Resource.QUEUES, manifests.queue(name, parent, Quota(gpus=gpus)))
 
-    def pod(self, name: str, **more: Any) -> RawObject:
+    def pod(self, name: str, *, gates: Sequence[str] = (), **more: Any) -> RawObject:
         """Create a pod that asks for one GPU and nothing else, unless told otherwise (`Job`)."""
         job = Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, **more})
-        return self.cluster.create(Resource.PODS, manifests.pod(job))
+        return self.cluster.create(Resource.PODS, gated(manifests.pod(job), gates))
 
     def runs(self, name: str, node: str, **more: Any) -> RawObject:
         """Create a pod that runs on a node already."""
@@ -277,11 +304,14 @@ class World:
         self.patch(pod, spec={"nodeName": node}, status={"phase": "Running"})
         return pod
 
-    def gang(self, name: str, *, size: int, min_member: int | None = None, **more: Any) -> list[RawObject]:
+    def gang(
+        self, name: str, *, size: int, min_member: int | None = None, gates: Sequence[str] = (), **more: Any
+    ) -> list[RawObject]:
         """Create a PodGroup and its pods, which ask for one GPU each."""
         job = Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, "group": name, **more})
         self.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=min_member or size))
-        return [self.cluster.create(Resource.PODS, manifests.pod(job, member=member)) for member in range(size)]
+        pods = [gated(manifests.pod(job, member=member), gates) for member in range(size)]
+        return [self.cluster.create(Resource.PODS, pod) for pod in pods]
 
     def delete(self, pod: RawObject) -> None:
         self.cluster.delete(Ref.of(Resource.PODS, pod))
@@ -373,6 +403,11 @@ async def living(
             task.cancel()
         for end in await asyncio.gather(*running, return_exceptions=True):
             assert isinstance(end, asyncio.CancelledError), end
+
+
+def gated(pod: RawObject, gates: Sequence[str]) -> RawObject:
+    """Return the pod as it is created with these scheduling gates."""
+    return pod | {"spec": pod["spec"] | {"schedulingGates": [{"name": name} for name in gates]}} if gates else pod
 
 
 def furnished(*nodes: str, gpus: int = 1) -> FickleCluster:

@@ -93,10 +93,10 @@ class Api:
         with ThreadPoolExecutor(WRITERS) as pool:
             return list(pool.map(self.create, items))
 
-    def apply(self, item: Object) -> Object:
-        """Create or change an object so that it looks as given (server-side apply)."""
+    def apply(self, item: Object, **more: str) -> Object:
+        """Create or change an object so that it looks as given (server-side apply); `more` goes into the query."""
         path = f"{collection_of(item)}/{item['metadata']['name']}"
-        query = {"fieldManager": "leeboard-tests", "force": "true"}
+        query = {"fieldManager": "leeboard-tests", "force": "true", **more}
         # A JSON document is a YAML document.
         headers = {"Content-Type": "application/apply-patch+yaml"}
         return self._answer(self._http.patch(path, json=item, params=query, headers=headers))

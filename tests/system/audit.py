@@ -14,13 +14,23 @@ omitStages: [RequestReceived]
 rules:
 - level: Metadata
   verbs: [create, update, patch, delete, deletecollection]
-- level: None
+{more}- level: None
+"""
+READS_OF = """\
+- level: Metadata
+  users: ["{user}"]
 """
 
+Verb = tuple[str, str, str]
+"""API group, resource with its subresource, and verb, as a rule of a Role names them."""
 
-def flags(policy: Path, log: Path) -> list[str]:
-    """Return the API server's flags; in batch mode, with room for a burst: a full buffer drops events silently."""
-    policy.write_text(POLICY)
+
+def flags(policy: Path, log: Path, *, reads_of: str | None = None) -> list[str]:
+    """Return the API server's flags; in batch mode, with room for a burst: a full buffer drops events silently.
+
+    Every write is logged, and whatever the user `reads_of` does.
+    """
+    policy.write_text(POLICY.format(more=READS_OF.format(user=reads_of) if reads_of else ""))
     return [
         f"--audit-policy-file={policy}",
         f"--audit-log-path={log}",
@@ -33,7 +43,7 @@ def flags(policy: Path, log: Path) -> list[str]:
 
 
 def events(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield every completed write; a line still being written is left out."""
+    """Yield every completed request that is logged; a line still being written is left out."""
     for line in log.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):
             yield json.loads(line)
@@ -69,7 +79,7 @@ def succeeded(event: dict[str, Any]) -> bool:
 
 
 def written_at_s(event: dict[str, Any]) -> float:
-    """Return when the write was answered, in seconds since the epoch."""
+    """Return when the request was answered, in seconds since the epoch."""
     return datetime.fromisoformat(event["stageTimestamp"]).timestamp()
 
 
@@ -85,3 +95,13 @@ def writes_by_agent(log: Path, *, since_s: float = 0.0) -> Counter[str]:
         for event in events(log)
         if succeeded(event) and written_at_s(event) >= since_s
     )
+
+
+def rights_used(log: Path, agent: str = "leeboard") -> set[Verb]:
+    """Return what a program asked of the API server, granted or not; paths that are no resource are left out."""
+    asked = (event for event in events(log) if event.get("userAgent", "").partition("/")[0] == agent)
+    return {
+        (ref.get("apiGroup", ""), "/".join(filter(None, (ref["resource"], ref.get("subresource")))), event["verb"])
+        for event in asked
+        if "resource" in (ref := event.get("objectRef") or {})
+    }

@@ -41,16 +41,19 @@ CONTROLLERS = (
     "replicaset-controller",
     "deployment-controller",
     "ttl-after-finished-controller",
+    "validatingadmissionpolicy-status-controller",
 )
 WITHOUT_CONTROLLERS = ("ServiceAccount", "TaintNodesByCondition")
 """Admission plugins to switch off when no controller manager runs: both wait for what its controllers do."""
 
 
 class Audit(Enum):
-    """Whether the API server logs every write (it costs a few percent)."""
+    """What the API server logs (every write costs a few percent)."""
 
     OFF = "off"
     WRITES = "writes"
+    WRITES_AND_LEEBOARD = "writes and leeboard"
+    """Also what Leeboard only reads."""
 
 
 class Kept(Enum):
@@ -291,8 +294,9 @@ class Bed:
         flags = list(self.options.flags)
         if self.options.disabled_admission:
             flags.append(f"--disable-admission-plugins={','.join(self.options.disabled_admission)}")
-        if self.options.audit is Audit.WRITES:
-            flags += audit.flags(self.folder / "audit-policy.yaml", self.audit_log)
+        if self.options.audit is not Audit.OFF:
+            reads_of = User.LEEBOARD.value[0] if self.options.audit is Audit.WRITES_AND_LEEBOARD else None
+            flags += audit.flags(self.folder / "audit-policy.yaml", self.audit_log, reads_of=reads_of)
         return flags
 
     def _await_answer(self, name: str, address: str, within_s: float) -> None:

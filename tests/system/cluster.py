@@ -20,8 +20,25 @@ from tests.system.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-MANIFESTS = ("rbac.yaml", "priority-classes.yaml", "default-queues.yaml")
+DEFAULT_QUEUES = DEPLOY / "default-queues.yaml"
+MANIFESTS = (DEPLOY / "kustomize" / "own-scheduler" / "manifests.yaml", DEFAULT_QUEUES)
 SCHEDULER_CONFIG = ROOT / "scheduler-config" / "own-scheduler.yaml"
+SHIPPED_URL = "http://127.0.0.1:8888"
+INSTALLED = frozenset(
+    {
+        "Namespace",
+        "CustomResourceDefinition",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "Secret",
+        "PriorityClass",
+        "Queue",
+    }
+)
+"""What of the manifests a bed takes: it runs the programs itself, and whoever tests admission adds that."""
 NEXT = """
 The cluster is up: {nodes} nodes with {gpus} GPUs each{leeboard}.
 
@@ -45,18 +62,27 @@ EXAMPLE = (
 )
 
 
-def install(api: Api, folder: Path = DEPLOY) -> None:
-    """Apply what `deploy/` ships, CRDs first and served before anything uses them; a missing file is left out."""
-    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leeboard"}})
-    crds = [item for path in sorted((folder / "crds").glob("*.yaml")) for item in documents(path)]
+def install(api: Api) -> None:
+    """Apply what `deploy/` ships, CRDs first and served before anything uses them; no workload and no admission."""
+    items = [item for path in MANIFESTS for item in documents(path) if _is_installed(item)]
+    crds = [item for item in items if item["kind"] == "CustomResourceDefinition"]
     for crd in crds:
         api.apply(crd)
     for crd in crds:
-        _wait_until_served(api, crd)
-    for name in MANIFESTS:
-        path = folder / name
-        for item in documents(path) if path.exists() else ():
-            api.apply(item)
+        wait_until_served(api, crd)
+    for item in items:
+        api.apply(item)
+
+
+def connected(config: str) -> str:
+    """Return a shipped configuration of kube-scheduler with `${KUBECONFIG}` and `${EXTENDER_URL}` in it.
+
+    A bed's programs are no pods, so they have no service account and no loopback of their own. Nobody is elected.
+    """
+    read = yaml.safe_load(config)
+    read["clientConnection"]["kubeconfig"] = "${KUBECONFIG}"
+    read["leaderElection"] = {"leaderElect": False}
+    return yaml.safe_dump(read).replace(SHIPPED_URL, "${EXTENDER_URL}")
 
 
 def documents(path: Path) -> Iterable[Object]:
@@ -79,7 +105,8 @@ def start_leeboard(bed: Bed, **settings: str) -> str:
 
 def start_own_scheduler(bed: Bed, extender_url: str, config: Path = SCHEDULER_CONFIG) -> None:
     """Start the second kube-scheduler as shipped, with Leeboard as its extender."""
-    bed.start_scheduler(config.read_text(), name="own-scheduler", placeholders={"EXTENDER_URL": extender_url})
+    text = connected(config.read_text())
+    bed.start_scheduler(text, name="own-scheduler", placeholders={"EXTENDER_URL": extender_url})
 
 
 def main() -> None:
@@ -151,7 +178,14 @@ def _wait_for_end(bed: Bed, ended: threading.Event) -> None:
             child.check_alive()
 
 
-def _wait_until_served(api: Api, crd: Object) -> None:
+def _is_installed(item: Object) -> bool:
+    # The kube-scheduler of a bed has an identity of its own: its rights would hide what Leeboard's role lacks.
+    component = item["metadata"].get("labels", {}).get("app.kubernetes.io/component")
+    return item["kind"] in INSTALLED and component != "kube-scheduler"
+
+
+def wait_until_served(api: Api, crd: Object) -> None:
+    """Wait until every version of a kind can be asked for."""
     spec = crd["spec"]
     for version in spec["versions"]:
         path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"

@@ -21,6 +21,8 @@ class User(Enum):
     KWOK = ("kwok", "system:masters")
     SCHEDULER = ("system:kube-scheduler", "")
     CONTROLLER_MANAGER = ("system:kube-controller-manager", "")
+    TENANT = ("tenant", "team-a")
+    """Has no right at all until a test grants some."""
     LEEBOARD = ("system:serviceaccount:leeboard:leeboard", "system:serviceaccounts,system:serviceaccounts:leeboard")
 
     @property

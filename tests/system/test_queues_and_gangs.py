@@ -1,4 +1,4 @@
-"""The main job as a user sees it: real kube-scheduler, real API server, Leeboard between them, nothing mocked."""
+"""The main job as a user sees it, in every form: real kube-scheduler, real API server, Leeboard between them."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -7,7 +7,9 @@ import pytest
 
 from tests.system.api import Api, Object, gang, gpu_node, pod, pod_group, queue
 from tests.system.bed import Bed
-from tests.system.cluster import install, start_leeboard, start_own_scheduler
+from tests.system.cluster import DEFAULT_QUEUES, documents
+from tests.system.conftest import PLAIN_SCHEDULER
+from tests.system.forms import Deployed, Form, deployed
 from tests.system.waiting import eventually
 
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
@@ -15,14 +17,20 @@ DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 _node_numbers = count()
 
 
+@pytest.fixture(scope="module", params=Form, ids=lambda form: form.value)
+def leeboard(session_bed: Bed, session_api: Api, request: pytest.FixtureRequest) -> Iterator[Deployed]:
+    """Leeboard and its kube-scheduler, as shipped, in one form after the other."""
+    with deployed(session_bed, session_api, request.param, PLAIN_SCHEDULER) as running:
+        yield running
+
+
 @pytest.fixture
-def cluster(bed: Bed, api: Api) -> Iterator[Api]:
-    """Leeboard and its own kube-scheduler as shipped, on the session's control plane; no nodes yet."""
-    install(api)
-    start_own_scheduler(bed, start_leeboard(bed))
-    yield api
-    bed.stop("own-scheduler")
-    bed.stop("leeboard")
+def cluster(leeboard: Deployed, bed: Bed, api: Api) -> Api:
+    """The cluster with Leeboard in it; no nodes yet, and only the queues that come with it."""
+    assert leeboard.bed is bed
+    for item in documents(DEFAULT_QUEUES):
+        api.apply(item)
+    return api
 
 
 def add_nodes(api: Api, number: int, *, gpus: int = 8, **more: object) -> list[str]:
@@ -44,10 +52,15 @@ def scheduled_message(api: Api, name: str) -> str:
     return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
 
 
-def wait_for_reason(api: Api, name: str, reason: str) -> None:
-    eventually(
-        lambda: scheduled_message(api, name), until=lambda text: reason in text, within_s=15, what=f"{name}: {reason}"
-    )
+def wait_for_reason(leeboard: Deployed, name: str, reason: str) -> None:
+    """Wait until the pod's owner is told why it waits; kube-scheduler repeats it of pods that it was asked about."""
+    said = f"{name}: {reason}"
+    eventually(lambda: leeboard.why(name).get("reason"), until=lambda one: one == reason, within_s=15, what=said)
+    if leeboard.form is Form.EXTENDER_ONLY:
+        look = f"{name} reads {reason}"
+        eventually(
+            lambda: scheduled_message(leeboard.api, name), until=lambda text: reason in text, within_s=15, what=look
+        )
 
 
 def watch_bound(api: Api, prefix: str, *, for_s: float) -> int:
@@ -72,7 +85,7 @@ def test_pod_of_a_queue_becomes_running(cluster: Api) -> None:
     cluster.wait_for_phase("Running", "train", within_s=20)
 
 
-def test_one_of_two_rival_gangs_runs_whole_and_the_other_when_it_is_gone(cluster: Api) -> None:
+def test_one_of_two_rival_gangs_runs_whole_and_the_other_when_it_is_gone(cluster: Api, leeboard: Deployed) -> None:
     add_nodes(cluster, 1, gpus=8)
     for name in ("red", "blue"):
         cluster.create_all(gang(name, size=6, queue="default-queue"))
@@ -81,26 +94,26 @@ def test_one_of_two_rival_gangs_runs_whole_and_the_other_when_it_is_gone(cluster
     winner, loser = ("red", "blue") if bound(cluster, "red") else ("blue", "red")
     assert len(bound(cluster, winner)) == 6
     assert watch_bound(cluster, loser, for_s=3) == 0
-    wait_for_reason(cluster, f"{loser}-0", "GangDoesNotFit")
+    wait_for_reason(leeboard, f"{loser}-0", "GangDoesNotFit")
 
     for index in range(6):
         cluster.delete_now(f"{DEFAULT_PODS}/{winner}-{index}")
     eventually(lambda: len(bound(cluster, loser)), until=lambda number: number == 6, within_s=2, what="the other runs")
 
 
-def test_gang_that_lacks_a_member_is_not_bound_and_says_so(cluster: Api) -> None:
+def test_gang_that_lacks_a_member_is_not_bound_and_says_so(cluster: Api, leeboard: Deployed) -> None:
     add_nodes(cluster, 1)
     *objects, _missing = gang("five", size=5, queue="default-queue")
 
     cluster.create_all(objects)
 
-    wait_for_reason(cluster, "five-0", "NotReady")
+    wait_for_reason(leeboard, "five-0", "NotReady")
     assert watch_bound(cluster, "five", for_s=2) == 0
     cluster.create(pod("five-4", queue="default-queue", gang="five"))
     cluster.wait_for_phase("Running", *(f"five-{index}" for index in range(5)), within_s=20)
 
 
-def test_gang_with_a_member_that_only_kube_scheduler_refuses_is_never_bound(cluster: Api) -> None:
+def test_gang_with_a_member_that_only_kube_scheduler_refuses_is_never_bound(cluster: Api, leeboard: Deployed) -> None:
     (node,) = add_nodes(cluster, 1, gpus=16)
     cluster.create(pod("hermit", queue="default-queue", labels={"app": "hermit"}))
     cluster.wait_for_phase("Running", "hermit", within_s=20)
@@ -110,7 +123,7 @@ def test_gang_with_a_member_that_only_kube_scheduler_refuses_is_never_bound(clus
     cluster.create_all([*others, last])
 
     assert watch_bound(cluster, "eight", for_s=8) == 0
-    wait_for_reason(cluster, "eight-0", "RefusedByScheduler")
+    wait_for_reason(leeboard, "eight-0", "RefusedByScheduler")
     cluster.delete_now(f"{DEFAULT_PODS}/hermit")
     eventually(
         lambda: len(bound(cluster, "eight")), until=lambda number: number == 8, within_s=15, what="it runs whole"
@@ -124,7 +137,7 @@ def avoiding(app: str) -> Object:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def test_queues_get_exactly_their_fair_shares(cluster: Api) -> None:
+def test_queues_get_exactly_their_fair_shares(cluster: Api, leeboard: Deployed) -> None:
     cluster.create_all(
         [
             queue("p", deserved=8, over_quota_weight=1),
@@ -135,14 +148,18 @@ def test_queues_get_exactly_their_fair_shares(cluster: Api) -> None:
         ]
     )
     cluster.create_all([pod(f"{name}-{index}", queue=name) for index in range(24) for name in "abc"])
-    wait_for_reason(cluster, "a-0", "no nodes available")
+    eventually(lambda: leeboard.why("a-23").get("reason"), within_s=15, what="all are known")
 
     add_nodes(cluster, 3)
 
     cluster.wait_for_bound(24, within_s=30)
     assert {name: len(bound(cluster, f"{name}-")) for name in "abc"} == {"a": 6, "b": 10, "c": 8}
-    shares = {name: queue_status(cluster, name, "fairShare") for name in "abc"}
-    assert shares == {"a": "6", "b": "10", "c": "8"}
+    eventually(
+        lambda: {name: queue_status(cluster, name, "fairShare") for name in "abc"},
+        until=lambda shares: shares == {"a": "6", "b": "10", "c": "8"},
+        within_s=15,
+        what="the queues' status tells their fair shares",
+    )
 
 
 def queue_status(api: Api, name: str, field: str) -> str:
@@ -152,7 +169,7 @@ def queue_status(api: Api, name: str, field: str) -> str:
     return str(found["nvidia.com/gpu"])
 
 
-def test_queue_limit_is_kept(cluster: Api) -> None:
+def test_queue_limit_is_kept(cluster: Api, leeboard: Deployed) -> None:
     add_nodes(cluster, 1)
     cluster.create(queue("small", deserved=1, limit=2))
 
@@ -161,26 +178,26 @@ def test_queue_limit_is_kept(cluster: Api) -> None:
     cluster.wait_for_bound(2, within_s=20)
     assert watch_bound(cluster, "p-", for_s=2) == 2
     waiting = next(name for name in ("p-0", "p-1", "p-2", "p-3") if name not in cluster.bound_pods())
-    wait_for_reason(cluster, waiting, "OverLimit")
+    wait_for_reason(leeboard, waiting, "OverLimit")
 
 
-def test_non_preemptible_pod_stays_within_quota(cluster: Api) -> None:
+def test_non_preemptible_pod_stays_within_quota(cluster: Api, leeboard: Deployed) -> None:
     add_nodes(cluster, 1)
     labels = {"priorityClassName": "build"}
 
     cluster.create(pod("build-pod", queue="default-queue", labels=labels))
 
-    wait_for_reason(cluster, "build-pod", "NonPreemptibleOverQuota")
+    wait_for_reason(leeboard, "build-pod", "NonPreemptibleOverQuota")
     assert not cluster.bound_pods()
 
 
-def test_unknown_queue_and_unreadable_podgroup_are_named(cluster: Api) -> None:
+def test_unknown_queue_and_unreadable_podgroup_are_named(cluster: Api, leeboard: Deployed) -> None:
     add_nodes(cluster, 1)
 
     cluster.create(pod("lost", queue="nowhere"))
     cluster.create(pod("orphan", queue="default-queue", gang="nobody"))
 
-    wait_for_reason(cluster, "lost", "QueueDoesNotExist")
-    wait_for_reason(cluster, "orphan", "PodGroupDoesNotExist")
+    wait_for_reason(leeboard, "lost", "QueueDoesNotExist")
+    wait_for_reason(leeboard, "orphan", "PodGroupDoesNotExist")
     cluster.create(pod_group("nobody", min_member=1, queue="default-queue"))
     cluster.wait_for_phase("Running", "orphan", within_s=20)

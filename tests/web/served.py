@@ -9,7 +9,7 @@ import orjson
 
 from app.web.asgi import ASGIApp
 from app.web.connection import ConnectionLimits
-from app.web.listener import listener
+from app.web.listener import Listener, listener
 
 HOST = "127.0.0.1"
 CONNECTIONS = ConnectionLimits(connections=64)
@@ -65,6 +65,7 @@ class Served:
     """A running listener."""
 
     port: int
+    listener: Listener
 
     @property
     def url(self) -> str:
@@ -92,7 +93,7 @@ async def serving(app: ASGIApp, limits: ConnectionLimits = CONNECTIONS, *, grace
     bound = listener(app, HOST, 0, limits=limits, grace_s=grace_s)
     running = asyncio.create_task(bound.run())
     try:
-        yield Served(bound.port)
+        yield Served(bound.port, bound)
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

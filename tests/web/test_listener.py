@@ -108,3 +108,41 @@ async def _run_beside_a_broken_task(bound: Listener) -> None:
 
 async def _break() -> None:
     raise LookupError
+
+
+# Connections that are told to go
+
+
+async def test_idle_connections_are_closed_at_once() -> None:
+    async with serving(operating()) as served, served.connection() as fresh, served.connection() as used:
+        await used.send(get("/livez"))
+        await used.reply()
+
+        served.listener.close_connections()
+
+        assert await fresh.is_closed_by_server()
+        assert await used.is_closed_by_server()
+
+
+async def test_a_connection_with_a_call_under_way_is_closed_after_its_answer() -> None:
+    extender = SlowExtender()
+    async with serving(webhooks.application(extender, Metrics())) as served, served.connection() as wire:
+        await wire.send(post("/bind", BIND))
+        await extender.called.wait()
+
+        served.listener.close_connections()
+        extender.released.set()
+
+        answer = await wire.reply()
+        assert (answer.json, answer.headers["connection"]) == ({"Error": ""}, "close")
+        assert await wire.is_closed_by_server()
+
+
+async def test_whoever_connects_after_connections_were_closed_is_answered() -> None:
+    async with serving(operating()) as served:
+        served.listener.close_connections()
+
+        async with served.connection() as wire:
+            for _ in range(2):
+                await wire.send(get("/livez"))
+                assert (await wire.reply()).status == 200

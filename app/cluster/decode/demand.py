@@ -6,6 +6,7 @@ from operator import add
 from sys import intern
 
 from app.cluster.decode.reading import NO_FIELDS, Fields, Reading
+from app.model.marks import PREFIX
 from app.model.quantity import MAX_AMOUNT, QuantityError, milli, shown, whole
 from app.model.resources import Resources, Scalars
 
@@ -39,9 +40,10 @@ USUAL = {*PARSERS, "ephemeral-storage"}
 def is_extended(name: str) -> bool:
     """Whether nodes and pods count a resource of this name among their `scalars`.
 
-    What kube-scheduler knows by itself is not (Kubernetes `IsExtendedResourceName`), nor are whole GPUs.
+    What kube-scheduler knows by itself is not (Kubernetes `IsExtendedResourceName`), nor are whole GPUs, nor our own
+    markers, which kube-scheduler only routes by: no node has any.
     """
-    return "/" in name and name != GPU_RESOURCE and "kubernetes.io/" not in name
+    return "/" in name and name != GPU_RESOURCE and "kubernetes.io/" not in name and not name.startswith(PREFIX)
 
 
 def request(reading: Reading, spec: Fields, status: Fields) -> tuple[Resources, Scalars]:

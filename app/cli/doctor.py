@@ -1,0 +1,119 @@
+"""`leeboard doctor`: examines an installation, from inside the cluster or from outside; `helm test` calls it."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from app.cli import admission_health, cluster_health, replica_health
+from app.cli.admission_health import Wanted
+from app.cli.findings import Examination, Finding, State, as_json, as_text, broken, examined
+from app.cli.options import check_kubeconfig, read_settings
+from app.control.rights import rights_of
+from app.kube.reviews import Reviews
+from app.kube.transport import Limits
+from app.model.seam import KubeError
+from app.settings import Settings
+
+IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
+USUAL_WEBHOOKS = "leeboard"
+LIMITS = Limits(connect_within_s=3.0, answer_within_s=5.0, page_within_s=8.0)
+NO_API_SERVER = "name a kubeconfig that reaches the cluster with --kubeconfig"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """What is examined."""
+
+    settings: Settings
+    urls: tuple[str, ...]
+    account: str | None
+
+
+@click.command
+@click.option("--kubeconfig", metavar="PATH", help="Instead of the pod's service account.")
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    envvar="LEEBOARD_URL",
+    help="Operations address, of each replica or of a headless Service. "
+    f"[default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
+)
+@click.option(
+    "--service-account",
+    metavar="NAMESPACE/NAME",
+    help="Whose rights are examined; only an administrator may ask for others. [default: our own]",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def doctor(kubeconfig: str | None, urls: tuple[str, ...], service_account: str | None, output: str) -> None:
+    """Check an installation and say what to do about each fault.
+
+    Which optional parts are examined follows from the same LEEBOARD_* variables as the service has. Ends with 0 when
+    nothing is broken (warnings are allowed), 1 when something is.
+    """
+    settings = read_settings(kubeconfig=kubeconfig)
+    check_kubeconfig(settings.kubeconfig)
+    _check_account(service_account)
+    patient = Patient(settings=settings, urls=urls or (_usual_url(settings),), account=service_account)
+    findings = asyncio.run(examine(patient))
+    click.echo(as_json(findings) if output == "json" else as_text(findings))
+    raise SystemExit(1 if any(finding.state is State.BROKEN for finding in findings) else 0)
+
+
+async def examine(patient: Patient) -> list[Finding]:
+    """Examine everything; what needs an API server is left out when there is none."""
+    try:
+        reviews = await Reviews.connect(patient.settings.kubeconfig, limits=LIMITS)
+    except KubeError as error:
+        return [broken("api-server", str(error), NO_API_SERVER), *await _all(_replica_examinations(patient))]
+    try:
+        found = await _all([("api-server", lambda: cluster_health.api_server(reviews))])
+        if not any(finding.state is State.BROKEN for finding in found):
+            found += await _all(_cluster_examinations(reviews, patient))
+        return found + await _all(_replica_examinations(patient))
+    finally:
+        await reviews.close()
+
+
+def _cluster_examinations(reviews: Reviews, patient: Patient) -> Sequence[tuple[str, Examination]]:
+    settings = patient.settings
+    webhooks = settings.webhook_configuration or USUAL_WEBHOOKS
+    asked_for = settings.webhook_configuration or settings.admission_port is not None
+    wanted = Wanted.YES if asked_for else Wanted.NO
+    return (
+        ("rights", lambda: cluster_health.rights(reviews, rights_of(settings), patient.account)),
+        ("kinds", lambda: cluster_health.kinds(reviews)),
+        ("webhooks", lambda: admission_health.webhooks(reviews, webhooks, wanted)),
+        ("policies", lambda: admission_health.policies(reviews, wanted)),
+        ("gpus", lambda: cluster_health.gpus(reviews)),
+        ("schedulers", lambda: cluster_health.schedulers(reviews, settings.scheduler_lease)),
+    )
+
+
+def _replica_examinations(patient: Patient) -> Sequence[tuple[str, Examination]]:
+    settings = patient.settings
+    profiles = sorted(settings.profiles)
+    extender = f"http://{settings.webhook_host}:{settings.webhook_port}"
+    return (
+        ("leeboard", lambda: replica_health.replicas(patient.urls, profiles)),
+        ("what-if", lambda: replica_health.what_if(extender, profiles)),
+    )
+
+
+async def _all(examinations: Sequence[tuple[str, Examination]]) -> list[Finding]:
+    # One after the other: a cluster that is in trouble is not to be hurried.
+    return [finding for name, examination in examinations for finding in await examined(name, examination)]
+
+
+def _check_account(account: str | None) -> None:
+    if account is not None and account.count("/") != 1:
+        raise click.BadParameter(f"{account!r} is not NAMESPACE/NAME", param_hint="--service-account")
+
+
+def _usual_url(settings: Settings) -> str:
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return IN_CLUSTER_URL
+    return f"http://127.0.0.1:{settings.operations_port}"

@@ -1,0 +1,84 @@
+"""What an examination found: one line a finding, with what to do; nothing that goes wrong in it ends in a traceback."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from app.model.seam import ForbiddenError
+
+WITHIN_S = 10.0
+"""How long one examination may take."""
+
+
+class State(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    BROKEN = "broken"
+
+
+MARKS = {State.OK: "[+]", State.WARNING: "[!]", State.BROKEN: "[-]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line."""
+
+    name: str
+    state: State
+    message: str
+    fix: str = ""
+    """What to do about it; empty when nothing needs to be done."""
+
+
+def ok(name: str, message: str) -> Finding:
+    """Find that all is well."""
+    return Finding(name, State.OK, message)
+
+
+def warning(name: str, message: str, fix: str) -> Finding:
+    """Find something that works less well than it could, or that could not be looked at."""
+    return Finding(name, State.WARNING, message, fix)
+
+
+def broken(name: str, message: str, fix: str) -> Finding:
+    """Find something that keeps Leeboard from working as it should."""
+    return Finding(name, State.BROKEN, message, fix)
+
+
+Examination = Callable[[], AsyncIterator[Finding]]
+
+
+async def examined(name: str, examination: Examination) -> list[Finding]:
+    """Carry out one examination; what keeps it from its end is one more finding, under `name`."""
+    findings: list[Finding] = []
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            async for finding in examination():
+                findings.append(finding)  # noqa: PERF401 - what was found before it broke off must stay
+    except ForbiddenError as error:
+        findings.append(warning(name, f"not looked at: {error}", "ask as an administrator: --kubeconfig"))
+    except TimeoutError:
+        findings.append(broken(name, f"no answer within {WITHIN_S:g} s", "try again; is the network slow?"))
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a cluster, the other examinations go on
+        findings.append(broken(name, str(error) or type(error).__name__, "see what the message says"))
+    return findings
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """Write the findings for programs."""
+    return json.dumps([asdict(finding) for finding in findings], indent=2)
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    """Write the findings for a person, aligned."""
+    width = max((len(finding.name) for finding in findings), default=0)
+    return "\n".join(_line(finding, width) for finding in findings)
+
+
+def _line(finding: Finding, width: int) -> str:
+    fix = f" -> {finding.fix}" if finding.fix else ""
+    return f"{MARKS[finding.state]} {finding.name:{width}}  {finding.state}: {finding.message}{fix}"

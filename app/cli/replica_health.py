@@ -1,0 +1,170 @@
+"""Examines Leeboard itself: its health, whether kube-scheduler asks it, whether it knows queues, what it answers."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import aiohttp
+import orjson
+from prometheus_client.parser import text_string_to_metric_families
+from yarl import URL
+
+from app.cli.findings import Finding, broken, ok, warning
+from app.telemetry import Verb
+
+WITHIN_S = aiohttp.ClientTimeout(total=4.0)
+MOST_BYTES = 4 << 20
+"""Of a reply that is read: an address that is wrong may lead to anybody."""
+
+FAILED = "[-]"
+ACTIVE = "active"
+CALLS = "leeboard_webhook_duration_seconds_count"
+NO_ANSWER_FIX = "do its pods run? or name the operations address with --url"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """What one replica said."""
+
+    address: str
+    failed: dict[str, str] = field(default_factory=dict)
+    """Check -> why it failed."""
+    filter_calls: int = 0
+    queues: int = 0
+
+
+async def replicas(urls: Sequence[str], profiles: Sequence[str]) -> AsyncIterator[Finding]:
+    """See how every replica behind these addresses is, and what kube-scheduler has asked of them."""
+    seen: list[Replica] = []
+    async with aiohttp.ClientSession(timeout=WITHIN_S, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        for url in urls:
+            for answer in await _behind(session, url):
+                if isinstance(answer, Replica):
+                    seen.append(answer)
+                    yield _health(answer)
+                else:
+                    yield answer
+    if seen:
+        yield _activity(seen)
+        yield _extender(seen, profiles)
+        yield _queues(seen)
+
+
+async def _behind(session: aiohttp.ClientSession, url: str) -> list[Replica | Finding]:
+    try:
+        addresses = await _addresses(URL(url))
+    except (ValueError, socket.gaierror) as error:
+        return [broken("leeboard", f"{url} leads nowhere: {error}", NO_ANSWER_FIX)]
+    return await asyncio.gather(*(_asked(session, address) for address in addresses))
+
+
+async def what_if(url: str, profiles: Sequence[str]) -> AsyncIterator[Finding]:
+    """Put a question to the extender that promises nothing; where it cannot be reached from, nothing is said."""
+    spec = {"schedulerName": next(iter(profiles)), "containers": [{"name": "c"}]}
+    pod = {"metadata": {"name": "doctor", "namespace": "default"}, "spec": spec}
+    question = {"Pod": pod, "NodeNames": ["doctor"]}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=WITHIN_S) as session,
+            session.post(url + "/filter", json=question) as it,
+        ):
+            answer = orjson.loads(await it.content.read(MOST_BYTES))
+    except (aiohttp.ClientError, OSError):
+        # Only kube-scheduler's own loopback leads there.
+        return
+    if answer.get("Error"):
+        yield warning("what-if", f"no answer: {answer['Error']}", "see why it is not ready or not active")
+    else:
+        yield ok("what-if", "a question that promises nothing was answered")
+
+
+async def _addresses(url: URL) -> list[URL]:
+    """Return the address of each replica: a headless Service has as many as there are."""
+    if url.scheme not in {"http", "https"} or url.host is None or url.port is None:
+        raise ValueError("it must be like http://leeboard.leeboard.svc:8080")
+    found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    # Where a replica has addresses of both families it is one replica all the same.
+    family = socket.AF_INET if any(each[0] is socket.AF_INET for each in found) else socket.AF_INET6
+    hosts = dict.fromkeys(str(each[4][0]) for each in found if each[0] is family)
+    return [url] if len(hosts) == 1 else [url.with_host(host) for host in hosts]
+
+
+async def _asked(session: aiohttp.ClientSession, address: URL) -> Replica | Finding:
+    try:
+        status, health = await _text(session, address / "readyz", verbose="")
+        if status not in {HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE} or "readyz check" not in health:
+            return broken("leeboard", f"{address} is not Leeboard's operations port", NO_ANSWER_FIX)
+        _, metrics = await _text(session, address / "metrics")
+        _, queues = await _text(session, address / "api" / "v1" / "queues")
+        return Replica(
+            address=str(address),
+            failed=_failures(health),
+            filter_calls=_filter_calls(metrics),
+            queues=len(orjson.loads(queues)["items"]),
+        )
+    except (aiohttp.ClientError, OSError) as error:
+        return broken("leeboard", f"{address} does not answer: {str(error) or type(error).__name__}", NO_ANSWER_FIX)
+    except (ValueError, KeyError, TypeError):
+        return broken("leeboard", f"{address} gives answers that cannot be read", "is it the version of this doctor?")
+
+
+async def _text(session: aiohttp.ClientSession, address: URL, **query: str) -> tuple[int, str]:
+    async with session.get(address, params=query, allow_redirects=False) as response:
+        body = await response.content.read(MOST_BYTES)
+        while (more := await response.content.read(MOST_BYTES)) and len(body) < MOST_BYTES:
+            body += more
+        return response.status, body.decode(errors="replace")
+
+
+def _failures(health: str) -> dict[str, str]:
+    failed = {}
+    for line in health.splitlines():
+        if line.startswith(FAILED):
+            name, _, why = line.removeprefix(FAILED).partition(" failed: ")
+            failed[name] = why
+    return failed
+
+
+def _filter_calls(metrics: str) -> int:
+    samples = (sample for family in text_string_to_metric_families(metrics) for sample in family.samples)
+    return sum(int(one.value) for one in samples if one.name == CALLS and one.labels.get("verb") == Verb.FILTER)
+
+
+def _health(replica: Replica) -> Finding:
+    # That one of them stands by is as it should be: `_activity` looks whether all do.
+    failed = [f"{name}: {why}" for name, why in replica.failed.items() if name != ACTIVE]
+    if failed:
+        return broken("leeboard", f"{replica.address} is not ready; {'; '.join(failed)}", "do what each of them says")
+    return ok("leeboard", f"{replica.address} is ready")
+
+
+def _activity(seen: Sequence[Replica]) -> Finding:
+    active = [replica for replica in seen if ACTIVE not in replica.failed]
+    if len(active) == 1:
+        return ok("active", f"{active[0].address} decides" + (f", {len(seen) - 1} stand by" if len(seen) > 1 else ""))
+    if active:
+        message = f"{len(active)} replicas decide at once: {', '.join(replica.address for replica in active)}"
+        return broken("active", message, "name the lease of the kube-schedulers beside them: LEEBOARD_SCHEDULER_LEASE")
+    why = f"{seen[0].address} stands by: {seen[0].failed[ACTIVE]}"
+    if len(seen) == 1:
+        return warning("active", why, "see all replicas at once: name a headless Service with --url")
+    return broken("active", f"no replica decides; {why}", "do the kube-schedulers beside them run?")
+
+
+def _extender(seen: Sequence[Replica], profiles: Sequence[str]) -> Finding:
+    calls = sum(replica.filter_calls for replica in seen)
+    if calls:
+        return ok("extender", f"kube-scheduler has asked {calls} times")
+    fix = f"create a pod with schedulerName {' or '.join(profiles)} and look again"
+    return warning("extender", "not asked by kube-scheduler since the start", fix)
+
+
+def _queues(seen: Sequence[Replica]) -> Finding:
+    known = max(replica.queues for replica in seen)
+    if known:
+        return ok("queues", f"{known} are known")
+    return warning(
+        "queues", "there are none, so every managed pod waits", "kubectl apply -f deploy/default-queues.yaml"
+    )

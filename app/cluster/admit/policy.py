@@ -1,0 +1,95 @@
+"""What is wrong or odd about a Queue or PodGroup, seen beside the queues there are."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from app.cluster import decode
+from app.cluster.groups import has_sub_groups
+from app.cluster.queues import circle_sentence
+from app.model.names import QueueName
+from app.model.podgroup import GroupSpec
+from app.model.quantity import shown
+from app.model.queue import Queue
+from app.model.resources import CPU, GPU, MEMORY, UNLIMITED
+from app.model.seam import RawObject
+from app.model.snapshot import Usage
+
+NAMES_SHOWN = 5
+"""Child queues that a sentence names."""
+
+FIELDS: Mapping[int, str] = {CPU: "cpu", MEMORY: "memory", GPU: "gpu"}
+
+
+def queue_problem(raw: RawObject, queues: Mapping[QueueName, Queue]) -> str:
+    """Return what is wrong with a queue, as it would be among those there are."""
+    queue = decode.queue(raw)
+    return queue.problem or _circle(queue, queues)
+
+
+def queue_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterator[str]:
+    """Say what keeps a queue from working, or does not mean what its owner may think."""
+    queue = decode.queue(raw)
+    if queue.parent is not None:
+        parent = queues.get(queue.parent)
+        if parent is None:
+            yield f"its parent queue {shown(queue.parent)} does not exist: the queue takes no pods until it does"
+        elif parent.problem:
+            yield f"its parent queue {shown(queue.parent)} is not valid: the queue takes no pods until it is"
+    for axis, name in FIELDS.items():
+        of = queue.entitlement(axis)
+        if of.limit < of.deserved < UNLIMITED:
+            where = f"spec.resources.{name}"
+            yield f"{where}.limit is below {where}.quota: the queue never gets more than its limit"
+
+
+def queue_loss(name: QueueName, queues: Iterable[Queue], usage: Usage | None) -> Iterator[str]:
+    """Say what comes of it when a queue is deleted."""
+    children = sorted(queue.name for queue in queues if queue.parent == name)
+    if children:
+        more = f" and {len(children) - NAMES_SHOWN} more" if len(children) > NAMES_SHOWN else ""
+        names = f"{', '.join(children[:NAMES_SHOWN])}{more}"
+        yield f"its child queues take no pods until a queue of this name exists again: {names}"
+    if usage is not None and usage.requested.pods:
+        running, waiting = usage.allocated.pods, usage.requested.pods - usage.allocated.pods
+        yield f"its pods stay: {running} go on, {waiting} wait until a queue of this name exists again"
+
+
+def group_problem(raw: RawObject) -> str:
+    """Return what is wrong with a PodGroup."""
+    return decode.pod_group(raw).problem
+
+
+def group_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterator[str]:
+    """Say what keeps a PodGroup from starting, or does not mean what its owner may think."""
+    spec = decode.pod_group(raw)
+    if spec.queue is not None and spec.queue not in queues:
+        yield f"queue {shown(spec.queue)} does not exist: the pods wait until it does"
+    fields = raw.get("spec")
+    stated = fields.get("minMember") if isinstance(fields, dict) else None
+    if has_sub_groups(spec) and isinstance(stated, int) and stated > spec.min_member:
+        together = f"the sub-groups start with {spec.min_member} pods together, the sum of their minMember"
+        yield f"spec.minMember is {shown(stated)} and counts for nothing: {together}"
+
+
+def group_change(old: RawObject, new: RawObject, *, starting: int) -> Iterator[str]:
+    """Say what comes of it when a PodGroup changes of which some pods are just being started."""
+    if starting and _terms(decode.pod_group(old)) != _terms(decode.pod_group(new)):
+        yield f"{starting} of its pods are being started: the change counts at once for those that are not bound yet"
+
+
+def topology_problem(raw: RawObject) -> str:
+    """Return what is wrong with a Topology."""
+    return decode.topology(raw).problem
+
+
+def _terms(spec: GroupSpec) -> tuple[object, ...]:
+    return spec.queue, spec.min_member, spec.root, spec.priority_class, spec.preemptible
+
+
+def _circle(queue: Queue, queues: Mapping[QueueName, Queue]) -> str:
+    """Return the sentence about the circle that the queue would close; empty when it closes none."""
+    line: dict[QueueName, None] = {queue.name: None}
+    at = queue.parent
+    while at is not None and at in queues and at not in line:
+        line[at] = None
+        at = queues[at].parent
+    return circle_sentence(list(line)) if at == queue.name else ""

@@ -1,0 +1,113 @@
+"""What a new pod of ours should look like, as the changes it still needs; none when it looks right already.
+
+Nothing of the pod is copied into a change: what its owner wrote stays as it is, however large or deep.
+"""
+
+from collections.abc import Collection, Sequence
+
+from app.cluster.admit.parts import CONTAINERS, fields, items, spec_of
+from app.cluster.admit.patch import Changes, added, items_removed, pointer, removed
+from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL, QUEUE_LABELS
+from app.cluster.decode.reading import Fields
+from app.model import marks
+from app.model.seam import RawObject
+
+MARKER_AMOUNT = "1"
+
+
+def is_placed(raw: RawObject) -> bool:
+    """Return whether the pod has a node already, so that nobody schedules it."""
+    return bool(spec_of(raw).get("nodeName"))
+
+
+def scheduler_of(raw: RawObject) -> str:
+    """Return the name of the scheduler that the pod asks for."""
+    name = spec_of(raw).get("schedulerName")
+    return name if isinstance(name, str) and name else DEFAULT_SCHEDULER
+
+
+def names_queue(raw: RawObject) -> bool:
+    """Return whether a label of the pod names a queue."""
+    labels = fields(fields(raw, "metadata"), "labels")
+    return any(isinstance(labels.get(label), str) and labels[label] for label in QUEUE_LABELS)
+
+
+def labelled_class(raw: RawObject) -> str:
+    """Return the priority class that the pod's label names, empty when it names none."""
+    name = fields(fields(raw, "metadata"), "labels").get(PRIORITY_CLASS_LABEL)
+    return name if isinstance(name, str) else ""
+
+
+def has_foreign_gate(raw: RawObject) -> bool:
+    """Return whether others hold the pod too."""
+    return any(gate.get("name") != marks.GATE for gate in items(spec_of(raw), "schedulingGates"))
+
+
+def of_scheduler(raw: RawObject, name: str) -> RawObject:
+    """Return the pod as it is when this scheduler places it."""
+    return raw if scheduler_of(raw) == name else {**raw, "spec": {**spec_of(raw), "schedulerName": name}}
+
+
+def scheduler(raw: RawObject, name: str) -> Changes:
+    """Have this scheduler place the pod."""
+    if scheduler_of(raw) != name:
+        yield added("/spec/schedulerName", name)
+
+
+def held(raw: RawObject) -> Changes:
+    """Hold the pod by our gate, beside the gates of others."""
+    gates, ours = _gates(raw)
+    if ours:
+        return
+    gate = {"name": marks.GATE}
+    yield added("/spec/schedulingGates/-", gate) if gates else added("/spec/schedulingGates", [gate])
+
+
+def released(raw: RawObject) -> Changes:
+    """Take our gate off the pod; those of others stay."""
+    gates, ours = _gates(raw)
+    if ours and len(ours) == len(gates):
+        yield removed("/spec/schedulingGates")
+    else:
+        yield from items_removed("/spec/schedulingGates", ours)
+
+
+def priority(raw: RawObject, name: str) -> Changes:
+    """Give the pod this priority class, and have the API server resolve it anew: it refuses what contradicts it."""
+    spec = spec_of(raw)
+    if spec.get("priorityClassName") == name:
+        return
+    yield added("/spec/priorityClassName", name)
+    for resolved in ("priority", "preemptionPolicy"):
+        if resolved in spec:
+            yield removed(pointer("spec", resolved))
+
+
+def markers(raw: RawObject, names: Collection[str]) -> Changes:
+    """Have the pod ask for extended resources by which kube-scheduler tells our pods from others."""
+    spec = spec_of(raw)
+    containers = [one for kind in CONTAINERS for one in items(spec, kind)]
+    missing = [name for name in sorted(names) if not any(_asks_for(one, name) for one in containers)]
+    if not missing or not items(spec, "containers"):
+        return
+    resources, path = items(spec, "containers")[0].get("resources"), pointer("spec", "containers", 0, "resources")
+    amounts = dict.fromkeys(missing, MARKER_AMOUNT)
+    if not isinstance(resources, dict):
+        yield added(path, {"requests": amounts, "limits": amounts})
+        return
+    for kind in ("requests", "limits"):
+        if not isinstance(resources.get(kind), dict):
+            yield added(path + pointer(kind), amounts)
+        else:
+            yield from (added(path + pointer(kind, name), amount) for name, amount in amounts.items())
+
+
+def _gates(raw: RawObject) -> tuple[Sequence[Fields], list[int]]:
+    """Return all gates of the pod, and the positions of ours."""
+    gates = items(spec_of(raw), "schedulingGates")
+    return gates, [position for position, gate in enumerate(gates) if gate.get("name") == marks.GATE]
+
+
+def _asks_for(container: Fields, name: str) -> bool:
+    resources = fields(container, "resources")
+    return any(name in fields(resources, kind) for kind in ("requests", "limits"))

@@ -1,0 +1,189 @@
+"""Answers what the API server asks before it stores an object, from the question and the cache alone.
+
+A new pod of ours is held unless it can run now; whoever contradicts himself is told what to write instead. Nothing is
+awaited and nothing written: a wrong guess costs a patch later, never a rule.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Protocol
+
+from app.cluster.admit import environment, pods, policy, shape
+from app.cluster.admit.pods import GpuSharing
+from app.cluster.cache import ClusterCache
+from app.cluster.decode.glances import UNBORN
+from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL
+from app.model.admission import (
+    AdmissionAnswer,
+    AdmissionQuestion,
+    Admitted,
+    Denied,
+    Operation,
+    PatchOperation,
+    Undecided,
+)
+from app.model.names import GroupKey, QueueName
+from app.model.quantity import shown
+from app.model.seam import RawObject
+from app.settings import Settings
+
+POD, QUEUE, POD_GROUP = ("", "Pod"), ("scheduling.run.ai", "Queue"), ("scheduling.run.ai", "PodGroup")
+TOPOLOGY = ("kai.scheduler", "Topology")
+
+USUAL_PROFILE = "kai-scheduler"
+
+Judge = Callable[[RawObject], str]
+"""Says what is wrong with an object; empty when nothing is."""
+
+
+class Entrance(Protocol):
+    """Decides about pods that are not there yet."""
+
+    def can_run_now(self, raw: RawObject) -> bool:
+        """Return whether the pod could start at once; the room may then be kept for it a moment."""
+        ...
+
+
+class Admission:
+    """The two webhooks without their wire."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        entrance: Entrance,
+        settings: Settings,
+        *,
+        unready: Callable[[], str],
+        gpu_sharing: GpuSharing = GpuSharing.OFF,
+    ) -> None:
+        """`unready` says why the cache does not show the cluster yet; empty when it does."""
+        self._cache = cache
+        self._entrance = entrance
+        self._profiles = settings.profiles
+        self._markers = settings.markers
+        self._unready = unready
+        self._gpu_sharing = gpu_sharing
+        self._judges: Mapping[tuple[str, str], Judge] = {
+            POD: self._pod_problem,
+            QUEUE: self._queue_problem,
+            POD_GROUP: policy.group_problem,
+            TOPOLOGY: policy.topology_problem,
+        }
+
+    def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Return what a new pod still needs; asked twice, it needs nothing more."""
+        if _kind(question) != POD or question.operation is not Operation.CREATE:
+            return Admitted()
+        raw = _named(question.object, question)
+        profile = self._profile_of(raw)
+        if profile is None or shape.is_placed(raw):
+            return Admitted()
+        if found := pods.excess(raw):
+            return Denied(found)
+        if cause := self._unready():
+            return Undecided(cause)
+        pod, warnings = shape.of_scheduler(raw, profile), list[str]()
+        patch: Iterable[PatchOperation] = chain(
+            shape.scheduler(raw, profile),
+            self._priority(pod, warnings),
+            shape.markers(pod, self._markers),
+            environment.devices(pod),
+            shape.released(pod) if self._can_run_now(pod, question) else shape.held(pod),
+        )
+        return Admitted(patch=tuple(patch), warnings=tuple(warnings))
+
+    def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Return whether an object may be stored; one that is on its way out always may."""
+        if question.operation is Operation.DELETE:
+            return Admitted(warnings=tuple(self._losses(question)))
+        judge = self._judges.get(_kind(question))
+        if judge is None or _is_left_alone(question):
+            return Admitted()
+        if refusal := _refusal(question, judge):
+            return Denied(refusal)
+        return Admitted(warnings=() if self._unready() else tuple(self._oddities(question)))
+
+    # Pods -----------------------------------------------------------------------------------------------------------
+
+    def _profile_of(self, raw: RawObject) -> str | None:
+        """Return the profile that places the pod, now or from now on; None when it is none of ours.
+
+        Which namespaces have opted in is the webhook configuration's: of others no such pod comes here.
+        """
+        named = shape.scheduler_of(raw)
+        if named in self._profiles:
+            return named
+        if named != DEFAULT_SCHEDULER or not shape.names_queue(raw):
+            return None
+        return USUAL_PROFILE if USUAL_PROFILE in self._profiles else min(self._profiles)
+
+    def _priority(self, pod: RawObject, warnings: list[str]) -> Iterator[PatchOperation]:
+        name = shape.labelled_class(pod)
+        if not name:
+            return
+        if self._cache.groups.has_class(name):
+            yield from shape.priority(pod, name)
+        else:
+            label = f"label {PRIORITY_CLASS_LABEL}: there is no PriorityClass {shown(name)}"
+            warnings.append(f"{label}; kube-scheduler keeps to the pod's own priority. Create it, or change the label")
+
+    def _can_run_now(self, pod: RawObject, question: AdmissionQuestion) -> bool:
+        # What keeps room must not happen for a pod that will not be stored.
+        return not (question.dry_run or shape.has_foreign_gate(pod)) and self._entrance.can_run_now(pod)
+
+    # What is wrong, and what is odd ---------------------------------------------------------------------------------
+
+    def _pod_problem(self, raw: RawObject) -> str:
+        return pods.problem(raw, profiles=self._profiles, gpu_sharing=self._gpu_sharing)
+
+    def _queue_problem(self, raw: RawObject) -> str:
+        return policy.queue_problem(raw, self._cache.queues())
+
+    def _oddities(self, question: AdmissionQuestion) -> Iterator[str]:
+        raw, queues = _named(question.object, question), self._cache.queues()
+        if _kind(question) == POD and question.operation is Operation.CREATE:
+            yield from pods.oddities(raw, profiles=self._profiles, queues=queues)
+        elif _kind(question) == QUEUE:
+            yield from policy.queue_oddities(raw, queues)
+        elif _kind(question) == POD_GROUP:
+            yield from policy.group_oddities(raw, queues)
+            if question.old is not None:
+                held = self._cache.reservations.of_group(GroupKey(question.namespace, question.name))
+                old = _named(question.old, question)
+                yield from policy.group_change(old, raw, starting=len(held))
+
+    def _losses(self, question: AdmissionQuestion) -> Iterator[str]:
+        if _kind(question) == QUEUE and not self._unready():
+            name = QueueName(question.name)
+            yield from policy.queue_loss(name, self._cache.queues().values(), self._cache.usage().get(name))
+
+
+def _kind(question: AdmissionQuestion) -> tuple[str, str]:
+    return question.group, question.kind
+
+
+def _refusal(question: AdmissionQuestion, judge: Judge) -> str:
+    """Return what a change makes wrong: what was wrong before must not keep others from changing the object."""
+    found = judge(_named(question.object, question))
+    if found and question.old is not None and judge(_named(question.old, question)) == found:
+        return ""
+    return found
+
+
+def _is_left_alone(question: AdmissionQuestion) -> bool:
+    """Return whether an object is on its way out, or is a new pod that has a node already: nobody schedules that."""
+    if _kind(question) == POD and question.operation is Operation.CREATE and shape.is_placed(question.object):
+        return True
+    metadata = question.object.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("deletionTimestamp") is not None
+
+
+def _named(raw: RawObject, question: AdmissionQuestion) -> RawObject:
+    """Return the object with the names that it gets when it is stored, as far as they are known."""
+    metadata = raw.get("metadata")
+    stated = metadata if isinstance(metadata, dict) else {}
+    prefix = stated.get("generateName")
+    name = question.name or (prefix if isinstance(prefix, str) else "") or UNBORN
+    names = {"name": name, "uid": UNBORN, "namespace": question.namespace or UNBORN}
+    missing = {key: value for key, value in names.items() if not (isinstance(stated.get(key), str) and stated[key])}
+    return {**raw, "metadata": {**stated, **missing}} if missing else raw

@@ -1,0 +1,123 @@
+"""Remembers which places were told to pods that are being created, until the cache charges those pods itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from app.cluster.cache import ClusterCache
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.pod import Pod
+from app.model.resources import NOTHING, Resources
+from app.model.seam import RawObject
+from app.model.snapshot import Snapshot, Usage
+
+EXPIRES_AFTER_S = 2.0
+"""A pod that has not shown up after this time was refused by others, or its promise is refused to it."""
+
+MOST = 128
+"""Claims at once: each costs the next question a few microseconds."""
+
+Origin = tuple[str, str]
+"""Namespace and the name given, which for pods of controllers is the beginning of the name: all that is known of a pod
+before it is created and after."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Claim:
+    """One place of one pod."""
+
+    origin: Origin
+    pod: Pod
+    """As it was before it was created."""
+    node: NodeName
+    queue: QueueName
+    preemptible: bool
+    expires_at: float
+    uid: PodUid | None = None
+    """Of the pod once the watch has shown it."""
+
+
+class Claims:
+    """Who was let through a moment ago. Changed by `add`, `learn` and `end_over` alone.
+
+    Each of them is counted at least once at any time: here from the answer until it has a promise or a node in the
+    cache, and there from then on. So no burst gets more places than there are.
+    """
+
+    def __init__(self, cache: ClusterCache, *, clock: Callable[[], float]) -> None:
+        """Start with none; `clock` is monotonic."""
+        self._cache = cache
+        self._clock = clock
+        self._claims: list[_Claim] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many as there may be."""
+        return len(self._claims) >= MOST
+
+    def add(self, raw: RawObject, pod: Pod, node: NodeName, *, queue: QueueName, preemptible: bool) -> None:
+        """Count a pod that is about to be created as if it were on the node."""
+        expires_at = self._clock() + EXPIRES_AFTER_S
+        self._claims.append(
+            _Claim(
+                origin=_origin(raw),
+                pod=pod,
+                node=node,
+                queue=queue,
+                preemptible=preemptible,
+                expires_at=expires_at,
+            )
+        )
+
+    def learn(self, raw: RawObject) -> None:
+        """Recognise a pod when the watch shows it for the first time; not yet applied to the cache."""
+        if not self._claims or self._cache.pod(raw["metadata"]["uid"]) is not None:
+            return
+        origin = _origin(raw)
+        claim = next((one for one in self._claims if one.uid is None and one.origin == origin), None)
+        if claim is not None:
+            claim.uid = PodUid(raw["metadata"]["uid"])
+
+    def end_over(self) -> None:
+        """Drop the claims whose pods are charged in the cache, or will not come."""
+        now = self._clock()
+        self._claims = [one for one in self._claims if one.expires_at > now and not self._is_charged(one)]
+
+    def groups(self) -> set[GroupKey]:
+        """Return the groups of those that have shown up: they wait, but count as placed."""
+        shown = (self._cache.pod(one.uid) for one in self._claims if one.uid is not None)
+        return {pod.group for pod in shown if pod is not None}
+
+    def charged_on(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot in which all of them hold their places."""
+        if not self._claims:
+            return snapshot
+        free, scalars, usage = snapshot.free.copy(), dict(snapshot.scalars), dict(snapshot.usage)
+        for one in self._claims:
+            column = snapshot.nodes.index.get(one.node)
+            if column is not None:
+                free[:, column] -= one.pod.request.amounts
+                for name, amount in one.pod.scalars:
+                    # Its node may have lost the resource meanwhile, and with it the place.
+                    if name in scalars:
+                        scalars[name] = scalars[name].copy()
+                        scalars[name][column] -= amount
+            cost = one.pod.charge(snapshot.nodes.smallest_device_mib)
+            usage[one.queue] = _with(usage.get(one.queue, Usage()), cost, NOTHING if one.preemptible else cost)
+        return replace(snapshot, free=free, scalars=scalars, usage=usage)
+
+    def _is_charged(self, one: _Claim) -> bool:
+        pod = self._cache.pod(one.uid) if one.uid is not None else None
+        return pod is not None and (pod.node is not None or self._cache.reservations.get(pod.uid) is not None)
+
+
+def _origin(raw: RawObject) -> Origin:
+    metadata = raw.get("metadata") or {}
+    return str(metadata.get("namespace")), str(metadata.get("generateName") or metadata.get("name"))
+
+
+def _with(usage: Usage, cost: Resources, firm: Resources) -> Usage:
+    return Usage(
+        allocated=usage.allocated + cost,
+        allocated_non_preemptible=usage.allocated_non_preemptible + firm,
+        requested=usage.requested + cost,
+    )

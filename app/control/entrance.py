@@ -1,0 +1,92 @@
+"""Answers admission whether a pod that is about to be created can run now, so that it needs no gate.
+
+A wrong yes costs kube-scheduler one refused attempt, a wrong no costs us one patch: whatever takes long to find out is
+answered with no, and the planner decides when the pod is there.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.control.claims import Claims
+from app.control.planning import Planning
+from app.model.names import NodeName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.seam import RawObject, Resource
+from app.model.snapshot import Snapshot
+
+
+class Entrance:
+    """Lets pods through to kube-scheduler at once. It reads the cache and never changes it."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        planning: Planning,
+        *,
+        profiles: frozenset[str],
+        unready: Callable[[], str],
+        inactive: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        """`unready` says why the cache cannot be trusted, `inactive` why this replica does not decide; "" is neither.
+
+        `clock` is monotonic.
+        """
+        self._cache = cache
+        self._planning = planning
+        self._profiles = profiles
+        self._unready = unready
+        self._inactive = inactive
+        self._claims = Claims(cache, clock=clock)
+
+    def can_run_now(self, raw: RawObject) -> bool:
+        """Whether the pod, a managed one without uid, would be promised a node at once; a yes holds the room for it."""
+        # 1. who may be asked at all  2. nobody waits undecided  3. what the planner would decide, others let through
+        # counted  4. counted itself
+        if self._unready():
+            return False
+        self._claims.end_over()
+        pod = decode.asked_pod(raw, profiles=self._profiles)
+        if not pod.managed or pod.node is not None or self._claims.is_full or not self._is_settled():
+            return False
+        snapshot = self._claims.charged_on(self._cache.snapshot())
+        group = self._group(pod, snapshot)
+        node = self._place(snapshot, group) if group else None
+        if group is None or node is None:
+            return False
+        self._claims.add(raw, pod, node, queue=group.queue, preemptible=group.preemptible)
+        return True
+
+    def learn(self, resource: Resource, raw: RawObject) -> None:
+        """Look at an object that a watch shows, before it is in the cache."""
+        if resource is Resource.PODS:
+            self._claims.learn(raw)
+
+    def _is_settled(self) -> bool:
+        """Whether nobody has a claim to what is free now: who was refused stays so until there is relief."""
+        coming = self._claims.groups()
+        if self._inactive():
+            # Another replica decides, and its promises cannot be seen: whoever waits may have been promised anything.
+            return self._cache.waiting().keys() <= coming
+        return self._planning.is_settled(coming)
+
+    def _group(self, pod: Pod, snapshot: Snapshot) -> PodGroup | None:
+        """Return what the planner would be asked about; None for a pod whose turn depends on other pods.
+
+        Of a gang only who comes on top of those that run already is a pod like any alone.
+        """
+        if not pod.names_group:
+            return self._cache.groups.alone(pod)
+        running, spec = snapshot.running.get(pod.group), self._cache.groups.spec(pod.group)
+        if running is None or spec is None or spec.problem or pod.group in snapshot.groups:
+            return None
+        if self._cache.groups.owes(pod.group) or pod.gated or pod.problem:
+            return None
+        return replace(running, pending=(pod,))
+
+    def _place(self, snapshot: Snapshot, group: PodGroup) -> NodeName | None:
+        starts = self._planning.rehearse(snapshot, group).starts
+        return starts[0].placements[0].node if starts and not starts[0].awaits_release else None

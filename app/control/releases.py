@@ -1,0 +1,144 @@
+"""Takes our scheduling gate off pods whose turn has come, in the plan's order and as fast as kube-scheduler goes.
+
+A held pod costs kube-scheduler nothing, a released one can never be held again: who is not needed yet stays held.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from app.cluster.cache import ClusterCache
+from app.control.window import Window
+from app.model.names import PodUid
+from app.model.pod import Pod
+from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef, UnavailableError
+from app.telemetry import Metrics
+
+log = structlog.get_logger()
+
+WRITERS = 16
+"""Patches in flight at once: as fast as kube-scheduler takes pods, without crowding out bindings."""
+
+WINDOW = 256
+"""Released pods that kube-scheduler has not asked about yet: half a second of its work, so that it never runs dry while
+we plan, and little enough that what the next plan decides otherwise is still held."""
+
+PAUSE_S = 1.0
+"""How long a writer waits after a failed patch: by then the watch shows what became of it."""
+
+
+class Releases:
+    """The pods that are to be released. Only `add` and the writers change who they are."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        cluster: Cluster,
+        metrics: Metrics,
+        *,
+        sleep: Callable[[float], Awaitable[None]],
+        before_write: Callable[[PodUid], None],
+        on_open: Callable[[PodUid], None],
+    ) -> None:
+        """`before_write` is called with each pod about to be released, `on_open` once its gate is surely off."""
+        self._cache = cache
+        self._cluster = cluster
+        self._metrics = metrics
+        self._sleep = sleep
+        self._before_write = before_write
+        self._on_open = on_open
+        self._queue: asyncio.Queue[PodUid] = asyncio.Queue()
+        self._queued: set[PodUid] = set()
+        """In `_queue`, or in a writer's hands."""
+        self._tried: set[PodUid] = set()
+        """Those among them for which a patch has been sent."""
+        self._sent: set[PodUid] = set()
+        """Those that were tried for the first time, until somebody takes them."""
+        self._opened: set[PodUid] = set()
+        """Without gate, or gone, although the watch may not show it yet."""
+        self._window = Window(WINDOW)
+
+    def holds(self, pod: Pod) -> bool:
+        """Whether our gate is still on the pod, as far as is known."""
+        return pod.held and pod.uid not in self._opened
+
+    def add(self, uid: PodUid) -> None:
+        """Have the pod released when it is its turn, if a place is promised to it then."""
+        if uid not in self._queued:
+            self._queued.add(uid)
+            self._queue.put_nowait(uid)
+
+    def stands(self, uid: PodUid) -> bool:
+        """Whether the pod still stands in our queue: nobody else could have been asked about it."""
+        return uid in self._queued and uid not in self._tried
+
+    def take_sent(self) -> set[PodUid]:
+        """Return, once, the pods for which a patch was sent since last asked."""
+        sent, self._sent = self._sent, set()
+        return sent
+
+    def note_asked(self, uid: PodUid) -> None:
+        """Note that kube-scheduler has asked about the pod."""
+        self._window.answer(uid)
+
+    def forget_gone(self) -> None:
+        """Forget of whom the watch shows by now what we knew before it."""
+        self._opened = {uid for uid in self._opened if (pod := self._cache.pod(uid)) is not None and pod.held}
+
+    async def run(self) -> None:
+        """Write patches for ever, several at a time."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(WRITERS):
+                tasks.create_task(self._write())
+
+    async def _write(self) -> None:
+        while True:
+            uid = await self._queue.get()
+            if self._due(uid) is not None:
+                await self._window.room()
+            await self._release(uid)
+
+    def _due(self, uid: PodUid) -> Pod | None:
+        """Return the pod if it is still to be released: held, and promised a place that is free now."""
+        pod = self._cache.pod(uid)
+        return pod if pod is not None and self.holds(pod) and self._cache.reservations.promised(uid) else None
+
+    async def _release(self, uid: PodUid) -> None:
+        pod = self._due(uid)
+        if pod is None:
+            self._end(uid)
+            return
+        if uid not in self._tried:
+            self._tried.add(uid)
+            self._sent.add(uid)
+        self._before_write(uid)
+        self._window.send(uid)
+        pause_s = await self._try(pod)
+        if pause_s is None:
+            self._opened.add(uid)
+            self._end(uid)
+            return
+        self._window.answer(uid)
+        await self._sleep(pause_s)
+        # At the end of the queue: a pod that cannot be released must not hold up those that can.
+        self._queue.put_nowait(uid)
+
+    def _end(self, uid: PodUid) -> None:
+        self._queued.discard(uid)
+        self._tried.discard(uid)
+        self._on_open(uid)
+
+    async def _try(self, pod: Pod) -> float | None:
+        """Write one patch; return None when the gate is off or the pod gone, else how long to wait."""
+        try:
+            await self._cluster.release(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+        except NotFoundError:
+            return None
+        except KubeError as error:
+            # When the outcome is unknown the watch will tell; a patch that repeats another changes nothing.
+            if not isinstance(error, ConflictError):
+                log.warning("scheduling gate not taken off", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+            return error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S
+        self._metrics.releases.inc()
+        return None

@@ -1,0 +1,111 @@
+"""Tells which of the rights that we need our service account lacks, before and while their lack does harm.
+
+A role that somebody narrows by mistake does not end the process: what still may be done is done, /readyz names what is
+missing, and when it is granted again nothing has to be restarted.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from app.model import rights
+from app.model.question import Check
+from app.model.rights import Right
+from app.model.seam import ForbiddenError, KubeError
+from app.settings import Settings
+
+log = structlog.get_logger()
+
+SOON_S = 5.0
+"""How soon we ask again while something is missing, and no sooner however often we are refused something."""
+
+
+class Reviews(Protocol):
+    """Answers whether we may do something."""
+
+    async def allows(self, right: Right) -> bool:
+        """Return whether our service account has this right now; raises `KubeError`."""
+        ...
+
+    def notify(self, refused: Callable[[], None]) -> None:
+        """Have `refused` called whenever the API server refuses us something."""
+        ...
+
+
+def rights_of(settings: Settings) -> tuple[Right, ...]:
+    """Return every right that an installation with these settings needs."""
+    needed = [*rights.ALWAYS]
+    if settings.admission_port is not None:
+        needed += rights.ADMISSION
+    if settings.scheduler_lease:
+        needed += rights.of_lease(*settings.scheduler_lease.split("/"))
+    if settings.certificate_secret:
+        needed += rights.of_secret(*settings.certificate_secret.split("/"))
+    if settings.webhook_configuration:
+        needed += rights.of_webhook_configurations(settings.webhook_configuration)
+    return tuple(needed)
+
+
+class Rights:
+    """What we lack, as of the last time the API server was asked."""
+
+    def __init__(
+        self,
+        reviews: Reviews,
+        settings: Settings,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`_missing` and `_unknown` are written by `look` alone."""
+        # Set by `poke`, cleared by `run`.
+        self._poked = asyncio.Event()
+        self._reviews = reviews
+        reviews.notify(self.poke)
+        self._needed = rights_of(settings)
+        self._interval_s = settings.rights_interval_s
+        self._sleep = sleep
+        self._missing: tuple[Right, ...] = ()
+        self._unknown = "the API server has not been asked yet what our service account may do"
+
+    def checks(self) -> Sequence[Check]:
+        """Return our line of /readyz."""
+        return (Check("rights", self._unknown or "; ".join(right.sentence for right in self._missing)),)
+
+    def poke(self) -> None:
+        """Ask soon: the API server has just refused something."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Ask for ever: at every interval, sooner while something is missing or after a poke."""
+        while True:
+            self._poked.clear()
+            await self.look()
+            soon_s = min(SOON_S, self._interval_s)
+            await self._sleep(soon_s)
+            if not (self._missing or self._unknown):
+                await self._wait_for_poke(self._interval_s - soon_s)
+
+    async def look(self) -> None:
+        """Ask for every right once; when the API server does not answer, what was known before stands."""
+        try:
+            missing = tuple([right for right in self._needed if not await self._reviews.allows(right)])
+        except ForbiddenError:
+            missing = (rights.ASKING,)
+        except KubeError as error:
+            log.warning("rights not reviewed", error=str(error))
+            if self._unknown:
+                self._unknown = f"the API server does not say what our service account may do: {error}"
+            return
+        if missing and missing != self._missing:
+            log.error("rights are missing", missing=[right.sentence for right in missing])
+        if self._missing and not missing:
+            log.info("all rights are granted again")
+        self._missing, self._unknown = missing, ""
+
+    async def _wait_for_poke(self, within_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._poked.wait()

@@ -1,0 +1,97 @@
+"""Reads and writes what belongs to the installation itself: one Secret and two webhook configurations, all by name.
+
+The service account needs `get` and `update` of the Secret, `get` and `patch` of the configurations, by resourceNames.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import orjson
+
+from app.kube.access import Credentials
+from app.kube.errors import BrokenStreamError
+from app.kube.transport import STRATEGIC_MERGE_PATCH, Limits, Transport
+from app.model.installation import Read, SharedSecret, WebhookBundles, WebhookKind
+from app.model.seam import RawObject
+
+QUERY: Mapping[Read, str] = {Read.CACHED: "?resourceVersion=0", Read.LATEST: ""}
+
+
+class KubeInstallation:
+    """One API server; `async with await KubeInstallation.connect(kubeconfig) as installation`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """Read the credentials, as `KubeCluster.connect` does; nothing is sent yet. Raises `AccessError`."""
+        credentials = Credentials(kubeconfig=kubeconfig, context=context)
+        return cls(Transport(credentials, await credentials.read(), Limits()))
+
+    async def __aenter__(self) -> Self:
+        """Return the installation itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._transport.close()
+
+    async def read_secret(self, namespace: str, name: str, read: Read) -> SharedSecret:
+        """Read the Secret; raises `KubeError`, `NotFoundError` where there is none."""
+        answer = await self._transport.read(_secret_path(namespace, name) + QUERY[read])
+        try:
+            raw = orjson.loads(answer)
+            contents = {key: b64decode(value) for key, value in (raw.get("data") or {}).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            # Not `from error`: it may quote what it could not read.
+            raise BrokenStreamError(f"the API server's answer is no Secret: {type(error).__name__}") from None
+        return SharedSecret(contents=contents, raw=raw)
+
+    async def replace_secret(self, secret: SharedSecret, contents: Mapping[str, bytes]) -> None:
+        """Set these keys and leave the rest as it was read; `ConflictError` when somebody has written since."""
+        kept = secret.raw.get("data") or {}
+        body = {**secret.raw, "data": {**kept, **{key: b64encode(value).decode() for key, value in contents.items()}}}
+        metadata = secret.raw["metadata"]
+        path = _secret_path(metadata["namespace"], metadata["name"])
+        await self._transport.write("PUT", path, orjson.dumps(body))
+
+    async def read_bundles(self, kind: WebhookKind, name: str) -> WebhookBundles:
+        """Read, from the API server's cache, whom it trusts; `NotFoundError` where there is no such configuration."""
+        answer = await self._transport.read(_webhooks_path(kind, name) + QUERY[Read.CACHED])
+        try:
+            raw = orjson.loads(answer)
+            bundles = {hook["name"]: _bundle(hook["clientConfig"]) for hook in raw.get("webhooks") or ()}
+            version = raw["metadata"]["resourceVersion"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BrokenStreamError(f"the API server's answer is no {kind}") from error
+        return WebhookBundles(kind=kind, name=name, version=version, bundles=bundles)
+
+    async def write_bundle(self, of: WebhookBundles, bundle: bytes) -> None:
+        """Set the caBundle of every webhook and nothing else; `ConflictError` when somebody has written since."""
+        config = {"caBundle": b64encode(bundle).decode()}
+        hooks = [{"name": name, "clientConfig": config} for name in of.bundles]
+        body: RawObject = {"metadata": {"resourceVersion": of.version}, "webhooks": hooks}
+        path = f"{_webhooks_path(of.kind, of.name)}?fieldManager=leeboard"
+        await self._transport.write("PATCH", path, orjson.dumps(body), STRATEGIC_MERGE_PATCH)
+
+
+def _bundle(config: Mapping[str, Any]) -> bytes:
+    return b64decode(config.get("caBundle") or "")
+
+
+def _secret_path(namespace: str, name: str) -> str:
+    return f"api/v1/namespaces/{quote(namespace, safe='')}/secrets/{quote(name, safe='')}"
+
+
+def _webhooks_path(kind: WebhookKind, name: str) -> str:
+    return f"apis/admissionregistration.k8s.io/v1/{kind.value}/{quote(name, safe='')}"

@@ -1,0 +1,137 @@
+"""What an API server says of itself and of what somebody may do there: `control.rights` and `leeboard doctor` ask."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import quote
+
+import orjson
+
+from app.kube.access import Credentials
+from app.kube.errors import BrokenStreamError
+from app.kube.lines import decode_page
+from app.kube.transport import Limits, Transport
+from app.model.rights import Right
+from app.model.seam import NotFoundError, RawObject
+
+REVIEWS = "apis/authorization.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """A version of Kubernetes."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+class Reviews:
+    """Questions that change nothing; each raises `KubeError`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, *, limits: Limits | None = None) -> Self:
+        """Read the credentials as `KubeCluster.connect` does; nothing is sent yet."""
+        credentials = Credentials(kubeconfig=kubeconfig)
+        return cls(Transport(credentials, await credentials.read(), limits or Limits()))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._transport.close()
+
+    def notify(self, refused: Callable[[], None]) -> None:
+        """Have `refused` called whenever anything that goes over our connections is forbidden."""
+        self._transport.on_forbidden = refused
+
+    async def allows(self, right: Right) -> bool:
+        """Return whether we ourselves have this right."""
+        return await self._review("SelfSubjectAccessReview", right)
+
+    async def allows_account(self, right: Right, account: str) -> bool:
+        """Return whether the service account `namespace/name` has this right; takes an administrator to ask."""
+        namespace, _, name = account.partition("/")
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+        user = f"system:serviceaccount:{namespace}:{name}"
+        return await self._review("SubjectAccessReview", right, user=user, groups=groups)
+
+    async def _review(self, kind: str, right: Right, **subject: object) -> bool:
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": kind,
+            "spec": {"resourceAttributes": _attributes(right), **subject},
+        }
+        answer = _decoded(await self._transport.ask(f"{REVIEWS}/{kind.lower()}s", orjson.dumps(body)))
+        try:
+            return bool(answer["status"]["allowed"])
+        except (KeyError, TypeError) as error:
+            raise BrokenStreamError("the API server's answer is no access review") from error
+
+    async def version(self) -> Version:
+        """Return the version of the API server."""
+        answer = _decoded(await self._transport.read("version"))
+        try:
+            # Some distributions write "30+".
+            return Version(int(answer["major"]), int(answer["minor"].rstrip("+")))
+        except (KeyError, ValueError, AttributeError) as error:
+            raise BrokenStreamError("the API server's answer is no version") from error
+
+    async def served(self, group_version: str) -> frozenset[str]:
+        """Return the resources, by their plural, of `group/version`; empty when it is not served."""
+        try:
+            answer = _decoded(await self._transport.read(f"apis/{group_version}"))
+        except NotFoundError:
+            return frozenset()
+        try:
+            return frozenset(resource["name"] for resource in answer["resources"])
+        except (KeyError, TypeError) as error:
+            raise BrokenStreamError("the API server's answer is no list of resources") from error
+
+    async def find(self, path: str) -> RawObject | None:
+        """Return one object by its path in the API; None when there is none."""
+        try:
+            return _decoded(await self._transport.read(path))
+        except NotFoundError:
+            return None
+
+    async def objects(self, path: str) -> list[RawObject]:
+        """Return every object of a collection; none when its kind is not served."""
+        found: list[RawObject] = []
+        token = ""
+        while True:
+            try:
+                page = decode_page(
+                    await self._transport.read_page(f"{path}?limit=250&continue={quote(token, safe='')}")
+                )
+            except NotFoundError:
+                return found
+            found += page.objects
+            token = page.next
+            if not token:
+                return found
+
+
+def _attributes(right: Right) -> dict[str, str]:
+    resource, _, subresource = right.resource.partition("/")
+    return {
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "verb": right.verb,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
+
+
+def _decoded(body: bytes) -> RawObject:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BrokenStreamError("the API server's answer is no JSON") from error
+    if not isinstance(answer, dict):
+        raise BrokenStreamError("the API server's answer is no object")
+    return answer

@@ -1,0 +1,116 @@
+"""Every right that Leeboard uses, once: /readyz, `leeboard doctor` and the test of the shipped roles read this table.
+
+What asks whether a right is granted is `control.rights`; which of them an installation needs follows from its settings.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """One verb on one resource, as a rule of a Role grants it."""
+
+    group: str
+    """Empty for the core group."""
+    resource: str
+    """With its subresource: `pods/eviction`."""
+    verb: str
+    without: str
+    """What stops working when it is not granted."""
+    namespace: str = ""
+    """Empty: in all namespaces, which a ClusterRole grants."""
+    name: str = ""
+    """The one object it is about; empty: all of them."""
+
+    def __repr__(self) -> str:
+        return f"<Right {self.subject}>"
+
+    @property
+    def subject(self) -> str:
+        """Say what may be done, in the words of a Role."""
+        name = f" {self.name}" if self.name else ""
+        where = f", namespace {self.namespace}" if self.namespace else ""
+        return f'{self.verb} {self.resource}{name} (apiGroup "{self.group}"{where})'
+
+    @property
+    def sentence(self) -> str:
+        """Say that it is missing, and what stops working."""
+        return f"may not {self.subject}: {self.without}"
+
+
+NOTHING_DECIDED = "nothing is decided"
+
+KAI = "scheduling.run.ai"
+ADMISSION_GROUP = "admissionregistration.k8s.io"
+
+
+def _of(group: str, resource: str, verbs: Iterable[str], without: str) -> Iterator[Right]:
+    for verb in verbs:
+        yield Right(group=group, resource=resource, verb=verb, without=without)
+
+
+ASKING = Right(
+    group="authorization.k8s.io",
+    resource="selfsubjectaccessreviews",
+    verb="create",
+    without="it is not known which rights are missing",
+)
+"""What it takes to ask whether we have the others; clusters that are not hardened grant it to everybody."""
+
+ALWAYS: tuple[Right, ...] = (
+    ASKING,
+    *_of("", "nodes", ("list", "watch"), NOTHING_DECIDED),
+    *_of("", "pods", ("list", "watch"), NOTHING_DECIDED),
+    *_of("scheduling.k8s.io", "priorityclasses", ("list", "watch"), NOTHING_DECIDED),
+    *_of(KAI, "queues", ("list", "watch"), NOTHING_DECIDED),
+    *_of(KAI, "podgroups", ("list", "watch"), NOTHING_DECIDED),
+    *_of("kai.scheduler", "topologies", ("list", "watch"), NOTHING_DECIDED),
+    *_of("", "pods", ("get",), "a write whose outcome is unknown is never settled, and its gang waits"),
+    *_of("", "pods/binding", ("create",), "no pod gets its node"),
+    *_of("", "pods/status", ("patch",), "parked pods are not woken when their turn comes, and nobody is evicted"),
+    *_of("", "pods/eviction", ("create",), "nobody is evicted, so nothing is reclaimed, preempted or consolidated"),
+    *_of("", "pods", ("delete",), "pods that a PodDisruptionBudget guards are never evicted, whatever the quotas say"),
+    *_of("policy", "poddisruptionbudgets", ("list",), "nobody is spared for the sake of a PodDisruptionBudget"),
+    *_of(KAI, "queues/status", ("patch",), "queues do not show what they hold, and a restart forgets past usage"),
+    *_of(KAI, "podgroups/status", ("patch",), "PodGroups do not show why they wait"),
+    *_of("events.k8s.io", "events", ("create",), "nobody reads in an event why a pod waits or was evicted"),
+)
+"""What every installation needs."""
+
+ADMISSION: tuple[Right, ...] = (*_of("", "pods", ("patch",), "held pods are never released"),)
+"""What is needed where pods are held at admission."""
+
+
+def of_lease(namespace: str, name: str) -> tuple[Right, ...]:
+    """Return what it takes to see which kube-scheduler leads."""
+    without = "no replica knows whether it is the one that decides"
+    return (
+        Right(
+            group="coordination.k8s.io",
+            resource="leases",
+            verb="get",
+            without=without,
+            namespace=namespace,
+            name=name,
+        ),
+    )
+
+
+def of_secret(namespace: str, name: str) -> tuple[Right, ...]:
+    """Return what it takes to share a CA with the other replicas."""
+    without = "replicas cannot share a CA, so admission has no certificate that the API server trusts"
+    return tuple(
+        Right(group="", resource="secrets", verb=verb, without=without, namespace=namespace, name=name)
+        for verb in ("get", "update")
+    )
+
+
+def of_webhook_configurations(name: str) -> tuple[Right, ...]:
+    """Return what it takes to keep the caBundle of our own webhook configurations right."""
+    without = "the API server stops trusting our admission when the CA changes or the caBundle is lost"
+    return tuple(
+        Right(group=ADMISSION_GROUP, resource=resource, verb=verb, without=without, name=name)
+        for resource in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+        for verb in ("get", "patch")
+    )

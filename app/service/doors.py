@@ -1,0 +1,98 @@
+"""Opens the ports: the extender's verbs, admission and operations, each with who may come in and what it shows them."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.control.authority import Clients
+from app.control.certificate_files import CertificateFiles
+from app.control.certificates import Certificates, Installation
+from app.control.served import Served
+from app.model.question import Check
+from app.service.parts import Parts
+from app.settings import Settings
+from app.telemetry import Metrics
+from app.web import admission, webhooks
+from app.web.asgi import ASGIApp
+from app.web.connection import EXTENDER_CONNECTIONS, OPERATIONS_CONNECTIONS
+from app.web.listener import Listener, listener
+from app.web.tls import LiveTls
+
+
+class Runs(Protocol):
+    """A part that runs until it is cancelled."""
+
+    async def run(self) -> None:
+        """Run."""
+        ...
+
+
+class Source(Runs, Protocol):
+    """Where the certificate of a port comes from."""
+
+    def checks(self) -> Sequence[Check]:
+        """Return its lines of /readyz."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """One port, and the source of its certificate; None speaks plain HTTP."""
+
+    listener: Listener
+    scheme: str = "http"
+    certificate: Source | None = None
+
+    @property
+    def running(self) -> tuple[Runs, ...]:
+        """What has to run for it to answer."""
+        return (self.listener, *([self.certificate] if self.certificate else []))
+
+    def checks(self) -> Sequence[Check]:
+        """Return its lines of /readyz."""
+        return self.certificate.checks() if self.certificate else ()
+
+
+def extender_door(settings: Settings, parts: Parts) -> Door:
+    """Open the port of the extender's verbs; raises OSError when it is taken."""
+    app = webhooks.application(parts.extender, parts.metrics)
+    host, port, folder = settings.webhook_host, settings.webhook_port, settings.webhook_tls_dir
+    if folder is None:
+        return Door(listener=listener(app, host, port, limits=EXTENDER_CONNECTIONS))
+    tls = LiveTls(Clients.CERTIFIED)
+    served = Served(tls, parts.metrics, listener="extender", wall_clock=time.time)
+    source = CertificateFiles(folder, served, clients=Clients.CERTIFIED, wall_clock=time.time)
+    bound = listener(app, host, port, limits=EXTENDER_CONNECTIONS, tls=tls.context)
+    return Door(listener=bound, scheme="https", certificate=source)
+
+
+def admission_door(settings: Settings, parts: Parts, installation: Installation | None) -> Door | None:
+    """Open the port of admission, if there is to be one; raises OSError when it is taken."""
+    if settings.admission_port is None:
+        return None
+    tls = LiveTls()
+    source = _admission_certificate(
+        settings, Served(tls, parts.metrics, listener="admission", wall_clock=time.time), parts.metrics, installation
+    )
+    app = admission.application(parts.admission, parts.metrics)
+    bound = listener(
+        app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls.context
+    )
+    return Door(listener=bound, scheme="https", certificate=source)
+
+
+def _admission_certificate(
+    settings: Settings, served: Served, metrics: Metrics, installation: Installation | None
+) -> Source:
+    if settings.admission_tls_dir is not None:
+        return CertificateFiles(settings.admission_tls_dir, served, clients=Clients.ANYBODY, wall_clock=time.time)
+    if installation is None:
+        raise ValueError("a certificate of our own needs a Kubernetes to keep its CA in; set admission_tls_dir")
+    return Certificates(installation, served, settings, metrics, clock=time.monotonic, wall_clock=time.time)
+
+
+def operations_door(settings: Settings, app: ASGIApp) -> Door:
+    """Open the port of health, metrics and the read API; raises OSError when it is taken."""
+    host, port = settings.operations_host, settings.operations_port
+    return Door(listener=listener(app, host, port, limits=OPERATIONS_CONNECTIONS))

@@ -1,0 +1,210 @@
+"""The admission webhooks: AdmissionReview v1 in and out; what to answer is `control.admission`'s.
+
+Whoever can be answered gets a review with his own uid. What nobody can judge (a broken review, a cache that is still
+being filled, a fault of ours) is an HTTP error, so that the API server goes by the webhook's `failurePolicy`: a denial
+would stop pods that Leeboard has nothing to say about. Never a redirect: the API server would follow it.
+"""
+
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol, assert_never
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request, Response
+
+from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation, Undecided
+from app.model.quantity import shown
+from app.telemetry import Metrics, Review, ReviewOutcome
+from app.web import problem
+from app.web.asgi import MIB, ASGIApp, BodyLimits, Bounded
+from app.web.connection import ConnectionLimits
+
+CONNECTIONS = ConnectionLimits(connections=2048)
+"""The API servers open one for each object that they are asked to store at the same time."""
+LIMITS = BodyLimits(body_bytes=4 * MIB, in_flight_bytes=64 * MIB)
+"""An object as it was and as it will be, of 1.5 MB each."""
+
+API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
+JSON = "application/json"
+WARNING_BYTES = 256
+"""Of one warning the API server shows no more."""
+MESSAGE_BYTES = 2048
+BROKEN = "Leeboard failed on this review; its log has the traceback"
+
+Fields = Mapping[str, Any]
+
+
+class Admission(Protocol):
+    """Answers the questions."""
+
+    def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Return what the object still needs."""
+        ...
+
+    def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Return whether the object may be stored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, and the uid by which the API server knows its answer."""
+
+    uid: str
+    question: AdmissionQuestion
+
+
+class BrokenReviewError(Exception):
+    """What was posted is no AdmissionReview; says what is expected instead."""
+
+
+def read(body: bytes) -> Asked:
+    """Read a review; raise `BrokenReviewError`."""
+    try:
+        review = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise BrokenReviewError("the body is not JSON") from None
+    if not isinstance(review, dict) or (review.get("apiVersion"), review.get("kind")) != (API_VERSION, KIND):
+        raise BrokenReviewError(f"expected a {KIND} of {API_VERSION}: list v1 in admissionReviewVersions")
+    request = _mapping(review, "request")
+    kind = _mapping(request, "kind")
+    operation = _operation(request)
+    old = request.get("oldObject")
+    was = _mapping(request, "oldObject") if old is not None else None
+    question = AdmissionQuestion(
+        group=_text(kind, "group"),
+        kind=_text(kind, "kind"),
+        namespace=_text(request, "namespace"),
+        name=_text(request, "name"),
+        operation=operation,
+        object=dict(was if operation is Operation.DELETE and was is not None else _mapping(request, "object")),
+        old=dict(was) if was is not None else None,
+        user=_text(_mapping(request, "userInfo"), "username") if request.get("userInfo") is not None else "",
+        dry_run=request.get("dryRun") is True,
+    )
+    return Asked(_uid(request), question)
+
+
+def write(uid: str, answer: Admitted | Denied) -> bytes:
+    """Write the review that answers one of this uid."""
+    response: dict[str, object] = {"uid": uid, "allowed": isinstance(answer, Admitted)}
+    match answer:
+        case Admitted(patch=patch, warnings=warnings):
+            if patch:
+                response |= {"patchType": "JSONPatch", "patch": b64encode(orjson.dumps(list(patch))).decode()}
+            if warnings:
+                response["warnings"] = [_cut(text, WARNING_BYTES) for text in warnings]
+        case Denied(message):
+            status = {
+                "code": HTTPStatus.FORBIDDEN.value,
+                "reason": "Forbidden",
+                "message": _cut(message, MESSAGE_BYTES),
+            }
+            response["status"] = status
+        case _:
+            assert_never(answer)
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What goes back over the wire, and what it is counted as."""
+
+    response: Response
+    outcome: ReviewOutcome
+
+
+class Reviews:
+    """The exception boundary around admission."""
+
+    def __init__(self, admission: Admission, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._log = structlog.get_logger()
+        self._verbs: Mapping[Review, Callable[[AdmissionQuestion], AdmissionAnswer]] = {
+            Review.MUTATE: admission.mutate,
+            Review.VALIDATE: admission.validate,
+        }
+
+    def answer(self, verb: Review, body: bytes) -> Response:
+        """Return the response to one call; raises nothing."""
+        try:
+            reply = self._answer(verb, body)
+        except BrokenReviewError as broken:
+            self._log.warning("review cannot be read", verb=verb.value, cause=str(broken))
+            reply = _Reply(problem.response(HTTPStatus.BAD_REQUEST, str(broken)), ReviewOutcome.BAD_REQUEST)
+        except Exception:  # noqa: BLE001 - the border: whatever broke, the API server must not wait for an answer
+            self._log.exception("review broke", verb=verb.value)
+            reply = _Reply(problem.response(HTTPStatus.INTERNAL_SERVER_ERROR, BROKEN), ReviewOutcome.ERROR)
+        self._metrics.reviews[verb, reply.outcome].inc()
+        return reply.response
+
+    def _answer(self, verb: Review, body: bytes) -> _Reply:
+        asked = read(body)
+        answer = self._verbs[verb](asked.question)
+        if isinstance(answer, Undecided):
+            return _Reply(problem.response(HTTPStatus.SERVICE_UNAVAILABLE, answer.cause), ReviewOutcome.UNDECIDED)
+        return _Reply(Response(write(asked.uid, answer), media_type=JSON), _outcome(answer))
+
+
+def application(admission: Admission, metrics: Metrics, *, limits: BodyLimits = LIMITS) -> ASGIApp:
+    """Build what the admission listener serves."""
+    reviews = Reviews(admission, metrics)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    problem.answer_errors_with_problems(app)
+    for verb in Review:
+        # A route of Starlette's: FastAPI's own would look for parameters to validate on each call.
+        app.add_route(f"/{verb.value}", _endpoint(reviews, verb), methods=["POST"], include_in_schema=False)
+    return Bounded(app, limits)
+
+
+def _endpoint(reviews: Reviews, verb: Review) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return reviews.answer(verb, await request.body())
+
+    return endpoint
+
+
+def _outcome(answer: Admitted | Denied) -> ReviewOutcome:
+    if isinstance(answer, Denied):
+        return ReviewOutcome.DENIED
+    return ReviewOutcome.CHANGED if answer.patch else ReviewOutcome.UNCHANGED
+
+
+def _uid(request: Fields) -> str:
+    uid = _text(request, "uid")
+    if not uid:
+        raise BrokenReviewError("field uid of the request is missing")
+    return uid
+
+
+def _operation(request: Fields) -> Operation:
+    try:
+        return Operation(_text(request, "operation"))
+    except ValueError:
+        expected = ", ".join(Operation)
+        raise BrokenReviewError(f"field operation is {shown(request.get('operation'))}; expected {expected}") from None
+
+
+def _mapping(parent: Fields, key: str) -> Fields:
+    value = parent.get(key)
+    if isinstance(value, dict):
+        return value
+    raise BrokenReviewError(f"field {key} is {shown(value)}; expected a mapping")
+
+
+def _text(parent: Fields, key: str) -> str:
+    value = parent.get(key)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    raise BrokenReviewError(f"field {key} is {shown(value)}; expected a text")
+
+
+def _cut(text: str, size: int) -> str:
+    """Return at most so many bytes of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line.encode()) <= size else line.encode()[: size - 3].decode(errors="ignore") + "..."

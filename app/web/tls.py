@@ -1,0 +1,68 @@
+"""The TLS of a listener whose certificate changes while it serves: a handshake takes what is in use as it begins.
+
+Connections that stand keep what they began with. Of TLS 1.3 nothing is resumed, so that no CA outlives its change.
+"""
+
+import os
+import ssl
+
+from app.control.authority import Certificate, CertificateError, Clients
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2; those of 1.3 are all good."""
+
+
+class LiveTls:
+    """A context for as long as the listener lives.
+
+    Each change is a context of its own, to which the handshake is moved. Loaded into one and the same, a certificate
+    replaces only one with the same kind of key, and a client CA comes beside the one before it.
+    """
+
+    def __init__(self, clients: Clients = Clients.ANYBODY) -> None:
+        """Serve nobody yet."""
+        self.context = _context(clients)
+        # For handshakes that begin; replaced by `use`.
+        self._current = self.context
+        self._clients = clients
+        self.context.sni_callback = self._take_current
+
+    def use(self, certificate: Certificate) -> None:
+        """Show it from the next handshake on; raises `CertificateError`, and goes on as before."""
+        fresh = _context(self._clients)
+        try:
+            _load(fresh, certificate)
+        except (ssl.SSLError, ValueError) as error:
+            raise CertificateError(f"TLS does not take it: {error}") from error
+        self._current = fresh
+
+    def _take_current(self, handshake: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        # Called for every client, also for one that names nobody since it calls an IP address.
+        handshake.context = self._current
+
+
+def _context(clients: Clients) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS)
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    if clients is Clients.CERTIFIED:
+        context.verify_mode = ssl.CERT_REQUIRED
+        # TLS 1.2 also resumes by a cache, which Python cannot turn off: it would outlast the CA of the client.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: Certificate) -> None:
+    # Python loads from files only. One in memory needs no writable file system, and the key touches no disk.
+    memory = os.memfd_create("certificate")
+    try:
+        with os.fdopen(memory, "wb", closefd=False) as file:
+            file.write(certificate.key + b"\n" + certificate.chain)
+        # An empty password instead of a question at the terminal.
+        context.load_cert_chain(f"/proc/self/fd/{memory}", password="")
+    finally:
+        os.close(memory)
+    if certificate.clients_ca:
+        context.load_verify_locations(cadata=certificate.clients_ca.decode("ascii"))

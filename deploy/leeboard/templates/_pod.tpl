@@ -1,0 +1,196 @@
+{{/* The pod of every form; Deployment and DaemonSet differ only around it. */}}
+
+{{/* "true" when our pods use the network of control-plane nodes, else empty. */}}
+{{- define "leeboard.hostNetwork" -}}
+{{- if and (eq .Values.form "beside") (not .Values.beside.address) }}true{{ end }}
+{{- end }}
+
+{{- define "leeboard.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The cluster's own version; what a provider adds to it ("-gke.100") names no image. */}}
+{{- define "leeboard.kubeSchedulerImage" -}}
+{{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
+{{ .Values.kubeScheduler.image.repository }}:{{ .Values.kubeScheduler.image.tag | default $version }}
+{{- end }}
+
+{{- define "leeboard.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "leeboard.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "leeboard.env" -}}
+{{- $name := include "leeboard.name" . -}}
+- {name: LEEBOARD_PROFILES, value: {{ .Values.schedulerName | quote }}}
+- {name: LEEBOARD_WEBHOOK_PORT, value: {{ .Values.ports.extender | quote }}}
+{{- if include "leeboard.fixedAddress" . }}
+- {name: LEEBOARD_WEBHOOK_HOST, value: 0.0.0.0}
+- {name: LEEBOARD_WEBHOOK_TLS_DIR, value: /etc/leeboard/extender-tls}
+{{- else if eq .Values.form "beside" }}
+- {name: LEEBOARD_SCHEDULER_LEASE, value: kube-system/kube-scheduler}
+{{- else }}
+- {name: LEEBOARD_SCHEDULER_LEASE, value: {{ .Release.Namespace }}/{{ $name }}-scheduler}
+{{- end }}
+- {name: LEEBOARD_OPERATIONS_HOST, value: 0.0.0.0}
+- {name: LEEBOARD_OPERATIONS_PORT, value: {{ .Values.ports.operations | quote }}}
+{{- if include "leeboard.admission" . }}
+- {name: LEEBOARD_ADMISSION_HOST, value: 0.0.0.0}
+- {name: LEEBOARD_ADMISSION_PORT, value: {{ .Values.ports.admission | quote }}}
+{{- if include "leeboard.ownCertificates" . }}
+- {name: LEEBOARD_CERTIFICATE_SECRET, value: {{ .Release.Namespace }}/{{ $name }}-ca}
+- {name: LEEBOARD_CERTIFICATE_NAMES, value: {{ $name }}-admission.{{ .Release.Namespace }}.svc}
+- {name: LEEBOARD_WEBHOOK_CONFIGURATION, value: {{ $name }}}
+{{- else }}
+- {name: LEEBOARD_ADMISSION_TLS_DIR, value: /etc/leeboard/admission-tls}
+{{- end }}
+{{- end }}
+{{- if eq .Values.form "beside" }}
+- {name: LEEBOARD_MARKERS, value: "leeboard.dev/ask,leeboard.dev/bind"}
+{{- end }}
+{{- range $setting, $value := .Values.settings }}
+- {name: {{ $setting }}, value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* Folders with certificates that somebody else keeps: name and Secret of each, as a JSON object. */}}
+{{- define "leeboard.tlsFolders" -}}
+{{- $folders := dict }}
+{{- if and (include "leeboard.admission" .) .Values.certificate.secretName }}
+  {{- $_ := set $folders "admission-tls" .Values.certificate.secretName }}
+{{- end }}
+{{- if include "leeboard.fixedAddress" . }}
+  {{- $_ := set $folders "extender-tls" .Values.beside.tlsSecret }}
+{{- end }}
+{{- toJson $folders }}
+{{- end }}
+
+{{- define "leeboard.pod" -}}
+{{- $folders := include "leeboard.tlsFolders" . | fromJson -}}
+metadata:
+  labels:
+    {{- include "leeboard.labels" . | nindent 4 }}
+    {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
+  annotations:
+    leeboard.dev/scheduler-config: {{ include "leeboard.schedulerConfig" . | sha256sum }}
+    {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
+spec:
+  serviceAccountName: {{ include "leeboard.name" . }}
+  automountServiceAccountToken: true
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- range . }}
+    - name: {{ . }}
+    {{- end }}
+  {{- end }}
+  {{- if include "leeboard.hostNetwork" . }}
+  hostNetwork: true
+  dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
+  securityContext: {{- include "leeboard.podSecurity" . | nindent 4 }}
+  {{- include "leeboard.whichNodes" . | nindent 2 }}
+  containers:
+    - name: leeboard
+      image: {{ include "leeboard.image" . }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [serve]
+      env: {{- include "leeboard.env" . | nindent 8 }}
+      ports:
+        - {name: operations, containerPort: {{ .Values.ports.operations }}}
+        {{- if include "leeboard.admission" . }}
+        - {name: admission, containerPort: {{ .Values.ports.admission }}}
+        {{- end }}
+        {{- if include "leeboard.fixedAddress" . }}
+        - {name: extender, containerPort: {{ .Values.ports.extender }}}
+        {{- end }}
+      # Fails once the event loop has stood still for long; a replica that waits for its turn is alive and ready.
+      livenessProbe:
+        httpGet: {path: /livez, port: operations}
+        periodSeconds: 10
+        timeoutSeconds: 5
+        failureThreshold: 3
+      readinessProbe:
+        httpGet: {path: "/readyz?exclude=active&exclude=rights&exclude=certificate-renewal&exclude=ca-bundle", port: operations}
+        periodSeconds: 5
+        timeoutSeconds: 5
+      startupProbe:
+        httpGet: {path: /livez, port: operations}
+        periodSeconds: 2
+        failureThreshold: 60
+      resources: {{- toYaml .Values.resources | nindent 8 }}
+      securityContext: {{- include "leeboard.containerSecurity" . | nindent 8 }}
+      {{- with $folders }}
+      volumeMounts:
+        {{- range $folder, $_ := . }}
+        - {name: {{ $folder }}, mountPath: /etc/leeboard/{{ $folder }}, readOnly: true}
+        {{- end }}
+      {{- end }}
+    {{- if ne .Values.form "beside" }}
+    - name: kube-scheduler
+      image: {{ include "leeboard.kubeSchedulerImage" . }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      command: [kube-scheduler]
+      args: [--config=/etc/leeboard/scheduler/config.yaml]
+      ports:
+        - {name: scheduler, containerPort: 10259}
+      livenessProbe:
+        httpGet: {path: /livez, port: scheduler, scheme: HTTPS}
+        periodSeconds: 10
+        timeoutSeconds: 15
+        failureThreshold: 8
+      startupProbe:
+        httpGet: {path: /livez, port: scheduler, scheme: HTTPS}
+        periodSeconds: 2
+        failureThreshold: 60
+      resources: {{- toYaml .Values.kubeScheduler.resources | nindent 8 }}
+      securityContext: {{- include "leeboard.containerSecurity" . | nindent 8 }}
+      volumeMounts:
+        - {name: scheduler-config, mountPath: /etc/leeboard/scheduler, readOnly: true}
+    {{- end }}
+  {{- if or $folders (ne .Values.form "beside") }}
+  volumes:
+    {{- if ne .Values.form "beside" }}
+    - name: scheduler-config
+      configMap: {name: {{ include "leeboard.name" . }}-scheduler}
+    {{- end }}
+    {{- range $folder, $secret := $folders }}
+    - name: {{ $folder }}
+      secret: {secretName: {{ $secret }}}
+    {{- end }}
+  {{- end }}
+{{- end }}
+
+{{- define "leeboard.whichNodes" -}}
+{{- $host := include "leeboard.hostNetwork" . -}}
+nodeSelector: {{- merge (dict "kubernetes.io/os" "linux") .Values.nodeSelector (ternary (dict "node-role.kubernetes.io/control-plane" "") dict (eq $host "true")) | toYaml | nindent 2 }}
+{{- $taint := dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists" }}
+{{- with concat .Values.tolerations (ternary (list $taint) list (eq $host "true")) }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .Values.affinity }}
+affinity: {{- toYaml .Values.affinity | nindent 2 }}
+{{- else if not $host }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{- include "leeboard.selectorLabels" . | nindent 14 }}
+{{- end }}
+{{- end }}

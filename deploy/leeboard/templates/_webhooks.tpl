@@ -1,0 +1,39 @@
+{{- define "leeboard.webhookMetadata" -}}
+name: {{ include "leeboard.name" . }}
+labels: {{- include "leeboard.labels" . | nindent 2 }}
+{{- with .Values.admission.annotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What all webhooks have alike; called with root, path and failurePolicy. */}}
+{{- define "leeboard.webhook" -}}
+admissionReviewVersions: [v1]
+# A new pod that can run now has its room kept for a moment, unless it is only a try.
+sideEffects: NoneOnDryRun
+timeoutSeconds: 3
+failurePolicy: {{ .failurePolicy }}
+clientConfig:
+  service:
+    name: {{ include "leeboard.name" .root }}-admission
+    namespace: {{ .root.Release.Namespace }}
+    path: {{ .path }}
+    port: 443
+{{- end }}
+
+{{/* Pods that name their node are nobody's to place. */}}
+{{- define "leeboard.managedPods" -}}
+- name: names-our-scheduler
+  expression: object.spec.schedulerName in {{ include "leeboard.profiles" . }}
+- name: names-no-node
+  expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+{{- end }}
+
+{{- define "leeboard.optedInPods" -}}
+- name: names-a-queue
+  expression: has(object.metadata.labels) && ['kai.scheduler/queue', 'runai/queue'].exists(key, key in object.metadata.labels)
+- name: names-no-scheduler
+  expression: object.spec.schedulerName == 'default-scheduler'
+- name: names-no-node
+  expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+{{- end }}

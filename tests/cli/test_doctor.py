@@ -1,0 +1,502 @@
+"""What `leeboard doctor` says of an installation, and what it says when something is wrong with it."""
+
+import asyncio
+import json
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli import findings, main
+from app.cli.doctor import Patient, examine
+from app.cli.findings import Finding, State, as_text, broken, ok, warning
+from app.cli.replica_health import replicas
+from app.model.decision import Share
+from app.model.names import QueueName
+from app.model.question import Check
+from app.model.rights import ASKING
+from app.settings import Settings
+from app.telemetry import Metrics, Outcome, Verb
+from tests.cli.installation import (
+    ADMISSION,
+    GPU_NODES,
+    LEASES,
+    NODES,
+    FakeCluster,
+    Identity,
+    Replica,
+    answering,
+    examined,
+    identity,
+    shaking_hands,
+    webhook_configuration,
+)
+from tests.kube.apiserver import kubeconfig, listening, refuses, says, silent
+from tests.web.fakes import FakeInspect
+
+STANDBY = Check("active", "the kube-scheduler that leads is pod-b_1, not the one beside us (pod-a)")
+WEBHOOKS = "mutatingwebhookconfigurations/leeboard"
+
+
+def called() -> Metrics:
+    metrics = Metrics()
+    metrics.webhooks[Verb.FILTER, Outcome.FITS].observe(0.001)
+    metrics.webhooks[Verb.FILTER, Outcome.REFUSED].observe(0.001)
+    metrics.webhooks[Verb.BIND, Outcome.BOUND].observe(0.001)
+    return metrics
+
+
+def healthy() -> Replica:
+    return Replica(inspect=FakeInspect(shares={QueueName("q"): Share()}), metrics=called())
+
+
+def replica(*checks: Check) -> Replica:
+    return Replica(inspect=FakeInspect(checks=(Check("active"), *checks)))
+
+
+def gpu_node(name: str, gpus: str = "8") -> object:
+    return {"metadata": {"name": name}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}
+
+
+def named(name: str, namespace: str = "") -> object:
+    return {"metadata": {"name": name, "namespace": namespace}}
+
+
+# -- as a command
+
+
+async def run(folder: Path, cluster: FakeCluster, *options: str) -> Result:
+    async with listening(cluster.answer) as url, answering(healthy()) as operations:
+        arguments = ["doctor", "--kubeconfig", str(kubeconfig(url, folder)), "--url", operations, *options]
+        runner = CliRunner(env={"LEEBOARD_WEBHOOK_PORT": "1"})
+        return await asyncio.to_thread(runner.invoke, main, arguments)
+
+
+async def test_an_installation_without_a_fault_is_one_line_a_check_and_ends_with_0(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(NODES, gpu_node("a"))
+
+    result = await run(tmp_path, cluster)
+
+    lines = result.stdout.splitlines()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.partition(":")[0] for line in lines] == [
+        "[+] api-server          ok",
+        "[+] rights              ok",
+        "[+] kinds               ok",
+        "[+] webhook-mutating    ok",
+        "[+] webhook-validating  ok",
+        "[!] gpus                warning",
+        "[+] leeboard            ok",
+        "[+] active              ok",
+        "[+] extender            ok",
+        "[+] queues              ok",
+    ]
+
+
+async def test_a_fault_ends_with_1_and_says_what_to_do(tmp_path: Path) -> None:
+    cluster = FakeCluster(denied={"create  pods/binding"})
+
+    result = await run(tmp_path, cluster)
+
+    assert result.exit_code == 1
+    assert (
+        "[-] rights              broken: "
+        'our own account may not create pods/binding (apiGroup ""): no pod gets its node'
+        " -> apply the roles that are shipped with Leeboard\n"
+    ) in result.stdout
+
+
+async def test_findings_are_read_by_programs_too(tmp_path: Path) -> None:
+    result = await run(tmp_path, FakeCluster(), "-o", "json")
+
+    first = {"name": "api-server", "state": "ok", "message": "Kubernetes 1.36, which has admission policies", "fix": ""}
+    assert json.loads(result.stdout)[0] == first
+
+
+@pytest.mark.parametrize("options", [["--service-account", "leeboard"], ["-o", "xml"], ["--kubeconfig", "/none"]])
+async def test_a_wrong_option_ends_with_2(tmp_path: Path, options: list[str]) -> None:
+    assert (await run(tmp_path, FakeCluster(), *options)).exit_code == 2
+
+
+def test_lines_are_aligned() -> None:
+    found = [ok("a", "well"), warning("long-name", "so so", "mend it"), broken("b", "bad", "go")]
+
+    assert as_text(found).splitlines() == [
+        "[+] a          ok: well",
+        "[!] long-name  warning: so so -> mend it",
+        "[-] b          broken: bad -> go",
+    ]
+
+
+# -- the API server
+
+
+async def test_an_api_server_that_cannot_be_reached_is_one_line_and_replicas_are_still_seen(tmp_path: Path) -> None:
+    async with answering(healthy()) as operations:
+        settings = Settings(kubeconfig=str(kubeconfig("http://127.0.0.1:1", tmp_path)), webhook_port=1)
+        found = await examine(Patient(settings=settings, urls=(operations,), account=None))
+
+    assert [(each.name, each.state) for each in found][:2] == [("api-server", State.BROKEN), ("leeboard", State.OK)]
+
+
+async def test_an_api_server_that_never_answers_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "WITHIN_S", 0.1)
+    async with listening(silent()) as url:
+        settings = Settings(kubeconfig=str(kubeconfig(url, tmp_path)), webhook_port=1)
+        found = await examine(Patient(settings=settings, urls=(), account=None))
+
+    assert found == [broken("api-server", "no answer within 0.1 s", "try again; is the network slow?")]
+
+
+async def test_credentials_that_the_api_server_does_not_take_are_one_line(tmp_path: Path) -> None:
+    async with listening(refuses(401, "Unauthorized")) as url:
+        settings = Settings(kubeconfig=str(kubeconfig(url, tmp_path)), webhook_port=1)
+        found = await examine(Patient(settings=settings, urls=(), account=None))
+
+    assert [(each.name, each.state, each.message) for each in found] == [
+        ("api-server", State.BROKEN, "401 Unauthorized")
+    ]
+
+
+@pytest.mark.parametrize("nonsense", [[], {}, b"<html>", {"major": "one", "minor": "two"}])
+async def test_an_api_server_that_says_nonsense_is_one_line(tmp_path: Path, nonsense: object) -> None:
+    async with listening(says(nonsense)) as url:
+        settings = Settings(kubeconfig=str(kubeconfig(url, tmp_path)), webhook_port=1)
+        found = await examine(Patient(settings=settings, urls=(), account=None))
+
+    assert [(each.name, each.state) for each in found] == [("api-server", State.BROKEN)]
+
+
+@pytest.mark.parametrize(
+    ("minor", "state", "words"),
+    [
+        ("29", State.BROKEN, "older than 1.30"),
+        ("30+", State.OK, "1.30; before 1.36 only our webhook"),
+        ("37", State.OK, "1.37, which has admission policies"),
+    ],
+)
+async def test_versions_are_told_apart(tmp_path: Path, minor: str, state: State, words: str) -> None:
+    cluster = FakeCluster()
+    cluster.set_version("1", minor)
+
+    found = (await examined(tmp_path, cluster))["api-server"]
+
+    assert (found.state, words in found.message) == (state, True)
+
+
+async def test_a_kind_that_is_not_served_in_our_version_is_named(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    del cluster.objects["/apis/scheduling.run.ai/v2alpha2"]
+
+    found = (await examined(tmp_path, cluster))["kinds"]
+
+    assert (found.state, found.message) == (State.BROKEN, "not served: podgroups in scheduling.run.ai/v2alpha2")
+
+
+async def test_an_account_that_may_not_even_ask_lacks_that_right(tmp_path: Path) -> None:
+    found = (await examined(tmp_path, FakeCluster(may_ask=False)))["rights"]
+
+    assert (found.state, found.message) == (State.BROKEN, f"our own account {ASKING.sentence}")
+
+
+async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_path: Path) -> None:
+    cluster = FakeCluster(denied={"get coordination.k8s.io leases lease"})
+
+    without = (await examined(tmp_path, cluster))["rights"]
+    with_lease = (await examined(tmp_path, cluster, scheduler_lease="ns/lease"))["rights"]
+
+    assert (without.state, with_lease.state) == (State.OK, State.BROKEN)
+
+
+async def test_an_administrator_asks_for_the_service_account(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+
+    found = (await examined(tmp_path, cluster, account="leeboard/leeboard"))["rights"]
+
+    assert cluster.reviewed_users == {"system:serviceaccount:leeboard:leeboard"}
+    assert found.message.endswith("are granted to service account leeboard/leeboard")
+
+
+# -- GPUs and other schedulers
+
+
+async def test_a_cluster_without_gpus_is_told_of(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(NODES, gpu_node("a", "0"))
+
+    assert (await examined(tmp_path, cluster))["gpus"].message == "no node offers nvidia.com/gpu"
+
+
+async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(NODES, *(gpu_node(name) for name in "abc"))
+    cluster.objects[GPU_NODES] = {"resources": [{"name": "gpunodes"}]}
+    cluster.set_items(f"{GPU_NODES}/gpunodes", named("b"))
+
+    found = (await examined(tmp_path, cluster))["gpus"]
+
+    assert (found.state, found.message) == (State.WARNING, "no agent has told of 2 of 3 GPU nodes: a, c")
+
+
+async def test_gpu_nodes_with_agents_are_well(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(NODES, gpu_node("a"))
+    cluster.objects[GPU_NODES] = {"resources": [{"name": "gpunodes"}]}
+    cluster.set_items(f"{GPU_NODES}/gpunodes", named("a"))
+
+    assert (await examined(tmp_path, cluster))["gpus"].state is State.OK
+
+
+async def test_nodes_that_may_not_be_read_are_a_warning(tmp_path: Path) -> None:
+    found = (await examined(tmp_path, FakeCluster(forbidden={NODES})))["gpus"]
+
+    assert (found.state, found.message) == (State.WARNING, f"not looked at: 403 {NODES} is forbidden")
+
+
+async def test_a_second_leeboard_is_told_of(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(LEASES, named("leeboard-scheduler", "a"), named("leeboard-scheduler", "b"))
+
+    found = (await examined(tmp_path, cluster))["schedulers"]
+
+    assert (found.state, "a/leeboard-scheduler, b/leeboard-scheduler" in found.message) == (State.WARNING, True)
+
+
+async def test_a_kai_scheduler_beside_us_is_told_of(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(LEASES, named("leeboard-scheduler", "a"), named("kai-scheduler-default", "kai"))
+
+    assert "kai/kai-scheduler-default" in (await examined(tmp_path, cluster))["schedulers"].message
+
+
+async def test_who_may_not_look_for_other_schedulers_is_told_nothing_of_them(tmp_path: Path) -> None:
+    assert "schedulers" not in await examined(tmp_path, FakeCluster(forbidden={LEASES}))
+
+
+# -- admission
+
+
+async def webhook(folder: Path, shown: Identity | None, trusted: Identity) -> Finding:
+    """Examine a webhook configuration that trusts one identity, behind which another is shown, or nobody listens."""
+    cluster = FakeCluster()
+    async with shaking_hands(shown or trusted, folder) as port:
+        client = {"url": f"https://127.0.0.1:{port if shown else 1}/mutate", "caBundle": trusted.ca_bundle}
+        cluster.objects[f"{ADMISSION}/{WEBHOOKS}"] = webhook_configuration(client)
+        return (await examined(folder, cluster, webhook_configuration="leeboard"))["webhook-mutating"]
+
+
+async def test_a_webhook_that_the_api_server_trusts_is_well(tmp_path: Path) -> None:
+    shown = identity()
+
+    found = await webhook(tmp_path, shown, shown)
+
+    assert (found.state, " is trusted, until 2" in found.message) == (State.OK, True)
+
+
+async def test_a_certificate_of_another_ca_is_broken(tmp_path: Path) -> None:
+    found = await webhook(tmp_path, identity(), identity())
+
+    assert (found.state, "self-signed certificate" in found.message) == (State.BROKEN, True)
+
+
+async def test_a_certificate_for_another_name_is_broken(tmp_path: Path) -> None:
+    shown = identity(name="leeboard.elsewhere.svc")
+
+    found = await webhook(tmp_path, shown, shown)
+
+    assert (found.state, "IP address mismatch" in found.message) == (State.BROKEN, True)
+
+
+async def test_a_certificate_that_has_ended_is_broken(tmp_path: Path) -> None:
+    shown = identity(valid_for=timedelta(days=-1))
+
+    found = await webhook(tmp_path, shown, shown)
+
+    assert (found.state, "expired" in found.message) == (State.BROKEN, True)
+
+
+async def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path) -> None:
+    shown = identity(valid_for=timedelta(days=2))
+
+    found = await webhook(tmp_path, shown, shown)
+
+    assert (found.state, "only until" in found.message) == (State.WARNING, True)
+
+
+async def test_a_webhook_behind_which_nobody_listens_is_broken(tmp_path: Path) -> None:
+    found = await webhook(tmp_path, None, identity())
+
+    assert (found.state, found.message.startswith("127.0.0.1:1 cannot be reached")) == (State.BROKEN, True)
+
+
+async def test_a_service_is_called_by_the_name_that_the_api_server_uses(tmp_path: Path) -> None:
+    service = {"name": "leeboard", "namespace": "not.there.invalid", "port": 8443}
+    cluster = FakeCluster()
+    client = {"service": service, "caBundle": identity().ca_bundle}
+    cluster.objects[f"{ADMISSION}/{WEBHOOKS}"] = webhook_configuration(client)
+
+    found = (await examined(tmp_path, cluster, webhook_configuration="leeboard"))["webhook-mutating"]
+
+    assert found.state is State.WARNING
+    assert found.message.startswith("leeboard.not.there.invalid.svc:8443 has no address here")
+
+
+@pytest.mark.parametrize(
+    ("client", "words"),
+    [
+        ({}, "has no caBundle"),
+        ({"caBundle": "Zm9v*"}, "cannot be read"),
+        ({"caBundle": "Zm9v", "url": "https://127.0.0.1:1"}, "no TLS"),
+    ],
+)
+async def test_a_ca_bundle_that_is_of_no_use_is_broken(tmp_path: Path, client: dict[str, str], words: str) -> None:
+    cluster = FakeCluster()
+    cluster.objects[f"{ADMISSION}/{WEBHOOKS}"] = webhook_configuration(client)
+
+    found = (await examined(tmp_path, cluster, webhook_configuration="leeboard"))["webhook-mutating"]
+
+    assert (found.state, words in found.message) == (State.BROKEN, True)
+
+
+async def test_a_configuration_that_is_not_there_is_broken(tmp_path: Path) -> None:
+    found = (await examined(tmp_path, FakeCluster(), webhook_configuration="leeboard"))["webhook-validating"]
+
+    assert (found.state, found.message) == (State.BROKEN, "there is no configuration 'leeboard'")
+
+
+async def test_webhooks_that_these_settings_do_not_ask_for_are_examined_where_they_are(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.objects[f"{ADMISSION}/{WEBHOOKS}"] = webhook_configuration({})
+
+    found = await examined(tmp_path, cluster)
+
+    assert (found["webhook-mutating"].state, found["webhook-validating"].state) == (State.BROKEN, State.OK)
+
+
+async def test_webhooks_that_nobody_asks_for_and_that_may_not_be_read_are_no_matter(tmp_path: Path) -> None:
+    found = await examined(tmp_path, FakeCluster(forbidden={f"{ADMISSION}/{WEBHOOKS}"}))
+
+    assert not [name for name in found if name.startswith("webhook")]
+
+
+async def test_policies_are_missed_where_the_api_server_has_them(tmp_path: Path) -> None:
+    found = (await examined(tmp_path, FakeCluster(), webhook_configuration="leeboard"))["policies-mutating"]
+
+    assert (found.state, found.message) == (State.WARNING, "there are none, so all depends on the webhook")
+
+
+@pytest.mark.parametrize(("bound_policy", "state"), [("leeboard-pods", State.OK), ("another", State.BROKEN)])
+async def test_a_policy_has_an_effect_only_when_it_is_bound(tmp_path: Path, bound_policy: str, state: State) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(f"{ADMISSION}/mutatingadmissionpolicies", named("leeboard-pods"), named("another"))
+    cluster.set_items(f"{ADMISSION}/mutatingadmissionpolicybindings", {"spec": {"policyName": bound_policy}})
+
+    assert (await examined(tmp_path, cluster, webhook_configuration="leeboard"))["policies-mutating"].state is state
+
+
+@pytest.mark.parametrize(("minor", "webhooks"), [("35", "leeboard"), ("36", "")])
+async def test_policies_are_no_matter_where_there_can_be_none(tmp_path: Path, minor: str, webhooks: str) -> None:
+    cluster = FakeCluster()
+    cluster.set_version("1", minor)
+
+    assert "policies-mutating" not in await examined(tmp_path, cluster, webhook_configuration=webhooks)
+
+
+# -- Leeboard itself
+
+
+async def test_a_check_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+    found = await examined(tmp_path, FakeCluster(), replica(Check("rights", "may not create pods/eviction")))
+
+    assert (found["leeboard"].state, found["active"].state) == (State.BROKEN, State.OK)
+    assert found["leeboard"].message.endswith("is not ready; rights: may not create pods/eviction")
+
+
+async def test_one_of_two_that_stands_by_is_well(tmp_path: Path) -> None:
+    standby = Replica(inspect=FakeInspect(checks=(STANDBY,)))
+
+    found = await examined(tmp_path, FakeCluster(), healthy(), standby)
+
+    assert (found["leeboard"].state, found["active"].state) == (State.OK, State.OK)
+    assert found["active"].message.endswith("decides, 1 stand by")
+
+
+async def test_one_that_stands_by_alone_may_have_another_beside_it(tmp_path: Path) -> None:
+    found = (await examined(tmp_path, FakeCluster(), Replica(inspect=FakeInspect(checks=(STANDBY,)))))["active"]
+
+    assert (found.state, STANDBY.failure in found.message) == (State.WARNING, True)
+
+
+@pytest.mark.parametrize("both", [STANDBY, Check("active")])
+async def test_of_two_just_one_has_to_decide(tmp_path: Path, both: Check) -> None:
+    one, other = (Replica(inspect=FakeInspect(checks=(both,))) for _ in range(2))
+
+    assert (await examined(tmp_path, FakeCluster(), one, other))["active"].state is State.BROKEN
+
+
+async def test_calls_of_filter_are_counted_over_all_outcomes(tmp_path: Path) -> None:
+    assert (await examined(tmp_path, FakeCluster(), healthy()))[
+        "extender"
+    ].message == "kube-scheduler has asked 2 times"
+
+
+async def test_an_extender_that_nobody_has_asked_is_a_warning_that_says_how_to_try(tmp_path: Path) -> None:
+    found = (await examined(tmp_path, FakeCluster(), replica()))["extender"]
+
+    assert found.state is State.WARNING
+    assert found.fix == "create a pod with schedulerName kai-scheduler and look again"
+
+
+async def test_a_leeboard_without_queues_is_a_warning(tmp_path: Path) -> None:
+    assert (await examined(tmp_path, FakeCluster(), replica()))["queues"].state is State.WARNING
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "leeboard:8080", "http://leeboard.invalid:8080"])
+async def test_an_address_that_leads_nowhere_is_one_line(tmp_path: Path, url: str) -> None:
+    async with listening(FakeCluster().answer) as api_server:
+        settings = Settings(kubeconfig=str(kubeconfig(api_server, tmp_path)), webhook_port=1)
+        found = await examine(Patient(settings=settings, urls=(url,), account=None))
+
+    assert [each.state for each in found if each.name == "leeboard"] == [State.BROKEN]
+    assert "active" not in {each.name for each in found}
+
+
+async def test_every_replica_behind_one_name_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As DNS answers for a headless Service of a cluster with both families; on the second nobody listens.
+    addresses = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.0.0.2")]
+    async with answering(healthy()) as operations:
+        port = int(operations.rpartition(":")[2])
+
+        async def resolve(*_: object, **__: object) -> list[object]:
+            return [(family, socket.SOCK_STREAM, 6, "", (host, port)) for family, host in addresses]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        found = [each async for each in replicas([f"http://leeboard.leeboard.svc:{port}"], ["kai-scheduler"])]
+
+    assert [(each.state, each.message.split()[0]) for each in found if each.name == "leeboard"] == [
+        (State.OK, f"http://127.0.0.1:{port}"),
+        (State.BROKEN, f"http://127.0.0.2:{port}"),
+    ]
+
+
+async def test_somebody_else_at_the_address_is_not_taken_for_leeboard(tmp_path: Path) -> None:
+    async with listening(FakeCluster().answer) as api_server:
+        settings = Settings(kubeconfig=str(kubeconfig(api_server, tmp_path)), webhook_port=1)
+        found = await examine(Patient(settings=settings, urls=(api_server,), account=None))
+
+    assert [each.message for each in found if each.name == "leeboard"] == [
+        f"{api_server} is not Leeboard's operations port"
+    ]
+
+
+@pytest.mark.parametrize(("error", "state"), [("", State.OK), ("not ready", State.WARNING)])
+async def test_where_the_extender_can_be_reached_it_is_asked(tmp_path: Path, error: str, state: State) -> None:
+    async with listening(says({"NodeNames": [], "Error": error})) as extender:
+        port = extender.rpartition(":")[2]
+        settings = Settings(kubeconfig=str(kubeconfig("http://127.0.0.1:1", tmp_path)), webhook_port=int(port))
+        found = await examine(Patient(settings=settings, urls=(), account=None))
+
+    assert [each.state for each in found if each.name == "what-if"] == [state]

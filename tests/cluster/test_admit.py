@@ -1,0 +1,191 @@
+"""What a new pod of ours still needs, as a patch that the API server can apply."""
+
+from collections.abc import Iterable
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.cluster.admit import environment, shape
+from app.cluster.admit.patch import pointer
+from app.model.admission import PatchOperation
+from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
+from tests.cluster.patched import patched
+from tests.cluster.raw import Raw, container, raw_pod
+
+MARKERS = frozenset({ASK_MARKER, BIND_MARKER})
+BOTH = {ASK_MARKER: "1", BIND_MARKER: "1"}
+OURS, THEIRS, OTHERS = {"name": GATE}, {"name": "a.b/c"}, {"name": "d"}
+DEVICES: Raw = environment.from_annotation("NVIDIA_VISIBLE_DEVICES", "leeboard.dev/devices")
+PORTION: Raw = environment.from_annotation("GPU_PORTION", "leeboard.dev/portion")
+PLAIN = {"name": "A", "value": "$(GPU_PORTION)"}
+ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+
+
+def spec_after(raw: Raw, changes: Iterable[PatchOperation]) -> Raw:
+    spec: Raw = patched(raw, changes)["spec"]
+    return spec
+
+
+def sharing(*containers: Raw) -> Raw:
+    return raw_pod(*containers, meta={"annotations": {"gpu-fraction": "0.5"}})
+
+
+def test_keys_are_escaped_as_json_pointers_want_it() -> None:
+    assert pointer("a/b", 0, "~1", "") == "/a~1b/0/~01/"
+
+
+@pytest.mark.parametrize("spec", [{}, {"schedulingGates": None}, {"schedulingGates": []}])
+def test_a_pod_without_gates_gets_ours(spec: Raw) -> None:
+    raw = raw_pod(**spec)
+
+    assert spec_after(raw, shape.held(raw))["schedulingGates"] == [OURS]
+
+
+@pytest.mark.parametrize(
+    ("gates", "held", "released"),
+    [
+        ([OURS], [OURS], None),
+        ([THEIRS], [THEIRS, OURS], [THEIRS]),
+        ([OURS, THEIRS], [OURS, THEIRS], [THEIRS]),
+        ([THEIRS, OURS, OTHERS], [THEIRS, OURS, OTHERS], [THEIRS, OTHERS]),
+        ([OURS, THEIRS, OURS], [OURS, THEIRS, OURS], [THEIRS]),
+    ],
+)
+def test_gates_of_others_stay_and_ours_is_never_added_twice(gates: list[Raw], held: object, released: object) -> None:
+    raw = raw_pod(schedulingGates=gates)
+
+    assert spec_after(raw, shape.held(raw)).get("schedulingGates") == held
+    assert spec_after(raw, shape.released(raw)).get("schedulingGates") == released
+
+
+def test_a_priority_class_is_set_and_what_was_resolved_before_goes() -> None:
+    raw = raw_pod(priorityClassName="other", priority=5, preemptionPolicy="Never")
+
+    after = spec_after(raw, shape.priority(raw, "train"))
+
+    assert after == raw_pod(priorityClassName="train")["spec"]
+
+
+def test_a_priority_class_that_is_there_stays_as_the_api_server_resolved_it() -> None:
+    assert list(shape.priority(raw_pod(priorityClassName="train", priority=50), "train")) == []
+
+
+@pytest.mark.parametrize(
+    ("resources", "after"),
+    [
+        (None, {"requests": BOTH, "limits": BOTH}),
+        ({}, {"requests": BOTH, "limits": BOTH}),
+        ({"requests": None, "limits": {}}, {"requests": BOTH, "limits": BOTH}),
+        ({"limits": {"cpu": "1"}}, {"requests": BOTH, "limits": {"cpu": "1"} | BOTH}),
+        ({"requests": {"cpu": "1"}, "claims": []}, {"requests": {"cpu": "1"} | BOTH, "limits": BOTH, "claims": []}),
+    ],
+)
+def test_markers_are_asked_for_by_the_first_container(resources: object, after: Raw) -> None:
+    raw = raw_pod({"name": "main", "resources": resources}, container("second"), resources={"limits": {"cpu": "2"}})
+
+    spec = spec_after(raw, shape.markers(raw, MARKERS))
+
+    assert spec == raw["spec"] | {"containers": [{"name": "main", "resources": after}, container("second")]}
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_markers_that_some_container_asks_for_are_not_added(kind: str) -> None:
+    asking = container("asking", limits=dict(BOTH))
+    raw = raw_pod(container()) | {"spec": {"containers": [container()], kind: [container(), asking]}}
+
+    assert list(shape.markers(raw, MARKERS)) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "after"),
+    [
+        (None, [DEVICES, PORTION]),
+        ([], [DEVICES, PORTION]),
+        ([PLAIN], [DEVICES, PORTION, PLAIN]),
+        ([ALL, PLAIN, ALL], [DEVICES, PORTION, PLAIN]),
+        ([ALL], [DEVICES, PORTION]),
+        ([PLAIN, PORTION, DEVICES], [PLAIN, PORTION, DEVICES]),
+        ([PORTION, PLAIN, PORTION, ALL], [DEVICES, PORTION, PLAIN]),
+        ([ALL | DEVICES], [DEVICES, PORTION]),
+    ],
+)
+def test_the_sharing_container_learns_of_its_devices_from_nobody_else(env: object, after: list[Raw]) -> None:
+    raw = sharing({"name": "main", "env": env}, {"name": "second", "env": [ALL]})
+
+    first, second = spec_after(raw, environment.devices(raw))["containers"]
+
+    assert (first["env"], second["env"]) == (after, [ALL])
+
+
+def test_a_reference_without_its_version_is_ours_all_the_same() -> None:
+    paths = {"NVIDIA_VISIBLE_DEVICES": "leeboard.dev/devices", "GPU_PORTION": "leeboard.dev/portion"}
+    env = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{path}']"}}}
+        for name, path in paths.items()
+    ]
+
+    assert list(environment.devices(sharing({"name": "main", "env": env}))) == []
+
+
+@pytest.mark.parametrize(("wanted", "kind", "position"), [("b", "containers", 1), ("i", "initContainers", 0)])
+def test_the_sharing_container_may_be_named(wanted: str, kind: str, position: int) -> None:
+    annotations = {"gpu-memory": "5", "gpu-fraction-container-name": wanted}
+    raw = raw_pod({"name": "a"}, {"name": "b"}, meta={"annotations": annotations}, initContainers=[{"name": "i"}])
+
+    after = spec_after(raw, environment.devices(raw))
+
+    assert after[kind][position]["env"] == [DEVICES, PORTION]
+    assert sum("env" in one for one in [*after["containers"], *after["initContainers"]]) == 1
+
+
+def test_who_asks_for_no_part_of_a_device_keeps_its_environment() -> None:
+    assert list(environment.devices(raw_pod({"name": "main", "env": [ALL]}))) == []
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 3, {"containers": [1], "schedulingGates": 5}])
+def test_a_spec_that_no_api_server_sends_needs_nothing(value: object) -> None:
+    raw = sharing(container()) | {"spec": value}
+
+    assert list(chain(shape.released(raw), shape.markers(raw, MARKERS), environment.devices(raw))) == []
+
+
+ENTRIES = st.sampled_from([DEVICES, PORTION, PLAIN, ALL, {"name": "GPU_PORTION"}, {"name": "B", "value": "~/"}])
+AMOUNTS = st.none() | st.dictionaries(st.sampled_from([ASK_MARKER, BIND_MARKER, "cpu"]), st.just("1"))
+RESOURCES = st.none() | st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS})
+CONTAINER = st.fixed_dictionaries(
+    {"name": st.sampled_from("abc")}, optional={"env": st.none() | st.lists(ENTRIES), "resources": RESOURCES}
+)
+SPEC = st.fixed_dictionaries(
+    {"containers": st.lists(CONTAINER, min_size=1, max_size=3)},
+    optional={
+        "initContainers": st.none() | st.lists(CONTAINER, max_size=2),
+        "schedulingGates": st.none() | st.lists(st.sampled_from([OURS, THEIRS, OTHERS]), max_size=4),
+        "schedulerName": st.sampled_from(["", "default-scheduler", "kai-scheduler"]),
+        "priority": st.none() | st.integers(),
+        "priorityClassName": st.sampled_from(["train", "other"]),
+        "preemptionPolicy": st.just("Never"),
+    },
+)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name"]),
+    st.sampled_from(["0.5", "a", "b", "c", "none"]),
+)
+
+
+def changes(raw: Raw, gate: str) -> list[PatchOperation]:
+    gates = shape.held(raw) if gate == "held" else shape.released(raw)
+    owned = shape.scheduler(raw, "kai-scheduler"), shape.priority(raw, "train")
+    return list(chain(*owned, shape.markers(raw, MARKERS), environment.devices(raw), gates))
+
+
+@settings(deadline=None)
+@given(spec=SPEC, annotations=ANNOTATIONS, gate=st.sampled_from(["held", "released"]))
+def test_the_patch_applies_to_any_pod_and_its_result_needs_no_other(spec: Raw, annotations: Raw, gate: str) -> None:
+    raw = {"metadata": {"name": "p", "annotations": annotations}, "spec": spec}
+
+    after = patched(raw, changes(raw, gate))
+
+    assert changes(after, gate) == []
+    assert (OURS in (after["spec"].get("schedulingGates") or [])) is (gate == "held")

@@ -1,0 +1,138 @@
+"""What a new pod gets before the API server stores it."""
+
+from typing import Any
+
+import pytest
+
+from app.cluster import decode
+from app.model.admission import AdmissionQuestion, Admitted, Operation, Undecided
+from app.model.marks import ASK_MARKER, GATE
+from tests.cluster.patched import patched
+from tests.cluster.raw import Raw, container
+from tests.control.desk import Desk, new_pod
+
+
+def test_a_managed_pod_is_held() -> None:
+    assert Desk().stored(new_pod())["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
+def test_a_pod_that_can_run_now_is_not_held() -> None:
+    desk = Desk()
+    desk.entrance.open = True
+
+    assert desk.mutate(new_pod()) == Admitted()
+    assert "schedulingGates" not in desk.stored(new_pod(schedulingGates=[{"name": GATE}]))["spec"]
+
+
+def test_who_is_held_by_others_too_cannot_run_now_whatever_the_entrance_would_say() -> None:
+    desk = Desk()
+    desk.entrance.open = True
+
+    after = desk.stored(new_pod(schedulingGates=[{"name": "a.b/c"}]))
+
+    assert after["spec"]["schedulingGates"] == [{"name": "a.b/c"}, {"name": GATE}]
+    assert desk.entrance.asked == []
+
+
+def test_a_dry_run_keeps_no_room() -> None:
+    desk = Desk()
+    desk.entrance.open = True
+
+    assert desk.stored(new_pod(), dry_run=True)["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert desk.entrance.asked == []
+
+
+@pytest.mark.parametrize("named", [None, "", "default-scheduler"])
+def test_a_pod_that_names_a_queue_and_no_scheduler_becomes_ours(named: str | None) -> None:
+    desk = Desk()
+
+    after = desk.stored(new_pod(schedulerName=named))
+
+    assert after["spec"]["schedulerName"] == "kai-scheduler"
+    assert after["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert desk.entrance.asked[0]["spec"]["schedulerName"] == "kai-scheduler"
+
+
+def test_a_pod_that_becomes_ours_gets_a_profile_that_is_ours() -> None:
+    assert Desk(profiles="b,a").stored(new_pod(schedulerName=""))["spec"]["schedulerName"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("raw", "more"),
+    [
+        (new_pod(schedulerName="default-scheduler", meta={"labels": {"app": "web"}}), {}),
+        (new_pod(schedulerName="volcano"), {}),
+        (new_pod(nodeName="n1"), {}),
+        (new_pod(schedulerName="", nodeName="n1"), {}),
+        (new_pod(), {"operation": "UPDATE"}),
+        (new_pod(), {"group": "apps"}),
+        (new_pod(), {"kind": "Binding"}),
+        ({}, {}),
+        ({"spec": [], "metadata": 5}, {}),
+    ],
+)
+def test_what_is_not_a_new_pod_of_ours_is_left_alone(raw: Raw, more: dict[str, Any]) -> None:
+    desk = Desk(markers=ASK_MARKER)
+    asked = AdmissionQuestion(
+        **(
+            {"group": "", "kind": "Pod", "namespace": "team", "name": "", "object": raw}
+            | {"operation": Operation.CREATE}
+            | more
+        )
+    )
+
+    assert desk.admission.mutate(asked) == Admitted()
+    assert desk.entrance.asked == []
+
+
+def test_the_class_that_a_label_names_becomes_the_priority_of_the_pod() -> None:
+    desk = Desk()
+    desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))
+    meta = {"labels": {"priorityClassName": "build"}}
+
+    spec = desk.stored(new_pod(meta=meta, priority=0, preemptionPolicy="PreemptLowerPriority"))["spec"]
+
+    assert spec["priorityClassName"] == "build"
+    assert spec.keys().isdisjoint({"priority", "preemptionPolicy"})
+
+
+def test_a_class_that_does_not_exist_is_told_and_changes_nothing() -> None:
+    raw = new_pod(meta={"labels": {"priorityClassName": "build"}}, priority=0)
+
+    answer = Desk().mutate(raw)
+
+    assert isinstance(answer, Admitted)
+    assert patched(raw, answer.patch)["spec"]["priority"] == 0
+    (told,) = answer.warnings
+    assert told.startswith("label priorityClassName: there is no PriorityClass 'build'; kube-scheduler keeps to the")
+
+
+def test_markers_are_added_where_the_settings_name_them() -> None:
+    resources = Desk(markers=ASK_MARKER).stored(new_pod())["spec"]["containers"][0]["resources"]
+
+    assert resources == {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1"}}
+    assert Desk().stored(new_pod())["spec"]["containers"] == [container()]
+
+
+def test_a_pod_that_shares_devices_learns_of_them() -> None:
+    spec = Desk().stored(new_pod(meta={"annotations": {"gpu-fraction": "0.5"}}))["spec"]
+
+    assert [entry["name"] for entry in spec["containers"][0]["env"]] == ["NVIDIA_VISIBLE_DEVICES", "GPU_PORTION"]
+
+
+def test_nothing_is_said_of_our_pods_before_the_cluster_is_known() -> None:
+    desk = Desk()
+    desk.unready = "nodes are not listed yet"
+
+    assert desk.mutate(new_pod()) == Undecided("nodes are not listed yet")
+    assert desk.mutate(new_pod(schedulerName="volcano")) == Admitted()
+
+
+def test_a_pod_that_was_judged_before_needs_nothing_more() -> None:
+    desk = Desk(markers=ASK_MARKER)
+    desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))
+    meta = {"labels": {"kai.scheduler/queue": "q", "priorityClassName": "build"}, "annotations": {"gpu-memory": "5"}}
+
+    once = desk.stored(new_pod(meta=meta, schedulerName="", priority=1))
+
+    assert desk.mutate(once) == Admitted()

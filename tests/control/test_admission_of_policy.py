@@ -1,0 +1,148 @@
+"""What the owners of queues, PodGroups and topologies are told before these are stored."""
+
+import pytest
+
+from app.cluster import decode
+from app.model.admission import AdmissionQuestion, Admitted, Operation
+from app.model.names import NodeName, PodUid, QueueName
+from tests.cluster.raw import Raw
+from tests.control.desk import Desk, changed, group, queue
+
+TOGETHER = "the sub-groups start with 5 pods together, the sum of their minMember"
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+def test_a_queue_without_resources_is_refused_in_kais_words(operation: str) -> None:
+    message = Desk().denial("Queue", queue("q", resources=None), operation=operation, old=None)
+
+    assert message.startswith("resources must be specified: write spec.resources with gpu, cpu and memory")
+
+
+def test_a_queues_odd_number_is_refused_with_what_to_write_instead() -> None:
+    message = Desk().denial("Queue", queue("q", resources={"gpu": {"quota": -2}}))
+
+    assert message.startswith("spec.resources.gpu.quota cannot be read: -2 is out of range; write a number from 0 to")
+
+
+def test_a_circle_of_parents_is_refused_by_name() -> None:
+    desk = Desk()
+    for name, parent in (("a", "b"), ("b", "c")):
+        desk.cache.apply_queue(decode.queue(queue(name, parentQueue=parent)))
+
+    message = desk.denial("Queue", queue("c", parentQueue="a"))
+
+    assert message == "its parents form a circle (c -> a -> b -> c); change spec.parentQueue of one of them"
+    assert desk.denial("Queue", queue("q", parentQueue="q"), **changed(queue("q"))).startswith("its parents form a cir")
+
+
+def test_who_only_hangs_below_a_circle_closes_none() -> None:
+    desk = Desk()
+    for name, parent in (("a", "b"), ("b", "a")):
+        desk.cache.apply_queue(decode.queue(queue(name, parentQueue=parent)))
+
+    (told,) = desk.warnings("Queue", queue("c", parentQueue="a"))
+
+    assert told == "its parent queue 'a' is not valid: the queue takes no pods until it is"
+
+
+@pytest.mark.parametrize(
+    ("spec", "warning"),
+    [
+        ({"parentQueue": "p"}, "its parent queue 'p' does not exist: the queue takes no pods until it does"),
+        (
+            {"resources": {"gpu": {"quota": 4, "limit": 2}}},
+            "spec.resources.gpu.limit is below spec.resources.gpu.quota: the queue never gets more than its limit",
+        ),
+    ],
+)
+def test_what_a_queue_may_not_mean_is_told(spec: Raw, warning: str) -> None:
+    assert Desk().warnings("Queue", queue("r", **spec)) == [warning]
+
+
+@pytest.mark.parametrize("gpu", [{}, {"quota": -1, "limit": 4}, {"quota": 4, "limit": 4}, {"quota": 4, "limit": -1}])
+def test_a_queue_that_means_what_it_says_is_admitted_without_a_word(gpu: Raw) -> None:
+    assert Desk().validate("Queue", queue("r", parentQueue="q", resources={"gpu": gpu})) == Admitted()
+
+
+def test_who_deletes_a_queue_is_told_what_becomes_of_its_children_and_pods() -> None:
+    desk = Desk()
+    for name in "fedcba":
+        desk.cache.apply_queue(decode.queue(queue(name, parentQueue="q")))
+    desk.add_pod("running", node="n1")
+    desk.add_pod("waiting")
+
+    assert desk.warnings("Queue", queue("q"), operation="DELETE") == [
+        "its child queues take no pods until a queue of this name exists again: a, b, c, d, e and 1 more",
+        "its pods stay: 1 go on, 1 wait until a queue of this name exists again",
+    ]
+    assert desk.validate("Queue", queue("a"), operation="DELETE") == Admitted()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"minMember": -1}, "spec.minMember cannot be read: -1 is out of range; write a number from 0 to 100000"),
+        ({"minMember": 1.5}, "spec.minMember cannot be read: 1.5 is not an integer; write a number from 0 to 100000"),
+        ({"preemptibility": "no"}, "spec.preemptibility is 'no'; write preemptible or non-preemptible"),
+        (
+            {"subGroups": [{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]},
+            "sub-group 'a' is more than 16 deep, or its parents form a circle; change the parent of one of them",
+        ),
+    ],
+)
+def test_a_pod_group_that_cannot_be_used_is_refused(spec: Raw, message: str) -> None:
+    assert Desk().denial("PodGroup", group(**spec)) == message
+
+
+@pytest.mark.parametrize(
+    ("spec", "warning"),
+    [
+        ({"queue": "r"}, "queue 'r' does not exist: the pods wait until it does"),
+        (
+            {"minMember": 9, "subGroups": [{"name": "a", "minMember": 2}, {"name": "b", "minMember": 3}]},
+            f"spec.minMember is 9 and counts for nothing: {TOGETHER}",
+        ),
+    ],
+)
+def test_what_a_pod_group_may_not_mean_is_told(spec: Raw, warning: str) -> None:
+    assert Desk().warnings("PodGroup", group(**spec)) == [warning]
+
+
+def test_who_changes_a_gang_that_is_being_started_is_told_what_comes_of_it() -> None:
+    desk, old = Desk(), group(minMember=2)
+    desk.cache.apply_group(decode.pod_group(old))
+    desk.add_pod("member", group="g")
+    desk.cache.promise(PodUid("member"), NodeName("n1"), expires_at=9.0)
+
+    told = desk.warnings("PodGroup", group(minMember=1), **changed(old))
+
+    assert told == ["1 of its pods are being started: the change counts at once for those that are not bound yet"]
+    assert desk.validate("PodGroup", group(minMember=2, markUnschedulable=True), **changed(old)) == Admitted()
+
+
+def test_the_change_of_a_gang_that_is_being_started_does_count_at_once() -> None:
+    desk = Desk()
+    desk.cache.apply_group(decode.pod_group(group(minMember=2)))
+    desk.add_pod("member", group="g")
+    desk.cache.promise(PodUid("member"), NodeName("n1"), expires_at=9.0)
+    key = decode.pod_group(group()).key
+
+    desk.cache.apply_group(decode.pod_group(group(minMember=1, queue="r")))
+
+    assert desk.cache.groups.owes(key) == 1
+    assert desk.cache.usage().keys() == {QueueName("r")}
+
+
+def test_a_topology_that_cannot_be_used_is_refused() -> None:
+    levels = [{"nodeLabel": "rack"}, {"nodeLabel": "rack"}]
+
+    message = Desk().denial("Topology", {"metadata": {"name": "t"}, "spec": {"levels": levels}})
+
+    assert message == "spec.levels lists a nodeLabel twice; list every level once"
+
+
+@pytest.mark.parametrize("kind", [("apps", "Pod"), ("", "Queue"), ("", "Secret")])
+def test_kinds_that_are_not_ours_are_admitted(kind: tuple[str, str]) -> None:
+    asked = AdmissionQuestion(group=kind[0], kind=kind[1], namespace="", name="", operation=Operation.CREATE, object={})
+
+    assert Desk().admission.validate(asked) == Admitted()

@@ -1,0 +1,252 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.control.claims import EXPIRES_AFTER_S, MOST
+from app.control.entrance import Entrance
+from app.model.marks import GATE
+from app.model.seam import RawObject, Resource
+from app.simulation import manifests
+from app.simulation.manifests import Job, Quota
+from tests.control.virtual import threads_take
+from tests.control.wired import World, gated, living, passes
+
+
+def asked(name: str = "new", *, metadata: Mapping[str, Any] | None = None, **more: Any) -> RawObject:
+    """Build a pod as admission sees it: without uid."""
+    pod = manifests.pod(Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, **more}))
+    return pod | {"metadata": pod["metadata"] | dict(metadata or {})}
+
+
+def unnamed(**more: Any) -> RawObject:
+    """Build a pod as its controller writes it: its name is made up after admission."""
+    pod = asked(metadata={"generateName": "job-"}, **more)
+    del pod["metadata"]["name"]
+    return pod
+
+
+def created(world: World, pod: RawObject, name: str) -> RawObject:
+    return world.cluster.create(Resource.PODS, pod | {"metadata": pod["metadata"] | {"name": name}})
+
+
+# Alone
+
+
+async def test_a_pod_that_fits_is_let_through_and_one_that_does_not_is_held() -> None:
+    async with living("a", gpus=2) as world:
+        await passes(1)
+
+        assert world.entrance.can_run_now(asked("fits", gpus=2))
+        assert not world.entrance.can_run_now(asked("large", gpus=3))
+
+
+async def test_a_gate_that_is_there_already_changes_nothing_unless_it_is_that_of_others() -> None:
+    async with living("a") as world:
+        await passes(1)
+
+        assert not world.entrance.can_run_now(gated(asked("theirs"), [GATE, "example.com/approval"]))
+        assert world.entrance.can_run_now(gated(asked("ours"), [GATE]))
+
+
+async def test_a_pod_over_the_limit_of_its_queue_is_held() -> None:
+    async with living("a", gpus=8) as world:
+        world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=1)))
+        await passes(1)
+
+        answers = [world.entrance.can_run_now(asked(f"p{number}", queue="small")) for number in range(2)]
+
+        assert answers == [True, False]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        asked(queue="nowhere"),
+        asked(metadata={"annotations": {"gpu-fraction": "half"}}),
+        asked(group="nobody"),
+        asked() | {"spec": {"containers": []}},
+        {},
+    ],
+    ids=["no such queue", "unreadable", "no such PodGroup", "not managed", "no pod"],
+)
+async def test_a_pod_that_could_not_be_planned_is_held(pod: RawObject) -> None:
+    async with living("a") as world:
+        await passes(1)
+
+        assert not world.entrance.can_run_now(pod)
+
+
+# In a burst
+
+
+async def test_a_burst_gets_no_more_places_than_there_are_and_changes_nothing() -> None:
+    async with living("a", gpus=8) as world:
+        await passes(1)
+        version = world.cache.version
+
+        answers = [world.entrance.can_run_now(unnamed()) for _ in range(200)]
+
+        assert answers == [True] * 8 + [False] * 192
+        assert world.cache.version == version
+
+
+async def test_those_let_through_are_counted_until_they_are_promised_and_only_once_then() -> None:
+    async with living("a", gpus=4) as world:
+        await passes(1)
+        through = [unnamed(), unnamed()]
+        assert all(map(world.entrance.can_run_now, through))
+
+        pods = [created(world, pod, f"job-{number}") for number, pod in enumerate(through)]
+        await passes(0)
+        await passes(0)
+        seen_undecided = world.entrance.can_run_now(unnamed())
+        assert [await world.choose(pod, "a") for pod in pods] == ["a", "a"]
+
+        assert seen_undecided
+        assert [world.entrance.can_run_now(unnamed()) for _ in range(2)] == [True, False]
+
+
+async def test_a_pod_that_never_comes_is_counted_for_a_moment_only() -> None:
+    async with living("a") as world:
+        await passes(1)
+        assert world.entrance.can_run_now(asked("never"))
+        assert not world.entrance.can_run_now(asked("next"))
+
+        await passes(EXPIRES_AFTER_S)
+
+        assert world.entrance.can_run_now(asked("next"))
+
+
+async def test_a_pod_of_another_owner_does_not_stand_for_the_one_let_through() -> None:
+    async with living("a", gpus=2) as world:
+        await passes(1)
+        assert world.entrance.can_run_now(unnamed())
+
+        other = world.pod("other")
+        await passes(0.1)
+
+        assert world.promised(other) == "a"
+        assert not world.entrance.can_run_now(unnamed())
+
+
+async def test_so_many_are_let_through_at_a_time() -> None:
+    async with living("a", "b", "c", gpus=100) as world:
+        await passes(1)
+
+        answers = [world.entrance.can_run_now(unnamed()) for _ in range(MOST + 1)]
+
+        assert answers == [True] * MOST + [False]
+
+
+# Beside others
+
+
+async def test_nobody_is_let_through_while_somebody_waits_undecided() -> None:
+    async with living("a", gpus=2) as world:
+        await passes(1)
+        world.pod("first")
+        await passes(0)
+        await passes(0)
+
+        before = world.entrance.can_run_now(asked("second"))
+        await passes(1)
+
+        assert (before, world.entrance.can_run_now(asked("second"))) == (False, True)
+
+
+async def test_who_was_refused_does_not_keep_smaller_pods_out_until_there_is_relief() -> None:
+    async with living("a", gpus=2) as world:
+        runs = world.runs("old", "a")
+        world.pod("large", gpus=2, gates=[GATE])
+        await passes(1)
+        assert world.entrance.can_run_now(asked("small"))
+        await passes(EXPIRES_AFTER_S)
+
+        world.delete(runs)
+        await passes(0)
+
+        assert not world.entrance.can_run_now(asked("small"))
+        await passes(1)
+        assert not world.entrance.can_run_now(asked("small")), "the large one has it"
+
+
+async def test_nobody_is_let_through_while_a_plan_is_being_computed() -> None:
+    async with living("a", gpus=2) as world:
+        threads_take(3)
+        for number in range(70):
+            world.pod(f"p{number}", gpus=3)
+        await passes(1)
+
+        assert not world.entrance.can_run_now(asked())
+
+
+async def test_room_that_others_are_leaving_is_none_yet() -> None:
+    async with living("a") as world:
+        runs = world.runs("old", "a")
+        world.patch(runs, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
+        await passes(1)
+
+        assert not world.entrance.can_run_now(asked())
+
+
+# In a PodGroup
+
+
+async def test_of_a_gang_only_those_beyond_its_minimum_are_let_through() -> None:
+    async with living("a", gpus=4) as world:
+        gang = world.gang("crew", size=2, min_member=2)
+        await passes(1)
+        extra = asked("extra", group="crew")
+        assert not world.entrance.can_run_now(extra)
+
+        for pod in gang:
+            world.patch(pod, spec={"nodeName": "a"})
+        await passes(1)
+
+        assert world.entrance.can_run_now(extra)
+
+
+async def test_an_extra_waits_behind_those_of_its_gang_that_wait() -> None:
+    async with living("a", gpus=3) as world:
+        for pod in world.gang("crew", size=2, min_member=2):
+            world.patch(pod, spec={"nodeName": "a"})
+        created(world, asked("extra", group="crew", gpus=2), "extra-0")
+        await passes(1)
+
+        assert not world.entrance.can_run_now(asked("small", group="crew"))
+
+
+# When it cannot be known
+
+
+async def test_nobody_is_let_through_before_the_first_plan_or_from_a_picture_that_is_not_fresh() -> None:
+    async with living("a") as world:
+        before = world.entrance.can_run_now(asked())
+        await passes(1)
+        blind = Entrance(
+            world.cache,
+            world.planning,
+            profiles=frozenset({manifests.PROFILE}),
+            unready=lambda: "silent for 91 s",
+            inactive=str,
+            clock=world.now,
+        )
+
+        assert (before, blind.can_run_now(asked()), world.entrance.can_run_now(asked())) == (False, False, True)
+
+
+async def test_a_standby_lets_pods_through_only_while_nobody_waits_whom_it_did_not_let_through() -> None:
+    async with living("a", gpus=3, scheduler_lease="q/lease", hostname="here") as world:
+        world.cluster.holders["q/lease"] = "elsewhere_1"
+        await passes(20)
+        assert world.activity.failure()
+        assert world.entrance.can_run_now(unnamed())
+        created(world, unnamed(), "job-1")
+        await passes(0.1)
+        assert world.entrance.can_run_now(unnamed())
+
+        world.pod("other", gates=[GATE])
+        await passes(0.1)
+
+        assert not world.entrance.can_run_now(unnamed())

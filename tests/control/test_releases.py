@@ -1,0 +1,290 @@
+import asyncio
+
+import pytest
+
+from app.control.promises import REFUSED_NODES_FOR_S
+from app.control.releases import WINDOW
+from app.control.window import ASKED_WITHIN_S
+from app.model.marks import GATE
+from app.model.question import Refused
+from app.model.reason import Reason
+from app.model.seam import ConflictError, KubeError, OutcomeUnknownError, RawObject, RejectedError, UnavailableError
+from app.model.seam import Resource as Kind
+from tests.control.wired import FickleCluster, World, furnished, living, passes
+
+HELD = (GATE,)
+FOREIGN = "example.com/approval"
+ROOMY = ("a", "b", "c")
+"""Nodes of 100 GPUs each, since a node takes no more than 110 pods."""
+
+
+def gates(cluster: FickleCluster, pod: RawObject) -> list[str]:
+    """Return the gates that a pod has in truth."""
+    now = next(one for one in cluster.objects(Kind.PODS) if one["metadata"]["uid"] == pod["metadata"]["uid"])
+    return [gate["name"] for gate in now["spec"].get("schedulingGates", ())]
+
+
+def still_held(world: World, pods: list[RawObject]) -> int:
+    return sum(bool(gates(world.cluster, pod)) for pod in pods)
+
+
+# Who is released
+
+
+async def test_a_held_pod_whose_turn_has_come_is_released_and_not_nominated() -> None:
+    async with living("a") as world:
+        pod = world.pod("one", gates=HELD)
+
+        await passes(1)
+
+        assert gates(world.cluster, pod) == []
+        assert (world.cluster.releases, world.cluster.nominations) == (["one-0"], [])
+        assert world.count("releases") == 1
+        assert await world.choose(pod, "a") == "a"
+
+
+async def test_a_held_pod_that_cannot_run_stays_held_and_is_told_why() -> None:
+    async with living("a") as world:
+        pod = world.pod("one", gpus=2, gates=HELD)
+
+        await passes(5)
+
+        assert gates(world.cluster, pod) == [GATE]
+        assert world.reason(pod) is Reason.NO_NODE_FITS
+        assert world.cluster.told == [("one-0", "NoNodeFits")]
+
+
+async def test_a_pod_that_others_hold_as_well_is_neither_planned_nor_released() -> None:
+    async with living("a") as world:
+        pods = [world.pod("both", gates=(GATE, FOREIGN)), world.pod("theirs", gates=[FOREIGN])]
+        await passes(5)
+        assert [world.promised(pod) for pod in pods] == [None, None]
+
+        world.patch(pods[0], spec={"schedulingGates": [{"name": GATE}]})
+        await passes(1)
+
+        assert world.cluster.releases == ["both-0"]
+
+
+async def test_a_held_gang_is_released_only_when_all_of_it_has_a_place() -> None:
+    async with living("a", gpus=2) as world:
+        gang = world.gang("crew", size=3, gates=HELD)
+        await passes(5)
+        assert still_held(world, gang) == 3
+
+        world.nodes("b")
+        await passes(1)
+
+        assert world.cluster.releases == ["crew-0", "crew-1", "crew-2"]
+
+
+async def test_pods_are_released_in_the_order_of_the_plan() -> None:
+    async with living("a", gpus=0) as world:
+        world.pod("low", priority_class="train", gates=HELD)
+        world.pod("high", priority_class="build-preemptible", gates=HELD)
+        await passes(1)
+
+        world.nodes("b", gpus=2)
+        await passes(1)
+
+        assert world.cluster.releases == ["high-0", "low-0"]
+
+
+async def test_a_held_pod_for_which_others_leave_is_released_when_they_are_gone() -> None:
+    async with living("a") as world:
+        world.queue("rich")
+        runs = world.runs("old", "a", queue="rich")
+        world.patch(runs, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
+        pod = world.pod("one", gates=HELD)
+        await passes(5)
+        assert (world.promised(pod), world.cluster.releases) == ("a", [])
+
+        world.delete(runs)
+        await passes(2)
+
+        assert (world.cluster.releases, world.cluster.nominations) == (["one-0"], [])
+
+
+# How fast
+
+
+async def test_no_more_are_released_than_kube_scheduler_asks_about() -> None:
+    async with living(*ROOMY, gpus=100) as world:
+        pods = [world.pod(f"p{number}", gates=HELD) for number in range(WINDOW + 2)]
+        await passes(1)
+        assert still_held(world, pods) == 2
+
+        await world.filter(pods[0], *ROOMY)
+        await passes(0.5)
+        assert still_held(world, pods) == 1
+
+        await passes(ASKED_WITHIN_S + 1)
+        assert still_held(world, pods) == 0
+
+
+async def test_a_promise_does_not_expire_while_its_pod_stands_in_our_own_queue() -> None:
+    async with living(*ROOMY, gpus=100, promise_ttl_s=3) as world:
+        pods = [world.pod(f"p{number}", gates=HELD) for number in range(WINDOW + 1)]
+        await passes(4.5)
+        assert still_held(world, pods) == 1
+        (last,) = (pod for pod in pods if gates(world.cluster, pod))
+        assert world.promised(last) is not None
+
+        await passes(ASKED_WITHIN_S - 4.5 + 2.5)
+
+        assert gates(world.cluster, last) == []
+        assert world.promised(last) is not None  # its time began with its release
+        assert world.count("promises_expired") > 0
+
+
+# When a patch fails
+
+
+@pytest.mark.parametrize(
+    ("error", "pause_s"),
+    [
+        (UnavailableError("429", retry_after_s=7), 7),
+        (ConflictError("409"), 1),
+        (RejectedError("403"), 1),
+        (OutcomeUnknownError("time-out"), 1),
+    ],
+    ids=repr,
+)
+async def test_a_release_that_fails_is_tried_again_after_a_pause(error: KubeError, pause_s: float) -> None:
+    async with living("a") as world:
+        world.cluster.errors["release"] += [error]
+        pod = world.pod("one", gates=HELD)
+        await passes(pause_s - 0.1)
+        assert world.cluster.releases == ["one-0"]
+
+        await passes(0.5)
+
+        assert world.cluster.releases == ["one-0"] * 2
+        assert gates(world.cluster, pod) == []
+
+
+async def test_a_release_that_was_done_although_its_reply_was_lost_is_not_repeated() -> None:
+    async with living("a") as world:
+        world.cluster.lost_replies["release"] = 1
+        world.pod("one", gates=HELD)
+
+        await passes(10)
+
+        assert world.cluster.releases == ["one-0"]
+
+
+async def test_a_release_that_never_succeeds_loses_its_promise_and_holds_up_nobody() -> None:
+    async with living("a", promise_ttl_s=5) as world:
+        world.cluster.errors["release"] += [RejectedError("422")] * 1000
+        pod = world.pod("one", gates=HELD)
+        await passes(4)
+        assert world.promised(pod) == "a"
+
+        await passes(3)
+
+        assert world.count("promises_expired") == 1
+
+
+async def test_a_pod_that_is_gone_unnoticed_is_tried_once() -> None:
+    async with living("a") as world:
+        pod = world.pod("one", gpus=2, gates=HELD)
+        await passes(1)
+        world.cluster.hide(Kind.PODS)
+        world.delete(pod)
+
+        world.nodes("b", gpus=2)
+        await passes(10)
+
+        assert world.cluster.releases == ["one-0"]
+
+
+# When the plan changes
+
+
+async def test_a_pod_that_loses_its_promise_before_its_release_stays_held() -> None:
+    async with living(*ROOMY, gpus=100) as world:
+        pods = [world.pod(f"p{number}", gates=HELD) for number in range(WINDOW + 1)]
+        await passes(1)
+        (last,) = (pod for pod in pods if gates(world.cluster, pod))
+
+        for node in ROOMY:
+            world.delete_node(node)
+        await passes(ASKED_WITHIN_S + 2)
+
+        assert gates(world.cluster, last) == [GATE]
+
+
+async def test_a_gang_that_loses_its_promises_half_way_through_its_release_is_refused_and_nothing_is_bound() -> None:
+    async with living("a", "b", gpus=2) as world:
+        world.cluster.takes_s["release"] = 1
+        world.cluster.errors["release"] += [RejectedError("422")] * 2
+        gang = world.gang("crew", size=4, gates=HELD)
+        await passes(1.5)
+        released = [pod for pod in gang if not gates(world.cluster, pod)]
+        assert len(released) == 2
+        binds = [world.binding(pod, await world.choose(pod, "a", "b")) for pod in released]
+        await passes(0.1)
+
+        world.delete_node("b")
+        await passes(5)
+
+        refused = [await world.filter(pod, "a") for pod in released]
+        assert refused == [Refused(Reason.GANG_DOES_NOT_FIT)] * 2
+        assert world.bound() == {}
+        assert still_held(world, gang) == 2
+        assert all([await bind for bind in binds])  # each was told why it is not bound
+
+        world.nodes("c", gpus=2)
+        await passes(5)
+        assert still_held(world, gang) == 0
+        assert sorted(name for name, node in world.cluster.nominations if node) == sorted(
+            pod["metadata"]["name"] for pod in released
+        )
+
+
+async def test_a_pod_that_is_refused_before_the_watch_shows_its_release_is_woken_by_nomination() -> None:
+    async with living("a") as world:
+        pod = world.pod("one", gates=HELD)
+        await passes(0)
+        world.cluster.hide(Kind.PODS)
+        await passes(1)
+        assert gates(world.cluster, pod) == []
+
+        world.delete_node("a")
+        await passes(1)
+        assert isinstance(await world.filter(pod, "a"), Refused)
+        world.nodes("b")
+        await passes(1)
+
+        assert world.cluster.nominations == [("one-0", "b")]
+
+
+async def test_what_is_known_before_the_watch_shows_it_is_forgotten_when_it_does() -> None:
+    async with living("a") as world:
+        world.pod("one", gates=HELD)
+
+        await passes(REFUSED_NODES_FOR_S + 2)
+
+        assert world.waker._releases._opened == set()
+
+
+# Restart
+
+
+async def test_a_restart_amid_the_release_of_a_gang_loses_nothing() -> None:
+    cluster = furnished("a", "b", gpus=2)
+    cluster.takes_s["release"] = 1
+    cluster.errors["release"] += [UnavailableError("503", retry_after_s=60)] * 2
+    async with living(cluster=cluster) as world:
+        gang = world.gang("crew", size=4, gates=HELD)
+        await passes(1.5)
+        assert still_held(world, gang) == 2
+
+    async with living(cluster=cluster) as world:
+        await passes(5)
+
+        assert still_held(world, gang) == 0
+        nodes = [await world.choose(pod, "a", "b") for pod in gang]
+        binds = [world.binding(pod, node) for pod, node in zip(gang, nodes, strict=True)]
+        assert await asyncio.gather(*binds) == [""] * 4
+        assert len(world.bound()) == 4

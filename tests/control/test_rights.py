@@ -1,0 +1,185 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from structlog.testing import capture_logs
+
+from app.control.rights import SOON_S, Rights, rights_of
+from app.model.rights import ALWAYS, ASKING, Right
+from app.model.seam import ForbiddenError, UnavailableError
+from app.settings import Settings
+
+EVICT = next(right for right in ALWAYS if right.resource == "pods/eviction")
+EVICTIONS_MISSING = (
+    'may not create pods/eviction (apiGroup ""): nobody is evicted, so nothing is reclaimed, preempted or consolidated'
+)
+A_ROUND = len(ALWAYS)
+
+
+class FakeReviews:
+    """Allows everything but what the test takes away."""
+
+    def __init__(self, *denied: Right) -> None:
+        self.denied = set(denied)
+        self.down = False
+        self.asked = 0
+
+    async def allows(self, right: Right) -> bool:
+        if self.down:
+            raise UnavailableError("connection refused")
+        self.asked += 1
+        if ASKING in self.denied:
+            raise ForbiddenError("not even that")
+        return right not in self.denied
+
+    def notify(self, refused: Callable[[], None]) -> None:
+        self.refuse = refused
+
+
+@asynccontextmanager
+async def running(reviews: FakeReviews, settings: Settings | None = None) -> AsyncIterator[Rights]:
+    rights = Rights(reviews, settings or Settings())
+    task = asyncio.create_task(rights.run())
+    await passes(0.01)
+    yield rights
+    task.cancel()
+
+
+async def passes(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+def failure(rights: Rights) -> str:
+    (check,) = rights.checks()
+    assert check.name == "rights"
+    return check.failure
+
+
+def test_nothing_is_well_before_anybody_was_asked() -> None:
+    assert "has not been asked yet" in failure(Rights(FakeReviews(), Settings()))
+
+
+async def test_all_is_well_when_every_right_is_granted() -> None:
+    async with running(FakeReviews()) as rights:
+        assert failure(rights) == ""
+
+
+async def test_a_missing_right_is_named_as_a_role_would_and_with_what_stops_working() -> None:
+    async with running(FakeReviews(EVICT)) as rights:
+        assert failure(rights) == EVICTIONS_MISSING
+
+
+async def test_every_missing_right_is_named() -> None:
+    lost = set(ALWAYS) - {ASKING}
+    async with running(FakeReviews(*lost)) as rights:
+        assert [right for right in lost if right.sentence not in failure(rights)] == []
+
+
+async def test_who_may_not_even_ask_is_told_so() -> None:
+    async with running(FakeReviews(ASKING)) as rights:
+        assert failure(rights) == ASKING.sentence
+
+
+async def test_a_right_that_comes_back_is_noticed_soon() -> None:
+    reviews = FakeReviews(EVICT)
+    async with running(reviews) as rights:
+        reviews.denied.clear()
+        await passes(SOON_S)
+
+        assert failure(rights) == ""
+
+
+async def test_a_right_that_goes_is_noticed_at_the_next_interval() -> None:
+    reviews = FakeReviews()
+    async with running(reviews, Settings(rights_interval_s=60)) as rights:
+        reviews.denied.add(EVICT)
+        await passes(59)
+        assert failure(rights) == ""
+
+        await passes(1)
+
+        assert failure(rights) == EVICTIONS_MISSING
+
+
+async def test_a_refused_write_has_us_ask_soon() -> None:
+    reviews = FakeReviews()
+    async with running(reviews) as rights:
+        reviews.denied.add(EVICT)
+
+        reviews.refuse()
+        await passes(SOON_S)
+
+        assert failure(rights) == EVICTIONS_MISSING
+
+
+async def test_however_often_writes_are_refused_we_do_not_ask_without_end() -> None:
+    reviews = FakeReviews()
+    async with running(reviews):
+        for _ in range(100):
+            reviews.refuse()
+            await passes(0.1)
+
+        assert reviews.asked == A_ROUND * 3
+
+
+async def test_an_api_server_that_does_not_answer_changes_nothing_that_is_known() -> None:
+    reviews = FakeReviews(EVICT)
+    async with running(reviews) as rights:
+        reviews.down = True
+        reviews.denied.clear()
+        await passes(SOON_S * 2)
+        assert failure(rights) == EVICTIONS_MISSING
+
+        reviews.down = False
+        await passes(SOON_S)
+        assert failure(rights) == ""
+
+
+async def test_until_the_api_server_has_answered_once_it_is_said_why_not() -> None:
+    reviews = FakeReviews()
+    reviews.down = True
+    async with running(reviews) as rights:
+        assert failure(rights).endswith("does not say what our service account may do: connection refused")
+
+
+async def test_what_is_missing_is_logged_when_it_changes_and_not_at_every_look() -> None:
+    reviews = FakeReviews(EVICT)
+    with logged() as events:
+        async with running(reviews):
+            await passes(SOON_S * 3)
+            reviews.denied.clear()
+            await passes(SOON_S * 3)
+
+    assert events == ["rights are missing", "all rights are granted again"]
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    events: list[str] = []
+    with capture_logs() as lines:
+        yield events
+    events += [line["event"] for line in lines]
+
+
+def test_rights_that_only_some_installations_use_follow_from_the_settings() -> None:
+    plain = set(rights_of(Settings()))
+    full = rights_of(
+        Settings(
+            admission_port=9443,
+            scheduler_lease="ns/lease",
+            certificate_secret="ns/secret",
+            webhook_configuration="leeboard",
+        )
+    )
+
+    assert plain == set(ALWAYS)
+    assert [right.subject for right in full if right not in plain] == [
+        'patch pods (apiGroup "")',
+        'get leases lease (apiGroup "coordination.k8s.io", namespace ns)',
+        'get secrets secret (apiGroup "", namespace ns)',
+        'update secrets secret (apiGroup "", namespace ns)',
+        'get mutatingwebhookconfigurations leeboard (apiGroup "admissionregistration.k8s.io")',
+        'patch mutatingwebhookconfigurations leeboard (apiGroup "admissionregistration.k8s.io")',
+        'get validatingwebhookconfigurations leeboard (apiGroup "admissionregistration.k8s.io")',
+        'patch validatingwebhookconfigurations leeboard (apiGroup "admissionregistration.k8s.io")',
+    ]

@@ -1,0 +1,167 @@
+"""`make manifests`: writes what follows from the chart, for those without Helm; tests see that it is up to date.
+
+The chart is the one source of `deploy/kustomize/`, `scheduler-config/` and `deploy/default-queues.yaml`; the settings
+in its `values.schema.json` follow from `app/settings.py`.
+"""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.settings import Settings
+from tests.system.controlplane import build
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "leeboard"
+SCHEMA = CHART / "values.schema.json"
+FORMS = ("own-scheduler", "beside", "extender-only")
+NAMESPACE = "leeboard"
+
+THE_CHARTS_OWN = frozenset(
+    {
+        "kubeconfig",
+        "profiles",
+        "webhook_host",
+        "webhook_port",
+        "webhook_tls_dir",
+        "operations_host",
+        "operations_port",
+        "admission_host",
+        "admission_port",
+        "admission_tls_dir",
+        "certificate_secret",
+        "certificate_names",
+        "webhook_configuration",
+        "markers",
+        "scheduler_lease",
+        "hostname",
+    }
+)
+"""Settings that follow from other values, so that nobody sets them against those."""
+
+OF_HELM = ("    app.kubernetes.io/managed-by: Helm\n", "    helm.sh/chart: ")
+RENDERED = "# Rendered from deploy/leeboard by `make manifests`: change the chart.\n"
+KUSTOMIZATION = (
+    RENDERED
+    + """\
+# For Kubernetes {version} and later. For an older one, render the chart with the version of the cluster:
+#   helm template leeboard deploy/leeboard -n leeboard --skip-tests --kube-version 1.33.0 --set form={form}
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [manifests.yaml]
+# Where your images are:
+# images:
+#   - {{name: leeboard, newName: registry.example.com/leeboard}}
+#   - {{name: registry.k8s.io/kube-scheduler, newTag: v{version}.0}}
+"""
+)
+NAMESPACE_MANIFEST = """\
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {namespace}
+  labels:
+    pod-security.kubernetes.io/enforce: {level}
+"""
+
+
+class ChartError(RuntimeError):
+    """Helm did not take the chart or its values; the message is Helm's."""
+
+
+@cache
+def helm(*arguments: str) -> str:
+    """Run Helm and return what it printed, the same for the same arguments."""
+    done = subprocess.run([build.helm(), *arguments], capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise ChartError(done.stderr + done.stdout)
+    return done.stdout
+
+
+def rendered(*arguments: str, kubernetes: str = build.KUBERNETES_VERSION, **values: object) -> str:
+    """Return the chart as Helm would install it, without its test; `values` replace the defaults of the same name."""
+    command = ["template", NAMESPACE, str(CHART), f"--namespace={NAMESPACE}", f"--kube-version={kubernetes}"]
+    given = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
+    return helm(*command, "--skip-tests", *given, *arguments)
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """Return every object of some manifests."""
+    return [item for item in yaml.safe_load_all(text) if item]
+
+
+def scheduler_config(manifests: str) -> str:
+    """Return the KubeSchedulerConfiguration that is in the ConfigMap of some manifests."""
+    (found,) = [item for item in objects(manifests) if item["kind"] == "ConfigMap"]
+    text: str = found["data"]["config.yaml"]
+    return text
+
+
+def files() -> Mapping[Path, str]:
+    """Return every file that follows from the chart, with its text."""
+    wanted = {SCHEMA: _schema()}
+    for form in FORMS:
+        manifests = rendered(form=form)
+        folder = ROOT / "deploy" / "kustomize" / form
+        wanted[folder / "manifests.yaml"] = RENDERED + _namespace(form) + _without_helm(manifests)
+        wanted[folder / "kustomization.yaml"] = KUSTOMIZATION.format(version=_minor(), form=form)
+        wanted[ROOT / "scheduler-config" / f"{form}.yaml"] = scheduler_config(manifests)
+    queues = rendered("--show-only=templates/default-queues.yaml", defaultQueue={"create": True})
+    return wanted | {ROOT / "deploy" / "default-queues.yaml": RENDERED + queues}
+
+
+def main() -> None:
+    """Write them."""
+    for path, text in files().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _schema() -> str:
+    schema = json.loads(SCHEMA.read_text())
+    ours = Settings.model_json_schema()
+    schema["properties"]["settings"]["properties"] = {
+        f"LEEBOARD_{name.upper()}": _setting(field, ours["$defs"])
+        for name, field in ours["properties"].items()
+        if name not in THE_CHARTS_OWN
+    }
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _setting(field: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an environment variable may be: lists are written with commas, and unset means not there."""
+    reference = field.get("$ref", "").rpartition("/")[2]
+    if reference:
+        field = {"enum": named[reference]["enum"], "description": field["description"]}
+    for one in field.get("anyOf", ()):
+        if one["type"] != "null":
+            field = {**field, **one}
+    if field.get("type") == "array":
+        field = {"type": "string", "description": field["description"]}
+    kept = ("type", "enum", "pattern", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+    return {key: field[key] for key in kept if key in field} | {"description": " ".join(field["description"].split())}
+
+
+def _namespace(form: str) -> str:
+    # The network of a control-plane node is more than even `baseline` grants.
+    return NAMESPACE_MANIFEST.format(namespace=NAMESPACE, level="privileged" if form == "beside" else "restricted")
+
+
+def _without_helm(manifests: str) -> str:
+    """Leave out the labels that call Helm the owner."""
+    lines = manifests.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.lstrip().startswith(tuple(each.lstrip() for each in OF_HELM)))
+
+
+def _minor() -> str:
+    return build.KUBERNETES_VERSION.rpartition(".")[0]
+
+
+if __name__ == "__main__":
+    main()

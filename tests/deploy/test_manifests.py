@@ -1,0 +1,307 @@
+"""What the chart makes of its values: rights, pods, admission and the configuration of kube-scheduler."""
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import pytest
+
+from app.control.rights import rights_of
+from app.model.rights import Right
+from app.settings import Settings
+from tests.deploy.rendering import FORMS, NAMESPACE, objects, rendered, scheduler_config
+
+FIXED: dict[str, Any] = {"form": "beside", "beside": {"address": "10.96.0.99", "tlsSecret": "leeboard-extender"}}
+GIVEN_CERTIFICATE: dict[str, Any] = {"certificate": {"secretName": "leeboard-tls"}}
+INSTALLATIONS: list[dict[str, Any]] = [
+    *({"form": form} for form in FORMS),
+    FIXED,
+    GIVEN_CERTIFICATE,
+    {"form": "beside", **GIVEN_CERTIFICATE},
+    {"admission": {"enabled": False}},
+]
+REVIEW = Right(group="authorization.k8s.io", resource="selfsubjectaccessreviews", verb="create", without="")
+
+NEW_PODS = {"resources": ["pods"], "operations": ["CREATE"]}
+
+Object = dict[str, Any]
+
+
+@pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
+def test_leeboard_has_the_rights_that_its_settings_need_and_no_others(values: Mapping[str, Any]) -> None:
+    items = objects(rendered(**values))
+
+    granted = set(_granted(item for item in items if not _is_the_schedulers(item)))
+
+    assert granted == {_bare(right) for right in (*rights_of(_settings(items)), REVIEW)}
+
+
+def test_every_role_is_bound_to_our_service_account_and_to_nobody_else() -> None:
+    items = objects(rendered())
+    bindings = [item for item in items if item["kind"].endswith("RoleBinding")]
+
+    assert {_name(item) for item in items if item["kind"].endswith("Role")} <= {
+        item["roleRef"]["name"] for item in bindings
+    }
+    assert [item["subjects"] for item in bindings] == [
+        [{"kind": "ServiceAccount", "name": "leeboard", "namespace": NAMESPACE}]
+    ] * len(bindings)
+
+
+def test_no_rule_reaches_further_than_it_says() -> None:
+    rules = [rule for form in FORMS for item in objects(rendered(form=form)) for rule in item.get("rules", ())]
+
+    assert rules
+    assert not {"*", "escalate", "bind", "impersonate"} & {verb for rule in rules for verb in rule["verbs"]}
+    assert not [rule for rule in rules if "*" in rule["resources"] or "*" in rule["apiGroups"]]
+    assert all(rule.get("resourceNames") for rule in rules if "secrets" in rule["resources"])
+
+
+def test_beside_the_clusters_own_scheduler_nothing_of_kube_schedulers_is_granted() -> None:
+    assert [item for item in objects(rendered(form="beside")) if _is_the_schedulers(item)] == []
+
+
+@pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
+def test_every_variable_of_the_pod_is_a_setting(values: Mapping[str, Any]) -> None:
+    variables = _environment(objects(rendered(**values)))
+
+    assert {*variables} <= {f"LEEBOARD_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_settings_arrive_as_they_were_written() -> None:
+    given: dict[str, Any] = {
+        "LEEBOARD_CA_ROTATION_S": 157680000,
+        "LEEBOARD_FAIR_SHARE_K": 0.5,
+        "LEEBOARD_ACTIONS": "",
+        "LEEBOARD_PLACEMENT": "spread",
+    }
+
+    settings = _settings(objects(rendered(settings=given)))
+
+    assert (settings.ca_rotation_s, settings.fair_share_k) == (157680000, 0.5)
+    assert (settings.actions, settings.placement) == (frozenset(), "spread")
+
+
+def test_the_forms_differ_in_who_decides_and_where_they_are_called() -> None:
+    own, beside, fixed = (_settings(objects(rendered(**values))) for values in ({}, {"form": "beside"}, FIXED))
+
+    assert [each.scheduler_lease for each in (own, beside, fixed)] == [
+        "leeboard/leeboard-scheduler",
+        "kube-system/kube-scheduler",
+        "",
+    ]
+    assert [each.webhook_host for each in (own, beside, fixed)] == ["127.0.0.1", "127.0.0.1", "0.0.0.0"]
+    assert [each.webhook_tls_dir for each in (own, beside, fixed)] == [None, None, "/etc/leeboard/extender-tls"]
+    assert [sorted(each.markers) for each in (own, beside, fixed)] == [
+        [],
+        ["leeboard.dev/ask", "leeboard.dev/bind"],
+        ["leeboard.dev/ask", "leeboard.dev/bind"],
+    ]
+
+
+def test_who_is_alone_by_design_never_runs_twice() -> None:
+    (deployment,) = [item for item in objects(rendered(**FIXED, replicas=3)) if item["kind"] == "Deployment"]
+
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    assert "PodDisruptionBudget" not in _kinds(objects(rendered(**FIXED, replicas=3)))
+
+
+@pytest.mark.parametrize(
+    ("form", "kubernetes", "kinds", "failure_policy"),
+    [
+        ("own-scheduler", "1.36.0", {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}, {"Ignore"}),
+        ("own-scheduler", "1.35.4", {"ValidatingAdmissionPolicy"}, {"Fail"}),
+        ("beside", "v1.36.2-gke.100", {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}, {"Ignore"}),
+        ("beside", "v1.31.2+k3s1", {"ValidatingAdmissionPolicy"}, {"Fail"}),
+        ("extender-only", "1.36.0", {"ValidatingAdmissionPolicy"}, set[str]()),
+    ],
+)
+def test_pods_wait_for_the_webhook_only_where_the_api_server_cannot_hold_them_itself(
+    form: str, kubernetes: str, kinds: set[str], failure_policy: set[str]
+) -> None:
+    items = objects(rendered(form=form, kubernetes=kubernetes))
+
+    assert {kind for kind in _kinds(items) if kind.endswith("AdmissionPolicy")} <= kinds
+    assert ("MutatingAdmissionPolicy" in _kinds(items)) == ("MutatingAdmissionPolicy" in kinds)
+    assert {one["failurePolicy"] for one in _webhooks(items) if _is_about_new_pods(one)} == failure_policy
+    assert {one["failurePolicy"] for one in _webhooks(items) if not _is_about_new_pods(one)} <= {"Ignore"}
+
+
+def test_no_webhook_of_pods_is_called_for_the_system_or_for_ourselves() -> None:
+    excluded = {
+        tuple(expression["values"])
+        for one in _webhooks(objects(rendered()))
+        if any("pods" in rule["resources"] for rule in one["rules"])
+        for expression in one["namespaceSelector"]["matchExpressions"]
+    }
+
+    assert excluded == {("kube-system", "kube-public", "kube-node-lease", NAMESPACE)}
+
+
+def test_an_upgrade_never_takes_back_what_leeboard_has_filled_in() -> None:
+    items = objects(rendered())
+    (secret,) = [item for item in items if item["kind"] == "Secret"]
+
+    assert not {"data", "stringData"} & {*secret}
+    assert [one for one in _webhooks(items) if "caBundle" in one["clientConfig"]] == []
+
+
+def test_somebody_elses_certificate_leaves_no_ca_of_ours() -> None:
+    items = objects(rendered(**GIVEN_CERTIFICATE, admission={"annotations": {"cert-manager.io/inject-ca-from": "a/b"}}))
+
+    assert "Secret" not in _kinds(items)
+    assert _settings(items).admission_tls_dir == "/etc/leeboard/admission-tls"
+    assert [item["metadata"]["annotations"] for item in items if item["kind"].endswith("WebhookConfiguration")] == [
+        {"cert-manager.io/inject-ca-from": "a/b"}
+    ] * 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_hook_but_that_of_helm_test_and_nothing_that_asks_the_cluster(form: str) -> None:
+    items = objects(rendered(form=form))
+
+    assert not [item for item in items if "helm.sh/hook" in item["metadata"].get("annotations", {})]
+
+
+def test_objects_of_users_outlive_the_release() -> None:
+    items = objects(rendered(defaultQueue={"create": True}))
+
+    users = [item for item in items if item["kind"] in {"CustomResourceDefinition", "Queue"}]
+
+    assert {_name(item) for item in users} >= {"queues.scheduling.run.ai", "default-parent-queue", "default-queue"}
+    assert [item for item in items if _is_kept(item)] == users
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [({}, "Deployment"), ({"form": "beside"}, "DaemonSet"), (FIXED, "Deployment")]
+)
+def test_every_container_is_confined(values: Mapping[str, Any], kind: str) -> None:
+    pod = _pod(objects(rendered(**values)))
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {*container["resources"]} == {"requests", "limits"}
+    assert kind in _kinds(objects(rendered(**values)))
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "image"),
+    [
+        ("1.36.3", "registry.k8s.io/kube-scheduler:v1.36.3"),
+        ("v1.31.2+k3s1", "registry.k8s.io/kube-scheduler:v1.31.2"),
+        ("v1.30.5-gke.100", "registry.k8s.io/kube-scheduler:v1.30.5"),
+    ],
+)
+def test_the_kube_scheduler_beside_us_is_of_the_clusters_version(kubernetes: str, image: str) -> None:
+    pod = _pod(objects(rendered(kubernetes=kubernetes)))
+
+    assert [container["image"] for container in pod["containers"]] == ["leeboard:0.1.0", image]
+
+
+def test_a_changed_configuration_of_kube_scheduler_starts_new_pods() -> None:
+    def template(name: str) -> object:
+        (item,) = [item for item in objects(rendered(schedulerName=name)) if item["kind"] == "Deployment"]
+        return item["spec"]["template"]["metadata"]["annotations"]
+
+    assert template("one") != template("another")
+
+
+def test_other_pods_reach_admission_and_operations_and_nothing_else() -> None:
+    def open_ports(**values: Any) -> list[str]:
+        (policy,) = [item for item in objects(rendered(**values)) if item["kind"] == "NetworkPolicy"]
+        return [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
+
+    assert open_ports() == ["operations", "admission"]
+    assert open_ports(form="extender-only") == ["operations"]
+    assert open_ports(**FIXED) == ["operations", "admission", "extender"]
+
+
+def test_every_port_can_be_another() -> None:
+    ports = {"extender": 18888, "operations": 18080, "admission": 19443}
+    items = objects(rendered(ports=ports))
+
+    settings = _settings(items)
+    named = {port["name"]: port["containerPort"] for port in _pod(items)["containers"][0]["ports"]}
+
+    assert (settings.webhook_port, settings.operations_port, settings.admission_port) == (18888, 18080, 19443)
+    assert named == {"operations": 18080, "admission": 19443}
+    assert scheduler_config(rendered(ports=ports)).count("http://127.0.0.1:18888") == 2
+
+
+def test_the_api_server_calls_the_name_that_the_certificate_is_made_for() -> None:
+    items = objects(rendered())
+    called = {
+        (one["clientConfig"]["service"]["name"], one["clientConfig"]["service"]["namespace"])
+        for one in _webhooks(items)
+    }
+
+    assert {f"{name}.{namespace}.svc" for name, namespace in called} == _settings(items).certificate_names
+    assert {name for name, _ in called} <= {_name(item) for item in items if item["kind"] == "Service"}
+
+
+def _granted(items: Iterator[Object]) -> Iterator[Right]:
+    for item in items:
+        namespace = item["metadata"].get("namespace", "")
+        for rule in item.get("rules", ()) if item["kind"] in {"ClusterRole", "Role"} else ():
+            named = product(rule["apiGroups"], rule["resources"], rule["verbs"], rule.get("resourceNames", [""]))
+            for group, resource, verb, name in named:
+                yield Right(group=group, resource=resource, verb=verb, without="", namespace=namespace, name=name)
+
+
+def _bare(right: Right) -> Right:
+    return Right(
+        group=right.group,
+        resource=right.resource,
+        verb=right.verb,
+        without="",
+        namespace=right.namespace,
+        name=right.name,
+    )
+
+
+def _settings(items: list[Object]) -> Settings:
+    variables = _environment(items)
+    return Settings(**{name.removeprefix("LEEBOARD_").lower(): value for name, value in variables.items()})
+
+
+def _environment(items: list[Object]) -> dict[str, Any]:
+    leeboard = next(one for one in _pod(items)["containers"] if one["name"] == "leeboard")
+    return {variable["name"]: variable["value"] for variable in leeboard["env"]}
+
+
+def _pod(items: list[Object]) -> Object:
+    (workload,) = [item for item in items if item["kind"] in {"Deployment", "DaemonSet"}]
+    spec: Object = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def _webhooks(items: list[Object]) -> list[Object]:
+    return [one for item in items if item["kind"].endswith("WebhookConfiguration") for one in item["webhooks"]]
+
+
+def _is_about_new_pods(webhook: Object) -> bool:
+    return any(
+        {"resources": rule["resources"], "operations": rule["operations"]} == NEW_PODS for rule in webhook["rules"]
+    )
+
+
+def _is_the_schedulers(item: Object) -> bool:
+    return bool(item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "kube-scheduler")
+
+
+def _is_kept(item: Object) -> bool:
+    return bool(item["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep")
+
+
+def _kinds(items: list[Object]) -> set[str]:
+    return {item["kind"] for item in items}
+
+
+def _name(item: Object) -> str:
+    return str(item["metadata"]["name"])

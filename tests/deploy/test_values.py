@@ -1,0 +1,105 @@
+"""What a person can write into the chart's values, and what is said of what is wrong."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from app.settings import Settings
+from tests.deploy.rendering import CHART, FORMS, SCHEMA, THE_CHARTS_OWN, ChartError, files, helm, objects, rendered
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_helm_finds_nothing_to_complain_of(form: str) -> None:
+    said = helm("lint", "--strict", str(CHART), f"--set=form={form}")
+
+    assert "0 chart(s) failed" in said
+    assert "WARNING" not in said
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"replica": 3}, "additional properties 'replica' not allowed"),
+        ({"replicas": "three"}, "at '/replicas': got string, want integer"),
+        ({"replicas": 0}, "at '/replicas': minimum: got 0, want 1"),
+        ({"form": "sidecar"}, "at '/form': value must be one of 'own-scheduler', 'beside', 'extender-only'"),
+        ({"admission": {"policies": "never"}}, "at '/admission/policies': value must be one of 'auto', 'on', 'off'"),
+        ({"security": {"profile": "open"}}, "at '/security/profile': value must be one of 'kai-compatible', 'secure'"),
+        ({"image": {"digest": "latest"}}, "at '/image/digest': 'latest' does not match pattern"),
+        ({"settings": {"LEEBOARD_AGING_S": 1}}, "at '/settings': additional properties 'LEEBOARD_AGING_S' not allowed"),
+        ({"settings": {"LEEBOARD_AGEING_S": "1h"}}, "at '/settings/LEEBOARD_AGEING_S': got string, want number"),
+        ({"settings": {"LEEBOARD_FAIR_SHARE_K": -1}}, "LEEBOARD_FAIR_SHARE_K': minimum: got -1, want 0"),
+        ({"settings": {"LEEBOARD_PROFILES": "mine"}}, "additional properties 'LEEBOARD_PROFILES' not allowed"),
+        ({"schedulerName": "default-scheduler"}, "default-scheduler is the cluster's own; write a name"),
+        ({"form": "beside", "admission": {"enabled": False}}, "form: beside needs admission"),
+        ({"beside": {"address": "10.96.0.99"}}, "nobody calls it in the form own-scheduler; set form to beside"),
+        ({"form": "beside", "beside": {"address": "10.96.0.99"}}, "beside.address and beside.tlsSecret go together"),
+        ({"form": "beside", "beside": {"tlsSecret": "mine"}}, "beside.address and beside.tlsSecret go together"),
+    ],
+)
+def test_wrong_values_are_refused_in_words(values: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ChartError, match=re.escape(message)):
+        rendered(**values)
+
+
+def test_on_and_off_may_be_written_as_yaml_reads_them() -> None:
+    def hold(wanted: object) -> bool:
+        return "MutatingAdmissionPolicy" in {item["kind"] for item in objects(rendered(admission={"policies": wanted}))}
+
+    assert [hold(wanted) for wanted in ("on", True, "auto", "off", False)] == [True, True, True, False, False]
+
+
+def test_every_value_is_described_where_it_is_set() -> None:
+    described = re.findall(r"# -- (?:.*\n)(?: *#.*\n)* *([A-Za-z]+):", (CHART / "values.yaml").read_text())
+
+    assert sorted(described) == sorted(_leaves(_defaults()))
+
+
+def test_the_schema_knows_just_the_values_that_there_are() -> None:
+    assert _keys_of_schema(json.loads(SCHEMA.read_text())) == _keys_of_values(_defaults())
+
+
+def test_a_setting_that_no_value_decides_can_be_set() -> None:
+    schema = json.loads(SCHEMA.read_text())["properties"]["settings"]["properties"]
+
+    assert {*schema} == {f"LEEBOARD_{name.upper()}" for name in Settings.model_fields if name not in THE_CHARTS_OWN}
+
+
+def test_what_follows_from_the_chart_is_up_to_date() -> None:
+    stale = [str(path) for path, text in files().items() if not path.exists() or path.read_text() != text]
+
+    assert not stale, f"run `make manifests`: {stale}"
+
+
+def _defaults() -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return read
+
+
+def _leaves(values: Mapping[str, Any]) -> list[str]:
+    """Return the keys that hold no further keys of ours: resources are one value."""
+    leaves = []
+    for key, value in values.items():
+        nested = isinstance(value, dict) and value and key != "resources"
+        leaves += _leaves(value) if nested else [key]
+    return leaves
+
+
+def _keys_of_values(values: Mapping[str, Any]) -> dict[str, object]:
+    one = {"resources", "settings"}
+    return {
+        key: _keys_of_values(value) if isinstance(value, dict) and key not in one else {}
+        for key, value in values.items()
+    }
+
+
+def _keys_of_schema(schema: Mapping[str, Any]) -> dict[str, object]:
+    properties = schema.get("properties", {})
+    # `global` is Helm's own, for charts that have this one as a part.
+    return {
+        key: _keys_of_schema(one) if key != "settings" else {} for key, one in properties.items() if key != "global"
+    }

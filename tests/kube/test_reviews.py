@@ -1,0 +1,135 @@
+"""Questions about rights, versions and kinds, against a fake API server."""
+
+from pathlib import Path
+
+import pytest
+
+from app.control.rights import Reviews as Asked
+from app.kube.client import KubeCluster
+from app.kube.errors import BrokenStreamError
+from app.kube.reviews import Reviews, Version
+from app.model.names import NodeName
+from app.model.rights import Right
+from app.model.seam import KubeError
+from tests.kube.apiserver import POD, FakeApiServer, kubeconfig, lists, refuses, running, says
+
+EVICT = Right(group="", resource="pods/eviction", verb="create", without="nobody is evicted")
+LEASE = Right(
+    group="coordination.k8s.io", resource="leases", verb="get", without="x", namespace="leeboard", name="lease"
+)
+
+
+@pytest.fixture
+def reviews(cluster: KubeCluster) -> Reviews:
+    return cluster.reviews()
+
+
+def test_it_is_what_the_rights_are_asked_of() -> None:
+    _: type[Asked] = Reviews
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_whether_we_may_is_one_review(server: FakeApiServer, reviews: Reviews, *, allowed: bool) -> None:
+    server.will(says({"status": {"allowed": allowed}}, code=201))
+
+    assert await reviews.allows(LEASE) is allowed
+
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+    assert seen.body["spec"] == {
+        "resourceAttributes": {
+            "group": "coordination.k8s.io",
+            "resource": "leases",
+            "subresource": "",
+            "verb": "get",
+            "namespace": "leeboard",
+            "name": "lease",
+        }
+    }
+
+
+async def test_a_subresource_is_asked_for_apart(server: FakeApiServer, reviews: Reviews) -> None:
+    server.will(says({"status": {"allowed": True}}))
+
+    await reviews.allows(EVICT)
+
+    attributes = server.seen[0].body["spec"]["resourceAttributes"]
+    assert (attributes["resource"], attributes["subresource"]) == ("pods", "eviction")
+
+
+async def test_a_service_account_is_asked_for_with_its_groups(server: FakeApiServer, reviews: Reviews) -> None:
+    server.will(says({"status": {"allowed": True}}))
+
+    await reviews.allows_account(EVICT, "ns/name")
+
+    (seen,) = server.seen
+    assert seen.path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    assert seen.body["spec"]["user"] == "system:serviceaccount:ns:name"
+    assert seen.body["spec"]["groups"] == [
+        "system:serviceaccounts",
+        "system:serviceaccounts:ns",
+        "system:authenticated",
+    ]
+
+
+async def test_versions_are_ordered_and_may_carry_a_plus(server: FakeApiServer, reviews: Reviews) -> None:
+    server.will(says({"major": "1", "minor": "9"}), says({"major": "1", "minor": "30+"}))
+
+    older, newer = await reviews.version(), await reviews.version()
+
+    assert (older < newer, str(newer)) == (True, "1.30")
+    assert newer == Version(1, 30)
+
+
+async def test_a_kind_that_is_not_served_has_no_resources_and_no_objects(
+    server: FakeApiServer, reviews: Reviews
+) -> None:
+    server.will(refuses(404), refuses(404), refuses(404))
+
+    assert await reviews.served("g/v1") == frozenset()
+    assert await reviews.objects("apis/g/v1/things") == []
+    assert await reviews.find("apis/g/v1/things/one") is None
+
+
+async def test_a_collection_is_read_to_its_last_page(server: FakeApiServer, reviews: Reviews) -> None:
+    first, second = {"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}
+    server.will(lists(first, more="tok/en"), lists(second))
+
+    assert await reviews.objects("apis/g/v1/things") == [first, second]
+    assert [seen.query["continue"] for seen in server.seen] == ["", "tok/en"]
+
+
+@pytest.mark.parametrize("nonsense", [b"<html>", [], {}, {"status": None}])
+async def test_an_answer_that_is_none_is_said_to_be_none(
+    server: FakeApiServer, reviews: Reviews, nonsense: object
+) -> None:
+    server.will(says(nonsense))
+
+    with pytest.raises(BrokenStreamError):
+        await reviews.allows(EVICT)
+
+
+async def test_every_refusal_over_the_connections_of_the_cluster_is_told(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    refused = []
+    cluster.reviews().notify(lambda: refused.append(len(server.seen)))
+    server.will(refuses(409), refuses(403), refuses(403))
+
+    for _ in range(3):
+        with pytest.raises(KubeError):
+            await cluster.bind(POD, NodeName("n"), {})
+
+    assert refused == [2, 3]
+
+
+async def test_connections_of_its_own_are_closed_by_its_own(tmp_path: Path) -> None:
+    async with running() as server:
+        server.will(says({"major": "1", "minor": "36"}))
+        own = await Reviews.connect(str(kubeconfig(server.url, tmp_path)))
+        assert await own.version() == Version(1, 36)
+
+        await own.close()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        await own.version()

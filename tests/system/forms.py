@@ -1,0 +1,183 @@
+"""Runs Leeboard in each of the forms it is shipped in: the manifests, rights and scheduler configuration of the chart.
+
+What a bed lacks is replaced and nothing else: there is no Service network, so webhooks are called by address, and no
+kubelet, so the programs are started here and not by a Deployment.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+import httpx
+
+from app.model.marks import GATE
+from tests.system.api import Api, ApiError, Object, collection_of, pod, queue
+from tests.system.bed import HOST, Bed, free_ports
+from tests.system.cluster import ROOT, connected, documents, start_leeboard, wait_until_served
+from tests.system.waiting import eventually
+
+NEEDS_A_KUBELET = {"Deployment", "DaemonSet", "Pod", "PodDisruptionBudget", "NetworkPolicy"}
+WITHOUT_NAME = "never-created"
+IN_FORCE_WITHIN_S = 30.0
+
+
+class Form(Enum):
+    """The forms, by the names of their manifests."""
+
+    EXTENDER_ONLY = "extender-only"
+    HELD = "own-scheduler"
+    BESIDE = "beside"
+
+    @property
+    def manifests(self) -> Path:
+        """Return the file that people without Helm apply."""
+        return ROOT / "deploy" / "kustomize" / self.value / "manifests.yaml"
+
+    @property
+    def scheduler_config(self) -> Path:
+        """Return the configuration of its kube-scheduler."""
+        return ROOT / "scheduler-config" / f"{self.value}.yaml"
+
+    @property
+    def has_admission(self) -> bool:
+        """Whether anything is asked before a pod is stored."""
+        return self is not Form.EXTENDER_ONLY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A running form, and where it answers."""
+
+    form: Form
+    bed: Bed
+    api: Api
+    ports: Mapping[str, int]
+    settings: Mapping[str, str]
+
+    @property
+    def operations(self) -> str:
+        """Return the address of health, metrics and the read API."""
+        return f"http://{HOST}:{self.ports['operations']}"
+
+    def start_leeboard(self) -> None:
+        """Start Leeboard on the ports that are its own, with the rights of its service account."""
+        names = {f"{name}_port": str(port) for name, port in self.ports.items()}
+        if not self.form.has_admission:
+            del names["admission_port"]
+        start_leeboard(self.bed, **names, **_admission(self.form), **self.settings)
+
+    def start_scheduler(self) -> None:
+        """Start the kube-scheduler of the form; beside, it is the cluster's own and takes the plain one's place."""
+        config = connected(self.form.scheduler_config.read_text())
+        url = f"http://{HOST}:{self.ports['webhook']}"
+        self.bed.start_scheduler(config, name=self.scheduler, placeholders={"EXTENDER_URL": url})
+
+    @property
+    def scheduler(self) -> str:
+        """Return the name of its kube-scheduler among the programs."""
+        return "kube-scheduler" if self.form is Form.BESIDE else "own-scheduler"
+
+    def why(self, name: str) -> Object:
+        """Return why Leeboard says that a pod waits: reason and sentence; nothing when it does not wait."""
+        answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", timeout=5.0)
+        return {} if answer.is_error else answer.json()["why"] or {}
+
+    def metric(self, line: str) -> float:
+        """Return the sum of the samples whose line begins so."""
+        lines = httpx.get(f"{self.operations}/metrics", timeout=5.0).text.splitlines()
+        return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(line))
+
+    def wait_until_ready(self) -> None:
+        """Wait until Leeboard answers from a whole picture and admission is in force."""
+
+        def ready() -> str:
+            answer = httpx.get(f"{self.operations}/readyz", params={"verbose": "", "exclude": "active"})
+            return "" if answer.is_success else answer.text
+
+        eventually(ready, until=lambda text: not text, within_s=IN_FORCE_WITHIN_S, what="Leeboard is ready")
+        if self.form.has_admission:
+            eventually(partial(_is_in_force, self.api), within_s=IN_FORCE_WITHIN_S, what="admission is in force")
+
+
+@contextmanager
+def deployed(bed: Bed, api: Api, form: Form, plain_scheduler: str, **settings: str) -> Iterator[Deployed]:
+    """Install a form and run it; at the end everything that would reach other tests' pods is removed.
+
+    `plain_scheduler` is the configuration with which the cluster's own kube-scheduler goes on afterwards.
+    """
+    webhook, operations, admission = free_ports(3)
+    ports = {"webhook": webhook, "operations": operations, "admission": admission}
+    running = Deployed(form=form, bed=bed, api=api, ports=ports, settings=settings)
+    objects = install_form(api, form, admission_port=admission)
+    if form is Form.BESIDE:
+        bed.stop("kube-scheduler")
+    try:
+        running.start_leeboard()
+        running.start_scheduler()
+        running.wait_until_ready()
+        yield running
+    finally:
+        uninstall_admission(api, objects)
+        bed.stop(running.scheduler)
+        bed.stop("leeboard")
+        if form is Form.BESIDE:
+            bed.start_scheduler(plain_scheduler)
+
+
+def install_form(api: Api, form: Form, *, admission_port: int) -> list[Object]:
+    """Apply the manifests of a form; return them."""
+    objects = [_reached(item, admission_port) for item in documents(form.manifests)]
+    objects = [item for item in objects if item["kind"] not in NEEDS_A_KUBELET]
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leeboard"}})
+    crds = [item for item in objects if item["kind"] == "CustomResourceDefinition"]
+    for crd in crds:
+        api.apply(crd)
+    for crd in crds:
+        wait_until_served(api, crd)
+    for item in objects:
+        if item not in crds:
+            api.apply(item)
+    return objects
+
+
+def uninstall_admission(api: Api, objects: list[Object]) -> None:
+    """Remove what concerns every pod of the cluster: policies and webhooks."""
+    for item in objects:
+        if item["apiVersion"].startswith("admissionregistration.k8s.io/"):
+            api.delete(f"{collection_of(item)}/{item['metadata']['name']}")
+
+
+def _admission(form: Form) -> dict[str, str]:
+    if not form.has_admission:
+        return {}
+    own = {
+        "certificate_secret": "leeboard/leeboard-ca",
+        "certificate_names": HOST,
+        "webhook_configuration": "leeboard",
+    }
+    return own | ({"markers": "leeboard.dev/ask,leeboard.dev/bind"} if form is Form.BESIDE else {})
+
+
+def _reached(item: Object, admission_port: int) -> Object:
+    """Call webhooks by address: there is no Service network outside a cluster."""
+    for webhook in item.get("webhooks", ()):
+        service = webhook["clientConfig"].pop("service")
+        webhook["clientConfig"]["url"] = f"https://{HOST}:{admission_port}{service['path']}"
+    return item
+
+
+def _is_in_force(api: Api) -> bool:
+    """Whether a pod that cannot run is held, and a Queue that says nothing is refused, by what never comes to be."""
+    held = pod(WITHOUT_NAME, queue=WITHOUT_NAME)
+    stored = api.call("POST", collection_of(held), body=held, query={"dryRun": "All"})
+    if {"name": GATE} not in stored["spec"].get("schedulingGates", []):
+        return False
+    empty = {**queue(WITHOUT_NAME), "spec": {}}
+    try:
+        api.call("POST", collection_of(empty), body=empty, query={"dryRun": "All"})
+    except ApiError as refused:
+        return "resources must be specified" in str(refused)
+    return False

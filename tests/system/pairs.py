@@ -1,0 +1,159 @@
+"""Replicas as the own-scheduler form runs them: each a Leeboard and a kube-scheduler that competes for one Lease."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.system.api import Api, Object
+from tests.system.bed import HOST, Bed, free_ports
+from tests.system.cluster import ROOT, SCHEDULER_CONFIG
+from tests.system.identities import User
+from tests.system.waiting import eventually
+
+NAMESPACE, LEASE = "leeboard", "leeboard-scheduler"
+LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
+SHORT = {"leaseDuration": "5s", "renewDeadline": "3s", "retryPeriod": "500ms"}
+"""A third of kube-scheduler's defaults: the tests wait for it to run out."""
+
+UNDER_ANOTHER_NAME = ("unshare", "--uts", "sh", "-c", 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"')
+"""kube-scheduler's identity begins with the name of its host and has no flag: on one machine two of them need that."""
+
+
+def need_names() -> None:
+    """Skip the test where we may not name the host for one program: that takes root, as in a container's own."""
+    tool = shutil.which(UNDER_ANOTHER_NAME[0])
+    if tool is None or subprocess.run([tool, "--uts", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("two kube-schedulers on one machine need `unshare --uts`, which is not allowed here")
+
+
+def allow_election(api: Api) -> None:
+    """Let kube-scheduler compete for our Lease, and forget who has won before."""
+    api.delete(LEASE_PATH)
+    role: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "election", "namespace": NAMESPACE},
+        "rules": [
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}
+        ],
+    }
+    binding: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "election", "namespace": NAMESPACE},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "election"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": User.SCHEDULER.value[0]}],
+    }
+    api.apply(role)
+    api.apply(binding)
+
+
+class Pair:
+    """A Leeboard and its kube-scheduler, as two containers of one pod; the test plays the kubelet."""
+
+    def __init__(self, bed: Bed, name: str, *, election: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self._bed = bed
+        self._election = dict(election or SHORT)
+        self._webhooks, self._operations = free_ports(2)
+        self._leeboard, self._scheduler = f"leeboard-{name}", f"scheduler-{name}"
+
+    def start(self) -> None:
+        """Start both."""
+        self.start_leeboard()
+        self.start_scheduler()
+
+    def start_leeboard(self) -> None:
+        """Start Leeboard, which shares the name of its host with the kube-scheduler."""
+        settings = {
+            "kubeconfig": str(self._bed.kubeconfig(User.LEEBOARD)),
+            "webhook_port": str(self._webhooks),
+            "operations_port": str(self._operations),
+            "scheduler_lease": f"{NAMESPACE}/{LEASE}",
+            "hostname": self.name,
+        }
+        env = {f"LEEBOARD_{name.upper()}": value for name, value in settings.items()}
+        self._bed.start(self._leeboard, [sys.executable, "-m", "app", "serve"], env | {"PYTHONPATH": str(ROOT)})
+
+    def start_scheduler(self) -> None:
+        """Start the kube-scheduler as shipped, but for its election."""
+        path = self._bed.folder / f"{self._scheduler}.yaml"
+        path.write_text(yaml.safe_dump(self._config()))
+        program = self._bed.programs / "kube-scheduler"
+        command: list[str | Path] = [*UNDER_ANOTHER_NAME, self.name, program, f"--config={path}", "--secure-port=0"]
+        self._bed.start(self._scheduler, command)
+
+    def _config(self) -> Object:
+        config: Object = yaml.safe_load(SCHEDULER_CONFIG.read_text())
+        config["clientConnection"]["kubeconfig"] = str(self._bed.kubeconfig(User.SCHEDULER))
+        config["leaderElection"] |= self._election
+        for entry in config["extenders"]:
+            entry["urlPrefix"] = f"http://{HOST}:{self._webhooks}"
+        return config
+
+    # -- what becomes of it
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to both at the same time, as far as that goes."""
+        for program in (self._scheduler, self._leeboard):
+            self._bed.child(program).process.send_signal(number)
+
+    def kill(self) -> None:
+        """End both as a machine failure would."""
+        self.send(signal.SIGKILL)
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of both, wherever they are."""
+        for program in (self._scheduler, self._leeboard):
+            with suppress(KeyError):
+                self._bed.kill(program)
+
+    def await_end(self) -> None:
+        """Wait until both have ended by themselves."""
+        self.await_end_of_scheduler()
+        self._await_end_of(self._leeboard)
+
+    def await_end_of_scheduler(self) -> None:
+        """Wait until kube-scheduler has ended by itself, as it does when it has lost its lease."""
+        self._await_end_of(self._scheduler)
+
+    def _await_end_of(self, program: str) -> None:
+        process = self._bed.child(program).process
+        eventually(lambda: process.poll() is not None, within_s=20, what=f"{program} ends")
+        self._bed.kill(program)
+
+    # -- what it says
+
+    def failing(self) -> set[str]:
+        """Return which checks of /readyz fail."""
+        lines = httpx.get(f"http://{HOST}:{self._operations}/readyz?verbose", timeout=5.0).text.splitlines()
+        return {line.removeprefix("[-]").split()[0] for line in lines if line.startswith("[-]")}
+
+    def filter(self, asked: Object, *nodes: str) -> Object:
+        """Ask as kube-scheduler does."""
+        question = {"Pod": asked, "NodeNames": list(nodes)}
+        answer: Object = httpx.post(f"http://{HOST}:{self._webhooks}/filter", json=question, timeout=5.0).json()
+        return answer
+
+    def wait_until_active(self, within_s: float = 30.0) -> None:
+        """Wait until it decides."""
+        eventually(self.failing, until=lambda failing: not failing, within_s=within_s, what=f"{self.name} is active")
+
+    def wait_until_standing_by(self, within_s: float = 30.0) -> None:
+        """Wait until it would decide but for the lease."""
+        eventually(
+            self.failing, until=lambda failing: failing == {"active"}, within_s=within_s, what=f"{self.name} stands by"
+        )
+
+    def log(self) -> str:
+        """Return what its Leeboard has said so far."""
+        return Path(self._bed.folder / f"{self._leeboard}.log").read_text()

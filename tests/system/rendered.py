@@ -1,0 +1,114 @@
+"""What the chart renders to, and its policies put in force on a real API server."""
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import yaml
+
+from tests.system.api import Api, ApiError, Object, collection_of
+from tests.system.controlplane import build
+from tests.system.waiting import eventually
+
+CHART = Path(__file__).parents[2] / "deploy" / "leeboard"
+NAMESPACE = "leeboard"
+ADMISSION = "admissionregistration.k8s.io/v1"
+POLICIES = "templates/policies/*"
+"""Files of the chart, as `objects` may be limited to."""
+
+_sentinels = count()
+
+
+def objects(  # noqa: PLR0913 - every argument is one value of the chart that tests turn
+    *,
+    form: str = "own-scheduler",
+    profile: str = "kai-compatible",
+    policies: str = "auto",
+    values: Mapping[str, str] | None = None,
+    kubernetes: str = build.KUBERNETES_VERSION,
+    only: str | None = None,
+) -> list[Object]:
+    """Render the chart as Helm would for a cluster of that version; `values` are further `--set` arguments."""
+    own = {"form": form, "security.profile": profile, "admission.policies": policies}
+    command: list[str | Path] = [build.helm(), "template", "leeboard", CHART, f"--namespace={NAMESPACE}"]
+    command += [f"--kube-version={kubernetes}"]
+    command += [f"--set={key}={value}" for key, value in (own | dict(values or {})).items()]
+    if only:
+        command += [f"--show-only={only}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        # Helm's word for "these files render to nothing", which is an answer here.
+        if only and "could not find template" in done.stderr:
+            return []
+        raise AssertionError(done.stderr)
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
+
+
+@contextmanager
+def policies_in_force(
+    api: Api,
+    *,
+    form: str = "own-scheduler",
+    profile: str = "kai-compatible",
+    policies: str = "auto",
+    values: Mapping[str, str] | None = None,
+) -> Iterator[Sequence[Object]]:
+    """Apply the chart's policies, wait until the API server goes by them, and take them away again."""
+    rules = objects(form=form, profile=profile, policies=policies, values=values, only=POLICIES)
+    try:
+        for rule in rules:
+            api.apply(rule)
+        await_policies(api)
+        yield rules
+    finally:
+        for rule in rules:
+            api.delete(f"{collection_of(rule)}/{rule['metadata']['name']}")
+        await_policies(api)
+
+
+def await_policies(api: Api) -> None:
+    """Wait until the API server goes by every policy written or deleted before.
+
+    It reads policies, then bindings, in the order they were written: when one written now counts, those before it do.
+    """
+    name = f"sentinel-{next(_sentinels)}"
+    rules = [*_sentinel("Validating", name), *_sentinel("Mutating", name)]
+    for rule in rules:
+        api.create(rule)
+    eventually(lambda: _is_heeded(api, name), within_s=30.0, what="policies are in force")
+    for rule in rules:
+        api.delete(f"{collection_of(rule)}/{name}")
+
+
+def _sentinel(kind: str, name: str) -> list[Object]:
+    """Build a policy that marks, or refuses, the ConfigMap of its name."""
+    resources = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [resources]},
+        "matchConditions": [{"name": "mine", "expression": f'object.metadata.name == "{name}"'}],
+    }
+    if kind == "Validating":
+        spec["validations"] = [{"expression": 'object.?data[?"marked"].orValue("") != "true"', "message": name}]
+        binding: Object = {"policyName": name, "validationActions": ["Deny"]}
+    else:
+        marking = 'Object{data: {"marked": "true"}}'
+        spec["reinvocationPolicy"] = "Never"
+        spec["mutations"] = [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": marking}}]
+        binding = {"policyName": name}
+    head = {"apiVersion": ADMISSION, "metadata": {"name": name}}
+    return [
+        head | {"kind": f"{kind}AdmissionPolicy", "spec": spec},
+        head | {"kind": f"{kind}AdmissionPolicyBinding", "spec": binding},
+    ]
+
+
+def _is_heeded(api: Api, name: str) -> bool:
+    probe = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+    try:
+        api.call("POST", collection_of(probe), body=probe, query={"dryRun": "All"})
+    except ApiError as refused:
+        return name in str(refused)
+    return False

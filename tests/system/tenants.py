@@ -1,0 +1,79 @@
+"""A tenant as the threat model has it: writes pods, their owners and PodGroups in one namespace, and nothing else."""
+
+from collections.abc import Mapping, Sequence
+
+from tests.system.api import Api, ApiError, Object
+from tests.system.identities import User
+from tests.system.waiting import eventually
+
+TEAM = "team-a"
+"""Namespace of the tenant, and name of the queue that is theirs."""
+RBAC = "rbac.authorization.k8s.io"
+WRITES = ["create", "get", "list", "update", "patch", "delete"]
+
+
+def settle(api: Api) -> None:
+    """Make the tenant's namespace and rights, and wait until pods can be created there."""
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}})
+    rules = [
+        _rule("", ["pods", "pods/status", "pods/ephemeralcontainers", "replicationcontrollers"], WRITES),
+        _rule("batch", ["jobs", "cronjobs"], WRITES),
+        _rule("apps", ["deployments", "replicasets", "statefulsets", "daemonsets"], WRITES),
+        _rule("scheduling.run.ai", ["podgroups"], WRITES),
+    ]
+    name = {"name": "tenant", "namespace": TEAM}
+    api.apply({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": name, "rules": rules})
+    reference = {"apiGroup": RBAC, "kind": "Role", "name": "tenant"}
+    binding = {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": name, "roleRef": reference}
+    api.apply(binding | {"subjects": [subject(User.TENANT)]})
+    account = f"/api/v1/namespaces/{TEAM}/serviceaccounts/default"
+    eventually(lambda: api.find(account), within_s=20, what="the namespace has its service account")
+
+
+def allow(  # noqa: PLR0913 - a right is no less than this
+    api: Api, name: str, to: Object, *, group: str, resource: str, verbs: list[str], names: Sequence[str] = ()
+) -> None:
+    """Give a subject a right over the whole cluster, under a name that `revoke` takes; what it held is replaced."""
+    rule = _rule(group, [resource], verbs) | ({"resourceNames": list(names)} if names else {})
+    api.apply({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": [rule]})
+    reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
+    binding = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}}
+    api.apply(binding | {"roleRef": reference, "subjects": [to]})
+
+
+def revoke(api: Api, name: str) -> None:
+    """Take back what was given under that name."""
+    api.delete(f"/apis/{RBAC}/v1/clusterrolebindings/{name}")
+    api.delete(f"/apis/{RBAC}/v1/clusterroles/{name}")
+
+
+def subject(user: User) -> Object:
+    """Return a user as the subject of a right."""
+    return {"apiGroup": RBAC, "kind": "User", "name": user.value[0]}
+
+
+def accounts(namespace: str = TEAM) -> Object:
+    """Return every service account of a namespace as the subject of a right."""
+    return {"apiGroup": RBAC, "kind": "Group", "name": f"system:serviceaccounts:{namespace}"}
+
+
+def refusal(api: Api, item: Object) -> str:
+    """Try to create an object; return the API server's refusal, or nothing when it was created."""
+    try:
+        api.create(item)
+    except ApiError as refused:
+        return str(refused)
+    return ""
+
+
+def refused_patch(api: Api, path: str, body: Mapping[str, object]) -> str:
+    """Try to change an object; return the API server's refusal, or nothing when it was changed."""
+    try:
+        api.patch(path, dict(body))
+    except ApiError as refused:
+        return str(refused)
+    return ""
+
+
+def _rule(group: str, resources: list[str], verbs: list[str]) -> Object:
+    return {"apiGroups": [group], "resources": resources, "verbs": verbs}

@@ -1,0 +1,265 @@
+"""What people and controllers see of admission: the real API server asks, and Leeboard answers over TLS."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.control.admission import Admission
+from app.model.marks import ASK_MARKER, GATE
+from app.settings import Settings
+from tests.system.api import POD_GROUPS, PODS, QUEUES, Api, ApiError, Object, collection_of, job, pod, pod_group, queue
+from tests.system.bed import Bed
+from tests.system.cluster import install
+from tests.system.identities import User
+from tests.system.reviewing import DEFAULT_PODS, DRY_RUN, OPT_IN, UNJUDGED, held, reviewed
+from tests.system.waiting import eventually
+
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+TEAM = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "opted-in", "labels": OPT_IN}}
+GPU = {"nvidia.com/gpu": "1"}
+
+
+class FakeEntrance:
+    """Lets everybody through or nobody, and counts who was asked about."""
+
+    def __init__(self) -> None:
+        self.open, self.asked = False, 0
+
+    def can_run_now(self, raw: Object) -> bool:
+        self.asked += 1
+        return bool(raw) and self.open
+
+
+class Reviewed:
+    """A cluster in which admission is asked; its cache shows what the test has created."""
+
+    def __init__(self, bed: Bed, api: Api) -> None:
+        self.bed, self.api = bed, api
+        self.cache, self.entrance, self.unready = ClusterCache(), FakeEntrance(), ""
+        settings = Settings(markers=frozenset({ASK_MARKER}))
+        self.admission = Admission(self.cache, self.entrance, settings, unready=lambda: self.unready)
+
+    def create(self, item: Object) -> Object:
+        """Create an object, and show a queue to the cache as the watch would."""
+        created = self.api.create(item)
+        if created["kind"] == "Queue":
+            self.cache.apply_queue(decode.queue(created))
+        return created
+
+    def denial(self, item: Object) -> str:
+        with pytest.raises(ApiError, match="denied the request") as denied:
+            self.api.create(item)
+        return str(denied.value)
+
+    def kubectl(self, *arguments: str, stdin: Object | None = None) -> str:
+        """Run kubectl; return all that it said."""
+        kubeconfig = f"--kubeconfig={self.bed.kubeconfig(User.ADMIN)}"
+        command: list[str | Path] = [self.bed.programs / "kubectl", kubeconfig, *arguments]
+        text = yaml.safe_dump(stdin) if stdin else None
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def prepared(session_bed: Bed, session_api: Api) -> Iterator[Bed]:
+    """Install what we ship, and a namespace that has opted in."""
+    install(session_api)
+    session_api.apply(TEAM)
+    account = "/api/v1/namespaces/opted-in/serviceaccounts/default"
+    eventually(lambda: session_api.find(account), within_s=20.0, what="the namespace has its service account")
+    yield session_bed
+    session_api.delete("/api/v1/namespaces/opted-in")
+
+
+@pytest.fixture
+def it(prepared: Bed, api: Api, tmp_path: Path) -> Iterator[Reviewed]:
+    one = Reviewed(prepared, api)
+    for each in api.items(CLASSES):
+        one.cache.apply_class(decode.priority_class(each))
+    with reviewed(api, one.admission, tmp_path):
+        one.entrance.asked = 0
+        yield one
+        for collection in (PODS, POD_GROUPS, QUEUES):
+            api.empty(collection)
+
+
+def gates(stored: Object) -> list[str]:
+    return [gate["name"] for gate in stored["spec"].get("schedulingGates", [])]
+
+
+def without_name(item: Object) -> Object:
+    metadata = {key: value for key, value in item["metadata"].items() if key != "name"}
+    return item | {"metadata": metadata | {"generateName": "made-"}}
+
+
+def test_a_managed_pod_is_stored_with_our_gate_and_one_that_can_run_now_without(it: Reviewed) -> None:
+    stored = it.create(pod("held"))
+    it.entrance.open = True
+    free = it.create(pod("free"))
+    released = it.create(pod("released", spec={"schedulingGates": [{"name": GATE}, {"name": "a.b/c"}]}))
+    alone = it.create(pod("alone", spec={"schedulingGates": [{"name": GATE}]}))
+
+    assert [gates(each) for each in (stored, free, alone)] == [[GATE], [], []]
+    assert gates(released) == [GATE, "a.b/c"]  # others hold it: it cannot run now
+    marked = {ASK_MARKER: "1"}
+    resources = stored["spec"]["containers"][0]["resources"]
+    assert [resources[kind].items() >= marked.items() for kind in ("requests", "limits")] == [True, True]
+
+
+def test_kube_scheduler_does_not_look_at_a_held_pod(it: Reviewed) -> None:
+    it.create(pod("held"))
+
+    def condition() -> list[Object]:
+        found: list[Object] = it.api.get(f"{DEFAULT_PODS}/held")["status"].get("conditions", [])
+        return [each for each in found if each["type"] == "PodScheduled"]
+
+    (scheduled,) = eventually(condition, within_s=10.0, what="the pod has a condition")
+    assert scheduled["reason"] == "SchedulingGated"
+
+
+def test_pods_that_a_controller_makes_are_held_too(it: Reviewed) -> None:
+    it.create(job("made", parallelism=2, template=pod("t")))
+
+    made = eventually(
+        lambda: it.api.items(DEFAULT_PODS, labelSelector="job-name=made"),
+        until=lambda pods: len(pods) == 2,
+        within_s=20.0,
+        what="the Job has its pods",
+    )
+
+    assert [gates(each) for each in made] == [[GATE], [GATE]]
+
+
+def test_a_pod_that_names_only_a_queue_becomes_ours_where_its_namespace_has_opted_in(it: Reviewed) -> None:
+    ours = it.create(pod("ours", queue="q", scheduler="", namespace="opted-in"))
+    elsewhere = it.create(pod("elsewhere", queue="q", scheduler=""))
+    plain = it.create(pod("plain", scheduler="", namespace="opted-in"))
+
+    names = [each["spec"]["schedulerName"] for each in (ours, elsewhere, plain)]
+    assert names == ["kai-scheduler", "default-scheduler", "default-scheduler"]
+    assert [gates(each) for each in (ours, elsewhere, plain)] == [[GATE], [], []]
+
+
+def test_the_api_server_resolves_the_priority_class_that_a_label_names(it: Reviewed) -> None:
+    stored = it.create(pod("p", labels={"priorityClassName": "inference"}, priority_class="train"))["spec"]
+
+    assert stored["priorityClassName"] == "inference"
+    assert (stored["priority"], stored["preemptionPolicy"]) == (125, "Never")
+
+
+def test_a_class_that_does_not_exist_is_a_warning(it: Reviewed) -> None:
+    said = it.kubectl("create", "-f", "-", stdin=pod("p", labels={"priorityClassName": "none"}))
+
+    assert "Warning: label priorityClassName: there is no PriorityClass 'none'" in said
+    assert "pod/p created" in said
+
+
+def test_a_dry_run_shows_the_gate_and_keeps_no_room(it: Reviewed) -> None:
+    it.entrance.open = True
+
+    shown = it.api.call("POST", DEFAULT_PODS, body=pod("p"), query=DRY_RUN)
+
+    assert held(shown)
+    assert it.entrance.asked == 0
+
+
+def test_before_the_cluster_is_known_the_failure_policy_decides_and_pods_of_others_are_stored(it: Reviewed) -> None:
+    it.unready = "nodes are not listed yet"
+
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        it.create(pod("ours"))
+
+    assert gates(it.create(pod("theirs", scheduler="default-scheduler"))) == []
+
+
+def test_a_pod_that_shares_devices_is_stored_with_what_it_learns_of_them(it: Reviewed) -> None:
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "A", "value": "1"}]
+    sharing = pod("p", gpus=0, annotations={"gpu-memory": "5"}, labels={UNJUDGED: ""})
+    sharing["spec"]["containers"][0]["env"] = env
+
+    container = it.create(sharing)["spec"]["containers"][0]
+
+    assert [(each["name"], reference(each)) for each in container["env"]] == [
+        ("NVIDIA_VISIBLE_DEVICES", "metadata.annotations['leeboard.dev/devices']"),
+        ("GPU_PORTION", "metadata.annotations['leeboard.dev/portion']"),
+        ("A", None),
+    ]
+
+
+def reference(entry: Object) -> Any:
+    return entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (
+            pod("p", annotations={"gpu-fraction": "0.5"}),
+            "attempting to create a pod default/p with gpu sharing request, while GPU sharing is disabled; ask for",
+        ),
+        (
+            without_name(pod("p", annotations={"gpu-memory": "NaN"})),
+            "attempting to create a pod default/made-",
+        ),
+        (
+            pod("p", annotations={"mps": "true"}),
+            "MPS is only supported with GPU fraction request; add annotation gpu-fraction or gpu-memory, or remove mps",
+        ),
+        (
+            pod("p", labels={"kai.scheduler/task-priority": "first"}),
+            "label kai.scheduler/task-priority cannot be read: 'first' is not an integer; write digits only, from 0 to",
+        ),
+        (
+            pod_group("g", min_member=1, queue="q", subGroups=[{"name": "a", "parent": "b", "minMember": 1}]),
+            "sub-group 'a' has parent 'b', which is not listed; add it, or change it",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused_in_words(it: Reviewed, item: Object, message: str) -> None:
+    assert message in it.denial(item)
+    assert it.api.items(collection_of(item)) == []
+
+
+def test_an_annotation_that_comes_later_is_refused_and_what_else_changes_is_not(it: Reviewed) -> None:
+    it.create(pod("p"))
+    path = f"{DEFAULT_PODS}/p"
+
+    with pytest.raises(ApiError, match="while GPU sharing is disabled"):
+        it.api.patch(path, {"metadata": {"annotations": {"gpu-fraction": "0.5"}}})
+
+    assert it.api.patch(path, {"metadata": {"annotations": {"mine": "x" * 200_000}}})
+
+
+def test_queues_in_a_circle_are_refused_by_name(it: Reviewed) -> None:
+    for name, parent in (("a", "b"), ("b", "c")):
+        it.create(queue(name, parent=parent))
+
+    said = it.kubectl("create", "-f", "-", stdin=queue("c", parent="a"))
+
+    circle = "its parents form a circle (c -> a -> b -> c); change spec.parentQueue of one of them"
+    assert f'admission webhook "policy.leeboard.dev" denied the request: {circle}' in said
+
+
+def test_what_a_queue_may_not_mean_and_what_its_end_means_are_warnings(it: Reviewed) -> None:
+    said = it.kubectl("create", "-f", "-", stdin=queue("top", parent="lost", deserved=4, limit=2))
+    it.cache.apply_queue(decode.queue(it.api.get(f"{QUEUES}/top")))
+    it.create(queue("below", parent="top"))
+    ended = it.kubectl("delete", "queue", "top")
+
+    assert "Warning: its parent queue 'lost' does not exist: the queue takes no pods until it does" in said
+    assert "Warning: spec.resources.gpu.limit is below spec.resources.gpu.quota: the queue never gets more" in said
+    assert "Warning: its child queues take no pods until a queue of this name exists again: below" in ended
+    assert 'queue.scheduling.run.ai "top" deleted' in ended
+
+
+def test_a_pod_group_whose_queue_does_not_exist_is_stored_with_a_warning(it: Reviewed) -> None:
+    said = it.kubectl("create", "-f", "-", stdin=pod_group("g", min_member=2, queue="lost"))
+
+    assert "Warning: queue 'lost' does not exist: the pods wait until it does" in said
+    assert "podgroup.scheduling.run.ai/g created" in said

@@ -1,0 +1,298 @@
+"""What the tenant of the threat model tries at the API server: refused, in words that help, and nothing is charged."""
+
+import ssl
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system.api import QUEUE_LABEL, Api, ApiError, Object, job, pod, pod_group
+from tests.system.attacked import OTHER_TEAM, TEAM_PODS, Attacked, attacked_cluster, name, path_of, team_pod
+from tests.system.bed import Bed
+from tests.system.identities import User
+from tests.system.tenants import TEAM, accounts, allow, refusal, refused_patch, revoke, subject
+from tests.system.waiting import eventually
+
+NOT_YOURS = f"You may not use queue {OTHER_TEAM}. Name a queue that is yours"
+USE_QUEUES = {"group": "scheduling.run.ai", "resource": "queues", "verbs": ["use"]}
+
+
+@pytest.fixture(scope="module")
+def running(session_bed: Bed, session_api: Api) -> Iterator[Attacked]:
+    with attacked_cluster(session_bed, session_api) as attacked:
+        yield attacked
+
+
+@pytest.fixture
+def attacked(running: Attacked, bed: Bed) -> Attacked:
+    assert bed.children
+    running.furnish()
+    return running
+
+
+# -- T1: what decides about devices
+
+
+FORGED: list[tuple[str, str]] = [
+    *(("annotations", key) for key in ("leeboard.dev/devices", "gpu-uuids", "received-resource-type")),
+    *(("annotations", key) for key in ("run.ai/reserve_for_gpu_index", "runai/shared-gpu-configmap")),
+    *(("labels", key) for key in ("runai-gpu-group", "runai-gpu-group/7", "leeboard.dev/devices")),
+]
+
+
+@pytest.mark.parametrize(("kind", "key"), FORGED)
+def test_marks_are_forged_neither_at_creation_nor_later(attacked: Attacked, kind: str, key: str) -> None:
+    honest = attacked.serve()
+    with attacked.nothing_taken():
+        forged = team_pod(queue=TEAM)
+        forged["metadata"][kind][key] = "1"
+        assert f"Leeboard alone writes {key} on pods; leave it out" in refusal(attacked.tenant, forged)
+        for target in (path_of(honest), f"{path_of(honest)}/status"):
+            assert "leave it out" in refused_patch(attacked.tenant, target, {"metadata": {kind: {key: "1"}}})
+
+
+# -- T2: the environment that the container toolkit obeys
+
+
+def with_env(*variables: Object, where: str = "containers") -> Object:
+    made = team_pod(queue=TEAM, gpus=0)
+    made["spec"].setdefault(where, [{"name": "init", "image": "none"}])[0]["env"] = list(variables)
+    return made
+
+
+ALL_DEVICES = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+FROM_ANNOTATION = {"fieldRef": {"fieldPath": "metadata.annotations['mine']"}}
+OURS = {"fieldRef": {"fieldPath": "metadata.annotations['leeboard.dev/devices']"}}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        with_env(ALL_DEVICES),
+        with_env({"name": "A"}, ALL_DEVICES, where="initContainers"),
+        with_env(ALL_DEVICES | {"value": "0"}),
+        with_env({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": FROM_ANNOTATION}),
+    ],
+)
+def test_nobody_helps_themselves_to_devices_by_environment(attacked: Attacked, item: Object) -> None:
+    assert "NVIDIA_VISIBLE_DEVICES would give the container GPUs" in refusal(attacked.tenant, item)
+    item["spec"]["schedulerName"] = "default-scheduler"
+    assert "NVIDIA_VISIBLE_DEVICES would give the container GPUs" in refusal(attacked.tenant, item)
+
+
+def test_environment_that_gives_nothing_is_taken(attacked: Attacked) -> None:
+    harmless: list[Object] = [ALL_DEVICES | {"value": value} for value in ("none", "void", "")]
+    for variable in [*harmless, {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": OURS}, {"name": "OTHER"}]:
+        assert not refusal(attacked.tenant, with_env(variable) | {"metadata": team_pod()["metadata"]})
+
+
+def test_container_for_debugging_gets_no_devices(attacked: Attacked) -> None:
+    target = f"{path_of(attacked.serve())}/ephemeralcontainers"
+    extra = {"name": "debug", "image": "none"}
+    greedy = {"spec": {"ephemeralContainers": [extra | {"env": [ALL_DEVICES]}]}}
+    assert "NVIDIA_VISIBLE_DEVICES would give" in refused_patch(attacked.tenant, target, greedy)
+    assert not refused_patch(attacked.tenant, target, {"spec": {"ephemeralContainers": [extra]}})
+
+
+# -- T3: the queue of somebody else
+
+
+NAMINGS = [
+    {QUEUE_LABEL: OTHER_TEAM},
+    {"runai/queue": OTHER_TEAM},
+    {"project": OTHER_TEAM},
+    {"project": "team", "kai.scheduler/node-pool": "b"},
+]
+
+
+@pytest.mark.parametrize("labels", NAMINGS, ids="+".join)
+def test_pod_cannot_name_another_teams_queue(attacked: Attacked, labels: dict[str, str]) -> None:
+    honest = attacked.serve(labels={"project": TEAM})
+    with attacked.nothing_taken():
+        assert NOT_YOURS in refusal(attacked.tenant, team_pod(labels=labels))
+        change: Object = {"metadata": {"labels": {QUEUE_LABEL: None} | labels}}
+        for target in (path_of(honest), f"{path_of(honest)}/status"):
+            assert NOT_YOURS in refused_patch(attacked.tenant, target, change)
+
+
+def test_pod_of_another_scheduler_cannot_be_charged_to_another_team(attacked: Attacked) -> None:
+    with attacked.nothing_taken():
+        assert NOT_YOURS in refusal(attacked.tenant, team_pod(queue=OTHER_TEAM, scheduler="default-scheduler", gpus=0))
+
+
+def owner(kind: str, version: str, *, template: str = "", own: str = "") -> Object:
+    """Build an owner of pods whose template, or which itself, names a queue."""
+    labels = {"app": "x"} | ({QUEUE_LABEL: template} if template else {})
+    pods: Object = {"metadata": {"labels": labels}, "spec": pod("x")["spec"]}
+    spec: Object = {"template": pods, "selector": {"matchLabels": {"app": "x"}}}
+    if kind == "StatefulSet":
+        spec["serviceName"] = "x"
+    if kind == "ReplicationController":
+        spec["selector"] = {"app": "x"}
+    if kind == "CronJob":
+        pods["spec"]["restartPolicy"] = "Never"
+        spec = {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": pods}}}
+    head = {"name": name(kind.lower()), "namespace": TEAM, "labels": {QUEUE_LABEL: own} if own else {}}
+    return {"apiVersion": version, "kind": kind, "metadata": head, "spec": spec}
+
+
+OWNERS = [
+    ("CronJob", "batch/v1"),
+    ("Deployment", "apps/v1"),
+    ("ReplicaSet", "apps/v1"),
+    ("StatefulSet", "apps/v1"),
+    ("DaemonSet", "apps/v1"),
+    ("ReplicationController", "v1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "version"), OWNERS)
+def test_owner_of_pods_cannot_name_another_teams_queue(attacked: Attacked, kind: str, version: str) -> None:
+    for naming in ({"template": OTHER_TEAM}, {"own": OTHER_TEAM}):
+        assert NOT_YOURS in refusal(attacked.tenant, owner(kind, version, **naming))
+    both = owner(kind, version, template=TEAM, own=OTHER_TEAM)
+    assert "write one and the same in the label kai.scheduler/queue" in refusal(attacked.tenant, both)
+
+    mine = attacked.tenant.create(owner(kind, version, template=TEAM))
+
+    labels = {"metadata": {"labels": {QUEUE_LABEL: OTHER_TEAM}}}
+    template = {"spec": {"template": labels}}
+    change = {"spec": {"jobTemplate": template}} if kind == "CronJob" else template
+    where = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    target = f"{where}/namespaces/{TEAM}/{kind.lower()}s/{mine['metadata']['name']}"
+    for attempt in (labels, change):
+        assert NOT_YOURS in refused_patch(attacked.tenant, target, attempt)
+    attacked.api.delete_now(target)
+
+
+def test_podgroup_cannot_name_another_teams_queue(attacked: Attacked) -> None:
+    with attacked.nothing_taken():
+        assert NOT_YOURS in refusal(attacked.tenant, pod_group("g", min_member=1, queue=OTHER_TEAM, namespace=TEAM))
+        attacked.tenant.create(pod_group("g", min_member=1, queue=TEAM, namespace=TEAM))
+        groups = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{TEAM}/podgroups/g"
+        assert NOT_YOURS in refused_patch(attacked.tenant, groups, {"spec": {"queue": OTHER_TEAM}})
+
+
+def test_jobs_pods_pass_when_the_service_accounts_of_the_namespace_may_use_the_queue(attacked: Attacked) -> None:
+    template = pod("x", namespace=TEAM, queue=OTHER_TEAM)
+    assert NOT_YOURS in refusal(attacked.tenant, job("j", template=template))
+    allow(attacked.api, "accounts-use-b", accounts(), **USE_QUEUES, names=[OTHER_TEAM])  # type: ignore[arg-type] # as named
+
+    eventually(lambda: not refusal(attacked.tenant, job("j", template=template)), within_s=10, what="the job is taken")
+
+    pods = eventually(lambda: attacked.api.items(TEAM_PODS), within_s=20, what="the job has a pod")
+    attacked.api.wait_for_phase("Succeeded", pods[0]["metadata"]["name"], within_s=30, namespace=TEAM)
+    revoke(attacked.api, "accounts-use-b")
+
+
+def test_default_queue_is_for_everybody(attacked: Attacked) -> None:
+    assert not refusal(attacked.tenant, team_pod(queue="default-queue"))
+    assert not refusal(attacked.tenant, team_pod())
+
+
+# -- T8: priority
+
+
+@pytest.mark.parametrize("class_name", ["build", "inference", "system-node-critical"])
+def test_priority_class_needs_a_right(attacked: Attacked, class_name: str) -> None:
+    said = f"You may not use priority class {class_name}. Name train or build-preemptible"
+    with attacked.nothing_taken():
+        assert said in refusal(attacked.tenant, team_pod(queue=TEAM, labels={"priorityClassName": class_name}))
+        assert said in refusal(attacked.tenant, team_pod(queue=TEAM, priority_class=class_name))
+        group = pod_group("g", min_member=1, queue=TEAM, namespace=TEAM, priorityClassName=class_name)
+        assert said in refusal(attacked.tenant, group)
+
+
+def test_priority_is_not_raised_later(attacked: Attacked) -> None:
+    honest = attacked.serve(labels={"priorityClassName": "train"})
+    with attacked.nothing_taken():
+        for target in (path_of(honest), f"{path_of(honest)}/status"):
+            raised = refused_patch(attacked.tenant, target, {"metadata": {"labels": {"priorityClassName": "build"}}})
+            assert "The label priorityClassName is fixed once the pod is created; delete the pod" in raised
+        attacked.tenant.create(pod_group("g", min_member=1, queue=TEAM, namespace=TEAM, priorityClassName="train"))
+        group = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{TEAM}/podgroups/g"
+        raised = refused_patch(attacked.tenant, group, {"spec": {"priorityClassName": "build"}})
+        assert "You may not use priority class build" in raised
+
+
+def test_priority_class_that_somebody_may_use_is_theirs(attacked: Attacked) -> None:
+    right = {"group": "scheduling.k8s.io", "resource": "priorityclasses", "verbs": ["use"], "names": ["build"]}
+    allow(attacked.api, "tenant-builds", subject(User.TENANT), **right)  # type: ignore[arg-type] # as named
+    item = team_pod(queue=TEAM, labels={"priorityClassName": "build"})
+    eventually(lambda: not refusal(attacked.tenant, item), within_s=10, what="the pod is taken")
+    revoke(attacked.api, "tenant-builds")
+
+
+# -- T9: past us
+
+
+def gpu_limits(**limits: str) -> Object:
+    resources = {key.replace("__", "/").replace("_", "-"): value for key, value in limits.items()}
+    container = {"name": "main", "image": "none", "resources": {"limits": resources}}
+    return {"schedulerName": "default-scheduler", "containers": [container]}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        team_pod(scheduler="default-scheduler"),
+        team_pod(scheduler="volcano", gpus=8),
+        team_pod(spec=gpu_limits(**{"nvidia.com/mig-1g.10gb": "1"})),
+        team_pod(spec=gpu_limits(cpu="1"), annotations={"gpu-fraction": "0.5"}),
+        team_pod(spec=gpu_limits(cpu="1"), annotations={"gpu-memory": "1024"}),
+    ],
+)
+def test_gpus_are_asked_for_through_us(attacked: Attacked, item: Object) -> None:
+    with attacked.nothing_taken():
+        assert "are scheduled by Leeboard: write schedulerName: kai-scheduler" in refusal(attacked.tenant, item)
+
+
+def test_pod_without_gpus_may_have_any_scheduler(attacked: Attacked) -> None:
+    assert not refusal(attacked.tenant, team_pod(scheduler="default-scheduler", gpus=0))
+    assert not refusal(attacked.tenant, team_pod(spec=gpu_limits(**{"nvidia.com/gpu": "0"})))
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_nobody_names_the_node_of_a_pod_that_is_ours(attacked: Attacked, gpus: int) -> None:
+    node = attacked.api.items("/api/v1/nodes")[0]["metadata"]["name"]
+    with attacked.nothing_taken():
+        said = refusal(attacked.tenant, team_pod(queue=TEAM, gpus=gpus, spec={"nodeName": node}))
+        assert "may not be created with spec.nodeName; leave it out, and write spec.nodeSelector" in said
+
+
+def test_tenant_binds_nothing(attacked: Attacked) -> None:
+    made = attacked.tenant.create(team_pod(queue=TEAM, gpus=100))
+    node = attacked.api.items("/api/v1/nodes")[0]["metadata"]["name"]
+    head = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": made["metadata"]["name"]}}
+    with attacked.nothing_taken(), pytest.raises(ApiError, match="pods/binding"):
+        attacked.tenant.call("POST", f"{path_of(made)}/binding", body=head | {"target": {"kind": "Node", "name": node}})
+
+
+def test_pods_of_a_daemon_set_pass_only_when_its_controller_makes_them(bed: Bed, attacked: Attacked) -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "0", "controller": True}
+    item = team_pod(scheduler="default-scheduler")
+    item["metadata"]["ownerReferences"] = [reference]
+    assert "are scheduled by Leeboard" in refusal(attacked.tenant, item)
+
+    with controller(bed, attacked.api, "daemon-set-controller") as of_kubernetes:
+        assert not refusal(of_kubernetes, item)
+
+
+def controller(bed: Bed, api: Api, account: str) -> Api:
+    """Return a client of one of Kubernetes' own controllers."""
+    accounts_path = f"/api/v1/namespaces/kube-system/serviceaccounts/{account}"
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": "kube-system"}})
+    asked: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = api.call("POST", f"{accounts_path}/token", body=asked)["status"]["token"]
+    return Api(bed.url, token=token, verify=ssl.create_default_context(cafile=bed.ca))
+
+
+# -- who stands above the rules
+
+
+def test_right_to_bypass_is_a_right_like_others(attacked: Attacked) -> None:
+    item = team_pod(scheduler="default-scheduler")
+    assert "are scheduled by Leeboard" in refusal(attacked.tenant, item)
+    bypass = {"group": "leeboard.dev", "resource": "policies", "verbs": ["bypass"]}
+    allow(attacked.api, "tenant-bypasses", subject(User.TENANT), **bypass)  # type: ignore[arg-type] # as named
+    eventually(lambda: not refusal(attacked.tenant, item), within_s=10, what="the pod is taken")
+    revoke(attacked.api, "tenant-bypasses")

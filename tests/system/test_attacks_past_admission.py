@@ -1,0 +1,262 @@
+"""What the tenant of the threat model tries past admission, with objects the API server takes: they gain nothing.
+
+Pods here are not held by a gate: each is looked at by kube-scheduler and by Leeboard at once.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.system.api import Api, Object, pod, pod_group, queue
+from tests.system.attacked import (
+    OTHER_TEAM,
+    Attacked,
+    attacked_cluster,
+    name,
+    path_of,
+    team_pod,
+)
+from tests.system.bed import Bed
+from tests.system.cluster import ROOT
+from tests.system.tenants import TEAM, refusal
+
+TEAM_GROUPS = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{TEAM}/podgroups"
+IDLERS = 300
+
+
+@pytest.fixture(scope="module")
+def running(session_bed: Bed, session_api: Api) -> Iterator[Attacked]:
+    with attacked_cluster(session_bed, session_api) as attacked:
+        yield attacked
+
+
+@pytest.fixture
+def attacked(running: Attacked, bed: Bed) -> Attacked:
+    assert bed.children
+    running.furnish()
+    return running
+
+
+def a_node(attacked: Attacked) -> str:
+    return str(attacked.api.items("/api/v1/nodes")[0]["metadata"]["name"])
+
+
+# -- T4: somebody else's PodGroup
+
+
+def test_podgroups_of_one_name_in_two_namespaces_are_two(attacked: Attacked) -> None:
+    attacked.api.create(pod_group("twin", min_member=2, queue=OTHER_TEAM))
+    theirs = attacked.api.create(pod(name(), queue=OTHER_TEAM, gang="twin"))
+    attacked.tenant.create(pod_group("twin", min_member=2, queue=TEAM, namespace=TEAM))
+    first = attacked.tenant.create(team_pod(queue=TEAM, gang="twin"))
+    assert {attacked.reason_of(made) for made in (theirs, first)} == {"NotReady"}
+
+    second = attacked.tenant.create(team_pod(queue=TEAM, gang="twin"))
+
+    for made in (first, second):
+        attacked.wait_for_node(made)
+    attacked.charge({TEAM: 2})
+    assert (attacked.reason_of(theirs), attacked.node_of(theirs)) == ("NotReady", "")
+
+
+@pytest.mark.parametrize("reference", ["theirs", "default/theirs"])
+def test_pod_does_not_join_the_podgroup_of_another_namespace(attacked: Attacked, reference: str) -> None:
+    attacked.api.create(pod_group("theirs", min_member=2, queue=OTHER_TEAM))
+    waiting = attacked.api.create(pod(name(), queue=OTHER_TEAM, gang="theirs"))
+    with attacked.nothing_taken():
+        stranger = attacked.tenant.create(team_pod(queue=TEAM, gang=reference))
+        assert attacked.reason_of(stranger) in {"PodGroupDoesNotExist", "InvalidRequest"}
+    assert attacked.reason_of(waiting) == "NotReady"
+    assert not attacked.node_of(stranger)
+
+
+@pytest.mark.parametrize("min_member", [1, 5])
+def test_podgroup_made_anew_with_another_minimum_changes_no_charge(attacked: Attacked, min_member: int) -> None:
+    attacked.tenant.create(pod_group("g", min_member=2, queue=TEAM, namespace=TEAM))
+    members = [attacked.tenant.create(team_pod(queue=TEAM, gang="g")) for _ in range(2)]
+    for made in members:
+        attacked.wait_for_node(made)
+    attacked.charge({TEAM: 2})
+
+    with attacked.nothing_taken():
+        attacked.tenant.delete_now(f"{TEAM_GROUPS}/g")
+        attacked.tenant.create(pod_group("g", min_member=min_member, queue=TEAM, namespace=TEAM))
+
+
+def test_gang_whose_podgroup_is_made_anew_while_it_waits_starts_by_the_new_minimum(attacked: Attacked) -> None:
+    attacked.tenant.create(pod_group("g", min_member=3, queue=TEAM, namespace=TEAM))
+    members = [attacked.tenant.create(team_pod(queue=TEAM, gang="g")) for _ in range(2)]
+    assert {attacked.reason_of(made) for made in members} == {"NotReady"}
+
+    attacked.tenant.delete_now(f"{TEAM_GROUPS}/g")
+    attacked.tenant.create(pod_group("g", min_member=2, queue=TEAM, namespace=TEAM))
+
+    for made in members:
+        attacked.wait_for_node(made)
+    attacked.charge({TEAM: 2})
+
+
+# -- T7: numbers and circles
+
+
+WRONG = [
+    *({"gpu-fraction": wrong} for wrong in ("NaN", "-0.5", "0", "1e400", "5e-1", "0.\u0665", "0.5\n", "1_0", "2")),
+    *({"gpu-memory": wrong} for wrong in ("9223372036854775808", "-1", "0", "1024.5", "\u0661\u0660")),
+    {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "9" * 30},
+    {"gpu-fraction": "0.5", "gpu-memory": "1024"},
+]
+
+
+@pytest.mark.parametrize("annotations", WRONG, ids=str)
+def test_wrong_number_is_refused_or_named_and_never_free(attacked: Attacked, annotations: dict[str, str]) -> None:
+    with attacked.nothing_taken():
+        attempt(attacked, team_pod(queue=TEAM, gpus=0, annotations=annotations))
+
+
+def attempt(attacked: Attacked, item: Object) -> None:
+    """Try to create a pod; when the API server takes it, it must be told why it waits, and get no node."""
+    if refusal(attacked.tenant, item):
+        return
+    assert attacked.reason_of(item)
+    assert not attacked.node_of(item)
+
+
+QUANTITIES = [
+    {"nvidia.com/gpu": "9223372036854775807"},
+    {"nvidia.com/gpu": "-1"},
+    {"nvidia.com/gpu": "1", "cpu": "9223372036854775807"},
+    {"nvidia.com/gpu": "1", "memory": "9223372036854775807Ei"},
+    {"nvidia.com/gpu": "1", "memory": "1e400"},
+    {"nvidia.com/mig-1g.10gb": "9223372036854775807"},
+]
+
+
+@pytest.mark.parametrize("limits", QUANTITIES, ids=str)
+def test_absurd_quantity_is_refused_or_named_and_does_not_overflow(
+    attacked: Attacked, limits: Mapping[str, str]
+) -> None:
+    container = {"name": "main", "image": "none", "resources": {"limits": dict(limits)}}
+    with attacked.nothing_taken():
+        attempt(attacked, team_pod(queue=TEAM, spec={"containers": [container]}))
+
+
+def test_many_absurd_quantities_do_not_add_up_to_little(attacked: Attacked) -> None:
+    with attacked.nothing_taken():
+        limits = {"nvidia.com/gpu": str(2**62)}
+        container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+        attacked.tenant.create(pod_group("sum", min_member=4, queue=TEAM, namespace=TEAM))
+        for _ in range(4):
+            attempt(attacked, team_pod(queue=TEAM, gang="sum", spec={"containers": [container]}))
+
+
+@pytest.mark.parametrize("minimum", [-1, 0.5, "NaN", 2**31, 2**64])
+def test_wrong_minimum_of_a_gang_is_refused(attacked: Attacked, minimum: object) -> None:
+    item = pod_group("g", min_member=1, queue=TEAM, namespace=TEAM)
+    item["spec"]["minMember"] = minimum
+    assert "minMember" in refusal(attacked.tenant, item)
+
+
+def test_circle_of_queues_is_named_and_hurts_nobody_else(attacked: Attacked) -> None:
+    with attacked.nothing_taken():
+        attacked.api.create(queue("ring-a", parent="ring-b", deserved=100))
+        attacked.api.create(queue("ring-b", parent="ring-a", deserved=100))
+        caught = attacked.api.create(pod(name(), queue="ring-a"))
+        assert attacked.reason_of(caught)
+        assert not attacked.node_of(caught)
+
+
+def test_circle_of_sub_groups_is_named_and_hurts_nobody_else(attacked: Attacked) -> None:
+    ring = [{"name": "a", "parent": "b", "minMember": 1}, {"name": "b", "parent": "a", "minMember": 1}]
+    with attacked.nothing_taken():
+        attacked.tenant.create(pod_group("ring", min_member=1, queue=TEAM, namespace=TEAM, subGroups=ring))
+        labels = {"kai.scheduler/subgroup-name": "a"}
+        caught = attacked.tenant.create(team_pod(queue=TEAM, gang="ring", labels=labels))
+        assert attacked.reason_of(caught)
+        assert not attacked.node_of(caught)
+
+
+# -- T9: what runs is counted, whoever placed it
+
+
+def test_pod_that_somebody_else_has_bound_is_charged(attacked: Attacked) -> None:
+    made = attacked.api.create(pod(name(), queue=OTHER_TEAM, gpus=6, scheduler="another-scheduler"))
+    target = {"apiVersion": "v1", "kind": "Node", "name": a_node(attacked)}
+    head = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": made["metadata"]["name"]}, "target": target}
+
+    attacked.api.call("POST", f"{path_of(made)}/binding", body=head)
+
+    attacked.charge({OTHER_TEAM: 6})
+    refused = attacked.tenant.create(team_pod(queue=TEAM, gpus=3))
+    assert attacked.reason_of(refused)
+    with attacked.nothing_taken():
+        assert not attacked.node_of(refused)
+
+
+def test_managed_pod_created_with_a_node_is_charged(attacked: Attacked) -> None:
+    attacked.api.create(pod(name(), queue=OTHER_TEAM, gpus=6, spec={"nodeName": a_node(attacked)}))
+    attacked.charge({OTHER_TEAM: 6})
+
+
+# -- T11: Leeboard's own ports
+
+
+def question(made: Object, node: str) -> Object:
+    return {"Pod": made, "NodeNames": [node], "Nodes": None}
+
+
+def test_questions_about_pods_that_do_not_exist_change_nothing(attacked: Attacked) -> None:
+    ghost = team_pod(queue=TEAM, gpus=8)
+    ghost["metadata"]["uid"] = str(uuid4())
+    with attacked.nothing_taken(), httpx.Client(base_url=attacked.extender, timeout=10) as port:
+        for _ in range(3):
+            said = port.post("/filter", json=question(ghost, a_node(attacked))).json()
+            assert said["NodeNames"] in (None, [])
+            bind = {"PodName": ghost["metadata"]["name"], "PodNamespace": TEAM, "PodUID": ghost["metadata"]["uid"]}
+            assert port.post("/bind", json=bind | {"Node": a_node(attacked)}).json()["Error"]
+
+
+def test_replayed_bind_moves_and_frees_nothing(attacked: Attacked) -> None:
+    honest = attacked.serve()
+    node = attacked.node_of(honest)
+    real = {"PodName": honest["metadata"]["name"], "PodNamespace": TEAM, "PodUID": honest["metadata"]["uid"]}
+    with attacked.nothing_taken(), httpx.Client(base_url=attacked.extender, timeout=10) as port:
+        for wrong in ({"PodUID": str(uuid4())}, {"Node": "elsewhere"}, {"PodNamespace": "default"}):
+            assert port.post("/bind", json=real | {"Node": node} | wrong).json()["Error"]
+        port.post("/bind", json=real | {"Node": node})
+    assert attacked.node_of(honest) == node
+
+
+def test_bodies_without_end_and_connections_that_say_nothing_hold_nobody_up(attacked: Attacked) -> None:
+    with ExitStack() as stack, attacked.nothing_taken():
+        for index in range(IDLERS):
+            said = announced(4_000_000) + b"{" if index % 2 else b"POST /filter HT"
+            stack.enter_context(connection(attacked)).sendall(said)
+        greedy = stack.enter_context(connection(attacked))
+        greedy.sendall(announced(50_000_000))
+        assert b"the body is larger than" in greedy.makefile("rb").read()
+
+
+def announced(length: int) -> bytes:
+    return f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def connection(attacked: Attacked) -> socket.socket:
+    place = urlsplit(attacked.extender)
+    return socket.create_connection((place.hostname, place.port or 80), timeout=10)
+
+
+def test_extenders_port_is_not_opened_to_the_network_without_certificates() -> None:
+    env = os.environ | {"LEEBOARD_WEBHOOK_HOST": "0.0.0.0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "serve"], env=env, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode != 0
+    assert "is not loopback" in done.stdout + done.stderr

@@ -1,0 +1,283 @@
+"""The chart before a real API server and a real kube-scheduler: everything is taken, and nothing is missing."""
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.deploy.rendering import CHART, FORMS, NAMESPACE, helm, objects, rendered, scheduler_config
+from tests.system.api import Api, Object, collection_of, gpu_node, pod, queue
+from tests.system.bed import HOST, Bed, free_ports
+from tests.system.cluster import ROOT, documents, install, start_leeboard
+from tests.system.identities import User
+from tests.system.waiting import eventually
+
+FIXED: dict[str, Any] = {"form": "beside", "beside": {"address": "10.0.0.99", "tlsSecret": "leeboard-extender"}}
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/leeboard-scheduler"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+MARKERS = {"leeboard.dev/ask": "1", "leeboard.dev/bind": "1"}
+WITHIN_S = 30.0
+SAID_ALWAYS = "The manifest file is empty, ignoring."
+"""Of --allow-metric-labels-manifest, which nobody has to give."""
+
+
+@pytest.fixture
+def installed(bed: Bed, api: Api) -> Bed:
+    install(api)
+    return bed
+
+
+@pytest.mark.parametrize("profile", ["kai-compatible", "secure"])
+@pytest.mark.parametrize("policies", ["on", "off"])
+@pytest.mark.parametrize("values", [*({"form": form} for form in FORMS), FIXED], ids=str)
+@pytest.mark.usefixtures("installed")
+def test_the_api_server_takes_every_form(api: Api, values: dict[str, Any], policies: str, profile: str) -> None:
+    items = objects(rendered(**values, admission={"policies": policies}, security={"profile": profile}))
+
+    assert [api.apply(item, dryRun="All")["kind"] for item in items] == [item["kind"] for item in items]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_api_server_takes_an_unusual_installation(api: Api) -> None:
+    manifests = rendered(
+        replicas=3,
+        settings={"LEEBOARD_AGEING_S": 3600},
+        imagePullSecrets=["pull"],
+        podLabels={"team": "gpu"},
+        podAnnotations={"prometheus.io/scrape": "true"},
+        priorityClassName="system-cluster-critical",
+        nodeSelector={"pool": "system"},
+        tolerations=[{"key": "dedicated", "operator": "Exists"}],
+        affinity={"podAntiAffinity": {}},
+        serviceAccount={"annotations": {"a": "b"}},
+        networkPolicy={"operationsFrom": [{"namespaceSelector": {"matchLabels": {"monitoring": "true"}}}]},
+        certificate={"secretName": "leeboard-tls"},
+        defaultQueue={"create": True},
+    )
+
+    assert len([api.apply(item, dryRun="All") for item in objects(manifests)]) > 20
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_folders_for_those_without_helm_are_whole(installed: Bed, form: str) -> None:
+    folder = ROOT / "deploy" / "kustomize" / form
+    command: list[str | Path] = [installed.programs / "kubectl", "kustomize", folder]
+    built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    assert sorted(map(_named, objects(built))) == sorted(map(_named, documents(folder / "manifests.yaml")))
+
+
+@pytest.mark.parametrize(("form", "level"), [("own-scheduler", "restricted"), ("beside", "privileged")])
+def test_the_pods_need_no_more_than_their_namespace_grants(api: Api, form: str, level: str) -> None:
+    manifests = documents(ROOT / "deploy" / "kustomize" / form / "manifests.yaml")
+    (namespace,) = [item for item in manifests if item["kind"] == "Namespace"]
+    (template,) = [item["spec"]["template"] for item in manifests if item["kind"] in {"Deployment", "DaemonSet"}]
+    api.apply(_renamed(namespace, "confined"))
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "leeboard", "namespace": "confined"}})
+
+    body = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": "one"}}
+    api.call("POST", "/api/v1/namespaces/confined/pods", body=body, query={"dryRun": "All"})
+
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == level
+
+
+def test_helm_installs_upgrades_and_leaves_what_users_have(installed: Bed, api: Api, tmp_path: Path) -> None:
+    # Without what would reach other tests' pods; what they have installed is taken over.
+    values = {
+        "priorityClasses": {"create": False},
+        "replicas": 1,
+        "nodeSelector": {"runs": "nowhere"},
+        "admission": {"enabled": False},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    to = (f"--kubeconfig={installed.kubeconfig(User.ADMIN)}", "--namespace=helm-test")
+    given = (str(CHART), *to, f"--values={tmp_path / 'values.yaml'}", "--take-ownership")
+
+    first = helm("upgrade", "--install", "leeboard", *given, "--create-namespace")
+    second = helm("upgrade", "leeboard", *given, "--set=defaultQueue.create=true")
+    helm("uninstall", "leeboard", *to)
+
+    assert "kubectl apply -f - <<'EOF'" in first
+    assert "helm test leeboard -n helm-test --logs" in second
+    assert "kubectl apply" not in second
+    assert api.find("/apis/apps/v1/namespaces/helm-test/deployments/leeboard") is None
+    assert api.find("/apis/scheduling.run.ai/v2/queues/default-queue") is not None
+    assert api.find(f"{CRDS}/queues.scheduling.run.ai") is not None
+
+
+@pytest.mark.parametrize("values", [*({"form": form} for form in FORMS), FIXED], ids=str)
+def test_the_real_kube_scheduler_reads_every_configuration(bed: Bed, tmp_path: Path, values: dict[str, Any]) -> None:
+    config = yaml.safe_load(scheduler_config(_with_files_of(bed, tmp_path, values)))
+    config["clientConnection"]["kubeconfig"] = str(bed.kubeconfig(User.SCHEDULER))
+    (tmp_path / "in.yaml").write_text(yaml.safe_dump(config))
+    written = tmp_path / "out.yaml"
+    scheduler = [str(bed.programs / "kube-scheduler"), f"--config={tmp_path / 'in.yaml'}"]
+
+    done = subprocess.run(
+        [*scheduler, f"--write-config-to={written}"], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stderr
+    read = yaml.safe_load(written.read_text())
+    assert [one["schedulerName"] for one in read["profiles"]] == [one["schedulerName"] for one in config["profiles"]]
+    assert [one["httpTimeout"] for one in read["extenders"]] == ["5s", "1m0s"]
+    assert {one.get("enableHTTPS", False) for one in read["extenders"]} == {values == FIXED}
+
+
+@pytest.fixture
+def beside_a_scheduler(installed: Bed, api: Api) -> Iterator[Bed]:
+    """Grant our service account what the kube-scheduler in its pod needs; alone, Leeboard is not to have it."""
+    granted = [item for item in objects(rendered()) if _is_the_schedulers(item)]
+    for item in granted:
+        api.apply(item)
+    yield installed
+    for item in granted:
+        api.delete(f"{collection_of(item)}/{item['metadata']['name']}")
+
+
+def test_with_the_rights_of_the_chart_both_containers_do_their_work(beside_a_scheduler: Bed, api: Api) -> None:
+    bed, (operations,) = beside_a_scheduler, free_ports(1)
+    api.create_all([gpu_node("chart-gpu", gpus=2), queue("chart")])
+    lease = f"{NAMESPACE}/leeboard-scheduler"
+    leeboard = start_leeboard(bed, scheduler_lease=lease, operations_port=str(operations))
+    config = _reached((ROOT / "scheduler-config" / "own-scheduler.yaml").read_text(), leeboard)
+
+    with _running(bed, config, user=User.LEEBOARD, also=("leeboard",)) as log:
+        eventually(
+            lambda: _is_ready(operations), within_s=WITHIN_S, what="Leeboard is active beside its kube-scheduler"
+        )
+        api.create(pod("chart", queue="chart", gpus=1))
+        api.wait_for_bound(1, within_s=WITHIN_S)
+
+        assert api.get(LEASE)["spec"]["holderIdentity"].startswith(f"{socket.gethostname()}_")
+        assert _complaints(log) == []
+
+
+def test_beside_the_clusters_own_scheduler_only_marked_pods_are_asked_about(installed: Bed, api: Api) -> None:
+    api.create_all([gpu_node("chart-beside", gpus=2)])
+
+    with _asked() as (asked, url):
+        config = _reached((ROOT / "scheduler-config" / "beside.yaml").read_text(), url)
+        with _running(installed, config, user=User.SCHEDULER) as log:
+            api.create_all([_marked(pod("marked")), pod("plain")])
+            eventually(
+                lambda: set(asked), until=lambda seen: ("/bind", "marked") in seen, within_s=WITHIN_S, what="bind"
+            )
+            api.wait_for_bound(1, within_s=WITHIN_S)
+
+            assert {name for _, name in asked} == {"marked"}
+            assert {"/filter", "/bind"} <= {verb for verb, _ in asked}
+            assert _complaints(log) == []
+
+
+@contextmanager
+def _running(bed: Bed, config: str, *, user: User, also: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Run kube-scheduler with this configuration, and lend its log; at the end others are stopped, too."""
+    child = bed.start_scheduler(config, name="chart-scheduler", user=user)
+    try:
+        yield child.log
+    finally:
+        for name in ("chart-scheduler", *also):
+            bed.stop(name)
+        child.log.unlink()
+
+
+def _with_files_of(bed: Bed, folder: Path, values: dict[str, Any]) -> str:
+    """Return the manifests; the files by which kube-scheduler proves who it is are there."""
+    if values.get("form") != "beside":
+        return rendered(**values)
+    for name, ours in (("ca.crt", "apiserver.crt"), ("tls.crt", "apiserver.crt"), ("tls.key", "apiserver.key")):
+        shutil.copy(bed.ca.with_name(ours), folder / name)
+    return rendered(**values | {"beside": values.get("beside", {}) | {"tlsFolder": str(folder)}})
+
+
+def _is_the_schedulers(item: Object) -> bool:
+    return bool(item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "kube-scheduler")
+
+
+def _reached(config: str, extender: str) -> str:
+    """Put the bed's addresses into a shipped configuration, and change nothing else."""
+    read = yaml.safe_load(config)
+    read["clientConnection"]["kubeconfig"] = "${KUBECONFIG}"
+    for entry in read["extenders"]:
+        entry["urlPrefix"] = extender
+    return yaml.safe_dump(read)
+
+
+def _is_ready(operations: int) -> bool:
+    try:
+        return httpx.get(f"http://{HOST}:{operations}/readyz", trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _complaints(log: Path) -> list[str]:
+    """Return what kube-scheduler calls an error, or was forbidden to do."""
+    lines = [line for line in log.read_text().splitlines() if SAID_ALWAYS not in line]
+    return [line for line in lines if line.startswith(("E", "F")) or "forbidden" in line.lower()]
+
+
+@contextmanager
+def _asked() -> Iterator[tuple[list[tuple[str, str]], str]]:
+    """Answer as an extender that lets everything pass, and lend the verbs and pods that were asked about."""
+    asked: list[tuple[str, str]] = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append((self.path, body["PodName"] if self.path == "/bind" else body["Pod"]["metadata"]["name"]))
+            self._answer(_passed(self.path, body))
+
+        def _answer(self, answer: object) -> None:
+            text = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer((HOST, 0), Answering)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield asked, f"http://{HOST}:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _passed(verb: str, body: Mapping[str, Any]) -> object:
+    match verb:
+        case "/filter":
+            return {"NodeNames": body["NodeNames"]}
+        case "/prioritize":
+            return [{"Host": name, "Score": 0} for name in body["NodeNames"]]
+        case _:
+            return {"Error": ""}
+
+
+def _marked(item: Object) -> Object:
+    """Return the pod as admission marks it."""
+    item["spec"]["containers"][0]["resources"] = {"requests": MARKERS, "limits": MARKERS}
+    return item
+
+
+def _named(item: Object) -> tuple[str, str, str]:
+    return item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def _renamed(item: Object, name: str) -> Object:
+    return {**item, "metadata": {**item["metadata"], "name": name}}

@@ -1,0 +1,387 @@
+"""The chart's admission policies as the API server applies them: what pods become, and who may write what on them."""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+
+import pytest
+
+from tests.system import rendered
+from tests.system.api import QUEUE_LABEL, Api, ApiError, Object, gpu_node, pod
+from tests.system.bed import Bed
+from tests.system.cluster import documents
+from tests.system.identities import User
+from tests.system.tenants import RBAC, TEAM, allow, refusal, refused_patch, settle, subject
+from tests.system.waiting import eventually
+
+GATE = "leeboard.dev/held"
+HELD = {"name": GATE}
+FOREIGN = {"name": "example.com/quota"}
+DEVICES = "metadata.annotations['leeboard.dev/devices']"
+MARKERS = {"leeboard.dev/ask": "1", "leeboard.dev/bind": "1"}
+OPTED_IN = "opted-in"
+GPU_NODES = "/apis/leeboard.dev/v1alpha1/gpunodes"
+
+OWN = {"form": "own-scheduler"}
+BESIDE = {"form": "beside"}
+BESIDE_WITHOUT_HOLD = {"form": "beside", "policies": "off"}
+SECURE = {"form": "beside", "profile": "secure"}
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def rules(request: pytest.FixtureRequest, session_api: Api) -> Iterator[None]:
+    """Put the policies of one form and profile in force."""
+    options: dict[str, str] = getattr(request, "param", OWN)
+    with rendered.policies_in_force(session_api, **options):  # type: ignore[arg-type] # none of them is `values`
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _namespaces(session_api: Api) -> None:
+    settle(session_api)
+    labels = {"leeboard.dev/managed": "true"}
+    head = {"apiVersion": "v1", "kind": "Namespace"}
+    session_api.apply(head | {"metadata": {"name": rendered.NAMESPACE}})
+    session_api.apply(head | {"metadata": {"name": OPTED_IN, "labels": labels}})
+    account = f"/api/v1/namespaces/{OPTED_IN}/serviceaccounts/default"
+    eventually(lambda: session_api.find(account), within_s=20, what="the namespace has its service account")
+
+
+@pytest.fixture
+def tenant(bed: Bed) -> Iterator[Api]:
+    with bed.api(User.TENANT) as tenant:
+        yield tenant
+
+
+def name() -> str:
+    return f"p-{next(_numbers)}"
+
+
+def containers(*envs: list[Object], names: str = "abc") -> list[Object]:
+    return [{"name": each, "image": "none", "env": env} for each, env in zip(names, envs, strict=False)]
+
+
+def gates(made: Object) -> list[Object]:
+    found: list[Object] = made["spec"].get("schedulingGates", [])
+    return found
+
+
+def path(made: Object) -> str:
+    return f"/api/v1/namespaces/{made['metadata']['namespace']}/pods/{made['metadata']['name']}"
+
+
+# -- the hold
+
+
+@pytest.mark.usefixtures("rules")
+def test_managed_pod_is_held(api: Api) -> None:
+    assert gates(api.create(pod(name()))) == [HELD]
+
+
+@pytest.mark.usefixtures("rules")
+def test_foreign_gates_are_kept_and_ours_is_not_doubled(api: Api) -> None:
+    assert gates(api.create(pod(name(), spec={"schedulingGates": [FOREIGN]}))) == [FOREIGN, HELD]
+    assert gates(api.create(pod(name(), spec={"schedulingGates": [HELD, FOREIGN]}))) == [HELD, FOREIGN]
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize(
+    "item",
+    [
+        pod("unmanaged", scheduler="default-scheduler", queue="q"),
+        pod("of-others", scheduler="another-scheduler", namespace=OPTED_IN, queue="q"),
+        pod("no-queue", scheduler="default-scheduler", namespace=OPTED_IN),
+        pod("placed", spec={"nodeName": "somewhere"}),
+        pod("system", namespace="kube-system"),
+    ],
+    ids=lambda item: str(item["metadata"]["name"]),
+)
+def test_pod_that_is_not_ours_is_left_as_it_is(api: Api, item: Object) -> None:
+    made = api.create(item)
+    assert (gates(made), made["spec"]["schedulerName"]) == ([], item["spec"]["schedulerName"])
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("label", [QUEUE_LABEL, "runai/queue"])
+def test_pod_that_names_a_queue_in_an_opted_in_namespace_is_made_ours(api: Api, label: str) -> None:
+    made = api.create(pod(name(), scheduler="default-scheduler", namespace=OPTED_IN, labels={label: "q"}))
+    assert (made["spec"]["schedulerName"], gates(made)) == ("kai-scheduler", [HELD])
+
+
+# -- the device's environment
+
+
+def env_of(container: Object) -> dict[str, object]:
+    return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]}
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
+def test_first_container_that_shares_a_device_learns_which(api: Api, annotation: str) -> None:
+    spec = {"containers": containers([], [])}
+    made = api.create(pod(name(), annotations={annotation: "0.5"}, spec=spec))
+    first, second = made["spec"]["containers"]
+    assert env_of(first) == {"NVIDIA_VISIBLE_DEVICES": DEVICES}
+    assert "env" not in second
+
+
+@pytest.mark.usefixtures("rules")
+def test_container_that_the_annotation_names_learns_its_device_whatever_it_said_before(api: Api) -> None:
+    own = [{"name": "A", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    annotations = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"}
+    made = api.create(pod(name(), annotations=annotations, spec={"containers": containers([], own)}))
+    first, second = made["spec"]["containers"]
+    assert "env" not in first
+    assert env_of(second) == {"A": "1", "NVIDIA_VISIBLE_DEVICES": DEVICES}
+
+
+@pytest.mark.usefixtures("rules")
+def test_init_container_that_the_annotation_names_learns_its_device(api: Api) -> None:
+    spec = {"containers": containers([]), "initContainers": containers([], names="i")}
+    annotations = {"gpu-memory": "1024", "gpu-fraction-container-name": "i"}
+    made = api.create(pod(name(), annotations=annotations, spec=spec))
+    assert env_of(made["spec"]["initContainers"][0]) == {"NVIDIA_VISIBLE_DEVICES": DEVICES}
+    assert "env" not in made["spec"]["containers"][0]
+
+
+@pytest.mark.usefixtures("rules")
+def test_pod_is_held_although_no_container_has_the_name_that_the_annotation_names(api: Api) -> None:
+    made = api.create(pod(name(), annotations={"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}))
+    assert gates(made) == [HELD]
+    assert "env" not in made["spec"]["containers"][0]
+
+
+@pytest.mark.usefixtures("rules")
+def test_pod_with_whole_gpus_gets_no_environment_and_no_markers(api: Api) -> None:
+    (container,) = api.create(pod(name()))["spec"]["containers"]
+    assert "env" not in container
+    assert not MARKERS.keys() & container["resources"]["requests"].keys()
+
+
+# -- markers, beside the cluster's own kube-scheduler
+
+
+@pytest.mark.parametrize("rules", [BESIDE], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_managed_pod_carries_markers_beside_the_clusters_own_scheduler(api: Api) -> None:
+    asks = api.create(pod(name()))["spec"]["containers"][0]["resources"]
+    bare = api.create(pod(name(), spec={"containers": containers([], [])}))["spec"]["containers"]
+    assert MARKERS.items() <= asks["requests"].items()
+    assert MARKERS.items() <= asks["limits"].items()
+    assert [each["resources"] for each in bare] == [{"requests": MARKERS, "limits": MARKERS}, {}]
+
+
+@pytest.mark.parametrize("rules", [BESIDE_WITHOUT_HOLD], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_managed_pod_that_nobody_has_marked_is_refused(api: Api) -> None:
+    assert "Leeboard cannot be reached. Try again" in refusal(api, pod(name()))
+    assert not refusal(api, pod(name(), scheduler="default-scheduler"))
+    assert not refusal(api, pod(name(), spec={"nodeName": "somewhere"}))
+    both = {"requests": MARKERS, "limits": MARKERS}
+    assert not refusal(api, pod(name(), spec={"containers": [containers([])[0] | {"resources": both}]}))
+
+
+# -- our marks
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("kind", ["annotations", "labels"])
+@pytest.mark.parametrize("scheduler", ["kai-scheduler", "another-scheduler"])
+def test_tenant_cannot_forge_our_marks(api: Api, tenant: Api, kind: str, scheduler: str) -> None:
+    forged = pod(name(), namespace=TEAM, scheduler=scheduler, **{kind: {"leeboard.dev/devices": "GPU-1"}})  # type: ignore[arg-type] # either is a mapping
+    assert "Leeboard alone writes leeboard.dev/devices on pods; leave it out" in refusal(tenant, forged)
+    made = tenant.create(pod(name(), namespace=TEAM, scheduler=scheduler))
+    write = {"metadata": {kind: {"leeboard.dev/devices": "GPU-1"}}}
+    for target in (path(made), f"{path(made)}/status"):
+        assert "Leeboard alone writes" in refused_patch(tenant, target, write)
+
+    api.patch(path(made), write)
+
+    for changed in ("GPU-2", None):
+        change = {"metadata": {kind: {"leeboard.dev/devices": changed}}}
+        assert "Leeboard alone writes" in refused_patch(tenant, path(made), change)
+    assert not refused_patch(tenant, path(made), {"metadata": {kind: {"mine": "1"}}})
+    assert api.get(path(made))["metadata"][kind]["leeboard.dev/devices"] == "GPU-1"
+
+
+@pytest.mark.usefixtures("rules")
+def test_only_our_binding_writes_devices(bed: Bed, api: Api) -> None:
+    api.create(gpu_node(f"policies-{name()}"))
+    made = api.create(pod(name(), scheduler="another-scheduler"))
+    reference = {"apiVersion": "v1", "kind": "Node", "name": api.items("/api/v1/nodes")[0]["metadata"]["name"]}
+    metadata = {"name": made["metadata"]["name"], "annotations": {"leeboard.dev/devices": "GPU-1"}}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": reference}
+    with bed.api(User.SCHEDULER) as scheduler, pytest.raises(ApiError, match="leave it out of the Binding"):
+        scheduler.call("POST", f"{path(made)}/binding", body=binding)
+
+    with bed.api(User.LEEBOARD) as leeboard:
+        let_leeboard_bind(api)
+        leeboard.call("POST", f"{path(made)}/binding", body=binding)
+
+    assert api.get(path(made))["metadata"]["annotations"]["leeboard.dev/devices"] == "GPU-1"
+
+
+def let_leeboard_bind(api: Api) -> None:
+    for item in rendered.objects(only="templates/rbac.yaml"):
+        api.apply(item)
+
+
+@pytest.mark.usefixtures("rules")
+def test_share_of_a_device_is_fixed_once_the_pod_has_a_node(tenant: Api) -> None:
+    placed = tenant.create(pod(name(), namespace=TEAM, annotations={"gpu-fraction": "0.9"}, spec={"nodeName": "n"}))
+    waiting = tenant.create(pod(name(), namespace=TEAM, annotations={"gpu-fraction": "0.9"}))
+    for fewer in ("0.1", None):
+        write = {"metadata": {"annotations": {"gpu-fraction": fewer}}}
+        assert "gpu-fraction is fixed once the pod has a node; delete" in refused_patch(tenant, path(placed), write)
+    assert not refused_patch(tenant, path(waiting), {"metadata": {"annotations": {"gpu-fraction": "0.1"}}})
+
+
+RELEASE = {"spec": {"schedulingGates": None}}
+
+
+@pytest.mark.usefixtures("rules")
+def test_tenant_may_take_the_gate_off_in_the_profile_of_kai(tenant: Api) -> None:
+    made = tenant.create(pod(name(), namespace=TEAM))
+    assert not refused_patch(tenant, path(made), RELEASE)
+    assert gates(tenant.get(path(made))) == []
+
+
+@pytest.mark.parametrize("rules", [SECURE], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_we_alone_take_the_gate_off_in_the_secure_profile(bed: Bed, api: Api, tenant: Api) -> None:
+    made = tenant.create(pod(name(), namespace=TEAM, spec={"schedulingGates": [FOREIGN]}))
+    assert "Leeboard alone takes the gate leeboard.dev/held off" in refused_patch(tenant, path(made), RELEASE)
+    assert not refused_patch(tenant, path(made), {"spec": {"schedulingGates": [HELD]}})
+    let_leeboard_bind(api)
+    with bed.api(User.LEEBOARD) as leeboard:
+        assert not refused_patch(leeboard, path(made), RELEASE)
+
+
+# -- the expressions themselves
+
+
+@pytest.mark.parametrize("rules", [SECURE], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_expressions_know_the_fields_they_ask_for(api: Api) -> None:
+    def checked() -> dict[str, object]:
+        policies = api.items(f"/apis/{rendered.ADMISSION}/validatingadmissionpolicies")
+        return {one["metadata"]["name"]: one["status"].get("typeChecking") for one in policies}
+
+    found = eventually(checked, until=lambda seen: None not in seen.values(), within_s=20, what="all are checked")
+    assert not [name for name, warnings in found.items() if warnings]
+    assert len(found) == 11
+
+
+WEIRD = [
+    {"metadata": {"annotations": {"gpu-fraction": ""}}},
+    {"metadata": {"annotations": {"gpu-fraction": "x", "gpu-fraction-container-name": "a/b~1"}}},
+    {"metadata": {"labels": {"project": "", "priorityClassName": "", QUEUE_LABEL: ""}}},
+    {"metadata": {"labels": {"kai.scheduler/node-pool": "pool", "project": "p"}}},
+    {"spec": {"schedulerName": "kai-scheduler", "initContainers": containers([{"name": "A"}], names="i")}},
+    {"spec": {"containers": [{"name": "a", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "0"}}}]}},
+    {"spec": {"containers": containers([{"name": "NVIDIA_VISIBLE_DEVICES"}, {"name": "NVIDIA_VISIBLE_DEVICES"}])}},
+    {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}},
+    {"spec": {"schedulingGates": []}},
+]
+
+
+@pytest.mark.parametrize("rules", [SECURE], indirect=True)
+@pytest.mark.parametrize("odd", WEIRD)
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "kai-scheduler"])
+@pytest.mark.usefixtures("rules")
+def test_no_pod_makes_the_policies_fail(api: Api, tenant: Api, odd: Object, scheduler: str) -> None:
+    spec: Object = {"schedulerName": scheduler, "containers": containers([])} | odd.get("spec", {})
+    metadata = {"name": name(), "namespace": TEAM} | odd.get("metadata", {})
+    item = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    # The tenant may be refused, but for what the pod asks for; nothing is hidden by an administrator's rights.
+    said = [refusal(tenant, item)]
+    made = api.create(item | {"metadata": metadata | {"name": name()}})
+    said.append(refused_patch(tenant, path(made), {"metadata": {"labels": {"touched": "1"}}}))
+    said.append(refused_patch(tenant, f"{path(made)}/status", {"status": {"message": "touched"}}))
+
+    assert not [each for each in said if "resulted in error" in each or "denied request: expression" in each]
+
+
+# -- GpuNodes
+
+
+@pytest.fixture
+def agents(bed: Bed, api: Api) -> Iterator[tuple[Api, Api]]:
+    """Clients with the tokens that Kubernetes gives to the agents' pods on nodes a and b."""
+    for crd in documents(rendered.CHART / "files" / "crds" / "gpunodes.yaml"):
+        api.apply(crd)
+    eventually(lambda: not refusal(api, gpu_node_of("first")), within_s=20, what="GpuNodes are served")
+    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    api.apply(account | {"metadata": {"name": "leeboard-agent", "namespace": rendered.NAMESPACE}})
+    for resource in ("gpunodes", "gpunodes/status"):
+        for user in (AGENT, TENANT):
+            right = f"{user['name']}-{resource.replace('/', '-')}"
+            allow(api, right, user, group="leeboard.dev", resource=resource, verbs=["create", "patch", "delete"])
+    with ExitStack() as stack:
+        yield tuple(stack.enter_context(agent_on(bed, api, node)) for node in "ab")  # type: ignore[misc] # two
+    api.empty(GPU_NODES)
+
+
+AGENT = {"kind": "User", "apiGroup": RBAC, "name": f"system:serviceaccount:{rendered.NAMESPACE}:leeboard-agent"}
+TENANT = subject(User.TENANT)
+
+
+def agent_on(bed: Bed, api: Api, node: str) -> Api:
+    spec = {"nodeName": node, "serviceAccountName": "leeboard-agent"}
+    made = api.create(pod(name(), namespace=rendered.NAMESPACE, scheduler="default-scheduler", spec=spec))
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": made["metadata"]["name"], "uid": made["metadata"]["uid"]}
+    tokens = f"/api/v1/namespaces/{rendered.NAMESPACE}/serviceaccounts/leeboard-agent/token"
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": bound}}
+    token = api.call("POST", tokens, body=asked)["status"]["token"]
+    return Api(bed.url, token=token, verify=ssl.create_default_context(cafile=bed.ca))
+
+
+def gpu_node_of(node: str) -> Object:
+    return {"apiVersion": "leeboard.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": node}}
+
+
+def devices(*uuids: str) -> Object:
+    return {"status": {"devices": [{"uuid": uuid, "memoryMiB": {"total": 81559}} for uuid in uuids]}}
+
+
+@pytest.mark.usefixtures("rules")
+def test_agent_writes_the_gpunode_of_its_own_node_only(agents: tuple[Api, Api]) -> None:
+    a, b = agents
+    a.create(gpu_node_of("a"))
+    assert "The agent on node 'b' may not write GpuNode c" in refusal(b, gpu_node_of("c"))
+    for target in (f"{GPU_NODES}/a", f"{GPU_NODES}/a/status"):
+        assert "The agent on node 'b' may not write GpuNode a" in refused_patch(b, target, devices("GPU-1"))
+    with pytest.raises(ApiError, match="may not write GpuNode a"):
+        b.delete(f"{GPU_NODES}/a")
+
+    assert a.patch(f"{GPU_NODES}/a/status", devices("GPU-1"))["status"] == devices("GPU-1")["status"]
+
+
+@pytest.mark.usefixtures("rules")
+def test_nobody_else_writes_gpunodes_whatever_their_rights(agents: tuple[Api, Api], api: Api, tenant: Api) -> None:
+    agents[0].create(gpu_node_of("a"))
+    said = "GpuNodes are written by the agents of their nodes"
+    assert said in refusal(tenant, gpu_node_of("d"))
+    assert said in refused_patch(tenant, f"{GPU_NODES}/a/status", devices("GPU-1"))
+    assert not refusal(api, gpu_node_of("d"))
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (devices(*(f"GPU-{number}" for number in range(65))), "must have at most 64 items"),
+        (devices("GPU-1", "GPU-1"), "Duplicate value"),
+        ({"status": {"devices": [{"uuid": "GPU-1", "memoryMiB": {"total": -1}}]}}, "greater than or equal to 0"),
+        ({"status": {"devices": [{"uuid": "GPU-1", "product": "x" * 97}]}}, "may not be more than 96 bytes"),
+        ({"status": {"devices": [{"uuid": "GPU-1", "health": "fine"}]}}, "Unsupported value"),
+    ],
+    ids=["devices", "twice", "memory", "product", "health"],
+)
+def test_gpunode_takes_no_more_than_a_node_can_have(agents: tuple[Api, Api], status: Object, said: str) -> None:
+    agents[0].create(gpu_node_of("a"))
+    assert said in refused_patch(agents[0], f"{GPU_NODES}/a/status", status)

@@ -1,0 +1,199 @@
+"""Leeboard's rights: the chart grants just what the table names, and each of them that is missing is named."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+import httpx
+import pytest
+
+from app.cli.doctor import Patient, examine
+from app.control.rights import rights_of
+from app.model.rights import Right
+from app.settings import Settings
+from tests.system import rendered
+from tests.system.api import Api, Object
+from tests.system.bed import HOST, Bed, free_ports
+from tests.system.cluster import install, start_leeboard
+from tests.system.identities import User
+from tests.system.waiting import eventually
+
+RBAC = "rbac.authorization.k8s.io/v1"
+OURS = "app.kubernetes.io/name=leeboard,app.kubernetes.io/component!=kube-scheduler"
+WITHIN_S = 30.0
+"""No promise of ours, but what a busy machine may take."""
+
+FULL = {
+    "scheduler_lease": "leeboard/leeboard-scheduler",
+    "admission_port": "9443",
+    "certificate_secret": "leeboard/leeboard-ca",
+    "webhook_configuration": "leeboard",
+}
+"""What the form `own-scheduler` sets and rights follow from."""
+
+Grant = tuple[str, str, str, str, str]
+"""Namespace, API group, resource, verb and name."""
+
+
+def settings_of(named: dict[str, str]) -> Settings:
+    return Settings(**named)  # type: ignore[arg-type] # words, as in the environment
+
+
+# -- the chart and the table
+
+
+@pytest.mark.parametrize(
+    ("form", "values"),
+    [
+        ("own-scheduler", {}),
+        ("own-scheduler", {"certificate.secretName": "kept-by-others"}),
+        ("own-scheduler", {"admission.enabled": "false"}),
+        ("beside", {}),
+        ("beside", {"beside.address": "10.0.0.10", "beside.tlsSecret": "both-sides"}),
+        ("extender-only", {}),
+    ],
+)
+def test_the_chart_grants_what_its_settings_need_and_nothing_more(form: str, values: dict[str, str]) -> None:
+    shipped = rendered.objects(form=form, values=values)
+
+    needed = rights_of(settings_of(environment(shipped)))
+
+    assert granted(shipped) == {
+        (right.namespace, right.group, right.resource, right.verb, right.name) for right in needed
+    }
+
+
+def test_the_rights_that_are_taken_away_below_are_all_that_the_chart_grants() -> None:
+    shipped = rendered.objects()
+
+    assert rights_of(settings_of(environment(shipped))) == rights_of(settings_of(FULL))
+
+
+def environment(shipped: Iterable[Object]) -> dict[str, str]:
+    """Return the settings of the Leeboard that the chart starts, by their names in `Settings`."""
+    workload = next(item for item in shipped if item["kind"] in {"Deployment", "DaemonSet"})
+    container = next(each for each in workload["spec"]["template"]["spec"]["containers"] if each["name"] == "leeboard")
+    return {each["name"].removeprefix("LEEBOARD_").lower(): each["value"] for each in container["env"]}
+
+
+def granted(shipped: Iterable[Object]) -> set[Grant]:
+    """Return every right that a role of Leeboard's own gives; those of the kube-scheduler beside it are not ours."""
+    return {
+        (role["metadata"].get("namespace", ""), *single)
+        for role in shipped
+        if role["kind"] in {"ClusterRole", "Role"} and "app.kubernetes.io/component" not in role["metadata"]["labels"]
+        for single in singles(role)
+    }
+
+
+def singles(role: Object) -> list[tuple[str, str, str, str]]:
+    """Return API group, resource, verb and name of each right that a role gives."""
+    return [
+        single
+        for rule in role["rules"]
+        for single in product(rule["apiGroups"], rule["resources"], rule["verbs"], rule.get("resourceNames", [""]))
+    ]
+
+
+# -- on a real API server
+
+
+@pytest.fixture(scope="module")
+def hardened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """A control plane of its own: the session's must not lose the rights that others count on."""
+    with Bed(tmp_path_factory.mktemp("rights") / "bed") as bed:
+        bed.start_control_plane()
+        yield bed
+
+
+class Installed:
+    """A Leeboard whose rights can be taken away one by one."""
+
+    def __init__(self, bed: Bed, api: Api) -> None:
+        self.bed = bed
+        self._api = api
+        (self._operations,) = free_ports(1)
+        (admission,) = free_ports(1)
+        self.settings = FULL | {"admission_port": str(admission)}
+        self._roles = [
+            (f"/apis/{RBAC}/{_place(role, kind)}", role)
+            for kind in ("clusterroles", "roles")
+            for role in api.items(f"/apis/{RBAC}/{kind}", labelSelector=OURS)
+        ]
+        start_leeboard(bed, operations_port=str(self._operations), rights_interval_s="0.5", **self.settings)
+
+    @property
+    def url(self) -> str:
+        """Return the operations address."""
+        return f"http://{HOST}:{self._operations}"
+
+    def take_away(self, right: Right | None) -> None:
+        """Take one right from our roles, or none, and give back all that was taken before."""
+        lost = None if right is None else (right.group, right.resource, right.verb, right.name)
+        for path, role in self._roles:
+            here = right is not None and role["metadata"].get("namespace", "") == right.namespace
+            kept = [single for single in singles(role) if not (here and single == lost)]
+            self._api.patch(path, {"rules": [_rule(*single) for single in kept]})
+
+    def wait_for_readyz(self, line: str) -> None:
+        """Wait until /readyz?verbose has this line."""
+
+        def look() -> list[str]:
+            return httpx.get(f"{self.url}/readyz?verbose", timeout=5.0).text.splitlines()
+
+        eventually(
+            look,
+            until=lambda lines: line in lines,
+            within_s=WITHIN_S,
+            what=f"/readyz says {line!r}",
+        )
+
+    def doctor(self) -> list[str]:
+        """Return what the doctor says of rights, under Leeboard's own account."""
+        settings = settings_of(self.settings | {"kubeconfig": str(self.bed.kubeconfig(User.LEEBOARD))})
+        found = asyncio.run(examine(Patient(settings=settings, urls=(self.url,), account=None)))
+        return [finding.message for finding in found if finding.name == "rights"]
+
+
+@pytest.fixture(scope="module")
+def installed(hardened: Bed) -> Iterator[Installed]:
+    with hardened.api() as api:
+        install(api)
+        # By default everybody may ask for his own rights; a cluster that is hardened says otherwise.
+        api.patch(f"/apis/{RBAC}/clusterrolebindings/system:basic-user", {"subjects": []})
+        yield Installed(hardened, api)
+
+
+@pytest.mark.parametrize("right", rights_of(settings_of(FULL)), ids=lambda right: right.subject)
+def test_a_right_that_is_missing_is_named_alone(installed: Installed, right: Right) -> None:
+    # Alone: the one that the case before this one took away is granted again, and no longer named.
+    installed.take_away(right)
+
+    installed.wait_for_readyz(f"[-]rights failed: {right.sentence}")
+    assert installed.doctor() == [f"our own account {right.sentence}"]
+
+
+def test_when_all_rights_are_back_all_is_well_without_a_restart(installed: Installed) -> None:
+    before = installed.bed.child("leeboard").pid
+    lost = next(right for right in rights_of(settings_of(FULL)) if right.resource == "pods/binding")
+    installed.take_away(lost)
+    installed.wait_for_readyz(f"[-]rights failed: {lost.sentence}")
+
+    installed.take_away(None)
+
+    installed.wait_for_readyz("[+]rights ok")
+    assert [message.partition(" are ")[0] for message in installed.doctor()] == [
+        f"all {len(rights_of(settings_of(FULL)))}"
+    ]
+    installed.bed.child("leeboard").check_alive()
+    assert installed.bed.child("leeboard").pid == before
+
+
+def _place(role: Object, kind: str) -> str:
+    name, namespace = role["metadata"]["name"], role["metadata"].get("namespace")
+    return f"namespaces/{namespace}/{kind}/{name}" if namespace else f"{kind}/{name}"
+
+
+def _rule(group: str, resource: str, verb: str, name: str) -> Object:
+    named = {"resourceNames": [name]} if name else {}
+    return {"apiGroups": [group], "resources": [resource], "verbs": [verb]} | named

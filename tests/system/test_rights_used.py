@@ -1,0 +1,138 @@
+"""All that Leeboard may do it does, and it asks for nothing else: an audit log against the table of rights."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.control.rights import rights_of
+from app.settings import Settings
+from tests.system import rendered
+from tests.system.api import POD_GROUPS, QUEUES, RUN_FOR, Api, Object, gang, gpu_node, pod, pod_group, queue
+from tests.system.audit import rights_used
+from tests.system.bed import HOST, ApiServerOptions, Audit, Bed, free_ports
+from tests.system.cluster import ROOT, SCHEDULER_CONFIG, SHIPPED_URL, install, start_leeboard
+from tests.system.identities import User
+from tests.system.waiting import eventually
+
+EVENTS = "/apis/events.k8s.io/v1/events"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+WITHIN_S = 30.0
+"""No promise of ours, but what a busy machine may take."""
+
+USED = {"scheduler_lease": "leeboard/leeboard-scheduler"}
+"""The settings under which everything is used: those of the form `extender-only`."""
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> Iterator[Bed]:
+    """A control plane that logs what Leeboard asks of it, with its roles as shipped."""
+    options = ApiServerOptions(audit=Audit.WRITES_AND_LEEBOARD)
+    with Bed(tmp_path / "bed", options=options) as bed:
+        bed.start_control_plane()
+        bed.start_controller_manager()
+        bed.start_kwok()
+        yield bed
+
+
+def test_every_right_is_used_and_no_other_is_asked_for(audited: Bed) -> None:
+    (operations,) = free_ports(1)
+    needed = rights_of(Settings(**USED))  # type: ignore[arg-type] # words, as in the environment
+
+    with audited.api() as api:
+        install(api)
+        start_scheduler(audited, api, start_leeboard(audited, operations_port=str(operations), **USED))
+        use_everything(api)
+
+    eventually(
+        lambda: rights_used(audited.audit_log),
+        until=lambda used: used == {(right.group, right.resource, right.verb) for right in needed},
+        within_s=WITHIN_S,
+        what=f"these rights are used and no others: {needed}",
+    )
+    told = doctor(audited, f"http://{HOST}:{operations}")
+    assert "[+] active " in told
+    assert "[+] extender " in told
+
+
+def use_everything(api: Api) -> None:
+    """Have Leeboard do whatever it can do; each step waits for what somebody outside sees of it."""
+    api.create(gpu_node("rights", gpus=4))
+    api.create_all([queue("lender", deserved=2), queue("owner", deserved=2), queue("shut", limit=0)])
+
+    # Binding; the status of queue and group; a member that ends, of which only a read tells how.
+    brief: Object = {"annotations": {RUN_FOR: "500ms"}, "spec": {"restartPolicy": "Never"}}
+    api.create(pod_group("brief", min_member=2, queue="lender"))
+    api.create_all(pod(f"brief-{index}", queue="lender", gang="brief", **brief) for index in range(2))
+    api.wait_for_phase("Succeeded", "brief-0", "brief-1", within_s=WITHIN_S)
+    _wait_for_status(api, f"{QUEUES}/lender")
+    _wait_for_status(api, _default(POD_GROUPS, "brief"))
+
+    # An event that says why a pod waits.
+    api.create(pod("shut", queue="shut"))
+    eventually(lambda: _reasons(api), until=lambda seen: "OverLimit" in seen, within_s=WITHIN_S, what="an event")
+
+    # Victims that a budget guards: asked for, marked, refused by the Eviction API, deleted.
+    api.create_all(pod(f"guarded-{index}", queue="lender", labels={"app": "guarded"}) for index in range(4))
+    api.wait_for_phase("Running", *(f"guarded-{index}" for index in range(4)), within_s=WITHIN_S)
+    guard(api, "guarded", 4)
+    api.create_all(gang("owned", size=2, queue="owner"))
+    api.wait_for_phase("Running", "owned-0", "owned-1", within_s=WITHIN_S)
+
+
+def guard(api: Api, app: str, count: int) -> None:
+    """Create a PodDisruptionBudget that lets none of so many pods leave, and wait until it has counted them."""
+    spec = {"minAvailable": count, "selector": {"matchLabels": {"app": app}}}
+    head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    api.create({**head, "metadata": {"name": app, "namespace": "default"}, "spec": spec})
+    eventually(
+        lambda: api.get(f"{BUDGETS}/{app}").get("status", {}),
+        until=lambda seen: seen.get("currentHealthy") == count,
+        within_s=WITHIN_S,
+        what="the budget has counted its pods",
+    )
+
+
+def start_scheduler(bed: Bed, api: Api, extender_url: str) -> None:
+    """Start the kube-scheduler beside Leeboard, which takes the lease: its right to do so is the chart's."""
+    scheduler = [item for item in rendered.objects() if item["metadata"]["name"] == "leeboard-kube-scheduler"]
+    (role,) = (item for item in scheduler if item["kind"] == "Role")
+    (binding,) = (
+        item
+        for item in scheduler
+        if item["kind"] == "RoleBinding"
+        and item["roleRef"]["kind"] == "Role"
+        and item["metadata"]["namespace"] == role["metadata"]["namespace"]
+    )
+    user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": User.SCHEDULER.value[0]}
+    for item in (role, binding | {"subjects": [user]}):
+        api.apply(item)
+    config = yaml.safe_load(SCHEDULER_CONFIG.read_text().replace(SHIPPED_URL, extender_url))
+    config["clientConnection"]["kubeconfig"] = "${KUBECONFIG}"
+    bed.start_scheduler(yaml.safe_dump(config), name="own-scheduler")
+
+
+def doctor(bed: Bed, url: str) -> str:
+    """Return what `leeboard doctor` prints for an administrator who asks for Leeboard's account."""
+    options = ["--kubeconfig", str(bed.kubeconfig(User.ADMIN)), "--service-account", "leeboard/leeboard", "--url", url]
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "doctor", *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout
+
+
+def _wait_for_status(api: Api, path: str) -> None:
+    eventually(lambda: api.get(path).get("status"), within_s=WITHIN_S, what=f"{path} has a status")
+
+
+def _default(collection: str, name: str) -> str:
+    root, _, plural = collection.rpartition("/")
+    return f"{root}/namespaces/default/{plural}/{name}"
+
+
+def _reasons(api: Api) -> set[str]:
+    return {event["reason"] for event in api.items(EVENTS)}

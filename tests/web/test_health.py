@@ -1,0 +1,49 @@
+"""Which checks a probe may leave out: a replica that stands by is healthy, although it decides nothing."""
+
+from app.model.question import Check
+from app.telemetry import Metrics
+from app.web import operations
+from tests.web.fakes import FakeInspect, FakePulse
+from tests.web.served import HttpReply, get, serving
+
+STANDBY = Check("active", "the kube-scheduler that leads is elsewhere")
+LACKING = Check("rights", "may not create pods/binding")
+
+
+async def asked(path: str, *checks: Check) -> HttpReply:
+    app = operations.application(FakeInspect(checks=checks), Metrics(), FakePulse())
+    async with serving(app) as served:
+        return await served.ask(get(path))
+
+
+async def test_a_failure_that_is_excluded_does_not_count() -> None:
+    reply = await asked("/readyz?exclude=active", STANDBY)
+    assert (reply.status, reply.body) == (200, b"ok")
+
+
+async def test_several_checks_are_excluded_by_naming_each() -> None:
+    reply = await asked("/readyz?exclude=active&exclude=rights", STANDBY, LACKING)
+    assert (reply.status, reply.body) == (200, b"ok")
+
+
+async def test_what_is_not_excluded_still_fails_and_the_rest_is_shown() -> None:
+    reply = await asked("/readyz?exclude=active", STANDBY, LACKING)
+    assert (reply.status, reply.body.decode().splitlines()) == (
+        503,
+        [
+            "[+]active excluded: ok",
+            "[-]rights failed: may not create pods/binding",
+            "[+]event-loop ok",
+            "readyz check failed",
+        ],
+    )
+
+
+async def test_a_name_that_no_check_has_excludes_nothing_and_is_said() -> None:
+    reply = await asked("/readyz?exclude=activ", STANDBY)
+    assert reply.status == 503
+    assert "warn: there is no check named 'activ' to exclude" in reply.body.decode().splitlines()
+
+
+async def test_an_excluded_check_is_still_answered_by_its_own_path() -> None:
+    assert (await asked("/readyz/active?exclude=active", STANDBY)).status == 503
