@@ -3,6 +3,7 @@
 PYTHON ?= python3
 NODES ?= 20
 GPUS ?= 8
+FORM ?= own-scheduler
 PYTEST_ARGS ?=
 ENGINE ?= docker
 IMAGE ?= leeboard:0.1.0
@@ -26,8 +27,8 @@ run: $(INSTALLED) ## run the service on a simulated cluster, with traffic; no Ku
 test: check ## check, then run every test; those on a real control plane last
 	$(BIN)/python -m pytest $(FAST_TESTS) tests/system $(PYTEST_ARGS)
 
-cluster: $(INSTALLED) ## real API server and kube-scheduler with Leeboard beside it (NODES=20 GPUS=8)
-	@exec $(BIN)/python -m tests.system.cluster --nodes $(NODES) --gpus $(GPUS)
+cluster: $(INSTALLED) ## real API server and kube-scheduler with Leeboard beside it (NODES=20 GPUS=8 FORM=own-scheduler)
+	@exec $(BIN)/python -m tests.system.playground --nodes $(NODES) --gpus $(GPUS) --form $(FORM)
 
 check: $(INSTALLED) ## format, lint, types, the Dockerfile, and which module may import which
 	$(BIN)/ruff format --check $(wildcard $(PYTHON_FILES))

@@ -9,9 +9,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from loadtest import admission
 from loadtest.cases import CASES, Case
 from loadtest.measure import Lab, Run
-from tests.system.bed import WITHOUT_CONTROLLERS, ApiServerOptions, Audit, Bed
+from tests.system.bed import PLAIN_SCHEDULER, WITHOUT_CONTROLLERS, ApiServerOptions, Audit, Bed
 
 
 def main() -> None:
@@ -31,6 +32,11 @@ def main() -> None:
                     f"{number + 1}/{options.repeats} {case.work.value}, {case.name}: {run.pods_per_s:.0f}/s", flush=True
                 )
     _print(options, [_median(of) for of in runs.values()])
+    with Bed(Path(tempfile.mkdtemp(prefix="leeboard-bench-"))) as bed:
+        bed.start_control_plane()
+        bed.start_controller_manager()
+        bed.start_scheduler(PLAIN_SCHEDULER)
+        admission.report(bed, PLAIN_SCHEDULER, node_count=options.nodes, pods=options.pods, repeats=options.repeats)
 
 
 def _options() -> argparse.Namespace:

@@ -122,13 +122,13 @@ class KubeCluster:
         try:
             spec = orjson.loads(await self._transport.read(f"apis/coordination.k8s.io/v1/{where}"))["spec"]
             return Lease(
-                holder=spec.get("holderIdentity") or "",
-                duration_s=spec.get("leaseDurationSeconds") or 0,
-                renewed=spec.get("renewTime") or "",
+                holder=str(spec.get("holderIdentity") or ""),
+                duration_s=float(spec.get("leaseDurationSeconds") or 0),
+                renewed=str(spec.get("renewTime") or ""),
             )
         except NotFoundError:
             return None
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BrokenStreamError("the API server's answer is no lease") from error
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:

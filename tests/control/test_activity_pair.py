@@ -11,7 +11,7 @@ from app.model.seam import Lease
 from app.simulation.cluster import SimulatedCluster
 
 DURATION_S, RETRY_S = 15.0, 2.0
-LONG_S = 2000.0
+LONG_S = 1000.0
 LATENCY_S = 0.4
 """Each way at most: an answer is read within the second that `NOTICED_WITHIN_S` leaves for it."""
 
@@ -92,7 +92,7 @@ async def test_two_replicas_never_decide_at_the_same_time(seed: int) -> None:
     await asyncio.gather(*running, return_exceptions=True)
     assert found[True, True] == 0
     # Without these nothing is proven.
-    assert changes > 20
+    assert changes > 10
     assert min(found[True, False], found[False, True]) > 0.2 * found.total()
 
 

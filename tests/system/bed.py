@@ -43,6 +43,13 @@ CONTROLLERS = (
     "ttl-after-finished-controller",
     "validatingadmissionpolicy-status-controller",
 )
+PLAIN_SCHEDULER = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: "${KUBECONFIG}", qps: 5000, burst: 10000}
+leaderElection: {leaderElect: false}
+"""
+"""Of the cluster's own kube-scheduler, as if Leeboard did not exist."""
 WITHOUT_CONTROLLERS = ("ServiceAccount", "TaintNodesByCondition")
 """Admission plugins to switch off when no controller manager runs: both wait for what its controllers do."""
 

@@ -7,16 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.system.api import JOBS, NODES, POD_GROUPS, PODS, QUEUES, Api
-from tests.system.bed import Bed
+from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.controlplane.build import ToolchainMissingError, programs
 
 HERE = Path(__file__).parent
-PLAIN_SCHEDULER = """\
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {kubeconfig: "${KUBECONFIG}", qps: 5000, burst: 10000}
-leaderElection: {leaderElect: false}
-"""
 
 
 def pytest_configure(config: pytest.Config) -> None:

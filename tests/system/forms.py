@@ -31,6 +31,9 @@ class Form(Enum):
     HELD = "own-scheduler"
     BESIDE = "beside"
 
+    def __str__(self) -> str:
+        return self.value
+
     @property
     def manifests(self) -> Path:
         """Return the file that people without Helm apply."""

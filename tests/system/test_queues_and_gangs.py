@@ -6,9 +6,8 @@ from itertools import count
 import pytest
 
 from tests.system.api import Api, Object, gang, gpu_node, pod, pod_group, queue
-from tests.system.bed import Bed
+from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.cluster import DEFAULT_QUEUES, documents
-from tests.system.conftest import PLAIN_SCHEDULER
 from tests.system.forms import Deployed, Form, deployed
 from tests.system.waiting import eventually
 

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.system.cluster import begun
+from tests.system.playground import begun
 
 
 @pytest.mark.parametrize(("ended_in", "taken"), [("first", ["first"]), ("second", ["first", "second"])])

@@ -1,0 +1,165 @@
+"""What admission costs those who create pods, and what a great release of held pods costs everybody else's."""
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.cases import QUEUE, Work, bench_queue, nodes, objects
+from tests.system.api import NODES, PODS, QUEUES, Api, Object, pod
+from tests.system.bed import Bed
+from tests.system.forms import Form, deployed
+from tests.system.observer import Observer
+from tests.system.waiting import eventually
+
+UNMANAGED_EVERY_S = 0.05
+IDLE_S = 10.0
+OTHERS = "other"
+
+_names = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """How fast pods were created."""
+
+    what: str
+    pods_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """How unmanaged pods fared for a while: pods bound a second, and seconds from first seen to bound."""
+
+    when: str
+    pods_per_s: float
+    median_s: float
+    p99_s: float
+
+
+def report(bed: Bed, plain_scheduler: str, *, node_count: int, pods: int, repeats: int) -> None:
+    """Measure on a bed with a control plane and the plain kube-scheduler, and print both tables."""
+    with bed.api() as api:
+        _print_creations(_creations(bed, api, plain_scheduler, pods=pods, repeats=repeats))
+        _print_others(_others(bed, api, plain_scheduler, node_count=node_count, pods=pods))
+
+
+# Creation -----------------------------------------------------------------------------------------------------------
+
+
+def _creations(bed: Bed, api: Api, plain_scheduler: str, *, pods: int, repeats: int) -> Sequence[Creation]:
+    seen: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        # Interleaved, not in blocks: on a shared machine the noise of one minute then hits every case.
+        seen.setdefault("nobody's, without Leeboard", []).append(_rate(api, pods, _unmanaged))
+        with deployed(bed, api, Form.HELD, plain_scheduler):
+            seen.setdefault("nobody's, with Leeboard", []).append(_rate(api, pods, _unmanaged))
+            seen.setdefault("managed, held", []).append(_rate(api, pods, _managed))
+            api.create_all(nodes(pods // 8 + 1))
+            api.create(bench_queue())
+            seen.setdefault("managed, can run at once", []).append(_rate(api, pods, _managed))
+            for collection in (QUEUES, NODES):
+                api.empty(collection)
+    return [Creation(what=what, pods_per_s=statistics.median(rates)) for what, rates in seen.items()]
+
+
+def _unmanaged() -> Object:
+    # Of a scheduler that does not exist: scheduling is not what is measured.
+    return pod(f"{OTHERS}-{next(_names)}", scheduler="nobody", gpus=0)
+
+
+def _managed() -> Object:
+    return pod(f"ours-{next(_names)}", queue=QUEUE)
+
+
+def _rate(api: Api, pods: int, make: Callable[[], Object]) -> float:
+    items = [make() for _ in range(pods)]
+    started = time.monotonic()
+    api.create_all(items)
+    rate = pods / (time.monotonic() - started)
+    api.empty(PODS)
+    return rate
+
+
+# A great release ----------------------------------------------------------------------------------------------------
+
+
+def _others(bed: Bed, api: Api, plain_scheduler: str, *, node_count: int, pods: int) -> Sequence[Others]:
+    with deployed(bed, api, Form.HELD, plain_scheduler), Observer(bed) as observer:
+        api.create_all(nodes(node_count))
+        api.create_all(objects(Work.HELD_PODS, pods))
+        with _users(api):
+            idle_from = time.monotonic()
+            eventually(lambda: time.monotonic() >= idle_from + IDLE_S, within_s=2 * IDLE_S, what="an idle while")
+            released_at = time.monotonic()
+            api.create(bench_queue())
+            api.wait_for_bound(pods, within_s=300, labelSelector=f"kai.scheduler/queue={QUEUE}")
+            over_at = time.monotonic()
+        spans = {"before the release": (idle_from, released_at), f"while {pods:,} are released": (released_at, over_at)}
+        return [_fared(observer, when, *span) for when, span in spans.items()]
+
+
+@contextmanager
+def _users(api: Api) -> Iterator[None]:
+    """Create pods for kube-scheduler alone all the time."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(UNMANAGED_EVERY_S):
+            api.create(pod(f"{OTHERS}-{next(_names)}", scheduler="default-scheduler", gpus=0))
+
+    users = threading.Thread(target=run)
+    users.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        users.join()
+
+
+def _fared(observer: Observer, when: str, since: float, until: float) -> Others:
+    first: dict[str, float] = {}
+    took: list[float] = []
+    bound = set[str]()
+    for sight in observer.history():
+        if not sight.name.startswith(OTHERS):
+            continue
+        first.setdefault(sight.uid, sight.at_s)
+        if sight.node and sight.uid not in bound:
+            bound.add(sight.uid)
+            if since <= sight.at_s < until:
+                took.append(sight.at_s - first[sight.uid])
+    took.sort()
+    return Others(
+        when=when,
+        pods_per_s=len(took) / (until - since),
+        median_s=took[len(took) // 2],
+        p99_s=took[min(len(took) - 1, len(took) * 99 // 100)],
+    )
+
+
+# Printing -----------------------------------------------------------------------------------------------------------
+
+
+def _print_creations(creations: Sequence[Creation]) -> None:
+    table = Table(title="creating pods, 16 at a time")
+    for column in ("pods", "created/s", "x without Leeboard"):
+        table.add_column(column, justify="left" if column == "pods" else "right")
+    for one in creations:
+        table.add_row(one.what, f"{one.pods_per_s:.0f}", f"{one.pods_per_s / creations[0].pods_per_s:.2f}")
+    Console(width=120).print(table)
+
+
+def _print_others(others: Sequence[Others]) -> None:
+    table = Table(title=f"pods of kube-scheduler alone, one every {UNMANAGED_EVERY_S * 1000:.0f} ms")
+    for column in ("", "bound/s", "median s to bind", "p99 s"):
+        table.add_column(column, justify="right" if column else "left")
+    for one in others:
+        table.add_row(one.when, f"{one.pods_per_s:.1f}", f"{one.median_s:.3f}", f"{one.p99_s:.3f}")
+    Console(width=120).print(table)

@@ -1,0 +1,104 @@
+"""What a replica leaves undone from the moment in which another one may decide."""
+
+import asyncio
+
+from app.control.binder import BOUND, WRITERS
+from app.control.status import WRITES_AT_ONCE
+from app.model.decision import Action, Eviction
+from app.model.names import GroupKey, NodeName
+from app.model.seam import UnavailableError
+from tests.control.leases import BESIDE_US, LEASE_S, SETTLED_S, elected
+from tests.control.wired import living, passes, ref
+
+
+async def test_a_replica_whose_lease_is_over_writes_no_binding_any_more() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        pod = world.pod("p")
+        node = await world.choose(pod, "a")
+        world.cluster.is_renewed = False
+        world.cluster.errors["bind"].extend([UnavailableError("down", retry_after_s=LEASE_S)])
+
+        bind = world.binding(pod, node)
+        await passes(LEASE_S + 1)
+
+        assert await bind == "this replica is no longer active"
+        assert world.bound() == {}
+
+
+async def test_a_binding_that_waited_for_its_turn_is_not_written_when_the_lease_is_over() -> None:
+    async with living(cluster=elected(gpus=WRITERS + 1), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        pods = [world.pod(f"p{index}") for index in range(WRITERS + 1)]
+        binds = [world.binding(pod, await world.choose(pod, "a")) for pod in pods]
+        world.cluster.takes_s["bind"] = 20
+
+        world.cluster.is_renewed = False
+        answers = await asyncio.gather(*binds)
+
+        assert answers == [BOUND] * WRITERS + ["this replica is no longer active"]
+        assert len(world.cluster.binds) == WRITERS
+
+
+async def test_a_victim_that_was_evicted_is_not_told_of_once_more_by_a_replica_that_is_no_longer_active() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        victim = world.runs("victim", "a")
+        await passes(1)
+        world.cluster.takes_s["evict"] = 20
+
+        group = GroupKey("q", victim["metadata"]["uid"])
+        world.evictor.order(
+            [
+                Eviction(pod=ref(victim).uid, group=group, node=NodeName("a"), action=Action.RECLAIM),
+            ]
+        )
+        world.cluster.is_renewed = False
+        await passes(30)
+
+        assert (len(world.cluster.evictions), len(world.cluster.marks)) == (1, 1)
+
+
+async def test_statuses_that_wait_for_their_turn_are_left_to_the_replica_that_is_active() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(10)
+        for index in range(10):
+            world.gang(f"large-{index}", size=2)
+        world.cluster.statuses.clear()
+        world.cluster.takes_s["write_status"] = 10
+
+        world.cluster.is_renewed = False
+        await passes(60)
+        written = [name for name, _ in world.cluster.statuses]
+        world.cluster.is_renewed = True
+        await passes(60)
+
+        # Beside the queue, whose turn was before theirs.
+        assert len(written) == 1 + WRITES_AT_ONCE
+        assert {name for name, _ in world.cluster.statuses} >= {f"large-{index}" for index in range(10)}
+
+
+async def test_events_that_wait_for_their_turn_are_left_to_the_replica_that_is_active() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(10)
+        for index in range(3):
+            world.pod(f"large-{index}", gpus=8)
+        world.cluster.takes_s["record_event"] = 20
+
+        world.cluster.is_renewed = False
+        await passes(60)
+        told = len(world.cluster.told)
+        world.cluster.is_renewed = True
+        await passes(100)
+
+        assert (told, len(world.cluster.told)) == (1, 3)
+
+
+async def test_a_replica_that_stands_by_writes_nothing() -> None:
+    async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
+        world.gang("gang", size=2)
+        world.pod("large", gpus=8)
+        await passes(60)
+
+        cluster = world.cluster
+        assert (cluster.statuses, cluster.told, cluster.nominations, cluster.binds) == ([], [], [], [])

@@ -1,0 +1,54 @@
+"""What thousands of held pods cost while nothing changes."""
+
+from tests.system.api import Api, pod
+from tests.system.bed import Bed
+from tests.system.held import HeldCluster, cpu_share, held, holding
+from tests.system.waiting import eventually
+from tests.system.watched import DEFAULT_PODS, EVENTS, replica_set
+
+REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
+
+MANY = 5000
+WATCHED_FOR_S = 10.0
+"""How long CPU is counted, at the least."""
+
+
+def test_leeboard_rests_while_5000_pods_are_held_and_nothing_changes(bed: Bed, api: Api) -> None:
+    # At its own pace Leeboard tells 20 owners a second why their pods wait.
+    with holding(bed, api, status_interval_s="0.1") as cluster:
+        cluster.add_nodes(100, gpus=8)
+        crowd(cluster, MANY)
+        eventually(
+            lambda: len(api.items(EVENTS, fieldSelector="reason=NoNodeFits")),
+            until=lambda told: told >= MANY,
+            within_s=120,
+            what="everybody has been told why",
+            every_s=1.0,
+        )
+        used = cpu_share(bed, for_s=WATCHED_FOR_S)
+        attempts = cluster.told("scheduler_schedule_attempts_total{")
+    remove_crowd(api)
+
+    print(f"Leeboard used {used:.2%} of a core with {MANY} pods held")
+    assert (used < 0.01, attempts) == (True, 0)
+
+
+def crowd(cluster: HeldCluster, number: int) -> None:
+    """Have a controller make held pods that no node has room for."""
+    cluster.api.create(replica_set("crowd", number, held(pod("unnamed", gpus=16, queue="default-queue"))))
+    eventually(
+        lambda: cluster.told('scheduler_pending_pods{queue="gated"'),
+        until=lambda seen: seen == number,
+        within_s=90,
+        what=f"{number} pods are held",
+    )
+
+
+def remove_crowd(api: Api) -> None:
+    """Remove them all at once: one by one that takes a minute."""
+    api.call("DELETE", f"{REPLICA_SETS}/crowd", query={"propagationPolicy": "Orphan"})
+    eventually(
+        lambda: api.find(f"{REPLICA_SETS}/crowd"), until=lambda found: found is None, within_s=60, what="no owner"
+    )
+    for collection in (DEFAULT_PODS, EVENTS):
+        api.delete_now(collection)
