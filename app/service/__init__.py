@@ -60,11 +60,11 @@ async def serve(
     """Run until cancelled; raises OSError when a port is taken. A simulated cluster has no `kubernetes`."""
     doors = list[Door]()
 
-    def activity_changed() -> None:
+    def stand_by() -> None:
         # The kube-scheduler of a replica that no longer decides must not go on asking it over an old connection.
         doors[0].listener.close_connections()
 
-    parts = build(settings, cluster, metrics or Metrics(), on_activity=activity_changed)
+    parts = build(settings, cluster, metrics or Metrics(), on_standby=stand_by)
     watchdog = Watchdog(alarm(parts.metrics))
     rights = Rights(kubernetes.reviews, settings) if kubernetes else None
 

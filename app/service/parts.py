@@ -51,15 +51,16 @@ class Parts:
     admission: Admission
 
 
-def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_activity: Callable[[], None]) -> Parts:
-    """Put the parts together; nothing runs yet. `on_activity` is called when we become active or cease to be."""
+def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby: Callable[[], None]) -> Parts:
+    """Put the parts together; nothing runs yet. `on_standby` is called when we cease to be active."""
     cache, clock = ClusterCache(history_of(settings)), time.monotonic
     barrier = GangBarrier(cache)
     waker = Waker(cache, cluster, metrics)
 
     def activity_changed() -> None:
         planning.poke()
-        on_activity()
+        if activity.failure():
+            on_standby()
 
     def unready() -> str:
         return feed.unready()

@@ -467,6 +467,14 @@ def test_what_is_free_can_be_asked_before_the_first_snapshot() -> None:
     assert (cache().free()[GPU] // 1000).tolist() == [8, 8]
 
 
+def test_a_pod_that_only_we_hold_back_claims_its_share() -> None:
+    found = ClusterCache()
+    found.apply_pod(replace(given.pod("p"), held=True))
+
+    (usage,) = found.snapshot().usage.values()
+    assert usage.requested.pods == 1
+
+
 @pytest.mark.parametrize("change", [{"gated": True}, {"deleting": True}, {"problem": "unreadable"}])
 def test_a_pod_that_can_make_no_use_of_a_share_claims_none(change: dict[str, Any]) -> None:
     found = ClusterCache()

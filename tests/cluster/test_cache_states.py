@@ -70,6 +70,7 @@ changes: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"queue": queue_names}),
     st.fixed_dictionaries({"group": gangs, "names_group": st.sampled_from([True])}),
     st.fixed_dictionaries({"gated": st.booleans()}),
+    st.fixed_dictionaries({"held": st.booleans()}),
     st.fixed_dictionaries({"priority_class": classes}),
     st.fixed_dictionaries({"nominated": st.none() | node_names}),
     st.fixed_dictionaries({"refused_by_scheduler": st.booleans()}),

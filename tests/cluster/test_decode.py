@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 
 from app.cluster import decode
+from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from app.model.names import GroupKey, NodeName
 from app.model.pod import Constraint, Operator, Requirement, Toleration
 from app.model.quantity import MAX_AMOUNT
@@ -97,6 +98,12 @@ def test_pods_of_one_template_share_what_they_ask_for() -> None:
     one, other = (pod(container(limits={"rdma/hca": "1"})) for _ in range(2))
 
     assert one.scalars is other.scalars
+
+
+def test_our_own_markers_are_not_asked_for() -> None:
+    marked = pod(container(limits={ASK_MARKER: "1", BIND_MARKER: "1", "nvidia.com/gpu": "1"}))
+
+    assert (marked.scalars, marked.request.gpu_milli, marked.problem) == ((), 1000, "")
 
 
 def test_an_extended_resource_that_cannot_be_read_is_a_problem_and_so_are_too_many() -> None:
@@ -247,6 +254,24 @@ def test_gates_deletion_nomination_and_age_are_seen() -> None:
     )
 
     assert (seen.gated, seen.deleting, seen.nominated, seen.created_at) == (True, True, "n2", 100.0)
+
+
+@pytest.mark.parametrize(
+    ("gates", "expected"),
+    [
+        (None, (False, False)),
+        ([], (False, False)),
+        ([{"name": GATE}], (True, False)),
+        ([{"name": GATE}, {"name": "x"}], (True, True)),
+        ([{"name": "leeboard.dev/other"}], (False, True)),
+        ([7], (False, True)),
+        ("x", (False, True)),
+    ],
+)
+def test_our_own_gate_is_told_from_those_of_others(gates: object, expected: tuple[bool, bool]) -> None:
+    seen = pod(schedulingGates=gates)
+
+    assert (seen.held, seen.gated) == expected
 
 
 def test_finished_pods_are_terminal() -> None:

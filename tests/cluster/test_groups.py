@@ -71,6 +71,13 @@ def test_a_pod_that_cannot_start_now_is_not_pending(pod: Pod) -> None:
     assert formed(members(A, pod)).refusal is not None
 
 
+def test_a_pod_that_only_we_hold_back_is_pending_as_any_other() -> None:
+    held = replace(B, held=True)
+
+    assert formed(members(A, held)).pending == (A, held)
+    assert formed(members(A, held)).refusal is None
+
+
 def test_a_group_waits_as_long_as_a_pod_that_stays_has_no_place() -> None:
     gated = replace(A, gated=True)
 

@@ -1,12 +1,14 @@
 """What the chart makes of its values: rights, pods, admission and the configuration of kube-scheduler."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
 from app.control.rights import rights_of
+from app.model.marks import PREFIX
 from app.model.rights import Right
 from app.settings import Settings
 from tests.deploy.rendering import FORMS, NAMESPACE, objects, rendered, scheduler_config
@@ -33,7 +35,7 @@ def test_leeboard_has_the_rights_that_its_settings_need_and_no_others(values: Ma
 
     granted = set(_granted(item for item in items if not _is_the_schedulers(item)))
 
-    assert granted == {_bare(right) for right in (*rights_of(_settings(items)), REVIEW)}
+    assert granted == {replace(right, without="") for right in (*rights_of(_settings(items)), REVIEW)}
 
 
 def test_every_role_is_bound_to_our_service_account_and_to_nobody_else() -> None:
@@ -172,22 +174,16 @@ def test_objects_of_users_outlive_the_release() -> None:
     assert [item for item in items if _is_kept(item)] == users
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"), [({}, "Deployment"), ({"form": "beside"}, "DaemonSet"), (FIXED, "Deployment")]
-)
-def test_every_container_is_confined(values: Mapping[str, Any], kind: str) -> None:
+@pytest.mark.parametrize("values", [{}, {"form": "beside"}, FIXED], ids=str)
+def test_every_container_is_confined(values: dict[str, Any]) -> None:
     pod = _pod(objects(rendered(**values)))
 
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    confined = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     for container in pod["containers"]:
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        assert container["securityContext"] == confined
         assert {*container["resources"]} == {"requests", "limits"}
-    assert kind in _kinds(objects(rendered(**values)))
 
 
 @pytest.mark.parametrize(
@@ -210,6 +206,14 @@ def test_a_changed_configuration_of_kube_scheduler_starts_new_pods() -> None:
         return item["spec"]["template"]["metadata"]["annotations"]
 
     assert template("one") != template("another")
+
+
+@pytest.mark.parametrize("values", [{}, {"form": "beside"}], ids=str)
+def test_our_own_pods_carry_no_mark_that_our_policies_refuse(values: dict[str, Any]) -> None:
+    (workload,) = [item for item in objects(rendered(**values)) if item["kind"] in {"Deployment", "DaemonSet"}]
+    metadata = workload["spec"]["template"]["metadata"]
+
+    assert [key for key in (*metadata["labels"], *metadata["annotations"]) if key.startswith(PREFIX)] == []
 
 
 def test_other_pods_reach_admission_and_operations_and_nothing_else() -> None:
@@ -252,17 +256,6 @@ def _granted(items: Iterator[Object]) -> Iterator[Right]:
             named = product(rule["apiGroups"], rule["resources"], rule["verbs"], rule.get("resourceNames", [""]))
             for group, resource, verb, name in named:
                 yield Right(group=group, resource=resource, verb=verb, without="", namespace=namespace, name=name)
-
-
-def _bare(right: Right) -> Right:
-    return Right(
-        group=right.group,
-        resource=right.resource,
-        verb=right.verb,
-        without="",
-        namespace=right.namespace,
-        name=right.name,
-    )
 
 
 def _settings(items: list[Object]) -> Settings:

@@ -84,6 +84,20 @@ async def test_a_nomination_is_a_merge_patch_with_the_uid(
     assert seen.body == {"metadata": {"uid": "u1"}, "status": {"nominatedNodeName": node}}
 
 
+async def test_a_release_takes_off_our_gate_alone_by_a_strategic_merge_patch_with_the_uid(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    server.will(says({}))
+
+    await cluster.release(POD)
+
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == ("PATCH", "/api/v1/namespaces/default/pods/p")
+    assert seen.headers["Content-Type"] == "application/strategic-merge-patch+json"
+    gates = [{"$patch": "delete", "name": "leeboard.dev/held"}]
+    assert seen.body == {"metadata": {"uid": "u1"}, "spec": {"schedulingGates": gates}}
+
+
 async def test_a_disrupted_pod_gets_one_condition_beside_its_others(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:

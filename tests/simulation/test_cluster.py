@@ -1,5 +1,6 @@
 import pytest
 
+from app.model.marks import GATE
 from app.model.names import NodeName
 from app.model.seam import (
     Changed,
@@ -59,6 +60,19 @@ async def test_a_pod_that_is_gated_or_being_deleted_is_not_bound(change: dict[st
         await cluster.bind(ref(pod), NODE, {})
 
 
+async def test_a_release_takes_off_our_gate_and_leaves_those_of_others() -> None:
+    cluster = cluster_with_node("n1")
+    pod = create_pod(cluster)
+    cluster.patch(Ref.of(Resource.PODS, pod), {"spec": {"schedulingGates": [{"name": GATE}, {"name": "g"}]}})
+
+    await cluster.release(ref(pod))
+    once = stored(cluster, pod)
+    await cluster.release(ref(pod))
+
+    assert once["spec"]["schedulingGates"] == [{"name": "g"}]
+    assert stored(cluster, pod) == once
+
+
 async def test_no_write_reaches_a_recreated_namesake() -> None:
     cluster = cluster_with_node("n1")
     earlier = ref(create_pod(cluster), uid="earlier")
@@ -67,6 +81,8 @@ async def test_no_write_reaches_a_recreated_namesake() -> None:
         await cluster.bind(earlier, NODE, {})
     with pytest.raises(NotFoundError):
         await cluster.nominate(earlier, NODE)
+    with pytest.raises(NotFoundError):
+        await cluster.release(earlier)
     assert await cluster.read_pod(earlier) is None
 
 

@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from app.model.marks import GATE
 from app.model.names import NodeName
 from app.model.seam import RawObject, Resource
 from app.simulation.cluster import Ref, SimulatedCluster
@@ -221,6 +222,20 @@ async def test_a_bind_that_was_done_although_its_answer_was_lost_keeps_its_node(
         await settle()
 
     assert stage.extender.filtered == [("bound-0", ["n1", "n2"]), ("next-0", ["n1"])]
+
+
+async def test_a_pod_is_scheduled_when_its_last_gate_is_off() -> None:
+    stage = Stage()
+    pod = create_pod(stage.cluster, "held")
+    stage.cluster.patch(Ref.of(Resource.PODS, pod), {"spec": {"schedulingGates": [{"name": GATE}]}})
+
+    with playing(stage.driver.run()):
+        await settle()
+        assert stage.extender.filtered == []
+        await stage.cluster.release(ref(pod))
+        await settle()
+
+    assert stored(stage.cluster, pod)["spec"]["nodeName"] == "n2"
 
 
 async def test_pods_of_other_schedulers_and_gated_pods_are_left_alone() -> None:

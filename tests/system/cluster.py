@@ -84,9 +84,15 @@ def start_own_scheduler(bed: Bed, extender_url: str, config: Path = SCHEDULER_CO
 
 
 def _is_installed(item: Object) -> bool:
-    # The kube-scheduler of a bed has an identity of its own: its rights would hide what Leeboard's role lacks.
-    component = item["metadata"].get("labels", {}).get("app.kubernetes.io/component")
-    return item["kind"] in INSTALLED and component != "kube-scheduler"
+    return item["kind"] in INSTALLED and not is_kube_schedulers(item)
+
+
+def is_kube_schedulers(item: Object) -> bool:
+    """Whether an object is for the kube-scheduler in our pod.
+
+    That of a bed has an identity of its own: its rights would hide what Leeboard's role lacks.
+    """
+    return item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "kube-scheduler"
 
 
 def wait_until_served(api: Api, crd: Object) -> None:

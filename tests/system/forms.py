@@ -16,7 +16,14 @@ import httpx
 from app.model.marks import GATE
 from tests.system.api import Api, ApiError, Object, collection_of, pod, queue
 from tests.system.bed import HOST, Bed, free_ports
-from tests.system.cluster import ROOT, connected, documents, start_leeboard, wait_until_served
+from tests.system.cluster import (
+    ROOT,
+    connected,
+    documents,
+    is_kube_schedulers,
+    start_leeboard,
+    wait_until_served,
+)
 from tests.system.waiting import eventually
 
 NEEDS_A_KUBELET = {"Deployment", "DaemonSet", "Pod", "PodDisruptionBudget", "NetworkPolicy"}
@@ -133,7 +140,7 @@ def deployed(bed: Bed, api: Api, form: Form, plain_scheduler: str, **settings: s
 def install_form(api: Api, form: Form, *, admission_port: int) -> list[Object]:
     """Apply the manifests of a form; return them."""
     objects = [_reached(item, admission_port) for item in documents(form.manifests)]
-    objects = [item for item in objects if item["kind"] not in NEEDS_A_KUBELET]
+    objects = [item for item in objects if item["kind"] not in NEEDS_A_KUBELET and not is_kube_schedulers(item)]
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leeboard"}})
     crds = [item for item in objects if item["kind"] == "CustomResourceDefinition"]
     for crd in crds:

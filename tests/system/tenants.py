@@ -1,8 +1,10 @@
 """A tenant as the threat model has it: writes pods, their owners and PodGroups in one namespace, and nothing else."""
 
+import ssl
 from collections.abc import Mapping, Sequence
 
 from tests.system.api import Api, ApiError, Object
+from tests.system.bed import Bed
 from tests.system.identities import User
 from tests.system.waiting import eventually
 
@@ -73,6 +75,15 @@ def refused_patch(api: Api, path: str, body: Mapping[str, object]) -> str:
     except ApiError as refused:
         return str(refused)
     return ""
+
+
+def of_controller(bed: Bed, api: Api, account: str) -> Api:
+    """Return a client of one of Kubernetes' own controllers."""
+    accounts_path = f"/api/v1/namespaces/kube-system/serviceaccounts/{account}"
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": "kube-system"}})
+    asked: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = api.call("POST", f"{accounts_path}/token", body=asked)["status"]["token"]
+    return Api(bed.url, token=token, verify=ssl.create_default_context(cafile=bed.ca))
 
 
 def _rule(group: str, resources: list[str], verbs: list[str]) -> Object:

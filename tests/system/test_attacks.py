@@ -1,15 +1,14 @@
 """What the tenant of the threat model tries at the API server: refused, in words that help, and nothing is charged."""
 
-import ssl
 from collections.abc import Iterator
 
 import pytest
 
-from tests.system.api import QUEUE_LABEL, Api, ApiError, Object, job, pod, pod_group
+from tests.system.api import QUEUE_LABEL, ApiError, Object, job, pod, pod_group
 from tests.system.attacked import OTHER_TEAM, TEAM_PODS, Attacked, attacked_cluster, name, path_of, team_pod
 from tests.system.bed import Bed
 from tests.system.identities import User
-from tests.system.tenants import TEAM, accounts, allow, refusal, refused_patch, revoke, subject
+from tests.system.tenants import TEAM, accounts, allow, of_controller, refusal, refused_patch, revoke, subject
 from tests.system.waiting import eventually
 
 NOT_YOURS = f"You may not use queue {OTHER_TEAM}. Name a queue that is yours"
@@ -202,16 +201,23 @@ def test_priority_class_needs_a_right(attacked: Attacked, class_name: str) -> No
         assert said in refusal(attacked.tenant, group)
 
 
-def test_priority_is_not_raised_later(attacked: Attacked) -> None:
+@pytest.mark.parametrize("label", ["priorityClassName", "kai.scheduler/preemptibility"])
+def test_priority_of_a_pod_is_not_raised_later(attacked: Attacked, label: str) -> None:
     honest = attacked.serve(labels={"priorityClassName": "train"})
     with attacked.nothing_taken():
         for target in (path_of(honest), f"{path_of(honest)}/status"):
-            raised = refused_patch(attacked.tenant, target, {"metadata": {"labels": {"priorityClassName": "build"}}})
-            assert "The label priorityClassName is fixed once the pod is created; delete the pod" in raised
-        attacked.tenant.create(pod_group("g", min_member=1, queue=TEAM, namespace=TEAM, priorityClassName="train"))
-        group = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{TEAM}/podgroups/g"
-        raised = refused_patch(attacked.tenant, group, {"spec": {"priorityClassName": "build"}})
-        assert "You may not use priority class build" in raised
+            raised = refused_patch(attacked.tenant, target, {"metadata": {"labels": {label: "non-preemptible"}}})
+            assert "preemptibility are fixed once the pod is created; delete the pod and create it anew" in raised
+
+
+def test_priority_of_a_podgroup_is_not_raised_later(attacked: Attacked) -> None:
+    attacked.tenant.create(pod_group("g", min_member=1, queue=TEAM, namespace=TEAM, priorityClassName="train"))
+    group = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{TEAM}/podgroups/g"
+    raised = refused_patch(attacked.tenant, group, {"spec": {"priorityClassName": "build"}})
+    assert "You may not use priority class build" in raised
+    raised = refused_patch(attacked.tenant, group, {"spec": {"preemptibility": "non-preemptible"}})
+    assert "spec.preemptibility is fixed once the PodGroup is created" in raised
+    assert not refused_patch(attacked.tenant, group, {"spec": {"minMember": 2}})
 
 
 def test_priority_class_that_somebody_may_use_is_theirs(attacked: Attacked) -> None:
@@ -273,17 +279,8 @@ def test_pods_of_a_daemon_set_pass_only_when_its_controller_makes_them(bed: Bed,
     item["metadata"]["ownerReferences"] = [reference]
     assert "are scheduled by Leeboard" in refusal(attacked.tenant, item)
 
-    with controller(bed, attacked.api, "daemon-set-controller") as of_kubernetes:
+    with of_controller(bed, attacked.api, "daemon-set-controller") as of_kubernetes:
         assert not refusal(of_kubernetes, item)
-
-
-def controller(bed: Bed, api: Api, account: str) -> Api:
-    """Return a client of one of Kubernetes' own controllers."""
-    accounts_path = f"/api/v1/namespaces/kube-system/serviceaccounts/{account}"
-    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": "kube-system"}})
-    asked: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = api.call("POST", f"{accounts_path}/token", body=asked)["status"]["token"]
-    return Api(bed.url, token=token, verify=ssl.create_default_context(cafile=bed.ca))
 
 
 # -- who stands above the rules

@@ -7,6 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from app.kube.client import KubeCluster
+from app.model.marks import GATE
 from app.model.names import NodeName, PodUid
 from app.model.seam import (
     Changed,
@@ -74,6 +75,8 @@ async def test_a_namesake_is_never_written_to(api: Api, cluster: KubeCluster) ->
     ref = another(created(api, "p"))
 
     with pytest.raises(NotFoundError):
+        await cluster.release(ref)
+    with pytest.raises(NotFoundError):
         await cluster.bind(ref, NODE, {})
     with pytest.raises(NotFoundError):
         await cluster.nominate(ref, NODE)
@@ -91,6 +94,21 @@ async def test_a_missing_pod_is_not_found(cluster: KubeCluster, api: Api) -> Non
         await cluster.nominate(ref, NODE)
 
     assert await cluster.read_pod(ref) is None
+
+
+async def test_a_release_takes_off_our_gate_alone_and_a_repeated_one_writes_nothing(
+    api: Api, cluster: KubeCluster
+) -> None:
+    gates = [{"name": "example.com/first"}, {"name": GATE}, {"name": "example.com/last"}]
+    ref = created(api, "p", spec={"schedulingGates": gates})
+
+    await cluster.release(ref)
+    once = await cluster.read_pod(ref)
+    await cluster.release(ref)
+
+    assert once is not None
+    assert once["spec"]["schedulingGates"] == [gates[0], gates[2]]
+    assert await cluster.read_pod(ref) == once
 
 
 async def test_a_nomination_is_set_and_cleared(api: Api, cluster: KubeCluster) -> None:

@@ -83,7 +83,7 @@ metadata:
     {{- include "leeboard.labels" . | nindent 4 }}
     {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
   annotations:
-    leeboard.dev/scheduler-config: {{ include "leeboard.schedulerConfig" . | sha256sum }}
+    checksum/scheduler-config: {{ include "leeboard.schedulerConfig" . | sha256sum }}
     {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   serviceAccountName: {{ include "leeboard.name" . }}
@@ -147,11 +147,13 @@ spec:
       args: [--config=/etc/leeboard/scheduler/config.yaml]
       ports:
         - {name: scheduler, containerPort: 10259}
+      # Asks Leeboard: a kube-scheduler whose Leeboard is gone must give its lease to a replica that works. Of itself it
+      # ends when it cannot renew the lease. By number: a port's name is known in its own container only.
       livenessProbe:
-        httpGet: {path: /livez, port: scheduler, scheme: HTTPS}
+        httpGet: {path: /livez, port: {{ .Values.ports.operations }}}
         periodSeconds: 10
-        timeoutSeconds: 15
-        failureThreshold: 8
+        timeoutSeconds: 5
+        failureThreshold: 6
       startupProbe:
         httpGet: {path: /livez, port: scheduler, scheme: HTTPS}
         periodSeconds: 2
