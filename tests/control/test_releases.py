@@ -51,6 +51,9 @@ async def test_a_held_pod_that_cannot_run_stays_held_and_is_told_why() -> None:
 
         assert gates(world.cluster, pod) == [GATE]
         assert world.reason(pod) is Reason.NO_NODE_FITS
+        known = world.inspect.pod("q", "one-0")
+        assert known is not None
+        assert (known.state, known.refusal) == ("Held", world.planning.refusals[known.pod.group])
         assert world.cluster.told == [("one-0", "NoNodeFits")]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.api import QUEUE_LABEL, ApiError, Object, job, pod, pod_group
+from tests.system.api import QUEUE_LABEL, Api, ApiError, Object, job, pod, pod_group
 from tests.system.attacked import OTHER_TEAM, TEAM_PODS, Attacked, attacked_cluster, name, path_of, team_pod
 from tests.system.bed import Bed
 from tests.system.identities import User
