@@ -38,14 +38,19 @@ class Releases:
         cluster: Cluster,
         metrics: Metrics,
         *,
+        inactive: Callable[[], str],
         sleep: Callable[[float], Awaitable[None]],
         before_write: Callable[[PodUid], None],
         on_open: Callable[[PodUid], None],
     ) -> None:
-        """`before_write` is called with each pod about to be released, `on_open` once its gate is surely off."""
+        """`inactive` says why another replica may decide, "" when none may.
+
+        `before_write` is called with each pod about to be released, `on_open` once its gate is surely off.
+        """
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
+        self._inactive = inactive
         self._sleep = sleep
         self._before_write = before_write
         self._on_open = on_open
@@ -101,8 +106,8 @@ class Releases:
             await self._release(uid)
 
     def _due(self, uid: PodUid) -> Pod | None:
-        """Return the pod if it is still to be released: held, and promised a place that is free now."""
-        pod = self._cache.pod(uid)
+        """Return the pod if it is still to be released by us: held, and promised a place that is free now."""
+        pod = None if self._inactive() else self._cache.pod(uid)
         return pod if pod is not None and self.holds(pod) and self._cache.reservations.promised(uid) else None
 
     async def _release(self, uid: PodUid) -> None:

@@ -38,22 +38,32 @@ class Waker:
         cluster: Cluster,
         metrics: Metrics,
         *,
+        inactive: Callable[[], str],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start with nobody parked. `_parked` is changed by `park`, `nominate`, `forget*` and what writes patches.
+        """Start with nobody parked; `inactive` says why another replica may decide, "" when none may.
+
+        `_parked` is changed by `park`, `nominate`, `forget*` and what writes patches.
 
         It is one set for ever, since `_releases` takes pods out of it as well.
         """
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
+        self._inactive = inactive
         self._sleep = sleep
         self._parked: set[PodUid] = set()
         self._window = Window(WINDOW)
         self._patches: asyncio.Queue[PodUid] = asyncio.Queue()
         """Pods to be woken or revoked; which, and with what node, is decided when the patch is written."""
         self._releases = Releases(
-            cache, cluster, metrics, sleep=sleep, before_write=self._parked.discard, on_open=self.wake
+            cache,
+            cluster,
+            metrics,
+            inactive=inactive,
+            sleep=sleep,
+            before_write=self._parked.discard,
+            on_open=self.wake,
         )
 
     def park(self, uid: PodUid) -> None:
@@ -117,7 +127,7 @@ class Waker:
     async def _patch(self, uid: PodUid) -> None:
         for _ in range(TRIES):
             pod, held = self._cache.pod(uid), self._cache.reservations.promised(uid)
-            if pod is None or pod.node is not None:
+            if pod is None or pod.node is not None or self._inactive():
                 return
             if held is None and pod.nominated is not None:
                 written = await self._nominate(pod, None)

@@ -55,7 +55,6 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
     """Put the parts together; nothing runs yet. `on_standby` is called when we cease to be active."""
     cache, clock = ClusterCache(history_of(settings)), time.monotonic
     barrier = GangBarrier(cache)
-    waker = Waker(cache, cluster, metrics)
 
     def activity_changed() -> None:
         planning.poke()
@@ -68,6 +67,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
     activity = Activity(
         cluster, lease=settings.scheduler_lease, hostname=settings.hostname, on_change=activity_changed, clock=clock
     )
+    waker = Waker(cache, cluster, metrics, inactive=activity.failure)
     planning, search, evictor = _planning(
         _Ground(cache=cache, cluster=cluster, activity=activity, metrics=metrics, settings=settings),
         barrier,

@@ -3,9 +3,11 @@
 import asyncio
 
 from app.control.binder import BOUND, WRITERS
+from app.control.releases import Releases
 from app.control.status import WRITES_AT_ONCE
 from app.model.decision import Action, Eviction
-from app.model.names import GroupKey, NodeName
+from app.model.marks import GATE
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import UnavailableError
 from tests.control.leases import BESIDE_US, LEASE_S, SETTLED_S, elected
 from tests.control.wired import living, passes, ref
@@ -102,3 +104,43 @@ async def test_a_replica_that_stands_by_writes_nothing() -> None:
 
         cluster = world.cluster
         assert (cluster.statuses, cluster.told, cluster.nominations, cluster.binds) == ([], [], [], [])
+
+
+async def test_no_gate_is_taken_off_once_another_replica_may_decide() -> None:
+    # As after a SIGCONT: the promise still stands, since nobody has had the time to see that we are no longer active.
+    async with living("a", gpus=0) as world:
+        pod = world.pod("p", gates=(GATE,))
+        await passes(0.5)
+        uid = PodUid(pod["metadata"]["uid"])
+        world.cache.promise(uid, NodeName("a"), expires_at=world.now() + 60)
+        releases = Releases(
+            world.cache,
+            world.cluster,
+            world.metrics,
+            inactive=lambda: "another may decide",
+            sleep=asyncio.sleep,
+            before_write=lambda _: None,
+            on_open=lambda _: None,
+        )
+        writers = asyncio.create_task(releases.run())
+
+        releases.add(uid)
+        await passes(1)
+        writers.cancel()
+
+        assert (world.cluster.releases, world.cache.reservations.promised(uid) is not None) == ([], True)
+
+
+async def test_no_nomination_is_taken_back_once_another_replica_may_decide() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        pod = world.pod("p")
+        world.cluster.is_renewed = False
+        await passes(LEASE_S)
+
+        world.patch(pod, status={"nominatedNodeName": "a"})
+        await passes(0.1)
+        world.waker.revoke(PodUid(pod["metadata"]["uid"]))
+        await passes(1)
+
+        assert world.cluster.nominations == []

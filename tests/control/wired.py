@@ -188,7 +188,6 @@ class World:
         settings = settings or Settings()
         self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache(history_of(settings))
         self.barrier = GangBarrier(self.cache)
-        self.waker = Waker(self.cache, cluster, self.metrics)
         self.activity = Activity(
             cluster,
             lease=settings.scheduler_lease,
@@ -196,6 +195,7 @@ class World:
             on_change=self._activity_changed,
             clock=clock,
         )
+        self.waker = Waker(self.cache, cluster, self.metrics, inactive=self.activity.failure)
         self.promises = Promises(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
         self.evictor = Evictor(self.cache, cluster, self.activity, self.metrics, on_failure=self._victim_stays)
         self.awaiting = Awaiting(self.cache, self.waker, self.evictor, settings, clock=clock)
