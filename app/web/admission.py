@@ -6,20 +6,21 @@ would stop pods that Leeboard has nothing to say about. Never a redirect: the AP
 """
 
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, assert_never
 
 import orjson
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation, Undecided
 from app.model.quantity import shown
 from app.telemetry import Metrics, Review, ReviewOutcome
 from app.web import problem
-from app.web.asgi import MIB, ASGIApp, BodyLimits, Bounded
+from app.web.asgi import MIB, ASGIApp, BodyLimits, Bounded, Direct
 from app.web.connection import ConnectionLimits
 
 CONNECTIONS = ConnectionLimits(connections=2048)
@@ -154,17 +155,12 @@ def application(admission: Admission, metrics: Metrics, *, limits: BodyLimits = 
     reviews = Reviews(admission, metrics)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     problem.answer_errors_with_problems(app)
-    for verb in Review:
-        # A route of Starlette's: FastAPI's own would look for parameters to validate on each call.
-        app.add_route(f"/{verb.value}", _endpoint(reviews, verb), methods=["POST"], include_in_schema=False)
-    return Bounded(app, limits)
+    answers = {f"/{verb.value}": partial(_respond, reviews, verb) for verb in Review}
+    return Bounded(Direct(app, answers), limits)
 
 
-def _endpoint(reviews: Reviews, verb: Review) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        return reviews.answer(verb, await request.body())
-
-    return endpoint
+async def _respond(reviews: Reviews, verb: Review, body: bytes) -> Response:
+    return reviews.answer(verb, body)
 
 
 def _outcome(answer: Admitted | Denied) -> ReviewOutcome:

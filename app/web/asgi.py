@@ -4,7 +4,7 @@ uvicorn has neither a body cap nor a read timeout. Handlers behind `Bounded` fin
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -148,6 +148,35 @@ class Bounded:
                     pass
         except (TimeoutError, _Gone):
             return
+
+
+Answer = Callable[[bytes], Awaitable[ASGIApp]]
+"""From a whole body to the response, which is itself an ASGI app, as Starlette's are; raises nothing."""
+
+
+class Direct:
+    """Answers the POSTs of a few known paths itself and leaves everything else to an app; stands behind `Bounded`.
+
+    The ten layers of a framework cost half a millisecond a request, more than most answers here.
+    """
+
+    def __init__(self, app: ASGIApp, answers: Mapping[str, Answer]) -> None:
+        self._app = app
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or have the app answer."""
+        answer, method = self._answers.get(scope["path"]), scope["method"]
+        if answer is None:
+            await self._app(scope, receive, send)
+        elif method == "POST":
+            body, _ = await _next(receive)
+            await (await answer(body))(scope, receive, send)
+        else:
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+            said = problem.response(status, f"{method} {scope['path']}: {status.phrase}")
+            said.headers["allow"] = "POST"
+            await said(scope, receive, send)
 
 
 async def _next(receive: Receive) -> tuple[bytes, bool]:

@@ -6,18 +6,19 @@ goes wrong here is said inside the reply, logged and counted. What to answer is 
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import Protocol, assert_never
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 
 from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
 from app.model.seam import RawObject
 from app.telemetry import Metrics, Outcome, Verb
 from app.web import problem, wire
-from app.web.asgi import EXTENDER_LIMITS, ASGIApp, BodyLimits, Bounded, Rejection, as_problem
+from app.web.asgi import EXTENDER_LIMITS, ASGIApp, BodyLimits, Bounded, Direct, Rejection, as_problem
 from app.web.wire import Victims
 
 JSON = "application/json"
@@ -115,17 +116,12 @@ def application(extender: Extender, metrics: Metrics, *, limits: BodyLimits = EX
     webhooks = Webhooks(extender, metrics)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     problem.answer_errors_with_problems(app)
-    for verb in Verb:
-        # A route of Starlette's: FastAPI's own would look for parameters to validate on each call.
-        app.add_route(f"/{verb.value}", _endpoint(webhooks, verb), methods=["POST"], include_in_schema=False)
-    return Bounded(app, limits, reject=_reject)
+    answers = {f"/{verb.value}": partial(_respond, webhooks, verb) for verb in Verb}
+    return Bounded(Direct(app, answers), limits, reject=_reject)
 
 
-def _endpoint(webhooks: Webhooks, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        return Response(await webhooks.answer(verb, await request.body()), media_type=JSON)
-
-    return endpoint
+async def _respond(webhooks: Webhooks, verb: Verb, body: bytes) -> Response:
+    return Response(await webhooks.answer(verb, body), media_type=JSON)
 
 
 def _reject(path: str, status: HTTPStatus, detail: str) -> Rejection:
