@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from app.control.barrier import GangBarrier
-from app.control.certificates import Installation
+from app.control.certificates.own import Installation
 from app.control.feed import Feed
 from app.control.rights import Reviews, Rights
 from app.model.question import Check

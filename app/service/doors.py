@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.control.authority import Clients
-from app.control.certificate_files import CertificateFiles
-from app.control.certificates import Certificates, Installation
-from app.control.served import Served
+from app.control.certificates.authority import Clients
+from app.control.certificates.files import CertificateFiles
+from app.control.certificates.own import Certificates, Installation
+from app.control.certificates.served import Served
 from app.model.question import Check
 from app.service.parts import Parts
 from app.settings import Settings

@@ -5,80 +5,121 @@ Many honest ones may come at once (each bind of a gang is one), so nobody is sen
 """
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
+
+Contexts = Callable[[], ssl.SSLContext]
+"""Is asked for each handshake."""
+Protocols = Callable[[], asyncio.Protocol]
 
 HANDSHAKE_S = 5.0
 """Within which TLS has to stand, once its turn has come."""
-HURRY_S = 1.0
+HURRY_S = 2.0
 """What is left of that while others wait: less than the 3 s after which kube-apiserver gives a webhook up."""
 AT_ONCE = 256
+"""With `HURRY_S` 128 a second, of whom a starved machine still lets several times as many in when they are honest."""
+ACCEPTED_AT_ONCE = 128
+RETRY_S = 1.0
+"""After which a process without room for one more socket looks again."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    client: socket.socket
+    since: float
+
+    def is_ours(self) -> bool:
+        """Return whether the client has spoken and we have not listened: it may be we who were slow."""
+        try:
+            return self.client.recv(1, socket.MSG_PEEK) != b""
+        except OSError:
+            return False
 
 
 class Handshakes:
-    """The clients of one listener that are not in yet."""
+    """Accepts what comes to one socket; to uvicorn it is a server."""
 
-    def __init__(
-        self, tls: Callable[[], ssl.SSLContext], connection: Callable[[], asyncio.Protocol], *, most_waiting: int
-    ) -> None:
-        """`tls` is asked for each handshake, and `connection` makes what goes on behind it."""
-        self.tls = tls
-        self.connection = connection
+    def __init__(self, tls: Contexts, connection: Protocols, *, most_waiting: int) -> None:
+        """Accept nothing yet. `connection` makes what goes on once TLS stands."""
+        self._tls = tls
+        self._connection = connection
         self._most_waiting = most_waiting
-        # Who came first stands first; changed by `came`, `left` and `_go_on`.
-        self._waiting: dict[_Arrival, None] = {}
-        self._shaking: dict[_Arrival, None] = {}
+        # Who came first stands first.
+        self._waiting: dict[socket.socket, None] = {}
+        self._shaking: dict[asyncio.Task[None], _Turn] = {}
         self._hurry: asyncio.TimerHandle | None = None
+        # Set by `accept_from`, taken away by `close`.
+        self._bound: socket.socket | None = None
 
-    def __len__(self) -> int:
-        """Count the connections that are kept."""
-        return len(self._waiting) + len(self._shaking)
-
-    def arrival(self) -> asyncio.Protocol:
-        """Return the protocol of a connection that has just been accepted."""
-        return _Arrival(self)
+    def accept_from(self, bound: socket.socket) -> None:
+        """Take every client that comes, until `close`."""
+        bound.settimeout(0)
+        self._bound = bound
+        self._look_again()
 
     def close(self) -> None:
-        """Send everybody away."""
-        everybody = [*self._waiting, *self._shaking]
-        self._waiting.clear()
-        self._shaking.clear()
+        """Take nobody any more, and send away who waits; a handshake that has begun may end."""
+        if self._bound is not None:
+            asyncio.get_running_loop().remove_reader(self._bound)
+            self._bound = None
         self._calm_down()
-        for arrival in everybody:
-            arrival.drop()
+        for client in self._waiting:
+            client.close()
+        self._waiting.clear()
 
-    def came(self, arrival: "_Arrival") -> None:
-        """Take a client in, in the place of the one that waits longest when there are too many."""
-        self._waiting[arrival] = None
+    async def wait_closed(self) -> None:
+        """Return at once: who is in is counted elsewhere, and nobody else has asked for anything."""
+
+    def _look_again(self) -> None:
+        if self._bound is not None:
+            asyncio.get_running_loop().add_reader(self._bound, self._accept, self._bound)
+
+    def _accept(self, bound: socket.socket) -> None:
+        try:
+            for _ in range(ACCEPTED_AT_ONCE):
+                self._came(bound.accept()[0])
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            pass
+        except OSError:
+            # No room for one more. The socket would say for ever that there is one to accept.
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(bound)
+            loop.call_later(RETRY_S, self._look_again)
+        self._go_on()
+
+    def _came(self, client: socket.socket) -> None:
+        client.settimeout(0)
+        self._waiting[client] = None
         if len(self._waiting) > self._most_waiting:
             longest = next(iter(self._waiting))
             del self._waiting[longest]
-            longest.drop()
-        self._go_on()
-
-    def left(self, arrival: "_Arrival") -> None:
-        """Give its place to another: it is in, or gone."""
-        self._waiting.pop(arrival, None)
-        self._shaking.pop(arrival, None)
-        self._go_on()
+            longest.close()
 
     def _go_on(self) -> None:
         self._calm_down()
-        while self._waiting:
-            if len(self._shaking) >= AT_ONCE and not self._made_room():
-                return
+        while self._waiting and (len(self._shaking) < AT_ONCE or self._made_room()):
             # The newest, so that a crowd which never says a word keeps nobody waiting who comes after it.
-            newest, _ = self._waiting.popitem()
-            self._shaking[newest] = None
-            newest.begin()
+            client, _ = self._waiting.popitem()
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._shake_hands(client))
+            self._shaking[task] = _Turn(client, loop.time())
+            task.add_done_callback(self._ended)
 
     def _made_room(self) -> bool:
-        loop, longest = asyncio.get_running_loop(), next(iter(self._shaking))
-        if loop.time() < longest.begun_at + HURRY_S:
-            self._hurry = loop.call_at(longest.begun_at + HURRY_S, self._go_on)
+        loop = asyncio.get_running_loop()
+        longest, turn = next(iter(self._shaking.items()))
+        if loop.time() < turn.since + HURRY_S:
+            self._hurry = loop.call_at(turn.since + HURRY_S, self._go_on)
             return False
+        if turn.is_ours():
+            del self._shaking[longest]
+            self._shaking[longest] = _Turn(turn.client, loop.time())
+            return self._made_room()
+        longest.cancel()
         del self._shaking[longest]
-        longest.drop()
         return True
 
     def _calm_down(self) -> None:
@@ -86,62 +127,13 @@ class Handshakes:
             self._hurry.cancel()
             self._hurry = None
 
-
-class _Arrival(asyncio.Protocol):
-    """A connection up to the end of its handshake."""
-
-    def __init__(self, handshakes: Handshakes) -> None:
-        self.begun_at = 0.0
-        self._handshakes = handshakes
-        self._shaking: asyncio.Task[None] | None = None
-        # What TLS tells before the connection behind it is made.
-        self._early = bytearray()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
-        # TLS reads it, from its first byte on.
-        transport.pause_reading()
-        self._transport = transport
-        self._handshakes.came(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._early += data
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self._handshakes.left(self)
-
-    def begin(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.begun_at = loop.time()
-        self._shaking = loop.create_task(self._shake_hands())
-
-    def drop(self) -> None:
-        if self._shaking is not None:
-            self._shaking.cancel()
-        self._transport.abort()
-
-    async def _shake_hands(self) -> None:
-        tls: asyncio.Transport | None = None
-        try:
-            tls = await asyncio.get_running_loop().start_tls(
-                self._transport,
-                self,
-                self._handshakes.tls(),
-                server_side=True,
-                ssl_handshake_timeout=HANDSHAKE_S,
+    async def _shake_hands(self, client: socket.socket) -> None:
+        # Whatever a client does wrong is not logged: it could fill the disk.
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connection, client, ssl=self._tls(), ssl_handshake_timeout=HANDSHAKE_S
             )
-        except OSError:
-            # Whatever a client does wrong: it is not logged, or it could fill the disk.
-            return
-        finally:
-            self._handshakes.left(self)
-        # One that is gone may look as if it had succeeded.
-        if tls is not None and not tls.is_closing():
-            self._let_in(tls)
 
-    def _let_in(self, tls: asyncio.Transport) -> None:
-        connection = self._handshakes.connection()
-        tls.set_protocol(connection)
-        connection.connection_made(tls)
-        if self._early:
-            connection.data_received(bytes(self._early))
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._shaking.pop(task, None)
+        self._go_on()

@@ -6,51 +6,51 @@ Several live in one process; signals are the service's, and so is the event loop
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
+from typing import cast
 
 import uvicorn
 
 from app.web.asgi import ASGIApp
 from app.web.connection import ConnectionLimits, guarded
+from app.web.handshakes import Contexts, Handshakes
 
 KEEP_ALIVE_S = 120
 """Longer than the 90 s after which kube-scheduler's client lets go: it does not repeat a POST that met a closed one."""
 BACKLOG = 2048
-HANDSHAKE_S = 5.0
-"""Within which TLS has to stand; until then a connection is none of those that are counted."""
 
 
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers and without its poll for the time to stop."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits, tls: Contexts | None) -> None:
         super().__init__(config)
         # Set once, by `Listener.run`.
         self.stopping = asyncio.Event()
+        self._limits = limits
+        self._tls = tls
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        config, loop = self.config, asyncio.get_running_loop()
-        deadline_s = HANDSHAKE_S if config.ssl else None
-
-        def connection() -> asyncio.Protocol:
-            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg] # as in uvicorn
-                config=config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-            return made
-
-        # Like uvicorn's own, which leaves a handshake the whole minute that is asyncio's default.
-        self.servers = [
-            await loop.create_server(
-                connection, sock=each, ssl=config.ssl, backlog=BACKLOG, ssl_handshake_timeout=deadline_s
-            )
-            for each in sockets or ()
-        ]
+        self.servers = [await self._open(each) for each in sockets or ()]
         self.started = True
+
+    async def _open(self, bound: socket.socket) -> asyncio.Server:
+        if self._tls is None:
+            return await asyncio.get_running_loop().create_server(self._connection, sock=bound, backlog=BACKLOG)
+        handshakes = Handshakes(self._tls, self._connection, most_waiting=self._limits.connections)
+        handshakes.accept_from(bound)
+        # uvicorn closes it and waits for it, no more.
+        return cast("asyncio.Server", handshakes)
+
+    def _connection(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg] # as in uvicorn
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     async def main_loop(self) -> None:
         await self.stopping.wait()
@@ -96,7 +96,7 @@ def listener(  # noqa: PLR0913 # each is one plain word about the port
     *,
     limits: ConnectionLimits,
     grace_s: int = 5,
-    tls: ssl.SSLContext | None = None,
+    tls: Contexts | None = None,
 ) -> Listener:
     """Bind the port (0: any free one) and return its server; raises OSError when it is taken.
 
@@ -115,7 +115,7 @@ def listener(  # noqa: PLR0913 # each is one plain word about the port
         date_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=grace_s,
-        ssl_context_factory=(lambda *_: tls) if tls else None,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return Listener(socket.create_server((host, port), family=family, backlog=BACKLOG), _Server(config))
+    bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    return Listener(bound, _Server(config, limits, tls))

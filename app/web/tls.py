@@ -1,12 +1,12 @@
 """The TLS of a listener whose certificate changes while it serves: a handshake takes what is in use as it begins.
 
-Connections that stand keep what they began with. Of TLS 1.3 nothing is resumed, so that no CA outlives its change.
+Connections that stand keep what they began with. Nothing is resumed, so that no CA outlives its change.
 """
 
 import os
 import ssl
 
-from app.control.authority import Certificate, CertificateError, Clients
+from app.control.certificates.authority import Certificate, CertificateError, Clients
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all good."""
@@ -21,11 +21,18 @@ class LiveTls:
 
     def __init__(self, clients: Clients = Clients.ANYBODY) -> None:
         """Serve nobody yet."""
-        self.context = _context(clients)
-        # For handshakes that begin; replaced by `use`.
-        self._current = self.context
         self._clients = clients
-        self.context.sni_callback = self._take_current
+        # For handshakes that begin; replaced by `use`.
+        self._current = _context(clients)
+        # What they begin with; replaced by `context`.
+        self._first = self._forgetful()
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a handshake begins with. It knows no session that could be resumed."""
+        # Of TLS 1.2 a context remembers the sessions that stand or were closed in order, and Python cannot forbid it.
+        if self._first.session_stats()["number"]:
+            self._first = self._forgetful()
+        return self._first
 
     def use(self, certificate: Certificate) -> None:
         """Show it from the next handshake on; raises `CertificateError`, and goes on as before."""
@@ -35,6 +42,11 @@ class LiveTls:
         except (ssl.SSLError, ValueError) as error:
             raise CertificateError(f"TLS does not take it: {error}") from error
         self._current = fresh
+
+    def _forgetful(self) -> ssl.SSLContext:
+        context = _context(self._clients)
+        context.sni_callback = self._take_current
+        return context
 
     def _take_current(self, handshake: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         # Called for every client, also for one that names nobody since it calls an IP address.
@@ -49,7 +61,7 @@ def _context(clients: Clients) -> ssl.SSLContext:
     context.num_tickets = 0
     if clients is Clients.CERTIFIED:
         context.verify_mode = ssl.CERT_REQUIRED
-        # TLS 1.2 also resumes by a cache, which Python cannot turn off: it would outlast the CA of the client.
+        # Of TLS 1.2 two that begin at once could still resume one another's session: it would outlast the client's CA.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.control.certificates import Installation
+from app.control.certificates.own import Installation
 from app.kube.errors import BrokenStreamError
 from app.kube.installation import KubeInstallation
 from app.model.installation import Read, WebhookBundles, WebhookKind

@@ -22,6 +22,7 @@ from app.web import admission
 from app.web.listener import listener
 from tests.system.api import PROFILE, QUEUE_LABEL, Api, ApiError, Object, pod
 from tests.system.bed import HOST
+from tests.system.rendered import objects
 from tests.system.waiting import eventually
 
 NAME = "reviewed-by-the-test"
@@ -56,7 +57,7 @@ def reviewed(api: Api, judge: admission.Admission, folder: Path) -> Iterator[Non
 @contextmanager
 def _serving(judge: admission.Admission, tls: ssl.SSLContext) -> Iterator[int]:
     loop = uvloop.new_event_loop()
-    bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=admission.CONNECTIONS, tls=tls)
+    bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=admission.CONNECTIONS, tls=lambda: tls)
     running = loop.create_task(bound.run())
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))
     thread.start()
@@ -107,9 +108,17 @@ def _configurations(url: str, bundle: str) -> Iterator[Object]:
     )
     yield _configuration(
         "Validating",
-        _webhook("pods", validate, [_rule("", "v1", "pods", "CREATE", "UPDATE")]) | judged,
+        _webhook("pods", validate, [pods]) | judged,
+        _charts("changed.validate.leeboard.dev") | {"clientConfig": validate, "failurePolicy": "Fail"},
         _webhook("policy", validate, policy),
     )
+
+
+def _charts(name: str) -> Object:
+    """Return a webhook as the chart has it."""
+    items = objects(only="templates/webhooks.yaml")
+    found: Object = next(each for item in items for each in item["webhooks"] if each["name"] == name)
+    return found
 
 
 def _configuration(kind: str, *webhooks: Object) -> Object:

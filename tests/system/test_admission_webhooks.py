@@ -11,7 +11,8 @@ import yaml
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.control.admission import Admission
-from app.model.marks import ASK_MARKER, GATE
+from app.model.admission import AdmissionAnswer, AdmissionQuestion, Operation
+from app.model.marks import ASK_MARKER, DEVICES_ANNOTATION, GATE
 from app.settings import Settings
 from tests.system.api import POD_GROUPS, PODS, QUEUES, Api, ApiError, Object, collection_of, job, pod, pod_group, queue
 from tests.system.bed import Bed
@@ -22,7 +23,6 @@ from tests.system.waiting import eventually
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 TEAM = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "opted-in", "labels": OPT_IN}}
-GPU = {"nvidia.com/gpu": "1"}
 
 
 class FakeEntrance:
@@ -44,6 +44,17 @@ class Reviewed:
         self.cache, self.entrance, self.unready = ClusterCache(), FakeEntrance(), ""
         settings = Settings(markers=frozenset({ASK_MARKER}))
         self.admission = Admission(self.cache, self.entrance, settings, unready=lambda: self.unready)
+        self.changes: list[str] = []
+
+    def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Answer as Leeboard does."""
+        return self.admission.mutate(question)
+
+    def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Answer as Leeboard does, and note who has changed a pod."""
+        if (question.kind, question.operation) == ("Pod", Operation.UPDATE):
+            self.changes.append(question.name)
+        return self.admission.validate(question)
 
     def create(self, item: Object) -> Object:
         """Create an object, and show a queue to the cache as the watch would."""
@@ -51,6 +62,11 @@ class Reviewed:
         if created["kind"] == "Queue":
             self.cache.apply_queue(decode.queue(created))
         return created
+
+    def bind(self, name: str) -> None:
+        target = {"kind": "Node", "name": "n"}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        self.api.call("POST", f"{DEFAULT_PODS}/{name}/binding", body=body)
 
     def denial(self, item: Object) -> str:
         with pytest.raises(ApiError, match="denied the request") as denied:
@@ -82,7 +98,7 @@ def it(prepared: Bed, api: Api, tmp_path: Path) -> Iterator[Reviewed]:
     one = Reviewed(prepared, api)
     for each in api.items(CLASSES):
         one.cache.apply_class(decode.priority_class(each))
-    with reviewed(api, one.admission, tmp_path):
+    with reviewed(api, one, tmp_path):
         one.entrance.asked = 0
         yield one
         for collection in (PODS, POD_GROUPS, QUEUES):
@@ -226,6 +242,17 @@ def test_what_contradicts_itself_is_refused_in_words(it: Reviewed, item: Object,
     assert it.api.items(collection_of(item)) == []
 
 
+@pytest.mark.parametrize("marked", [{"annotations": {"gpu-fraction": "0.5"}}, {"labels": {"a": "b"}}], ids=str)
+def test_what_is_not_a_managed_pod_that_says_something_else_is_not_judged(it: Reviewed, marked: Object) -> None:
+    it.entrance.open = True
+    for name, scheduler in (("theirs", "default-scheduler"), ("placed", "kai-scheduler")):
+        it.create(pod(name, scheduler=scheduler))
+    it.bind("placed")
+    for name in ("theirs", "placed"):
+        it.api.patch(f"{DEFAULT_PODS}/{name}", {"metadata": marked})
+    assert it.changes == []
+
+
 def test_an_annotation_that_comes_later_is_refused_and_what_else_changes_is_not(it: Reviewed) -> None:
     it.create(pod("p"))
     path = f"{DEFAULT_PODS}/p"
@@ -233,7 +260,23 @@ def test_an_annotation_that_comes_later_is_refused_and_what_else_changes_is_not(
     with pytest.raises(ApiError, match="while GPU sharing is disabled"):
         it.api.patch(path, {"metadata": {"annotations": {"gpu-fraction": "0.5"}}})
 
-    assert it.api.patch(path, {"metadata": {"annotations": {"mine": "x" * 200_000}}})
+    assert it.api.patch(path, {"metadata": {"annotations": {"mine": "x" * 200_000}, "labels": {"a": "b"}}})
+    assert it.changes == ["p", "p"]
+
+
+def test_what_leeboard_and_kube_scheduler_do_to_a_pod_asks_nobody(it: Reviewed) -> None:
+    stored = it.create(pod("p"))
+    path = f"{DEFAULT_PODS}/p"
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+    with it.bed.api(User.LEEBOARD) as leeboard:
+        leeboard.patch(path, {"metadata": {"annotations": {DEVICES_ANNOTATION: "0"}}})
+        leeboard.patch(path, {"spec": {"schedulingGates": None}})
+    it.api.patch(f"{path}/status", {"status": {"conditions": [waiting]}})
+    it.bind("p")
+
+    assert (gates(stored), gates(it.api.get(path)), it.api.get(path)["spec"]["nodeName"]) == ([GATE], [], "n")
+    assert it.changes == []
 
 
 def test_queues_in_a_circle_are_refused_by_name(it: Reviewed) -> None:

@@ -14,10 +14,10 @@ import orjson
 import pytest
 import uvloop
 
-from app.control.authority import Certificate, Clients, make_authority
-from app.control.certificate_files import CertificateFiles
-from app.control.certificates import Certificates, Pace
-from app.control.served import Served
+from app.control.certificates.authority import Certificate, Clients, make_authority
+from app.control.certificates.files import CertificateFiles
+from app.control.certificates.own import Certificates, Pace
+from app.control.certificates.served import Served
 from app.kube.installation import KubeInstallation
 from app.model.installation import WebhookKind
 from app.settings import Settings

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.control.authority import (
+from app.control.certificates.authority import (
     Authority,
     Certificate,
     CertificateError,
@@ -23,8 +23,7 @@ from app.control.authority import (
     sign,
 )
 from app.telemetry import Metrics
-from app.web import listener as listener_module
-from app.web import operations
+from app.web import handshakes, operations
 from app.web.listener import listener
 from app.web.tls import LiveTls
 from tests.pem import CLIENT, issued, rsa_key
@@ -111,7 +110,8 @@ async def test_no_handshake_fails_while_certificates_and_cas_change() -> None:
     async with serving(tls) as port, asyncio.TaskGroup() as tasks:
         for _ in range(4):
             tasks.create_task(ask_on())
-    assert len(seen) > 50
+    # One of the four has used a quarter of them, and has seen another one each time.
+    assert len(seen) >= len(certificates) / 4
 
 
 async def test_a_connection_that_stands_is_answered_after_the_change() -> None:
@@ -162,23 +162,39 @@ async def test_nobody_is_served_before_there_is_a_certificate() -> None:
             await shown(port, trusting(authority()))
 
 
-async def test_no_session_is_resumed() -> None:
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("ending", ["stands", "closed in order", "gone"])
+async def test_no_session_is_resumed(version: ssl.TLSVersion, ending: str) -> None:
     ca, tls = authority(), LiveTls()
     tls.use(signed(ca))
     client = trusting(ca)
+    client.minimum_version = client.maximum_version = version
     async with serving(tls) as port:
-        session, _ = await asyncio.to_thread(met, port, client, None)
-        _, is_resumed = await asyncio.to_thread(met, port, client, session)
-    assert not is_resumed
+        with await asyncio.to_thread(asked, port, client, None) as first:
+            session = first.session
+            if ending == "closed in order":
+                await asyncio.to_thread(closed_in_order, first)
+            if ending == "gone":
+                first.close()
+            with await asyncio.to_thread(asked, port, client, session) as second:
+                assert not second.session_reused
 
 
-def met(port: int, client: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
-    """Connect, ask something; return the session, and whether it is the one that was offered."""
+def asked(port: int, client: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSocket:
+    """Connect with a session to resume, ask something, and read the whole answer."""
     plain = socket.create_connection((HOST, port), PATIENCE_S)
-    with client.wrap_socket(plain, server_hostname=HOST, session=session) as secured:
-        secured.sendall(get("/livez"))
-        assert secured.recv(1024)
-        return secured.session, secured.session_reused
+    secured = client.wrap_socket(plain, server_hostname=HOST, session=session)
+    secured.sendall(get("/livez"))
+    received = b""
+    while not received.endswith(b"ok"):
+        received += (more := secured.recv(1024))
+        assert more
+    return secured
+
+
+def closed_in_order(secured: ssl.SSLSocket) -> None:
+    """Say that it ends, and hear the server say so."""
+    secured.unwrap()
 
 
 # Clients that have to show a certificate
@@ -262,7 +278,7 @@ async def test_broken_handshakes_are_not_logged_and_harm_nobody(caplog: pytest.L
 
 async def test_who_never_finishes_a_handshake_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody waits five seconds for a test.
-    monkeypatch.setattr(listener_module, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.05)
     tls = LiveTls()
     tls.use(signed(authority()))
     async with serving(tls) as port:

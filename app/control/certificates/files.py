@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.control.authority import Certificate, CertificateError, Clients, read_certificate
-from app.control.served import Served
+from app.control.certificates.authority import Certificate, CertificateError, Clients, read_certificate
+from app.control.certificates.served import Served
 from app.model.question import Check
 
 LOOK_EVERY_S = 1.0

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import structlog
 
-from app.control.authority import Authority
-from app.control.keyring import Keyring
+from app.control.certificates.authority import Authority
+from app.control.certificates.keyring import Keyring
 from app.model.installation import WebhookBundles, WebhookKind
 from app.model.question import Check
 from app.model.seam import ConflictError, KubeError, NotFoundError

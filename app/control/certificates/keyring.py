@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.control.authority import Authority, CertificateError, make_authority, read_authority
+from app.control.certificates.authority import Authority, CertificateError, make_authority, read_authority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

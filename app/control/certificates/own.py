@@ -12,10 +12,10 @@ from typing import Protocol
 
 import structlog
 
-from app.control.authority import Authority, CertificateError, sign
-from app.control.keyring import Keyring, Lifetimes, new_keyring, read_keyring
-from app.control.served import Served
-from app.control.trust import Trust, Webhooks
+from app.control.certificates.authority import Authority, CertificateError, sign
+from app.control.certificates.keyring import Keyring, Lifetimes, new_keyring, read_keyring
+from app.control.certificates.served import Served
+from app.control.certificates.trust import Trust, Webhooks
 from app.model.installation import Read, SharedSecret
 from app.model.question import Check
 from app.model.seam import ConflictError, KubeError, NotFoundError

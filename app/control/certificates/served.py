@@ -5,7 +5,7 @@ from typing import Protocol
 
 import structlog
 
-from app.control.authority import Certificate
+from app.control.certificates.authority import Certificate
 from app.model.question import Check
 from app.telemetry import Metrics, Renewal
 

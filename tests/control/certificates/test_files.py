@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.authority import Authority, Certificate, CertificateError, Clients, make_authority
-from app.control.certificate_files import CertificateFiles
-from app.control.served import Served
+from app.control.certificates.authority import Authority, Certificate, CertificateError, Clients, make_authority
+from app.control.certificates.files import CertificateFiles
+from app.control.certificates.served import Served
 from app.telemetry import Metrics
 from tests.pem import Pair, issued
 
