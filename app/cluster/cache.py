@@ -7,7 +7,7 @@ its reservation ends in `_settle`, which derives the pod's one charge anew, so s
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from app.cluster.charges import Charges, charge_of
+from app.cluster.charges import Charge, Charges, charge_of
 from app.cluster.groups import Terms
 from app.cluster.labelled import LabelledPods
 from app.cluster.membership import Membership
@@ -56,6 +56,7 @@ class ClusterCache:
         self._topologies: Mapping[str, Topology] = {}
         self._bereft: set[PodUid] = set()
         self._relieved: set[NodeName] = set()
+        self._taken_by_others: set[NodeName] = set()
         self._told_to_leave: dict[PodUid, Pod] = {}
         """As the watch shows them, which may not know yet that they leave."""
 
@@ -130,17 +131,20 @@ class ClusterCache:
             self.version += 1
 
     def _take_over(self, before: Pod | None, pod: Pod) -> None:
-        on = None if before is None else self.groups.terms(before.group)
+        keys = {pod.group} if before is None else {pod.group, before.group}
+        on = {key: self.groups.terms(key) for key in keys}
         if before is not None and before.managed:
             self._part(before, pod)
         self._pods[pod.uid] = pod
         if pod.managed:
             self.groups.join(pod)
             self._learn_from_condition(before, pod)
+            if pod.node is not None and (before is None or before.node is None):
+                self._note_place(pod.uid, pod.node)
             self._end_reservation(pod)
         self._settle(pod.uid)
-        if before is not None:
-            self._follow_terms(before.group, on)
+        for key in keys:
+            self._follow_terms(key, on[key])
 
     def delete_pod(self, uid: PodUid) -> None:
         """Forget a pod that is gone."""
@@ -198,6 +202,11 @@ class ClusterCache:
         """Return, once, the nodes that have changed, or on which less is held or will be soon."""
         relieved, self._relieved = self._relieved, set()
         return relieved
+
+    def take_taken_by_others(self) -> set[NodeName]:
+        """Return, once, the nodes to which others have bound pods of ours, which we had not promised them."""
+        taken, self._taken_by_others = self._taken_by_others, set()
+        return taken
 
     def mark_leaving(self, uid: PodUid) -> None:
         """Count a pod as leaving whose eviction is ordered, before the watch shows it: nobody may order another."""
@@ -343,7 +352,10 @@ class ClusterCache:
     def _settle(self, uid: PodUid) -> None:
         """Derive the pod's charge anew; more room somewhere, now or soon, is relief for those who wait."""
         before, pod = self._charges.get(uid), self._pods.get(uid)
-        charge = charge_of(pod, self.reservations.get(uid), self.groups.terms(pod.group)) if pod else None
+        charge = self._charge_of(pod) if pod else None
+        if pod is not None and self._is_borrowed(uid, before, charge):
+            self._lose_promise(uid)
+            charge = self._charge_of(pod)
         if charge != before:
             self._charges.set(uid, charge)
         self._labelled.put(uid, pod, charge.node if charge else None)
@@ -353,6 +365,16 @@ class ClusterCache:
         if pod is not None and pod.managed:
             self.groups.touch(pod.group)
         self.version += 1
+
+    def _charge_of(self, pod: Pod) -> Charge | None:
+        return charge_of(pod, self.reservations.get(pod.uid), self.groups.terms(pod.group))
+
+    def _is_borrowed(self, uid: PodUid, before: Charge | None, charge: Charge | None) -> bool:
+        """Whether a pod is promised a node as preemptible, and would not be any more when it is bound."""
+        held = self.reservations.get(uid)
+        if held is None or not held.is_revocable or before is None or before.node is None or charge is None:
+            return False
+        return before.preemptible and not charge.preemptible
 
     def _place(self, pod: Pod) -> NodeName | None:
         if pod.node is not None:
@@ -372,6 +394,11 @@ class ClusterCache:
         self.reservations.drop(uid)
         self._bereft.add(uid)
 
+    def _note_place(self, uid: PodUid, node: NodeName) -> None:
+        held = self.reservations.get(uid)
+        if held is None or held.node != node:
+            self._taken_by_others.add(node)
+
     def _end_reservation(self, pod: Pod) -> None:
         held = self.reservations.get(pod.uid)
         if held is not None and (pod.node is not None or (pod.deleting and held.is_revocable)):
@@ -390,7 +417,7 @@ class ClusterCache:
             self.unsettled[key] = self.version
 
     def _follow_terms(self, key: GroupKey, before: Terms | None) -> None:
-        """Charge a group's pods anew when the pod that set its terms has changed or left."""
+        """Charge a group's pods anew when a pod that set its terms has come, changed or left."""
         after = self.groups.terms(key)
         if after != before and after is not None and before is not None:
             self._settle_all(key)

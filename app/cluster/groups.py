@@ -78,7 +78,7 @@ class Terms:
 
 
 def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> Terms:
-    """Return the terms of a group from its object, else from one of its pods (KAI's rules, `podgrouper`)."""
+    """Return the terms that a group's object states, else one of its pods (KAI's rules, `podgrouper`)."""
     spec = spec or _spec_of_pod(pod)
     priority = _priority(spec, pod, classes)
     return Terms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))

@@ -6,6 +6,7 @@ arrive one by one is formed once.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from app.cluster.formed import FormedGroups
 from app.cluster.frozen import FrozenGroups
@@ -34,6 +35,8 @@ class Membership:
         self._succeeded: dict[GroupKey, dict[PodUid, str]] = {}
         """The pods that have finished well, with the sub-group that each was in."""
         self._started: dict[PodUid, float] = {}
+        self._started_preemptible = Counter[GroupKey]()
+        """How many pods of a group have: they may run on what is others', who get it back whatever is written now."""
         self._stuck: set[PodUid] = set()
         self._set_aside: dict[GroupKey, Refusal] = {}
         self._formed = FormedGroups()
@@ -83,6 +86,7 @@ class Membership:
 
     def join(self, pod: Pod) -> None:
         """Add or replace a pod in its group."""
+        self._count_start(self._pods.get(pod.group, {}).get(pod.uid), pod)
         self._pods.setdefault(pod.group, {})[pod.uid] = pod
         self._mark(pod.group)
 
@@ -93,8 +97,9 @@ class Membership:
         members = self._pods.get(pod.group)
         if members is None:
             return
-        members.pop(pod.uid, None)
+        self._count_start(members.pop(pod.uid, None), None)
         if not members:
+            del self._started_preemptible[pod.group]
             del self._pods[pod.group]
             self._set_aside.pop(pod.group, None)
             self._forget_if_empty(pod.group)
@@ -192,13 +197,23 @@ class Membership:
     def terms(self, key: GroupKey) -> Terms | None:
         """Return the terms of a group that has pods."""
         members = self._pods.get(key)
-        return terms(self._specs.get(key), next(iter(members.values())), self._classes) if members else None
+        return self._terms(key, self._specs.get(key), next(iter(members.values()))) if members else None
+
+    def _terms(self, key: GroupKey, spec: GroupSpec | None, pod: Pod) -> Terms:
+        stated = terms(spec, pod, self._classes)
+        return stated if stated.preemptible or not self._started_preemptible[key] else replace(stated, preemptible=True)
+
+    def kept_preemptible(self, key: GroupKey, spec: GroupSpec) -> int:
+        """Return how many pods keep a group preemptible that would not be with this object; 0 when it would be."""
+        members = self._pods.get(key)
+        stated = terms(spec, next(iter(members.values())), self._classes) if members else None
+        return 0 if stated is None or stated.preemptible else self._started_preemptible[key]
 
     def alone(self, pod: Pod) -> PodGroup:
         """Return the group that a pod which is not there yet would be, for a what-if."""
         spec = self._specs.get(pod.group) if pod.names_group else None
         members = Members(pods=(pod,), places={}, stuck=())
-        return form(pod.group, spec, members, terms(spec, pod, self._classes))
+        return form(pod.group, spec, members, self._terms(pod.group, spec, pod))
 
     # Forming --------------------------------------------------------------------------------------------------------
 
@@ -237,6 +252,11 @@ class Membership:
         """Return, once, the groups about which anything has changed since last asked."""
         touched, self._touched = self._touched, set()
         return touched
+
+    def _count_start(self, before: Pod | None, pod: Pod | None) -> None:
+        for one, change in ((before, -1), (pod, 1)):
+            if one is not None and one.started_preemptible:
+                self._started_preemptible[one.group] += change
 
     def _mark(self, key: GroupKey) -> None:
         self._stale.add(key)

@@ -41,6 +41,19 @@ class Room:
         """
         return self._fit_together(uids, without=(Hold.AWAITED,))
 
+    def is_overbooked(self, uid: PodUid) -> bool:
+        """Whether the node held for the pod lacks what it asks for although all of its room is given out by now.
+
+        Others that wait for room there count as if they were not there.
+        """
+        charge = self._charges.get(uid)
+        node = self._nodes.get(charge.node) if charge is not None and charge.node is not None else None
+        return (
+            charge is not None
+            and node is not None
+            and not self._charges.fits_beside(charge, node, without=(Hold.AWAITED,))
+        )
+
     def suffices_later(self, uids: Collection[PodUid]) -> bool:
         """Whether these pods fit on the nodes held for them once the pods have gone that are leaving these."""
         return self._fit_together(uids, without=(Hold.AWAITED, Hold.LEAVING))

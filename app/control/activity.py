@@ -74,6 +74,10 @@ class Activity:
             return "the lease of kube-scheduler was not seen renewed in time, so another replica may be active"
         return ""
 
+    def surely_for_s(self) -> float | None:
+        """Return for how long no other replica can become active, whatever happens; None: for ever."""
+        return None if self._until == inf else self._until - self._clock()
+
     def check(self) -> Check:
         """Return our line of /readyz."""
         return Check("active", self.failure())

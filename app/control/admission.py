@@ -146,9 +146,11 @@ class Admission:
         elif _kind(question) == QUEUE:
             yield from policy.queue_oddities(raw, queues)
         elif _kind(question) == POD_GROUP:
+            key = GroupKey(question.namespace, question.name)
             yield from policy.group_oddities(raw, queues)
+            yield from policy.group_keeps(raw, self._cache.groups)
             if question.old is not None:
-                held = self._cache.reservations.of_group(GroupKey(question.namespace, question.name))
+                held = self._cache.reservations.of_group(key)
                 old = _named(question.old, question)
                 yield from policy.group_change(old, raw, starting=len(held))
 

@@ -1,7 +1,7 @@
 """Writes bindings: once a pod, together a gang, and never again before the outcome of the last try is known."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import structlog
 
@@ -10,6 +10,7 @@ from app.cluster.cache import ClusterCache
 from app.cluster.reservations import State
 from app.control.activity import Activity
 from app.control.barrier import GangBarrier
+from app.model.marks import PREEMPTIBLE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion
 from app.model.seam import (
@@ -130,15 +131,22 @@ class Binder:
 
     async def _write(self, question: BindQuestion) -> str:
         """Write until the outcome is sure, then give up the promise unless the pod is on its node."""
-        pauses = iter(FORBIDDEN_PAUSES_S)
+        # Looked up once: who is made firm while it is tried again starts on the terms that it was promised the node on.
+        pauses, marks = iter(FORBIDDEN_PAUSES_S), self._marks(question.pod.uid)
         answer: str | None = None
         while answer is None:
-            answer = await self._try(question.pod, question.node, pauses)
+            answer = await self._try(question, marks, pauses)
         self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
         if answer != BOUND:
             log.warning("bind failed", pod=f"{question.pod.namespace}/{question.pod.name}", error=answer)
             self._give_up(question.pod.uid)
         return answer
+
+    def _marks(self, uid: PodUid) -> Mapping[str, str]:
+        """Return what is annotated with the node: what was started as preemptible shall not be made firm later."""
+        pod = self._cache.pod(uid)
+        on = self._cache.groups.terms(pod.group) if pod is not None and pod.managed else None
+        return {PREEMPTIBLE_ANNOTATION: "true"} if on is not None and on.preemptible else {}
 
     def _obstacle(self, uid: PodUid) -> str:
         """Return why not to write now, "" when nothing speaks against it."""
@@ -148,10 +156,11 @@ class Binder:
         # It would be tried for as long as a finalizer holds the pod.
         return "the pod is being deleted" if pod is not None and pod.deleting else ""
 
-    async def _try(self, pod: PodRef, node: NodeName, pauses: Iterator[float]) -> str | None:
+    async def _try(self, question: BindQuestion, marks: Mapping[str, str], pauses: Iterator[float]) -> str | None:
         """Write once, unless something speaks against it; None when it was surely not done and may be tried again."""
+        pod, node = question.pod, question.node
         try:
-            return await self._in_turn(pod, node)
+            return await self._in_turn(pod, node, marks)
         except NotFoundError:
             return "the pod is gone"
         except ForbiddenError as error:
@@ -165,14 +174,25 @@ class Binder:
         except (ConflictError, OutcomeUnknownError):
             return await self._look_up(pod, node)
 
-    async def _in_turn(self, pod: PodRef, node: NodeName) -> str:
+    async def _in_turn(self, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> str:
         """Write when it is its turn, unless something speaks against it by then; raises `KubeError`."""
         async with self._turns:
             # Asked last: whoever has waited, for its turn or because we were stopped, may no longer be right.
             obstacle = self._obstacle(pod.uid)
             if not obstacle:
-                await self._cluster.bind(pod, node, {})
+                await self._bind_while_active(pod, node, marks)
             return obstacle or BOUND
+
+    async def _bind_while_active(self, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> None:
+        """Write, and end the write when another replica may decide: it may not have been sent yet, if we were stopped.
+
+        The other one sees what was sent before, and gives what is sent after that to others.
+        """
+        try:
+            async with asyncio.timeout(self._activity.surely_for_s()):
+                await self._cluster.bind(pod, node, marks)
+        except TimeoutError:
+            raise OutcomeUnknownError("the lease was over before the reply was here") from None
 
     async def _wait_for_permission(self, pod: PodRef, pauses: Iterator[float], error: ForbiddenError) -> str | None:
         pause = next(pauses, None)

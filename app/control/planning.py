@@ -71,7 +71,10 @@ class Planning:
         wall_clock: Callable[[], float],
         unready: Callable[[], str],
     ) -> None:
-        """`clock` is monotonic, `wall_clock` seconds since the epoch. `_planned_relief` is what the last plan saw."""
+        """`clock` is monotonic, `wall_clock` seconds since the epoch.
+
+        `_planned_relief` is what the last plan saw, `_kept_for` the gangs for whose rest it kept room.
+        """
         self._cache = cache
         self._activity = activity
         self._promises = promises
@@ -85,6 +88,7 @@ class Planning:
         self._unready = unready
         self._backoff = Backoff()
         self._planned_relief = -1
+        self._kept_for: frozenset[GroupKey] = frozenset()
         self._tidied_at = -1
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -152,12 +156,15 @@ class Planning:
         """Decide on the spot for the groups that changed, or for all that wait when there was relief."""
         if not self._is_due():
             return
+        self._promises.make_way()
         relief = self._cache.relief
         snapshot = self._cache.snapshot()
-        keys: Collection[GroupKey] = snapshot.groups if self._has_relief() else tuple(self._cache.unsettled)
+        keys: Collection[GroupKey] = (
+            snapshot.groups if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
+        )
         with self._metrics.plan_duration.time():
             result = plan_some(snapshot, keys, self._policy, withheld=self._search.withheld)
-        self._planned_relief = relief
+        self._planned_relief, self._kept_for = relief, result.kept_for
         self._takeover.take(result, keys)
         self.poke()
 
@@ -173,8 +180,10 @@ class Planning:
 
     def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan:
         """Return what would be decided for a group that is not there yet; nothing comes of it."""
-        alone = replace(snapshot, groups={group.key: group})
-        return plan_some(alone, (group.key,), self._policy, withheld=self._search.withheld)
+        first = {key: snapshot.groups[key] for key in self._kept_for if key in snapshot.groups}
+        alone = replace(snapshot, groups={**first, group.key: group})
+        plan = plan_some(alone, alone.groups, self._policy, withheld=self._search.withheld)
+        return replace(plan, starts=tuple(start for start in plan.starts if start.group == group.key))
 
     def answered_expiry(self) -> float:
         """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
@@ -204,7 +213,11 @@ class Planning:
         return self._has_relief() or bool(self._cache.unsettled)
 
     def _has_relief(self) -> bool:
-        return self._cache.relief != self._planned_relief
+        if self._cache.relief != self._planned_relief:
+            return True
+        # What was kept for a gang is free for others when it needs it no more.
+        waiting, changed = self._cache.waiting(), self._cache.unsettled
+        return any(key in changed or key not in waiting for key in self._kept_for)
 
     async def _plan_once(self) -> None:
         if self.can_decide_now():
@@ -217,6 +230,7 @@ class Planning:
         await asyncio.shield(self._running)
 
     async def _plan_aside(self) -> None:
+        self._promises.make_way()
         relief = self._cache.relief
         snapshot = self._cache.snapshot()
         with self._metrics.plan_duration.time():
@@ -224,7 +238,7 @@ class Planning:
             result = await asyncio.to_thread(plan_some, snapshot, snapshot.groups, self._policy, withheld=withheld)
         whole = self._takeover.take(result, snapshot.groups)
         # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
-        self._planned_relief = relief if whole else -1
+        self._planned_relief, self._kept_for = relief if whole else -1, result.kept_for
 
     def _plan_ended(self, task: asyncio.Task[None]) -> None:
         self._running = None

@@ -57,6 +57,25 @@ class Promises:
         self._cache.drop_promise(uid)
         self._waker.revoke(uid)
 
+    def make_way(self) -> None:
+        """Give up what cannot be kept where others have bound pods, before what those were promised is given away.
+
+        A replica that was active until a moment ago may have had bindings under way. Gangs give up last: of one that
+        is bound in part the rest must not have to wait.
+        """
+        nodes = self._cache.take_taken_by_others()
+        if not nodes:
+            return
+        there = [held for held in self._cache.reservations if held.state is State.PROMISED and held.node in nodes]
+        for held in sorted(there, key=self._worth):
+            if self._cache.room.is_overbooked(held.pod):
+                log.info("promise taken by others", pod=held.pod, node=held.node)
+                self.give_up(held.pod)
+
+    def _worth(self, held: Reservation) -> tuple[bool, int]:
+        on = self._cache.groups.terms(held.group)
+        return self._cache.groups.min_member(held.group) > 1, on.priority if on else 0
+
     def release(self, key: GroupKey, error: str) -> None:
         """End what is promised to a gang, and send away whoever stands at the barrier."""
         for held in self._cache.reservations.of_group(key):

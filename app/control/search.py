@@ -121,9 +121,11 @@ class Search:
         return self._somebody_waits() or self._somebody_is_stale()
 
     def _is_due_again(self) -> bool:
-        """Whether the mere passing of time may let somebody run who could not when nothing was found."""
+        """Whether the mere passing of time may let somebody run, or have a stale gang leave, when nothing was found."""
         if self._clock() < self._look_again_at:
             return False
+        if self._somebody_is_stale():
+            return True
         policy, queues = self._policy, self._cache.queues().values()
         runtimes = [policy.preempt_min_runtime_s, policy.reclaim_min_runtime_s]
         for queue in queues:

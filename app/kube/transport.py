@@ -7,8 +7,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from app.kube import errors
@@ -54,6 +56,24 @@ class Request:
     timeout: aiohttp.ClientTimeout
     body: bytes | None = None
     headers: Mapping[str, str] | None = None
+
+
+class PromptBody(aiohttp.BytesPayload):
+    """The body of a write, which is sent soon after it was wanted or not at all.
+
+    We may have been stopped while the connection was being made, and somebody else have decided otherwise meanwhile.
+    """
+
+    def __init__(self, body: bytes, *, within_s: float, clock: Callable[[], float] = monotonic) -> None:
+        super().__init__(body)
+        self._clock = clock
+        self._until = clock() + within_s
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Send the body; from the look at the clock to the socket there is no await in which we could wait."""
+        if self._clock() > self._until:
+            raise TimeoutError("it took too long until the request could be sent")
+        await super().write_with_length(writer, content_length)
 
 
 class Transport:
@@ -149,7 +169,7 @@ class Transport:
         return await session.request(
             request.method,
             URL(self._base + request.path, encoded=True),
-            data=request.body,
+            data=None if request.body is None else PromptBody(request.body, within_s=self.limits.connect_within_s),
             headers=request.headers,
             timeout=request.timeout,
             allow_redirects=False,

@@ -79,5 +79,7 @@ class Plan:
     shares: Mapping[QueueName, Share] = field(default_factory=dict)
     withheld: tuple[NodeName, ...] = ()
     """Nodes that are kept for a PodGroup that has waited for long."""
+    kept_for: frozenset[GroupKey] = frozenset()
+    """Gangs that are bound in part, for whose rest the plan kept what room there is: nobody who came later got it."""
     unfinished: bool = False
     """A budget of the victim search was reached: what was found is kept, the next plan goes on."""

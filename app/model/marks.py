@@ -20,3 +20,6 @@ DEVICES_ANNOTATION = "leeboard.dev/devices"
 
 PORTION_ANNOTATION = "leeboard.dev/portion"
 """Beside it: which part of each of them is the pod's, such as 0.50 (KAI's GPU_PORTION)."""
+
+PREEMPTIBLE_ANNOTATION = "leeboard.dev/preemptible"
+"""On a pod, with the value `true`, written by bind: its group was preemptible when it started, and stays so with it."""

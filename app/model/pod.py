@@ -130,6 +130,8 @@ class Pod:
     """`spec.priority`, as admission resolved it."""
     explicit_preemptible: bool | None = None
     """Label `kai.scheduler/preemptibility`; None: decided by the priority."""
+    started_preemptible: bool = False
+    """It was bound when its group was preemptible, so that its queue may have more than is its own."""
     task_priority: int = 0
     """Order inside the PodGroup, higher first (label `kai.scheduler/task-priority`)."""
     subgroup: str = ""

@@ -3,7 +3,7 @@
 What there is room for is told by `stock`; a copy of a board is a what-if.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
@@ -54,7 +54,7 @@ ANYWHERE = Where()
 
 
 class Board:
-    """Local to one plan and never shared. `place`, `give_back`, `leave`, `postpone` and `withhold` change it."""
+    """Local to one plan and never shared. Placing, keeping, giving back and `withhold` change it."""
 
     def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
         """Start from what is free in the snapshot."""
@@ -176,6 +176,22 @@ class Board:
         """Return the best of the allowed nodes, taking nothing."""
         column = self._choose(pod, allowed)
         return None if column is None else self.snapshot.nodes.nodes[column].name
+
+    def keep(self, pods: Iterable[Pod]) -> tuple[Seat, ...]:
+        """Take a seat for each pod that finds one, whatever becomes of the others; whole devices only."""
+        kept: list[Seat] = []
+        for pod in pods:
+            seat = None if pod.sharing is not None or pod.claims else self.find(pod)
+            if seat is not None:
+                self.stock.take(seat)
+                kept.append(seat)
+        return tuple(kept)
+
+    def let_go(self, seats: Iterable[Seat]) -> None:
+        """Give seats back that were only kept."""
+        for seat in seats:
+            self.stock.leave(self.stock.postpone(seat))
+        self._too_many.clear()
 
     # Which nodes come into question ---------------------------------------------------------------------------------
 

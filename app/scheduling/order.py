@@ -16,6 +16,7 @@ from app.model.names import QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup, PodSet
 from app.model.queue import Queue
+from app.model.reason import Reason
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
 from app.scheduling.quota import Ledger, Quantities, quantities
@@ -60,6 +61,19 @@ def turn(group: PodGroup) -> Turn:
             beyond = held.get(leaf.name, 0) - leaf.min_member
             owed, spare = owed + max(0, -beyond), spare + max(0, beyond)
     return -group.priority, Elastic.of(owed=owed, spare=spare), group.created_at, group.key.name, group.key.namespace
+
+
+PASSING = frozenset({Reason.BACKING_OFF, Reason.REFUSED_BY_SCHEDULER})
+"""Why a gang is not considered for the moment, although it could start."""
+
+
+def is_torn(group: PodGroup) -> bool:
+    """Whether some pods of a gang are bound and others that are owed wait, or are tried again in a moment.
+
+    Its rest needs the room that there is: a crash, or a member whose node was refused, must not give that to others.
+    """
+    is_bound = group.owed > 0 and any(one.pod.node is not None for one in group.placed)
+    return is_bound and (group.refusal is None or group.refusal.reason in PASSING)
 
 
 def next_chunk(group: PodGroup) -> tuple[Pod, ...]:
@@ -309,7 +323,8 @@ class Turns:
         heappush(self._heap_of(group), (turn(group), self._pushed, group))
 
     def _heap_of(self, group: PodGroup) -> list[tuple[Turn, int, PodGroup]]:
-        if group.refusal is not None or self._ledger.standing(group) is not None:
+        is_considered = group.refusal is None or is_torn(group)
+        if not is_considered or self._ledger.standing(group) is not None:
             return self._hopeless
         if self._completes_first and group.started and group.owed > 0:
             return self._half_started
@@ -322,10 +337,17 @@ class Turns:
         self._changed.clear()
         self._charges_seen = len(charged)
         for name in changed:
-            place = self._places.get(name)
+            place = self._nearest(name)
             while place is not None:
                 self._line_up(place)
                 place = place.parent
+
+    def _nearest(self, name: QueueName) -> _Place | None:
+        """Return the place of the queue, or of the first above it: half-started gangs are charged to queues without."""
+        account = self._ledger.accounts.get(name)
+        while account is not None and account.queue.name not in self._places:
+            account = self._ledger.accounts.get(account.queue.parent) if account.queue.parent else None
+        return None if account is None else self._places[account.queue.name]
 
     def _line_up(self, place: _Place) -> None:
         siblings = place.parent.children if place.parent else self._top

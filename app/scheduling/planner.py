@@ -22,7 +22,7 @@ from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
 from app.scheduling.board import Board, Strategy, Timing
 from app.scheduling.budget import Budget
 from app.scheduling.minruntime import Protection
-from app.scheduling.order import Turns, next_chunk
+from app.scheduling.order import Turns, is_torn, next_chunk
 from app.scheduling.quota import Ledger
 from app.scheduling.search import Aim, Search
 from app.scheduling.stock import Seat
@@ -147,6 +147,8 @@ class _Pass:
     waiting: dict[GroupKey, PodGroup] = field(default_factory=dict)
     """Who found no room, as it is now."""
     withheld: tuple[NodeName, ...] = ()
+    kept: dict[GroupKey, tuple[Seat, ...]] = field(default_factory=dict)
+    """What room there is for the rest of gangs that are bound in part."""
     budget: Budget = field(init=False)
 
     def __post_init__(self) -> None:
@@ -195,6 +197,8 @@ class _Pass:
         if seats is None:
             self.refusals[group.key] = refusal or explain.no_room(group, chunk, self.state.board)
             self.waiting[group.key] = group
+            if is_torn(group):
+                self._keep_room(group, chunk)
             return None
         if any(seat.later for seat in seats):
             self._hold(group, seats)
@@ -203,6 +207,14 @@ class _Pass:
         if len(chunk) == len(group.pending):
             return None
         return self._rest(group, seats)
+
+    def _keep_room(self, group: PodGroup, chunk: Sequence[Pod]) -> None:
+        """Let nobody start where the rest of a gang could that is bound in part, unless its queue must not pay for it.
+
+        It is soon completed or, as a stale one, gone.
+        """
+        if self.state.ledger.check(group, self.state.request(chunk)) is None:
+            self.kept[group.key] = self.state.board.keep(chunk)
 
     def _note(self, group: PodGroup, seats: Sequence[Seat], action: Action = Action.ALLOCATE) -> None:
         later = any(seat.later for seat in seats)
@@ -282,7 +294,12 @@ class _Pass:
             # Who goes on growing in the next plan would have those leave again who came after it in this one.
             if likeness in hopeless or group.priority < growing.get(group.queue, group.priority):
                 continue
+            kept = self.kept.pop(group.key, None)
+            if kept:
+                state.board.let_go(kept)
             found = self._search(group, aim)
+            if found is None and kept is not None:
+                self.kept[group.key] = state.board.keep(seat.pod for seat in kept)
             if found is None:
                 hopeless |= {likeness} - {None}
                 continue
@@ -343,5 +360,6 @@ class _Pass:
             evictions=self.state.evictions(),
             refusals=self.refusals,
             withheld=self.withheld,
+            kept_for=frozenset(self.kept),
             unfinished=self.budget.spent,
         )

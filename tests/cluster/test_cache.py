@@ -304,7 +304,7 @@ def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_chang
 
 
 def test_a_priority_class_decides_who_is_firm_and_one_that_cannot_be_read_decides_nothing() -> None:
-    found = promised(cache(PriorityClass(name="gold", value=100), replace(P, priority_class="gold")))
+    found = binding(cache(PriorityClass(name="gold", value=100), replace(P, priority_class="gold")))
     assert usage(found).allocated_non_preemptible == gpus(2)
 
     found.apply_class(PriorityClass(name="gold", value=100, problem="its value is no number"))
@@ -315,6 +315,60 @@ def test_a_priority_class_decides_who_is_firm_and_one_that_cannot_be_read_decide
 
     found.delete_class("gold")
     assert usage(found).allocated_non_preemptible == NOTHING
+
+
+def started(pod: Pod) -> Pod:
+    return replace(pod, node=N1, started_preemptible=True)
+
+
+def test_what_was_started_as_preemptible_stays_so_whatever_its_object_says_until_all_of_it_is_gone() -> None:
+    firm = replace(SPEC, preemptible=False)
+    found = cache(SPEC, started(A), replace(B, node=N2, queue=A.queue))
+
+    found.delete_group(G)
+    found.apply_group(firm)
+    assert (found.snapshot().running[G].preemptible, usage(found).allocated_non_preemptible) == (True, NOTHING)
+
+    found.delete_pod(A.uid)
+    assert (found.snapshot().running[G].preemptible, usage(found).allocated_non_preemptible) == (False, gpus(1))
+
+
+def test_what_was_started_as_preemptible_stays_so_whatever_its_labels_say() -> None:
+    found = cache(started(P))
+
+    found.apply_pod(replace(started(P), explicit_preemptible=False, priority_class="inference"))
+
+    assert (found.snapshot().running[P.group].preemptible, usage(found).allocated_non_preemptible) == (True, NOTHING)
+
+
+def test_what_was_started_as_firm_is_preemptible_as_soon_as_its_object_says_so() -> None:
+    found = cache(replace(SPEC, preemptible=False), replace(A, node=N1))
+    assert usage(found).allocated_non_preemptible == gpus(1)
+
+    found.apply_group(replace(SPEC, preemptible=True))
+
+    assert (found.snapshot().running[G].preemptible, usage(found).allocated_non_preemptible) == (True, NOTHING)
+
+
+def test_pods_are_charged_anew_when_one_comes_or_joins_them_that_was_started_as_preemptible() -> None:
+    found = cache(replace(SPEC, preemptible=False), replace(A, node=N1))
+
+    found.apply_pod(replace(started(B), queue=A.queue))
+    assert usage(found).allocated_non_preemptible == NOTHING
+
+    found.delete_pod(B.uid)
+    found.apply_pod(started(P))
+    assert usage(found).allocated_non_preemptible == gpus(1)
+    found.apply_pod(replace(started(P), group=G, names_group=True))
+    assert usage(found).allocated_non_preemptible == NOTHING
+
+
+def test_a_promise_to_a_preemptible_pod_ends_when_it_is_made_firm() -> None:
+    found = promised(cache(P))
+
+    found.apply_pod(replace(P, explicit_preemptible=False))
+
+    assert (state(found), usage(found).allocated, found.take_bereft()) == (None, NOTHING, {P.uid})
 
 
 # What kube-scheduler tells ------------------------------------------------------------------------------------------

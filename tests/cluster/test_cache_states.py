@@ -76,7 +76,7 @@ changes: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"refused_by_scheduler": st.booleans()}),
     st.fixed_dictionaries({"refused_by_scheduler": st.booleans()}),
     st.fixed_dictionaries({"deleting": st.sampled_from([True])}),
-    st.fixed_dictionaries({"node": node_names}),
+    st.fixed_dictionaries({"node": node_names, "started_preemptible": st.booleans()}),
 )
 
 
@@ -122,6 +122,7 @@ class Anything(RuleBasedStateMachine):
 
     @rule(one=nodes | queues | specs | priority_classes)
     def object_goes(self, one: Node | Queue | GroupSpec | PriorityClass) -> None:
+        on = self.all_terms()
         match one:
             case Node():
                 for uid in self.promised(one.name) if self.nodes.pop(one.name, None) else []:
@@ -136,6 +137,7 @@ class Anything(RuleBasedStateMachine):
             case PriorityClass():
                 self.values.pop(one.name, None)
                 self.cache.delete_class(one.name)
+        self.take_back(on)
 
     @rule(pod=members | strangers)
     def pod_comes(self, pod: Pod) -> None:
@@ -150,6 +152,7 @@ class Anything(RuleBasedStateMachine):
     @precondition(lambda self: self.pods)
     @rule(pod=some(lambda self: self.pods.values()), well=st.booleans())
     def pod_ends(self, pod: Pod, *, well: bool) -> None:
+        on = self.all_terms()
         for known in (self.pods, self.held, self.refused):
             known.pop(pod.uid, None)
         self.stuck.discard(pod.uid)
@@ -158,8 +161,10 @@ class Anything(RuleBasedStateMachine):
             if pod.group in self.specs:
                 self.succeeded.setdefault(pod.group, set()).add(pod.uid)
             self.cache.count_success(pod.group, pod.uid)
+        self.take_back(on)
 
     def show(self, one: Node | Queue | GroupSpec | PriorityClass | Pod) -> None:
+        on = self.all_terms()
         match one:
             case Node():
                 self.nodes[one.name] = one
@@ -178,6 +183,13 @@ class Anything(RuleBasedStateMachine):
                 self.learn(one, self.pods.get(one.uid, one))
                 self.pods[one.uid] = one
                 self.cache.apply_pod(one)
+        self.take_back(on)
+
+    def take_back(self, before: Mapping[GroupKey, Terms]) -> None:
+        for uid in self.promised():
+            key = self.pods[uid].group
+            if before[key].preemptible and not self.terms(key).preemptible:
+                del self.held[uid]
 
     def learn(self, pod: Pod, before: Pod) -> None:
         node, state, _ = self.held.get(pod.uid, (None, None, 0))
@@ -325,7 +337,12 @@ class Anything(RuleBasedStateMachine):
         return [pod for pod in self.pods.values() if pod.managed and pod.group == key]
 
     def terms(self, key: GroupKey) -> Terms:
-        return terms(self.specs.get(key), self.members(key)[0], self.values)
+        pods = self.members(key)
+        on = terms(self.specs.get(key), pods[0], self.values)
+        return replace(on, preemptible=on.preemptible or any(pod.started_preemptible for pod in pods))
+
+    def all_terms(self) -> Mapping[GroupKey, Terms]:
+        return {key: self.terms(key) for key in self.keys()}
 
     def place(self, pod: Pod) -> NodeName | None:
         return pod.node or (self.held[pod.uid][0] if pod.uid in self.held else None)

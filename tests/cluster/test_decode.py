@@ -148,6 +148,14 @@ def test_a_managed_pod_stays_managed_when_it_is_bound() -> None:
     assert (bound.managed, bound.node) == (True, NodeName("n1"))
 
 
+@pytest.mark.parametrize(("value", "started"), [("true", True), ("false", False), ("True", False), (True, False)])
+def test_a_bound_pod_tells_whether_it_was_started_as_preemptible(value: object, started: bool) -> None:  # noqa: FBT001 # a parameter of the test
+    meta = {"annotations": {"leeboard.dev/preemptible": value}}
+
+    assert pod(meta=meta, nodeName="n1").started_preemptible is started
+    assert not pod(meta=meta).started_preemptible
+
+
 def test_a_pod_is_a_group_of_its_own_unless_it_names_one_of_its_namespace() -> None:
     member, alone = pod(meta={"annotations": {"pod-group-name": "gang"}}), pod()
 

@@ -60,9 +60,11 @@ class Desk:
         assert isinstance(answer, Denied)
         return answer.message
 
-    def add_pod(self, name: str, *, node: str | None = None, queue: str = "q", group: str = "") -> None:
-        labels, annotations = {"kai.scheduler/queue": queue}, {"pod-group-name": group} if group else {}
-        meta = {"name": name, "uid": name, "labels": labels, "annotations": annotations}
+    def add_pod(
+        self, name: str, *, node: str | None = None, queue: str = "q", group: str = "", **annotations: str
+    ) -> None:
+        labels, named = {"kai.scheduler/queue": queue}, {"pod-group-name": group} if group else {}
+        meta = {"name": name, "uid": name, "labels": labels, "annotations": annotations | named}
         self.cache.apply_pod(decode.pod(raw_pod(container(), meta=meta, nodeName=node), profiles=PROFILES))
 
 

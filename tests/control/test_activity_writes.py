@@ -38,8 +38,36 @@ async def test_a_binding_that_waited_for_its_turn_is_not_written_when_the_lease_
         world.cluster.is_renewed = False
         answers = await asyncio.gather(*binds)
 
-        assert answers == [BOUND] * WRITERS + ["this replica is no longer active"]
+        assert set(answers) == {"this replica is no longer active"}
         assert len(world.cluster.binds) == WRITERS
+
+
+async def test_a_binding_that_is_not_sent_when_the_lease_is_over_is_not_sent_any_more() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        pod = world.pod("p")
+        bind = world.binding(pod, await world.choose(pod, "a"))
+        world.cluster.takes_s["bind"] = LEASE_S + 5
+
+        world.cluster.is_renewed = False
+        await passes(LEASE_S + 10)
+
+        assert await bind == "this replica is no longer active"
+        assert world.bound() == {}
+
+
+async def test_a_binding_whose_reply_is_lost_when_the_lease_is_over_is_looked_up() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        pod = world.pod("p")
+        bind = world.binding(pod, await world.choose(pod, "a"))
+        world.cluster.takes_s["bind"] = LEASE_S + 5
+
+        world.cluster.is_renewed = False
+        await passes(5)
+        world.patch(pod, spec={"nodeName": "a"})
+
+        assert await bind == BOUND
 
 
 async def test_a_victim_that_was_evicted_is_not_told_of_once_more_by_a_replica_that_is_no_longer_active() -> None:

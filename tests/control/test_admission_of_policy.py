@@ -133,6 +133,21 @@ def test_the_change_of_a_gang_that_is_being_started_does_count_at_once() -> None
     assert desk.cache.usage().keys() == {QueueName("r")}
 
 
+@pytest.mark.parametrize("more", [{}, changed(group())], ids=["made anew", "changed"])
+def test_who_makes_a_gang_firm_that_has_started_as_preemptible_is_told_that_it_stays_so(more: Raw) -> None:
+    desk = Desk()
+    desk.add_pod("old", node="n1", group="g", **{"leeboard.dev/preemptible": "true"})
+    desk.add_pod("new", node="n1", group="g")
+
+    (told,) = desk.warnings("PodGroup", group(preemptibility="non-preemptible"), **more)
+
+    assert told == (
+        "1 of its pods have started as preemptible: the group stays preemptible as long as any of them is there; delete"
+        " them to have it start anew on other terms"
+    )
+    assert desk.warnings("PodGroup", group(preemptibility="preemptible"), **more) == []
+
+
 def test_a_topology_that_cannot_be_used_is_refused() -> None:
     levels = [{"nodeLabel": "rack"}, {"nodeLabel": "rack"}]
 

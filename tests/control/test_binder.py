@@ -48,6 +48,16 @@ async def test_a_pod_is_bound_to_the_node_that_it_was_promised() -> None:
         assert world.count("binds", outcome="bound") == 1
 
 
+async def test_a_binding_marks_the_pod_that_starts_as_preemptible_and_no_other() -> None:
+    async with living("a") as world:
+        soft, firm = world.pod("soft"), world.pod("firm", gpus=0, priority_class="inference")
+        for pod in (soft, firm):
+            assert await world.bind(pod, await world.choose(pod, "a")) == BOUND
+
+        marks = [world.annotations(pod).get("leeboard.dev/preemptible") for pod in (soft, firm)]
+        assert marks == ["true", None]
+
+
 async def test_many_identical_questions_at_once_are_one_write() -> None:
     async with promised() as (world, pod):
         world.cluster.takes_s["bind"] = 1

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from app.cluster.reservations import State
 from app.control.awaiting import WASTED_S
+from app.control.binder import BOUND
 from app.control.search import LOOK_AGAIN_S
 from app.model.decision import Plan
 from app.model.names import NodeName
@@ -101,6 +102,20 @@ async def test_the_room_of_a_victim_is_kept_from_others_who_ask_meanwhile() -> N
         await passes(1)
 
         assert (world.promised(urgent), world.promised(other)) == ("a", None)
+
+
+async def test_a_queue_reclaims_its_share_from_who_has_been_made_firm_since_it_started() -> None:
+    async with living("a") as world:
+        world.queue("owner", gpus=1)
+        (borrower,) = world.gang("borrower", size=1)
+        assert await world.bind(borrower, await world.choose(borrower, "a")) == BOUND
+        world.make_firm("borrower")
+        await passes(1)
+
+        world.pod("mine", queue="owner")
+        await passes(5)
+
+        assert world.cluster.evictions == ["borrower-0"]
 
 
 async def test_a_queue_reclaims_its_share_from_another() -> None:

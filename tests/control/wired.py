@@ -313,6 +313,13 @@ class World:
         pods = [gated(manifests.pod(job, member=member), gates) for member in range(size)]
         return [self.cluster.create(Resource.PODS, pod) for pod in pods]
 
+    def make_firm(self, name: str) -> None:
+        """Delete a PodGroup of queue `q` and create it anew as one that nobody may evict."""
+        ref = Ref(resource=Resource.POD_GROUPS, namespace="q", name=name)
+        job = Job(name=name, queue="q", group=name, priority_class="inference")
+        self.cluster.delete(ref)
+        self.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=1))
+
     def delete(self, pod: RawObject) -> None:
         self.cluster.delete(Ref.of(Resource.PODS, pod))
 
@@ -368,6 +375,13 @@ class World:
         """Return which pods run where, in truth."""
         pods = self.cluster.objects(Resource.PODS)
         return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
+
+    def annotations(self, pod: RawObject) -> dict[str, str]:
+        """Return what is annotated on the pod by now."""
+        pods = self.cluster.objects(Resource.PODS)
+        (found,) = (one["metadata"] for one in pods if one["metadata"]["uid"] == pod["metadata"]["uid"])
+        annotations: dict[str, str] = found["annotations"]
+        return annotations
 
     def reason(self, pod: RawObject) -> Reason | None:
         """Return why the pod's group waits."""

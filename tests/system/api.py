@@ -21,7 +21,7 @@ JOBS = "/apis/batch/v1/jobs"
 PROFILE = "kai-scheduler"
 QUEUE_LABEL = "kai.scheduler/queue"
 POD_GROUP_ANNOTATION = "pod-group-name"
-RUN_FOR = "leeboard.dev/run-for"
+RUN_FOR = "simulation.example.com/run-for"
 """Our own kwok stage ends a pod after this long (a Go duration)."""
 
 NAMESPACED = {"Pod", "Job", "PodGroup", "Lease", "ConfigMap", "Secret", "ServiceAccount", "Role", "RoleBinding"}

@@ -92,7 +92,8 @@ def is_kube_schedulers(item: Object) -> bool:
 
     That of a bed has an identity of its own: its rights would hide what Leeboard's role lacks.
     """
-    return item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "kube-scheduler"
+    component: str = item["metadata"].get("labels", {}).get("app.kubernetes.io/component", "")
+    return component == "kube-scheduler"
 
 
 def wait_until_served(api: Api, crd: Object) -> None:

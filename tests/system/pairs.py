@@ -20,8 +20,8 @@ from tests.system.waiting import eventually
 
 NAMESPACE, LEASE = "leeboard", "leeboard-scheduler"
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
-SHORT = {"leaseDuration": "5s", "renewDeadline": "3s", "retryPeriod": "500ms"}
-"""A third of kube-scheduler's defaults: the tests wait for it to run out."""
+SHORT = {"leaseDuration": "8s", "renewDeadline": "5s", "retryPeriod": "1s"}
+"""Half of kube-scheduler's defaults: the tests wait for it to run out. Longer than we take to connect (5 s)."""
 
 UNDER_ANOTHER_NAME = ("unshare", "--uts", "sh", "-c", 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"')
 """kube-scheduler's identity begins with the name of its host and has no flag: on one machine two of them need that."""

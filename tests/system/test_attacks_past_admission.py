@@ -104,6 +104,32 @@ def test_gang_whose_podgroup_is_made_anew_while_it_waits_starts_by_the_new_minim
     attacked.charge({TEAM: 2})
 
 
+# -- T8: what is borrowed goes back
+
+
+def test_gang_that_runs_on_borrowed_devices_is_not_made_firm_by_a_new_podgroup(attacked: Attacked) -> None:
+    attacked.tenant.create(pod_group("g", min_member=1, queue=TEAM, namespace=TEAM))
+    attacked.wait_for_node(attacked.tenant.create(team_pod(queue=TEAM, gpus=8, gang="g")))
+
+    attacked.tenant.delete_now(f"{TEAM_GROUPS}/g")
+    firm = pod_group("g", min_member=1, queue=TEAM, namespace=TEAM, preemptibility="non-preemptible")
+    attacked.tenant.create(firm)
+
+    attacked.wait_for_node(attacked.api.create(pod(name(), queue=OTHER_TEAM, gpus=4)))
+    attacked.charge({OTHER_TEAM: 4})
+
+
+def test_pod_that_runs_on_borrowed_devices_is_not_made_firm_by_its_labels(attacked: Attacked) -> None:
+    made = attacked.serve(gpus=8)
+
+    # Outside the secure profile a tenant may write them, too.
+    labels = {"kai.scheduler/preemptibility": "non-preemptible", "priorityClassName": "inference"}
+    attacked.api.patch(path_of(made), {"metadata": {"labels": labels}})
+
+    attacked.wait_for_node(attacked.api.create(pod(name(), queue=OTHER_TEAM, gpus=4)))
+    attacked.charge({OTHER_TEAM: 4})
+
+
 # -- T7: numbers and circles
 
 

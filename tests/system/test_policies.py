@@ -255,6 +255,58 @@ def test_we_alone_take_the_gate_off_in_the_secure_profile(bed: Bed, api: Api, te
         assert not refused_patch(leeboard, path(made), RELEASE)
 
 
+# -- our own account, in the hands of somebody else
+
+
+def changed_by_a_thief(spec: Object) -> dict[str, Object]:
+    """Build a change of each thing that Kubernetes lets be changed on a pod that waits."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "theirs", "uid": "u"}
+    return {
+        "spec.containers": {"spec": {"containers": [each | {"image": "theirs"} for each in spec["containers"]]}},
+        "spec.tolerations": {"spec": {"tolerations": [*spec["tolerations"], {"operator": "Exists"}]}},
+        "spec.nodeSelector": {"spec": {"nodeSelector": {"theirs": "1"}}},
+        "spec.activeDeadlineSeconds": {"spec": {"activeDeadlineSeconds": 1}},
+        "metadata.labels": {"metadata": {"labels": {QUEUE_LABEL: "theirs"}}},
+        "metadata.annotations": {"metadata": {"annotations": {"leeboard.dev/devices": "GPU-1"}}},
+        "metadata.finalizers": {"metadata": {"finalizers": ["example.com/theirs"]}},
+        "metadata.ownerReferences": {"metadata": {"ownerReferences": [owner]}},
+    }
+
+
+@pytest.mark.parametrize("rules", [SECURE], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_our_account_changes_nothing_on_pods_but_our_gate(bed: Bed, api: Api, tenant: Api) -> None:
+    made = tenant.create(pod(name(), namespace=TEAM, spec={"schedulingGates": [FOREIGN]}))
+    let_leeboard_bind(api)
+    with bed.api(User.LEEBOARD) as leeboard:
+        for field, change in changed_by_a_thief(made["spec"]).items():
+            with_our_gate_off = change | {"spec": change.get("spec", {}) | {"schedulingGates": [FOREIGN]}}
+            for tried in (change, with_our_gate_off):
+                assert f"but its gate: leave {field} as it is" in refused_patch(leeboard, path(made), tried)
+        assert "takes no gate off a pod but its own" in refused_patch(leeboard, path(made), RELEASE)
+
+        assert not refused_patch(leeboard, path(made), {"spec": {"schedulingGates": [FOREIGN]}})
+
+    assert gates(api.get(path(made))) == [FOREIGN]
+
+
+@pytest.mark.parametrize("rules", [SECURE], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_our_account_writes_the_status_of_pods_and_nothing_else_with_it(bed: Bed, api: Api, tenant: Api) -> None:
+    made = tenant.create(pod(name(), namespace=TEAM))
+    let_leeboard_bind(api)
+    nominated: Object = {"status": {"nominatedNodeName": "n"}}
+    with bed.api(User.LEEBOARD) as leeboard:
+        for key, change in (("labels", {QUEUE_LABEL: "theirs"}), ("annotations", {"leeboard.dev/devices": "GPU-1"})):
+            told = refused_patch(leeboard, f"{path(made)}/status", nominated | {"metadata": {key: change}})
+            assert f"leave metadata.{key} as it is" in told
+        assert not refused_patch(leeboard, f"{path(made)}/status", nominated)
+        api.patch(path(made), {"metadata": {"finalizers": ["example.com/holds-it"]}})
+        api.delete(path(made))
+        assert not refused_patch(leeboard, f"{path(made)}/status", {"status": {"nominatedNodeName": None}})
+    api.patch(path(made), {"metadata": {"finalizers": None}})
+
+
 # -- the expressions themselves
 
 
@@ -267,7 +319,7 @@ def test_expressions_know_the_fields_they_ask_for(api: Api) -> None:
 
     found = eventually(checked, until=lambda seen: None not in seen.values(), within_s=20, what="all are checked")
     assert not [name for name, warnings in found.items() if warnings]
-    assert len(found) == 11
+    assert len(found) == 12
 
 
 WEIRD = [

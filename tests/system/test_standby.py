@@ -59,12 +59,6 @@ def all_bound(pods: Sequence[Sight], prefix: str, number: int) -> bool:
     return bound(pods, prefix) == number
 
 
-def wait_for_next_second() -> None:
-    """Return when whatever is created from now on is younger: the API server tells ages in whole seconds."""
-    this_second = int(time.time())
-    eventually(lambda: int(time.time()) > this_second, within_s=2.0, what="the next second")
-
-
 def settle(observer: Observer, rules: Rules) -> None:
     """Wait until no pod is lost, and see that nothing was broken meanwhile."""
     eventually(lambda: lost(observer.history(), rules), until=lambda found: not found, within_s=30, what="all is told")
@@ -139,7 +133,6 @@ def test_a_replica_that_was_stopped_past_its_lease_decides_no_more(
         observer.wait_for(partial(bound, prefix="crew"), within_s=30, what="the first member is bound")
         active.send(signal.SIGSTOP)
         stopped_with = bound(observer.present(), "crew")
-        wait_for_next_second()
         api.create_all(pod(f"single-{index}", queue=QUEUE) for index in range(20))
         standby.wait_until_active()
         active.send(signal.SIGCONT)

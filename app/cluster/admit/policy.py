@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from app.cluster import decode
 from app.cluster.groups import has_sub_groups
+from app.cluster.membership import Membership
 from app.cluster.queues import circle_sentence
 from app.model.names import QueueName
 from app.model.podgroup import GroupSpec
@@ -74,6 +75,17 @@ def group_change(old: RawObject, new: RawObject, *, starting: int) -> Iterator[s
     """Say what comes of it when a PodGroup changes of which some pods are just being started."""
     if starting and _terms(decode.pod_group(old)) != _terms(decode.pod_group(new)):
         yield f"{starting} of its pods are being started: the change counts at once for those that are not bound yet"
+
+
+def group_keeps(raw: RawObject, groups: Membership) -> Iterator[str]:
+    """Say what of a PodGroup does not count, because some of its pods have started on other terms."""
+    spec = decode.pod_group(raw)
+    started = groups.kept_preemptible(spec.key, spec)
+    if started:
+        yield (
+            f"{started} of its pods have started as preemptible: the group stays preemptible as long as any of them is"
+            " there; delete them to have it start anew on other terms"
+        )
 
 
 def topology_problem(raw: RawObject) -> str:

@@ -8,7 +8,7 @@ from app.cluster.decode.demand import request
 from app.cluster.decode.neighbours import neighbours
 from app.cluster.decode.reading import HIGHEST_INT32, Fields, Reading, identified, int32
 from app.cluster.decode.whereabouts import constraint
-from app.model.marks import GATE
+from app.model.marks import GATE, PREEMPTIBLE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.quantity import integer
@@ -74,6 +74,7 @@ def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
     asked, scalars = request(reading, spec, parts.status)
     by_scheduler, by_us = _refused(reading, parts.status)
     held, gated = _gates(spec)
+    node = _node(reading, spec, "nodeName")
     return Pod(
         uid=uid,
         namespace=namespace,
@@ -90,11 +91,12 @@ def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
         spec_priority=reading.number("spec.priority", spec.get("priority"), int32),
         priority_class=intern(reading.text(labels, PRIORITY_CLASS_LABEL) or reading.text(spec, "priorityClassName")),
         explicit_preemptible=PREEMPTIBILITY.get(reading.text(labels, PREEMPTIBILITY_LABEL)),
+        started_preemptible=node is not None and parts.annotations.get(PREEMPTIBLE_ANNOTATION) == "true",
         task_priority=reading.number(f"label {TASK_PRIORITY_LABEL}", labels.get(TASK_PRIORITY_LABEL), task_order),
         subgroup=intern(reading.text(labels, SUBGROUP_LABEL)),
         created_at=reading.seconds(parts.metadata, "creationTimestamp"),
         managed=managed,
-        node=_node(reading, spec, "nodeName"),
+        node=node,
         nominated=_node(reading, parts.status, "nominatedNodeName"),
         held=held,
         gated=gated,

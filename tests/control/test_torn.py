@@ -1,0 +1,136 @@
+"""What becomes of a gang that is bound in part while others want the same room: nobody takes what its rest needs."""
+
+from app.model.names import GroupKey
+from app.model.question import Fits
+from app.model.seam import RawObject
+from app.simulation import manifests
+from app.simulation.manifests import Job
+from tests.control.wired import World, living, passes
+
+LEFT_OUT_S = 2.0
+"""How long a gang is left out after its first failed attempt."""
+
+
+def bound_in_part(world: World, *, size: int, node: str = "a", gpus: int = 1) -> list[RawObject]:
+    """Create a gang of which a replica that is gone has bound the first member."""
+    first, *rest = world.gang("gang", size=size, gpus=gpus)
+    bind(world, first, node)
+    return rest
+
+
+def bind(world: World, pod: RawObject, node: str) -> None:
+    """Bind a pod as another replica does."""
+    world.patch(pod, spec={"nodeName": node}, status={"phase": "Running"})
+
+
+async def test_what_another_replica_bound_late_costs_the_gang_none_of_its_places() -> None:
+    async with living("a", "b", gpus=2) as world:
+        second, third = bound_in_part(world, size=3)
+        await passes(1)
+        pods = [world.pod("promised"), world.pod("waits")]
+        await passes(1)
+        late, early = (second, third) if world.promised(second) == "b" else (third, second)
+
+        bind(world, late, "a")
+        answers = [await world.filter(pod, "a", "b") for pod in reversed(pods)]
+        await passes(1)
+
+        assert world.promised(early) == "b"
+        assert [world.promised(pod) for pod in pods] == ["b", None]
+        assert not any(isinstance(answer, Fits) for answer in answers[:1])
+        assert world.free_gpus() == {"a": 0, "b": 0}
+
+
+async def test_where_another_replica_bound_late_a_pod_alone_gives_up_its_promise_before_a_member_does() -> None:
+    async with living("a", gpus=3) as world:
+        (second,) = bound_in_part(world, size=2)
+        alone = world.pod("alone")
+        await passes(1)
+        late = world.pod("late")
+        await passes(1)
+        assert (world.promised(second), world.promised(alone), world.promised(late)) == ("a", "a", None)
+
+        bind(world, late, "a")
+        world.pod("asks")
+        await passes(1)
+
+        assert (world.promised(second), world.promised(alone)) == ("a", None)
+        assert world.free_gpus() == {"a": 0}
+
+
+async def test_room_for_a_part_of_the_rest_is_left_to_the_gang() -> None:
+    async with living("a", "b") as world:
+        rest = bound_in_part(world, size=3)
+        await passes(1)
+        single = world.pod("single")
+        refused = await world.filter(single, "b")
+        await passes(1)
+        assert (isinstance(refused, Fits), world.promised(single)) == (False, None)
+
+        world.nodes("c")
+        await passes(1)
+
+        assert sorted(filter(None, map(world.promised, rest))) == ["b", "c"]
+        assert world.promised(single) is None
+
+
+async def test_room_that_the_gang_has_no_use_for_is_given_to_others() -> None:
+    async with living("a", "b", gpus=4) as world:
+        world.runs("there", "b", gpus=3)
+        bound_in_part(world, size=2, gpus=4)
+        await passes(1)
+        single = world.pod("single")
+        await passes(1)
+
+        assert world.promised(single) == "b"
+
+
+async def test_a_gang_that_is_left_out_for_a_while_finds_its_room_afterwards() -> None:
+    async with living("a", "b") as world:
+        (second,) = bound_in_part(world, size=2)
+        await passes(1)
+        world.planning.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
+        single = world.pod("single")
+        assert not isinstance(await world.filter(single, "b"), Fits)
+        await passes(LEFT_OUT_S + 1)
+
+        assert (world.promised(second), world.promised(single)) == ("b", None)
+
+
+async def test_room_is_free_for_others_when_the_rest_of_the_gang_goes() -> None:
+    async with living("a", "b") as world:
+        second, _ = bound_in_part(world, size=3)
+        single = world.pod("single")
+        await passes(1)
+        assert world.promised(single) is None
+
+        world.delete(second)
+        await passes(1)
+
+        assert world.promised(single) == "b"
+
+
+async def test_a_gang_none_of_which_is_bound_keeps_nothing_from_others() -> None:
+    async with living("a", "b") as world:
+        world.gang("gang", size=3)
+        single = world.pod("single")
+        await passes(1)
+
+        assert world.promised(single) is not None
+
+
+async def test_admission_lets_nobody_through_to_room_that_the_rest_of_a_gang_needs() -> None:
+    async with living("a", "b") as world:
+        bound_in_part(world, size=3)
+        await passes(1)
+
+        assert not world.entrance.can_run_now(manifests.pod(Job(name="new", queue="q", gpus=1, cpu=0)))
+
+
+async def test_a_gang_bound_in_part_that_never_gets_its_room_gives_it_all_back_in_the_end() -> None:
+    async with living("a", "b") as world:
+        bound_in_part(world, size=3)
+        single = world.pod("single")
+        await passes(70)
+
+        assert world.promised(single) is not None or world.bound().get("single-0")
