@@ -164,6 +164,9 @@ class Planning:
         )
         with self._metrics.plan_duration.time():
             result = plan_some(snapshot, keys, self._policy, withheld=self._search.withheld)
+        if self._take_back_for(result.kept_for):
+            self.plan_now()
+            return
         self._planned_relief, self._kept_for = relief, result.kept_for
         self._takeover.take(result, keys)
         self.poke()
@@ -236,9 +239,30 @@ class Planning:
         with self._metrics.plan_duration.time():
             withheld = self._search.withheld
             result = await asyncio.to_thread(plan_some, snapshot, snapshot.groups, self._policy, withheld=withheld)
+        if self._take_back_for(result.kept_for):
+            return
         whole = self._takeover.take(result, snapshot.groups)
         # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
         self._planned_relief, self._kept_for = relief if whole else -1, result.kept_for
+
+    def _take_back_for(self, torn: frozenset[GroupKey]) -> bool:
+        """Take back what is promised to pods alone where that completes a gang that is bound in part; return whether.
+
+        Whoever loses a promise is planned anew at once, after the gang.
+        """
+        snapshot, taken = self._cache.snapshot(), False
+        for key in torn & snapshot.groups.keys():
+            rivals = self._promises.of_pods_alone(up_to=snapshot.groups[key].priority)
+            trial = snapshot
+            for pod, node in rivals:
+                trial = trial.without(pod, node)
+            starts = plan_some(trial, (key,), self._policy).starts if rivals else ()
+            nodes = {placement.node for start in starts for placement in start.placements}
+            for pod, node in rivals:
+                if node in nodes:
+                    self._promises.give_up(pod.uid)
+                    taken = True
+        return taken
 
     def _plan_ended(self, task: asyncio.Task[None]) -> None:
         self._running = None

@@ -9,7 +9,8 @@ from app.cluster.reservations import Reservation, State
 from app.control.barrier import GangBarrier
 from app.control.waker import Waker
 from app.model.decision import Start
-from app.model.names import GroupKey, PodUid
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.pod import Pod
 from app.settings import Settings
 from app.telemetry import Metrics
 
@@ -71,6 +72,16 @@ class Promises:
             if self._cache.room.is_overbooked(held.pod):
                 log.info("promise taken by others", pod=held.pod, node=held.node)
                 self.give_up(held.pod)
+
+    def of_pods_alone(self, *, up_to: int) -> list[tuple[Pod, NodeName]]:
+        """Return the pods alone of at most this priority that a node is promised to, with it, and nothing written."""
+        found: list[tuple[Pod, NodeName]] = []
+        for held in self._cache.reservations:
+            is_gang, priority = self._worth(held)
+            pod = self._cache.pod(held.pod)
+            if pod is not None and held.state is State.PROMISED and not is_gang and priority <= up_to:
+                found.append((pod, held.node))
+        return found
 
     def _worth(self, held: Reservation) -> tuple[bool, int]:
         on = self._cache.groups.terms(held.group)

@@ -58,6 +58,21 @@ async def test_where_another_replica_bound_late_a_pod_alone_gives_up_its_promise
         assert world.free_gpus() == {"a": 0}
 
 
+async def test_a_pod_alone_gives_up_its_promise_to_a_gang_whose_member_has_lost_its_place() -> None:
+    async with living("a", "b", "c") as world:
+        (second,) = bound_in_part(world, size=2)
+        await passes(1)
+        alone = world.pod("alone")
+        await passes(1)
+        refused, other = world.promised(second), world.promised(alone)
+        assert {refused, other} == {"b", "c"}
+
+        await world.filter(second, nominated=refused)
+        await passes(1)
+
+        assert (world.promised(second), world.promised(alone)) == (other, refused)
+
+
 async def test_room_for_a_part_of_the_rest_is_left_to_the_gang() -> None:
     async with living("a", "b") as world:
         rest = bound_in_part(world, size=3)
