@@ -4,7 +4,7 @@ What a bed lacks is replaced and nothing else: there is no Service network, so w
 kubelet, so the programs are started here and not by a Deployment.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -113,15 +113,24 @@ class Deployed:
 
 
 @contextmanager
-def deployed(bed: Bed, api: Api, form: Form, plain_scheduler: str, **settings: str) -> Iterator[Deployed]:
+def deployed(
+    bed: Bed,
+    api: Api,
+    form: Form,
+    plain_scheduler: str,
+    *,
+    manifests: Iterable[Object] | None = None,
+    **settings: str,
+) -> Iterator[Deployed]:
     """Install a form and run it; at the end everything that would reach other tests' pods is removed.
 
-    `plain_scheduler` is the configuration with which the cluster's own kube-scheduler goes on afterwards.
+    `plain_scheduler` is the configuration with which the cluster's own kube-scheduler goes on afterwards; `manifests`
+    are others than those that the form is shipped with.
     """
     webhook, operations, admission = free_ports(3)
     ports = {"webhook": webhook, "operations": operations, "admission": admission}
     running = Deployed(form=form, bed=bed, api=api, ports=ports, settings=settings)
-    objects = install_form(api, form, admission_port=admission)
+    objects = install_form(api, manifests or documents(form.manifests), admission_port=admission)
     if form is Form.BESIDE:
         bed.stop("kube-scheduler")
     try:
@@ -137,9 +146,9 @@ def deployed(bed: Bed, api: Api, form: Form, plain_scheduler: str, **settings: s
             bed.start_scheduler(plain_scheduler)
 
 
-def install_form(api: Api, form: Form, *, admission_port: int) -> list[Object]:
-    """Apply the manifests of a form; return them."""
-    objects = [_reached(item, admission_port) for item in documents(form.manifests)]
+def install_form(api: Api, manifests: Iterable[Object], *, admission_port: int) -> list[Object]:
+    """Apply the manifests of a form, as far as a bed can take them; return those."""
+    objects = [_reached(item, admission_port) for item in manifests]
     objects = [item for item in objects if item["kind"] not in NEEDS_A_KUBELET and not is_kube_schedulers(item)]
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leeboard"}})
     crds = [item for item in objects if item["kind"] == "CustomResourceDefinition"]

@@ -1,0 +1,55 @@
+"""Before Kubernetes 1.36 no policy changes pods: our webhook does all of it, and fails closed for our pods alone."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.model.marks import GATE
+from tests.system import rendered
+from tests.system.api import Api, ApiError, Object, gpu_node, pod
+from tests.system.bed import PLAIN_SCHEDULER, Bed
+from tests.system.cluster import DEFAULT_QUEUES, documents
+from tests.system.forms import Deployed, Form, deployed
+
+DEFAULT_PODS = "/api/v1/namespaces/default/pods"
+OLDER = "1.33.0"
+
+
+@pytest.fixture
+def leeboard(bed: Bed, api: Api) -> Iterator[Deployed]:
+    manifests = rendered.objects(form=Form.HELD.value, kubernetes=OLDER)
+    assert not [one for one in manifests if one["kind"] == "MutatingAdmissionPolicy"]
+    with deployed(bed, api, Form.HELD, PLAIN_SCHEDULER, manifests=manifests) as running:
+        for item in documents(DEFAULT_QUEUES):
+            api.apply(item)
+        yield running
+
+
+def gates(stored: Object) -> list[str]:
+    return [gate["name"] for gate in stored["spec"].get("schedulingGates", [])]
+
+
+def test_the_webhook_alone_holds_who_cannot_run_and_lets_through_who_can(leeboard: Deployed, api: Api) -> None:
+    held = api.create(pod("early", queue="default-queue"))
+    api.create(gpu_node("older-1", gpus=2))
+    api.wait_for_phase("Running", "early", within_s=20)
+    free = api.create(pod("late", queue="default-queue"))
+
+    assert (gates(held), gates(free)) == ([GATE], [])
+    api.wait_for_phase("Running", "late", within_s=20)
+    assert leeboard.metric('leeboard_admission_reviews_total{outcome="error"') == 0
+
+
+def test_without_leeboard_ours_are_refused_and_all_others_are_created_and_run(leeboard: Deployed, api: Api) -> None:
+    api.create(gpu_node("older-2", gpus=2))
+    leeboard.bed.kill("leeboard")
+
+    with pytest.raises(ApiError, match=r"failed calling webhook .*mutate\.leeboard\.dev"):
+        api.create(pod("ours", queue="default-queue"))
+    api.create(pod("others", scheduler="default-scheduler", gpus=1))
+
+    api.wait_for_phase("Running", "others", within_s=20)
+    leeboard.start_leeboard()
+    leeboard.wait_until_ready()
+    api.create(pod("ours", queue="default-queue"))
+    api.wait_for_phase("Running", "ours", within_s=20)
