@@ -5,6 +5,7 @@ A held pod costs kube-scheduler nothing, a released one can never be held again:
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import count
 
 import structlog
 
@@ -54,7 +55,9 @@ class Releases:
         self._sleep = sleep
         self._before_write = before_write
         self._on_open = on_open
-        self._queue: asyncio.Queue[PodUid] = asyncio.Queue()
+        self._queue: asyncio.PriorityQueue[tuple[int, int, PodUid]] = asyncio.PriorityQueue()
+        """By priority, highest first, then in the order of the plans."""
+        self._numbers = count()
         self._queued: set[PodUid] = set()
         """In `_queue`, or in a writer's hands."""
         self._tried: set[PodUid] = set()
@@ -73,7 +76,7 @@ class Releases:
         """Have the pod released when it is its turn, if a place is promised to it then."""
         if uid not in self._queued:
             self._queued.add(uid)
-            self._queue.put_nowait(uid)
+            self._put(uid)
 
     def stands(self, uid: PodUid) -> bool:
         """Whether the pod still stands in our queue: nobody else could have been asked about it."""
@@ -100,7 +103,7 @@ class Releases:
 
     async def _write(self) -> None:
         while True:
-            uid = await self._queue.get()
+            _, _, uid = await self._queue.get()
             if self._due(uid) is not None:
                 await self._window.room()
             await self._release(uid)
@@ -116,9 +119,10 @@ class Releases:
             self._end(uid)
             return
         if uid not in self._tried:
+            # Only now: a pod that is tried again may be open in truth, and have been asked about and parked since.
+            self._before_write(uid)
             self._tried.add(uid)
             self._sent.add(uid)
-        self._before_write(uid)
         self._window.send(uid)
         pause_s = await self._try(pod)
         if pause_s is None:
@@ -128,12 +132,19 @@ class Releases:
         self._window.answer(uid)
         await self._sleep(pause_s)
         # At the end of the queue: a pod that cannot be released must not hold up those that can.
-        self._queue.put_nowait(uid)
+        self._put(uid)
+
+    def _put(self, uid: PodUid) -> None:
+        pod = self._cache.pod(uid)
+        on = self._cache.groups.terms(pod.group) if pod else None
+        self._queue.put_nowait((-on.priority if on else 0, next(self._numbers), uid))
 
     def _end(self, uid: PodUid) -> None:
         self._queued.discard(uid)
         self._tried.discard(uid)
-        self._on_open(uid)
+        # While another replica may decide the pod may still be held and promised, and would come back to us for ever.
+        if not self._inactive():
+            self._on_open(uid)
 
     async def _try(self, pod: Pod) -> float | None:
         """Write one patch; return None when the gate is off or the pod gone, else how long to wait."""

@@ -6,10 +6,12 @@ from app.control.promises import REFUSED_NODES_FOR_S
 from app.control.releases import WINDOW
 from app.control.window import ASKED_WITHIN_S
 from app.model.marks import GATE
+from app.model.names import PodUid
 from app.model.question import Refused
 from app.model.reason import Reason
 from app.model.seam import ConflictError, KubeError, OutcomeUnknownError, RawObject, RejectedError, UnavailableError
 from app.model.seam import Resource as Kind
+from tests.control.leases import BESIDE_US, LEASE, SETTLED_S, active, elected
 from tests.control.wired import FickleCluster, World, furnished, living, passes
 
 HELD = (GATE,)
@@ -291,3 +293,41 @@ async def test_a_restart_amid_the_release_of_a_gang_loses_nothing() -> None:
         binds = [world.binding(pod, node) for pod, node in zip(gang, nodes, strict=True)]
         assert await asyncio.gather(*binds) == [""] * 4
         assert len(world.bound()) == 4
+
+
+# Who is released first
+
+
+async def test_a_higher_priority_is_released_before_those_that_were_promised_before_it() -> None:
+    async with living(*ROOMY) as world:
+        world.cluster.takes_s["release"] = 0.5
+        low = [world.pod(f"low-{number}", gates=HELD) for number in range(100)]
+        await passes(0.6)
+
+        high = world.pod("high", gates=HELD, priority_class="build-preemptible")
+        await passes(2)
+
+        assert gates(world.cluster, high) == []
+        assert still_held(world, low) > 0
+
+
+# When another replica decides
+
+
+@pytest.mark.parametrize("offset_s", [0.0, 0.1, 0.316, 0.5, 0.9])
+async def test_a_replica_that_loses_its_lease_amid_a_great_release_lives_on(offset_s: float) -> None:
+    async with living(cluster=elected(gpus=100), **BESIDE_US) as world:
+        await passes(SETTLED_S + offset_s)
+        world.cluster.takes_s["release"] = 0.02
+        pods = [world.pod(f"p{number}", gates=HELD) for number in range(100)]
+
+        world.cluster.holders[LEASE] = "pod-b_1234"
+        for _ in range(300):
+            await passes(0.01)
+
+        assert not active(world)
+        assert len(world.cluster.releases) <= len(pods)
+        # Every task still gets its turn: what is created now is seen.
+        later = world.pod("later", gates=HELD)
+        await passes(1)
+        assert world.cache.pod(PodUid(later["metadata"]["uid"])) is not None
