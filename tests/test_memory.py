@@ -28,7 +28,7 @@ def peak_bytes():
 
 async def main():
     async with await KubeCluster.connect(sys.argv[1]) as cluster:
-        parts = build(Settings(), cluster, Metrics())
+        parts = build(Settings(), cluster, Metrics(), on_standby=lambda: None)
         before = peak_bytes()
         following = asyncio.create_task(parts.feed.run())
         await parts.feed.synced()

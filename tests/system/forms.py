@@ -24,6 +24,7 @@ from tests.system.cluster import (
     start_leeboard,
     wait_until_served,
 )
+from tests.system.rendered import await_policies
 from tests.system.waiting import eventually
 
 NEEDS_A_KUBELET = {"Deployment", "DaemonSet", "Pod", "PodDisruptionBudget", "NetworkPolicy"}
@@ -167,6 +168,8 @@ def uninstall_admission(api: Api, objects: list[Object]) -> None:
     for item in objects:
         if item["apiVersion"].startswith("admissionregistration.k8s.io/"):
             api.delete(f"{collection_of(item)}/{item['metadata']['name']}")
+    # The API server goes by them for up to a second longer.
+    await_policies(api)
 
 
 def _admission(form: Form) -> dict[str, str]:

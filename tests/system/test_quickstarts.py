@@ -286,7 +286,8 @@ def writes_of_leeboard(bed: Bed) -> dict[tuple[str, str, str], list[float]]:
     written: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
     for event in audit.events(bed.audit_log):
         target = event["objectRef"]
-        if event["user"]["username"] == User.LEEBOARD.value[0] and target["resource"] != "events":
+        # Events and the questions for our own rights have no names, and each is another object.
+        if event["user"]["username"] == User.LEEBOARD.value[0] and "name" in target and target["resource"] != "events":
             at_s = datetime.fromisoformat(event["stageTimestamp"]).timestamp()
             written[target["resource"], target.get("subresource", ""), target["name"]].append(at_s)
     return {target: sorted(times) for target, times in written.items()}
