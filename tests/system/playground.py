@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from tests.system.api import Api, gpu_node
+from tests.system.api import Api, Object, gpu_node
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.forms import Deployed, Form, deployed
@@ -65,7 +65,13 @@ def begun(steps: Iterable[Callable[[], object]], ended: threading.Event) -> bool
 def _furnish(api: Api, options: argparse.Namespace) -> None:
     for item in documents(DEFAULT_QUEUES):
         api.apply(item)
-    api.create_all(gpu_node(f"gpu-{index:03}", gpus=options.gpus) for index in range(options.nodes))
+    api.create_all(nodes(options.nodes, gpus=options.gpus))
+
+
+def nodes(number: int, *, gpus: int) -> list[Object]:
+    """Build the nodes, half of them in each of two racks."""
+    racks = [{"example.com/rack": f"rack-{2 * index // max(number, 2)}"} for index in range(number)]
+    return [gpu_node(f"gpu-{index:03}", gpus=gpus, labels=rack) for index, rack in enumerate(racks)]
 
 
 def _options() -> argparse.Namespace:

@@ -1,0 +1,58 @@
+"""The examples of the README do what it says they do."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.api import PODS, Api, Object
+from tests.system.bed import PLAIN_SCHEDULER, Bed
+from tests.system.cluster import DEFAULT_QUEUES, ROOT, documents
+from tests.system.forms import Deployed, Form, deployed
+from tests.system.playground import nodes
+from tests.system.waiting import eventually
+from tests.system.watched import OURS_ALONE
+
+EXAMPLES = ROOT / "deploy" / "examples"
+
+
+@pytest.fixture
+def leeboard(bed: Bed, api: Api) -> Iterator[Deployed]:
+    with deployed(bed, api, Form.HELD, PLAIN_SCHEDULER) as running:
+        apply(api, DEFAULT_QUEUES)
+        api.create_all(nodes(2, gpus=8))
+        yield running
+        for collection in OURS_ALONE:
+            api.empty(collection)
+
+
+def apply(api: Api, path: Path) -> None:
+    for item in documents(path):
+        api.apply(item)
+
+
+def racks(api: Api, app: str) -> list[str]:
+    """Return the racks in which pods of an app run, one a pod."""
+    by_node = {node["metadata"]["name"]: node["metadata"]["labels"]["example.com/rack"] for node in node_list(api)}
+    pods = api.items(PODS, labelSelector=f"app={app}")
+    return [by_node[pod["spec"]["nodeName"]] for pod in pods if runs(pod)]
+
+
+def node_list(api: Api) -> list[Object]:
+    return [node for node in api.items("/api/v1/nodes") if "example.com/rack" in node["metadata"]["labels"]]
+
+
+def runs(pod: Object) -> bool:
+    return pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+
+
+def test_a_gang_of_one_team_gets_a_rack_of_what_the_other_has_borrowed(leeboard: Deployed, api: Api) -> None:
+    apply(api, EXAMPLES / "two-teams.yaml")
+    eventually(lambda: racks(api, "fill"), until=lambda seen: len(seen) == 16, within_s=30, what="team-a has it all")
+
+    apply(api, EXAMPLES / "gang.yaml")
+
+    gang = eventually(lambda: racks(api, "llm"), until=lambda seen: len(seen) == 4, within_s=30, what="the gang runs")
+    assert len(set(gang)) == 1
+    eventually(lambda: racks(api, "fill"), until=lambda seen: len(seen) == 12, within_s=30, what="four have left")
+    assert leeboard.metric("leeboard_pods_evicted_total") == 4
