@@ -20,7 +20,9 @@ from tests.system.observer import Observer, Rules, breaches
 from tests.system.waiting import eventually
 
 OUTAGE_S = float(os.environ.get("LEEBOARD_OUTAGE_S", "15"))
-NODE_COUNT, GPUS, LIMIT = 4, 8, 20
+NODE_COUNT = 4 + int(OUTAGE_S / 5)
+"""A node takes 250 pods, and ten come a second."""
+GPUS, LIMIT = 8, 20
 EVERY_S = 0.1
 """Between two unmanaged pods; every third time a managed one comes too."""
 
@@ -97,6 +99,7 @@ def test_while_leeboard_is_gone_others_go_on_and_ours_wait(leeboard: Deployed, a
         # 1. nobody was refused, and others ran at the usual rate
         assert load.refused == []
         rates = [len(load.names("other", *span)) / (span[1] - span[0]) for span in (before, outage)]
+        print(f"others created/s before and during: {rates[0]:.1f}, {rates[1]:.1f}; bound meanwhile {len(bound)}")
         assert rates[1] >= 0.8 * rates[0], rates
         assert len(bound) >= 0.9 * len(load.names("other", *outage))
         # 2. ours waited, held by the gate that no Leeboard had to set
@@ -107,6 +110,7 @@ def test_while_leeboard_is_gone_others_go_on_and_ours_wait(leeboard: Deployed, a
         seen = eventually(
             lambda: running(api, "ours"), until=lambda ours: len(ours) >= LIMIT, within_s=60, what="ours run"
         )
+        print(f"ours: {len(ours_at_kill)} ran before, {len(waiting)} waited, {len(seen)} run in the end, limit {LIMIT}")
         assert len(seen) == LIMIT >= len(ours_at_kill)
         rules = Rules(gpus={node["metadata"]["name"]: GPUS for node in nodes})
         assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
