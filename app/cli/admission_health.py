@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.cli.cluster_health import WITH_POLICIES
-from app.cli.findings import Finding, broken, ok, warning
+from app.cli.findings import TELL_THE_FORM, Finding, broken, ok, warning
 from app.kube.reviews import Reviews
 from app.model.seam import ForbiddenError, RawObject
 
@@ -49,6 +49,8 @@ class Wanted(Enum):
 
     YES = "yes"
     NO = "no"
+    UNKNOWN = "unknown"
+    """Nothing was set from which that would follow."""
 
 
 async def webhooks(reviews: Reviews, name: str, wanted: Wanted) -> AsyncIterator[Finding]:
@@ -66,6 +68,9 @@ async def webhooks(reviews: Reviews, name: str, wanted: Wanted) -> AsyncIterator
                 yield finding
         elif wanted is Wanted.YES:
             yield broken(title, f"there is no configuration {name!r}", "apply the manifests shipped with Leeboard")
+        elif wanted is Wanted.UNKNOWN:
+            message = f"there is no configuration {name!r}; not known whether there should be"
+            yield warning(title, message, TELL_THE_FORM)
         else:
             yield ok(title, "there is none, and these settings ask for none")
 
@@ -83,6 +88,8 @@ async def policies(reviews: Reviews, wanted: Wanted) -> AsyncIterator[Finding]:
             yield broken(title, f"without a binding, so without effect: {', '.join(sorted(unbound))}", "bind them")
         elif ours:
             yield ok(title, f"{len(ours)} are bound")
+        elif wanted is Wanted.UNKNOWN:
+            yield warning(title, "there are none; not known whether there should be", TELL_THE_FORM)
         else:
             message = "there are none, so all depends on the webhook"
             yield warning(title, message, "install with admission policies, which this Kubernetes has")

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from app.cli.findings import Finding, broken, ok, warning
+from app.cli.findings import TELL_THE_FORM, Finding, broken, few, ok, warning
 from app.kube.reviews import Reviews, Version
 from app.model.rights import ASKING, Right
 from app.model.seam import ForbiddenError, KubeError, RawObject, Resource
@@ -12,7 +12,7 @@ WITH_POLICIES = Version(1, 36)
 """From here on the API server itself can hold pods, whether we run or not."""
 
 GPU = "nvidia.com/gpu"
-GPU_NODES = "leeboard.dev/v1alpha1"
+GPU_NODES = "apis/leeboard.dev/v1alpha1/gpunodes"
 LEASES = "apis/coordination.k8s.io/v1/leases"
 USUAL_LEASE = "leeboard-scheduler"
 SEVERAL = 2
@@ -33,12 +33,20 @@ async def api_server(reviews: Reviews) -> AsyncIterator[Finding]:
         yield ok("api-server", f"Kubernetes {version}, which has admission policies")
 
 
-async def rights(reviews: Reviews, needed: Sequence[Right], account: str | None) -> AsyncIterator[Finding]:
-    """See whether everything is granted that these settings need: to us, or to the service account named."""
+async def rights(
+    reviews: Reviews, needed: Sequence[Right], account: str | None, *, form_is_known: bool
+) -> AsyncIterator[Finding]:
+    """See whether everything is granted that these settings need: to us, or to the service account named.
+
+    Where the form of the installation is not known, that is what every form needs.
+    """
     whose = f"service account {account}" if account else "our own account"
     missing = await _missing(reviews, needed, account)
-    if not missing:
+    if not missing and form_is_known:
         yield ok("rights", f"all {len(needed)} are granted to {whose}")
+    elif not missing:
+        message = f"only the {len(needed)} that every form needs were examined, and are granted to {whose}"
+        yield warning("rights", message, TELL_THE_FORM)
     for right in missing:
         yield broken("rights", f"{whose} {right.sentence}", "apply the roles that are shipped with Leeboard")
 
@@ -73,13 +81,12 @@ async def gpus(reviews: Reviews) -> AsyncIterator[Finding]:
     if not nodes:
         yield warning("gpus", f"no node offers {GPU}", "install the device plugin on the GPU nodes")
         return
-    if "gpunodes" not in await reviews.served(GPU_NODES):
-        message = f"{len(nodes)} nodes have GPUs; without agents only whole GPUs are divided, as labels tell of them"
-        yield warning("gpus", message, "install the agent where parts of a GPU are wanted")
-        return
-    silent = nodes - {_name(each) for each in await reviews.objects(f"apis/{GPU_NODES}/gpunodes")}
-    if silent:
-        message = f"no agent has told of {len(silent)} of {len(nodes)} GPU nodes: {_few(silent)}"
+    told = {_name(each) for each in await reviews.objects(GPU_NODES)}
+    silent = nodes - told
+    if not told:
+        yield ok("gpus", f"{len(nodes)} nodes have GPUs; no agents: whole GPUs work from node labels")
+    elif silent:
+        message = f"no agent has told of {len(silent)} of {len(nodes)} GPU nodes: {few(silent)}"
         yield warning("gpus", message, "look at the agent's pods there; whole GPUs work from labels meanwhile")
     else:
         yield ok("gpus", f"{len(nodes)} nodes have GPUs, and agents tell of all of them")
@@ -95,10 +102,10 @@ async def schedulers(reviews: Reviews, lease: str) -> AsyncIterator[Finding]:
     ours = [_place(each) for each in leases if _name(each) == name]
     kai = [_place(each) for each in leases if _name(each).startswith("kai-scheduler")]
     if len(ours) >= SEVERAL:
-        yield warning("schedulers", f"there are several Leeboards: leases {_few(ours)}", "remove all but one")
+        yield warning("schedulers", f"there are several Leeboards: leases {few(ours)}", "remove all but one")
     if kai:
         fix = "remove it, or give one of them another schedulerName (LEEBOARD_PROFILES)"
-        yield warning("schedulers", f"KAI Scheduler seems to run here too: leases {_few(kai)}", fix)
+        yield warning("schedulers", f"KAI Scheduler seems to run here too: leases {few(kai)}", fix)
 
 
 def _has_gpus(node: RawObject) -> bool:
@@ -112,9 +119,3 @@ def _name(item: RawObject) -> str:
 
 def _place(item: RawObject) -> str:
     return f"{item.get('metadata', {}).get('namespace')}/{_name(item)}"
-
-
-def _few(names: "Sequence[str] | set[str]", most: int = 5) -> str:
-    shown = sorted(names)
-    more = f" and {len(shown) - most} more" if len(shown) > most else ""
-    return ", ".join(shown[:most]) + more

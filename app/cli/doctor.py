@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import click
 
-from app.cli import admission_health, cluster_health, replica_health
+from app.cli import admission_health, cluster_health, pod_health, replica_health
 from app.cli.admission_health import Wanted
 from app.cli.findings import Examination, Finding, State, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
@@ -81,16 +81,25 @@ async def examine(patient: Patient) -> list[Finding]:
 def _cluster_examinations(reviews: Reviews, patient: Patient) -> Sequence[tuple[str, Examination]]:
     settings = patient.settings
     webhooks = settings.webhook_configuration or USUAL_WEBHOOKS
-    asked_for = settings.webhook_configuration or settings.admission_port is not None
-    wanted = Wanted.YES if asked_for else Wanted.NO
+    wanted = _wanted(settings)
+    form_is_known = wanted is not Wanted.UNKNOWN
+    needed = rights_of(settings)
     return (
-        ("rights", lambda: cluster_health.rights(reviews, rights_of(settings), patient.account)),
+        ("rights", lambda: cluster_health.rights(reviews, needed, patient.account, form_is_known=form_is_known)),
         ("kinds", lambda: cluster_health.kinds(reviews)),
         ("webhooks", lambda: admission_health.webhooks(reviews, webhooks, wanted)),
         ("policies", lambda: admission_health.policies(reviews, wanted)),
+        ("pods", lambda: pod_health.pods(reviews, settings.profiles, settings.markers)),
         ("gpus", lambda: cluster_health.gpus(reviews)),
         ("schedulers", lambda: cluster_health.schedulers(reviews, settings.scheduler_lease)),
     )
+
+
+def _wanted(settings: Settings) -> Wanted:
+    if settings.webhook_configuration or settings.admission_port is not None:
+        return Wanted.YES
+    # Every form that is shipped has one of these.
+    return Wanted.NO if settings.scheduler_lease or settings.webhook_tls_dir else Wanted.UNKNOWN
 
 
 def _replica_examinations(patient: Patient) -> Sequence[tuple[str, Examination]]:

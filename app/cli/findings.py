@@ -2,11 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from app.model.seam import ForbiddenError
+
+TELL_THE_FORM = "set LEEBOARD_... as the Deployment has them (kubectl -n leeboard set env deploy/leeboard --list)"
+"""What to do where it is not known what the installation should have."""
 
 WITHIN_S = 10.0
 """How long one examination may take."""
@@ -47,6 +50,13 @@ def warning(name: str, message: str, fix: str) -> Finding:
 def broken(name: str, message: str, fix: str) -> Finding:
     """Find something that keeps Leeboard from working as it should."""
     return Finding(name, State.BROKEN, message, fix)
+
+
+def few(names: Collection[str], most: int = 5) -> str:
+    """Return the first of these names, and how many more there are."""
+    shown = sorted(names)
+    more = f" and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more
 
 
 Examination = Callable[[], AsyncIterator[Finding]]

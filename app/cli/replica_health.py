@@ -21,7 +21,10 @@ MOST_BYTES = 4 << 20
 FAILED = "[-]"
 ACTIVE = "active"
 CALLS = "leeboard_webhook_duration_seconds_count"
-NO_ANSWER_FIX = "do its pods run? or name the operations address with --url"
+NO_ANSWER_FIX = (
+    "do its pods run? outside the cluster: kubectl -n leeboard port-forward deploy/leeboard 8080;"
+    " or name the operations address with --url"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What an API server says of itself and of what somebody may do there: `control.rights` and `leeboard doctor` ask."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import quote
@@ -100,19 +100,22 @@ class Reviews:
 
     async def objects(self, path: str) -> list[RawObject]:
         """Return every object of a collection; none when its kind is not served."""
-        found: list[RawObject] = []
+        return [found async for found in self.each(path)]
+
+    async def each(self, path: str, *, fields: str = "") -> AsyncIterator[RawObject]:
+        """Read the objects of a collection that this field selector takes, page by page."""
         token = ""
         while True:
+            query = f"limit=250&fieldSelector={quote(fields, safe='')}&continue={quote(token, safe='')}"
             try:
-                page = decode_page(
-                    await self._transport.read_page(f"{path}?limit=250&continue={quote(token, safe='')}")
-                )
+                page = decode_page(await self._transport.read_page(f"{path}?{query}"))
             except NotFoundError:
-                return found
-            found += page.objects
+                return
+            for found in page.objects:
+                yield found
             token = page.next
             if not token:
-                return found
+                return
 
 
 def _attributes(right: Right) -> dict[str, str]:

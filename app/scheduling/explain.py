@@ -25,7 +25,7 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: Board) -> Refusal:
     """
     apart = gang.refusal(board, group, pods)
     if apart is not None:
-        return apart
+        return _no_domain(apart, board) if apart.details.get("domains") == 0 else apart
     shape = board.common_shape(pods)
     if shape is None:
         return _explain(pods, board)
@@ -33,6 +33,23 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: Board) -> Refusal:
     if key not in board.explained:
         board.explained[key] = _explain(pods, board)
     return board.explained[key]
+
+
+def _no_domain(refusal: Refusal, board: Board) -> Refusal:
+    """Say that there is no domain at all, which nobody who leaves would change."""
+    level = str(refusal.details["level"])
+    lacking = replace(refusal, details={**refusal.details, "even_when_empty": 0})
+    if not level or _has_label(level, board):
+        return lacking
+    return replace(lacking, sentence=f"No node has the label {level} of its required topology level.")
+
+
+def _has_label(key: str, board: Board) -> bool:
+    nodes = board.snapshot.nodes
+    found: bool | None = nodes.memo.get(("has label", key))
+    if found is None:
+        nodes.memo["has label", key] = found = any(key in node.labels for node in nodes.nodes)
+    return found
 
 
 def _explain(pods: Sequence[Pod], board: Board) -> Refusal:

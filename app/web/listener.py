@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from typing import cast
 
+import structlog
 import uvicorn
 
 from app.web.asgi import ASGIApp
@@ -18,6 +19,8 @@ from app.web.handshakes import Contexts, Handshakes
 KEEP_ALIVE_S = 120
 """Longer than the 90 s after which kube-scheduler's client lets go: it does not repeat a POST that met a closed one."""
 BACKLOG = 2048
+EVERY_ADDRESS = "::"
+EVERY_IPV4_ADDRESS = "0.0.0.0"  # noqa: S104 # asked for by name, as the other half of `::`
 
 
 class _Server(uvicorn.Server):
@@ -100,7 +103,8 @@ def listener(  # noqa: PLR0913 # each is one plain word about the port
 ) -> Listener:
     """Bind the port (0: any free one) and return its server; raises OSError when it is taken.
 
-    Connections that come before `run` wait in the backlog. Without `tls` it speaks plain HTTP.
+    Connections that come before `run` wait in the backlog. Without `tls` it speaks plain HTTP. The host `::` is every
+    address of this machine, those of IPv4 too.
     """
     config = uvicorn.Config(
         app,
@@ -116,6 +120,12 @@ def listener(  # noqa: PLR0913 # each is one plain word about the port
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=grace_s,
     )
+    return Listener(_bound(host, port), _Server(config, limits, tls))
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    if host == EVERY_ADDRESS and not socket.has_dualstack_ipv6():
+        structlog.get_logger().info("no IPv6 here: listening on every IPv4 address", port=port)
+        host = EVERY_IPV4_ADDRESS
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    return Listener(bound, _Server(config, limits, tls))
+    return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == EVERY_ADDRESS)

@@ -30,6 +30,7 @@ from tests.web.served import serving
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
 GPU_NODES = "/apis/leeboard.dev/v1alpha1"
 YEAR = timedelta(days=365)
 
@@ -49,6 +50,7 @@ class FakeCluster:
         self.set_version("1", "36")
         self.set_items(NODES)
         self.set_items(LEASES)
+        self.set_items(PODS)
         for resource in Resource:
             version, _, plural = f"/{resource.value}".rpartition("/")
             self.objects.setdefault(version, {"resources": []})

@@ -14,9 +14,10 @@ from app.cli.doctor import Patient, examine
 from app.cli.findings import Finding, State, as_text, broken, ok, warning
 from app.cli.replica_health import replicas
 from app.model.decision import Share
+from app.model.marks import GATE
 from app.model.names import QueueName
 from app.model.question import Check
-from app.model.rights import ASKING
+from app.model.rights import ALWAYS, ASKING
 from app.settings import Settings
 from app.telemetry import Metrics, Outcome, Verb
 from tests.cli.installation import (
@@ -24,6 +25,7 @@ from tests.cli.installation import (
     GPU_NODES,
     LEASES,
     NODES,
+    PODS,
     FakeCluster,
     Identity,
     Replica,
@@ -70,7 +72,7 @@ def named(name: str, namespace: str = "") -> object:
 async def run(folder: Path, cluster: FakeCluster, *options: str) -> Result:
     async with listening(cluster.answer) as url, answering(healthy()) as operations:
         arguments = ["doctor", "--kubeconfig", str(kubeconfig(url, folder)), "--url", operations, *options]
-        runner = CliRunner(env={"LEEBOARD_WEBHOOK_PORT": "1"})
+        runner = CliRunner(env={"LEEBOARD_WEBHOOK_PORT": "1", "LEEBOARD_SCHEDULER_LEASE": "ns/lease"})
         return await asyncio.to_thread(runner.invoke, main, arguments)
 
 
@@ -88,7 +90,7 @@ async def test_an_installation_without_a_fault_is_one_line_a_check_and_ends_with
         "[+] kinds               ok",
         "[+] webhook-mutating    ok",
         "[+] webhook-validating  ok",
-        "[!] gpus                warning",
+        "[+] gpus                ok",
         "[+] leeboard            ok",
         "[+] active              ok",
         "[+] extender            ok",
@@ -208,7 +210,15 @@ async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_pat
     without = (await examined(tmp_path, cluster))["rights"]
     with_lease = (await examined(tmp_path, cluster, scheduler_lease="ns/lease"))["rights"]
 
-    assert (without.state, with_lease.state) == (State.OK, State.BROKEN)
+    assert (without.state, with_lease.state) == (State.WARNING, State.BROKEN)
+
+
+async def test_rights_that_were_not_examined_are_not_passed_over(tmp_path: Path) -> None:
+    found = (await examined(tmp_path, FakeCluster()))["rights"]
+
+    message = f"only the {len(ALWAYS)} that every form needs were examined, and are granted to our own account"
+    assert (found.state, found.message) == (State.WARNING, message)
+    assert found.fix.startswith("set LEEBOARD_... as the Deployment has them")
 
 
 async def test_an_administrator_asks_for_the_service_account(tmp_path: Path) -> None:
@@ -218,6 +228,59 @@ async def test_an_administrator_asks_for_the_service_account(tmp_path: Path) -> 
 
     assert cluster.reviewed_users == {"system:serviceaccount:leeboard:leeboard"}
     assert found.message.endswith("are granted to service account leeboard/leeboard")
+
+
+# -- pods
+
+
+def waiting_pod(name: str, scheduler: str, *, gate: str = "", asks: str = "", node: str = "") -> object:
+    containers = [{"name": "c", "resources": {"requests": dict.fromkeys(asks.split(), "1")}}, {"name": "d"}]
+    spec = {"schedulerName": scheduler, "containers": containers, "nodeName": node}
+    return {"metadata": {"name": name, "namespace": "team"}, "spec": spec | {"schedulingGates": [{"name": gate}]}}
+
+
+async def test_pods_that_nobody_will_release_are_counted(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(
+        PODS,
+        waiting_pod("lost", "kai-scheduler-before", gate=GATE),
+        waiting_pod("ours", "kai-scheduler", gate=GATE),
+        waiting_pod("of-others", "default-scheduler", gate="example.com/quota"),
+    )
+
+    found = (await examined(tmp_path, cluster))["pods-held"]
+
+    assert found.state is State.WARNING
+    assert (
+        found.message
+        == "1 pod has our gate and not our schedulerName (kai-scheduler), so nobody releases them: team/lost"
+    )
+    assert "delete them" in found.fix
+
+
+async def test_pods_of_ours_without_markers_are_counted_where_there_are_to_be_markers(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(
+        PODS,
+        waiting_pod("both", "kai-scheduler", asks="leeboard.dev/ask leeboard.dev/bind"),
+        waiting_pod("one", "kai-scheduler", asks="leeboard.dev/ask"),
+        waiting_pod("none", "kai-scheduler"),
+        waiting_pod("placed", "kai-scheduler", node="n"),
+        waiting_pod("of-others", "default-scheduler"),
+    )
+
+    beside = await examined(tmp_path, cluster, markers="leeboard.dev/ask,leeboard.dev/bind")
+    own = await examined(tmp_path, cluster)
+
+    assert "pods-unmarked" not in own
+    assert (beside["pods-unmarked"].state, beside["pods-unmarked"].message) == (
+        State.WARNING,
+        "2 pods have no leeboard.dev/ask and leeboard.dev/bind, so kube-scheduler does not ask us: team/none, team/one",
+    )
+
+
+async def test_pods_as_they_should_be_are_no_line(tmp_path: Path) -> None:
+    assert not [name for name in await examined(tmp_path, FakeCluster()) if name.startswith("pods")]
 
 
 # -- GPUs and other schedulers
@@ -239,6 +302,18 @@ async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
     found = (await examined(tmp_path, cluster))["gpus"]
 
     assert (found.state, found.message) == (State.WARNING, "no agent has told of 2 of 3 GPU nodes: a, c")
+
+
+async def test_whole_gpus_without_any_agent_are_well(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.set_items(NODES, gpu_node("a"), gpu_node("b"))
+
+    found = (await examined(tmp_path, cluster))["gpus"]
+
+    assert (found.state, found.message) == (
+        State.OK,
+        "2 nodes have GPUs; no agents: whole GPUs work from node labels",
+    )
 
 
 async def test_gpu_nodes_with_agents_are_well(tmp_path: Path) -> None:
@@ -371,13 +446,30 @@ async def test_webhooks_that_these_settings_do_not_ask_for_are_examined_where_th
     cluster = FakeCluster()
     cluster.objects[f"{ADMISSION}/{WEBHOOKS}"] = webhook_configuration({})
 
-    found = await examined(tmp_path, cluster)
+    found = await examined(tmp_path, cluster, scheduler_lease="ns/lease")
 
     assert (found["webhook-mutating"].state, found["webhook-validating"].state) == (State.BROKEN, State.OK)
 
 
-async def test_webhooks_that_nobody_asks_for_and_that_may_not_be_read_are_no_matter(tmp_path: Path) -> None:
+async def test_admission_of_which_nobody_says_whether_it_should_be_there_is_a_warning(tmp_path: Path) -> None:
+    found = await examined(tmp_path, FakeCluster())
+
+    for kind in ("webhook", "policies"):
+        for short in ("mutating", "validating"):
+            line = found[f"{kind}-{short}"]
+            assert (line.state, "not known whether there should be" in line.message) == (State.WARNING, True)
+            assert "kubectl -n leeboard set env deploy/leeboard --list" in line.fix
+
+
+async def test_webhooks_that_may_be_there_and_may_not_be_read_were_not_looked_at(tmp_path: Path) -> None:
     found = await examined(tmp_path, FakeCluster(forbidden={f"{ADMISSION}/{WEBHOOKS}"}))
+
+    assert found["webhooks"].message.startswith("not looked at: 403")
+
+
+async def test_webhooks_that_nobody_asks_for_and_that_may_not_be_read_are_no_matter(tmp_path: Path) -> None:
+    cluster = FakeCluster(forbidden={f"{ADMISSION}/{WEBHOOKS}"})
+    found = await examined(tmp_path, cluster, scheduler_lease="ns/lease")
 
     assert not [name for name in found if name.startswith("webhook")]
 
@@ -402,7 +494,8 @@ async def test_policies_are_no_matter_where_there_can_be_none(tmp_path: Path, mi
     cluster = FakeCluster()
     cluster.set_version("1", minor)
 
-    assert "policies-mutating" not in await examined(tmp_path, cluster, webhook_configuration=webhooks)
+    settings = {"webhook_configuration": webhooks, "scheduler_lease": "ns/lease"}
+    assert "policies-mutating" not in await examined(tmp_path, cluster, **settings)
 
 
 # -- Leeboard itself
@@ -460,7 +553,9 @@ async def test_an_address_that_leads_nowhere_is_one_line(tmp_path: Path, url: st
         settings = Settings(kubeconfig=str(kubeconfig(api_server, tmp_path)), webhook_port=1)
         found = await examine(Patient(settings=settings, urls=(url,), account=None))
 
-    assert [each.state for each in found if each.name == "leeboard"] == [State.BROKEN]
+    (line,) = [each for each in found if each.name == "leeboard"]
+    assert line.state is State.BROKEN
+    assert "kubectl -n leeboard port-forward deploy/leeboard 8080" in line.fix
     assert "active" not in {each.name for each in found}
 
 

@@ -90,12 +90,18 @@ def test_markers_are_asked_for_by_the_first_container(resources: object, after: 
     assert spec == raw["spec"] | {"containers": [{"name": "main", "resources": after}, container("second")]}
 
 
-@pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_markers_that_some_container_asks_for_are_not_added(kind: str) -> None:
-    asking = container("asking", limits=dict(BOTH))
-    raw = raw_pod(container()) | {"spec": {"containers": [container()], kind: [container(), asking]}}
+def test_markers_that_some_container_asks_for_are_not_added() -> None:
+    raw = raw_pod(container(), container("asking", limits=dict(BOTH)))
 
     assert list(shape.markers(raw, MARKERS)) == []
+
+
+def test_markers_that_only_an_init_container_asks_for_are_added() -> None:
+    raw = raw_pod(container("main"), initContainers=[container("asking", limits=dict(BOTH))])
+
+    (main,) = spec_after(raw, shape.markers(raw, MARKERS))["containers"]
+
+    assert main["resources"]["requests"].items() >= BOTH.items()
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,13 @@ RENDERED = "# Rendered from deploy/leeboard by `make manifests`: change the char
 KUSTOMIZATION = (
     RENDERED
     + """\
-# For Kubernetes {version} and later. For an older one, render the chart with the version of the cluster:
+# For Kubernetes {version} and later, and no older one, which lacks kinds that are in it. For such a cluster, render the
+# chart with its version:
 #   helm template leeboard deploy/leeboard -n leeboard --skip-tests --kube-version 1.33.0 --set form={form}
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [manifests.yaml]
+# `kubectl delete -k` would take the kinds with it, and with them every Queue and PodGroup: deploy/leeboard/README.md.
 # Where your images are:
 # images:
 #   - {{name: leeboard, newName: registry.example.com/leeboard}}

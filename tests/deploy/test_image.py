@@ -18,7 +18,7 @@ def test_the_image_the_chart_and_the_package_have_one_version() -> None:
 
     assert (chart["version"], chart["appVersion"]) == (PROJECT["version"], PROJECT["version"])
     assert built == [f"leeboard:{PROJECT['version']}"]
-    assert f"image: leeboard:{PROJECT['version']}" in rendered()
+    assert f'image: "leeboard:{PROJECT["version"]}"' in rendered()
 
 
 def test_the_image_runs_as_the_user_whom_the_chart_names() -> None:

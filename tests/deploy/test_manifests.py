@@ -1,5 +1,6 @@
-"""What the chart makes of its values: rights, pods, admission and the configuration of kube-scheduler."""
+"""What the chart makes of its values: rights, admission, ports and the configuration of kube-scheduler."""
 
+import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -8,43 +9,45 @@ from typing import Any
 import pytest
 
 from app.control.rights import rights_of
-from app.model.marks import PREFIX
 from app.model.rights import Right
 from app.settings import Settings
+from tests.deploy.reading import FIXED, Object, environment_of, pod_of, settings_of
 from tests.deploy.rendering import FORMS, NAMESPACE, objects, rendered, scheduler_config
 
-FIXED: dict[str, Any] = {"form": "beside", "beside": {"address": "10.96.0.99", "tlsSecret": "leeboard-extender"}}
-GIVEN_CERTIFICATE: dict[str, Any] = {"certificate": {"secretName": "leeboard-tls"}}
+CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+GIVEN_CERTIFICATE: dict[str, Any] = {"certificate": {"secretName": "leeboard-tls", "caBundle": CA}}
+INJECTED: dict[str, Any] = {
+    "certificate": {"secretName": "leeboard-tls"},
+    "admission": {"annotations": {"cert-manager.io/inject-ca-from": "a/b"}},
+}
 INSTALLATIONS: list[dict[str, Any]] = [
     *({"form": form} for form in FORMS),
     FIXED,
     GIVEN_CERTIFICATE,
     {"form": "beside", **GIVEN_CERTIFICATE},
+    {"form": "beside", "beside": {"lease": "system/their-scheduler"}},
     {"admission": {"enabled": False}},
 ]
 REVIEW = Right(group="authorization.k8s.io", resource="selfsubjectaccessreviews", verb="create", without="")
 
 NEW_PODS = {"resources": ["pods"], "operations": ["CREATE"]}
 
-Object = dict[str, Any]
-
 
 @pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
 def test_leeboard_has_the_rights_that_its_settings_need_and_no_others(values: Mapping[str, Any]) -> None:
     items = objects(rendered(**values))
 
-    granted = set(_granted(item for item in items if not _is_the_schedulers(item)))
+    granted = set(_granted(item for item in items if not _is_the_schedulers(item) and not _is_aggregated(item)))
 
-    assert granted == {replace(right, without="") for right in (*rights_of(_settings(items)), REVIEW)}
+    assert granted == {replace(right, without="") for right in (*rights_of(settings_of(items)), REVIEW)}
 
 
 def test_every_role_is_bound_to_our_service_account_and_to_nobody_else() -> None:
     items = objects(rendered())
     bindings = [item for item in items if item["kind"].endswith("RoleBinding")]
 
-    assert {_name(item) for item in items if item["kind"].endswith("Role")} <= {
-        item["roleRef"]["name"] for item in bindings
-    }
+    roles = [item for item in items if item["kind"].endswith("Role") and not _is_aggregated(item)]
+    assert {_name(item) for item in roles} <= {item["roleRef"]["name"] for item in bindings}
     assert [item["subjects"] for item in bindings] == [
         [{"kind": "ServiceAccount", "name": "leeboard", "namespace": NAMESPACE}]
     ] * len(bindings)
@@ -59,13 +62,25 @@ def test_no_rule_reaches_further_than_it_says() -> None:
     assert all(rule.get("resourceNames") for rule in rules if "secrets" in rule["resources"])
 
 
+def test_holders_of_kubernetes_own_roles_have_pod_groups_and_see_queues_and_topologies() -> None:
+    def reached(role: str, **values: Any) -> set[tuple[str, bool]]:
+        """Return each kind, and whether it may be written."""
+        label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
+        roles = [item for item in objects(rendered(**values)) if label in item["metadata"].get("labels", {})]
+        return {(right.resource, right.verb not in {"get", "list", "watch"}) for right in _granted(iter(roles))}
+
+    assert reached("view") == {("podgroups", False), ("queues", False), ("topologies", False)}
+    assert reached("edit") == {("podgroups", True)}
+    assert reached("view", rbac={"aggregate": False}) == set()
+
+
 def test_beside_the_clusters_own_scheduler_nothing_of_kube_schedulers_is_granted() -> None:
     assert [item for item in objects(rendered(form="beside")) if _is_the_schedulers(item)] == []
 
 
 @pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
 def test_every_variable_of_the_pod_is_a_setting(values: Mapping[str, Any]) -> None:
-    variables = _environment(objects(rendered(**values)))
+    variables = environment_of(objects(rendered(**values)))
 
     assert {*variables} <= {f"LEEBOARD_{name.upper()}" for name in Settings.model_fields}
 
@@ -78,21 +93,21 @@ def test_settings_arrive_as_they_were_written() -> None:
         "LEEBOARD_PLACEMENT": "spread",
     }
 
-    settings = _settings(objects(rendered(settings=given)))
+    settings = settings_of(objects(rendered(settings=given)))
 
     assert (settings.ca_rotation_s, settings.fair_share_k) == (157680000, 0.5)
     assert (settings.actions, settings.placement) == (frozenset(), "spread")
 
 
 def test_the_forms_differ_in_who_decides_and_where_they_are_called() -> None:
-    own, beside, fixed = (_settings(objects(rendered(**values))) for values in ({}, {"form": "beside"}, FIXED))
+    own, beside, fixed = (settings_of(objects(rendered(**values))) for values in ({}, {"form": "beside"}, FIXED))
 
     assert [each.scheduler_lease for each in (own, beside, fixed)] == [
         "leeboard/leeboard-scheduler",
         "kube-system/kube-scheduler",
         "",
     ]
-    assert [each.webhook_host for each in (own, beside, fixed)] == ["127.0.0.1", "127.0.0.1", "0.0.0.0"]
+    assert [each.webhook_host for each in (own, beside, fixed)] == ["127.0.0.1", "127.0.0.1", "::"]
     assert [each.webhook_tls_dir for each in (own, beside, fixed)] == [None, None, "/etc/leeboard/extender-tls"]
     assert [sorted(each.markers) for each in (own, beside, fixed)] == [
         [],
@@ -149,13 +164,19 @@ def test_an_upgrade_never_takes_back_what_leeboard_has_filled_in() -> None:
 
 
 def test_somebody_elses_certificate_leaves_no_ca_of_ours() -> None:
-    items = objects(rendered(**GIVEN_CERTIFICATE, admission={"annotations": {"cert-manager.io/inject-ca-from": "a/b"}}))
+    items = objects(rendered(**INJECTED))
 
     assert "Secret" not in _kinds(items)
-    assert _settings(items).admission_tls_dir == "/etc/leeboard/admission-tls"
+    assert settings_of(items).admission_tls_dir == "/etc/leeboard/admission-tls"
     assert [item["metadata"]["annotations"] for item in items if item["kind"].endswith("WebhookConfiguration")] == [
         {"cert-manager.io/inject-ca-from": "a/b"}
     ] * 2
+
+
+def test_the_ca_of_somebody_elses_certificate_can_be_given() -> None:
+    bundles = {one["clientConfig"].get("caBundle") for one in _webhooks(objects(rendered(**GIVEN_CERTIFICATE)))}
+
+    assert bundles == {base64.b64encode(CA.encode()).decode()}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -168,61 +189,19 @@ def test_no_hook_but_that_of_helm_test_and_nothing_that_asks_the_cluster(form: s
 def test_objects_of_users_outlive_the_release() -> None:
     items = objects(rendered(defaultQueue={"create": True}))
 
-    users = [item for item in items if item["kind"] in {"CustomResourceDefinition", "Queue"}]
+    users = [item for item in items if item["kind"] in {"CustomResourceDefinition", "Queue", "PriorityClass"}]
 
-    assert {_name(item) for item in users} >= {"queues.scheduling.run.ai", "default-parent-queue", "default-queue"}
+    assert {_name(item) for item in users} >= {"queues.scheduling.run.ai", "default-queue", "train"}
     assert [item for item in items if _is_kept(item)] == users
 
 
-@pytest.mark.parametrize("values", [{}, {"form": "beside"}, FIXED], ids=str)
-def test_every_container_is_confined(values: dict[str, Any]) -> None:
-    pod = _pod(objects(rendered(**values)))
-
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    confined = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-    for container in pod["containers"]:
-        assert container["securityContext"] == confined
-        assert {*container["resources"]} == {"requests", "limits"}
-
-
-@pytest.mark.parametrize(
-    ("kubernetes", "image"),
-    [
-        ("1.36.3", "registry.k8s.io/kube-scheduler:v1.36.3"),
-        ("v1.31.2+k3s1", "registry.k8s.io/kube-scheduler:v1.31.2"),
-        ("v1.30.5-gke.100", "registry.k8s.io/kube-scheduler:v1.30.5"),
-    ],
-)
-def test_the_kube_scheduler_beside_us_is_of_the_clusters_version(kubernetes: str, image: str) -> None:
-    pod = _pod(objects(rendered(kubernetes=kubernetes)))
-
-    assert [container["image"] for container in pod["containers"]] == ["leeboard:0.1.0", image]
-
-
-def test_a_changed_configuration_of_kube_scheduler_starts_new_pods() -> None:
-    def template(name: str) -> object:
-        (item,) = [item for item in objects(rendered(schedulerName=name)) if item["kind"] == "Deployment"]
-        return item["spec"]["template"]["metadata"]["annotations"]
-
-    assert template("one") != template("another")
-
-
-@pytest.mark.parametrize("values", [{}, {"form": "beside"}], ids=str)
-def test_our_own_pods_carry_no_mark_that_our_policies_refuse(values: dict[str, Any]) -> None:
-    (workload,) = [item for item in objects(rendered(**values)) if item["kind"] in {"Deployment", "DaemonSet"}]
-    metadata = workload["spec"]["template"]["metadata"]
-
-    assert [key for key in (*metadata["labels"], *metadata["annotations"]) if key.startswith(PREFIX)] == []
-
-
-def test_other_pods_reach_admission_and_operations_and_nothing_else() -> None:
+def test_other_pods_reach_admission_operations_and_metrics_and_nothing_else() -> None:
     def open_ports(**values: Any) -> list[str]:
         (policy,) = [item for item in objects(rendered(**values)) if item["kind"] == "NetworkPolicy"]
         return [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
 
-    assert open_ports() == ["operations", "admission"]
-    assert open_ports(form="extender-only") == ["operations"]
+    assert open_ports() == ["operations", "scheduler", "admission"]
+    assert open_ports(form="extender-only") == ["operations", "scheduler"]
     assert open_ports(**FIXED) == ["operations", "admission", "extender"]
 
 
@@ -230,8 +209,8 @@ def test_every_port_can_be_another() -> None:
     ports = {"extender": 18888, "operations": 18080, "admission": 19443}
     items = objects(rendered(ports=ports))
 
-    settings = _settings(items)
-    named = {port["name"]: port["containerPort"] for port in _pod(items)["containers"][0]["ports"]}
+    settings = settings_of(items)
+    named = {port["name"]: port["containerPort"] for port in pod_of(items)["containers"][0]["ports"]}
 
     assert (settings.webhook_port, settings.operations_port, settings.admission_port) == (18888, 18080, 19443)
     assert named == {"operations": 18080, "admission": 19443}
@@ -245,7 +224,7 @@ def test_the_api_server_calls_the_name_that_the_certificate_is_made_for() -> Non
         for one in _webhooks(items)
     }
 
-    assert {f"{name}.{namespace}.svc" for name, namespace in called} == _settings(items).certificate_names
+    assert {f"{name}.{namespace}.svc" for name, namespace in called} == settings_of(items).certificate_names
     assert {name for name, _ in called} <= {_name(item) for item in items if item["kind"] == "Service"}
 
 
@@ -256,22 +235,6 @@ def _granted(items: Iterator[Object]) -> Iterator[Right]:
             named = product(rule["apiGroups"], rule["resources"], rule["verbs"], rule.get("resourceNames", [""]))
             for group, resource, verb, name in named:
                 yield Right(group=group, resource=resource, verb=verb, without="", namespace=namespace, name=name)
-
-
-def _settings(items: list[Object]) -> Settings:
-    variables = _environment(items)
-    return Settings(**{name.removeprefix("LEEBOARD_").lower(): value for name, value in variables.items()})
-
-
-def _environment(items: list[Object]) -> dict[str, Any]:
-    leeboard = next(one for one in _pod(items)["containers"] if one["name"] == "leeboard")
-    return {variable["name"]: variable["value"] for variable in leeboard["env"]}
-
-
-def _pod(items: list[Object]) -> Object:
-    (workload,) = [item for item in items if item["kind"] in {"Deployment", "DaemonSet"}]
-    spec: Object = workload["spec"]["template"]["spec"]
-    return spec
 
 
 def _webhooks(items: list[Object]) -> list[Object]:
@@ -286,6 +249,10 @@ def _is_about_new_pods(webhook: Object) -> bool:
 
 def _is_the_schedulers(item: Object) -> bool:
     return bool(item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "kube-scheduler")
+
+
+def _is_aggregated(item: Object) -> bool:
+    return any(key.startswith("rbac.authorization.k8s.io/") for key in item["metadata"].get("labels", {}))
 
 
 def _is_kept(item: Object) -> bool:

@@ -38,6 +38,11 @@ def test_helm_finds_nothing_to_complain_of(form: str) -> None:
         ({"form": "beside", "admission": {"enabled": False}}, "form: beside needs admission"),
         ({"beside": {"address": "10.96.0.99"}}, "nobody calls it in the form own-scheduler; set form to beside"),
         ({"form": "beside", "beside": {"address": "10.96.0.99"}}, "beside.address and beside.tlsSecret go together"),
+        ({"beside": {"lease": "kube-scheduler"}}, "at '/beside/lease': 'kube-scheduler' does not match pattern"),
+        ({"certificate": {"secretName": "mine"}}, "set admission.annotations to {cert-manager.io/inject-ca-from: <"),
+        ({"certificate": {"caBundle": "mine"}}, "at '/certificate/caBundle': 'mine' does not match pattern"),
+        ({"certificate": {"caBundle": "-----BEGIN CERTIFICATE-----"}}, "caBundle goes with certificate.secretName"),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "podLabels: app.kubernetes.io/name is the chart's own"),
         ({"form": "beside", "beside": {"tlsSecret": "mine"}}, "beside.address and beside.tlsSecret go together"),
     ],
 )

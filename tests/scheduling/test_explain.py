@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from app.model.decision import Action
 from app.model.node import Node
 from app.model.pod import Sharing
@@ -69,6 +71,27 @@ def test_a_gang_that_no_rack_can_take_is_told_the_best_of_them() -> None:
 
     assert said.reason is Reason.GANG_DOES_NOT_FIT
     assert "Of 2 domains of level rack, none takes 2 pods together" in said.sentence
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ({}, "No node has the label rack of its required topology level."),
+        # A node of no zone is in none of the racks of a zone.
+        ({"rack": "a"}, "No node that it may use is in a domain of level rack."),
+    ],
+)
+def test_a_gang_whose_level_no_node_is_in_is_told_so_and_nothing_of_leaving(
+    labels: dict[str, str], sentence: str
+) -> None:
+    pods = [given.pod(f"w{index}", gang="w") for index in range(2)]
+    group = given.group(*pods)
+    root = SubGroup(topology=TopologyConstraint("t", required="rack"), pod_sets=group.tree.pod_sets)
+    zones = {"t": Topology(name="t", levels=("zone", "rack"))}
+
+    said = refusal(replace(group, root=root), nodes=[given.node("a", gpus=2, labels=labels)], topologies=zones)
+
+    assert (said.reason, said.sentence) == (Reason.GANG_DOES_NOT_FIT, sentence)
 
 
 def test_a_pod_that_shares_a_device_is_told_how_many_nodes_lack_the_part() -> None:

@@ -48,7 +48,7 @@ def test_the_api_server_takes_every_form(api: Api, values: dict[str, Any], polic
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_api_server_takes_an_unusual_installation(api: Api) -> None:
+def test_the_api_server_takes_an_unusual_installation(bed: Bed, api: Api) -> None:
     manifests = rendered(
         replicas=3,
         settings={"LEEBOARD_AGEING_S": 3600},
@@ -61,7 +61,8 @@ def test_the_api_server_takes_an_unusual_installation(api: Api) -> None:
         affinity={"podAntiAffinity": {}},
         serviceAccount={"annotations": {"a": "b"}},
         networkPolicy={"operationsFrom": [{"namespaceSelector": {"matchLabels": {"monitoring": "true"}}}]},
-        certificate={"secretName": "leeboard-tls"},
+        certificate={"secretName": "leeboard-tls", "caBundle": bed.ca.read_text()},
+        beside={"lease": "kube-system/another"},
         defaultQueue={"create": True},
     )
 
@@ -104,7 +105,9 @@ def test_helm_installs_upgrades_and_leaves_what_users_have(installed: Bed, api: 
     second = helm("upgrade", "leeboard", *given, "--set=defaultQueue.create=true")
     helm("uninstall", "leeboard", *to)
 
-    assert "kubectl apply -f - <<'EOF'" in first
+    # What it says to paste ends where a shell looks for its end, and is read as it stands.
+    pasted = first.partition("kubectl apply -f - <<'EOF'\n")[2].partition("\nEOF\n")[0]
+    assert [item["metadata"]["name"] for item in objects(pasted)] == ["default-parent-queue", "default-queue"]
     assert "helm test leeboard -n helm-test --logs" in second
     assert "kubectl apply" not in second
     assert api.find("/apis/apps/v1/namespaces/helm-test/deployments/leeboard") is None

@@ -1,15 +1,16 @@
 """The chart's admission policies as the API server applies them: what pods become, and who may write what on them."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import pytest
 
 from tests.system import rendered
-from tests.system.api import QUEUE_LABEL, Api, ApiError, Object, gpu_node, pod
+from tests.system.api import QUEUE_LABEL, Api, ApiError, Object, collection_of, gpu_node, pod
 from tests.system.bed import Bed
 from tests.system.identities import User
-from tests.system.tenants import TEAM, refusal, refused_patch, settle
+from tests.system.tenants import TEAM, allow, refusal, refused_patch, revoke, settle, subject
 from tests.system.waiting import eventually
 
 GATE = "leeboard.dev/held"
@@ -170,10 +171,21 @@ def test_managed_pod_carries_markers_beside_the_clusters_own_scheduler(api: Api)
     assert [each["resources"] for each in bare] == [{"requests": MARKERS, "limits": MARKERS}, {}]
 
 
+@pytest.mark.parametrize("rules", [BESIDE], indirect=True)
+@pytest.mark.parametrize("none", [[], None])
+@pytest.mark.usefixtures("rules")
+def test_pod_without_containers_is_refused_in_kubernetes_own_words(api: Api, none: object) -> None:
+    said = refusal(api, pod(name(), annotations={"gpu-fraction": "0.5"}, spec={"containers": none}))
+    assert "spec.containers: Required value" in said
+
+
 @pytest.mark.parametrize("rules", [BESIDE_WITHOUT_HOLD], indirect=True)
 @pytest.mark.usefixtures("rules")
 def test_managed_pod_that_nobody_has_marked_is_refused(api: Api) -> None:
-    assert "Leeboard cannot be reached. Try again" in refusal(api, pod(name()))
+    said = refusal(api, pod(name()))
+    assert "lacks the resources leeboard.dev/ask and leeboard.dev/bind" in said
+    assert "did not reach Leeboard: try again in a moment" in said
+    assert "another webhook, which runs after it, set schedulerName" in said
     assert not refusal(api, pod(name(), scheduler="default-scheduler"))
     assert not refusal(api, pod(name(), spec={"nodeName": "somewhere"}))
     both = {"requests": MARKERS, "limits": MARKERS}
@@ -259,30 +271,54 @@ def test_we_alone_take_the_gate_off_in_the_secure_profile(bed: Bed, api: Api, te
 
 
 def changed_by_a_thief(spec: Object) -> dict[str, Object]:
-    """Build a change of each thing that Kubernetes lets be changed on a pod that waits."""
+    """Build changes of what Kubernetes lets be changed on a pod that waits, and of which a thief has something."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "theirs", "uid": "u"}
+    images = {kind: [each | {"image": "theirs"} for each in spec[kind]] for kind in ("containers", "initContainers")}
+    expression = {"key": "theirs", "operator": "Exists"}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     return {
-        "spec.containers": {"spec": {"containers": [each | {"image": "theirs"} for each in spec["containers"]]}},
-        "spec.tolerations": {"spec": {"tolerations": [*spec["tolerations"], {"operator": "Exists"}]}},
+        "spec.containers": {"spec": {"containers": images["containers"]}},
+        "spec.initContainers": {"spec": {"initContainers": images["initContainers"]}},
         "spec.nodeSelector": {"spec": {"nodeSelector": {"theirs": "1"}}},
+        "spec.affinity": {"spec": {"affinity": affinity}},
         "spec.activeDeadlineSeconds": {"spec": {"activeDeadlineSeconds": 1}},
-        "metadata.labels": {"metadata": {"labels": {QUEUE_LABEL: "theirs"}}},
-        "metadata.annotations": {"metadata": {"annotations": {"leeboard.dev/devices": "GPU-1"}}},
+        f"label {QUEUE_LABEL}": {"metadata": {"labels": {QUEUE_LABEL: "theirs"}}},
+        "label project": {"metadata": {"labels": {"project": "theirs"}}},
+        "annotation leeboard.dev/devices": {"metadata": {"annotations": {"leeboard.dev/devices": "GPU-1"}}},
+        "annotation pod-group-name": {"metadata": {"annotations": {"pod-group-name": "theirs"}}},
+        "annotation gpu-fraction": {"metadata": {"annotations": {"gpu-fraction": None}}},
         "metadata.finalizers": {"metadata": {"finalizers": ["example.com/theirs"]}},
         "metadata.ownerReferences": {"metadata": {"ownerReferences": [owner]}},
     }
 
 
+def waiting(tenant: Api) -> Object:
+    """Create a pod that waits for us and for somebody else."""
+    spec = {"schedulingGates": [FOREIGN], "initContainers": containers([], names="i")}
+    marks = {"labels": {"mine": "1"}, "annotations": {"gpu-fraction": "0.5"}}
+    return tenant.create(pod(name(), namespace=TEAM, spec=spec, **marks))  # type: ignore[arg-type] # each is a mapping
+
+
+@pytest.fixture
+def _our_account_may_use_their_queue(api: Api) -> Iterator[None]:
+    """Leave it to the rule under test to refuse the queue."""
+    us = subject(User.LEEBOARD)
+    allow(api, "use-theirs", us, group="scheduling.run.ai", resource="queues", verbs=["use"], names=["theirs"])
+    yield
+    revoke(api, "use-theirs")
+
+
 @pytest.mark.parametrize("rules", [SECURE], indirect=True)
-@pytest.mark.usefixtures("rules")
-def test_our_account_changes_nothing_on_pods_but_our_gate(bed: Bed, api: Api, tenant: Api) -> None:
-    made = tenant.create(pod(name(), namespace=TEAM, spec={"schedulingGates": [FOREIGN]}))
+@pytest.mark.usefixtures("rules", "_our_account_may_use_their_queue")
+def test_our_account_changes_nothing_of_what_pods_are(bed: Bed, api: Api, tenant: Api) -> None:
+    made = waiting(tenant)
     let_leeboard_bind(api)
     with bed.api(User.LEEBOARD) as leeboard:
         for field, change in changed_by_a_thief(made["spec"]).items():
             with_our_gate_off = change | {"spec": change.get("spec", {}) | {"schedulingGates": [FOREIGN]}}
             for tried in (change, with_our_gate_off):
-                assert f"but its gate: leave {field} as it is" in refused_patch(leeboard, path(made), tried)
+                assert f"may not change {field} of pods: write as" in refused_patch(leeboard, path(made), tried)
         assert "takes no gate off a pod but its own" in refused_patch(leeboard, path(made), RELEASE)
 
         assert not refused_patch(leeboard, path(made), {"spec": {"schedulingGates": [FOREIGN]}})
@@ -290,16 +326,79 @@ def test_our_account_changes_nothing_on_pods_but_our_gate(bed: Bed, api: Api, te
     assert gates(api.get(path(made))) == [FOREIGN]
 
 
+@contextmanager
+def other_admission(api: Api, *changes: str) -> Iterator[None]:
+    """Have the API server change pods in these ways, as JSONPatch expressions, whenever anybody updates them."""
+    metadata = {"name": "of-others"}
+    resources = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}
+    mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": f"[{', '.join(changes)}]"}}
+    spec: Object = {"failurePolicy": "Fail", "reinvocationPolicy": "Never", "mutations": [mutation]}
+    spec["matchConstraints"] = {"resourceRules": [resources]}
+    head = {"apiVersion": rendered.ADMISSION, "metadata": metadata}
+    rules = [
+        head | {"kind": "MutatingAdmissionPolicy", "spec": spec},
+        head | {"kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": "of-others"}},
+    ]
+    try:
+        for rule in rules:
+            api.create(rule)
+        rendered.await_policies(api)
+        yield
+    finally:
+        for rule in rules:
+            api.delete(f"{collection_of(rule)}/of-others")
+        rendered.await_policies(api)
+
+
+ANNOTATING = """JSONPatch{op: "add", path: "/metadata/annotations/example.com~1seen", value: "now"}"""
+LABELLING = """JSONPatch{op: "add", path: "/metadata/labels/injected", value: "yes"}"""
+TOLERATING = """JSONPatch{op: "add", path: "/spec/tolerations/-", value: {"key": "theirs", "operator": "Exists"}}"""
+REPLACING = """JSONPatch{op: "replace", path: "/spec/containers/0/image", value: "mirrored"}"""
+
+
 @pytest.mark.parametrize("rules", [SECURE], indirect=True)
 @pytest.mark.usefixtures("rules")
+def test_other_admission_that_changes_what_is_updated_does_not_keep_us_from_releasing(
+    bed: Bed, api: Api, tenant: Api
+) -> None:
+    made = waiting(tenant)
+    let_leeboard_bind(api)
+    with bed.api(User.LEEBOARD) as leeboard, other_admission(api, ANNOTATING, LABELLING, TOLERATING):
+        assert not refused_patch(leeboard, path(made), {"spec": {"schedulingGates": [FOREIGN]}})
+
+    released = api.get(path(made))
+    assert gates(released) == [FOREIGN]
+    assert released["metadata"]["annotations"]["example.com/seen"] == "now"
+    assert released["metadata"]["labels"]["injected"] == "yes"
+    assert released["spec"]["tolerations"][-1]["key"] == "theirs"
+
+
+@pytest.mark.parametrize("rules", [SECURE], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_images_that_other_admission_changes_in_our_name_are_told_with_what_to_do(
+    bed: Bed, api: Api, tenant: Api
+) -> None:
+    made = waiting(tenant)
+    let_leeboard_bind(api)
+    with bed.api(User.LEEBOARD) as leeboard, other_admission(api, REPLACING):
+        said = refused_patch(leeboard, path(made), {"spec": {"schedulingGates": [FOREIGN]}})
+
+    assert "may not change spec.containers of pods" in said
+    assert f"if other admission changed it, exempt {User.LEEBOARD.value[0]} there" in said
+
+
+@pytest.mark.parametrize("rules", [SECURE], indirect=True)
+@pytest.mark.usefixtures("rules", "_our_account_may_use_their_queue")
 def test_our_account_writes_the_status_of_pods_and_nothing_else_with_it(bed: Bed, api: Api, tenant: Api) -> None:
     made = tenant.create(pod(name(), namespace=TEAM))
     let_leeboard_bind(api)
     nominated: Object = {"status": {"nominatedNodeName": "n"}}
     with bed.api(User.LEEBOARD) as leeboard:
-        for key, change in (("labels", {QUEUE_LABEL: "theirs"}), ("annotations", {"leeboard.dev/devices": "GPU-1"})):
-            told = refused_patch(leeboard, f"{path(made)}/status", nominated | {"metadata": {key: change}})
-            assert f"leave metadata.{key} as it is" in told
+        for kind, key in (("label", QUEUE_LABEL), ("annotation", "leeboard.dev/devices")):
+            told = refused_patch(
+                leeboard, f"{path(made)}/status", nominated | {"metadata": {f"{kind}s": {key: "theirs"}}}
+            )
+            assert f"may not change {kind} {key} of pods" in told
         assert not refused_patch(leeboard, f"{path(made)}/status", nominated)
         api.patch(path(made), {"metadata": {"finalizers": ["example.com/holds-it"]}})
         api.delete(path(made))

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ from app.web import operations, webhooks
 from app.web.asgi import ASGIApp
 from app.web.listener import Listener, listener
 from tests.web.fakes import FakeExtender, FakeInspect, FakePulse
-from tests.web.served import CONNECTIONS, HOST, get, post, serving
+from tests.web.served import CONNECTIONS, HOST, Served, get, post, serving
 from tests.web.test_webhooks import BIND
 
 
@@ -146,3 +147,19 @@ async def test_whoever_connects_after_connections_were_closed_is_answered() -> N
             for _ in range(2):
                 await wire.send(get("/livez"))
                 assert (await wire.reply()).status == 200
+
+
+@pytest.mark.parametrize("has_ipv6", [True, False])
+async def test_every_address_means_those_of_ipv4_too(*, has_ipv6: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing but the kernel knows whether it has IPv6, so it is answered for.
+    if not has_ipv6:
+        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+
+    bound = listener(operating(), "::", 0, limits=CONNECTIONS)
+    running = asyncio.create_task(bound.run())
+    reply = await Served(bound.port, bound).ask(get("/livez"))
+    running.cancel()
+
+    assert reply.status == 200
+    with pytest.raises(asyncio.CancelledError):
+        await running

@@ -5,7 +5,7 @@ Nothing of the pod is copied into a change: what its owner wrote stays as it is,
 
 from collections.abc import Collection, Sequence
 
-from app.cluster.admit.parts import CONTAINERS, fields, items, spec_of
+from app.cluster.admit.parts import fields, items, spec_of
 from app.cluster.admit.patch import Changes, added, items_removed, pointer, removed
 from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL, QUEUE_LABELS
 from app.cluster.decode.reading import Fields
@@ -86,11 +86,12 @@ def priority(raw: RawObject, name: str) -> Changes:
 def markers(raw: RawObject, names: Collection[str]) -> Changes:
     """Have the pod ask for extended resources by which kube-scheduler tells our pods from others."""
     spec = spec_of(raw)
-    containers = [one for kind in CONTAINERS for one in items(spec, kind)]
+    # Those of init containers would do for kube-scheduler, but the policy that looks for markers looks here.
+    containers = items(spec, "containers")
     missing = [name for name in sorted(names) if not any(_asks_for(one, name) for one in containers)]
-    if not missing or not items(spec, "containers"):
+    if not missing or not containers:
         return
-    resources, path = items(spec, "containers")[0].get("resources"), pointer("spec", "containers", 0, "resources")
+    resources, path = containers[0].get("resources"), pointer("spec", "containers", 0, "resources")
     amounts = dict.fromkeys(missing, MARKER_AMOUNT)
     if not isinstance(resources, dict):
         yield added(path, {"requests": amounts, "limits": amounts})

@@ -15,6 +15,12 @@ app.kubernetes.io/name: leeboard
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Of the pod that `helm test` runs: not one of those that the selector means. */}}
+{{- define "leeboard.doctorLabels" -}}
+app.kubernetes.io/name: leeboard-doctor
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "leeboard.labels" -}}
 {{ include "leeboard.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

@@ -11,10 +11,26 @@
 {{- end }}
 {{- end }}
 
-{{/* The cluster's own version; what a provider adds to it ("-gke.100") names no image. */}}
+{{/*
+The cluster's own version; what a provider adds to it ("-gke.100") names no image. Who renders without a cluster may know
+the minor version alone ("v1.34"), of which there is always a first release.
+*/}}
 {{- define "leeboard.kubeSchedulerImage" -}}
-{{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
-{{ .Values.kubeScheduler.image.repository }}:{{ .Values.kubeScheduler.image.tag | default $version }}
+{{- $known := trimPrefix "v" .Capabilities.KubeVersion.Version -}}
+{{- $minor := regexFind "^[0-9]+\\.[0-9]+" $known -}}
+{{- $version := regexFind "^[0-9]+\\.[0-9]+\\.[0-9]+" $known | default (printf "%s.0" $minor) -}}
+{{- with .Values.kubeScheduler.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (printf "v%s" $version) }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "leeboard.pullSecrets" -}}
+{{- with .Values.imagePullSecrets -}}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "leeboard.containerSecurity" -}}
@@ -31,22 +47,23 @@ fsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* `::` is every address, of IPv4 too. */}}
 {{- define "leeboard.env" -}}
 {{- $name := include "leeboard.name" . -}}
 - {name: LEEBOARD_PROFILES, value: {{ .Values.schedulerName | quote }}}
 - {name: LEEBOARD_WEBHOOK_PORT, value: {{ .Values.ports.extender | quote }}}
 {{- if include "leeboard.fixedAddress" . }}
-- {name: LEEBOARD_WEBHOOK_HOST, value: 0.0.0.0}
+- {name: LEEBOARD_WEBHOOK_HOST, value: "::"}
 - {name: LEEBOARD_WEBHOOK_TLS_DIR, value: /etc/leeboard/extender-tls}
 {{- else if eq .Values.form "beside" }}
-- {name: LEEBOARD_SCHEDULER_LEASE, value: kube-system/kube-scheduler}
+- {name: LEEBOARD_SCHEDULER_LEASE, value: {{ .Values.beside.lease }}}
 {{- else }}
 - {name: LEEBOARD_SCHEDULER_LEASE, value: {{ .Release.Namespace }}/{{ $name }}-scheduler}
 {{- end }}
-- {name: LEEBOARD_OPERATIONS_HOST, value: 0.0.0.0}
+- {name: LEEBOARD_OPERATIONS_HOST, value: "::"}
 - {name: LEEBOARD_OPERATIONS_PORT, value: {{ .Values.ports.operations | quote }}}
 {{- if include "leeboard.admission" . }}
-- {name: LEEBOARD_ADMISSION_HOST, value: 0.0.0.0}
+- {name: LEEBOARD_ADMISSION_HOST, value: "::"}
 - {name: LEEBOARD_ADMISSION_PORT, value: {{ .Values.ports.admission | quote }}}
 {{- if include "leeboard.ownCertificates" . }}
 - {name: LEEBOARD_CERTIFICATE_SECRET, value: {{ .Release.Namespace }}/{{ $name }}-ca}
@@ -88,15 +105,12 @@ metadata:
 spec:
   serviceAccountName: {{ include "leeboard.name" . }}
   automountServiceAccountToken: true
+  # What Kubernetes would tell of Services (LEEBOARD_ADMISSION_PORT=tcp://...) reads like settings of ours.
+  enableServiceLinks: false
   {{- with .Values.priorityClassName }}
   priorityClassName: {{ . }}
   {{- end }}
-  {{- with .Values.imagePullSecrets }}
-  imagePullSecrets:
-    {{- range . }}
-    - name: {{ . }}
-    {{- end }}
-  {{- end }}
+  {{- with include "leeboard.pullSecrets" . }}{{ . | nindent 2 }}{{ end }}
   {{- if include "leeboard.hostNetwork" . }}
   hostNetwork: true
   dnsPolicy: ClusterFirstWithHostNet
@@ -105,7 +119,7 @@ spec:
   {{- include "leeboard.whichNodes" . | nindent 2 }}
   containers:
     - name: leeboard
-      image: {{ include "leeboard.image" . }}
+      image: {{ include "leeboard.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args: [serve]
       env: {{- include "leeboard.env" . | nindent 8 }}
@@ -141,7 +155,7 @@ spec:
       {{- end }}
     {{- if ne .Values.form "beside" }}
     - name: kube-scheduler
-      image: {{ include "leeboard.kubeSchedulerImage" . }}
+      image: {{ include "leeboard.kubeSchedulerImage" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       command: [kube-scheduler]
       args: [--config=/etc/leeboard/scheduler/config.yaml]
@@ -176,16 +190,27 @@ spec:
   {{- end }}
 {{- end }}
 
+{{- define "leeboard.nodeSelector" -}}
+{{ merge (dict "kubernetes.io/os" "linux") .Values.nodeSelector | toYaml }}
+{{- end }}
+
 {{- define "leeboard.whichNodes" -}}
 {{- $host := include "leeboard.hostNetwork" . -}}
-nodeSelector: {{- merge (dict "kubernetes.io/os" "linux") .Values.nodeSelector (ternary (dict "node-role.kubernetes.io/control-plane" "") dict (eq $host "true")) | toYaml | nindent 2 }}
+nodeSelector: {{- include "leeboard.nodeSelector" . | nindent 2 }}
 {{- $taint := dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists" }}
 {{- with concat .Values.tolerations (ternary (list $taint) list (eq $host "true")) }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if .Values.affinity }}
 affinity: {{- toYaml .Values.affinity | nindent 2 }}
-{{- else if not $host }}
+{{- else if $host }}
+# Whatever the label's value: kubeadm leaves it empty, others write "true".
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions: [{key: node-role.kubernetes.io/control-plane, operator: Exists}]
+{{- else }}
 affinity:
   podAntiAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:

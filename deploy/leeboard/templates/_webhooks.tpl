@@ -14,6 +14,9 @@ sideEffects: NoneOnDryRun
 timeoutSeconds: 3
 failurePolicy: {{ .failurePolicy }}
 clientConfig:
+  {{- with .root.Values.certificate.caBundle }}
+  caBundle: {{ b64enc . }}
+  {{- end }}
   service:
     name: {{ include "leeboard.name" .root }}-admission
     namespace: {{ .root.Release.Namespace }}

@@ -1,0 +1,52 @@
+"""Examines pods that nobody will ever place, or place without asking us, whatever is done to the installation."""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+
+from app.cli.findings import Finding, few, warning
+from app.kube.reviews import Reviews
+from app.model.marks import GATE
+from app.model.seam import RawObject, Resource
+
+PENDING = "status.phase=Pending"
+MOST = 5000
+"""Pods that are looked at: what is wrong with one template is wrong with its first pods, too."""
+ANEW = "delete them and have them created anew"
+
+
+async def pods(reviews: Reviews, profiles: Collection[str], markers: Collection[str]) -> AsyncIterator[Finding]:
+    """See whether pods that wait are such as admission makes them; a pod cannot be made so later."""
+    orphans: list[str] = []
+    unmarked: list[str] = []
+    looked_at = 0
+    async for pod in reviews.each(Resource.PODS.value, fields=PENDING):
+        if looked_at == MOST:
+            break
+        looked_at += 1
+        spec, metadata = pod["spec"], pod["metadata"]
+        if spec.get("nodeName") or "deletionTimestamp" in metadata:
+            continue
+        ours, place = spec.get("schedulerName") in profiles, f"{metadata.get('namespace')}/{metadata.get('name')}"
+        if not ours and _is_held(pod):
+            orphans.append(place)
+        elif ours and not all(_asks_for(pod, marker) for marker in markers):
+            unmarked.append(place)
+    if orphans:
+        names = ", ".join(sorted(profiles))
+        message = f"{_counted(orphans)} our gate and not our schedulerName ({names}), so nobody releases them"
+        fix = f"if LEEBOARD_PROFILES is {names} where Leeboard runs, {ANEW}"
+        yield warning("pods-held", f"{message}: {few(orphans)}", fix)
+    if unmarked:
+        message = f"{_counted(unmarked)} no {' and '.join(sorted(markers))}, so kube-scheduler does not ask us"
+        yield warning("pods-unmarked", f"{message}: {few(unmarked)}", ANEW)
+
+
+def _is_held(pod: RawObject) -> bool:
+    return any(gate["name"] == GATE for gate in pod["spec"].get("schedulingGates") or ())
+
+
+def _asks_for(pod: RawObject, marker: str) -> bool:
+    return any(marker in (each.get("resources", {}).get("requests") or {}) for each in pod["spec"]["containers"])
+
+
+def _counted(found: Sequence[str]) -> str:
+    return f"{len(found)} pods have" if len(found) > 1 else "1 pod has"

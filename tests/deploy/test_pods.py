@@ -1,0 +1,110 @@
+"""What the chart makes of its values: the pods, those of `helm test` too."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.model.marks import PREFIX
+from tests.deploy.reading import FIXED, Object, pod_of, settings_of
+from tests.deploy.rendering import CHART, FORMS, helm, objects, rendered
+
+
+@pytest.mark.parametrize("values", [{}, {"form": "beside"}, FIXED], ids=str)
+def test_every_container_is_confined(values: dict[str, Any]) -> None:
+    pod = pod_of(objects(rendered(**values)))
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    confined = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    for container in pod["containers"]:
+        assert container["securityContext"] == confined
+        assert {*container["resources"]} == {"requests", "limits"}
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "image"),
+    [
+        ("1.36.3", "registry.k8s.io/kube-scheduler:v1.36.3"),
+        ("v1.31.2+k3s1", "registry.k8s.io/kube-scheduler:v1.31.2"),
+        ("v1.30.5-gke.100", "registry.k8s.io/kube-scheduler:v1.30.5"),
+        # As Argo CD says it.
+        ("v1.34", "registry.k8s.io/kube-scheduler:v1.34.0"),
+        ("1.34", "registry.k8s.io/kube-scheduler:v1.34.0"),
+    ],
+)
+def test_the_kube_scheduler_beside_us_is_of_the_clusters_version(kubernetes: str, image: str) -> None:
+    pod = pod_of(objects(rendered(kubernetes=kubernetes)))
+
+    assert [container["image"] for container in pod["containers"]] == ["leeboard:0.1.0", image]
+
+
+def test_images_can_be_named_by_digest() -> None:
+    digest = f"sha256:{64 * 'a'}"
+
+    pod = pod_of(objects(rendered(image={"digest": digest}, kubeScheduler={"image": {"digest": digest}})))
+
+    images = [container["image"] for container in pod["containers"]]
+    assert images == [f"leeboard@{digest}", f"registry.k8s.io/kube-scheduler@{digest}"]
+
+
+def test_the_lease_of_the_clusters_own_scheduler_may_have_another_name() -> None:
+    items = objects(rendered(form="beside", beside={"lease": "system/their-scheduler"}))
+
+    assert settings_of(items).scheduler_lease == "system/their-scheduler"
+
+
+def test_control_plane_nodes_are_known_by_their_label_whatever_its_value() -> None:
+    pod = pod_of(objects(rendered(form="beside", nodeSelector={"pool": "a"})))
+
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]}
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "a"}
+
+
+def test_the_pod_of_helm_test_is_fetched_and_placed_as_the_others_and_may_always_ask() -> None:
+    given: dict[str, Any] = {
+        "imagePullSecrets": ["pull"],
+        "nodeSelector": {"pool": "a"},
+        "tolerations": [{"key": "dedicated"}],
+        "networkPolicy": {"operationsFrom": [{"podSelector": {}}]},
+    }
+    items = objects(rendered(**given))
+    doctor = _doctor(given)
+
+    same = ("imagePullSecrets", "nodeSelector", "tolerations", "enableServiceLinks")
+    assert [doctor["spec"][key] for key in same] == [pod_of(items)[key] for key in same]
+    (policy,) = [item for item in items if item["kind"] == "NetworkPolicy"]
+    labels = doctor["metadata"]["labels"]
+    assert policy["spec"]["ingress"][0]["from"] == [{"podSelector": {}}, {"podSelector": {"matchLabels": labels}}]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_variable_of_a_service_is_taken_for_a_setting(form: str) -> None:
+    assert pod_of(objects(rendered(form=form)))["enableServiceLinks"] is False
+    assert _doctor({"form": form})["spec"]["enableServiceLinks"] is False
+
+
+def test_a_changed_configuration_of_kube_scheduler_starts_new_pods() -> None:
+    def template(name: str) -> object:
+        (item,) = [item for item in objects(rendered(schedulerName=name)) if item["kind"] == "Deployment"]
+        return item["spec"]["template"]["metadata"]["annotations"]
+
+    assert template("one") != template("another")
+
+
+@pytest.mark.parametrize("values", [{}, {"form": "beside"}], ids=str)
+def test_our_own_pods_carry_no_mark_that_our_policies_refuse(values: dict[str, Any]) -> None:
+    (workload,) = [item for item in objects(rendered(**values)) if item["kind"] in {"Deployment", "DaemonSet"}]
+    metadata = workload["spec"]["template"]["metadata"]
+
+    assert [key for key in (*metadata["labels"], *metadata["annotations"]) if key.startswith(PREFIX)] == []
+
+
+def _doctor(values: Mapping[str, Any]) -> Object:
+    given = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
+    (found,) = objects(
+        helm("template", "leeboard", str(CHART), "-n=leeboard", "-s=templates/tests/doctor.yaml", *given)
+    )
+    return found
