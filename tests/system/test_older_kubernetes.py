@@ -1,6 +1,9 @@
 """Before Kubernetes 1.36 no policy changes pods: our webhook does all of it, and fails closed for our pods alone."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
@@ -10,16 +13,21 @@ from tests.system.api import Api, ApiError, Object, gpu_node, pod
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.forms import Deployed, Form, deployed
+from tests.system.waiting import eventually
 
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 OLDER = "1.33.0"
+ROTATIONS = 1000
+CREATORS, EVERY_S = 4, 0.1
 
 
 @pytest.fixture
-def leeboard(bed: Bed, api: Api) -> Iterator[Deployed]:
+def leeboard(bed: Bed, api: Api, request: pytest.FixtureRequest) -> Iterator[Deployed]:
+    """Leeboard as the chart ships it for an older version; a test may add settings as the fixture's parameter."""
     manifests = rendered.objects(form=Form.HELD.value, kubernetes=OLDER)
     assert not [one for one in manifests if one["kind"] == "MutatingAdmissionPolicy"]
-    with deployed(bed, api, Form.HELD, PLAIN_SCHEDULER, manifests=manifests) as running:
+    settings = getattr(request, "param", {})
+    with deployed(bed, api, Form.HELD, PLAIN_SCHEDULER, manifests=manifests, **settings) as running:
         for item in documents(DEFAULT_QUEUES):
             api.apply(item)
         yield running
@@ -53,3 +61,34 @@ def test_without_leeboard_ours_are_refused_and_all_others_are_created_and_run(le
     leeboard.wait_until_ready()
     api.create(pod("ours", queue="default-queue"))
     api.wait_for_phase("Running", "ours", within_s=20)
+
+
+@pytest.mark.parametrize("leeboard", [{"certificate_rotation_s": "0.03"}], indirect=True)
+def test_no_pod_is_refused_while_the_certificate_is_made_anew_a_thousand_times(leeboard: Deployed, api: Api) -> None:
+    numbers, ended = count(), threading.Event()
+
+    def create() -> int:
+        created = 0
+        while not ended.wait(EVERY_S):
+            # Refused with the API server's words if its webhook cannot be called: `failurePolicy` is Fail.
+            api.create(pod(f"rotating-{next(numbers)}", queue="nowhere"))
+            created += 1
+        return created
+
+    with ThreadPoolExecutor(CREATORS) as creators:
+        working = [creators.submit(create) for _ in range(CREATORS)]
+        try:
+            made = eventually(
+                lambda: leeboard.metric('leeboard_certificate_renewals_total{kind="serving"}'),
+                until=lambda number: number >= ROTATIONS or any(one.done() for one in working),
+                within_s=180,
+                what=f"{ROTATIONS} certificates are made",
+                every_s=0.5,
+            )
+        finally:
+            ended.set()
+        created = sum(one.result() for one in working)
+
+    print(f"{created} pods created, {made:.0f} certificates made")
+    assert made >= ROTATIONS
+    assert leeboard.metric("leeboard_admission_reviews_total{") >= 2 * created
