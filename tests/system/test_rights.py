@@ -42,27 +42,6 @@ def settings_of(named: dict[str, str]) -> Settings:
 # -- the chart and the table
 
 
-@pytest.mark.parametrize(
-    ("form", "values"),
-    [
-        ("own-scheduler", {}),
-        ("own-scheduler", {"certificate.secretName": "kept-by-others"}),
-        ("own-scheduler", {"admission.enabled": "false"}),
-        ("beside", {}),
-        ("beside", {"beside.address": "10.0.0.10", "beside.tlsSecret": "both-sides"}),
-        ("extender-only", {}),
-    ],
-)
-def test_the_chart_grants_what_its_settings_need_and_nothing_more(form: str, values: dict[str, str]) -> None:
-    shipped = rendered.objects(form=form, values=values)
-
-    needed = rights_of(settings_of(environment(shipped)))
-
-    assert granted(shipped) == {
-        (right.namespace, right.group, right.resource, right.verb, right.name) for right in needed
-    }
-
-
 def test_the_rights_that_are_taken_away_below_are_all_that_the_chart_grants() -> None:
     shipped = rendered.objects()
 
@@ -74,16 +53,6 @@ def environment(shipped: Iterable[Object]) -> dict[str, str]:
     workload = next(item for item in shipped if item["kind"] in {"Deployment", "DaemonSet"})
     container = next(each for each in workload["spec"]["template"]["spec"]["containers"] if each["name"] == "leeboard")
     return {each["name"].removeprefix("LEEBOARD_").lower(): each["value"] for each in container["env"]}
-
-
-def granted(shipped: Iterable[Object]) -> set[Grant]:
-    """Return every right that a role of Leeboard's own gives; those of the kube-scheduler beside it are not ours."""
-    return {
-        (role["metadata"].get("namespace", ""), *single)
-        for role in shipped
-        if role["kind"] in {"ClusterRole", "Role"} and "app.kubernetes.io/component" not in role["metadata"]["labels"]
-        for single in singles(role)
-    }
 
 
 def singles(role: Object) -> list[tuple[str, str, str, str]]:
