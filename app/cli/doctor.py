@@ -12,6 +12,7 @@ from app.cli.admission_health import Wanted
 from app.cli.findings import Examination, Finding, State, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
 from app.control.rights import rights_of
+from app.kube.client import KubeCluster
 from app.kube.reviews import Reviews
 from app.kube.transport import Limits
 from app.model.seam import KubeError
@@ -66,16 +67,15 @@ def doctor(kubeconfig: str | None, urls: tuple[str, ...], service_account: str |
 async def examine(patient: Patient) -> list[Finding]:
     """Examine everything; what needs an API server is left out when there is none."""
     try:
-        reviews = await Reviews.connect(patient.settings.kubeconfig, limits=LIMITS)
+        cluster = await KubeCluster.connect(patient.settings.kubeconfig, limits=LIMITS)
     except KubeError as error:
         return [broken("api-server", str(error), NO_API_SERVER), *await _all(_replica_examinations(patient))]
-    try:
+    async with cluster:
+        reviews = cluster.reviews()
         found = await _all([("api-server", lambda: cluster_health.api_server(reviews))])
         if not any(finding.state is State.BROKEN for finding in found):
             found += await _all(_cluster_examinations(reviews, patient))
         return found + await _all(_replica_examinations(patient))
-    finally:
-        await reviews.close()
 
 
 def _cluster_examinations(reviews: Reviews, patient: Patient) -> Sequence[tuple[str, Examination]]:

@@ -5,15 +5,13 @@ The service account needs `get` and `update` of the Secret, `get` and `patch` of
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import orjson
 
-from app.kube.access import Credentials
 from app.kube.errors import BrokenStreamError
-from app.kube.transport import STRATEGIC_MERGE_PATCH, Limits, Transport
+from app.kube.transport import STRATEGIC_MERGE_PATCH, Transport
 from app.model.installation import Read, SharedSecret, WebhookBundles, WebhookKind
 from app.model.seam import RawObject
 
@@ -21,30 +19,10 @@ QUERY: Mapping[Read, str] = {Read.CACHED: "?resourceVersion=0", Read.LATEST: ""}
 
 
 class KubeInstallation:
-    """One API server; `async with await KubeInstallation.connect(kubeconfig) as installation`."""
+    """Over the connections of a `KubeCluster`, which makes it and closes them."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-
-    @classmethod
-    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Read the credentials, as `KubeCluster.connect` does; nothing is sent yet. Raises `AccessError`."""
-        credentials = Credentials(kubeconfig=kubeconfig, context=context)
-        return cls(Transport(credentials, await credentials.read(), Limits()))
-
-    async def __aenter__(self) -> Self:
-        """Return the installation itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close every connection."""
-        await self.close()
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._transport.close()
 
     async def read_secret(self, namespace: str, name: str, read: Read) -> SharedSecret:
         """Read the Secret; raises `KubeError`, `NotFoundError` where there is none."""

@@ -2,15 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Self
 from urllib.parse import quote
 
 import orjson
 
-from app.kube.access import Credentials
 from app.kube.errors import BrokenStreamError
 from app.kube.lines import decode_page
-from app.kube.transport import Limits, Transport
+from app.kube.transport import Transport
 from app.model.rights import Right
 from app.model.seam import NotFoundError, RawObject
 
@@ -29,20 +27,10 @@ class Version:
 
 
 class Reviews:
-    """Questions that change nothing; each raises `KubeError`."""
+    """Questions that change nothing, over the connections of a `KubeCluster`; each raises `KubeError`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-
-    @classmethod
-    async def connect(cls, kubeconfig: str | None = None, *, limits: Limits | None = None) -> Self:
-        """Read the credentials as `KubeCluster.connect` does; nothing is sent yet."""
-        credentials = Credentials(kubeconfig=kubeconfig)
-        return cls(Transport(credentials, await credentials.read(), limits or Limits()))
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._transport.close()
 
     def notify(self, refused: Callable[[], None]) -> None:
         """Have `refused` called whenever anything that goes over our connections is forbidden."""

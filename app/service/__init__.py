@@ -58,34 +58,41 @@ async def serve(
     on_ready: Callable[[Endpoints], None] | None = None,
 ) -> None:
     """Run until cancelled; raises OSError when a port is taken. A simulated cluster has no `kubernetes`."""
-    doors = list[Door]()
-
-    def stand_by() -> None:
-        # The kube-scheduler of a replica that no longer decides must not go on asking it over an old connection.
-        doors[0].listener.close_connections()
-
-    parts = build(settings, cluster, metrics or Metrics(), on_standby=stand_by)
-    watchdog = Watchdog(alarm(parts.metrics))
-    rights = Rights(kubernetes.reviews, settings) if kubernetes else None
-
-    def installed() -> Sequence[Check]:
-        return [*(rights.checks() if rights else ()), *(check for door in doors for check in door.checks())]
-
     with ExitStack() as open_ports, _rare_collections():
-        reads = operations.application(parts.inspect, parts.metrics, watchdog, installed=installed)
-        guarded = admission_door(settings, parts, kubernetes.installation if kubernetes else None)
-        doors += [extender_door(settings, parts), operations_door(settings, reads), *([guarded] if guarded else [])]
-        for door in doors:
+
+        def opened(door: Door) -> Door:
             open_ports.callback(door.listener.close)
+            return door
+
+        def stand_by() -> None:
+            # The kube-scheduler of a replica that no longer decides must not go on asking it over an old connection.
+            verbs.listener.close_connections()
+
+        parts = build(settings, cluster, metrics or Metrics(), on_standby=stand_by)
+        verbs = opened(extender_door(settings, parts))
+        reviews = admission_door(settings, parts, kubernetes.installation if kubernetes else None)
+        doors = [verbs, *([opened(reviews)] if reviews else [])]
+        rights = Rights(kubernetes.reviews, settings) if kubernetes else None
+
+        def installed() -> Sequence[Check]:
+            return [*(rights.checks() if rights else ()), *(check for door in doors for check in door.checks())]
+
+        watchdog = Watchdog(alarm(parts.metrics))
+        app = operations.application(parts.inspect, parts.metrics, watchdog, installed=installed)
+        reads = opened(operations_door(settings, app))
+        doors.append(reads)
         async with asyncio.TaskGroup() as tasks:
-            running: list[Runs] = [*_deciding(parts), watchdog, *(part for door in doors for part in door.running)]
-            if rights is not None:
-                running.append(rights)
-            for part in running:
+            beside: list[Runs] = [
+                watchdog,
+                *([rights] if rights else []),
+                *(one for door in doors for one in door.running),
+            ]
+            for part in (*_deciding(parts), *beside):
                 tasks.create_task(part.run(), name=type(part).__name__)
             tasks.create_task(_freeze_when_synced(parts.feed), name="freeze")
             if on_ready is not None:
-                on_ready(_endpoints(settings, doors))
+                admission = reviews.url if reviews else ""
+                on_ready(Endpoints(webhooks=verbs.url, operations=reads.url, admission=admission))
             await _until_cancelled(parts.barrier)
 
 
@@ -123,15 +130,3 @@ async def _until_cancelled(barrier: GangBarrier) -> None:
     finally:
         # Whoever stands at the barrier would hold up the end of the listeners for nothing.
         barrier.fail_all("Leeboard is stopping")
-
-
-def _endpoints(settings: Settings, doors: Sequence[Door]) -> Endpoints:
-    hosts = (settings.webhook_host, settings.operations_host, settings.admission_host)
-    urls = [
-        f"{door.scheme}://{_authority(host)}:{door.listener.port}" for door, host in zip(doors, hosts, strict=False)
-    ]
-    return Endpoints(webhooks=urls[0], operations=urls[1], admission=urls[2] if len(urls) > 2 else "")  # noqa: PLR2004 # the third door, if there is one
-
-
-def _authority(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

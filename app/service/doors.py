@@ -40,9 +40,15 @@ class Source(Runs, Protocol):
 class Door:
     """One port, and the source of its certificate; None speaks plain HTTP."""
 
+    host: str
     listener: Listener
-    scheme: str = "http"
     certificate: Source | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers, without a trailing slash."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.certificate else 'http'}://{host}:{self.listener.port}"
 
     @property
     def running(self) -> tuple[Runs, ...]:
@@ -59,12 +65,12 @@ def extender_door(settings: Settings, parts: Parts) -> Door:
     app = webhooks.application(parts.extender, parts.metrics)
     host, port, folder = settings.webhook_host, settings.webhook_port, settings.webhook_tls_dir
     if folder is None:
-        return Door(listener=listener(app, host, port, limits=EXTENDER_CONNECTIONS))
+        return Door(host=host, listener=listener(app, host, port, limits=EXTENDER_CONNECTIONS))
     tls = LiveTls(Clients.CERTIFIED)
     served = Served(tls, parts.metrics, listener="extender", wall_clock=time.time)
     source = CertificateFiles(folder, served, clients=Clients.CERTIFIED, wall_clock=time.time)
     bound = listener(app, host, port, limits=EXTENDER_CONNECTIONS, tls=tls.context)
-    return Door(listener=bound, scheme="https", certificate=source)
+    return Door(host=host, listener=bound, certificate=source)
 
 
 def admission_door(settings: Settings, parts: Parts, installation: Installation | None) -> Door | None:
@@ -79,7 +85,7 @@ def admission_door(settings: Settings, parts: Parts, installation: Installation 
     bound = listener(
         app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls.context
     )
-    return Door(listener=bound, scheme="https", certificate=source)
+    return Door(host=settings.admission_host, listener=bound, certificate=source)
 
 
 def _admission_certificate(
@@ -95,4 +101,4 @@ def _admission_certificate(
 def operations_door(settings: Settings, app: ASGIApp) -> Door:
     """Open the port of health, metrics and the read API; raises OSError when it is taken."""
     host, port = settings.operations_host, settings.operations_port
-    return Door(listener=listener(app, host, port, limits=OPERATIONS_CONNECTIONS))
+    return Door(host=host, listener=listener(app, host, port, limits=OPERATIONS_CONNECTIONS))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.control.certificates.own import Installation
+from app.kube.client import KubeCluster
 from app.kube.errors import BrokenStreamError
 from app.kube.installation import KubeInstallation
 from app.model.installation import Read, WebhookBundles, WebhookKind
@@ -31,8 +32,8 @@ HOOKS = "/apis/admissionregistration.k8s.io/v1"
 
 @pytest.fixture
 async def installation(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[KubeInstallation]:
-    async with await KubeInstallation.connect(str(kubeconfig(server.url, tmp_path))) as client:
-        yield client
+    async with await KubeCluster.connect(str(kubeconfig(server.url, tmp_path))) as cluster:
+        yield cluster.installation()
 
 
 def test_it_is_what_certificates_ask_for() -> None:

@@ -123,13 +123,12 @@ async def test_every_refusal_over_the_connections_of_the_cluster_is_told(
     assert refused == [2, 3]
 
 
-async def test_connections_of_its_own_are_closed_by_its_own(tmp_path: Path) -> None:
+async def test_its_connections_are_closed_with_those_of_the_cluster(tmp_path: Path) -> None:
     async with running() as server:
         server.will(says({"major": "1", "minor": "36"}))
-        own = await Reviews.connect(str(kubeconfig(server.url, tmp_path)))
-        assert await own.version() == Version(1, 36)
-
-        await own.close()
+        async with await KubeCluster.connect(str(kubeconfig(server.url, tmp_path))) as cluster:
+            own = cluster.reviews()
+            assert await own.version() == Version(1, 36)
 
     with pytest.raises(RuntimeError, match="closed"):
         await own.version()

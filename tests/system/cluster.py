@@ -1,7 +1,7 @@
 """Puts what `deploy/` ships into a control plane, and starts Leeboard and its kube-scheduler on it."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,14 +38,20 @@ INSTALLED = frozenset(
 
 def install(api: Api) -> None:
     """Apply what `deploy/` ships, CRDs first and served before anything uses them; no workload and no admission."""
-    items = [item for path in MANIFESTS for item in documents(path) if _is_installed(item)]
+    apply_all(api, [item for path in MANIFESTS for item in documents(path) if _is_installed(item)])
+
+
+def apply_all(api: Api, items: Sequence[Object]) -> None:
+    """Apply objects in an order that works: the namespace, kinds until they are served, then all that may need them."""
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leeboard"}})
     crds = [item for item in items if item["kind"] == "CustomResourceDefinition"]
     for crd in crds:
         api.apply(crd)
     for crd in crds:
-        wait_until_served(api, crd)
+        _wait_until_served(api, crd)
     for item in items:
-        api.apply(item)
+        if item not in crds:
+            api.apply(item)
 
 
 def connected(config: str) -> str:
@@ -96,7 +102,7 @@ def is_kube_schedulers(item: Object) -> bool:
     return component == "kube-scheduler"
 
 
-def wait_until_served(api: Api, crd: Object) -> None:
+def _wait_until_served(api: Api, crd: Object) -> None:
     """Wait until every version of a kind can be asked for."""
     spec = crd["spec"]
     for version in spec["versions"]:

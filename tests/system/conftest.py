@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.api import JOBS, NODES, POD_GROUPS, PODS, QUEUES, Api
+from tests.system.attacked import Attacked, attacked_cluster
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.controlplane.build import ToolchainMissingError, programs
 
@@ -70,6 +71,21 @@ def api(bed: Bed, session_api: Api) -> Api:
     """Lend the administrator's client."""
     assert bed.children
     return session_api
+
+
+@pytest.fixture(scope="module")
+def attacked_service(session_bed: Bed, session_api: Api) -> Iterator[Attacked]:
+    """Run Leeboard in the secure profile for the tests of one file, with a tenant who means no good."""
+    with attacked_cluster(session_bed, session_api) as attacked:
+        yield attacked
+
+
+@pytest.fixture
+def attacked(attacked_service: Attacked, bed: Bed) -> Attacked:
+    """Lend it to one test, furnished anew."""
+    assert bed.children
+    attacked_service.furnish()
+    return attacked_service
 
 
 def sweep(api: Api) -> None:

@@ -18,11 +18,11 @@ from tests.system.api import Api, ApiError, Object, collection_of, pod, queue
 from tests.system.bed import HOST, Bed, free_ports
 from tests.system.cluster import (
     ROOT,
+    apply_all,
     connected,
     documents,
     is_kube_schedulers,
     start_leeboard,
-    wait_until_served,
 )
 from tests.system.rendered import await_policies
 from tests.system.waiting import eventually
@@ -151,15 +151,7 @@ def install_form(api: Api, manifests: Iterable[Object], *, admission_port: int) 
     """Apply the manifests of a form, as far as a bed can take them; return those."""
     objects = [_reached(item, admission_port) for item in manifests]
     objects = [item for item in objects if item["kind"] not in NEEDS_A_KUBELET and not is_kube_schedulers(item)]
-    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leeboard"}})
-    crds = [item for item in objects if item["kind"] == "CustomResourceDefinition"]
-    for crd in crds:
-        api.apply(crd)
-    for crd in crds:
-        wait_until_served(api, crd)
-    for item in objects:
-        if item not in crds:
-            api.apply(item)
+    apply_all(api, objects)
     return objects
 
 

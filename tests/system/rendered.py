@@ -1,18 +1,14 @@
 """What the chart renders to, and its policies put in force on a real API server."""
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 
-import yaml
-
+from tests.deploy import rendering
 from tests.system.api import Api, ApiError, Object, collection_of
 from tests.system.controlplane import build
 from tests.system.waiting import eventually
 
-CHART = Path(__file__).parents[2] / "deploy" / "leeboard"
 NAMESPACE = "leeboard"
 ADMISSION = "admissionregistration.k8s.io/v1"
 POLICIES = "templates/policies/*"
@@ -31,19 +27,17 @@ def objects(  # noqa: PLR0913 - every argument is one value of the chart that te
     only: str | None = None,
 ) -> list[Object]:
     """Render the chart as Helm would for a cluster of that version; `values` are further `--set` arguments."""
-    own = {"form": form, "security.profile": profile, "admission.policies": policies}
-    command: list[str | Path] = [build.helm(), "template", "leeboard", CHART, f"--namespace={NAMESPACE}"]
-    command += [f"--kube-version={kubernetes}"]
-    command += [f"--set={key}={value}" for key, value in (own | dict(values or {})).items()]
+    own = {"security.profile": profile, "admission.policies": policies}
+    arguments = [f"--set={key}={value}" for key, value in (own | dict(values or {})).items()]
     if only:
-        command += [f"--show-only={only}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode:
+        arguments.append(f"--show-only={only}")
+    try:
+        return rendering.objects(rendering.rendered(*arguments, kubernetes=kubernetes, form=form))
+    except rendering.ChartError as refused:
         # Helm's word for "these files render to nothing", which is an answer here.
-        if only and "could not find template" in done.stderr:
+        if only and "could not find template" in str(refused):
             return []
-        raise AssertionError(done.stderr)
-    return [item for item in yaml.safe_load_all(done.stdout) if item]
+        raise
 
 
 @contextmanager

@@ -1,11 +1,9 @@
 """What the tenant of the threat model tries at the API server: refused, in words that help, and nothing is charged."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.system.api import QUEUE_LABEL, Api, ApiError, Object, job, pod, pod_group
-from tests.system.attacked import OTHER_TEAM, TEAM_PODS, Attacked, attacked_cluster, name, path_of, team_pod
+from tests.system.api import QUEUE_LABEL, ApiError, Object, job, pod, pod_group
+from tests.system.attacked import OTHER_TEAM, TEAM_PODS, Attacked, name, path_of, team_pod
 from tests.system.bed import Bed
 from tests.system.identities import User
 from tests.system.tenants import TEAM, accounts, allow, of_controller, refusal, refused_patch, revoke, subject
@@ -13,19 +11,6 @@ from tests.system.waiting import eventually
 
 NOT_YOURS = f"You may not use queue {OTHER_TEAM}. Name a queue that is yours"
 USE_QUEUES = {"group": "scheduling.run.ai", "resource": "queues", "verbs": ["use"]}
-
-
-@pytest.fixture(scope="module")
-def running(session_bed: Bed, session_api: Api) -> Iterator[Attacked]:
-    with attacked_cluster(session_bed, session_api) as attacked:
-        yield attacked
-
-
-@pytest.fixture
-def attacked(running: Attacked, bed: Bed) -> Attacked:
-    assert bed.children
-    running.furnish()
-    return running
 
 
 # -- T1: what decides about devices

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -15,34 +15,19 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.system.api import Api, Object, pod, pod_group, queue
+from tests.system.api import Object, pod, pod_group, queue
 from tests.system.attacked import (
     OTHER_TEAM,
     Attacked,
-    attacked_cluster,
     name,
     path_of,
     team_pod,
 )
-from tests.system.bed import Bed
 from tests.system.cluster import ROOT
 from tests.system.tenants import TEAM, refusal
 
 TEAM_GROUPS = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{TEAM}/podgroups"
 IDLERS = 300
-
-
-@pytest.fixture(scope="module")
-def running(session_bed: Bed, session_api: Api) -> Iterator[Attacked]:
-    with attacked_cluster(session_bed, session_api) as attacked:
-        yield attacked
-
-
-@pytest.fixture
-def attacked(running: Attacked, bed: Bed) -> Attacked:
-    assert bed.children
-    running.furnish()
-    return running
 
 
 def a_node(attacked: Attacked) -> str:

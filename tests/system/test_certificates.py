@@ -18,7 +18,7 @@ from app.control.certificates.authority import Certificate, Clients, make_author
 from app.control.certificates.files import CertificateFiles
 from app.control.certificates.own import Certificates, Pace
 from app.control.certificates.served import Served
-from app.kube.installation import KubeInstallation
+from app.kube.client import KubeCluster
 from app.model.installation import WebhookKind
 from app.settings import Settings
 from app.telemetry import Metrics
@@ -183,9 +183,9 @@ class Replica:
 async def self_made(bed: Bed, replica: Replica, **settings: object) -> AsyncIterator[Certificates]:
     """Run the replica with certificates that it makes, under no more rights than it needs."""
     mine = {"certificate_secret": f"{NAMESPACE}/{SECRET}", "webhook_configuration": NAME, **settings}
-    async with await KubeInstallation.connect(str(bed.kubeconfig(User.LEEBOARD))) as installation:
+    async with await KubeCluster.connect(str(bed.kubeconfig(User.LEEBOARD))) as cluster:
         certificates = Certificates(
-            installation,
+            cluster.installation(),
             replica.served,
             Settings.model_validate(mine),
             replica.metrics,

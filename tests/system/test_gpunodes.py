@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from tests.deploy.rendering import CHART
 from tests.system import rendered
 from tests.system.api import Api, ApiError, Object, pod
 from tests.system.bed import Bed
@@ -36,7 +37,7 @@ def tenant(bed: Bed) -> Iterator[Api]:
 @pytest.fixture
 def agents(bed: Bed, api: Api) -> Iterator[tuple[Api, Api]]:
     """Clients with the tokens that Kubernetes gives to the agents' pods on nodes a and b."""
-    for crd in documents(rendered.CHART / "files" / "crds" / "gpunodes.yaml"):
+    for crd in documents(CHART / "files" / "crds" / "gpunodes.yaml"):
         api.apply(crd)
     eventually(lambda: not refusal(api, gpu_node_of("first")), within_s=20, what="GpuNodes are served")
     account = {"apiVersion": "v1", "kind": "ServiceAccount"}
