@@ -5,18 +5,20 @@ NODES ?= 20
 GPUS ?= 8
 FORM ?= own-scheduler
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 ENGINE ?= docker
 IMAGE ?= leeboard:0.1.0
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_LOAD := $(VENV)/.installed-load
 PYTHON_FILES := app tests loadtest
 TEST_FOLDERS = $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 FAST_TESTS = $(sort $(TEST_FOLDERS) $(wildcard tests/test_*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test cluster check fmt bench bench-cluster manifests image lock clean
+.PHONY: help run test cluster check fmt bench bench-scale bench-webhooks bench-cluster manifests image lock clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,8 +46,14 @@ fmt: $(INSTALLED) ## format, and fix what can be fixed without thinking
 bench: $(INSTALLED) ## time the planner on large clusters and print each plan beside its budget
 	$(BIN)/python -m loadtest.budgets
 
-bench-cluster: $(INSTALLED) ## the same work through kube-scheduler alone and with Leeboard, side by side
-	$(BIN)/python -m loadtest
+bench-scale: $(INSTALLED) ## cache, planner and webhooks as a simulated cluster grows to 15,000 nodes and 100,000 pods
+	$(BIN)/python -m loadtest.scale
+
+bench-webhooks: $(INSTALLED_LOAD) ## filter, prioritize, bind and preempt under locust, each latency beside its budget
+	$(BIN)/python -m loadtest.webhooks
+
+bench-cluster: $(INSTALLED_LOAD) ## the same work through kube-scheduler, Leeboard, KAI, coscheduling and Volcano (BENCH_ARGS=--quick)
+	$(BIN)/python -m loadtest $(BENCH_ARGS)
 
 manifests: $(INSTALLED) ## write what follows from the chart: deploy/kustomize and scheduler-config
 	$(BIN)/python -m tests.deploy.rendering
@@ -59,6 +67,9 @@ lock: ## resolve the dependencies of pyproject.toml anew
 	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile pyproject.toml --group dev --universal \
 		--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade \
 		--custom-compile-command "make lock" --output-file requirements.lock --quiet
+	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile --group load --constraint requirements.lock \
+		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade \
+		--custom-compile-command "make lock" --output-file loadtest/requirements.lock --quiet
 	rm -rf $(VENV)/locking
 
 clean: ## remove what the targets above have made
@@ -72,4 +83,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Only what measures under load needs these, so that nobody else waits for them.
+$(INSTALLED_LOAD): $(INSTALLED) loadtest/requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r loadtest/requirements.lock
 	@touch $@

@@ -35,6 +35,14 @@ class ResolveMethod(StrEnum):
     """That of the victim's own queue, or the nearest ancestor that states one."""
 
 
+class Autoscaling(StrEnum):
+    """How a cluster autoscaler learns of held pods, which it cannot see."""
+
+    OFF = "off"
+    PROVISIONING_REQUEST = "provisioning-request"
+    SCALING_PODS = "scaling-pods"
+
+
 class Settings(BaseSettings):
     """One frozen value, read once at start."""
 
@@ -83,6 +91,9 @@ class Settings(BaseSettings):
     markers: Annotated[frozenset[str], NoDecode] = frozenset()
     """Extended resources that admission adds to managed pods, comma-separated, so that the cluster's own kube-scheduler
     asks us about them and no others."""
+    gpu_runtime_class: str = ""
+    """RuntimeClass that admission gives managed pods which ask for GPUs, or parts of them, and name none. Empty: no
+    RuntimeClass."""
 
     scheduler_lease: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$")
     """`namespace/name` of the Lease that the kube-scheduler beside us competes for: this replica is active while the
@@ -125,6 +136,53 @@ class Settings(BaseSettings):
     """How long a filter call waits for a plan that is being computed."""
     status_interval_s: float = Field(default=1.0, gt=0)
     """The least time between two status writes of one Queue or PodGroup."""
+
+    pod_grouping: bool = True
+    """Whether pods are grouped by what owns them (a Job, a RayCluster). False: only by PodGroups that they name."""
+
+    workload_defaults: str = ""
+    """What kinds of workloads get whose owners say nothing, as a JSON list of `{"typeName", "group", "priorityName",
+    "preemptibility"}` (the `types` of KAI's ConfigMap). Empty: KAI's own, such as inference for a Deployment."""
+    owners_project: bool = True
+    """Whether the label `project` of a pod's owner names its queue where no queue label does (KAI's rule). False: only
+    the pod's own does. Owners have that label for other ends, too, so that nobody checks who writes it there."""
+
+    autoscaling: Autoscaling = Autoscaling.OFF
+    """How a cluster autoscaler learns of held pods that quotas would let start and no node has room for: by a
+    ProvisioningRequest for each PodGroup (`provisioning-request`), by pods that stand for them (`scaling-pods`), or not
+    at all (`off`)."""
+    autoscaling_class: str = Field(
+        default="best-effort-atomic-scale-up.autoscaling.x-k8s.io", min_length=1, max_length=253
+    )
+    """What is asked of it by a ProvisioningRequest: cluster-autoscaler also knows
+    `check-capacity.autoscaling.x-k8s.io`, GKE `queued-provisioning.gke.io`."""
+    autoscaling_after_s: float = Field(default=30.0, ge=0)
+    """How long there must have been no room before it is asked for."""
+    autoscaling_namespace: str = Field(default="kai-scale-adjust", min_length=1, max_length=63)
+    """Where the pods are that stand for others (KAI's name)."""
+
+    gpu_sharing: bool = True
+    """Whether pods may ask for parts of GPUs (by `gpu-fraction` and `gpu-memory`). False: they are refused."""
+    reservation_namespace: str = Field(default="kai-resource-reservation", min_length=1, max_length=63)
+    """Namespace of the pods that hold a whole GPU each, for others to share. Nobody else may create any there."""
+    reservation_image: str = Field(default="registry.k8s.io/pause:3.10", min_length=1)
+    """What these pods run: anything that waits for ever."""
+    reservation_priority_class: str = "leeboard-reservation"
+    """Their PriorityClass; above those of users, or their GPU could be taken from under the pods that share it."""
+    reservation_grace_s: float = Field(default=60.0, gt=0)
+    """For how long a GPU that nobody has a part of stays reserved, unless its last pod was seen to leave: another
+    replica may have bound a pod to it, and whoever lost a promise there asks again."""
+    device_ttl_s: float = Field(default=40.0, gt=0)
+    """How long a pod waits until the node has given it a GPU to share (KAI's default); then it is planned anew."""
+    agent_ttl_s: float = Field(default=600.0, gt=0)
+    """For how long after its last report the agent of a node is trusted: then no device is opened there for sharing."""
+    context_overhead_mib: int = Field(default=0, ge=0, le=1 << 20)
+    """Memory that is set aside on a shared GPU for each pod beside what it asks for: what a CUDA context takes."""
+    overuse_tolerance_mib: int = Field(default=1024, ge=0)
+    """How much more memory than was promised may be in use on a GPU before it takes no new work, and before a pod is
+    said to use more than it asked for."""
+    evict_overuse_after_s: float | None = Field(default=None, gt=0)
+    """After so long a pod is evicted that uses more memory of a shared GPU than it asked for. Unset: never."""
 
     rights_interval_s: float = Field(default=60.0, ge=0.5)
     """How often we ask the API server whether our service account may do all that we need."""

@@ -1,86 +1,97 @@
-"""`make bench-cluster`: kube-scheduler alone against kube-scheduler with Leeboard, the same pods in the same run."""
+"""`make bench-cluster`: the same work through kube-scheduler alone, with Leeboard, and through others, side by side."""
 
 import argparse
-import statistics
-import tempfile
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from loadtest import admission
-from loadtest.cases import CASES, Case
-from loadtest.measure import Lab, Run
-from tests.system.bed import PLAIN_SCHEDULER, WITHOUT_CONTROLLERS, ApiServerOptions, Audit, Bed
+from loadtest import sheets
+from loadtest.bench import ADMISSION, Bench, Plan
+from loadtest.contender import Contender
+from loadtest.ours import ours
+from loadtest.report import Report
+from loadtest.scenarios import QUICK, ImpossibleSizeError, Size, scenarios
 
-
-def main() -> None:
-    """Run every case as often as asked, interleaved, and print the medians."""
-    options = _options()
-    bed_options = ApiServerOptions(disabled_admission=WITHOUT_CONTROLLERS, audit=Audit.WRITES)
-    with Bed(Path(tempfile.mkdtemp(prefix="leeboard-bench-")), options=bed_options) as bed:
-        print(f"creating {options.nodes} nodes and {options.pods} pods", flush=True)
-        lab = Lab(bed, node_count=options.nodes, pods=options.pods)
-        runs: dict[Case, list[Run]] = {case: [] for case in CASES}
-        # Interleaved, not in blocks: on a shared machine the noise of one minute then hits every case.
-        for number in range(options.repeats):
-            for case in CASES:
-                run = lab.run(case)
-                runs[case].append(run)
-                print(
-                    f"{number + 1}/{options.repeats} {case.work.value}, {case.name}: {run.pods_per_s:.0f}/s", flush=True
-                )
-    _print(options, [_median(of) for of in runs.values()])
-    # Nobody plays the kubelets, so no controller may find their nodes silent.
-    unattended = ApiServerOptions(disabled_admission=WITHOUT_CONTROLLERS)
-    with Bed(Path(tempfile.mkdtemp(prefix="leeboard-bench-")), options=unattended) as bed:
-        bed.start_control_plane()
-        bed.start_scheduler(PLAIN_SCHEDULER)
-        admission.report(bed, PLAIN_SCHEDULER, node_count=options.nodes, pods=options.pods, repeats=options.repeats)
+INTERRUPTED = 130
+WIDTH = 200
 
 
-def _options() -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what is asked for; the report is written after each run, also of one that is interrupted."""
+    options = _options(arguments)
+    bench = Bench(_plan(options), options.out)
+    try:
+        bench.run()
+    except KeyboardInterrupt:
+        bench.finish("Interrupted: this is what was done until then.")
+        return INTERRUPTED
+    except BaseException as failed:
+        bench.finish(f"Broken off by {type(failed).__name__}: this is what was done until then.")
+        raise
+    _print(bench.finish(""))
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-cluster", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=500, help="simulated nodes of 8 GPUs (default 500)")
-    parser.add_argument("--pods", type=int, default=3000, help="single-GPU pods, a multiple of 20 (default 3000)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each case; medians are shown (default 3)")
-    return parser.parse_args()
+    names = [*(one.name for one in scenarios(Size())), ADMISSION]
+    add = parser.add_argument
+    add("--nodes", type=int, help=f"nodes of 8 GPUs of the first scenario; others follow (default {Size().nodes})")
+    add("--pods", type=int, help=f"single-GPU pods of the first scenario; others follow (default {Size().pods})")
+    add("--repeats", type=int, help="runs of each, interleaved (default 3, with --quick 1)")
+    add("--quick", action="store_true", help=f"small: {QUICK.nodes} nodes, {QUICK.pods} pods, one run of each")
+    add("--only", action="append", choices=names, default=[], help="this scenario; may be given again")
+    add("--contender", action="append", default=[], metavar="NAME", help="schedulers whose name has this in it")
+    add("--peers", choices=("all", "none"), default="all", help="whether others than ours are built and run")
+    add("--limit", type=float, default=300.0, metavar="SECONDS", help="of each run (default 300)")
+    add("--out", type=Path, default=Path("build/bench-cluster"), metavar="FOLDER", help="of the report")
+    return _checked(parser, parser.parse_args(arguments))
 
 
-def _median(runs: Sequence[Run]) -> Run:
-    """Return the run whose throughput is the median, so that all figures of a line belong together."""
-    return sorted(runs, key=lambda run: run.pods_per_s)[(len(runs) - 1) // 2]
+def _checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:
+    usual = QUICK if options.quick else Size()
+    options.repeats = options.repeats or (1 if options.quick else 3)
+    try:
+        options.size = Size(nodes=options.nodes or usual.nodes, pods=options.pods or usual.pods)
+    except ImpossibleSizeError as impossible:
+        parser.error(str(impossible))
+    options.contenders = [one for one in _contenders(options.peers) if _is_meant(one, options.contender)]
+    if not options.contenders:
+        known = ", ".join(one.name for one in _contenders(options.peers))
+        parser.error(f"No scheduler has {' or '.join(options.contender)} in its name; there are: {known}.")
+    return options
 
 
-def _print(options: argparse.Namespace, medians: Sequence[Run]) -> None:
-    title = f"{options.nodes} nodes x 8 GPUs, {options.pods} single-GPU pods, median of {options.repeats}"
-    processes = list(dict.fromkeys(name for run in medians for name in run.cpu_ms_per_pod))
-    table = Table(title=title)
-    for column in ("work", "scheduler", "pods/s", "x alone", "first bind s", "API writes/pod", "attempts/pod"):
-        table.add_column(column, justify="left" if column in {"work", "scheduler"} else "right")
-    for process in processes:
-        table.add_column(f"{process} CPU ms/pod", justify="right")
-    for run in medians:
-        table.add_row(*_row(run, medians, processes))
-    Console(width=180).print(table)
-
-
-def _row(run: Run, medians: Sequence[Run], processes: Sequence[str]) -> list[str]:
-    alone = statistics.fmean(
-        one.pods_per_s for one in medians if one.case.work is run.case.work.free and not one.case.leeboard
+def _plan(options: argparse.Namespace) -> Plan:
+    only = options.only or [*(one.name for one in scenarios(options.size)), ADMISSION]
+    return Plan(
+        size=options.size,
+        scenarios=[one for one in scenarios(options.size) if one.name in only],
+        contenders=options.contenders,
+        repeats=options.repeats,
+        limit_s=options.limit,
+        admission=ADMISSION in only,
     )
-    return [
-        run.case.work.value,
-        run.case.name,
-        f"{run.pods_per_s:.0f}",
-        f"{run.pods_per_s / alone:.2f}",
-        f"{run.first_bind_s:.2f}",
-        f"{run.writes_per_pod:.2f}",
-        f"{run.attempts_per_pod:.2f}",
-        *(f"{run.cpu_ms_per_pod[name]:.2f}" if name in run.cpu_ms_per_pod else "-" for name in processes),
-    ]
+
+
+def _contenders(peers: str) -> Sequence[Contender]:
+    if peers == "none":
+        return ours()
+    # Whoever leaves the others out need not have what they are built with.
+    from loadtest.peers import peers as others  # noqa: PLC0415
+
+    return (*ours(), *others())
+
+
+def _is_meant(contender: Contender, names: Sequence[str]) -> bool:
+    return not names or any(name.lower() in contender.name.lower() for name in names)
+
+
+def _print(report: Report) -> None:
+    sheets.to_terminal(report, Console(width=WIDTH))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
-from rich.console import Console
-from rich.table import Table
-
-from loadtest.cases import QUEUE, Work, bench_queue, nodes, objects
-from tests.system.api import NODES, PODS, QUEUES, Api, Object, pod
-from tests.system.bed import Bed
+from app.model.marks import GATE
+from loadtest.scenarios import QUEUE, Size, node_objects
+from tests.system.api import NODES, PODS, QUEUES, Api, Object, pod, queue
+from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.forms import Form, deployed
 from tests.system.observer import Observer
 from tests.system.waiting import eventually
@@ -32,7 +30,13 @@ class Creation:
     """How fast pods were created."""
 
     what: str
-    pods_per_s: float
+    pods_per_s: Sequence[float]
+    """One a run."""
+
+    @property
+    def median(self) -> float:
+        """Return the median of all runs."""
+        return statistics.median(self.pods_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +49,16 @@ class Others:
     p99_s: float
 
 
-def report(bed: Bed, plain_scheduler: str, *, node_count: int, pods: int, repeats: int) -> None:
-    """Measure on a bed with a control plane and the plain kube-scheduler, and print both tables."""
+def creations(bed: Bed, size: Size, repeats: int) -> Sequence[Creation]:
+    """Measure how fast pods are created, on a bed with a control plane and the plain kube-scheduler."""
     with bed.api() as api:
-        _print_creations(_creations(bed, api, plain_scheduler, pods=pods, repeats=repeats))
-        _print_others(_others(bed, api, plain_scheduler, node_count=node_count, pods=pods))
+        return _creations(bed, api, PLAIN_SCHEDULER, pods=size.pods, repeats=repeats)
+
+
+def others(bed: Bed, size: Size) -> Sequence[Others]:
+    """Measure on such a bed how others fare while held pods are released."""
+    with bed.api() as api:
+        return _others(bed, api, PLAIN_SCHEDULER, node_count=size.nodes, pods=size.pods)
 
 
 # Creation -----------------------------------------------------------------------------------------------------------
@@ -72,15 +81,15 @@ def _creations(bed: Bed, api: Api, plain_scheduler: str, *, pods: int, repeats: 
             with _room_for(api, pods):
                 run(f"{STARTING}: kube-scheduler's own, with Leeboard", _others_pod)
                 run(f"{STARTING}: managed", _managed)
-    return [Creation(what=what, pods_per_s=statistics.median(rates)) for what, rates in runs.items()]
+    return [Creation(what=what, pods_per_s=tuple(rates)) for what, rates in runs.items()]
 
 
 @contextmanager
 def _room_for(api: Api, pods: int) -> Iterator[None]:
-    api.create_all(nodes(pods // 8 + 1))
+    api.create_all(node_objects(pods // 8 + 1))
     # Without Leeboard no kind of that name may be there; nobody needs it then.
     if api.find(QUEUES) is not None:
-        api.create(bench_queue())
+        api.create(queue(QUEUE))
     try:
         yield
     finally:
@@ -115,17 +124,22 @@ def _rate(api: Api, pods: int, make: Callable[[], Object]) -> float:
 
 def _others(bed: Bed, api: Api, plain_scheduler: str, *, node_count: int, pods: int) -> Sequence[Others]:
     with deployed(bed, api, Form.HELD, plain_scheduler), Observer(bed) as observer:
-        api.create_all(nodes(node_count))
-        api.create_all(objects(Work.HELD_PODS, pods))
+        api.create_all(node_objects(node_count))
+        api.create_all(_held_pods(pods))
         with _users(api):
             idle_from = time.monotonic()
             eventually(lambda: time.monotonic() >= idle_from + IDLE_S, within_s=2 * IDLE_S, what="an idle while")
             released_at = time.monotonic()
-            api.create(bench_queue())
+            api.create(queue(QUEUE))
             api.wait_for_bound(pods, within_s=300, labelSelector=f"kai.scheduler/queue={QUEUE}")
             over_at = time.monotonic()
         spans = {"before the release": (idle_from, released_at), f"while {pods:,} are released": (released_at, over_at)}
         return [_fared(observer, when, *span) for when, span in spans.items()]
+
+
+def _held_pods(count: int) -> Sequence[Object]:
+    gates = {"schedulingGates": [{"name": GATE}]}
+    return [pod(f"held-{index:05}", queue=QUEUE, spec=gates) for index in range(count)]
 
 
 @contextmanager
@@ -165,27 +179,3 @@ def _fared(observer: Observer, when: str, since: float, until: float) -> Others:
         median_s=took[len(took) // 2],
         p99_s=took[min(len(took) - 1, len(took) * 99 // 100)],
     )
-
-
-# Printing -----------------------------------------------------------------------------------------------------------
-
-
-def _print_creations(creations: Sequence[Creation]) -> None:
-    table = Table(title="creating pods, 16 at a time")
-    for column in ("pods", "created/s", "x without Leeboard"):
-        table.add_column(column, justify="left" if column == "pods" else "right")
-    for one in sorted(creations, key=lambda one: one.what.startswith(STARTING)):
-        kind = one.what.partition(":")[0]
-        # The first of its kind is the one without Leeboard.
-        alone = next(other.pods_per_s for other in creations if other.what.startswith(kind))
-        table.add_row(one.what, f"{one.pods_per_s:.0f}", f"{one.pods_per_s / alone:.2f}")
-    Console(width=120).print(table)
-
-
-def _print_others(others: Sequence[Others]) -> None:
-    table = Table(title=f"pods of kube-scheduler alone, one every {UNMANAGED_EVERY_S * 1000:.0f} ms")
-    for column in ("", "bound/s", "median s to bind", "p99 s"):
-        table.add_column(column, justify="right" if column else "left")
-    for one in others:
-        table.add_row(one.when, f"{one.pods_per_s:.1f}", f"{one.median_s:.3f}", f"{one.p99_s:.3f}")
-    Console(width=120).print(table)

@@ -1,31 +1,46 @@
-"""Times single plans of large clusters and prints each beside its budget; `make bench`.
+"""Times single plans of large clusters, how they grow, and device choice, each beside its budget; `make bench`.
 
-Everything is CPU time of this process on one core, so a busy machine changes it less than wall time; every figure is
-one run. The clusters are made of values, so what is timed is the planner alone.
+Everything is CPU time of this process on one core, so a busy machine changes it less than wall time; every figure of a
+plan is one run. The clusters are made of values, so what is timed is the planner alone. No two pairs of devices of the
+machines are alike, which is what takes longest.
 """
 
 import argparse
 import gc
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from app.model.decision import Plan
-from app.model.names import GroupKey, NodeName, PodUid, QueueName
-from app.model.node import Node
-from app.model.pod import PPM, Placed, Pod, Sharing
+from app.model.decision import Action, Plan
+from app.model.layout import Layout
 from app.model.podgroup import PodGroup
-from app.model.queue import Entitlement, Queue
-from app.model.resources import NOTHING, Resources
-from app.model.snapshot import NodeTable, Snapshot, Usage
-from app.scheduling.planner import plan
-
-GPUS = 8
-GIB = 1 << 30
-NOW = 1_000_000.0
+from app.model.snapshot import Snapshot
+from app.scheduling import cliques
+from app.scheduling.planner import DEFAULT_POLICY, Policy, plan
+from loadtest.mixtures import mixed, racks
+from loadtest.snapshots import (
+    NOW,
+    elastic,
+    fragmented,
+    gangs,
+    gangs_of_parts,
+    halves,
+    helpless,
+    hopeless,
+    known,
+    lone_halves,
+    lone_pods,
+    machine,
+    many_queues,
+    reclaim,
+    rigid,
+    shared_full,
+    waiting,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,168 +53,15 @@ class Bench:
     starts: int
     """How many pods the plan must find a place for; another number is no result."""
     snapshot: Callable[[], Snapshot]
+    policy: Policy = DEFAULT_POLICY
 
 
-def node(index: int) -> Node:
-    """Build a node of eight GPUs."""
-    amounts = Resources(cpu_milli=128_000, memory_bytes=1024 * GIB, gpu_milli=GPUS * 1000, pods=110)
-    return Node(name=NodeName(f"n{index:05}"), allocatable=amounts)
+STAYING = Policy(actions=(Action.ALLOCATE,))
+"""Nobody has to leave."""
 
 
-def pod(name: str, group: str, queue: str, *, gpus: int, at: float) -> Pod:
-    """Build a pod that asks for whole GPUs."""
-    return Pod(
-        uid=PodUid(name),
-        namespace="bench",
-        name=name,
-        group=GroupKey("bench", group),
-        queue=QueueName(queue),
-        request=Resources(cpu_milli=gpus * 4000, memory_bytes=gpus * 16 * GIB, gpu_milli=gpus * 1000, pods=1),
-        created_at=at,
-    )
-
-
-def waiting(name: str, queue: str, *, pods: int, gpus: int, at: float) -> PodGroup:
-    """Build a gang that waits."""
-    members = tuple(pod(f"{name}-{index:03}", name, queue, gpus=gpus, at=at) for index in range(pods))
-    return PodGroup(
-        key=members[0].group, queue=QueueName(queue), priority=50, min_member=pods, created_at=at, pending=members
-    )
-
-
-def running(name: str, queue: str, on: str, *, gpus: int, at: float) -> PodGroup:
-    """Build a pod alone that runs."""
-    one = replace(pod(name, name, queue, gpus=gpus, at=at), node=NodeName(on))
-    held = (Placed(pod=one, node=NodeName(on)),)
-    return PodGroup(key=one.group, queue=one.queue, priority=50, created_at=at, placed=held, started_at=NOW - 10_000)
-
-
-def snapshot(nodes: int, groups: Iterable[PodGroup], deserved: dict[str, int]) -> Snapshot:
-    """Build a cluster with its queues' usage worked out."""
-    table = NodeTable.of(node(index) for index in range(nodes))
-    free, usage, every = table.allocatable.copy(), dict[QueueName, Usage](), list(groups)
-    for group in every:
-        held = sum((one.pod.request for one in group.placed), NOTHING)
-        wanted = sum((one.request for one in group.pending), held)
-        before = usage.get(group.queue, Usage())
-        usage[group.queue] = replace(before, allocated=before.allocated + held, requested=before.requested + wanted)
-        for one in group.placed:
-            free[:, table.index[one.node]] -= np.array(one.pod.request.amounts)
-    return Snapshot(
-        version=1,
-        nodes=table,
-        free=free,
-        queues={QueueName(name): queue(name, gpus) for name, gpus in deserved.items()},
-        usage=usage,
-        groups={group.key: group for group in every if group.pending},
-        running={group.key: group for group in every if group.placed},
-        total=table.capacity,
-    )
-
-
-def queue(name: str, deserved: int) -> Queue:
-    """Build a top-level queue."""
-    return Queue(name=QueueName(name), gpu_milli=Entitlement(deserved=deserved * 1000))
-
-
-def lone_pods(nodes: int, pods: int, *, gpus: int = 1) -> Snapshot:
-    """Build an empty cluster for which many single pods wait, in ten queues."""
-    groups = (waiting(f"p{index:05}", f"q{index % 10}", pods=1, gpus=gpus, at=index) for index in range(pods))
-    return snapshot(nodes, groups, {f"q{index}": nodes * GPUS // 10 for index in range(10)})
-
-
-def gangs(nodes: int, count: int, *, pods: int) -> Snapshot:
-    """Build an empty cluster for which gangs wait, in ten queues."""
-    groups = (waiting(f"g{index:05}", f"q{index % 10}", pods=pods, gpus=1, at=index) for index in range(count))
-    return snapshot(nodes, groups, {f"q{index}": nodes * GPUS // 10 for index in range(10)})
-
-
-def full(nodes: int, more: Iterable[PodGroup]) -> Snapshot:
-    """Build a cluster full of single-GPU pods of the queue `rich`, with a queue `poor` that deserves half of it.
-
-    Neighbours in age are on different nodes, so that the youngest pods are spread over all nodes.
-    """
-    groups = [
-        running(f"r{slot}-{index:05}", "rich", f"n{index:05}", gpus=1, at=slot * nodes + index)
-        for slot in range(GPUS)
-        for index in range(nodes)
-    ]
-    half = nodes * GPUS // 2
-    return snapshot(nodes, [*groups, *more], {"rich": half, "poor": half})
-
-
-def reclaim(nodes: int) -> Snapshot:
-    """Build a full cluster in which a gang of 8-GPU pods waits that deserves a tenth of it (at most 100 pods)."""
-    return full(nodes, [waiting("gang", "poor", pods=min(100, nodes // 10), gpus=8, at=NOW)])
-
-
-def hopeless(nodes: int) -> Snapshot:
-    """Build a full cluster in which many pods wait that are owed nothing."""
-    more = [waiting(f"w{index:04}", "rich", pods=1, gpus=1 + index % 8, at=NOW + index) for index in range(1000)]
-    return full(nodes, more)
-
-
-def fragmented(nodes: int) -> Snapshot:
-    """Build a cluster with one GPU free on every node, for which ten 8-GPU pods wait."""
-    groups = [
-        running(f"r{slot}-{index:05}", "rich", f"n{index:05}", gpus=1, at=slot * nodes + index)
-        for slot in range(GPUS - 1)
-        for index in range(nodes)
-    ]
-    more = [waiting(f"w{index}", "rich", pods=1, gpus=8, at=NOW + index) for index in range(10)]
-    return snapshot(nodes, [*groups, *more], {"rich": nodes * GPUS})
-
-
-def rigid(nodes: int) -> Snapshot:
-    """Build a cluster with two 3-GPU pods on every node, which fit nowhere else, and ten 8-GPU pods that wait."""
-    groups = [
-        running(f"r{slot}-{index:05}", "rich", f"n{index:05}", gpus=3, at=slot * nodes + index)
-        for slot in range(2)
-        for index in range(nodes)
-    ]
-    more = [waiting(f"w{index}", "rich", pods=1, gpus=8, at=NOW + index) for index in range(10)]
-    return snapshot(nodes, [*groups, *more], {"rich": nodes * GPUS})
-
-
-def helpless(nodes: int) -> Snapshot:
-    """Build a full cluster with a firm pod on every node, in which 200 gangs of different shapes ask for whole ones."""
-    made = full(
-        nodes, [_unlike(waiting(f"w{index:03}", "poor", pods=2, gpus=8, at=index), index) for index in range(200)]
-    )
-    firm = {key: replace(one, preemptible=False) for key, one in made.running.items() if key.name.startswith("r0-")}
-    return replace(made, running={**made.running, **firm})
-
-
-def _unlike(group: PodGroup, index: int) -> PodGroup:
-    pods = (replace(one, request=one.request + Resources(cpu_milli=index)) for one in group.pending)
-    return replace(group, pending=tuple(pods))
-
-
-def many_queues(nodes: int) -> Snapshot:
-    """Build a cluster whose 50,000 pods use CPU alone and in which ten pods a queue wait, in 1,000 queues."""
-    held = (
-        running(f"r{index:05}", f"q{index % 1000}", f"n{index % nodes:05}", gpus=0, at=index) for index in range(50_000)
-    )
-    more = (waiting(f"w{index:05}", f"q{index % 1000}", pods=1, gpus=8, at=NOW + index) for index in range(10_000))
-    return snapshot(nodes, [*held, *more], {f"q{index}": nodes * GPUS // 1000 for index in range(1000)})
-
-
-def halves(nodes: int, pods: int) -> Snapshot:
-    """Build an empty cluster for which pods wait that ask for half a GPU each."""
-    made = lone_pods(nodes, pods)
-    sharing, table = Sharing(portion_ppm=PPM // 2), made.nodes.nodes
-    groups = {key: _sharing(group, sharing) for key, group in made.groups.items()}
-    return replace(made, groups=groups, nodes=NodeTable.of(replace(each, device_memory_mib=81_920) for each in table))
-
-
-def _sharing(group: PodGroup, sharing: Sharing) -> PodGroup:
-    pods = (replace(one, request=replace(one.request, gpu_milli=0), sharing=sharing) for one in group.pending)
-    return replace(group, pending=tuple(pods))
-
-
-def elastic(nodes: int, pods: int) -> Snapshot:
-    """Build an empty cluster for which one group waits that needs one pod and would like many."""
-    return snapshot(nodes, [replace(waiting("big", "q", pods=pods, gpus=1, at=0), min_member=1)], {"q": 0})
+def _whole(gpus: int) -> PodGroup:
+    return waiting("gang", "poor", pods=50, gpus=gpus, at=NOW)
 
 
 BENCHES = (
@@ -213,42 +75,144 @@ BENCHES = (
     Bench("1,000 pods that are owed nothing, 1,000 nodes", None, 0, lambda: hopeless(1000)),
     Bench("200 gangs that nobody can help, 1,000 nodes", None, 0, lambda: helpless(1000)),
     Bench("10,000 pods in 1,000 queues, 50,000 running", None, 5000, lambda: many_queues(5000)),
-    Bench("10,000 halves of GPUs, 5,000 nodes", None, 10_000, lambda: halves(5000, 10_000)),
+    Bench("2,500 halves of GPUs, 1,250 nodes", None, 2500, lambda: halves(1250, 2500)),
+    Bench("10,000 halves of GPUs, 5,000 nodes", 1.0, 10_000, lambda: halves(5000, 10_000)),
+    Bench("500 gangs of 20, a quarter of 2 GPUs each", None, 10_000, lambda: gangs_of_parts(5000, 500, pods=20)),
+    Bench("reclaim for 50 x 1 GPU from halves, 500 nodes", None, 50, lambda: shared_full(500, _whole(1))),
+    Bench("reclaim for 50 x 8 GPUs from halves, 500 nodes", 2.0, 50, lambda: shared_full(500, _whole(8))),
+    Bench("reclaim for 200 halves from halves, 500 nodes", 2.0, 200, lambda: shared_full(500, *lone_halves(200))),
     Bench("an elastic group of 5,000, 1,000 nodes", None, 5000, lambda: elastic(1000, 5000)),
     Bench("consolidate for 10 x 8 GPUs, 500 nodes", None, 10, lambda: fragmented(500)),
+    Bench("gangs of 20 x 8 GPUs, 5,000 nodes", None, 4000, lambda: gangs(5000, 200, pods=20, gpus=8)),
+    Bench("the same, with an agent on every node", None, 4000, lambda: known(gangs(5000, 200, pods=20, gpus=8))),
     Bench("nobody can be moved, 1,000 nodes", None, 0, lambda: rigid(1000)),
+    Bench("10,000 pods of 20 shapes, 5,000 nodes, nobody leaves", None, 7119, lambda: mixed(5000, 10_000), STAYING),
+    Bench("500 gangs of 20, each in a rack, 5,000 nodes", None, 10_000, lambda: racks(5000, 500, pods=20)),
 )
 
 
-def measure(bench: Bench) -> tuple[float, Plan]:
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One plan to be timed at two sizes, to see how it grows."""
+
+    name: str
+    few: int
+    many: int
+    snapshot: Callable[[int], Snapshot]
+
+
+GROWTHS = (
+    Growth("lone pods, 15,000 nodes", 10_000, 50_000, lambda pods: lone_pods(15_000, pods)),
+    Growth("nodes, 10,000 lone pods", 7500, 15_000, lambda nodes: lone_pods(nodes, 10_000)),
+    Growth("gangs of 20, 15,000 nodes", 500, 2500, lambda count: gangs(15_000, count, pods=20)),
+    Growth("gangs of 20, each in a rack, 5,000 nodes", 250, 500, lambda count: racks(5000, count, pods=20)),
+    Growth("halves of GPUs, 15,000 nodes", 10_000, 50_000, lambda pods: halves(15_000, pods)),
+    Growth("pods that fit nowhere, 15,000 nodes", 10_000, 50_000, lambda pods: lone_pods(15_000, pods, gpus=9)),
+    Growth("pods of 20 shapes in 50 queues, 15,000 nodes", 10_000, 50_000, lambda pods: mixed(15_000, pods)),
+    Growth("nodes reclaimed from, for 100 x 8 GPUs", 1000, 2000, reclaim),
+    Growth("pods of an elastic group, 1,000 nodes", 2500, 5000, lambda pods: elastic(1000, pods)),
+    Growth("halves reclaimed for, 500 nodes", 200, 400, lambda pods: shared_full(500, *lone_halves(pods))),
+)
+
+
+def measure(made: Snapshot, policy: Policy = DEFAULT_POLICY) -> tuple[float, Plan]:
     """Return the CPU seconds of one plan, and the plan."""
-    made = bench.snapshot()
     gc.collect()
     gc.freeze()
     began = time.process_time()
-    result = plan(made, now=NOW)
+    result = plan(made, policy, now=NOW)
     took_s = time.process_time() - began
     gc.unfreeze()
     return took_s, result
 
 
-def main() -> int:
-    """Time every plan and print a line each; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.budgets", description=__doc__)
-    parser.add_argument("--only", default="", help="those whose name contains this")
-    only = parser.parse_args().only
-    print(f"{'plan':48} {'CPU s':>7} {'budget':>7} {'starts':>7} {'evicted':>8}")
-    failed = 0
+CHOICES = ((8, 8), (4, 8), (2, 8), (3, 8), (16, 16), (4, 16), (2, 16), (5, 16), (6, 16), (8, 16), (8, 64))
+"""How many of how many devices."""
+
+CHOICE_BUDGET_S = 100e-6
+MASKS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceTimes:
+    """CPU seconds of a choice of devices."""
+
+    first_s: float
+    """On a machine of a kind never met before, all of which is idle."""
+    other_s: float
+    """Where other devices are idle than ever before, on a machine of a kind met often; the mean."""
+    again_s: float
+    """Where the same devices are idle as before; the mean."""
+
+
+def choice_times(size: int, devices: int) -> ChoiceTimes:
+    """Time the choice of so many devices of so many."""
+    layout, every, random = machine(devices, unlike=size + 1), (1 << devices) - 1, np.random.default_rng(size)
+    counts = random.integers(size, devices + 1, MASKS).tolist()
+    masks = {sum(1 << each for each in random.permutation(devices)[:count].tolist()) for count in counts}
+    first_s = choosing_s(layout, size, [every])
+    choosing_s(layout, size, masks)
+    cliques.choose.cache_clear()
+    other_s = choosing_s(layout, size, masks) / len(masks)
+    return ChoiceTimes(first_s, other_s, again_s=choosing_s(layout, size, masks) / len(masks))
+
+
+def choosing_s(layout: Layout, size: int, masks: Iterable[int]) -> float:
+    """Return the CPU seconds of choosing among each of these idle devices."""
+    began = time.process_time()
+    for mask in masks:
+        assert cliques.choose(layout, size, mask).bit_count() == size
+    return time.process_time() - began
+
+
+def show_choices(only: str) -> None:
+    """Time every choice of devices and print a line each."""
+    print(f"\n{'choice of devices':30} {'first, ms':>10} {'others idle, us':>16} {'budget':>7} {'as before, us':>14}")
+    for size, devices in CHOICES:
+        name = f"device choice: {size} of {devices}"
+        if only in name:
+            times = choice_times(size, devices)
+            budget = f"< {CHOICE_BUDGET_S * 1e6:g}" if devices <= cliques.MOST_EXACT else ""
+            first_ms, other_us, again_us = times.first_s * 1e3, times.other_s * 1e6, times.again_s * 1e6
+            print(f"{name:30} {first_ms:10.1f} {other_us:16.1f} {budget:>7} {again_us:14.2f}")
+
+
+def show_plans(only: str) -> int:
+    """Time every plan and print a line each; return how many were wrong."""
+    print(f"{'plan':52} {'CPU s':>7} {'budget':>7} {'starts':>7} {'evicted':>8}")
+    wrong = 0
     for bench in BENCHES:
         if only in bench.name:
-            took_s, made = measure(bench)
+            took_s, made = measure(bench.snapshot(), bench.policy)
             placed = sum(len(start.placements) for start in made.starts)
             budget = "" if bench.budget_s is None else f"< {bench.budget_s:g}"
             is_wrong = placed != bench.starts or made.unfinished
-            failed += is_wrong
+            wrong += is_wrong
             remark = f"  WRONG PLAN, {bench.starts} starts expected" if is_wrong else ""
-            print(f"{bench.name:48} {took_s:7.2f} {budget:>7} {placed:7} {len(made.evictions):8}{remark}")
-    return 1 if failed else 0
+            print(f"{bench.name:52} {took_s:7.2f} {budget:>7} {placed:7} {len(made.evictions):8}{remark}")
+    return wrong
+
+
+def show_growths(only: str) -> None:
+    """Time every growing plan at both sizes and print a line each: 1 is linear, 2 the square."""
+    print(f"\n{'growth, by the number of':52} {'few':>7} {'CPU s':>7} {'many':>7} {'CPU s':>7} {'exponent':>8}")
+    for each in GROWTHS:
+        if only in each.name:
+            (few_s, one), (many_s, other) = (measure(each.snapshot(size)) for size in (each.few, each.many))
+            remark = "  the search for victims reached its budget" if one.unfinished or other.unfinished else ""
+            exponent = math.log(many_s / few_s) / math.log(each.many / each.few)
+            print(f"{each.name:52} {each.few:7} {few_s:7.2f} {each.many:7} {many_s:7.2f} {exponent:8.2f}{remark}")
+
+
+def main() -> int:
+    """Time everything and print a line each; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.budgets", description=__doc__)
+    parser.add_argument("--only", default="", help="those whose name contains this")
+    only = parser.parse_args().only
+    wrong = show_plans(only)
+    show_growths(only)
+    show_choices(only)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

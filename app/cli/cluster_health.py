@@ -1,6 +1,6 @@
-"""Examines what Leeboard stands on: the API server, our rights, the kinds it serves, GPU nodes, other schedulers."""
+"""Examines what Leeboard stands on: the API server, our rights, the kinds it serves, other schedulers."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
 from app.cli.findings import TELL_THE_FORM, Finding, broken, few, ok, warning
 from app.kube.reviews import Reviews, Version
@@ -11,8 +11,6 @@ OLDEST = Version(1, 30)
 WITH_POLICIES = Version(1, 36)
 """From here on the API server itself can hold pods, whether we run or not."""
 
-GPU = "nvidia.com/gpu"
-GPU_NODES = "apis/leeboard.dev/v1alpha1/gpunodes"
 LEASES = "apis/coordination.k8s.io/v1/leases"
 USUAL_LEASE = "leeboard-scheduler"
 SEVERAL = 2
@@ -51,6 +49,23 @@ async def rights(
         yield broken("rights", f"{whose} {right.sentence}", "apply the roles that are shipped with Leeboard")
 
 
+async def owners(reviews: Reviews, readable: Sequence[Right], account: str | None) -> AsyncIterator[Finding]:
+    """See whether those owners of pods can be read whose kinds are installed."""
+    served = await _served(reviews, {right.group for right in readable})
+    installed = [right for right in readable if (right.group, right.resource) in served]
+    missing = {f"{right.resource}.{right.group}" for right in await _missing(reviews, installed, account)}
+    if missing - {f"{ASKING.resource}.{ASKING.group}"}:
+        message = f"{few(missing)} may not be read, so pods are grouped as if none of these owned them"
+        fix = "apply the roles that are shipped with Leeboard; LEEBOARD_POD_GROUPING=false if that is how it shall be"
+        yield warning("owners", message, fix)
+
+
+async def _served(reviews: Reviews, groups: Collection[str]) -> set[tuple[str, str]]:
+    """Return what is served of these API groups, as group and plural."""
+    versions = [(group, each) for group, of in (await reviews.versions()).items() if group in groups for each in of]
+    return {(group, plural) for group, version in versions for plural in await reviews.served(version)}
+
+
 async def _missing(reviews: Reviews, needed: Sequence[Right], account: str | None) -> list[Right]:
     if account:
         return [right for right in needed if not await reviews.allows_account(right, account)]
@@ -75,23 +90,6 @@ async def kinds(reviews: Reviews) -> AsyncIterator[Finding]:
         yield ok("kinds", f"all {len(wanted)} are served in the versions that are read")
 
 
-async def gpus(reviews: Reviews) -> AsyncIterator[Finding]:
-    """See which nodes have GPUs, and on which of them an agent tells more of these."""
-    nodes = {_name(node) for node in await reviews.objects(Resource.NODES.value) if _has_gpus(node)}
-    if not nodes:
-        yield warning("gpus", f"no node offers {GPU}", "install the device plugin on the GPU nodes")
-        return
-    told = {_name(each) for each in await reviews.objects(GPU_NODES)}
-    silent = nodes - told
-    if not told:
-        yield ok("gpus", f"{len(nodes)} nodes have GPUs; no agents: whole GPUs work from node labels")
-    elif silent:
-        message = f"no agent has told of {len(silent)} of {len(nodes)} GPU nodes: {few(silent)}"
-        yield warning("gpus", message, "look at the agent's pods there; whole GPUs work from labels meanwhile")
-    else:
-        yield ok("gpus", f"{len(nodes)} nodes have GPUs, and agents tell of all of them")
-
-
 async def schedulers(reviews: Reviews, lease: str) -> AsyncIterator[Finding]:
     """See whether somebody else may schedule the same pods; who may not look sees nothing, and nothing is said."""
     name = lease.rpartition("/")[2] or USUAL_LEASE
@@ -106,11 +104,6 @@ async def schedulers(reviews: Reviews, lease: str) -> AsyncIterator[Finding]:
     if kai:
         fix = "remove it, or give one of them another schedulerName (LEEBOARD_PROFILES)"
         yield warning("schedulers", f"KAI Scheduler seems to run here too: leases {few(kai)}", fix)
-
-
-def _has_gpus(node: RawObject) -> bool:
-    amount = node.get("status", {}).get("allocatable", {}).get(GPU, "0")
-    return str(amount) != "0"
 
 
 def _name(item: RawObject) -> str:

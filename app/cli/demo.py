@@ -15,7 +15,7 @@ from app.simulation.workload import LAB, LAB_TAINT
 from app.simulation.world import furnished, live
 from app.telemetry import Logging, Metrics
 
-SEED = 186
+SEED = 219
 """A seed whose first minute already has pods that run and pods that wait for each of several reasons."""
 
 OFFERED = tuple(LAB)
@@ -25,7 +25,8 @@ REQUESTS = {"nvidia.com/gpu": "4"}
 
 STORY = """\
 Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks, 3 in a lab apart, 2 CPU nodes, queues that
-share them, and kube-scheduler played over HTTP. The racks fill within seconds; nothing here is real but the service.
+share them, people of whom some want only a part of a GPU, and kube-scheduler played over HTTP. The racks fill within
+seconds; nothing here is real but the service.
 
   webhooks    {webhooks}
   operations  {operations}
@@ -38,9 +39,14 @@ Which of them is best for it? (0 to 10: the fullest node that fits is filled up 
 
   {prioritize}
 
-Who has how much, and who should have?
+Who has how much, and who should have? (Or `leeboard queues`; of those that wait under /api/v1/podgroups
+`leeboard why NAMESPACE/NAME` tells why.)
 
   {queues}
+
+Who is on which GPU, and how full is it? (Or `leeboard gpus`; with the name of a node its devices, pods and links.)
+
+  {gpus}
 
 Ctrl-C ends it."""
 
@@ -52,7 +58,7 @@ Ctrl-C ends it."""
 def demo(webhook_port: int | None, operations_port: int | None, speed: float, seed: int) -> None:
     """Run the service on a simulated cluster with work in it.
 
-    Needs no Kubernetes. Prints three curl commands to try; Ctrl-C ends it.
+    Needs no Kubernetes. Prints four curl commands to try; Ctrl-C ends it.
     """
     settings = read_settings(webhook_port=webhook_port, operations_port=operations_port)
     metrics = Metrics()
@@ -71,13 +77,14 @@ async def _demo(settings: Settings, metrics: Metrics, *, speed: float, seed: int
 
 
 def story(webhooks: str, operations: str) -> str:
-    """Say what runs, where, and three commands to try."""
+    """Say what runs, where, and four commands to try."""
     return STORY.format(
         webhooks=webhooks,
         operations=operations,
         filter=_ask(f"{webhooks}/filter"),
         prioritize=_ask(f"{webhooks}/prioritize"),
         queues=f"curl -s {operations}/api/v1/queues",
+        gpus=f"curl -s {operations}/api/v1/gpus",
     )
 
 

@@ -1,24 +1,23 @@
 """`leeboard doctor`: examines an installation, from inside the cluster or from outside; `helm test` calls it."""
 
 import asyncio
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
 
-from app.cli import admission_health, cluster_health, pod_health, replica_health
+from app.cli import admission_health, cluster_health, gpu_health, pod_health, replica_health
 from app.cli.admission_health import Wanted
+from app.cli.asking import IN_CLUSTER_URL, usual_url
 from app.cli.findings import Examination, Finding, State, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
-from app.control.rights import rights_of
+from app.control.rights import rights_of, rights_to_owners
 from app.kube.client import KubeCluster
 from app.kube.reviews import Reviews
 from app.kube.transport import Limits
 from app.model.seam import KubeError
 from app.settings import Settings
 
-IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
 USUAL_WEBHOOKS = "leeboard"
 LIMITS = Limits(connect_within_s=3.0, answer_within_s=5.0, page_within_s=8.0)
 NO_API_SERVER = "name a kubeconfig that reaches the cluster with --kubeconfig"
@@ -58,7 +57,7 @@ def doctor(kubeconfig: str | None, urls: tuple[str, ...], service_account: str |
     settings = read_settings(kubeconfig=kubeconfig)
     check_kubeconfig(settings.kubeconfig)
     _check_account(service_account)
-    patient = Patient(settings=settings, urls=urls or (_usual_url(settings),), account=service_account)
+    patient = Patient(settings=settings, urls=urls or (usual_url(settings),), account=service_account)
     findings = asyncio.run(examine(patient))
     click.echo(as_json(findings) if output == "json" else as_text(findings))
     raise SystemExit(1 if any(finding.state is State.BROKEN for finding in findings) else 0)
@@ -83,14 +82,18 @@ def _cluster_examinations(reviews: Reviews, patient: Patient) -> Sequence[tuple[
     webhooks = settings.webhook_configuration or USUAL_WEBHOOKS
     wanted = _wanted(settings)
     form_is_known = wanted is not Wanted.UNKNOWN
-    needed = rights_of(settings)
+    # Not every form shares GPUs.
+    needed = rights_of(settings if form_is_known else settings.model_copy(update={"gpu_sharing": False}))
     return (
         ("rights", lambda: cluster_health.rights(reviews, needed, patient.account, form_is_known=form_is_known)),
+        ("owners", lambda: cluster_health.owners(reviews, rights_to_owners(settings), patient.account)),
         ("kinds", lambda: cluster_health.kinds(reviews)),
         ("webhooks", lambda: admission_health.webhooks(reviews, webhooks, wanted)),
         ("policies", lambda: admission_health.policies(reviews, wanted)),
         ("pods", lambda: pod_health.pods(reviews, settings.profiles, settings.markers)),
-        ("gpus", lambda: cluster_health.gpus(reviews)),
+        ("gpus", lambda: gpu_health.gpus(reviews, settings, wanted)),
+        ("gpu-sharing", lambda: gpu_health.sharing(reviews, settings, wanted)),
+        ("gpu-runtime", lambda: gpu_health.runtime(reviews, settings, wanted)),
         ("schedulers", lambda: cluster_health.schedulers(reviews, settings.scheduler_lease)),
     )
 
@@ -120,9 +123,3 @@ async def _all(examinations: Sequence[tuple[str, Examination]]) -> list[Finding]
 def _check_account(account: str | None) -> None:
     if account is not None and account.count("/") != 1:
         raise click.BadParameter(f"{account!r} is not NAMESPACE/NAME", param_hint="--service-account")
-
-
-def _usual_url(settings: Settings) -> str:
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return IN_CLUSTER_URL
-    return f"http://127.0.0.1:{settings.operations_port}"

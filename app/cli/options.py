@@ -3,12 +3,16 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from pydantic import ValidationError
+from pydantic_settings import BaseSettings
 
+from app.grouping import defaults_of
 from app.settings import Settings
+
+S = TypeVar("S", bound=BaseSettings)
 
 USERS_KUBECONFIG = "~/.kube/config"
 
@@ -21,11 +25,27 @@ class WrongSettingError(click.ClickException):
 
 def read_settings(**given: Any) -> Settings:
     """Read the environment; options that were given win. Raises `WrongSettingError`."""
+    settings = read(Settings, **given)
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        defaults_of(settings.workload_defaults)
+    except ValueError as error:
+        raise WrongSettingError(f"{prefix_of(Settings)}WORKLOAD_DEFAULTS: {error}") from error
+    return settings
+
+
+def read(kind: type[S], **given: Any) -> S:
+    """Read settings of any kind, as `read_settings` does. Raises `WrongSettingError`."""
+    try:
+        return kind(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        sentences = (_sentence(one["loc"], one["msg"], one["input"]) for one in error.errors())
+        prefix = prefix_of(kind)
+        sentences = (_sentence(prefix, one["loc"], one["msg"], one["input"]) for one in error.errors())
         raise WrongSettingError("; ".join(sentences)) from error
+
+
+def prefix_of(kind: type[BaseSettings]) -> str:
+    """Return how the environment variables of these settings begin."""
+    return kind.model_config.get("env_prefix", "")
 
 
 def port_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -37,24 +57,24 @@ def port_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def check_kubeconfig(path: str | None) -> None:
-    """Raise `WrongSettingError` when there is no kubeconfig where one is looked for."""
+def check_kubeconfig(path: str | None, *, by: str = "--kubeconfig or LEEBOARD_KUBECONFIG") -> None:
+    """Raise `WrongSettingError` when there is no kubeconfig where one is looked for; `by` tells how to name one."""
     # The loader takes a missing file for an empty one, and then misses a key in it.
     if path is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         return
     read = os.environ.get("KUBECONFIG", USERS_KUBECONFIG) if path is None else path
     if not any(Path(each).expanduser().is_file() for each in read.split(os.pathsep)):
-        sentence = f"kubeconfig {read!r} does not exist; name one with --kubeconfig or LEEBOARD_KUBECONFIG"
+        sentence = f"kubeconfig {read!r} does not exist; name one with {by}"
         raise WrongSettingError(sentence)
 
 
-def settings_help() -> str:
+def settings_help(kind: type[BaseSettings] = Settings) -> str:
     """Return a paragraph for every environment variable: its name, its default, what it does."""
     paragraphs = ["Settings are environment variables:"]
-    for name, field in Settings.model_fields.items():
+    for name, field in kind.model_fields.items():
         default = "" if field.default_factory else _shown(field.default)
         text = " ".join((field.description or "").split())
-        paragraphs.append(f"LEEBOARD_{name.upper()}{f' [{default}]' if default else ''}: {text}")
+        paragraphs.append(f"{prefix_of(kind)}{name.upper()}{f' [{default}]' if default else ''}: {text}")
     return "\n\n".join(paragraphs)
 
 
@@ -64,6 +84,13 @@ def _shown(default: object) -> str:
     return "" if default is None else str(default)
 
 
-def _sentence(location: tuple[int | str, ...], message: str, given: object) -> str:
-    variable = f"LEEBOARD_{location[0]}".upper() if location else "LEEBOARD_*"
+def _sentence(prefix: str, location: tuple[int | str, ...], message: str, given: object) -> str:
+    variable = _variable(prefix, str(location[0])) if location else f"{prefix}*"
     return f"{variable}: {message[:1].lower()}{message[1:]}, not {given!r}"
+
+
+def _variable(prefix: str, place: str) -> str:
+    """Return the variable that was read: a field has its own, and may have a usual one beside it."""
+    if not place.isupper():
+        return f"{prefix}{place.upper()}"
+    return place if place in os.environ else place.removeprefix(prefix)

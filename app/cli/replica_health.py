@@ -11,6 +11,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
+from app.cli.asking import NO_ANSWER_FIX
 from app.cli.findings import Finding, broken, ok, warning
 from app.telemetry import Verb
 
@@ -21,10 +22,6 @@ MOST_BYTES = 4 << 20
 FAILED = "[-]"
 ACTIVE = "active"
 CALLS = "leeboard_webhook_duration_seconds_count"
-NO_ANSWER_FIX = (
-    "do its pods run? outside the cluster: kubectl -n leeboard port-forward deploy/leeboard 8080;"
-    " or name the operations address with --url"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import uvloop
@@ -14,6 +14,8 @@ from app.model.seam import KubeError
 OTHER_PORT = (
     "choose another port with --webhook-port (LEEBOARD_WEBHOOK_PORT) or --operations-port (LEEBOARD_OPERATIONS_PORT)"
 )
+
+E = TypeVar("E", bound=Exception)
 
 
 def run_until_asked(work: Coroutine[Any, Any, None]) -> None:
@@ -54,3 +56,11 @@ def _first_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def first_of(error: Exception, kind: type[E]) -> E | None:
+    """Return the first error of a kind, however deep in groups it is; None when none is."""
+    if isinstance(error, kind):
+        return error
+    within = error.exceptions if isinstance(error, ExceptionGroup) else ()
+    return next((found for each in within if (found := first_of(each, kind))), None)

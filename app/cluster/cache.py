@@ -4,11 +4,13 @@ One writer: only the event loop calls what changes it, and never across an await
 its reservation ends in `_settle`, which derives the pod's one charge anew, so sums cannot drift from what caused them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from app.cluster.charges import Charge, Charges, charge_of
-from app.cluster.groups import Terms
+from app.cluster.charges import Charge, Charges, Hold, charge_of
+from app.cluster.gpubooks import GpuBooks
+from app.cluster.gpus import Gpus
+from app.cluster.groups import Place, Terms
 from app.cluster.labelled import LabelledPods
 from app.cluster.membership import Membership
 from app.cluster.nodes import Nodes
@@ -17,6 +19,7 @@ from app.cluster.refusals import NONE, RefusedNodes
 from app.cluster.reservations import Reservation, Reservations, State
 from app.cluster.room import Room
 from app.cluster.usage import UsageHistory
+from app.model.device import GpuNode
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
@@ -32,8 +35,11 @@ from app.model.topology import Topology
 class ClusterCache:
     """The picture of the cluster that everything decides from."""
 
-    def __init__(self, history: UsageHistory | None = None) -> None:
-        """Start empty; `feed` fills it, `planning` and `extender` promise in it. Without a history no past matters."""
+    def __init__(self, history: UsageHistory | None = None, *, overuse_tolerance_mib: int = 0) -> None:
+        """Start empty; `feed` fills it, `planning` and `extender` promise in it. Without a history no past matters.
+
+        `overuse_tolerance_mib` is what of a GPU may be used beyond what is promised before nobody else gets any of it.
+        """
         self.history = history or UsageHistory()
         """Asked freely; `control.usage` writes it, and has it told through this cache."""
         self.version = 0
@@ -49,8 +55,18 @@ class ClusterCache:
         self._queues = Queues()
         self._pods: dict[PodUid, Pod] = {}
         self._charges = Charges()
-        self.room = Room(self._nodes, self._charges)
+        self.gpus = Gpus(self._nodes.gpus, tolerance_mib=overuse_tolerance_mib, divides=self._nodes.divides)
+        """Asked freely; changed through this cache alone."""
+        self.room = Room(self._nodes, self._charges, self.gpus, self._queues)
         """Asked freely."""
+        self._gpu_books = GpuBooks(
+            self._nodes,
+            self._charges,
+            self.gpus,
+            recharge=self._settle_each,
+            on_change=self._note_gpus,
+            on_relief=self._relieve,
+        )
         self._refused = RefusedNodes()
         self._labelled = LabelledPods()
         self._topologies: Mapping[str, Topology] = {}
@@ -63,16 +79,46 @@ class ClusterCache:
     # What the watches show ------------------------------------------------------------------------------------------
 
     def apply_node(self, node: Node) -> None:
-        """Take over a node as it is now; a heartbeat changes nothing."""
+        """Take over a node as it is now; a heartbeat changes nothing. What takes no work keeps no promise."""
+        before = self._gpu_books.sizes(node.name)
         if self._nodes.put(node):
+            if not node.takes_work:
+                self._drop_promises(node.name)
+            self._gpu_books.follow_sizes(node.name, before)
+            self._settle_each(self._charges.leaving(node.name))
             self._relieved.add(node.name)
             self._relieve()
 
     def delete_node(self, name: NodeName) -> None:
-        """Forget a node and what was promised there; pods bound there stay charged to their queues until they go."""
+        """Forget a node and what was promised there; pods bound there are charged to their queues until they leave."""
+        before = self._gpu_books.sizes(name)
         if self._nodes.drop(name):
-            self._drop_promises(lambda held: held.node == name)
+            self._drop_promises(name)
+            self._gpu_books.follow_sizes(name, before)
+            self._settle_each(self._charges.leaving(name))
             self._relieve()
+
+    def apply_gpu_node(self, node: GpuNode, *, heard_at: float) -> None:
+        """Take over what a node's agent says, heard at this time on the caller's clock; a heartbeat changes nothing."""
+        self._gpu_books.report(node, heard_at=heard_at)
+
+    def delete_gpu_node(self, name: NodeName) -> None:
+        """Forget what a node's agent has said: it is gone, or somebody has deleted its object."""
+        self._gpu_books.forget(name)
+
+    def age_agents(self, since: float) -> None:
+        """Trust no agent any more that has not been heard since this time on the caller's clock."""
+        self._gpu_books.age(since)
+
+    def close_gpu(self, node: NodeName, name: str) -> None:
+        """Let nobody on a shared GPU any more whose reservation is being removed."""
+        self.gpus.close(node, name)
+        self._gpu_books.restand([node])
+
+    def reopen_gpu(self, node: NodeName, name: str) -> None:
+        """Take that back: its reservation could not be removed, or has been."""
+        self.gpus.reopen(node, name)
+        self._gpu_books.restand([node])
 
     def apply_queue(self, queue: Queue) -> None:
         """Take over a queue as it is now."""
@@ -112,9 +158,21 @@ class ClusterCache:
             self._resettle([spec.key])
 
     def delete_group(self, key: GroupKey) -> None:
-        """Forget a PodGroup object; its bound pods keep running."""
+        """Forget a PodGroup object; its bound pods keep running, and the others are promised nothing any more."""
         if self.groups.set_spec(key, None):
+            if self.groups.spec(key) is None:
+                self._lose_promises(self.reservations.of_group(key))
             self._resettle([key])
+
+    def derive_group(self, spec: GroupSpec) -> None:
+        """Take over what the owners of pods say of their group; the pods are applied next.
+
+        What was promised to a group whose owner is suspended is free for others at once.
+        """
+        if self.groups.set_derived(spec.key, spec):
+            if spec.suspended:
+                self._lose_promises(self.reservations.of_group(spec.key))
+            self._resettle([spec.key])
 
     def apply_pod(self, pod: Pod, started_at: float | None = None) -> None:
         """Take over a pod as it is now. A node name on it ends its reservation: the watch has echoed the binding.
@@ -136,6 +194,9 @@ class ClusterCache:
         if before is not None and before.managed:
             self._part(before, pod)
         self._pods[pod.uid] = pod
+        if pod.reserves:
+            self._gpu_books.put_reservation(pod.uid, pod)
+        self._gpu_books.meet(pod)
         if pod.managed:
             self.groups.join(pod)
             self._learn_from_condition(before, pod)
@@ -151,12 +212,15 @@ class ClusterCache:
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
+        if pod.reserves:
+            self._gpu_books.put_reservation(uid, None)
         on = self.groups.terms(pod.group)
         self._told_to_leave.pop(uid, None)
         self.reservations.drop(uid)
         self._refused.set(uid, NONE)
         self.groups.leave(pod)
         self._settle(uid)
+        self._gpu_books.part_with(uid)
         self._follow_terms(pod.group, on)
 
     def count_success(self, key: GroupKey, uid: PodUid, subgroup: str = "") -> None:
@@ -164,28 +228,55 @@ class ClusterCache:
         self.groups.count_success(key, uid, subgroup)
         self.version += 1
 
+    def doubt_ending(self, key: GroupKey, uid: PodUid) -> None:
+        """Call a gang stale no more until it is known how this member ended, which is gone."""
+        self.groups.doubt_ending(key, uid)
+        self.version += 1
+
+    def trust_ending(self, key: GroupKey, uid: PodUid) -> None:
+        """Take that back: it is known, or will never be."""
+        self.groups.trust_ending(key, uid)
+        self.version += 1
+
+    def doubt_endings(self) -> None:
+        """Call no gang stale until `trust_endings`: which members had finished well before is not known yet."""
+        self.groups.doubt_endings()
+
+    def trust_endings(self) -> None:
+        """Take that back."""
+        self.groups.trust_endings()
+        self.version += 1
+
     # What we promise ------------------------------------------------------------------------------------------------
 
-    def promise(self, uid: PodUid, node: NodeName, *, expires_at: float) -> None:
-        """Hold a node for a pod, in place of what was held for it before."""
-        self._hold(uid, node, State.PROMISED, expires_at)
+    def promise(self, uid: PodUid, node: NodeName, devices: tuple[str, ...] = (), *, expires_at: float) -> None:
+        """Hold a node for a pod, and parts of shared GPUs there, in place of what was held for it before."""
+        self._hold(uid, Place(node, devices), State.PROMISED, expires_at)
 
-    def await_release(self, uid: PodUid, node: NodeName, *, expires_at: float) -> None:
+    def await_release(self, uid: PodUid, node: NodeName, devices: tuple[str, ...] = (), *, expires_at: float) -> None:
         """Hold room on a node for a pod that others have yet to leave; `fulfil` it when `room.suffices`.
 
-        What is free there is less than nothing meanwhile, unless they leave more than the pod needs.
+        What is free there is less than nothing meanwhile, unless they leave more than the pod needs. Shared GPUs
+        have to be made ready besides (`gpus.not_ready`).
         """
-        self._hold(uid, node, State.AWAITING, expires_at)
+        self._hold(uid, Place(node, devices), State.AWAITING, expires_at)
 
     def fulfil(self, uid: PodUid) -> None:
         """Make a promise of what a pod was waiting for: its room is free now."""
         held = self.reservations.get(uid)
         if held is not None and held.state is State.AWAITING:
-            self._hold(uid, held.node, State.PROMISED, held.expires_at)
+            self._hold(uid, Place(held.node, held.devices), State.PROMISED, held.expires_at)
 
-    def _hold(self, uid: PodUid, node: NodeName, state: State, expires_at: float) -> None:
-        group = self._pods[uid].group
-        self.reservations.put(Reservation(pod=uid, group=group, node=node, state=state, expires_at=expires_at))
+    def _hold(self, uid: PodUid, at: Place, state: State, expires_at: float) -> None:
+        held = Reservation(
+            pod=uid,
+            group=self._pods[uid].group,
+            node=at.node,
+            devices=at.devices,
+            state=state,
+            expires_at=expires_at,
+        )
+        self.reservations.put(held)
         self._settle(uid)
 
     def drop_promise(self, uid: PodUid) -> None:
@@ -279,6 +370,10 @@ class ClusterCache:
         """Return the pod of this uid."""
         return self._pods.get(uid)
 
+    def pod_as_shown(self, uid: PodUid) -> Pod | None:
+        """Return the pod as the watch shows it, which may not know yet that it leaves."""
+        return self._told_to_leave.get(uid) or self._pods.get(uid)
+
     def pods(self) -> Collection[Pod]:
         """Return all pods that are known; not to be kept across an await."""
         return self._pods.values()
@@ -303,7 +398,7 @@ class ClusterCache:
     def table(self) -> NodeTable:
         """Return the nodes as columns."""
         table = self._nodes.table()
-        self._charges.use_table(table)
+        self._charges.use_table(table, self._nodes.scalars())
         return table
 
     def free(self) -> Amounts:
@@ -340,6 +435,9 @@ class ClusterCache:
             past=self.history.past(),
             labelled=self._labelled.freeze(),
             refused=self._refused.freeze(),
+            shared=self.gpus.listed(),
+            idle_devices=self.gpus.idle(table),
+            blocked_devices=self.gpus.blocked(),
         )
 
     def tell_usage(self) -> None:
@@ -351,6 +449,17 @@ class ClusterCache:
 
     def _settle(self, uid: PodUid) -> None:
         """Derive the pod's charge anew; more room somewhere, now or soon, is relief for those who wait."""
+        self._gpu_books.restand(self._recharge(uid))
+
+    def _settle_each(self, uids: Iterable[PodUid]) -> None:
+        """Do so for several pods, and look only then at the nodes where they share GPUs: once each."""
+        nodes: set[NodeName] = set()
+        for uid in list(uids):
+            nodes.update(self._recharge(uid))
+        self._gpu_books.restand(nodes)
+
+    def _recharge(self, uid: PodUid) -> Collection[NodeName]:
+        """Return the nodes on which the pod shares GPUs otherwise than before, for `GpuBooks.restand`."""
         before, pod = self._charges.get(uid), self._pods.get(uid)
         charge = self._charge_of(pod) if pod else None
         if pod is not None and self._is_borrowed(uid, before, charge):
@@ -358,6 +467,7 @@ class ClusterCache:
             charge = self._charge_of(pod)
         if charge != before:
             self._charges.set(uid, charge)
+        nodes = self._gpu_books.share(uid, pod, charge)
         self._labelled.put(uid, pod, charge.node if charge else None)
         if before is not None and before.node is not None and charge != before and before.frees(charge):
             self.relief += 1
@@ -365,9 +475,20 @@ class ClusterCache:
         if pod is not None and pod.managed:
             self.groups.touch(pod.group)
         self.version += 1
+        return nodes
 
     def _charge_of(self, pod: Pod) -> Charge | None:
-        return charge_of(pod, self.reservations.get(pod.uid), self.groups.terms(pod.group))
+        held, on = self.reservations.get(pod.uid), self.groups.terms(pod.group)
+        charge = charge_of(pod, held, on, self._nodes.device_mib)
+        if charge is None or charge.hold is not Hold.LEAVING or charge.node is None:
+            return charge
+        # Nobody ends it there: its queue could not start another in its place for as long as the machine is dead.
+        return replace(charge, queue=None) if self._nodes.is_lost(charge.node) else charge
+
+    def _note_gpus(self, node: NodeName, frees: bool) -> None:  # noqa: FBT001 - a callback's only word
+        self._relieved.add(node)
+        self.version += 1
+        self.relief += frees
 
     def _is_borrowed(self, uid: PodUid, before: Charge | None, charge: Charge | None) -> bool:
         """Whether a pod is promised a node as preemptible, and would not be any more when it is bound."""
@@ -376,11 +497,11 @@ class ClusterCache:
             return False
         return before.preemptible and not charge.preemptible
 
-    def _place(self, pod: Pod) -> NodeName | None:
+    def _place(self, pod: Pod) -> Place | None:
         if pod.node is not None:
-            return pod.node
+            return Place(pod.node, pod.devices)
         held = self.reservations.get(pod.uid)
-        return held.node if held else None
+        return Place(held.node, held.devices) if held else None
 
     def _part(self, before: Pod, pod: Pod) -> None:
         """Take a pod out of the group it no longer names, with the promise made to it as a member there."""
@@ -430,13 +551,18 @@ class ClusterCache:
             self._relieve()
 
     def _settle_all(self, key: GroupKey) -> None:
-        for pod in list(self.groups.pods(key)):
-            self._settle(pod.uid)
+        self._settle_each(pod.uid for pod in self.groups.pods(key))
 
     def _relieve(self) -> None:
         self.relief += 1
         self.version += 1
 
-    def _drop_promises(self, which: Callable[[Reservation], bool]) -> None:
-        for held in [one for one in self.reservations if one.is_revocable and which(one)]:
-            self.drop_promise(held.pod)
+    def _drop_promises(self, name: NodeName) -> None:
+        """Take back what is promised on a node, at once: who is planned anew may find another."""
+        self._lose_promises(self.reservations.on_node(name))
+
+    def _lose_promises(self, held: Iterable[Reservation]) -> None:
+        for one in held:
+            if one.is_revocable:
+                self._lose_promise(one.pod)
+                self._settle(one.pod)

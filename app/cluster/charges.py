@@ -3,21 +3,20 @@
 A pod is charged once, whether its place is a promise or a fact, so a promise that comes true changes no sum.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import add
+from typing import NamedTuple
 
 from app.cluster.groups import Terms
-from app.cluster.nodesums import NodeSums, allocatable_scalars
+from app.cluster.nodesums import NodeSums
 from app.cluster.reservations import Reservation, State
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
 from app.model.resources import AXES, GPU_MILLI, NOTHING, Amounts, Resources, Scalars, mig_gpus
 from app.model.snapshot import NodeTable, Usage
-
-NO_DEVICE = 0
-"""Memory of the device of which a pod has a part: `decode` refuses pods that ask for parts, so none is charged."""
 
 
 class Hold(Enum):
@@ -45,6 +44,13 @@ class Charge:
     scalars: Scalars = ()
     cost: Resources | None = None
     """What the queue pays (`Pod.charge`); None: the request."""
+    devices: tuple[str, ...] = ()
+    """The shared devices of the node that it has a part of: they are charged as a whole, whoever has parts of them."""
+
+    @property
+    def paid(self) -> Resources:
+        """What the queue pays."""
+        return self.request if self.cost is None else self.cost
 
     def frees(self, after: "Charge | None") -> bool:
         """Whether there is more room anywhere, now or soon, when `after` takes the place of this charge."""
@@ -55,12 +61,14 @@ class Charge:
         return replace(after, hold=self.hold) != self
 
 
-def charge_of(pod: Pod, held: Reservation | None, on: Terms | None) -> Charge | None:
+def charge_of(
+    pod: Pod, held: Reservation | None, on: Terms | None, device_mib: Callable[[NodeName | None], int]
+) -> Charge | None:
     """Return what a pod is charged with, given what is held for it and the terms of its group; None for nothing.
 
-    Until it is gone, a pod that is being deleted is charged as before.
+    Until it is gone, a pod that is being deleted is charged as before. `device_mib` tells the memory of a node's GPUs,
+    and of the smallest there are for who has no node (KAI).
     """
-    cost = pod.charge(NO_DEVICE)
     node, queue, preemptible = pod.node, pod.queue or None, True
     if pod.managed:
         node = pod.node or (held.node if held else None)
@@ -75,16 +83,40 @@ def charge_of(pod: Pod, held: Reservation | None, on: Terms | None) -> Charge | 
     hold = Hold.LEAVING if pod.deleting else Hold.KEPT
     if held is not None and held.state is State.AWAITING:
         hold = Hold.AWAITED
-    return Charge(pod.request, node, queue, preemptible, hold, pod.scalars, None if cost is pod.request else cost)
+    cost = pod.charge(1 if pod.sharing is None else device_mib(node))
+    devices = pod.devices if pod.node is not None else held.devices if held is not None else ()
+    paid = None if cost is pod.request else cost
+    return Charge(pod.request, node, queue, preemptible, hold, pod.scalars, paid, devices)
+
+
+class DeviceCharge(NamedTuple):
+    """How many whole devices of a node are not free although no pod has them as such."""
+
+    kept: int = 0
+    """Pods have parts of them; or they take no work."""
+    leaving: int = 0
+    """All who have parts of them are leaving, or have left."""
+    awaited: int = 0
+    """Those who are promised parts of them have to wait for somebody to leave first."""
+
+
+NO_DEVICES = DeviceCharge()
+
+
+ZEROS: Sequence[int] = NOTHING.amounts
 
 
 class _QueueSums:
     """The sums of one queue, in the order of `AXES`."""
 
-    __slots__ = ("allocated", "non_preemptible", "requested")
+    __slots__ = ("allocated", "awaited", "leaving", "non_preemptible", "requested")
 
     def __init__(self) -> None:
         self.allocated = [0] * len(AXES)
+        self.awaited: Sequence[int] = ZEROS
+        """The part of `allocated` of those who wait for others to leave."""
+        self.leaving: Sequence[int] = ZEROS
+        """The part of those who leave."""
         self.non_preemptible = [0] * len(AXES)
         self.requested = [0] * len(AXES)
 
@@ -104,10 +136,15 @@ class Charges:
         self._charges: dict[PodUid, Charge] = {}
         self._queues: dict[QueueName, _QueueSums] = {}
         self._frozen: dict[QueueName, Usage] = {}
+        self._thawed: dict[QueueName, None] = {}
+        """Queues that have changed since they were frozen: few of thousands."""
         self._used = NodeSums()
+        self._leaving: dict[NodeName, set[PodUid]] = {}
+        """Who is being deleted, by the node that it has."""
         self._part_of_used = {Hold.LEAVING: NodeSums(), Hold.AWAITED: NodeSums()}
         """Also part of `_used`."""
         self._outside = NodeSums()
+        self._devices: dict[NodeName, DeviceCharge] = {}
         self._table = NodeTable.of(())
         self._scalars: Mapping[str, Amounts] = {}
         self._capacity = NOTHING
@@ -121,16 +158,44 @@ class Charges:
         before = self._charges.pop(pod, None)
         if before is not None:
             self._add(before, -1)
+            self._note_leaving(pod, before, -1)
         if charge is not None:
             self._charges[pod] = charge
             self._add(charge, 1)
+            self._note_leaving(pod, charge, 1)
 
-    def use_table(self, table: NodeTable) -> None:
-        """Lay the sums over another table of nodes; nothing is done when it is the same."""
+    def leaving(self, node: NodeName) -> Collection[PodUid]:
+        """Return who is being deleted and still has the node; not to be kept."""
+        return self._leaving.get(node, ())
+
+    def _note_leaving(self, pod: PodUid, charge: Charge, sign: int) -> None:
+        if charge.node is None or charge.hold is not Hold.LEAVING:
+            return
+        pods = self._leaving.setdefault(charge.node, set())
+        (pods.add if sign > 0 else pods.discard)(pod)
+        if not pods:
+            del self._leaving[charge.node]
+
+    def set_devices(self, name: NodeName, now: "DeviceCharge") -> None:
+        """Charge a node with whole devices that are held for parts, or that take no work, instead of those before."""
+        before = self._devices.pop(name, NO_DEVICES)
+        if now != NO_DEVICES:
+            self._devices[name] = now
+        used, of_hold = sum(now) - sum(before), {Hold.LEAVING: now.leaving - before.leaving}
+        of_hold[Hold.AWAITED] = now.awaited - before.awaited
+        for sums, devices in (
+            (self._used, used),
+            *((self._part_of_used[hold], more) for hold, more in of_hold.items()),
+        ):
+            if devices:
+                sums.add(name, list(Resources(gpu_milli=GPU_MILLI * devices).amounts))
+
+    def use_table(self, table: NodeTable, scalars: Mapping[str, Amounts]) -> None:
+        """Lay the sums over another table of nodes, which have these scalars; nothing is done when it is the same."""
         if table is self._table:
             return
         self._table = table
-        self._scalars = allocatable_scalars(table)
+        self._scalars = scalars
         self._capacity = table.capacity + Resources(gpu_milli=self._mig_gpu_milli())
         for sums in (self._used, *self._part_of_used.values()):
             sums.lay_over(table, self._scalars)
@@ -192,19 +257,27 @@ class Charges:
         A MIG profile counts as its GPUs, as it does where a pod is charged for it. What other nodes have is not divided
         (KAI), so what is held there is not subtracted either.
         """
-        return self._capacity - Resources.of(self._outside.columns[:, self._table.takes_work].sum(axis=1))
+        # Not columns[:, takes_work]: gathering the columns takes ten times as long as adding them up.
+        return self._capacity - Resources.of(self._outside.columns.sum(axis=1, where=self._table.takes_work))
 
     def _mig_gpu_milli(self) -> int:
         ready = self._table.takes_work
-        gpus = (mig_gpus(name) * int(amounts[ready].sum()) for name, amounts in self._scalars.items())
+        gpus = (mig_gpus(name) * int(amounts.sum(where=ready)) for name, amounts in self._scalars.items())
         return GPU_MILLI * sum(gpus)
 
     def usage(self) -> dict[QueueName, Usage]:
         """Return the sums of every queue that has any pods."""
-        for name, sums in self._queues.items():
-            if name not in self._frozen:
-                self._frozen[name] = sums.freeze()
+        for name in self._thawed:
+            if name in self._queues:
+                self._frozen[name] = self._queues[name].freeze()
+        self._thawed.clear()
         return dict(self._frozen)
+
+    def held_now(self) -> Iterator[tuple[QueueName, Resources, Resources]]:
+        """Yield what each queue's pods hold, without those who wait for others to leave, and what of that leaves."""
+        for name, sums in self._queues.items():
+            held = Resources.of(all_ - awaited for all_, awaited in zip(sums.allocated, sums.awaited, strict=True))
+            yield name, held, Resources.of(sums.leaving)
 
     def _add(self, charge: Charge, sign: int) -> None:
         amounts = [sign * amount for amount in charge.request.amounts]
@@ -225,11 +298,16 @@ class Charges:
     def _add_to_queue(self, queue: QueueName, charge: Charge, amounts: list[int]) -> None:
         sums = self._queues.setdefault(queue, _QueueSums())
         self._frozen.pop(queue, None)
+        self._thawed[queue] = None
         _accumulate(sums.requested, amounts)
         if charge.node is not None:
             _accumulate(sums.allocated, amounts)
             if not charge.preemptible:
                 _accumulate(sums.non_preemptible, amounts)
+            if charge.hold is Hold.AWAITED:
+                sums.awaited = _sum(sums.awaited, amounts)
+            elif charge.hold is Hold.LEAVING:
+                sums.leaving = _sum(sums.leaving, amounts)
         if not any(sums.requested):
             # Pods name their queue as they like: what none of them names any more must not pile up.
             del self._queues[queue]
@@ -242,3 +320,9 @@ def _covers(free: Resources, request: Resources) -> bool:
 def _accumulate(sums: list[int], amounts: list[int]) -> None:
     for axis, amount in enumerate(amounts):
         sums[axis] += amount
+
+
+def _sum(sums: Sequence[int], amounts: Sequence[int]) -> Sequence[int]:
+    """Return what `sums` becomes; where nothing is left, as in most queues, the one value that all of them share."""
+    total = tuple(map(add, sums, amounts))
+    return total if any(total) else ZEROS

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.cluster.frozen import Buckets, FrozenGroups
 from app.cluster.groups import is_stale
-from app.model.names import GroupKey
+from app.model.names import GroupKey, PodUid
 from app.model.podgroup import GroupSpec, PodGroup
 
 
@@ -19,6 +19,9 @@ class FormedGroups:
         self._running = Buckets[PodGroup]()
         self._stale_since: dict[GroupKey, float] = {}
         self._unaged: set[GroupKey] = set()
+        self._doubted: dict[GroupKey, set[PodUid]] = {}
+        """Members that are gone of which it is not known yet how they ended."""
+        self._doubts_all = False
 
     def put_running(self, key: GroupKey, group: PodGroup | None, spec: GroupSpec | None) -> PodGroup | None:
         """Take over what a group holds now, None when it has no pods; return the group with since when it is stale."""
@@ -45,22 +48,55 @@ class FormedGroups:
 
     def stale_since(self) -> Mapping[GroupKey, float]:
         """Return the stale groups with since when they are, as far as `age` was told; not to be kept."""
-        return self._stale_since
+        if not self._doubted:
+            return self._stale_since
+        return {key: since for key, since in self._stale_since.items() if key not in self._doubted}
 
     def age(self, now: float) -> Collection[GroupKey]:
         """Note that what has become stale since last asked is so since now; return which groups these are."""
+        if self._doubts_all:
+            return ()
         unaged, self._unaged = self._unaged, set()
         self._stale_since.update(dict.fromkeys(unaged, now))
         return unaged
 
+    def doubt(self, key: GroupKey, uid: PodUid) -> None:
+        """Call a group stale no more until it is known how this member ended: well, it may be finishing."""
+        self._doubted.setdefault(key, set()).add(uid)
+
+    def trust(self, key: GroupKey, uid: PodUid) -> None:
+        """Take that back: it is known, or will never be."""
+        doubted = self._doubted.get(key, set())
+        doubted.discard(uid)
+        if not doubted:
+            self._doubted.pop(key, None)
+
+    def doubt_all(self) -> None:
+        """Call no group stale from now on until `trust_all`: whose members have finished well is not known yet."""
+        self._doubts_all = True
+
+    def trust_all(self) -> None:
+        """Take that back."""
+        self._doubts_all = False
+
     def _aged(self, key: GroupKey, group: PodGroup | None, spec: GroupSpec | None) -> PodGroup | None:
-        # What its owner wrote cannot be read: nobody knows how many pods it needs.
-        unclear = spec is not None and bool(spec.problem)
-        if group is None or unclear or not is_stale(group):
+        if group is None or _is_excused(spec) or not is_stale(group):
             self._unaged.discard(key)
             self._stale_since.pop(key, None)
+            return group
+        if key in self._doubted:
+            # Its grace goes on when this end was no good one: with each pod that it loses it would begin anew.
+            self._unaged.discard(key)
             return group
         since = self._stale_since.get(key)
         if since is None:
             self._unaged.add(key)
         return replace(group, stale_since=since)
+
+
+def _is_excused(spec: GroupSpec | None) -> bool:
+    """Whether nobody can say that pods are missing.
+
+    What cannot be read does not tell how many it needs, and who is suspended has them deleted by its owner.
+    """
+    return spec is not None and bool(spec.problem or spec.suspended)

@@ -26,12 +26,21 @@ PREEMPTIBLE_BELOW = 100
 """KAI: a priority of 100 or more is non-preemptible unless set otherwise."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pod is, or is promised to be."""
+
+    node: NodeName
+    devices: tuple[str, ...] = ()
+    """The shared devices it has a part of there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
     """The pods of one group, sorted by what they can do now."""
 
     pods: Collection[Pod]
-    places: Mapping[PodUid, NodeName]
+    places: Mapping[PodUid, Place]
     """Where those are that have a place: promised, binding or bound."""
     stuck: Collection[PodUid]
     """Those that kube-scheduler's own filters accept nowhere, although there seemed to be room."""
@@ -47,7 +56,8 @@ class Members:
     def placed(self) -> tuple[Placed, ...]:
         """Return the pods that have a place and keep it: to its gang, a pod that is being deleted is gone already."""
         staying = _ordered(pod for pod in self.pods if pod.uid in self.places and not pod.deleting)
-        return tuple(Placed(pod=pod, node=self.places[pod.uid]) for pod in staying)
+        there = ((pod, self.places[pod.uid]) for pod in staying)
+        return tuple(Placed(pod=pod, node=place.node, devices=place.devices) for pod, place in there)
 
     def started_at(self) -> float | None:
         """Return when the first of the pods began that are bound and stay; None when none has, or nothing tells."""
@@ -61,7 +71,7 @@ class Members:
         return [pod for pod in self.pods if pod.uid not in self.places and not pod.deleting]
 
     def _can_start(self, pod: Pod) -> bool:
-        return not (pod.gated or pod.deleting or pod.problem or pod.uid in self.stuck)
+        return not (pod.gated or pod.deleting or pod.problem or pod.ungrouped or pod.uid in self.stuck)
 
 
 def _ordered(pods: Iterable[Pod]) -> tuple[Pod, ...]:
@@ -84,6 +94,16 @@ def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> Terms
     return Terms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))
 
 
+def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | None:
+    """Return what counts of a PodGroup object and of what the owners of its pods say.
+
+    The owners, who would write it again, save for the queue, into which an administrator may have moved it (KAI).
+    """
+    if stated is None or derived is None:
+        return derived or stated
+    return replace(derived, uid=stated.uid, queue=stated.queue or derived.queue)
+
+
 def form(
     key: GroupKey, spec: GroupSpec | None, members: Members, on: Terms, set_aside: Refusal | None = None
 ) -> PodGroup:
@@ -104,10 +124,12 @@ def form(
         placed=members.placed(),
         succeeded=members.succeeded,
         started_at=members.started_at(),
+        stale_grace_s=spec.stale_grace_s,
     )
     if not members.waiting():
         return group
-    refusal = _object_problem(key, spec, members) or _lost_member(group, members) or _missing_members(group, members)
+    refusal = _unknown_owner(members) or _object_problem(key, spec, members) or _lost_member(group, members)
+    refusal = refusal or _missing_members(group, members)
     refusal = refusal or set_aside
     return group if refusal is None else replace(group, refusal=refusal)
 
@@ -140,9 +162,9 @@ def _spec_of_pod(pod: Pod) -> GroupSpec:
 
 
 def _priority(spec: GroupSpec, pod: Pod, classes: Mapping[str, int]) -> int:
-    for name in (spec.priority_class, pod.priority_class):
+    for name in (*spec.priority_classes, *pod.priority_classes):
         value = classes.get(name, BUILT_IN_CLASSES.get(name))
-        if name and value is not None:
+        if value is not None:
             return value
     return classes.get(DEFAULT_CLASS, BUILT_IN_CLASSES[DEFAULT_CLASS])
 
@@ -154,10 +176,19 @@ def _preemptible(spec: GroupSpec, pod: Pod, priority: int) -> bool:
     return priority < PREEMPTIBLE_BELOW
 
 
+def _unknown_owner(members: Members) -> Refusal | None:
+    """Say that it is not known yet which pods a pod belongs to: alone it might start without its gang."""
+    sentence = next((pod.ungrouped for pod in members.waiting() if pod.ungrouped), "")
+    return Refusal(reason=Reason.OWNER_UNKNOWN, sentence=sentence) if sentence else None
+
+
 def _object_problem(key: GroupKey, spec: GroupSpec, members: Members) -> Refusal | None:
+    if spec.suspended:
+        # Said before anything that is missing: nothing comes until its owner lets it.
+        return Refusal(reason=Reason.OWNER_SUSPENDED, sentence=spec.suspended)
     if not spec.problem:
         return None
-    exists = spec.uid != ""
+    exists = spec.uid != "" or spec.derived
     reason = Reason.POD_GROUP_IS_INVALID if exists else Reason.POD_GROUP_DOES_NOT_EXIST
     return Refusal(
         reason=reason, sentence=f"{spec.problem}.", details={"podgroup": repr(key), "pods": len(members.pods)}
@@ -185,21 +216,49 @@ def _missing_members(group: PodGroup, members: Members) -> Refusal | None:
     if short is None:
         return None
     mine = [pod for pod in members.pods if group.pod_set(pod) == short.name]
-    for pod in mine:
+    return _unable(mine, members) or _too_few(group, short, mine, members)
+
+
+def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
+    """Say which of the pods cannot be read, or else is accepted nowhere."""
+    for pod in pods:
         if pod.problem:
             return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"Pod {pod.name}: {pod.problem}.")
-    for pod in mine:
+    for pod in pods:
         if pod.uid in members.stuck:
-            sentence = f"The scheduler's own filters accept pod {pod.name} on no node; see its PodScheduled condition."
-            return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence)
-    exist = members.succeeded.get(short.name, 0) + sum(not pod.deleting for pod in mine)
-    gated = sum(pod.gated for pod in mine)
+            said = f": {pod.refused_because}" if pod.refused_because else "; see its PodScheduled condition"
+            sentence = f"The scheduler's own filters accept pod {pod.name} on no node{said}."
+            return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence, details={"pod": pod.name})
+    return None
+
+
+def _too_few(group: PodGroup, short: PodSet, pods: Collection[Pod], members: Members) -> Refusal:
+    exist = members.succeeded.get(short.name, 0) + sum(not pod.deleting for pod in pods)
+    gated = sum(pod.gated for pod in pods)
     of = f" of sub-group {short.name}" if short.name else ""
-    sentence = f"Waiting for {short.min_member} pods{of}, currently {exist} exist, {gated} are gated."
+    sentence = f"Waiting for {short.min_member} pods{of}, currently {exist} exist, {gated} are gated"
     details: dict[str, int | str] = {"minMember": short.min_member, "exist": exist, "gated": gated}
     if short.name:
         details["subGroup"] = short.name
-    return Refusal(reason=Reason.MEMBERS_MISSING, sentence=sentence, details=details)
+    others = _others_missing(group, short, members)
+    also = f"; also missing: {', '.join(others)}" if others else ""
+    return Refusal(reason=Reason.MEMBERS_MISSING, sentence=f"{sentence}{also}.", details=details)
+
+
+def _others_missing(group: PodGroup, said: PodSet, members: Members) -> list[str]:
+    """Name the sub-groups that lack pods besides the one that is told of."""
+    if group.root is None:
+        return []
+    there = Counter(group.pod_set(pod) for pod in members.pods if not pod.deleting)
+    there.update(members.succeeded)
+    leaves = [leaf for leaf in group.root.leaves() if leaf.name != said.name]
+    lacking = [
+        f"{leaf.min_member - there[leaf.name]} of sub-group {leaf.name}"
+        for leaf in leaves
+        if there[leaf.name] < leaf.min_member
+    ]
+    more = len(lacking) - NAMES_SHOWN
+    return [*lacking[:NAMES_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _short(group: PodGroup) -> PodSet | None:

@@ -10,8 +10,19 @@ from dataclasses import replace
 
 from app.cluster.formed import FormedGroups
 from app.cluster.frozen import FrozenGroups
-from app.cluster.groups import BUILT_IN_CLASSES, DEFAULT_CLASS, NOBODY, Members, Terms, form, has_sub_groups, terms
-from app.model.names import GroupKey, NodeName, PodUid
+from app.cluster.groups import (
+    BUILT_IN_CLASSES,
+    DEFAULT_CLASS,
+    NOBODY,
+    Members,
+    Place,
+    Terms,
+    form,
+    has_sub_groups,
+    merged,
+    terms,
+)
+from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet
 from app.model.reason import Refusal
@@ -19,18 +30,23 @@ from app.model.reason import Refusal
 NEVER = 1 << 31
 """More pods than any gang has: a PodGroup that is deleted under its gang must not let half of it start."""
 
-Place = Callable[[Pod], NodeName | None]
+Places = Callable[[Pod], Place | None]
 """Where a pod has a place: promised, binding or bound; None when it has none."""
 
 
 class Membership:
     """Groups, their objects and their pods. Only `ClusterCache` calls what changes it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Places) -> None:
         """Start empty; `place` tells where a pod has a place."""
         self._place = place
         self._classes: dict[str, int] = {}
+        self._objects: dict[GroupKey, GroupSpec] = {}
+        """PodGroup objects."""
+        self._derived: dict[GroupKey, GroupSpec] = {}
+        """What the owners of pods say of their groups, as long as these have pods."""
         self._specs: dict[GroupKey, GroupSpec] = {}
+        """What counts of both."""
         self._pods: dict[GroupKey, dict[PodUid, Pod]] = {}
         self._succeeded: dict[GroupKey, dict[PodUid, str]] = {}
         """The pods that have finished well, with the sub-group that each was in."""
@@ -69,18 +85,27 @@ class Membership:
         if name == DEFAULT_CLASS:
             return True
         spec = self._specs.get(key)
-        named = (spec.priority_class if spec else "", next(iter(self._pods[key].values())).priority_class)
-        return name in named
+        return name in (
+            *(spec.priority_classes if spec else ()),
+            *next(iter(self._pods[key].values())).priority_classes,
+        )
 
     def set_spec(self, key: GroupKey, spec: GroupSpec | None) -> bool:
         """Set a PodGroup object, or remove it (None); return whether anything changed."""
+        _put(self._objects, key, spec)
+        return self._restate(key)
+
+    def set_derived(self, key: GroupKey, spec: GroupSpec) -> bool:
+        """Set what its owners say of a group whose pods are about to join; return whether anything changed."""
+        self._derived[key] = spec
+        return self._restate(key)
+
+    def _restate(self, key: GroupKey) -> bool:
+        spec = merged(self._objects.get(key), self._derived.get(key))
         if self._specs.get(key) == spec:
             return False
-        if spec is None:
-            del self._specs[key]
-            self._forget_if_empty(key)
-        else:
-            self._specs[key] = spec
+        _put(self._specs, key, spec)
+        self._forget_if_empty(key)
         self._mark(key)
         return True
 
@@ -102,6 +127,8 @@ class Membership:
             del self._started_preemptible[pod.group]
             del self._pods[pod.group]
             self._set_aside.pop(pod.group, None)
+            if self._derived.pop(pod.group, None) is not None:
+                self._restate(pod.group)
             self._forget_if_empty(pod.group)
         self._mark(pod.group)
 
@@ -118,6 +145,24 @@ class Membership:
         if key in self._specs:
             self._succeeded.setdefault(key, {})[uid] = subgroup
             self._mark(key)
+
+    def doubt_ending(self, key: GroupKey, uid: PodUid) -> None:
+        """Call a gang stale no more until it is known how this member ended, which is gone."""
+        self._formed.doubt(key, uid)
+        self._mark(key)
+
+    def trust_ending(self, key: GroupKey, uid: PodUid) -> None:
+        """Take that back: it is known, or will never be."""
+        self._formed.trust(key, uid)
+        self._mark(key)
+
+    def doubt_endings(self) -> None:
+        """Call no gang stale until `trust_endings`: which members had finished well before is not known yet."""
+        self._formed.doubt_all()
+
+    def trust_endings(self) -> None:
+        """Take that back."""
+        self._formed.trust_all()
 
     def mark_stuck(self, pod: Pod) -> None:
         """Note that kube-scheduler's own filters accept the pod nowhere, although there seemed to be room."""
@@ -147,6 +192,10 @@ class Membership:
         self._mark(key)
 
     # Asking ---------------------------------------------------------------------------------------------------------
+
+    def knows_class(self, name: str) -> bool:
+        """Return whether a name stands for a priority, be the class installed or KAI's."""
+        return self._worth(name) is not None
 
     def has_class(self, name: str) -> bool:
         """Return whether the cluster has a priority class of this name."""
@@ -209,9 +258,17 @@ class Membership:
         stated = terms(spec, next(iter(members.values())), self._classes) if members else None
         return 0 if stated is None or stated.preemptible else self._started_preemptible[key]
 
-    def alone(self, pod: Pod) -> PodGroup:
-        """Return the group that a pod which is not there yet would be, for a what-if."""
-        spec = self._specs.get(pod.group) if pod.names_group else None
+    def has_object(self, key: GroupKey) -> bool:
+        """Return whether a group has a PodGroup object."""
+        return key in self._objects
+
+    def object(self, key: GroupKey) -> GroupSpec | None:
+        """Return the PodGroup object of a group, whatever its owners say."""
+        return self._objects.get(key)
+
+    def alone(self, pod: Pod, spec: GroupSpec | None = None) -> PodGroup:
+        """Return the group that a pod which is not there yet would be, for a what-if; `spec` is what its owners say."""
+        spec = spec or (self._specs.get(pod.group) if pod.names_group else None)
         members = Members(pods=(pod,), places={}, stuck=())
         return form(pod.group, spec, members, self._terms(pod.group, spec, pod))
 
@@ -282,7 +339,7 @@ class Membership:
             return None
         return Members(
             pods=pods,
-            places={pod.uid: node for pod in pods if (node := self._place(pod))},
+            places={pod.uid: place for pod in pods if (place := self._place(pod))},
             stuck=self._stuck,
             succeeded=self._succeeded_by_set(key),
             started=self._started,
@@ -298,3 +355,10 @@ class Membership:
     def _forget_if_empty(self, key: GroupKey) -> None:
         if key not in self._pods and key not in self._specs:
             self._succeeded.pop(key, None)
+
+
+def _put(table: dict[GroupKey, GroupSpec], key: GroupKey, spec: GroupSpec | None) -> None:
+    if spec is None:
+        table.pop(key, None)
+    else:
+        table[key] = spec

@@ -1,6 +1,6 @@
 """Sums what is held on every node, by name and as columns over a table of nodes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -18,7 +18,8 @@ class NodeSums:
         """Start with nothing, over no nodes."""
         self._by_name: dict[NodeName, list[int]] = {}
         self._scalars: dict[str, dict[NodeName, int]] = {}
-        self.lay_over(NodeTable.of(()), ())
+        self._table = NodeTable.of(())
+        self._lay_over(self._table, ())
 
     def __len__(self) -> int:
         """Return on how many nodes there is anything."""
@@ -26,6 +27,13 @@ class NodeSums:
 
     def lay_over(self, table: NodeTable, names: Iterable[str]) -> None:
         """Lay the columns over these nodes: of `AXES`, and of the extended resources of these names."""
+        wanted = list(names)
+        if table.index is self._table.index and self.scalars.keys() == set(wanted):
+            self._table = table  # the same nodes in the same order
+        else:
+            self._lay_over(table, wanted)
+
+    def _lay_over(self, table: NodeTable, names: Iterable[str]) -> None:
         self._table = table
         self.columns: Amounts = np.zeros((len(AXES), len(table.nodes)), dtype=np.int64)
         self.scalars: dict[str, Amounts] = {name: np.zeros(len(table.nodes), dtype=np.int64) for name in names}
@@ -78,14 +86,3 @@ class NodeSums:
         column = self._table.index.get(name)
         if column is not None:
             self.scalars[scalar][column] = self._scalars[scalar][name]
-
-
-def allocatable_scalars(table: NodeTable) -> Mapping[str, Amounts]:
-    """Return what each node has of every extended resource that any of them has, shape [node] each."""
-    found: dict[str, Amounts] = {}
-    for column, node in enumerate(table.nodes):
-        for name, amount in node.scalars:
-            if name not in found:
-                found[name] = np.zeros(len(table.nodes), dtype=np.int64)
-            found[name][column] = amount
-    return found

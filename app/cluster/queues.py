@@ -1,10 +1,11 @@
 """Judges the tree of queues as a whole: parents that are missing, circles, and what hangs below an invalid queue."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from app.model.names import QueueName
 from app.model.queue import Queue
+from app.model.resources import QUOTA_AXES, UNLIMITED
 
 CIRCLE_SHOWN = 5
 """Queues of a circle that its sentence names: a circle of thousands shall not fill its own status."""
@@ -17,21 +18,43 @@ class Queues:
         """Start with none."""
         self._by_name: dict[QueueName, Queue] = {}
         self._judged: Mapping[QueueName, Queue] | None = None
+        self._lines: dict[QueueName, tuple[QueueName, ...]] = {}
 
     def put(self, queue: Queue) -> bool:
         """Take over a queue; return whether anything changed."""
         if self._by_name.get(queue.name) == queue:
             return False
         self._by_name[queue.name] = queue
-        self._judged = None
+        self._note_change()
         return True
 
     def drop(self, name: QueueName) -> bool:
         """Forget a queue; return whether it was known."""
         if self._by_name.pop(name, None) is None:
             return False
-        self._judged = None
+        self._note_change()
         return True
+
+    def _note_change(self) -> None:
+        self._judged = None
+        self._lines.clear()
+
+    def line(self, name: QueueName) -> Collection[QueueName]:
+        """Return a queue and those above it, as far up as they exist."""
+        if name not in self._lines:
+            names: dict[QueueName, None] = {}
+            at: QueueName | None = name
+            while at is not None and at not in names and at in self._by_name:
+                names[at] = None
+                at = self._by_name[at].parent
+            self._lines[name] = tuple(names)
+        return self._lines[name]
+
+    def limits_above(self, name: QueueName) -> Mapping[QueueName, Sequence[int]]:
+        """Return the limits of a queue and of those above it, in the order of `QUOTA_AXES`, of any that has one."""
+        queues = [self._by_name[above] for above in self.line(name)]
+        limits = {queue.name: [queue.entitlement(axis).limit for axis in QUOTA_AXES] for queue in queues}
+        return {above: limit for above, limit in limits.items() if min(limit) != UNLIMITED}
 
     def tree(self) -> Mapping[QueueName, Queue]:
         """Return the queues, judged as a tree; the same value as long as none has changed."""

@@ -9,9 +9,12 @@ Binding  -> dropped only when the write has surely failed or the watch shows wha
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Pod
+
+K = TypeVar("K")
 
 
 class State(StrEnum):
@@ -30,6 +33,8 @@ class Reservation:
     pod: PodUid
     group: GroupKey
     node: NodeName
+    devices: tuple[str, ...] = ()
+    """The shared devices it has a part of there, by their names."""
     state: State
     expires_at: float
     """On the caller's monotonic clock; a Binding never expires: it ends with the watch's echo or a sure failure."""
@@ -62,6 +67,7 @@ class Reservations:
         """Start empty."""
         self._held: dict[PodUid, Reservation] = {}
         self._by_group: dict[GroupKey, set[PodUid]] = {}
+        self._by_node: dict[NodeName, set[PodUid]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -82,20 +88,23 @@ class Reservations:
         """Return what is held for members of the group."""
         return [self._held[pod] for pod in self._by_group.get(group, ())]
 
+    def on_node(self, node: NodeName) -> list[Reservation]:
+        """Return what is held on the node."""
+        return [self._held[pod] for pod in self._by_node.get(node, ())]
+
     def put(self, reservation: Reservation) -> None:
         """Add or replace the pod's reservation."""
         self.drop(reservation.pod)
         self._held[reservation.pod] = reservation
         self._by_group.setdefault(reservation.group, set()).add(reservation.pod)
+        self._by_node.setdefault(reservation.node, set()).add(reservation.pod)
 
     def drop(self, pod: PodUid) -> Reservation | None:
         """Remove and return the pod's reservation."""
         dropped = self._held.pop(pod, None)
         if dropped is not None:
-            members = self._by_group[dropped.group]
-            members.discard(pod)
-            if not members:
-                del self._by_group[dropped.group]
+            _discard(self._by_group, dropped.group, pod)
+            _discard(self._by_node, dropped.node, pod)
         return dropped
 
     def expired(self, now: float) -> list[Reservation]:
@@ -109,3 +118,9 @@ class Reservations:
     def extend(self, pod: PodUid, expires_at: float) -> None:
         """Let the promise live on, in the state in which it is: kube-scheduler has just asked for the pod."""
         self.put(replace(self._held[pod], expires_at=expires_at))
+
+
+def _discard(sets: dict[K, set[PodUid]], key: K, pod: PodUid) -> None:
+    sets[key].discard(pod)
+    if not sets[key]:
+        del sets[key]

@@ -1,23 +1,29 @@
 """Tells who has room where: on one node, or for several pods at once on the nodes that are held for them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from app.cluster.charges import Charge, Charges, Hold
+from app.cluster.gpus import Gpus
+from app.cluster.limits import Limits
 from app.cluster.nodes import Nodes
+from app.cluster.queues import Queues
 from app.model.names import NodeName, PodUid
 from app.model.node import Node
 from app.model.pod import Pod
-from app.model.resources import NOTHING, Resources
+from app.model.resources import GPU_MILLI, NOTHING, Resources
+from app.model.snapshot import PART
 
 
 class Room:
     """Looks at nodes and charges; changes neither."""
 
-    def __init__(self, nodes: Nodes, charges: Charges) -> None:
+    def __init__(self, nodes: Nodes, charges: Charges, gpus: Gpus, queues: Queues) -> None:
         self._nodes = nodes
         self._charges = charges
+        self._gpus = gpus
+        self._queues = queues
 
     def held_by(self, pods: Iterable[Pod]) -> Resources:
         """Return what these pods hold together."""
@@ -41,6 +47,10 @@ class Room:
         """
         return self._fit_together(uids, without=(Hold.AWAITED,))
 
+    def limits(self) -> Limits:
+        """Look at what the queues hold; good until anything changes that is not told to it."""
+        return Limits(self._charges, self._queues)
+
     def is_overbooked(self, uid: PodUid) -> bool:
         """Whether the node held for the pod lacks what it asks for although all of its room is given out by now.
 
@@ -59,6 +69,8 @@ class Room:
         return self._fit_together(uids, without=(Hold.AWAITED, Hold.LEAVING))
 
     def _fit_together(self, uids: Collection[PodUid], *, without: Collection[Hold]) -> bool:
+        if not self._parts_fit(uids, without):
+            return False
         held: dict[tuple[NodeName | None, Hold], list[Charge]] = {}
         for uid in uids:
             charge = self._charges.get(uid)
@@ -67,7 +79,54 @@ class Room:
             held.setdefault((charge.node, charge.hold), []).append(charge)
         for (name, _), charges in held.items():
             node = self._usable(name)
-            if node is None or not self._charges.fits_beside(_together(charges), node, without=without):
+            if node is None or not self._charges.fits_beside(self._together(charges), node, without=without):
+                return False
+        return True
+
+    def _together(self, charges: Sequence[Charge]) -> Charge:
+        """Return one charge in place of several that hold the same node in the same way."""
+        together = _together(charges)
+        names = {name for charge in charges for name in charge.devices}
+        found = [self._gpus.find(together.node, name) for name in names] if together.node is not None else []
+        # What nobody has a device for yet takes a whole one.
+        opened = sum(one is not None and one.hold is Hold.AWAITED for one in found)
+        return replace(together, request=together.request + Resources(gpu_milli=GPU_MILLI * opened))
+
+    # Parts of GPUs ----------------------------------------------------------------------------------------------------
+
+    def parts_free(self, node: NodeName, name: str, *, without: Collection[PodUid], later: bool) -> int | None:
+        """Return how many parts of a shared GPU are free when these pods have left, and, `later`, all who are leaving.
+
+        None when there is no such GPU, or nobody new may come on it.
+        """
+        found = self._gpus.find(node, name)
+        if found is None or found.listed is None:
+            return None
+        going = sum(
+            part.parts
+            for part in self._gpus.parts_on(node)
+            if name in part.names and part.pod in without and part.hold is not Hold.LEAVING
+        )
+        return found.free + going + (found.releasing if later else 0)
+
+    def whole_again(self, node: NodeName, leaving: Collection[PodUid]) -> Mapping[str, Hold]:
+        """Return the shared GPUs of a node of which nobody has a part when these pods have left, and all who do anyhow.
+
+        With how they are held now: those that are kept are not yet counted as leaving.
+        """
+        staying = {part.pod for part in self._gpus.parts_on(node) if part.hold is not Hold.LEAVING} - set(leaving)
+        return {each.name: each.hold for each in self._gpus.shared(node) if staying.isdisjoint(each.holders)}
+
+    def _parts_fit(self, uids: Collection[PodUid], without: Collection[Hold]) -> bool:
+        mine = set(uids)
+        parts = [part for uid in uids if (part := self._gpus.part(uid)) is not None]
+        for node, name in {(part.node, name) for part in parts for name in part.names}:
+            found = self._gpus.find(node, name)
+            others = (part for part in self._gpus.parts_on(node) if name in part.names)
+            counted = sum(part.parts for part in others if part.pod in mine or part.hold not in without)
+            if found is None or counted > found.whole_mib * PART:
+                return False
+            if found.listed is None and not (found.may_pass and Hold.LEAVING in without):
                 return False
         return True
 

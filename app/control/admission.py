@@ -43,6 +43,10 @@ class Entrance(Protocol):
         """Return whether the pod could start at once; the room may then be kept for it a moment."""
         ...
 
+    def owners_class(self, raw: RawObject) -> str:
+        """Return the priority class that the owners of the pod name, as far as they are known; empty for none."""
+        ...
+
 
 class Admission:
     """The two webhooks without their wire."""
@@ -54,15 +58,15 @@ class Admission:
         settings: Settings,
         *,
         unready: Callable[[], str],
-        gpu_sharing: GpuSharing = GpuSharing.OFF,
     ) -> None:
         """`unready` says why the cache does not show the cluster yet; empty when it does."""
         self._cache = cache
         self._entrance = entrance
         self._profiles = settings.profiles
         self._markers = settings.markers
+        self._gpu_runtime_class = settings.gpu_runtime_class
         self._unready = unready
-        self._gpu_sharing = gpu_sharing
+        self._gpu_sharing = GpuSharing.ON if settings.gpu_sharing else GpuSharing.OFF
         self._judges: Mapping[tuple[str, str], Judge] = {
             POD: self._pod_problem,
             QUEUE: self._queue_problem,
@@ -82,11 +86,12 @@ class Admission:
             return Denied(found)
         if cause := self._unready():
             return Undecided(cause)
-        pod, warnings = shape.of_scheduler(raw, profile), list[str]()
+        pod, warnings = shape.of_scheduler(raw, profile), list(pods.replaced(raw))
         patch: Iterable[PatchOperation] = chain(
             shape.scheduler(raw, profile),
             self._priority(pod, warnings),
             shape.markers(pod, self._markers),
+            shape.runtime(pod, self._gpu_runtime_class),
             environment.devices(pod),
             shape.released(pod) if self._can_run_now(pod, question) else shape.held(pod),
         )
@@ -118,7 +123,7 @@ class Admission:
         return USUAL_PROFILE if USUAL_PROFILE in self._profiles else min(self._profiles)
 
     def _priority(self, pod: RawObject, warnings: list[str]) -> Iterator[PatchOperation]:
-        name = shape.labelled_class(pod)
+        name = self._entrance.owners_class(pod) or shape.labelled_class(pod)
         if not name:
             return
         if self._cache.groups.has_class(name):

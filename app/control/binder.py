@@ -7,7 +7,9 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
+from app.cluster.decode.pods import POD_GROUP_ANNOTATION
 from app.cluster.reservations import State
+from app.cluster.shares import marks_of
 from app.control.activity import Activity
 from app.control.barrier import GangBarrier
 from app.model.marks import PREEMPTIBLE_ANNOTATION
@@ -41,6 +43,8 @@ LOOK_AGAIN_S = 0.5
 FORBIDDEN_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 """An API server that has just started forbids everything until it has read its own roles: a gang of which half is
 written must not be given up for that."""
+
+NO_GPU = "the GPU that the pod was to share is not ready any more; it will be asked for again"
 
 Dissolve = Callable[[GroupKey, str], None]
 
@@ -107,7 +111,7 @@ class Binder:
             return "this node is no longer promised to the pod; it will be asked for again"
         if held.state is State.AWAITING:
             return "the room for the pod is still being freed; it will be asked for again"
-        return None
+        return NO_GPU if self._cache.gpus.not_ready(uid) else None
 
     async def _carry_out(self, question: BindQuestion) -> str:
         pod = self._cache.pod(question.pod.uid)
@@ -133,7 +137,7 @@ class Binder:
         """Write until the outcome is sure, then give up the promise unless the pod is on its node."""
         # Looked up once: who is made firm while it is tried again starts on the terms that it was promised the node on.
         pauses, marks = iter(FORBIDDEN_PAUSES_S), self._marks(question.pod.uid)
-        answer: str | None = None
+        answer: str | None = NO_GPU if self._cache.gpus.not_ready(question.pod.uid) else None
         while answer is None:
             answer = await self._try(question, marks, pauses)
         self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
@@ -143,10 +147,20 @@ class Binder:
         return answer
 
     def _marks(self, uid: PodUid) -> Mapping[str, str]:
-        """Return what is annotated with the node: what was started as preemptible shall not be made firm later."""
+        """Return what is annotated with the node: what was started as preemptible shall not be made firm later.
+
+        Also which GPUs it shares: one atomic write, so that no pod is bound that would see none, or all of them.
+        """
         pod = self._cache.pod(uid)
-        on = self._cache.groups.terms(pod.group) if pod is not None and pod.managed else None
-        return {PREEMPTIBLE_ANNOTATION: "true"} if on is not None and on.preemptible else {}
+        if pod is None or not pod.managed:
+            return {}
+        on = self._cache.groups.terms(pod.group)
+        found = {PREEMPTIBLE_ANNOTATION: "true"} if on is not None and on.preemptible else {}
+        if pod.names_group and self._cache.groups.has_object(pod.group):
+            # As KAI's pods carry it; and a pod whose owner is gone after a restart still has its gang.
+            found[POD_GROUP_ANNOTATION] = pod.group.name
+        gpus = self._cache.gpus.of_pod(uid)
+        return {**found, **marks_of(pod.sharing, gpus)} if pod.sharing is not None and gpus else found
 
     def _obstacle(self, uid: PodUid) -> str:
         """Return why not to write now, "" when nothing speaks against it."""

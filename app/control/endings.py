@@ -1,7 +1,7 @@
 """Finds out how gang members ended that have left the watch: one that succeeded still counts as satisfied.
 
 A pod that finishes leaves the watch as deleted, with the last object before it finished: only a read tells how it did.
-Those that had finished before we started are listed once.
+Those that had finished before we started are listed once. As long as either is not done, the gang is not called stale.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
+from app.control.podgrouper import PodGrouper
 from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
 from app.model.seam import Cluster, KubeError, PodRef, RawObject, UnavailableError
@@ -23,23 +24,33 @@ READERS = 4
 PAUSE_S = 1.0
 """Between one try that failed and the next."""
 
+LOOK_AGAIN_S = 0.1
+"""How often it is looked whether the owners of pods are known."""
+
 
 class Endings:
     """The pods whose end is not known yet, and who looks it up."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         cluster: Cluster,
+        grouper: PodGrouper,
         *,
         profiles: frozenset[str],
+        keeps: decode.Keeps,
         on_change: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_change` is called after each pod that turned out to have succeeded."""
+        """Look nothing up yet; `keeps` is what `grouper` wants to know of pods.
+
+        `on_change` is called whenever more is known of how members ended.
+        """
         self._cache = cache
         self._cluster = cluster
+        self._grouper = grouper
         self._profiles = profiles
+        self._keeps = keeps
         self._on_change = on_change
         self._sleep = sleep
         self._unclear: asyncio.Queue[Pod] = asyncio.Queue()
@@ -48,10 +59,25 @@ class Endings:
         """Have it found out how a pod ended that is gone, if that matters to a gang; nobody waits for the answer."""
         may_have_succeeded = pod.node is not None and not pod.deleting
         if pod.managed and pod.names_group and may_have_succeeded:
+            # A gang that is finishing well would be evicted, if its grace were shorter than the read.
+            self._cache.doubt_ending(pod.group, pod.uid)
             self._unclear.put_nowait(pod)
 
-    async def recover(self) -> None:
-        """Count the gang members that had succeeded before we started, as far as their pods are still there."""
+    async def recover(self, synced: Callable[[], Awaitable[None]]) -> None:
+        """Count the gang members that had succeeded before we started, as far as their pods are still there.
+
+        `synced` returns when all PodGroups and pods have been listed: a success is counted in a group that is there.
+        """
+        self._cache.doubt_endings()
+        await synced()
+        # Until the owners are known, it is not known either which of the pods are of one gang.
+        while not self._grouper.check().passed:
+            await self._sleep(LOOK_AGAIN_S)
+        await self._count_finished()
+        self._cache.trust_endings()
+        self._on_change()
+
+    async def _count_finished(self) -> None:
         while True:
             try:
                 members = await self._cluster.finished_pods(self._member)
@@ -61,14 +87,14 @@ class Endings:
                 continue
             for member in filter(None, members):
                 self._cache.count_success(*member)
-            self._on_change()
             return
 
     def _member(self, raw: RawObject) -> tuple[GroupKey, PodUid, str] | None:
         try:
-            pod = decode.pod(raw, profiles=self._profiles)
+            decoded = decode.pod(raw, profiles=self._profiles, keeps=self._keeps)
         except decode.DecodeError:
             return None
+        pod, _ = self._grouper.rehearse(decoded)
         return (pod.group, pod.uid, pod.subgroup) if pod.managed and pod.names_group else None
 
     async def run(self) -> None:
@@ -88,7 +114,13 @@ class Endings:
                 # Given up, a gang that is finishing well would count as broken, and what is left of it be evicted.
                 if self._cache.groups.spec(pod.group) is not None:
                     self._unclear.put_nowait(pod)
-                continue
-            if raw is not None and decode.has_succeeded(raw):
-                self._cache.count_success(pod.group, pod.uid, pod.subgroup)
-                self._on_change()
+                    continue
+                raw = None
+            self._take(pod, raw)
+
+    def _take(self, pod: Pod, raw: RawObject | None) -> None:
+        """Count a pod that turned out to have succeeded; one that is gone has not, as far as anybody knows."""
+        self._cache.trust_ending(pod.group, pod.uid)
+        if raw is not None and decode.has_succeeded(raw):
+            self._cache.count_success(pod.group, pod.uid, pod.subgroup)
+        self._on_change()

@@ -11,11 +11,13 @@ from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.control.claims import Claims
 from app.control.planning import Planning
+from app.control.podgrouper import PodGrouper, keeps_of
 from app.model.names import NodeName
 from app.model.pod import Pod
-from app.model.podgroup import PodGroup
+from app.model.podgroup import GroupSpec, PodGroup
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
+from app.settings import Settings
 
 
 class Entrance:
@@ -25,8 +27,9 @@ class Entrance:
         self,
         cache: ClusterCache,
         planning: Planning,
+        grouper: PodGrouper,
         *,
-        profiles: frozenset[str],
+        settings: Settings,
         unready: Callable[[], str],
         inactive: Callable[[], str],
         clock: Callable[[], float],
@@ -37,7 +40,9 @@ class Entrance:
         """
         self._cache = cache
         self._planning = planning
-        self._profiles = profiles
+        self._grouper = grouper
+        self._profiles = settings.profiles
+        self._keeps = keeps_of(settings)
         self._unready = unready
         self._inactive = inactive
         self._claims = Claims(cache, clock=clock)
@@ -49,16 +54,23 @@ class Entrance:
         if self._unready():
             return False
         self._claims.end_over()
-        pod = decode.asked_pod(raw, profiles=self._profiles)
-        if not pod.managed or pod.node is not None or self._claims.is_full or not self._is_settled():
+        pod, said = self._grouper.rehearse(decode.asked_pod(raw, profiles=self._profiles, keeps=self._keeps))
+        # Whoever shares a device is let through once it is known which: somebody may have to reserve it first.
+        if not pod.managed or pod.node is not None or pod.sharing is not None or pod.ungrouped:
+            return False
+        if self._claims.is_full or not self._is_settled():
             return False
         snapshot = self._claims.charged_on(self._cache.snapshot())
-        group = self._group(pod, snapshot)
+        group = self._group(pod, said, snapshot)
         node = self._place(snapshot, group) if group else None
         if group is None or node is None:
             return False
         self._claims.add(raw, pod, node, queue=group.queue, preemptible=group.preemptible)
         return True
+
+    def owners_class(self, raw: RawObject) -> str:
+        """Return the priority class that the owners of a pod name, as far as they are known; empty for none."""
+        return self._grouper.owners_class(decode.asked_pod(raw, profiles=self._profiles, keeps=self._keeps))
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
         """Look at an object that a watch shows, before it is in the cache."""
@@ -73,13 +85,13 @@ class Entrance:
             return self._cache.waiting().keys() <= coming
         return self._planning.is_settled(coming)
 
-    def _group(self, pod: Pod, snapshot: Snapshot) -> PodGroup | None:
+    def _group(self, pod: Pod, said: GroupSpec | None, snapshot: Snapshot) -> PodGroup | None:
         """Return what the planner would be asked about; None for a pod whose turn depends on other pods.
 
-        Of a gang only who comes on top of those that run already is a pod like any alone.
+        `said` is what its owners say. Of a gang only who comes on top of those that run already is like a pod alone.
         """
         if not pod.names_group:
-            return self._cache.groups.alone(pod)
+            return self._cache.groups.alone(pod, said)
         running, spec = snapshot.running.get(pod.group), self._cache.groups.spec(pod.group)
         if running is None or spec is None or spec.problem or pod.group in snapshot.groups:
             return None

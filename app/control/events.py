@@ -11,6 +11,7 @@ from cachetools import TTLCache
 
 from app.cluster.cache import ClusterCache
 from app.control.inspect import Inspect
+from app.control.planning import Planning
 from app.control.references import group_reference
 from app.model.names import GroupKey
 from app.model.reason import Reason, Refusal
@@ -28,16 +29,17 @@ TOLD_FOR_S = 1800.0
 LOOK_AGAIN_S = 60.0
 """How often everybody who waits is looked at although nothing has changed: what was told is forgotten after a time."""
 
-PASSING = frozenset({Reason.DECIDING, Reason.BACKING_OFF})
-"""Reasons that are over before anybody could read of them, or repeat what was told already."""
+PASSING = frozenset({Reason.DECIDING})
+"""Reasons that are over before anybody could read of them."""
 
 
 class Events:
     """Looks once an interval at who waits; a cause that was there the last time too is told."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
+        planning: Planning,
         inspect: Inspect,
         cluster: Cluster,
         settings: Settings,
@@ -46,6 +48,7 @@ class Events:
     ) -> None:
         """`clock` is monotonic."""
         self._cache = cache
+        self._planning = planning
         self._inspect = inspect
         self._cluster = cluster
         self._interval_s = settings.status_interval_s
@@ -70,8 +73,8 @@ class Events:
             return
         lasting, self._waited_before = self._waited_before, {}
         news = 0
-        for key, (_, refusal) in dict(self._inspect.waiting_by_key()).items():
-            if refusal is None or refusal.reason in PASSING:
+        for key, refusal in self._causes():
+            if refusal.reason in PASSING:
                 continue
             self._waited_before[key] = refusal.reason
             if lasting.get(key) is refusal.reason and (key, refusal.reason) not in self._told:
@@ -81,6 +84,11 @@ class Events:
                     await self._record(key, refusal)
         if not news and lasting == self._waited_before:
             self._seen, self._look_again_at = version, self._clock() + LOOK_AGAIN_S
+
+    def _causes(self) -> list[tuple[GroupKey, Refusal]]:
+        """Return why everybody waits, or has a place and cannot use it yet."""
+        waiting = [(key, why) for key, (_, why) in self._inspect.waiting_by_key().items() if why is not None]
+        return [*waiting, *self._planning.stalled().items()]
 
     async def _record(self, key: GroupKey, refusal: Refusal) -> None:
         regarding = group_reference(self._cache.groups, key)

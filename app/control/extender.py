@@ -21,6 +21,8 @@ from app.control.activity import Activity
 from app.control.binder import Binder
 from app.control.feed import Feed
 from app.control.planning import Planning, policy_of
+from app.control.releases import ALWAYS_COMPLETE_BELOW
+from app.control.sharing import rules_of
 from app.control.waker import Waker
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
@@ -31,10 +33,6 @@ from app.scheduling import fit, planner
 from app.settings import Settings
 
 V = TypeVar("V")
-
-ALWAYS_COMPLETE_BELOW = 100
-"""kube-scheduler stops looking for nodes once it has found this many (`numFeasibleNodesToFind`): a shorter list of
-offered nodes is the whole set that its filters accept, a longer one may be a sample."""
 
 UNREADY = "Leeboard cannot answer now; its /readyz says why"
 
@@ -67,6 +65,7 @@ class Extender:
         self._binder = binder
         self._settings = settings
         self._policy = policy_of(settings)
+        self._rules = rules_of(settings)
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
         """Answer which of the offered nodes the pod may go to: one, once it is decided."""
@@ -138,7 +137,7 @@ class Extender:
 
     def _answer_promised(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
         if held.state is State.AWAITING:
-            return Refused(Reason.WAITING_FOR_VICTIMS)
+            return Refused(Reason.WAITING_FOR_DEVICES if held.devices else Reason.WAITING_FOR_VICTIMS)
         if held.state is State.BINDING or held.node in question.offered:
             self._extend(held)
             return _only(held.node, question.offered)
@@ -149,16 +148,34 @@ class Extender:
         pod = self._cache.pod(held.pod)
         if pod is None:
             return Refused(Reason.DECIDING)
-        snapshot = self._cache.snapshot().without(pod, held.node)
-        node = planner.place_one(snapshot, pod, question.offered, self._policy)
+        node = self._elsewhere(pod, held, question)
         if node is not None:
             self._cache.promise(pod.uid, node, expires_at=self._planning.answered_expiry())
             return Fits((node,))
+        if self._lags(question):
+            # It cannot have seen the promised node either, and looks at the pod again by itself when it does: longer
+            # than a promise lasts, should its watch pause for so long.
+            self._extend(held)
+            return Refused(Reason.DECIDING)
         if decode.nominated_node(question.pod) == held.node or len(question.offered) < ALWAYS_COMPLETE_BELOW:
             return self._learn_refusal(held)
         # The list may be a sample: nominated, the node is looked at whatever the sample holds.
         self._waker.nominate(pod.uid)
         return Refused(Reason.DECIDING)
+
+    def _lags(self, question: PodQuestion) -> bool:
+        """Whether kube-scheduler offers nodes that are gone: which have come since, and what it says of them, is open.
+
+        Its watch of nodes may pause for half a minute and more after an outage of the API server (client-go).
+        """
+        index = self._cache.table().index
+        return any(name not in index for name in question.offered)
+
+    def _elsewhere(self, pod: Pod, held: Reservation, question: PodQuestion) -> NodeName | None:
+        if held.devices:
+            return None  # A GPU has been made ready for it there.
+        snapshot = self._cache.snapshot().without(pod, held.node)
+        return planner.place_one(snapshot, pod, question.offered, self._policy)
 
     def _learn_refusal(self, held: Reservation) -> FilterAnswer:
         self._cache.refuse_node(held.pod, held.node)
@@ -177,7 +194,10 @@ class Extender:
             return
         if len(question.offered) >= ALWAYS_COMPLETE_BELOW:
             # A sample says nothing of the nodes it lacks, but those it shows are accepted.
-            self._cache.refuse_only(uid, self._cache.refused(uid).difference(question.offered))
+            if refused := self._cache.refused(uid):
+                self._cache.refuse_only(uid, refused.difference(question.offered))
+            return
+        if self._lags(question):
             return
         table = self._cache.table()
         with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.free())
@@ -214,7 +234,7 @@ class Extender:
         return self._decode(question.pod).managed
 
     def _decode(self, raw: RawObject) -> Pod:
-        return decode.asked_pod(raw, profiles=self._settings.profiles)
+        return decode.asked_pod(raw, profiles=self._settings.profiles, rules=self._rules)
 
 
 def _only(node: NodeName, offered: tuple[NodeName, ...]) -> FilterAnswer:

@@ -15,8 +15,12 @@ import structlog
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.control.endings import Endings
-from app.model.names import PodUid
+from app.control.podgrouper import PodGrouper, keeps_of
+from app.control.sharing import rules_of
+from app.model.device import GpuNode
+from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
+from app.model.podgroup import GroupSpec
 from app.model.question import Check
 from app.model.seam import Changed, Cluster, Deleted, Listed, Lost, RawObject, Resource, WatchEvent
 from app.settings import Settings
@@ -70,6 +74,7 @@ class Feed:
         on_change: Callable[[], None],
         on_parked: Callable[[PodUid], None],
         on_object: Callable[[Resource, RawObject], None],
+        grouper: PodGrouper,
     ) -> None:
         """`on_change` is called after each event and `on_parked` for a pod that was refused by us before we started.
 
@@ -79,11 +84,16 @@ class Feed:
         self._cluster = cluster
         self._metrics = metrics
         self._profiles = settings.profiles
+        self._rules = rules_of(settings)
         self._clock = clock
         self._on_change = on_change
         self._on_parked = on_parked
         self._on_object = on_object
-        self._endings = Endings(cache, cluster, profiles=settings.profiles, on_change=on_change)
+        self._grouper = grouper
+        self._keeps = keeps_of(settings)
+        self._endings = Endings(
+            cache, cluster, grouper, profiles=settings.profiles, keeps=self._keeps, on_change=on_change
+        )
         self._watches = {resource: _Watch() for resource in Resource}
         self._kinds: Mapping[Resource, _Kind[Any, Any]] = self._table()
         self._awaited: dict[PodUid, set[asyncio.Future[None]]] = {}
@@ -93,13 +103,10 @@ class Feed:
         """Follow every kind, for ever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._endings.run(), name="endings")
-            tasks.create_task(self._recover(), name="recover")
+            tasks.create_task(self._grouper.run(), name="owners")
+            tasks.create_task(self._endings.recover(self.synced), name="recover")
             for resource in Resource:
                 tasks.create_task(self._follow(resource), name=f"watch {resource!r}")
-
-    async def _recover(self) -> None:
-        await self.synced()  # a success is counted in a PodGroup that is there
-        await self._endings.recover()
 
     async def synced(self) -> None:
         """Wait until every kind has been listed once."""
@@ -107,16 +114,21 @@ class Feed:
 
     def unready(self) -> str:
         """Return why no question can be answered now, "" when all can: not listed yet, lost, or silent."""
-        return next((check.failure for check in self.checks() if not check.passed), "")
+        # Asked with every question: the checks, which a person reads, say it in more words.
+        return self._unheard() or self._grouper.check().failure
+
+    def _unheard(self) -> str:
+        return next((said for watch in self._watches.values() if (said := self._failure(watch))), "")
 
     def checks(self) -> list[Check]:
         """Return one check a kind."""
-        return [Check(f"watch-{resource!r}", self._failure(watch)) for resource, watch in self._watches.items()]
+        watches = [Check(f"watch-{resource!r}", self._failure(watch)) for resource, watch in self._watches.items()]
+        return [*watches, self._grouper.check()]
 
     async def pod(self, uid: PodUid, *, within_s: float) -> Pod | None:
-        """Return the pod of this uid, waiting a moment for a watch that lags behind kube-scheduler's."""
+        """Return the pod of this uid, waiting a moment for a watch that lags behind kube-scheduler's, or its owners."""
         known = self._cache.pod(uid)
-        if known is not None:
+        if known is not None and not known.ungrouped:
             return known
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(uid, set()).add(arrival)
@@ -176,6 +188,8 @@ class Feed:
 
     def _note_listed(self, watch: _Watch) -> None:
         watch.listed = True
+        if watch is self._watches[Resource.PODS]:
+            self._grouper.note_pods_listed()
         if all(each.listed for each in self._watches.values()):
             self._synced.set()
 
@@ -225,20 +239,45 @@ class Feed:
         self._metrics.invalid_objects(repr(resource), len(invalid))
 
     def _apply_pod(self, seen: decode.SeenPod) -> None:
-        pod = seen.pod
-        first_seen = self._cache.pod(pod.uid) is None
+        pod = self._grouper.settle(seen.pod)
+        before = self._cache.pod(pod.uid)
         self._cache.apply_pod(pod, seen.started_at)
-        if first_seen and pod.refused_by_us:
+        if before is not None and before.group != pod.group:
+            self._grouper.forget_if_over(before.group)
+        if before is None and pod.refused_by_us:
             self._on_parked(pod.uid)
-        for arrival in self._awaited.pop(pod.uid, ()):
+        if not pod.ungrouped:
+            self._note_arrival(pod.uid)
+
+    def note_regrouped(self) -> None:
+        """Note that pods may belong to their groups now: whoever waits for one of them goes on."""
+        for uid in list(self._awaited):
+            pod = self._cache.pod(uid)
+            if pod is not None and not pod.ungrouped:
+                self._note_arrival(uid)
+        self._on_change()
+
+    def _note_arrival(self, uid: PodUid) -> None:
+        for arrival in self._awaited.pop(uid, ()):
             if not arrival.done():
                 arrival.set_result(None)
+
+    def _apply_group(self, spec: GroupSpec) -> None:
+        self._cache.apply_group(self._grouper.settle_object(spec) if self._keeps.is_on else spec)
+
+    def _forget_group(self, key: GroupKey) -> None:
+        self._cache.delete_group(key)
+        self._grouper.note_object_gone(key)
+
+    def _apply_gpu_node(self, node: GpuNode) -> None:
+        self._cache.apply_gpu_node(node, heard_at=self._clock())
 
     def _forget_pod(self, uid: PodUid) -> None:
         pod = self._cache.pod(uid)
         # What it held is free at once, however it ended: that is looked up behind.
         self._cache.delete_pod(uid)
         if pod is not None:
+            self._grouper.forget(pod)
             self._endings.look_up(pod)
 
     def _table(self) -> Mapping[Resource, _Kind[Any, Any]]:
@@ -257,7 +296,7 @@ class Feed:
                 forget=cache.delete_class,
             ),
             Resource.POD_GROUPS: _Kind(
-                decode=decode.pod_group, key=lambda spec: spec.key, apply=cache.apply_group, forget=cache.delete_group
+                decode=decode.pod_group, key=lambda spec: spec.key, apply=self._apply_group, forget=self._forget_group
             ),
             Resource.TOPOLOGIES: _Kind(
                 decode=decode.topology,
@@ -265,8 +304,14 @@ class Feed:
                 apply=cache.apply_topology,
                 forget=cache.delete_topology,
             ),
+            Resource.GPU_NODES: _Kind(
+                decode=decode.gpu_node,
+                key=lambda node: node.name,
+                apply=self._apply_gpu_node,
+                forget=cache.delete_gpu_node,
+            ),
             Resource.PODS: _Kind(
-                decode=partial(decode.seen_pod, profiles=self._profiles),
+                decode=partial(decode.seen_pod, profiles=self._profiles, rules=self._rules, keeps=self._keeps),
                 key=lambda seen: seen.pod.uid,
                 apply=self._apply_pod,
                 forget=self._forget_pod,

@@ -1,43 +1,50 @@
 """Tells what is known, decided and waited for: to health checks, metrics and the read API. Changes nothing."""
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import State
 from app.control.activity import Activity
 from app.control.feed import Feed
+from app.control.occupancy import by_health, occupancy, shared_memory
 from app.control.planning import Planning
+from app.control.standing import KnownPod, known
+from app.control.why import Explainer
 from app.model.decision import Share
+from app.model.device import Health
+from app.model.explanation import Explanation, QueueStand, Subject, Unknown
 from app.model.names import GroupKey, NodeName, QueueName
-from app.model.pod import Pod
+from app.model.occupancy import NodeUse, SharedMemory
 from app.model.podgroup import PodGroup
 from app.model.question import Check
-from app.model.reason import Reason, Refusal
+from app.model.reason import Refusal
 from app.scheduling.fairshare import fair_shares
+from app.scheduling.stands import stands
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownPod:
-    """One pod and where it stands."""
-
-    pod: Pod
-    state: str
-    """Held, Awaiting, Promised, Binding, Bound or Releasing."""
-    node: NodeName | None = None
-    refusal: Refusal | None = None
+__all__ = ["Inspect", "KnownPod"]
 
 
 class Inspect:
     """Read-only views, computed when asked."""
 
-    def __init__(self, cache: ClusterCache, feed: Feed, planning: Planning, activity: Activity) -> None:
-        """Hold the parts."""
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        feed: Feed,
+        planning: Planning,
+        activity: Activity,
+        explainer: Explainer,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is the feed's."""
         self._cache = cache
         self._feed = feed
         self._planning = planning
         self._activity = activity
+        self._explainer = explainer
+        self._clock = clock
 
     def readiness(self) -> Sequence[Check]:
         """Return every condition of being ready."""
@@ -50,6 +57,14 @@ class Inspect:
     def queues(self) -> Mapping[QueueName, Share]:
         """Return every queue's share of the cluster as it is now."""
         return fair_shares(self._cache.snapshot())
+
+    def queue_stands(self) -> Sequence[QueueStand]:
+        """Return how every queue stands, in the order of their names."""
+        return stands(self._cache.snapshot())
+
+    def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
+        """Tell why a pod or a PodGroup stands where it does; what of the two is meant is found out if need be."""
+        return self._explainer.explain(namespace, name, subject)
 
     def version(self) -> tuple[int, int]:
         """Return what changes whenever `waiting_by_key` does."""
@@ -72,23 +87,24 @@ class Inspect:
         """Return what is known of one pod."""
         found = (pod for pod in self._cache.pods() if pod.namespace == namespace and pod.name == name)
         pod = next(found, None)
-        return None if pod is None else self._known(pod)
+        planning = self._planning
+        if pod is None:
+            return None
+        stalled, awaited = planning.stalled(), planning.awaited(pod.group)
+        return known(self._cache, planning.refusals, pod, stalled=stalled, awaited=awaited)
 
-    def _known(self, pod: Pod) -> KnownPod:
-        if pod.node is not None:
-            return KnownPod(pod=pod, state="Releasing" if pod.deleting else "Bound", node=pod.node)
-        held = self._cache.reservations.get(pod.uid)
-        if held is not None:
-            why = _room_is_being_freed(held.node) if held.state is State.AWAITING else None
-            return KnownPod(pod=pod, state=held.state.value, node=held.node, refusal=why)
-        return KnownPod(pod=pod, state="Held", refusal=self._why(pod))
+    def gpu_nodes(self) -> Sequence[NodeName]:
+        """Return the nodes of whose GPUs an agent tells, in order."""
+        return sorted(self._cache.gpus.nodes())
 
-    def _why(self, pod: Pod) -> Refusal | None:
-        if pod.problem:
-            return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"{pod.problem}.")
-        return self._planning.refusals.get(pod.group)
+    def gpu_node(self, name: NodeName) -> NodeUse | None:
+        """Return who is on the GPUs of a node; None when no agent tells of it."""
+        return occupancy(self._cache, name, now=self._clock())
 
+    def gpu_health(self) -> Mapping[Health, int]:
+        """Return how many GPUs there are of each health."""
+        return by_health(self._cache.gpus)
 
-def _room_is_being_freed(node: NodeName) -> Refusal:
-    sentence = f"Its room on node {node} is held for it until the pods have left that are still in it."
-    return Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence=sentence, details={"node": node})
+    def shared_gpus(self) -> Iterable[SharedMemory]:
+        """Return the memory of the GPUs in shared use."""
+        return shared_memory(self._cache.gpus)

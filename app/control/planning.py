@@ -14,9 +14,11 @@ import structlog
 from app.cluster.cache import ClusterCache
 from app.control.activity import Activity
 from app.control.awaiting import Awaiting
-from app.control.backoff import Backoff
+from app.control.backoff import Backoff, Setback
 from app.control.promises import Promises
 from app.control.search import Search
+from app.control.sharing import SharedGpus
+from app.control.stalled import capital, stalled
 from app.control.takeover import TakeOver
 from app.model.decision import Action, Plan
 from app.model.names import GroupKey, PodUid
@@ -31,6 +33,9 @@ log = structlog.get_logger()
 
 FEW = 64
 """Groups that are planned on the spot (a few ms); more are planned in a thread while the loop goes on."""
+
+FEW_PODS = 500
+"""Pods in these, likewise (some 20 us each)."""
 
 GATHER_S = 0.01
 """How long changes are gathered before a plan: a burst of pods is ordered as one."""
@@ -64,6 +69,7 @@ class Planning:
         awaiting: Awaiting,
         takeover: TakeOver,
         search: Search,
+        gpus: SharedGpus,
         metrics: Metrics,
         settings: Settings,
         *,
@@ -81,15 +87,16 @@ class Planning:
         self._awaiting = awaiting
         self._takeover = takeover
         self._search = search
+        self._gpus = gpus
         self._metrics = metrics
         self._policy = policy_of(settings)
         self._clock = clock
         self._wall_clock = wall_clock
         self._unready = unready
         self._backoff = Backoff()
-        self._planned_relief = -1
+        self._planned_relief = self._tidied_at = -1
+        self._aged_at = float("-inf")
         self._kept_for: frozenset[GroupKey] = frozenset()
-        self._tidied_at = -1
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -118,6 +125,7 @@ class Planning:
                 pass
             self._changed.clear()
             if self._activity.failure():
+                self._gpus.stand_down()
                 self._awaiting.stand_down()
                 self._promises.stand_down()
                 continue
@@ -158,10 +166,13 @@ class Planning:
             return
         self._promises.make_way()
         relief = self._cache.relief
+        if not self._cache.waiting():
+            # As when pods come no faster than they are placed: each that is bound elsewhere is relief, for nobody.
+            self._cache.considered(list(self._cache.unsettled), self._cache.version)
+            self._planned_relief, self._kept_for = relief, frozenset()
+            return
         snapshot = self._cache.snapshot()
-        keys: Collection[GroupKey] = (
-            snapshot.groups if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
-        )
+        keys = self._due(snapshot)
         with self._metrics.plan_duration.time():
             result = plan_some(snapshot, keys, self._policy, withheld=self._search.withheld)
         if self._take_back_for(result.kept_for):
@@ -173,8 +184,11 @@ class Planning:
 
     def can_decide_now(self) -> bool:
         """Whether `plan_now` is allowed: no plan is being computed beside the loop, and the work is small."""
+        if self._running is not None:
+            return False
         waiting = self._cache.waiting()
-        return self._running is None and len(waiting if self._has_relief() else self._cache.unsettled) <= FEW
+        keys = waiting if self._has_relief() else self._cache.unsettled
+        return len(keys) <= FEW and sum(len(waiting[key].pending) for key in keys if key in waiting) <= FEW_PODS
 
     def is_settled(self, apart_from: set[GroupKey]) -> bool:
         """Whether nobody waits undecided as things are now, these groups aside."""
@@ -194,11 +208,20 @@ class Planning:
 
     def dissolve(self, key: GroupKey, error: str, least_s: float = 0.0) -> None:
         """End a gang's attempt: no promise is kept, whoever stands at the barrier is sent away, and it backs off."""
-        delay_s = self._backoff.failed(key, self._clock(), least_s=least_s)
-        sentence = f"{error[:1].upper()}{error[1:]}; tried again in {delay_s:.0f} s."
+        setback = Setback(error, self._cache.groups.bound(key))
+        delay_s = self._backoff.failed(key, self._clock(), least_s=least_s, setback=setback)
+        sentence = f"{capital(error)}; tried again in {delay_s:.0f} s."
         self._cache.set_aside(key, Refusal(reason=Reason.BACKING_OFF, sentence=sentence))
         self._promises.release(key, error)
         self.poke()
+
+    def stalled(self) -> Mapping[GroupKey, Refusal]:
+        """Return what keeps those from starting who have places, or get them again, but cannot use them yet."""
+        return stalled(self._cache, self._awaiting, self._backoff)
+
+    def awaited(self, key: GroupKey) -> Mapping[PodUid, Refusal]:
+        """Return what those pods of a group wait for whose room is held until it is free."""
+        return self._awaiting.refusals_of(key)
 
     def give_up(self, uid: PodUid) -> None:
         """End one pod's promise: kube-scheduler refuses its node, or did not ask for it in time."""
@@ -232,16 +255,21 @@ class Planning:
             self._running.add_done_callback(self._plan_ended)
         await asyncio.shield(self._running)
 
+    def _due(self, snapshot: Snapshot) -> Collection[GroupKey]:
+        """Return who is to be planned: all who wait when there was relief, else those that have changed."""
+        return snapshot.groups if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
+
     async def _plan_aside(self) -> None:
         self._promises.make_way()
         relief = self._cache.relief
         snapshot = self._cache.snapshot()
+        keys = self._due(snapshot)
         with self._metrics.plan_duration.time():
             withheld = self._search.withheld
-            result = await asyncio.to_thread(plan_some, snapshot, snapshot.groups, self._policy, withheld=withheld)
+            result = await asyncio.to_thread(plan_some, snapshot, keys, self._policy, withheld=withheld)
         if self._take_back_for(result.kept_for):
             return
-        whole = self._takeover.take(result, snapshot.groups)
+        whole = self._takeover.take(result, keys)
         # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
         self._planned_relief, self._kept_for = relief if whole else -1, result.kept_for
 
@@ -272,10 +300,16 @@ class Planning:
     # Ending what is over --------------------------------------------------------------------------------------------
 
     def _end_what_is_over(self) -> None:
-        self._cache.age_stale(self._wall_clock())
+        if self._clock() >= self._aged_at + TICK_S:
+            self._aged_at = self._clock()
+            self._cache.age_stale(self._wall_clock())
+        for uid in self._gpus.review():
+            self._promises.give_up(uid)
         for failure in self._awaiting.review():
             self.dissolve(failure.group, failure.error, failure.least_s)
         self._promises.review()
+        for key, error in self._promises.take_unreleased().items():
+            self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
             self._cache.readmit(key)
         if self._tidied_at != self._cache.version:

@@ -1,6 +1,6 @@
 """Makes promises, and ends those that are over or have to be taken back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -50,7 +50,7 @@ class Promises:
         """Promise the places of a start, and have its pods asked about."""
         expires_at = self._clock() + self._settings.promise_ttl_s
         for placement in start.placements:
-            self._cache.promise(placement.pod, placement.node, expires_at=expires_at)
+            self._cache.promise(placement.pod, placement.node, placement.devices, expires_at=expires_at)
             self._waker.wake(placement.pod)
 
     def answered_expiry(self) -> float:
@@ -83,7 +83,9 @@ class Promises:
         for held in self._cache.reservations:
             is_gang, priority = self._worth(held)
             pod = self._cache.pod(held.pod)
-            if pod is not None and held.state is State.PROMISED and not is_gang and priority <= up_to:
+            if pod is None or pod.sharing is not None:
+                continue  # What it gives back is a part of a GPU at most, of which no gang is completed.
+            if held.state is State.PROMISED and not is_gang and priority <= up_to:
                 found.append((pod, held.node))
         return found
 
@@ -119,6 +121,12 @@ class Promises:
         for uid in self._cache.take_bereft():
             self._waker.revoke(uid)
         self._barrier.review()
+
+    def take_unreleased(self) -> Mapping[GroupKey, str]:
+        """Return, once, the groups with pods whose gate may not be taken off, with what the API server said."""
+        refused = ((self._cache.pod(uid), said) for uid, said in self._waker.take_unreleased().items())
+        error = "the API server does not let the scheduling gate be taken off"
+        return {pod.group: f"{error}: {said}" for pod, said in refused if pod is not None}
 
     def _begin(self, now: float) -> None:
         """Let the time of a promise run from when its pod was released: before, kube-scheduler could not ask."""

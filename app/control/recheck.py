@@ -4,16 +4,18 @@ Never stricter than the planner: a plan that is always late, in a busy cluster, 
 somebody else really has taken what it counted on.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 from app.cluster.cache import ClusterCache
+from app.cluster.charges import Hold
 from app.cluster.reservations import State
 from app.control.deals import Deal
-from app.model.decision import Action, Eviction, Start
+from app.model.decision import Action, Eviction, Placement, Start
 from app.model.names import NodeName, PodUid
 from app.model.podgroup import PodGroup
-from app.model.resources import NOTHING, Resources
-from app.model.snapshot import Snapshot
+from app.model.resources import GPU_MILLI, NOTHING, Resources
+from app.model.snapshot import PART, Snapshot, parts_of
 from app.scheduling import fit
 from app.scheduling.quota import Ledger
 
@@ -34,7 +36,7 @@ class Recheck:
         if not self._has_room(deal):
             return False
         for eviction in deal.evictions:
-            self._ledger.refund(self._snapshot.running[eviction.group], self._request((eviction.pod,)))
+            self._ledger.refund(self._snapshot.running[eviction.group], self._cost([(eviction.pod, eviction.node)]))
         return all(map(self._charge, deal.starts))
 
     def may_leave(self, deal: Deal) -> bool:
@@ -71,12 +73,47 @@ class Recheck:
         places = [placement for start in deal.starts for placement in start.placements]
         if not all(is_open(self._cache, placement.pod, placement.node) for placement in places):
             return False
+        if not self._has_parts(deal, places):
+            return False
         wanted = self._summed((placement.node, placement.pod) for placement in places)
+        for node, devices in self._opened(places, deal).items():
+            wanted[node] = wanted.get(node, NOTHING) + devices
         if not deal.waits:
             return all(self._cache.room.is_free(node, request) for node, request in wanted.items())
         freed = self._summed((eviction.node, eviction.pod) for eviction in deal.evictions)
+        for node in freed:
+            freed[node] += _whole(sum(hold is Hold.KEPT for hold in self._whole_again(node, deal).values()))
         missing = {node: _beyond(request, freed.get(node, NOTHING)) for node, request in wanted.items()}
         return all(self._cache.room.is_free_later(node, request) for node, request in missing.items())
+
+    def _has_parts(self, deal: Deal, places: Collection[Placement]) -> bool:
+        """Whether the shared GPUs that the plan counts on still have as much to give, now or when others have left."""
+        wanted = Counter[tuple[NodeName, str]]()
+        for place in places:
+            pod = self._cache.pod(place.pod)
+            if pod is not None and pod.sharing is not None:
+                parts = parts_of(pod.sharing, self._cache.gpus.size(place.node)[0])
+                wanted.update({(place.node, name): parts for name in place.devices})
+        victims = {eviction.pod for eviction in deal.evictions}
+        return all(self._takes(node, name, parts, victims, deal) for (node, name), parts in wanted.items())
+
+    def _takes(self, node: NodeName, name: str, parts: int, victims: Collection[PodUid], deal: Deal) -> bool:
+        if self._cache.gpus.find(node, name) is None:
+            return parts <= self._cache.gpus.size(node)[0] * PART
+        free = self._cache.room.parts_free(node, name, without=victims, later=deal.waits)
+        return free is not None and parts <= free
+
+    def _opened(self, places: Iterable[Placement], deal: Deal) -> dict[NodeName, Resources]:
+        """Return what whole devices are to be opened, by node, those among them that all others will have left."""
+        names = {(place.node, name) for place in places for name in place.devices}
+        nodes = Counter(node for node, name in names if self._is_opened(node, name, deal))
+        return {node: _whole(number) for node, number in nodes.items()}
+
+    def _is_opened(self, node: NodeName, name: str, deal: Deal) -> bool:
+        return self._cache.gpus.find(node, name) is None or (deal.waits and name in self._whole_again(node, deal))
+
+    def _whole_again(self, node: NodeName, deal: Deal) -> Mapping[str, Hold]:
+        return self._cache.room.whole_again(node, {eviction.pod for eviction in deal.evictions})
 
     def _charge(self, start: Start) -> bool:
         """Count a start in its queue, unless others have used up the quota since."""
@@ -84,14 +121,19 @@ class Recheck:
         request = self._request(placement.pod for placement in start.placements)
         if group is None or self._ledger.check(group, request) is not None:
             return False
-        self._ledger.charge(group, request)
+        self._ledger.charge(group, self._cost((placement.pod, placement.node) for placement in start.placements))
         return True
 
     def _request(self, uids: Iterable[PodUid]) -> Resources:
-        """Return what the pods' queue pays."""
+        """Return what the pods' queue is asked for, as long as they have no place."""
         memory_mib = self._snapshot.nodes.smallest_device_mib
         pods = filter(None, map(self._cache.pod, uids))
         return sum((pod.charge(memory_mib) for pod in pods), NOTHING)
+
+    def _cost(self, places: Iterable[tuple[PodUid, NodeName]]) -> Resources:
+        """Return what pods cost their queue there."""
+        found = ((self._cache.pod(uid), self._cache.gpus.size(node)[0]) for uid, node in places)
+        return sum((pod.charge(memory_mib) for pod, memory_mib in found if pod is not None), NOTHING)
 
     def _summed(self, places: Iterable[tuple[NodeName, PodUid]]) -> dict[NodeName, Resources]:
         sums: dict[NodeName, Resources] = {}
@@ -106,6 +148,10 @@ def is_open(cache: ClusterCache, uid: PodUid, node: NodeName) -> bool:
     pod, table = cache.pod(uid), cache.table()
     column = table.index.get(node)
     return pod is not None and column is not None and bool(fit.eligible(pod.constraint, table)[column])
+
+
+def _whole(devices: int) -> Resources:
+    return Resources(gpu_milli=GPU_MILLI * devices)
 
 
 def _beyond(request: Resources, freed: Resources) -> Resources:

@@ -2,22 +2,35 @@
 
 from app.cluster.membership import Membership
 from app.model.names import GroupKey
+from app.model.owner import OwnerRef
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
 from app.model.seam import RawObject
 
 
 def group_reference(groups: Membership, key: GroupKey) -> RawObject | None:
-    """Name the PodGroup, or the pod that is a group of its own; None when it went while others were told of."""
+    """Name the PodGroup, or the pod that is a group of its own; None when it went while others were told of.
+
+    Where no PodGroup object exists, its owners stand for the pods of a gang.
+    """
     spec, pod = groups.spec(key), next(iter(groups.pods(key)), None)
-    if spec is not None:
+    if spec is not None and spec.uid:
         return _pod_group_reference(spec)
-    return None if pod is None else pod_reference(pod)
+    if pod is None:
+        return None
+    owner = pod.origin.owner if pod.origin is not None and len(groups.pods(key)) > 1 else None
+    return pod_reference(pod) if owner is None or not owner.uid else _owner_reference(pod, owner)
 
 
 def pod_reference(pod: Pod) -> RawObject:
     """Name a pod."""
     return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+
+
+def _owner_reference(pod: Pod, owner: OwnerRef) -> RawObject:
+    kind = owner.kind
+    named = {"apiVersion": kind.api_version, "kind": kind.name, "name": owner.name, "uid": owner.uid}
+    return {**named, "namespace": pod.namespace}
 
 
 def _pod_group_reference(spec: GroupSpec) -> RawObject:

@@ -4,7 +4,7 @@ A held pod costs kube-scheduler nothing, a released one can never be held again:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 
 import structlog
@@ -13,7 +13,16 @@ from app.cluster.cache import ClusterCache
 from app.control.window import Window
 from app.model.names import PodUid
 from app.model.pod import Pod
-from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef, UnavailableError
+from app.model.seam import (
+    Cluster,
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    PodRef,
+    RejectedError,
+    UnavailableError,
+)
 from app.telemetry import Metrics
 
 log = structlog.get_logger()
@@ -25,6 +34,14 @@ WINDOW = 128
 """Released pods that kube-scheduler has not asked about yet: half a second of its work, so that it never runs dry while
 we plan, and little enough that whom the next plan passes over is still held. From 16 to 256 no speed was to be gained
 (200 to 240 pods/s, as fast as kube-scheduler goes there): unlike nominations, pods released at once cost it nothing."""
+
+ALWAYS_COMPLETE_BELOW = 100
+"""kube-scheduler stops looking for nodes once it has found this many (`numFeasibleNodesToFind`): of fewer nodes it sees
+all, of more it may see a sample."""
+
+REFUSED_FOR_GOOD = 3
+"""So many refusals in a row are no passing state of the API server: an API server that has just started forbids
+everything until it has read its own roles."""
 
 PAUSE_S = 1.0
 """How long a writer waits after a failed patch: by then the watch shows what became of it."""
@@ -66,6 +83,10 @@ class Releases:
         """Those that were tried for the first time, until somebody takes them."""
         self._opened: set[PodUid] = set()
         """Without gate, or gone, although the watch may not show it yet."""
+        self._refusals: dict[PodUid, int] = {}
+        """Of those in `_queued`, how often in a row their patch was refused."""
+        self._refused: dict[PodUid, str] = {}
+        """What the API server said, until somebody takes it."""
         self._window = Window(WINDOW)
 
     def holds(self, pod: Pod) -> bool:
@@ -86,6 +107,11 @@ class Releases:
         """Return, once, the pods for which a patch was sent since last asked."""
         sent, self._sent = self._sent, set()
         return sent
+
+    def take_refused(self) -> Mapping[PodUid, str]:
+        """Return, once, the pods whose patch was refused again and again, with what the API server said."""
+        refused, self._refused = self._refused, {}
+        return refused
 
     def note_asked(self, uid: PodUid) -> None:
         """Note that kube-scheduler has asked about the pod."""
@@ -142,20 +168,42 @@ class Releases:
     def _end(self, uid: PodUid) -> None:
         self._queued.discard(uid)
         self._tried.discard(uid)
+        self._refusals.pop(uid, None)
         # While another replica may decide the pod may still be held and promised, and would come back to us for ever.
         if not self._inactive():
             self._on_open(uid)
 
+    async def _nominate(self, pod: PodRef) -> None:
+        """Have kube-scheduler look first at the node where a GPU was made ready for a pod, if it may not see it else.
+
+        A pod that shares asks for nothing that kube-scheduler knows, and so for no node in particular: of many nodes it
+        is shown a sample, which the one that matters need not be in.
+        """
+        held = self._cache.reservations.promised(pod.uid)
+        if held is not None and len(self._cache.table().nodes) >= ALWAYS_COMPLETE_BELOW:
+            await self._cluster.nominate(pod, held.node)
+
     async def _try(self, pod: Pod) -> float | None:
         """Write one patch; return None when the gate is off or the pod gone, else how long to wait."""
+        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
         try:
-            await self._cluster.release(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+            if pod.sharing is not None:
+                await self._nominate(ref)
+            await self._cluster.release(ref)
         except NotFoundError:
             return None
         except KubeError as error:
             # When the outcome is unknown the watch will tell; a patch that repeats another changes nothing.
             if not isinstance(error, ConflictError):
                 log.warning("scheduling gate not taken off", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+            if isinstance(error, RejectedError | ForbiddenError):
+                self._note_refusal(pod.uid, error)
             return error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S
         self._metrics.releases.inc()
         return None
+
+    def _note_refusal(self, uid: PodUid, error: KubeError) -> None:
+        """Have it told that a pod is not let go; meanwhile its place is for others."""
+        self._refusals[uid] = self._refusals.get(uid, 0) + 1
+        if self._refusals[uid] >= REFUSED_FOR_GOOD:
+            self._refused[uid] = str(error)

@@ -11,11 +11,12 @@ from typing import Protocol
 
 import structlog
 
+from app import grouping
 from app.model import rights
 from app.model.question import Check
 from app.model.rights import Right
 from app.model.seam import ForbiddenError, KubeError
-from app.settings import Settings
+from app.settings import Autoscaling, Settings
 
 log = structlog.get_logger()
 
@@ -40,6 +41,14 @@ def rights_of(settings: Settings) -> tuple[Right, ...]:
     needed = [*rights.ALWAYS]
     if settings.admission_port is not None:
         needed += rights.ADMISSION
+    if settings.pod_grouping:
+        needed += rights.GROUPING
+    if settings.gpu_sharing:
+        needed += rights.of_sharing(settings.reservation_namespace)
+    if settings.autoscaling is Autoscaling.PROVISIONING_REQUEST:
+        needed += rights.of_provisioning_requests()
+    if settings.autoscaling is Autoscaling.SCALING_PODS:
+        needed += rights.of_scaling_pods(settings.autoscaling_namespace)
     if settings.scheduler_lease:
         needed += rights.of_lease(*settings.scheduler_lease.split("/"))
     if settings.certificate_secret:
@@ -47,6 +56,14 @@ def rights_of(settings: Settings) -> tuple[Right, ...]:
     if settings.webhook_configuration:
         needed += rights.of_webhook_configurations(settings.webhook_configuration)
     return tuple(needed)
+
+
+def rights_to_owners(settings: Settings) -> tuple[Right, ...]:
+    """Return every right that is used where it is granted, and where its kind is installed, but never counted on.
+
+    /readyz does not ask for them: whoever follows the owners of pods learns of a refusal where it matters.
+    """
+    return rights.of_owners(grouping.RESOURCES) if settings.pod_grouping else ()
 
 
 class Rights:

@@ -138,8 +138,12 @@ class Search:
     def _somebody_is_stale(self) -> bool:
         if Action.EVICT_STALE not in self._policy.actions:
             return False
-        over = self._wall_clock() - self._policy.stale_grace_s
-        return any(since <= over for since in self._cache.groups.stale_since().values())
+        now, groups = self._wall_clock(), self._cache.groups
+        for key, since in groups.stale_since().items():
+            spec = groups.spec(key)
+            if now - since >= self._policy.grace_s(spec.stale_grace_s if spec else None):
+                return True
+        return False
 
     async def _search_or_say(self) -> float:
         """Search; return how long to rest after it."""

@@ -6,6 +6,7 @@ Written on change only, and never more than once an interval per object: a write
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import structlog
 
@@ -14,8 +15,8 @@ from app.cluster.cache import ClusterCache
 from app.control.inspect import Inspect
 from app.control.planning import Planning
 from app.model.names import GroupKey, QueueName
-from app.model.podgroup import GroupSpec, PodGroup
-from app.model.reason import Refusal
+from app.model.podgroup import GroupSpec
+from app.model.reason import Reason, Refusal
 from app.model.resources import Resources
 from app.model.seam import Cluster, KubeError, NotFoundError, RawObject, Resource
 from app.settings import Settings
@@ -26,6 +27,11 @@ WRITES_AT_ONCE = 4
 
 AT_ONCE = 100
 """PodGroups that are looked at before the event loop gets a turn: after a start there may be ten thousand."""
+
+RENEWED_AT_ONCE = 20
+"""Waiting PodGroups a round whose numbers are brought up to date although their reason has not changed."""
+
+FREEING = frozenset({Reason.WAITING_FOR_VICTIMS, Reason.WAITING_FOR_DEVICES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,9 @@ class Status:
         self._now = wall_clock
         self._said: dict[_Target, RawObject] = {}
         self._touched: set[GroupKey] = set()
+        self._to_renew: Iterator[GroupKey] = iter(())
+        """Whose numbers are looked at next, as long as anything changes."""
+        self._renewed_at = -1
         self._version = -1
 
     async def run(self) -> None:
@@ -79,7 +88,10 @@ class Status:
         """Write every status that is no longer true."""
         if self._version != self._cache.version:
             self._version = self._cache.version
+            # How many are still leaving is worth a look each time: there are few who wait for that.
+            self._touched.update(key for key, why in self._planning.stalled().items() if why.reason in FREEING)
             await self._correct(list(self._queues()))
+        self._touched.update(self._renewed())
         touched = list(self._take_touched())
         for start in range(0, len(touched), AT_ONCE):
             await self._correct(list(self._pod_groups(touched[start : start + AT_ONCE])))
@@ -101,6 +113,14 @@ class Status:
         self._touched = set()
         return touched
 
+    def _renewed(self) -> Iterator[GroupKey]:
+        """Yield some of those who wait, each in its turn, and nobody once all were looked at since the last change."""
+        found = list(islice(self._to_renew, RENEWED_AT_ONCE))
+        if len(found) < RENEWED_AT_ONCE and self._renewed_at != self._version:
+            self._renewed_at = self._version
+            self._to_renew = iter([key for key in self._cache.waiting() if self._cache.groups.has_object(key)])
+        yield from found
+
     def _queues(self) -> Iterator[tuple[_Target, RawObject]]:
         shares, queues = self._inspect.queues(), self._cache.queues()
         children: dict[QueueName, list[QueueName]] = {}
@@ -113,19 +133,21 @@ class Status:
             yield _Target(Resource.QUEUES, "", name), status
 
     def _pod_groups(self, keys: Collection[GroupKey]) -> Iterator[tuple[_Target, RawObject]]:
-        waiting = self._inspect.waiting_by_key()
+        waiting, stalled = self._inspect.waiting_by_key(), self._planning.stalled()
         for key in keys:
             target, spec = _target(key), self._cache.groups.spec(key)
-            if spec is None:
+            if spec is None or not self._cache.groups.has_object(key):
                 self._said.pop(target, None)
             else:
-                yield target, self._pod_group(spec, *waiting.get(key, (None, None)))
+                _, refusal = waiting.get(key, (None, None))
+                yield target, self._pod_group(spec, refusal or stalled.get(key) or _of_owner(spec))
 
-    def _pod_group(self, spec: GroupSpec, group: PodGroup | None, refusal: Refusal | None) -> RawObject:
-        status = encode.pod_group_status(self._standing(spec.key), group, refusal, now=self._now())
+    def _pod_group(self, spec: GroupSpec, refusal: Refusal | None) -> RawObject:
+        status = encode.pod_group_status(self._standing(spec), refusal, now=self._now())
         return status | encode.invalid_pod_group_status(spec.problem, now=self._now())
 
-    def _standing(self, key: GroupKey) -> encode.Standing:
+    def _standing(self, spec: GroupSpec) -> encode.Standing:
+        key = spec.key
         members = list(self._cache.groups.pods(key))
         allocated, on = self._cache.room.held_by(members), self._cache.groups.terms(key)
         bound = sum(pod.node is not None for pod in members)
@@ -133,9 +155,15 @@ class Status:
             allocated=allocated,
             requested=sum((pod.request for pod in members), Resources()),
             non_preemptible=Resources() if on is None or on.preemptible else allocated,
+            phase=self._phase(spec, bound),
             running=bound,
             pending=len(members) - bound,
         )
+
+    def _phase(self, spec: GroupSpec, bound: int) -> str:
+        if bound and not self._cache.groups.owes(spec.key):
+            return "Running"
+        return "Suspended" if spec.suspended else "Pending"
 
     # Writing --------------------------------------------------------------------------------------------------------
 
@@ -173,3 +201,8 @@ class Status:
 
 def _target(key: GroupKey) -> _Target:
     return _Target(Resource.POD_GROUPS, key.namespace, key.name)
+
+
+def _of_owner(spec: GroupSpec) -> Refusal | None:
+    """Say why a PodGroup has no pods that wait: its owner keeps them from coming."""
+    return Refusal(reason=Reason.OWNER_SUSPENDED, sentence=spec.suspended) if spec.suspended else None

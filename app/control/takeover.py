@@ -8,10 +8,12 @@ from collections.abc import Collection
 from app.cluster.cache import ClusterCache
 from app.control.awaiting import Awaiting
 from app.control.deals import Deal, deals
+from app.control.decisions import Decisions
 from app.control.evictor import Evictor
 from app.control.promises import Promises
 from app.control.recheck import Recheck
-from app.model.decision import Plan
+from app.control.records import refusal_of, start_of, taken_back, workload_name
+from app.model.decision import Eviction, Plan
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason, Refusal
 from app.telemetry import Metrics, PlanOutcome
@@ -20,8 +22,14 @@ from app.telemetry import Metrics, PlanOutcome
 class TakeOver:
     """Carries out plans, and remembers why those wait whom they refused."""
 
-    def __init__(
-        self, cache: ClusterCache, promises: Promises, awaiting: Awaiting, evictor: Evictor, metrics: Metrics
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        promises: Promises,
+        awaiting: Awaiting,
+        evictor: Evictor,
+        metrics: Metrics,
+        decisions: Decisions,
     ) -> None:
         """`refusals`, `taken` and `_news` are changed by `take` and `forget_gone` alone."""
         self._cache = cache
@@ -29,6 +37,7 @@ class TakeOver:
         self._awaiting = awaiting
         self._evictor = evictor
         self._metrics = metrics
+        self._decisions = decisions
         self.refusals: dict[GroupKey, Refusal] = {}
         """Why each waiting group waits, as of the last plan that considered it."""
         self.taken = 0
@@ -48,13 +57,15 @@ class TakeOver:
         for deal in deals(plan):
             as_planned = unchanged and not stale
             if recheck is None or (recheck.may_leave(deal) if as_planned else recheck.admits(deal)):
-                self._carry_out(deal)
+                self._carry_out(deal, plan.snapshot_version)
             else:
                 stale = True
                 self._metrics.plans[PlanOutcome.STALE].inc()
         for key, refusal in plan.refusals.items():
             self._refuse(key, refusal)
-        self._news.update(key for key, old in before.items() if _reason(old) is not _reason(self.refusals.get(key)))
+        news = [key for key, old in before.items() if _reason(old) is not _reason(self.refusals.get(key))]
+        self._news.update(news)
+        self._record_refusals(news, plan.snapshot_version)
         return not stale
 
     def take_news(self) -> set[GroupKey]:
@@ -70,21 +81,50 @@ class TakeOver:
 
     # Carrying out ---------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, deal: Deal) -> None:
+    def _carry_out(self, deal: Deal, generation: int) -> None:
         for eviction in deal.evictions:
             if self._is_promised(eviction.pod):
                 # It runs nowhere yet: taking its promise back is all it takes.
+                self._record_taken_back(eviction, generation)
                 self._promises.give_up(eviction.pod)
-        self._evictor.order(deal.evictions)
-        if deal.waits:
+        self._evictor.order(deal.evictions, generation=generation)
+        self._record_starts(deal, generation)
+        if deal.waits or self._needs_devices(deal):
             self._awaiting.hold(deal.starts, {eviction.pod for eviction in deal.evictions})
             return
         for start in deal.starts:
             self._promises.make(start)
 
+    def _needs_devices(self, deal: Deal) -> bool:
+        """Whether a GPU has to be made ready first for somebody to share it."""
+        places = [placement for start in deal.starts for placement in start.placements]
+        return any(not self._cache.gpus.is_ready(each.node, name) for each in places for name in each.devices)
+
     def _is_promised(self, uid: PodUid) -> bool:
         held = self._cache.reservations.get(uid)
         return held is not None and held.is_revocable
+
+    # Remembering ----------------------------------------------------------------------------------------------------
+
+    def _record_starts(self, deal: Deal, generation: int) -> None:
+        # Who only lost a promise was not told to leave.
+        told = (self._cache.pod(eviction.pod) for eviction in deal.evictions)
+        victims = sum(pod is not None and pod.node is not None for pod in told)
+        for start in deal.starts:
+            pods = [self._cache.pod(each.pod) for each in start.placements]
+            self._decisions.record(start_of(start, pods, generation=generation, victims=victims))
+
+    def _record_taken_back(self, eviction: Eviction, generation: int) -> None:
+        pod, beneficiary = self._cache.pod(eviction.pod), workload_name(self._cache.groups, eviction.beneficiary)
+        if pod is not None:
+            self._decisions.record(taken_back(eviction, pod, beneficiary=beneficiary, generation=generation))
+
+    def _record_refusals(self, keys: Collection[GroupKey], generation: int) -> None:
+        waiting = self._cache.waiting()
+        for key in keys:
+            refusal, group = self.refusals.get(key), waiting.get(key)
+            if refusal is not None and group is not None:
+                self._decisions.record(refusal_of(group, refusal, generation=generation))
 
     # Refusing -------------------------------------------------------------------------------------------------------
 

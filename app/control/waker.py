@@ -5,7 +5,7 @@ and makes it look at the promised node first. A pod that it has not asked about 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
@@ -88,6 +88,10 @@ class Waker:
     def take_sent(self) -> set[PodUid]:
         """Return, once, the pods whose release was sent since last asked."""
         return self._releases.take_sent()
+
+    def take_unreleased(self) -> Mapping[PodUid, str]:
+        """Return, once, the pods whose release was refused, with what the API server said."""
+        return self._releases.take_refused()
 
     def wake(self, uid: PodUid) -> None:
         """Have the pod asked about, if it is held or parked and a node is promised to it."""

@@ -15,9 +15,10 @@ from app.kube.access import Credentials
 from app.kube.errors import BrokenStreamError
 from app.kube.installation import KubeInstallation
 from app.kube.lines import decode_page
+from app.kube.objects import KubeObjects
+from app.kube.places import Collection, namespaced, path_of_object
 from app.kube.reviews import Reviews
 from app.kube.transport import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Limits, Transport
-from app.kube.watch import Watch
 from app.model.marks import GATE
 from app.model.names import NodeName
 from app.model.seam import BudgetError, Lease, NotFoundError, PodRef, RawObject, Resource, WatchEvent
@@ -27,20 +28,20 @@ T = TypeVar("T")
 REPORTER = "leeboard"
 ACTION = "Scheduling"
 FINISHED_PODS = f"{Resource.PODS.value}?limit=100&fieldSelector=status.phase%3DSucceeded"
+LEASES = "apis/coordination.k8s.io/v1/leases"
+EVENTS = "apis/events.k8s.io/v1/events"
 DISRUPTION_BUDGETS = "apis/policy/v1/poddisruptionbudgets?limit=250"
 NOTE_BYTES = 1024
 """More is refused by the API server, which counts bytes."""
 
 
-class KubeCluster:
+class KubeCluster(KubeObjects):
     """An API server; `async with await KubeCluster.connect(kubeconfig) as cluster`."""
 
     def __init__(
         self, transport: Transport, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, chance: Random
     ) -> None:
-        self._transport = transport
-        self._sleep = sleep
-        self._chance = chance
+        super().__init__(transport, sleep=sleep, chance=chance)
         self._instance = socket.gethostname()[:128]
 
     @classmethod
@@ -79,7 +80,7 @@ class KubeCluster:
 
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncGenerator[WatchEvent[T], None]:
         """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error."""
-        return Watch(self._transport, resource, keep=keep, sleep=self._sleep, chance=self._chance).events()
+        return self._watch(Collection.of(resource), keep)
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
         """Bind the pod and set its annotations in one atomic write.
@@ -118,9 +119,8 @@ class KubeCluster:
 
     async def read_lease(self, namespace: str, name: str) -> Lease | None:
         """Read a Lease from the store, never from a cache; None when it does not exist."""
-        where = f"namespaces/{quote(namespace, safe='')}/leases/{quote(name, safe='')}"
         try:
-            spec = orjson.loads(await self._transport.read(f"apis/coordination.k8s.io/v1/{where}"))["spec"]
+            spec = orjson.loads(await self._transport.read(path_of_object(LEASES, namespace, name)))["spec"]
             return Lease(
                 holder=str(spec.get("holderIdentity") or ""),
                 duration_s=float(spec.get("leaseDurationSeconds") or 0),
@@ -179,9 +179,39 @@ class KubeCluster:
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
         await self._transport.write("DELETE", _pod_path(pod), orjson.dumps(body))
 
+    async def create_pod(self, namespace: str, pod: RawObject) -> None:
+        """Create a pod; `ConflictError` when there is one of its name."""
+        await self._transport.write("POST", namespaced(Resource.PODS.value, namespace), orjson.dumps(pod))
+
+    async def pods_in(self, namespace: str, keep: Callable[[RawObject], T]) -> list[T]:
+        """List the pods of a namespace, finished ones too, page by page, each shrunk at once."""
+        return await self._list(f"{namespaced(Resource.PODS.value, namespace)}?limit=100", keep)
+
+    async def find_pod(self, namespace: str, name: str) -> RawObject | None:
+        """Read the pod of this name from the store, finished or not; None when there is none."""
+        try:
+            path = path_of_object(Resource.PODS.value, namespace, name)
+            found: RawObject = orjson.loads(await self._transport.read(path))
+        except NotFoundError:
+            return None
+        except orjson.JSONDecodeError as error:
+            raise BrokenStreamError("the API server's answer is no pod") from error
+        return found
+
+    async def remove_pod(self, pod: PodRef) -> None:
+        """Delete just this pod, not a later one of its name, without a grace period."""
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        await self._transport.write("DELETE", _pod_path(pod), orjson.dumps(body))
+
+    async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
+        """Merge annotations into those of just this pod."""
+        body = {"metadata": {"uid": pod.uid, "annotations": {**annotations}}}
+        await self._transport.write("PATCH", _pod_path(pod), orjson.dumps(body), MERGE_PATCH)
+
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
         """Merge `status` into the status of a Queue (whose namespace is empty) or PodGroup."""
-        path = f"{_path(resource, namespace, name)}/status"
+        path = f"{path_of_object(resource.value, namespace, name)}/status"
         await self._transport.write("PATCH", path, orjson.dumps({"status": status}), MERGE_PATCH)
 
     async def record_event(self, regarding: RawObject, *, warning: bool, reason: str, note: str) -> None:
@@ -201,13 +231,11 @@ class KubeCluster:
             "reportingController": REPORTER,
             "reportingInstance": self._instance,
         }
-        path = f"apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
-        await self._transport.write("POST", path, orjson.dumps(event))
+        await self._transport.write("POST", namespaced(EVENTS, namespace), orjson.dumps(event))
 
 
 def _pod_path(pod: PodRef) -> str:
-    # Names come from the API server and are safe there; quoted all the same, so that none can leave its place.
-    return f"api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
+    return path_of_object(Resource.PODS.value, pod.namespace, pod.name)
 
 
 def _eviction(pod: PodRef, **options: object) -> RawObject:
@@ -228,9 +256,3 @@ def _namespace_if_tight(budget: RawObject) -> str:
         return str(metadata["namespace"]) if uncounted or status.get("disruptionsAllowed", 0) <= 0 else ""
     except (KeyError, TypeError, AttributeError) as error:
         raise BrokenStreamError("the API server's answer holds no disruption budget") from error
-
-
-def _path(resource: Resource, namespace: str, name: str) -> str:
-    root, _, plural = resource.value.rpartition("/")
-    place = f"{root}/namespaces/{quote(namespace, safe='')}" if namespace else root
-    return f"{place}/{plural}/{quote(name, safe='')}"

@@ -37,7 +37,11 @@ class ExpiredError(RejectedError):
     """The resourceVersion or the continue token is too old: list anew (410)."""
 
 
-class AccessError(ForbiddenError):
+class UnauthenticatedError(ForbiddenError):
+    """The API server does not know us now: our token has expired, or it has only just started (401)."""
+
+
+class AccessError(UnauthenticatedError):
     """Our credentials cannot be read: kubeconfig, service account or exec plugin."""
 
 
@@ -50,7 +54,7 @@ class StaleError(BrokenStreamError):
 
 
 BY_STATUS: Mapping[int, type[KubeError]] = {
-    401: ForbiddenError,
+    401: UnauthenticatedError,
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,

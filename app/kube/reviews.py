@@ -1,6 +1,6 @@
 """What an API server says of itself and of what somebody may do there: `control.rights` and `leeboard doctor` ask."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -78,6 +78,14 @@ class Reviews:
             return frozenset(resource["name"] for resource in answer["resources"])
         except (KeyError, TypeError) as error:
             raise BrokenStreamError("the API server's answer is no list of resources") from error
+
+    async def versions(self) -> Mapping[str, Sequence[str]]:
+        """Return the API groups that are served, without the core group, with every `group/version` of each."""
+        answer = _decoded(await self._transport.read("apis"))
+        try:
+            return {group["name"]: [each["groupVersion"] for each in group["versions"]] for group in answer["groups"]}
+        except (KeyError, TypeError) as error:
+            raise BrokenStreamError("the API server's answer is no list of API groups") from error
 
     async def find(self, path: str) -> RawObject | None:
         """Return one object by its path in the API; None when there is none."""

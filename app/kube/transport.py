@@ -22,6 +22,7 @@ JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/merge-patch+json"}
 STRATEGIC_MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/strategic-merge-patch+json"}
 """Merges lists by their key: of a pod's conditions only those that are named change."""
+ANY_JSON = "application/json"
 UNAUTHORIZED = 401
 FIRST_REFUSAL = 300
 CLOSING_TURNS = 3
@@ -37,7 +38,8 @@ class Limits:
     page_within_s: float = 30.0
     silence_s: float = 75.0
     """Bookmarks come about every minute."""
-    writes_in_flight: int = 100
+    writes_in_flight: int = 160
+    """As many as all who write want at once; binds must not wait behind hundreds of evictions."""
     idle_connection_s: float = 60.0
     """Below the 90 s after which kube-apiserver closes an idle connection: never send into one it is closing."""
     renew_every_s: float = 1.0
@@ -45,6 +47,18 @@ class Limits:
     line_bytes: int = 16 << 20
     page_objects: int = 250
     """A page of pods takes 10 ms to read, all at once; client-go asks for 500."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a read is asked for."""
+
+    accept: str = ANY_JSON
+    owed: bool = True
+    """Whether a refusal shows that we lack a right which we count on, so that `on_forbidden` is told."""
+
+
+OWED = Terms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,8 @@ class Request:
     timeout: aiohttp.ClientTimeout
     body: bytes | None = None
     headers: Mapping[str, str] | None = None
+    owed: bool = True
+    """As in `Terms`."""
 
 
 class PromptBody(aiohttp.BytesPayload):
@@ -114,18 +130,18 @@ class Transport:
         """Put a question that is asked by POST and changes nothing; return its answer."""
         return await self._call(Request("POST", path, self._answer, body, JSON))
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, terms: Terms = OWED) -> bytes:
         """Return one object; raises `KubeError`, where a time-out is `UnavailableError`."""
-        return await self._call(Request("GET", path, self._answer))
+        return await self._call(_get(path, self._answer, terms))
 
-    async def read_page(self, path: str) -> bytes:
+    async def read_page(self, path: str, terms: Terms = OWED) -> bytes:
         """Return one page of a list, for which the API server may take longer."""
-        return await self._call(Request("GET", path, self._page))
+        return await self._call(_get(path, self._page, terms))
 
     @asynccontextmanager
-    async def stream(self, path: str) -> AsyncIterator[aiohttp.StreamReader]:
+    async def stream(self, path: str, terms: Terms = OWED) -> AsyncIterator[aiohttp.StreamReader]:
         """Open a GET whose body does not end; reading that raises what aiohttp raises."""
-        request = Request("GET", path, self._endless)
+        request = _get(path, self._endless, terms)
         try:
             async with asyncio.timeout(self.limits.answer_within_s):
                 response = await self._send(request)
@@ -133,7 +149,7 @@ class Transport:
         except (aiohttp.ClientError, OSError) as cause:
             raise errors.lost("GET", cause) from cause
         if reply:
-            raise self._refusal("GET", reply)
+            raise self._refusal(request, reply)
         try:
             yield response.content
         finally:
@@ -146,12 +162,12 @@ class Transport:
         except (aiohttp.ClientError, OSError) as cause:
             raise errors.lost(request.method, cause) from cause
         if reply.status >= FIRST_REFUSAL:
-            raise self._refusal(request.method, reply)
+            raise self._refusal(request, reply)
         return reply.body
 
-    def _refusal(self, method: str, reply: Reply) -> KubeError:
-        error = errors.refusal(method, reply)
-        if isinstance(error, ForbiddenError):
+    def _refusal(self, request: Request, reply: Reply) -> KubeError:
+        error = errors.refusal(request.method, reply)
+        if isinstance(error, ForbiddenError) and request.owed:
             self.on_forbidden()
         return error
 
@@ -201,8 +217,12 @@ def _nobody_asks() -> None:
     pass
 
 
+def _get(path: str, timeout: aiohttp.ClientTimeout, terms: Terms) -> Request:
+    return Request("GET", path, timeout, headers={"Accept": terms.accept}, owed=terms.owed)
+
+
 def _session(access: Access, limits: Limits, *, connections: int) -> aiohttp.ClientSession:
-    headers = {"User-Agent": "leeboard", "Accept": "application/json", "Accept-Encoding": "identity"}
+    headers = {"User-Agent": "leeboard", "Accept": ANY_JSON, "Accept-Encoding": "identity"}
     if access.authorization:
         headers["Authorization"] = access.authorization
     connector = aiohttp.TCPConnector(

@@ -5,7 +5,9 @@ What ends an attempt, and what follows:
   410, as HTTP or as ERROR event                          list anew, at once
   any other ERROR event, or a list from the past          `Lost`, pause, list anew
   silence, garbage, lost connection, refusal              `Lost`, pause, reconnect from the last resourceVersion
-  404: the kind's CRD is not installed                    `Lost`, 10-30 s (soon, if it was), list
+  404: the kind is not installed; 403: not ours to read   `Lost`, 10-30 s (soon, if it was), list
+An API server that has just started refuses what it will soon serve: `Lost.denied` is told of what has been refused
+PATIENCE times in a row, or of a kind that is not installed and never was.
 "At once" holds for two attempts in a row that brought no line; then they pause as well: no fault makes a hot loop.
 """
 
@@ -16,29 +18,29 @@ from random import Random
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
-from app.kube.errors import ExpiredError, StaleError
+from app.kube.errors import ExpiredError, StaleError, UnauthenticatedError
 from app.kube.lines import Batch, Page, batches, decode, decode_page
+from app.kube.places import Collection
 from app.kube.transport import Transport
 from app.model.seam import (
+    ForbiddenError,
     KubeError,
     Listed,
     Lost,
     NotFoundError,
     Progress,
     RawObject,
-    Resource,
     UnavailableError,
     WatchEvent,
 )
 
 T = TypeVar("T")
 
-SELECTORS = {Resource.PODS: "&fieldSelector=" + quote("status.phase!=Succeeded,status.phase!=Failed", safe="")}
-"""A pod that finishes leaves the selection, so it arrives as DELETED with the last object that was in it."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
-NOT_INSTALLED_PAUSE_S = (10.0, 30.0)
+DENIED_PAUSE_S = (10.0, 30.0)
 STREAM_LASTS_S = (270, 330)
 FREE_ATTEMPTS = 2
+PATIENCE = 3
 SLICE = 100
 """Objects of a list that are reduced without a pause."""
 VERSION_DIGITS = 20
@@ -52,14 +54,14 @@ class Watch(Generic[T]):
     def __init__(
         self,
         transport: Transport,
-        resource: Resource,
+        collection: Collection,
         *,
         keep: Callable[[RawObject], T],
         sleep: Callable[[float], Awaitable[None]],
         chance: Random,
     ) -> None:
         self._transport = transport
-        self._resource = resource
+        self._collection = collection
         self._keep = keep
         self._sleep = sleep
         self._chance = chance
@@ -67,6 +69,7 @@ class Watch(Generic[T]):
         self._version = ""  # where the next watch begins; empty asks for a list
         self._newest = 0  # the highest resourceVersion ever seen
         self._failures = 0  # attempts that have ended since the last line
+        self._refusals = 0  # attempts that have ended in a row because the kind is not there, or not ours to read
         self._is_lost = False
 
     async def events(self) -> AsyncGenerator[WatchEvent[T], None]:
@@ -82,13 +85,14 @@ class Watch(Generic[T]):
                 self._version = ""
             except KubeError as error:
                 cause = error
+                self._refusals = self._refusals + 1 if _is_refusal(error) else 0
                 yield self._lose(error)
             await self._pause(cause)
 
     async def _attempt(self) -> AsyncGenerator[list[WatchEvent[T]], None]:
         if not self._version:
             yield [await self._list()]
-        async with self._transport.stream(self._watch_path()) as content:
+        async with self._transport.stream(self._watch_path(), self._collection.watched) as content:
             if self._is_lost:
                 yield [self._found(Progress())]
             async with aclosing(batches(content, self._transport.limits)) as stream:
@@ -106,11 +110,16 @@ class Watch(Generic[T]):
         if isinstance(error, StaleError | NotFoundError):
             self._version = ""
         if isinstance(error, NotFoundError):
-            return Lost(f"{_kind(self._resource)} is not installed")
-        return Lost(str(error))
+            return Lost(f"{self._collection.kind} is not installed", denied=self._is_denied(error))
+        return Lost(str(error), denied=self._is_denied(error))
+
+    def _is_denied(self, error: KubeError) -> bool:
+        never_was = isinstance(error, NotFoundError) and not self._newest
+        return never_was or self._refusals >= PATIENCE
 
     def _found(self, event: WatchEvent[T]) -> WatchEvent[T]:
         self._is_lost = False
+        self._refusals = 0
         return event
 
     async def _list(self) -> WatchEvent[T]:
@@ -135,9 +144,9 @@ class Watch(Generic[T]):
 
     async def _page(self, token: str) -> Page:
         # No resourceVersion: the API server answers from the store, or a cache that it knows to be as new.
-        limit = f"{self._resource.value}?limit={self._transport.limits.page_objects}"
-        path = f"{limit}{SELECTORS.get(self._resource, '')}&continue={quote(token, safe='')}"
-        return decode_page(await self._transport.read_page(path))
+        limit = f"{self._collection.path}?limit={self._transport.limits.page_objects}"
+        path = f"{limit}{self._collection.selector}&continue={quote(token, safe='')}"
+        return decode_page(await self._transport.read_page(path, self._collection.listed))
 
     def _check_recent(self, version: str) -> None:
         # An API server behind the one we left (Sieve's "time travel"): its pods are from the past.
@@ -147,7 +156,7 @@ class Watch(Generic[T]):
     def _watch_path(self) -> str:
         lasts_s = self._chance.randint(*STREAM_LASTS_S)
         query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds={lasts_s}&resourceVersion={quote(self._version)}"
-        return f"{self._resource.value}?{query}{SELECTORS.get(self._resource, '')}"
+        return f"{self._collection.path}?{query}{self._collection.selector}"
 
     async def _pause(self, cause: KubeError | None) -> None:
         pause_s = self._pause_s(cause)
@@ -157,8 +166,8 @@ class Watch(Generic[T]):
 
     def _pause_s(self, cause: KubeError | None) -> float:
         # An API server that has just started does not serve custom kinds yet: what was there once comes back soon.
-        if isinstance(cause, NotFoundError) and not self._newest:
-            return self._chance.uniform(*NOT_INSTALLED_PAUSE_S)
+        if cause is not None and self._is_denied(cause) and not self._newest:
+            return self._chance.uniform(*DENIED_PAUSE_S)
         if cause is None and self._failures < FREE_ATTEMPTS:
             return 0.0
         longest_s = min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2 ** min(self._failures + 1, DOUBLINGS))
@@ -171,6 +180,6 @@ def _number(version: str) -> int:
     return int(version) if version.isascii() and version.isdigit() and len(version) < VERSION_DIGITS else 0
 
 
-def _kind(resource: Resource) -> str:
-    root, *_, plural = resource.value.split("/")
-    return plural if root == "api" else f"{plural}.{resource.value.split('/')[1]}"
+def _is_refusal(error: KubeError) -> bool:
+    # Who is not known yet may well be allowed to read it.
+    return isinstance(error, NotFoundError | ForbiddenError) and not isinstance(error, UnauthenticatedError)

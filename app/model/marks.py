@@ -21,5 +21,29 @@ DEVICES_ANNOTATION = "leeboard.dev/devices"
 PORTION_ANNOTATION = "leeboard.dev/portion"
 """Beside it: which part of each of them is the pod's, such as 0.50 (KAI's GPU_PORTION)."""
 
+MEMORY_ANNOTATION = "leeboard.dev/memory-mib"
+"""Beside it: how much memory of each of them the pod may use, in MiB."""
+
+MPS_MEMORY_ANNOTATION = "leeboard.dev/mps-memory"
+"""Beside it, the same as CUDA's MPS server reads it for its clients, such as `0=8192M,1=8192M`."""
+
+GROUPS_ANNOTATION = "leeboard.dev/device-groups"
+"""Beside it, in the same order: the shared devices by the names under which they are accounted; each is the name of a
+reservation pod's group too, so that the books can be made anew from what is stored."""
+
 PREEMPTIBLE_ANNOTATION = "leeboard.dev/preemptible"
 """On a pod, with the value `true`, written by bind: its group was preemptible when it started, and stays so with it."""
+
+RESERVATION_APP = "kai-resource-reservation"
+"""Label `app` of a reservation pod, which holds a whole device so that parts of it can be given out (KAI's name)."""
+
+RESERVATION_GROUP_LABEL = "runai-gpu-group"
+"""Label of a reservation pod, and of the pods that share its device: the name of the shared device (KAI's name)."""
+
+RESERVED_DEVICE_ANNOTATION = "run.ai/reserve_for_gpu_index"
+"""On a reservation pod: the UUID of its device, whatever the name says (KAI's name)."""
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+"""On a reservation pod, with the value `leeboard`: those of a KAI Scheduler in the same cluster are its own."""
+
+MANAGED_BY = "leeboard"

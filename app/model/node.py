@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.model.layout import Layout
 from app.model.names import NodeName
 from app.model.resources import NOTHING, Resources, Scalars
 
@@ -27,7 +28,9 @@ class Node:
     device_memory_mib: int = 0
     """Of each GPU; 0 when nothing tells."""
     shares_devices: bool = True
-    """False where GPUs are cut by MIG: no pod gets a part of a device there."""
+    """False where no pod gets a part of a device: GPUs are cut by MIG, or handed out several times over already."""
+    layout: Layout | None = None
+    """How its GPUs reach each other, as its agent says; None when nobody does."""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = True

@@ -1,10 +1,11 @@
 """One pod: what it asks for, where it may go, and what has become of it so far."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.owner import Origin
 from app.model.resources import GPU_MILLI, NOTHING, Resources, Scalars, mig_gpus
 
 
@@ -70,14 +71,21 @@ class Sharing:
     memory_mib: int = 0
     """Of one device; 0 when the part is asked for by fraction."""
     devices: int = 1
+    overhead_mib: int = 0
+    """Set aside on each device beside the part, for what CUDA itself takes; no queue pays for it (a setting)."""
+
+    def mib_of(self, device_memory_mib: int) -> int:
+        """Return how much memory of each device of this size the pod may use, cut to whole MiB."""
+        return self.memory_mib or device_memory_mib * self.portion_ppm // PPM
 
     def gpu_milli(self, device_memory_mib: int) -> int:
         """Return what a queue pays where devices have this much memory, all devices together.
 
-        Cut to a thousandth: three pods of a third each must never cost more than the device that they share.
+        Cut to a thousandth: three pods of a third each must never cost more than the device that they share. Nor does a
+        part cost more than its device, not even where nothing tells how large that is.
         """
         if self.memory_mib:
-            return self.devices * self.memory_mib * GPU_MILLI // max(device_memory_mib, 1)
+            return self.devices * min(self.memory_mib * GPU_MILLI // max(device_memory_mib, 1), GPU_MILLI)
         return self.devices * self.portion_ppm * GPU_MILLI // PPM
 
 
@@ -124,8 +132,8 @@ class Pod:
     labels: Mapping[str, str] | None = None
     """Kept only of pods to whose labels an affinity may refer; None stands for none."""
     near: tuple[Near, ...] = ()
-    priority_class: str = ""
-    """The class by name (label `priorityClassName`, else the spec's), still to be looked up; empty when none."""
+    priority_classes: tuple[str, ...] = ()
+    """By name (label `priorityClassName`, then the spec's), still to be looked up: the first that exists counts."""
     spec_priority: int = 0
     """`spec.priority`, as admission resolved it."""
     explicit_preemptible: bool | None = None
@@ -143,9 +151,19 @@ class Pod:
     bare: bool = False
     """Nobody makes another in its place when it is gone: it has no controller."""
     names_group: bool = False
-    """True when the pod's annotation names a PodGroup, false when the pod is a group of its own."""
+    """True when the pod belongs to a PodGroup, by its annotation or its owners; false when it is one of its own."""
+    origin: Origin | None = None
+    """Where it comes from, for grouping; None when it names its PodGroup itself, or nothing on it says more."""
+    ungrouped: str = ""
+    """One sentence while it is not known yet to which PodGroup its owners put it; empty when it is."""
     node: NodeName | None = None
     """`spec.nodeName`: once set, the pod is there whoever bound it."""
+    devices: tuple[str, ...] = ()
+    """The shared devices it has a part of, by their names on its node; empty until it is bound, and for whole ones."""
+    device_uuids: tuple[str, ...] = ()
+    """The UUIDs of these, in the same order, as its environment shows them."""
+    reserves: str = ""
+    """It is a reservation pod: the shared device for which it holds a whole one. Not managed, and in no queue."""
     nominated: NodeName | None = None
     held: bool = False
     """Our own scheduling gate is on it: kube-scheduler does not look at it until we take that off."""
@@ -154,6 +172,8 @@ class Pod:
     deleting: bool = False
     refused_by_scheduler: bool = False
     """kube-scheduler's own filters accept it nowhere (PodScheduled=False with a text that is not ours)."""
+    refused_because: str = ""
+    """What kube-scheduler says of its own filters, without a full stop; empty when they refuse it no node."""
     refused_by_us: bool = False
     """kube-scheduler has parked it after one of our refusals, so it must be woken when its turn comes."""
     problem: str = ""
@@ -167,11 +187,14 @@ class Pod:
         """
         if self.sharing is None and not self.scalars and not self.claims:
             return self.request
-        gpu_milli = self.request.gpu_milli + sum(GPU_MILLI * claim.count for claim in self.claims)
-        gpu_milli += sum(GPU_MILLI * mig_gpus(name) * count for name, count in self.scalars)
+        gpu_milli = self.request.gpu_milli
+        if self.claims or self.scalars:
+            gpu_milli += sum(GPU_MILLI * claim.count for claim in self.claims)
+            gpu_milli += sum(GPU_MILLI * mig_gpus(name) * count for name, count in self.scalars)
         if self.sharing is not None:
             gpu_milli += self.sharing.gpu_milli(device_memory_mib)
-        return replace(self.request, gpu_milli=gpu_milli)
+        cpu_milli, memory_bytes, _, pods = self.request.amounts
+        return Resources(cpu_milli=cpu_milli, memory_bytes=memory_bytes, gpu_milli=gpu_milli, pods=pods)
 
     def __repr__(self) -> str:
         return f"<Pod {self.namespace}/{self.name}{' on ' + self.node if self.node else ''}>"

@@ -3,10 +3,15 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from app.model.names import GroupKey, QueueName
+from app.model.owner import OwnerRef
 from app.model.pod import Placed, Pod
 from app.model.reason import Refusal
+
+FOREVER_S = inf
+"""A grace that is never over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,22 @@ class GroupSpec:
     uid: str = ""
     queue: QueueName | None = None
     min_member: int = 1
-    priority_class: str = ""
+    priority_classes: tuple[str, ...] = ()
+    """By name; the first that exists counts."""
     preemptible: bool | None = None
     """None: decided by the priority (below 100 is preemptible, KAI's rule)."""
     created_at: float = 0.0
     root: SubGroup | None = None
     """Its sub-groups and topology; None when all its pods are one pod set of `min_member`, wherever they run."""
+    stale_grace_s: float | None = None
+    """For how long it may hold less than its minimum before all of it has to leave; `FOREVER_S` has it repaired in
+    place, None leaves it to the policy."""
+    owner: OwnerRef | None = None
+    """Of the object: with it, the object goes."""
+    derived: bool = False
+    """Said by the owners of its pods; `uid` is empty as long as no object repeats it."""
+    suspended: str = ""
+    """One sentence when its owner is suspended, so that no more pods come; empty when it is not."""
     problem: str = ""
     """One sentence for its owner when the object cannot be used; empty when it can."""
 
@@ -82,6 +97,8 @@ class PodGroup:
     """By pod set: finished pods count as satisfied, since a gang that is ending is not a broken gang."""
     started_at: float | None = None
     """Seconds since the epoch: since when it runs (the first of its placed pods); None when none is bound."""
+    stale_grace_s: float | None = None
+    """For how long it may be stale before all of it has to leave, as it says itself; None leaves it to the policy."""
     stale_since: float | None = None
     """Seconds since the epoch: since when it holds pods but fewer than its minimum; None when it does not."""
     refusal: Refusal | None = None

@@ -61,13 +61,18 @@ def integer(text: object, *, minimum: int = 0, maximum: int) -> int:
     raise QuantityError(f"{shown(text)} is not an integer; write digits only, from {minimum} to {maximum}")
 
 
-def fraction_milli(text: object) -> int:
-    """Read a part of one device, such as 0.5, as thousandths; nothing finer than 0.001 is taken."""
+LEAST_FRACTION_PPM = 1000
+"""A thousandth of a device: what costs its queue less than that would be had for nothing."""
+
+
+def fraction_ppm(text: object) -> int:
+    """Read a part of one device, such as 0.5 or 0.3333, as millionths; at least a thousandth, and nothing finer."""
     match = _FRACTION.fullmatch(text) if isinstance(text, str) else None
-    thousandths, finer = divmod(int(match[1].ljust(6, "0")), 1000) if match else (0, 0)
-    if thousandths and not finer:
-        return thousandths
-    raise QuantityError(f"{shown(text)} is not a part of a device; write a decimal from 0.001 to 0.999, such as 0.5")
+    millionths = int(match[1].ljust(6, "0")) if match else 0
+    if millionths >= LEAST_FRACTION_PPM:
+        return millionths
+    wanted = "a decimal from 0.001 to 0.999999, with at most six digits after the point, such as 0.5"
+    raise QuantityError(f"{shown(text)} is not a part of a device; write {wanted}")
 
 
 def json_integer(value: object, *, minimum: int, maximum: int) -> int:

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.model.names import QueueName
+from app.model.resources import Resources
+
 
 class Reason(StrEnum):
-    """Every cause for which a pod waits. Each is an event reason and a metric label."""
+    """Every cause for which a pod waits. Each is an event reason, a metric label and a row of the chart's README."""
 
     QUEUE_DOES_NOT_EXIST = "QueueDoesNotExist"
     QUEUE_IS_INVALID = "QueueIsInvalid"
@@ -18,6 +21,8 @@ class Reason(StrEnum):
     INVALID_REQUEST = "InvalidRequest"
     POD_GROUP_DOES_NOT_EXIST = "PodGroupDoesNotExist"
     POD_GROUP_IS_INVALID = "PodGroupIsInvalid"
+    OWNER_UNKNOWN = "OwnerUnknown"
+    OWNER_SUSPENDED = "OwnerSuspended"
     MEMBERS_MISSING = "NotReady"
     OVER_LIMIT = "OverLimit"
     NON_PREEMPTIBLE_OVER_QUOTA = "NonPreemptibleOverQuota"
@@ -27,6 +32,7 @@ class Reason(StrEnum):
     BACKING_OFF = "BackingOff"
     DECIDING = "Deciding"
     WAITING_FOR_VICTIMS = "WaitingForVictims"
+    WAITING_FOR_DEVICES = "WaitingForDevices"
 
 
 PHRASES: Mapping[Reason, str] = {
@@ -36,6 +42,8 @@ PHRASES: Mapping[Reason, str] = {
     Reason.INVALID_REQUEST: "the pod asks for something that cannot be read",
     Reason.POD_GROUP_DOES_NOT_EXIST: "its PodGroup does not exist",
     Reason.POD_GROUP_IS_INVALID: "its PodGroup is not valid",
+    Reason.OWNER_UNKNOWN: "its owners are still being looked up",
+    Reason.OWNER_SUSPENDED: "its owner is suspended",
     Reason.MEMBERS_MISSING: "its PodGroup waits for more members",
     Reason.OVER_LIMIT: "its queue is at its limit",
     Reason.NON_PREEMPTIBLE_OVER_QUOTA: "a non-preemptible workload must stay within its queue's quota",
@@ -45,6 +53,7 @@ PHRASES: Mapping[Reason, str] = {
     Reason.BACKING_OFF: "its PodGroup backs off after failed attempts",
     Reason.DECIDING: "its turn is being decided",
     Reason.WAITING_FOR_VICTIMS: "its room is still being freed",
+    Reason.WAITING_FOR_DEVICES: "a GPU is being made ready for it to share",
 }
 """What kube-scheduler is told; a fixed vocabulary, prefixed when sent (`phrase`)."""
 
@@ -59,6 +68,22 @@ PHRASE_MARK = "Leeboard("
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueNumbers:
+    """The queue that refuses, which may be an ancestor of the PodGroup's own, and what was asked of it."""
+
+    name: QueueName
+    requested: Resources
+    deserved: Resources
+    """As the limit, `UNLIMITED` where the queue says nothing."""
+    allocated: Resources
+    allocated_non_preemptible: Resources
+    limit: Resources
+    asked: Resources
+    """By the pods of the PodGroup that start together."""
+    asked_non_preemptible: Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why a PodGroup waits, with the numbers a person needs; equal refusals are one event."""
 
@@ -66,6 +91,8 @@ class Refusal:
     sentence: str
     """One sentence with numbers and units, for status, events and the insight API; never for kube-scheduler."""
     details: Mapping[str, int | str] = field(default_factory=dict)
+    queue: QueueNumbers | None = None
+    """Set where a limit or a deserved share is what is in the way."""
 
     def __repr__(self) -> str:
         return f"<Refusal {self.reason.value}: {self.sentence}>"

@@ -66,6 +66,7 @@ ALWAYS: tuple[Right, ...] = (
     *_of(KAI, "queues", ("list", "watch"), NOTHING_DECIDED),
     *_of(KAI, "podgroups", ("list", "watch"), NOTHING_DECIDED),
     *_of("kai.scheduler", "topologies", ("list", "watch"), NOTHING_DECIDED),
+    *_of("leeboard.dev", "gpunodes", ("list", "watch"), NOTHING_DECIDED),
     *_of("", "pods", ("get",), "a write whose outcome is unknown is never settled, and its gang waits"),
     *_of("", "pods/binding", ("create",), "no pod gets its node"),
     *_of("", "pods/status", ("patch",), "parked pods are not woken when their turn comes, and nobody is evicted"),
@@ -80,6 +81,50 @@ ALWAYS: tuple[Right, ...] = (
 
 ADMISSION: tuple[Right, ...] = (*_of("", "pods", ("patch",), "held pods are never released"),)
 """What is needed where pods are held at admission."""
+
+
+GROUPING: tuple[Right, ...] = (
+    *_of(KAI, "podgroups", ("create", "patch"), "nobody sees the PodGroups that pods get by what owns them"),
+)
+"""What is needed where pods are grouped by what owns them, beside the owners themselves."""
+
+
+def of_owners(resources: Iterable[tuple[str, str]]) -> tuple[Right, ...]:
+    """Return what it takes to read the owners of pods, by API group and plural.
+
+    Nobody has all of these kinds, so that none of these rights is counted on: where one is missing, the way from a pod
+    to its owners ends (KAI's rule).
+    """
+    return tuple(
+        Right(group=group, resource=plural, verb=verb, without=f"pods are grouped as if no {plural} owned them")
+        for group, plural in resources
+        for verb in ("get", "list", "watch")
+    )
+
+
+def of_sharing(namespace: str) -> tuple[Right, ...]:
+    """Return what it takes to give out parts of GPUs, beside admission, without which nobody gets one."""
+    without = "no GPU can be reserved for those who share it, so whoever asks for a part of one waits"
+    return (Right(group="", resource="pods", verb="create", without=without, namespace=namespace),)
+
+
+def of_provisioning_requests() -> tuple[Right, ...]:
+    """Return what it takes to ask an autoscaler for nodes by ProvisioningRequests."""
+    without = "the cluster autoscaler is asked for no nodes"
+    stays = "what was asked of the cluster autoscaler is not taken back, so it may add nodes for nobody"
+    requests = "provisioningrequests"
+    return (
+        *_of("autoscaling.x-k8s.io", requests, ("list", "watch", "create"), without),
+        *_of("autoscaling.x-k8s.io", requests, ("delete",), stays),
+        *_of("", "podtemplates", ("create",), without),
+        *_of("", "podtemplates", ("get", "delete"), stays),
+    )
+
+
+def of_scaling_pods(namespace: str) -> tuple[Right, ...]:
+    """Return what it takes to ask an autoscaler for nodes by pods that stand for others, beside what all need."""
+    without = "no pod stands for those that are held, so the cluster autoscaler adds no nodes for them"
+    return (Right(group="", resource="pods", verb="create", without=without, namespace=namespace),)
 
 
 def of_lease(namespace: str, name: str) -> tuple[Right, ...]:

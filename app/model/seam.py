@@ -25,6 +25,7 @@ class Resource(Enum):
     QUEUES = "apis/scheduling.run.ai/v2/queues"
     POD_GROUPS = "apis/scheduling.run.ai/v2alpha2/podgroups"
     TOPOLOGIES = "apis/kai.scheduler/v1alpha1/topologies"
+    GPU_NODES = "apis/leeboard.dev/v1alpha1/gpunodes"
 
     def __repr__(self) -> str:
         return self.name.lower()
@@ -61,6 +62,8 @@ class Lost:
     """The watch broke or fell silent; what is known may be stale until the next event. Says why."""
 
     cause: str
+    denied: bool = False
+    """The kind is not installed, or we may not read it: whoever waits for its objects waits in vain."""
 
 
 WatchEvent = Listed[T] | Changed[T] | Deleted[T] | Progress | Lost
@@ -124,8 +127,47 @@ class Lease:
     """Another with each renewal. It is the time by the holder's clock, so its value says nothing to others."""
 
 
-class Cluster(Protocol):
-    """What `control` asks of a cluster. Every call but `watch` raises `KubeError` and nothing else."""
+class Depth(Enum):
+    """How much of each object is asked for."""
+
+    METADATA = "metadata"
+    """`metadata` alone, whatever the kind (PartialObjectMetadata)."""
+    WHOLE = "whole"
+
+
+class Objects(Protocol):
+    """What is asked of kinds that nobody knew when this was written; a kind goes by its path, as in `Resource`.
+
+    Every call but `follow` raises `KubeError` and nothing else.
+    """
+
+    async def path_of(self, api_version: str, kind: str) -> str | None:
+        """Return where objects of a kind are served, such as `apis/batch/v1/jobs`; None when they are not."""
+        ...
+
+    def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncIterator[WatchEvent[T]]:
+        """Follow a kind as `Cluster.watch` does; `Lost.denied` tells when that is in vain for now."""
+        ...
+
+    async def read_object(self, path: str, namespace: str, name: str, *, depth: Depth) -> RawObject | None:
+        """Read an object now, from the store; None when there is none of this name."""
+        ...
+
+    async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
+        """Create an object; raises `ConflictError` when there is one of its name."""
+        ...
+
+    async def amend_object(self, path: str, namespace: str, name: str, change: RawObject) -> None:
+        """Merge a change into an object (JSON merge patch); `metadata.uid` in it is a precondition."""
+        ...
+
+    async def remove_object(self, path: str, namespace: str, name: str, *, uid: str) -> None:
+        """Delete just this object, not a later one of its name."""
+        ...
+
+
+class Cluster(Objects, Protocol):
+    """What `control` asks of a cluster. Every call but `watch` and `follow` raises `KubeError` and nothing else."""
 
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
         """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error.
@@ -177,6 +219,26 @@ class Cluster(Protocol):
 
     async def delete_pod(self, pod: PodRef) -> None:
         """Have the pod leave after its own grace period, whatever a budget says; needs the uid to match."""
+        ...
+
+    async def create_pod(self, namespace: str, pod: RawObject) -> None:
+        """Create a pod; raises `ConflictError` when there is one of its name."""
+        ...
+
+    async def pods_in(self, namespace: str, keep: Callable[[RawObject], T]) -> list[T]:
+        """List the pods of a namespace, finished ones too; `keep` shrinks each and must not raise."""
+        ...
+
+    async def find_pod(self, namespace: str, name: str) -> RawObject | None:
+        """Read the pod of this name now, from the store, finished or not; None when there is none."""
+        ...
+
+    async def remove_pod(self, pod: PodRef) -> None:
+        """Have the pod leave at once, without a grace period; needs the uid to match."""
+        ...
+
+    async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
+        """Merge annotations into those of the pod; needs the uid to match."""
         ...
 
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:

@@ -3,7 +3,7 @@
 What there is room for is told by `stock`; a copy of a board is a what-if.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
@@ -15,14 +15,19 @@ from app.model.decision import Placement
 from app.model.names import NodeName
 from app.model.pod import Constraint, Placed, Pod, Sharing
 from app.model.reason import Refusal
-from app.model.resources import GPU, Amounts, Resources, Scalars
+from app.model.resources import GPU, GPU_MILLI, Amounts, Resources, Scalars
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import fit, score
+from app.scheduling.ranks import ANYWHERE, LATER, Ranks, Where, Wish, best, only
 from app.scheduling.stock import Seat, Stock
 from app.settings import PlacementStrategy
 
 Shape = tuple[Resources, Constraint, Sharing | None, Scalars]
 """What decides where a pod fits; pods of one template share it."""
+
+
+MOST_WISHES = 256
+"""Shapes remembered in one plan: tenants choose what they ask for."""
 
 
 class Timing(Enum):
@@ -40,19 +45,6 @@ class Strategy:
     devices: PlacementStrategy = PlacementStrategy.BINPACK
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Where:
-    """Which nodes come into question for pods of a gang, and which of them go first."""
-
-    within: Mask | None = None
-    """None: all nodes."""
-    steps: Amounts | None = None
-    """Shape [node]: nodes of more steps go first, whatever else speaks for others; None: all are alike."""
-
-
-ANYWHERE = Where()
-
-
 class Board:
     """Local to one plan and never shared. Placing, keeping, giving back and `withhold` change it."""
 
@@ -61,12 +53,16 @@ class Board:
         self.snapshot = snapshot
         self.stock = Stock(snapshot, strategy.devices)
         """What the nodes have left; changed through this board alone."""
-        self._strategy = strategy
-        self._withheld: Mask | None = None
+        self.ranking = Ranks(snapshot, strategy.nodes, strategy.devices)
+        """What the nodes would cost; copies share it, and the wishes: they only remember."""
+        self._wishes: dict[Hashable, Wish] = {}
+        self.withheld: Mask | None = None
+        """The nodes that nobody else may go to; None when there are none."""
         # From how many pods of one shape on no room was found; true until something is given back.
         self._too_many: dict[Shape, int] = {}
-        self.explained: dict[tuple[int, Shape], Refusal] = {}
-        """What `explain` has found out in this plan, by the number and shape of the pods."""
+        self.explained: dict[tuple[int, Shape, bool], Refusal] = {}
+        """What `explain` has found out in this plan, by the number and shape of the pods and whether others of their
+        group were served before."""
 
     def copy(self) -> Self:
         """Return a board that may be changed without changing this one."""
@@ -112,69 +108,54 @@ class Board:
             seats.append(seat)
         return tuple(seats)
 
-    def count_fitting(self, pods: Sequence[Pod]) -> int:
-        """Return how many of the pods would find a node together, taking nothing."""
-        trial, fitting = self.copy(), 0
+    def seated(self, pods: Sequence[Pod]) -> "tuple[Board, list[Pod]]":
+        """Return a copy on which those of the pods have their seats that find one together, and the others."""
+        trial, left = self.copy(), list[Pod]()
         for pod in pods:
             seat = trial.find(pod)
-            if seat is not None:
+            if seat is None:
+                left.append(pod)
+            else:
                 trial.stock.take(seat)
-                fitting += 1
-        return fitting
+        return trial, left
 
     def find(self, pod: Pod, *, where: Where = ANYWHERE, timing: Timing = Timing.NOW_OR_LATER) -> Seat | None:
         """Return the best seat for the pod, taking nothing; what is free now goes before what is to be waited for."""
-        eligible, amounts = self.eligible(pod), self.stock.amounts(pod)
+        amounts = self.stock.amounts(pod)
         if amounts is None:
             return None
-        if where.within is not None:
-            eligible = eligible & where.within
-        if where.steps is not None:
-            eligible = self._first_by_steps(pod, amounts, eligible, where.steps)
-        if pod.sharing is not None:
-            return self._find_shared(pod, pod.sharing, eligible, timing)
-        if timing is Timing.NOW_OR_LATER:
-            seat = self._seat(pod, eligible & self.stock.room_now(pod, amounts), later=False)
-            if seat is not None or not self.stock.is_leaving:
-                return seat
-        return self._seat(pod, eligible & self.stock.room_later(pod, amounts), later=True)
-
-    def _find_shared(self, pod: Pod, sharing: Sharing, eligible: Mask, timing: Timing) -> Seat | None:
-        stock, amounts = self.stock, self.stock.taken(pod)
-        later = eligible & stock.room_later(pod, amounts)
-        now = np.zeros_like(later) if timing is Timing.LATER else eligible & stock.room_now(pod, amounts)
-        allowed = now | later
-        if self._strategy.devices is PlacementStrategy.BINPACK:
-            # Waiting for a part of a device that is shared already goes before opening one (KAI's gpusharingorder).
-            shared = allowed & stock.devices.fits(sharing, stock.future[GPU])
-            allowed = shared if shared.any() else allowed
-        if (allowed & now).any():
-            allowed = allowed & now
-        column = self._choose(pod, allowed)
+        ranks = self._ranks(pod, amounts, timing)
+        if where is not ANYWHERE:
+            ranks = where.narrowed(ranks)
+        column = best(ranks, self.stock.column(pod.nominated))
         if column is None:
             return None
-        gpus = int(stock.free[GPU, column]), int(stock.future[GPU, column])
-        names, waits = stock.devices.choose(pod, sharing, column, gpus)
-        return Seat(pod, column, names, waits or not now[column])
+        names, waits = self.stock.choose_devices(pod, column)
+        return Seat(pod, column, names, waits or timing is Timing.LATER or bool(ranks.item(column) & LATER))
 
-    def _first_by_steps(self, pod: Pod, amounts: Sequence[int], eligible: Mask, steps: Amounts) -> Mask:
-        fitting = eligible & self.stock.room_later(pod, amounts)
-        return eligible & (steps == steps[fitting].max()) if fitting.any() else eligible
+    def _ranks(self, pod: Pod, amounts: Sequence[int], timing: Timing) -> Amounts:
+        """Return the rank of every node, shape [node]; not to be written, and true until a seat is taken."""
+        waits = timing is Timing.LATER
+        shape = pod.constraint, tuple(amounts), pod.sharing, score.axis(pod), waits
+        wish = self._wishes.get(shape)
+        if wish is None:
+            wish = Wish.of(pod, amounts, self._open_to(pod), waits=waits)
+            self._remember(shape, wish)
+        ranks, own = self.ranking.of(wish, self.stock), self._own_mask(pod)
+        return ranks if own is None else only(own, ranks)
 
-    def _seat(self, pod: Pod, allowed: Mask, *, later: bool) -> Seat | None:
-        column = self._choose(pod, allowed)
-        return None if column is None else Seat(pod, column, (), later)
+    def _remember(self, shape: Hashable, wish: Wish) -> None:
+        if len(self._wishes) >= MOST_WISHES:
+            self._forget()
+        self._wishes[shape] = wish
 
-    def _choose(self, pod: Pod, allowed: Mask) -> int | None:
-        nominated = self.stock.column(pod.nominated)
-        if nominated is not None and allowed[nominated]:
-            # kube-scheduler already holds that node for the pod; after a restart this rebuilds our promise.
-            return nominated
-        return score.best(self.costs(pod), allowed)
+    def _forget(self) -> None:
+        self._wishes = {}
+        self.stock.remembered.forget()
 
     def choose(self, pod: Pod, allowed: Mask) -> NodeName | None:
         """Return the best of the allowed nodes, taking nothing."""
-        column = self._choose(pod, allowed)
+        column = best(only(allowed, self.costs(pod)), self.stock.column(pod.nominated))
         return None if column is None else self.snapshot.nodes.nodes[column].name
 
     def keep(self, pods: Iterable[Pod]) -> tuple[Seat, ...]:
@@ -200,51 +181,75 @@ class Board:
         amounts = self.stock.amounts(pod)
         if amounts is None:
             return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
-        return self.eligible(pod) & self.stock.room_now(pod, amounts)
+        return self.eligible(pod) & self.stock.room_now(amounts, pod.sharing)
 
     def later_allowed(self, pod: Pod, column: int) -> bool:
         """Whether the pod would have room on one node when everything that is leaving has left."""
-        return bool(self.eligible(pod)[column] and self.room_later(pod)[column])
+        amounts = self.stock.amounts(pod)
+        has_room = amounts is not None and self.stock.has_room_later(amounts, pod.sharing, column)
+        return has_room and bool(self.eligible(pod)[column])
 
     def room_later(self, pod: Pod) -> Mask:
         """Return the nodes with room for the pod when everything that is leaving has left, shape [node]."""
         amounts = self.stock.amounts(pod)
         if amounts is None:
             return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
-        return self.stock.room_later(pod, amounts)
+        return self.stock.room_later(amounts, pod.sharing)
 
     def eligible(self, pod: Pod) -> Mask:
         """Return the nodes the pod may go to whatever is free, shape [node]."""
-        nodes = self.snapshot.nodes
-        mask = fit.eligible(pod.constraint, nodes)
-        if self._withheld is not None:
-            mask = mask & ~self._withheld
-        if pod.uid in self.snapshot.refused:
-            mask = mask & ~nodes.mask(self.snapshot.refused[pod.uid])
+        mask, own = self._open_to(pod), self._own_mask(pod)
+        return mask if own is None else mask & own
+
+    def open_to_any(self, pods: Iterable[Pod]) -> Mask:
+        """Return the nodes to which at least one of the pods may go whatever is free, shape [node]."""
+        found: Mask = np.logical_or.reduce([self.eligible(pod) for pod in self.unlike(pods)])
+        return found
+
+    def _open_to(self, pod: Pod) -> Mask:
+        mask = fit.eligible(pod.constraint, self.snapshot.nodes)
+        return mask if self.withheld is None else mask & ~self.withheld
+
+    def _own_mask(self, pod: Pod) -> Mask | None:
+        """Return where the pod may go for what no other of its shape has, shape [node]; None when that is nothing."""
+        if not self._is_special(pod):
+            return None
+        nodes, stock = self.snapshot.nodes, self.stock
+        mask = ~nodes.mask(self.snapshot.refused.get(pod.uid, ()))
         for claim in pod.claims:
-            mask = mask & self.stock.usable(pod, claim)
+            mask &= stock.usable(pod, claim)
         if pod.near or pod.labels is not None:
-            mask = mask & self.stock.neighbours.mask(pod)
+            mask &= stock.neighbours.mask(pod)
         return mask
+
+    def _is_special(self, pod: Pod) -> bool:
+        """Whether something of its own narrows where the pod may go."""
+        return bool(pod.claims or pod.near) or pod.labels is not None or pod.uid in self.snapshot.refused
 
     def costs(self, pod: Pod) -> Amounts:
         """Return what each node would cost the pod, shape [node]; the least is best."""
-        return score.cost(score.axis(pod), self.stock.future, self.snapshot.nodes, self._strategy.nodes)
+        return self.ranking.costs(score.axis(pod), pod.request.gpu_milli // GPU_MILLI, self.stock)
 
     def common_shape(self, pods: Sequence[Pod]) -> Shape | None:
         """Return the shape that all pods share, None where they differ or something of their own narrows them."""
         shape = shape_of(pods[0])
         for pod in pods:
-            if pod.uid in self.snapshot.refused or pod.near or pod.labels is not None or pod.claims:
-                return None
-            if shape_of(pod) != shape:
+            if self._is_special(pod) or shape_of(pod) != shape:
                 return None
         return shape
+
+    def unlike(self, pods: Iterable[Pod]) -> Sequence[Pod]:
+        """Return one pod of each shape, and each that something of its own narrows: for the others the same is true."""
+        found: dict[object, Pod] = {}
+        for pod in pods:
+            found.setdefault(pod.uid if self._is_special(pod) else shape_of(pod), pod)
+        return list(found.values())
 
     def withhold(self, nodes: Collection[NodeName]) -> None:
         """Let nobody else onto these nodes."""
         if nodes:
-            self._withheld = self.snapshot.nodes.mask(nodes)
+            self.withheld = self.snapshot.nodes.mask(nodes)
+            self._forget()
 
     def soonest_empty(self, pods: Sequence[Pod]) -> tuple[NodeName, ...]:
         """Return the nodes on which the pods would find room if those were empty, the least used first; () if none."""

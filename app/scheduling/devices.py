@@ -4,33 +4,21 @@ Whole devices are counted by the board's GPU column. A device somebody holds a p
 holders are all leaving is whole again in future, and counted in the future column.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.model.pod import PPM, Pod, Sharing
+from app.model.pod import Placed, Pod, Sharing
 from app.model.resources import GPU_MILLI, Amounts
-from app.model.snapshot import MOST_DEVICE_MIB, PART, Mask, Snapshot
+from app.model.snapshot import MOST_DEVICE_MIB, PART, Mask, Snapshot, parts_of
+from app.scheduling.parts import Divided, Flags, Initial, Parts
 from app.settings import PlacementStrategy
-
-assert PART == PPM  # a millionth of a device of M MiB is M parts  # noqa: S101 # what `_parts` relies on
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """A device in shared use."""
-
-    name: str
-    free: int
-    """Parts free now."""
-    future: int
-    """Parts free when everything that is leaving has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,70 +29,6 @@ class Opened:
     of_future: int
 
 
-Flags = NDArray[np.bool_]
-"""Shape [row, slot], as in `_Parts`."""
-
-
-class _Parts:
-    """What is free of all shared devices, in columns: a row for each node that has any, a slot for each, by name."""
-
-    def __init__(self, devices: Mapping[int, Sequence[_Device]]) -> None:
-        self._rows = {column: row for row, column in enumerate(devices)}
-        self.columns = np.array(list(devices), dtype=np.int64)
-        """Shape [row]: the node's column."""
-        slots = max((len(each) for each in devices.values()), default=0)
-        # Shape [row, slot], in parts; -1, which is enough for nobody, where there is no device.
-        self.free = np.full((len(devices), slots), -1, dtype=np.int64)
-        self.future = self.free.copy()
-        for column, each in devices.items():
-            self.put(column, each)
-
-    def copy(self) -> Self:
-        """Return a twin that may be changed."""
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing with the parts that these were copied from."""
-        self._rows, self.free, self.future = dict(self._rows), self.free.copy(), self.future.copy()
-
-    def put(self, column: int, devices: Sequence[_Device]) -> None:
-        """Note the devices of one node anew."""
-        row = self._rows.setdefault(column, len(self._rows))
-        more = max(0, row + 1 - len(self.columns)), max(0, len(devices) - self.free.shape[1])
-        if any(more):
-            self.columns = np.pad(self.columns, (0, more[0]), constant_values=column)
-            self.free, self.future = (
-                np.pad(each, ((0, more[0]), (0, more[1])), constant_values=-1) for each in (self.free, self.future)
-            )
-        ordered = sorted(devices, key=lambda each: each.name)
-        self.free[row], self.future[row] = -1, -1
-        self.free[row, : len(ordered)] = [each.free for each in ordered]
-        self.future[row, : len(ordered)] = [each.future for each in ordered]
-
-
-class _Initial:
-    """The shared devices of the snapshot, read as far as somebody asks; shared by all copies."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def at(self, column: int) -> Sequence[_Device]:
-        """Return those of one node."""
-        devices = self._snapshot.shared.get(self._snapshot.nodes.nodes[column].name, ())
-        # Who overstates a node's memory or asks for more than there is must not stop the plan for everybody.
-        whole = int(self._snapshot.nodes.device_memory_mib[column]) * PART
-        left = ((each, max(each.free, -whole)) for each in devices)
-        return [_Device(each.name, min(free, whole), min(free + each.releasing, whole)) for each, free in left]
-
-    @cached_property
-    def parts(self) -> _Parts:
-        """All of them as columns."""
-        columns = self._snapshot.nodes.columns(name for name, devices in self._snapshot.shared.items() if devices)
-        return _Parts({column: self.at(column) for column in columns})
-
-
 class Devices:
     """Local to one board. `take` and `give_back` change it."""
 
@@ -113,11 +37,12 @@ class Devices:
         self._spread = strategy is PlacementStrategy.SPREAD
         self._memory_mib = snapshot.nodes.device_memory_mib
         self._shares = snapshot.nodes.shares_devices
-        self._initial = _Initial(snapshot)
-        # Of the nodes on which something has changed; the others are as at the start.
-        self._changed: dict[int, Sequence[_Device]] = {}
-        # All of them as columns; made when somebody first asks for a part.
-        self._parts: _Parts | None = None
+        self._initial = Initial(snapshot)
+        # Of the nodes on which something has changed, in the order of their names; the others are as at the start.
+        self._changed: dict[int, Sequence[Divided]] = {}
+        # All of them as columns; made when somebody first asks for a part, and brought up to date when somebody asks.
+        self._parts: Parts | None = None
+        self._outdated: set[int] = set()
 
     def copy(self) -> Self:
         """Return a twin that may be changed."""
@@ -129,21 +54,22 @@ class Devices:
         """Share nothing with the devices that these were copied from."""
         self._changed = dict(self._changed)
         self._parts = None if self._parts is None else self._parts.copy()
+        self._outdated = set(self._outdated)
 
-    def _at(self, column: int) -> Sequence[_Device]:
+    def _at(self, column: int) -> Sequence[Divided]:
         changed = self._changed.get(column)
         return self._initial.at(column) if changed is None else changed
 
-    def _put(self, column: int, devices: Sequence[_Device]) -> None:
+    def _put(self, column: int, devices: Sequence[Divided]) -> None:
         self._changed[column] = devices
-        if self._parts is not None:
-            self._parts.put(column, devices)
+        self._outdated.add(column)
 
-    def _columns(self) -> "_Parts":
+    def _columns(self) -> Parts:
         if self._parts is None:
             self._parts = self._initial.parts.copy()
-            for column, devices in self._changed.items():
-                self._parts.put(column, devices)
+        for column in self._outdated:
+            self._parts.put(column, self._changed[column])
+        self._outdated.clear()
         return self._parts
 
     def room(self, sharing: Sharing, gpus: Amounts, future_gpus: Amounts, *, later: bool) -> Mask:
@@ -165,6 +91,34 @@ class Devices:
         # A node with fewer than no GPUs left is overcommitted: which of its devices there really are, nobody knows.
         return mask & (gpus >= 0)
 
+    def has_room(self, sharing: Sharing, column: int, gpus: tuple[int, int], *, later: bool) -> bool:
+        """Say the same of one node, where `gpus` are the whole ones at that time and in future, in milli."""
+        need, memory = self._need(sharing, column), self._memory_mib.item(column) * PART
+        whole = gpus[0] // GPU_MILLI if self._shares[column] and need <= memory else 0
+        fitting, again = self._fitting_at(column, need, gpus[1])
+        if later:
+            whole -= again
+        else:
+            fitting = [each for each in fitting if each.free >= need]
+        return gpus[0] >= 0 and len(fitting) + max(whole, 0) >= sharing.devices
+
+    def has_fitting(self, sharing: Sharing, column: int, future_gpus: int) -> bool:
+        """Say of one node what `fits` says of all."""
+        return bool(self._fitting_at(column, self._need(sharing, column), future_gpus)[0])
+
+    def _fitting_at(self, column: int, need: int, future_gpus: int) -> tuple[list[Divided], int]:
+        """Return what `_fitting_parts` does of one node, the second as a number."""
+        left, fitting, again = future_gpus // GPU_MILLI, list[Divided](), 0
+        for each in self._at(column):
+            if each.future < need:
+                continue
+            if self._is_whole(column, each):
+                if again >= left:
+                    continue
+                again += 1
+            fitting.append(each)
+        return fitting, again
+
     def fits(self, sharing: Sharing, future_gpus: Amounts) -> Mask:
         """Return the nodes where a device in shared use takes the part, now or later, shape [node]."""
         mask, parts = np.zeros(self._memory_mib.shape[0], dtype=np.bool_), self._columns()
@@ -172,7 +126,7 @@ class Devices:
         mask[parts.columns] = fitting.any(axis=1)
         return mask
 
-    def _fitting_parts(self, parts: "_Parts", needs: Amounts, future_gpus: Amounts) -> tuple[Flags, Flags]:
+    def _fitting_parts(self, parts: Parts, needs: Amounts, future_gpus: Amounts) -> tuple[Flags, Flags]:
         """Return which devices take the part, now or later, and which of these are whole again, as `_fitting` does."""
         columns = parts.columns
         fitting = parts.future >= needs[columns, None]
@@ -191,11 +145,14 @@ class Devices:
         Binpack: the fullest first, new ones only where those do not suffice. Spread: new ones first, then the emptiest.
         `gpus` are the whole ones now and in future, in milli.
         """
-        need = int(self._needs(sharing)[column])
+        need = self._need(sharing, column)
         shared = self._fitting(column, need, gpus[1])
+        if len(shared) >= sharing.devices and not self._spread:
+            chosen = shared[: sharing.devices]
+            return tuple(each.name for each in chosen), any(each.free < need for each in chosen)
         names = self._new_names(pod, column, min(sharing.devices, gpus[1] // GPU_MILLI))
         idle = [
-            _Device(name, need if gpus[0] >= (index + 1) * GPU_MILLI else 0, need) for index, name in enumerate(names)
+            Divided(name, need if gpus[0] >= (index + 1) * GPU_MILLI else 0, need) for index, name in enumerate(names)
         ]
         ordered = [*idle, *reversed(shared)] if self._spread else [*shared, *idle]
         chosen = ordered[: sharing.devices]
@@ -203,8 +160,8 @@ class Devices:
 
     def take(self, sharing: Sharing, column: int, names: tuple[str, ...], *, later: bool) -> Opened:
         """Have a pod hold its part of each of the named devices; return what whole devices that costs."""
-        need = int(self._needs(sharing)[column])
-        whole = int(self._memory_mib[column]) * PART
+        need = self._need(sharing, column)
+        whole = self._memory_mib.item(column) * PART
         devices = {each.name: each for each in self._at(column)}
         of_free = of_future = 0
         for name in names:
@@ -212,12 +169,13 @@ class Devices:
             if device is None:
                 of_future += 1
                 of_free += not later
-                device = _Device(name, 0 if later else whole, whole)
+                device = Divided(name, 0 if later else whole, whole)
             elif device.future == whole:
                 of_future += 1
             free = device.free if later else device.free - need
-            devices[name] = replace(device, free=free, future=device.future - need)
-        self._put(column, tuple(devices.values()))
+            devices[name] = Divided(name, free, device.future - need)
+        ordered = devices.values() if not of_future else sorted(devices.values())
+        self._put(column, tuple(ordered))
         return Opened(of_free, of_future)
 
     def postpone(self, sharing: Sharing, column: int, names: tuple[str, ...]) -> int:
@@ -225,14 +183,14 @@ class Devices:
 
         A device is idle when nobody is on it any more: whoever opened it, others may have joined.
         """
-        need, whole = int(self._needs(sharing)[column]), int(self._memory_mib[column]) * PART
+        need, whole = self._need(sharing, column), self._memory_mib.item(column) * PART
         idle, devices = 0, []
         for each in self._at(column):
             left = each
             if each.name in names:
                 is_idle = each.free + need == whole
                 idle += is_idle
-                left = replace(each, free=0 if is_idle else each.free + need)
+                left = each._replace(free=0 if is_idle else each.free + need)
             devices.append(left)
         self._put(column, devices)
         return idle
@@ -246,31 +204,46 @@ class Devices:
 
     def give_back(self, sharing: Sharing, column: int, names: tuple[str, ...]) -> int:
         """Have a pod leave its parts; return how many devices are whole again in future."""
-        need = int(self._needs(sharing)[column])
+        need = self._need(sharing, column)
         again, devices = 0, []
         for each in self._at(column):
-            left = replace(each, future=each.future + need) if each.name in names else each
+            left = each._replace(future=each.future + need) if each.name in names else each
             again += left is not each and self._is_whole(column, left)
             devices.append(left)
         self._put(column, devices)
         return again
 
+    def whole_without(self, leaving: Iterable[Placed], column: int) -> int:
+        """Return how many devices of a node would be whole again in future if these left it."""
+        sharers = [(one.devices, one.pod.sharing) for one in leaving if one.pod.sharing is not None]
+        if not sharers:
+            return 0
+        given_back = Counter[str]()
+        for names, sharing in sharers:
+            given_back.update(dict.fromkeys(names, self._need(sharing, column)))
+        here, whole = self._at(column), self._memory_mib.item(column) * PART
+        return sum(each.future < whole <= each.future + given_back[each.name] for each in here)
+
     def _new_names(self, pod: Pod, column: int, number: int) -> list[str]:
         # A pod that moves may have opened a device here before, which others now use under its name.
         used = {each.name for each in self._at(column)}
-        fresh = (name for index in count() if (name := f"{pod.uid}/{index}") not in used)
+        fresh = (name for index in count() if (name := f"{pod.uid}-{index}") not in used)
         return list(islice(fresh, max(number, 0)))
 
-    def _needs(self, sharing: Sharing) -> NDArray[np.int64]:
-        """Return how many parts of a device are asked for, shape [node]."""
-        if sharing.memory_mib:
-            return np.full_like(self._memory_mib, min(sharing.memory_mib, MOST_DEVICE_MIB + 1) * PART)
-        return self._memory_mib * sharing.portion_ppm
+    def _need(self, sharing: Sharing, column: int) -> int:
+        return parts_of(sharing, self._memory_mib.item(column))
 
-    def _fitting(self, column: int, need: int, future_gpus: int) -> list[_Device]:
+    def _needs(self, sharing: Sharing) -> NDArray[np.int64]:
+        """Return how many parts of a device are asked for, shape [node]; `parts_of` says the same of one node."""
+        if sharing.memory_mib:
+            asked = min(sharing.memory_mib + sharing.overhead_mib, MOST_DEVICE_MIB + 1) * PART
+            return np.full_like(self._memory_mib, asked)
+        return self._memory_mib * sharing.portion_ppm + sharing.overhead_mib * PART
+
+    def _fitting(self, column: int, need: int, future_gpus: int) -> list[Divided]:
         """Return the devices that take the part, now or later, the fullest first; those whole again while GPUs last."""
         left, fitting = future_gpus // GPU_MILLI, []
-        for each in sorted(self._at(column), key=lambda one: (one.future, one.name)):
+        for each in sorted(self._at(column), key=_future):
             if each.future < need:
                 continue
             if self._is_whole(column, each):
@@ -280,5 +253,9 @@ class Devices:
             fitting.append(each)
         return fitting
 
-    def _is_whole(self, column: int, device: _Device) -> bool:
-        return device.future == int(self._memory_mib[column]) * PART
+    def _is_whole(self, column: int, device: Divided) -> bool:
+        return device.future == self._memory_mib.item(column) * PART
+
+
+def _future(device: Divided) -> int:
+    return device.future

@@ -1,4 +1,7 @@
-"""Says in numbers why pods found no room; called once a refusal, never on the way of those that fit."""
+"""Says in numbers why pods found no room; called once a refusal, never on the way of those that fit.
+
+What a node lacks is told by `lacks`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,37 +9,59 @@ from dataclasses import replace
 import numpy as np
 
 from app.model.decision import Share
-from app.model.pod import PPM, Pod, Sharing
+from app.model.pod import Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
-from app.model.resources import AXES, GPU, QUOTA_AXES, Amounts, Resources
+from app.model.resources import AXES, GPU, GPU_MILLI, QUOTA_AXES, Amounts, Resources
+from app.model.snapshot import PART, Mask, parts_of
 from app.scheduling import fit, gang
 from app.scheduling.board import Board
+from app.scheduling.exclusions import refused
+from app.scheduling.lacks import UNDIVIDED, of, part_text
 from app.scheduling.quota import Account, amount_text, quantities
+from app.scheduling.rivals import Promises, Rivals
 from app.scheduling.topology import fitting_counts
 
-_NAMES = {"cpu_milli": "CPU", "memory_bytes": "memory", "gpu_milli": "GPUs", "pods": "pod slots"}
 
-
-def no_room(group: PodGroup, pods: Sequence[Pod], board: Board) -> Refusal:
+def no_room(group: PodGroup, pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
     """Return why these pods of the group, which start together, do not fit into what is free.
 
     Pods of one template get the explanation of the first of them: ten thousand equal pods wait for one cause.
     """
     apart = gang.refusal(board, group, pods)
     if apart is not None:
-        return _no_domain(apart, board) if apart.details.get("domains") == 0 else apart
+        return _behind(_no_domain(apart, pods, board, rivals), group, pods, rivals)
     shape = board.common_shape(pods)
     if shape is None:
-        return _explain(pods, board)
-    key = (len(pods), shape)
+        return _behind(_explain(pods, board, rivals), group, pods, rivals)
+    # Of a group that was served already it is not told that it is behind others, or behind itself.
+    key = (len(pods), shape, rivals.has_served(group.key))
     if key not in board.explained:
-        board.explained[key] = _explain(pods, board)
+        board.explained[key] = _behind(_explain(pods, board, rivals), group, pods, rivals)
     return board.explained[key]
 
 
-def _no_domain(refusal: Refusal, board: Board) -> Refusal:
-    """Say that there is no domain at all, which nobody who leaves would change."""
+def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Rivals) -> Refusal:
+    """Say first that others came before, where the pods would start but for them."""
+    ahead = 0 if "even_when_empty" in refusal.details else rivals.ahead(group, pods)
+    if not ahead:
+        return refusal
+    others = "1 PodGroup that takes" if ahead == 1 else f"{ahead} PodGroups that take"
+    said = refusal.sentence
+    return replace(
+        refusal,
+        sentence=f"It is behind {others} the room it would find: {said[:1].lower()}{said[1:]}",
+        details={**refusal.details, "behind": ahead},
+    )
+
+
+def _no_domain(refusal: Refusal, pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
+    """Say more where no domain takes any of the pods, or there is none, which nobody who leaves would change."""
+    if refusal.details.get("fitting") != 0:
+        return refusal
+    if refusal.details["domains"]:
+        each = of(pods[0], board, rivals.promises)
+        return replace(refusal, sentence=_joined(refusal, str(each)), details={**each.details, **refusal.details})
     level = str(refusal.details["level"])
     lacking = replace(refusal, details={**refusal.details, "even_when_empty": 0})
     if not level or _has_label(level, board):
@@ -52,11 +77,33 @@ def _has_label(key: str, board: Board) -> bool:
     return found
 
 
-def _explain(pods: Sequence[Pod], board: Board) -> Refusal:
-    never = _never(pods, board)
+def _explain(pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
+    never = _never(pods, board) or _refused_everywhere(pods, board)
     if never is not None:
         return never
-    return _no_node(pods[0], board) if len(pods) == 1 else _no_place_for_all(pods, board)
+    if len(pods) == 1:
+        return _no_node(pods[0], board, rivals.promises)
+    return _no_place_for_all(pods, board, rivals.promises)
+
+
+def _refused_everywhere(pods: Sequence[Pod], board: Board) -> Refusal | None:
+    """Return that the scheduler's own filters refuse all nodes to which a pod may go: nobody who leaves helps it."""
+    for pod in pods:
+        if pod.uid in board.snapshot.refused and pod.sharing is None and not board.eligible(pod).any():
+            mask = refused(pod, board) & fit.eligible(pod.constraint, board.snapshot.nodes)
+            if mask.any():
+                return _refused_by_scheduler(pod, int(mask.sum()))
+    return None
+
+
+def _refused_by_scheduler(pod: Pod, nodes: int) -> Refusal:
+    which = "the only node" if nodes == 1 else f"all {nodes} nodes"
+    said = pod.refused_because or "see its PodScheduled condition"
+    return Refusal(
+        reason=Reason.REFUSED_BY_SCHEDULER,
+        sentence=f"The scheduler's own filters refuse {which} to which pod {pod.name} may go: {said}.",
+        details={"pod": pod.name, "refused": nodes},
+    )
 
 
 def _never(pods: Sequence[Pod], board: Board) -> Refusal | None:
@@ -65,6 +112,8 @@ def _never(pods: Sequence[Pod], board: Board) -> Refusal | None:
     for pod in pods:
         if allocatable.size and not fit.room(pod.request.amounts, allocatable).any():
             return _too_large(pod, allocatable)
+        if pod.sharing is not None and not _divisible(pod.sharing, board).any():
+            return _indivisible(pod.sharing, board)
     asked = np.array([pod.request.amounts for pod in pods], dtype=np.int64)
     fitting = int(fitting_counts(asked, allocatable).sum())
     if len(pods) == 1 or fitting >= len(pods):
@@ -92,60 +141,69 @@ def _capacity(pod: Pod, axis: int, most: int) -> str:
     return f"{asked} {AXES[axis]} asked, the largest has {most}"
 
 
-def _no_place_for_all(pods: Sequence[Pod], board: Board) -> Refusal:
-    fitting = board.count_fitting(pods)
-    if fitting == len(pods):
-        sentence = f"All {fitting} pods would find room, but not with every sub-group inside one topology domain."
-        return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details={"fitting": fitting})
-    stuck = next((pod for pod in pods if not board.allowed(pod).any()), None)
-    cause = f"; {_lacks(stuck, board)}" if stuck else ""
-    return Refusal(
-        reason=Reason.GANG_DOES_NOT_FIT,
-        sentence=f"Only {fitting} of {len(pods)} pods that start together would find room now{cause}.",
-        details={"fitting": fitting, "needed": len(pods), **_counts(stuck or pods[0], board)},
-    )
+def _divisible(sharing: Sharing, board: Board) -> Mask:
+    """Return the nodes that could give these parts if all their GPUs were idle, shape [node]."""
+    nodes = board.snapshot.nodes
+    has_enough: Mask = nodes.allocatable[GPU] >= sharing.devices * GPU_MILLI
+    return nodes.shares_devices & has_enough & _large_enough(sharing, board)
 
 
-def _no_node(pod: Pod, board: Board) -> Refusal:
+def _large_enough(sharing: Sharing, board: Board) -> Mask:
+    sizes, numbers = np.unique(board.snapshot.nodes.device_memory_mib, return_inverse=True)
+    # Of few sizes, however many nodes.
+    fitting = [parts_of(sharing, size) <= size * PART for size in map(int, sizes)]
+    return np.array(fitting, dtype=np.bool_)[numbers]
+
+
+def _indivisible(sharing: Sharing, board: Board) -> Refusal:
+    nodes = board.snapshot.nodes
+    shared: Mask = nodes.shares_devices & (nodes.allocatable[GPU] > 0)
+    if not shared.any():
+        cause = f"no node has GPUs that can be shared ({UNDIVIDED})"
+    elif not (shared & _large_enough(sharing, board)).any():
+        cause = f"{part_text(sharing)} asked, the largest GPU has {nodes.device_memory_mib[shared].max()} MiB"
+    else:
+        most = int(nodes.allocatable[GPU][shared].max()) // GPU_MILLI
+        cause = f"parts of {sharing.devices} GPUs asked, no node that has such GPUs has more than {most}"
     return Refusal(
         reason=Reason.NO_NODE_FITS,
-        sentence=f"No node has room: {_lacks(pod, board)}.",
-        details=_counts(pod, board),
+        sentence=f"No node could hold it even when empty: {cause}.",
+        details={"nodes": len(nodes.nodes), "even_when_empty": 0},
     )
 
 
-def _lacks(pod: Pod, board: Board) -> str:
-    counts = _counts(pod, board)
-    parts = [f"{counts['nodes']} nodes", f"{counts['excluded']} excluded by readiness, selector, affinity or taints"]
-    parts += [f"{counts[axis]} lack {_NAMES[axis]}" for axis in AXES if counts.get(axis)]
-    parts += [f"{counts[name]} lack {count} of {name}" for name, count in pod.scalars if counts.get(name)]
-    if pod.sharing is not None:
-        parts.append(f"{counts['devices']} lack {_part(pod.sharing)}")
-    if pod.request.gpu_milli:
-        parts.append(
-            f"{pod.request.gpu_milli / 1000:g} GPUs asked, at most {counts['most_free_gpu_milli'] / 1000:g} free"
-        )
-    return ", ".join(parts)
+def _no_place_for_all(pods: Sequence[Pod], board: Board, promises: Promises) -> Refusal:
+    trial, left = board.seated(pods)
+    fitting = len(pods) - len(left)
+    if not left:
+        sentence = f"All {fitting} pods would find room, but not with every sub-group inside one topology domain."
+        return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details={"fitting": fitting})
+    stuck = next((pod for pod in left if not board.allowed(pod).any()), None)
+    lacking = of(stuck, board, promises) if stuck else of(left[0], trial, promises)
+    return Refusal(
+        reason=Reason.GANG_DOES_NOT_FIT,
+        sentence=(
+            f"Only {fitting} of {len(pods)} pods that start together would find room now; "
+            f"{_for_whom(pods, stuck, board)} {lacking}."
+        ),
+        details={"fitting": fitting, "needed": len(pods), **lacking.details},
+    )
 
 
-def _part(sharing: Sharing) -> str:
-    part = f"{sharing.memory_mib} MiB" if sharing.memory_mib else f"{sharing.portion_ppm / PPM:g}"
-    return f"{part} of a GPU free" if sharing.devices == 1 else f"{part} free of each of {sharing.devices} GPUs"
+def _for_whom(pods: Sequence[Pod], stuck: Pod | None, board: Board) -> str:
+    # Pods of one template share the sentence, also those of other PodGroups: it names none of them.
+    if stuck is None:
+        return "for the next one"
+    return "for each of them" if board.common_shape(pods) is not None else f"for pod {stuck.name}"
 
 
-def _counts(pod: Pod, board: Board) -> dict[str, int]:
-    eligible = board.eligible(pod)
-    counts = {"nodes": int(eligible.size), "excluded": int(eligible.size - eligible.sum())}
-    for axis, (name, amount) in enumerate(zip(AXES, pod.request.amounts, strict=True)):
-        if amount > 0:
-            counts[name] = int((eligible & (board.stock.free[axis] < amount)).sum())
-    for name, count in pod.scalars:
-        counts[name] = int((eligible & (board.stock.free_of(name) < count)).sum())
-    if pod.sharing is not None:
-        counts["devices"] = int((eligible & ~board.stock.has_devices(pod.sharing)).sum())
-    free = board.stock.free[GPU][eligible]
-    counts["most_free_gpu_milli"] = int(np.max(free, initial=0))
-    return counts
+def _no_node(pod: Pod, board: Board, promises: Promises) -> Refusal:
+    lacking = of(pod, board, promises)
+    details = dict(lacking.details)
+    if pod.sharing is not None and not (board.eligible(pod) & _divisible(pod.sharing, board)).any():
+        # Those that could are not for this pod: nobody who leaves would change that.
+        details["even_when_empty"] = 0
+    return Refusal(reason=Reason.NO_NODE_FITS, sentence=f"No node has room: {lacking}.", details=details)
 
 
 def nobody_leaves(refusal: Refusal, account: Account, share: Share, request: Resources) -> Refusal:

@@ -46,6 +46,15 @@ def room(amounts: Sequence[int], free: Amounts) -> Mask:
     return np.ones(free.shape[1], dtype=np.bool_) if mask is None else mask
 
 
+def suffices(amounts: Sequence[int], free: Sequence[int]) -> bool:
+    """Say what `room` says of one node."""
+    # Written out: the victim search and every change of a node come here.
+    for asked, there in zip(amounts, free, strict=True):  # noqa: SIM110 # a generator takes three times as long
+        if 0 < asked > there:
+            return False
+    return True
+
+
 def _remember(question: Hashable, answer: object, nodes: NodeTable) -> None:
     if len(nodes.memo) >= MOST_REMEMBERED:
         nodes.memo.clear()
@@ -141,6 +150,17 @@ def _tolerated(tolerations: tuple[Toleration, ...], nodes: NodeTable) -> Mask:
     sets, codes = _taint_sets(nodes)
     verdicts = [all(any(_tolerates(one, taint) for one in tolerations) for taint in taints) for taints in sets]
     return np.array(verdicts, dtype=np.bool_)[codes]
+
+
+def untolerated(tolerations: tuple[Toleration, ...], nodes: NodeTable) -> dict[Taint, Mask]:
+    """Return the taints that keep a pod away, each with the nodes where it is the first that does, shape [node]."""
+    sets, codes = _taint_sets(nodes)
+    first: dict[Taint, list[int]] = {}
+    for number, taints in enumerate(sets):
+        taint = next((taint for taint in taints if not any(_tolerates(one, taint) for one in tolerations)), None)
+        if taint is not None:
+            first.setdefault(taint, []).append(number)
+    return {taint: np.isin(codes, numbers) for taint, numbers in first.items()}
 
 
 def _taint_sets(nodes: NodeTable) -> tuple[list[tuple[Taint, ...]], NDArray[np.int32]]:

@@ -11,7 +11,8 @@ import numpy as np
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Refusal
-from app.scheduling.board import ANYWHERE, Board, Timing, Where, largest_first
+from app.scheduling.board import Board, Timing, largest_first
+from app.scheduling.ranks import ANYWHERE, Where
 from app.scheduling.stock import Seat
 from app.scheduling.topology import NodeSets, Subtree, fitting_counts, node_sets
 
@@ -129,7 +130,7 @@ def _candidates(  # noqa: PLR0913, PLR0917 # one question, told by who asks, for
     nodes = board.snapshot.nodes
     names = {leaf.name for leaf in _leaves(branch)}
     within = np.ones(len(nodes.nodes), dtype=np.bool_) if where.within is None else where.within
-    may_go = np.logical_or.reduce([board.eligible(pod) & board.room_later(pod) for pod in pods])
+    may_go = np.logical_or.reduce([board.eligible(pod) & board.room_later(pod) for pod in board.unlike(pods)])
     asked = np.array([board.stock.amounts(pod) or board.stock.impossible for pod in pods], dtype=np.int64)
     subtree = Subtree(
         constraint=constraint,

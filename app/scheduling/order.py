@@ -219,7 +219,7 @@ def _allocatable(queue: Queue, axis: int, fair_share: int) -> int:
 class _Place:
     """A queue in the tree of turns: a leaf lines up its PodGroups, any other queue its children."""
 
-    __slots__ = ("children", "contender", "groups", "name", "parent", "request", "stamp")
+    __slots__ = ("children", "contender", "groups", "name", "parent", "rank", "ranked", "request", "stamp")
 
     def __init__(self, contender: Contender, parent: "_Place | None") -> None:
         self.name = contender.queue.name
@@ -230,14 +230,22 @@ class _Place:
         self.children: list[_Entry] = []
         self.stamp = 0
         self.request: Quantities | None = None
+        # The last rank, and what it was found out for: in long queues the next is mostly like the one before.
+        self.rank: Rank | None = None
+        self.ranked: tuple[Sequence[int], Quantities] | None = None
 
     def line_up(self, siblings: "list[_Entry]", allocated: Sequence[int], device_memory_mib: int) -> None:
         """Take the place among the siblings that is due now; earlier entries become stale."""
         self.stamp += 1
         self.request = self._next_request(device_memory_mib)
         if self.request is not None:
-            rank = self.contender.rank(allocated, self.request)
-            heappush(siblings, (rank, self.stamp, self))
+            heappush(siblings, (self._rank(allocated, self.request), self.stamp, self))
+
+    def _rank(self, allocated: Sequence[int], request: Quantities) -> Rank:
+        asked = tuple(allocated), request
+        if self.rank is None or asked != self.ranked:
+            self.rank, self.ranked = self.contender.rank(allocated, request), asked
+        return self.rank
 
     def _next_request(self, device_memory_mib: int) -> Quantities | None:
         if self.groups:

@@ -24,6 +24,7 @@ from app.scheduling.budget import Budget
 from app.scheduling.minruntime import Protection
 from app.scheduling.order import Turns, is_torn, next_chunk
 from app.scheduling.quota import Ledger
+from app.scheduling.rivals import Rivals
 from app.scheduling.search import Aim, Search
 from app.scheduling.stock import Seat
 from app.scheduling.whatif import WhatIf
@@ -42,7 +43,7 @@ class Policy:
     """Of devices in shared use."""
     actions: tuple[Action, ...] = ALL_ACTIONS
     stale_grace_s: float = 60.0
-    """For how long a gang may hold less than its minimum before all of it has to leave."""
+    """For how long a gang that says nothing itself may hold less than its minimum before all of it has to leave."""
     preempt_min_runtime_s: float = 0.0
     """For queues that say nothing themselves, as the next."""
     reclaim_min_runtime_s: float = 0.0
@@ -58,6 +59,10 @@ class Policy:
         """Both strategies of placement."""
         return Strategy(self.placement, self.sharing)
 
+    def grace_s(self, stated: float | None) -> float:
+        """Return for how long a gang may be stale that states this itself, or nothing."""
+        return self.stale_grace_s if stated is None else stated
+
 
 DEFAULT_POLICY = Policy()
 
@@ -65,6 +70,8 @@ DEFAULT_POLICY = Policy()
 def plan(snapshot: Snapshot, policy: Policy = DEFAULT_POLICY, *, now: float = 0.0) -> Plan:
     """Decide for every waiting PodGroup of the snapshot; `now` is in seconds since the epoch."""
     made = _Pass(snapshot, policy)
+    # Not in `plan_some`, which is made while kube-scheduler waits: fifty thousand running pods take milliseconds.
+    made.rivals.look_into(snapshot.running.values())
     made.state.divide()
     if Action.ALLOCATE in policy.actions:
         made.allocate(Turns(snapshot, made.state.ledger, made.state.shares), now)
@@ -149,10 +156,13 @@ class _Pass:
     withheld: tuple[NodeName, ...] = ()
     kept: dict[GroupKey, tuple[Seat, ...]] = field(default_factory=dict)
     """What room there is for the rest of gangs that are bound in part."""
+    rivals: Rivals = field(init=False)
+    """For explaining alone."""
     budget: Budget = field(init=False)
 
     def __post_init__(self) -> None:
         self.state = WhatIf(self.snapshot, self.policy.strategy)
+        self.rivals = Rivals(self.snapshot, self.policy.strategy)
         self.budget = Budget(self.policy.most_whatifs)
 
     # Allocating -----------------------------------------------------------------------------------------------------
@@ -195,7 +205,7 @@ class _Pass:
         refusal = group.refusal or self.state.ledger.check(group, self.state.request(chunk))
         seats = None if refusal else self.state.start(group, chunk, timing=Timing.NOW_OR_LATER)
         if seats is None:
-            self.refusals[group.key] = refusal or explain.no_room(group, chunk, self.state.board)
+            self.refusals[group.key] = refusal or explain.no_room(group, chunk, self.state.board, self.rivals)
             self.waiting[group.key] = group
             if is_torn(group):
                 self._keep_room(group, chunk)
@@ -215,11 +225,13 @@ class _Pass:
         """
         if self.state.ledger.check(group, self.state.request(chunk)) is None:
             self.kept[group.key] = self.state.board.keep(chunk)
+            self.rivals.note(group.key, self.kept[group.key])
 
     def _note(self, group: PodGroup, seats: Sequence[Seat], action: Action = Action.ALLOCATE) -> None:
         later = any(seat.later for seat in seats)
         placements = tuple(self.state.board.placement(seat) for seat in seats)
         self.starts.append(Start(group=group.key, placements=placements, awaits_release=later, action=action))
+        self.rivals.note(group.key, seats)
 
     def _hold(self, group: PodGroup, seats: Sequence[Seat]) -> None:
         """Start those who have room now when their pod sets reach their minima without the others, else nobody."""
@@ -241,8 +253,11 @@ class _Pass:
     def _rest(self, group: PodGroup, seats: Sequence[Seat]) -> PodGroup:
         nodes, started = self.snapshot.nodes.nodes, {seat.pod.uid for seat in seats}
         placed = tuple(Placed(pod=seat.pod, node=nodes[seat.column].name, devices=seat.devices) for seat in seats)
-        pending = tuple(pod for pod in group.pending if pod.uid not in started)
-        return replace(group, pending=pending, placed=group.placed + placed)
+        # Mostly those started that stood first: of thousands that are left, nobody is looked at then.
+        left = group.pending[len(seats) :]
+        if any(pod.uid not in started for pod in group.pending[: len(seats)]):
+            left = tuple(pod for pod in group.pending if pod.uid not in started)
+        return replace(group, pending=left, placed=group.placed + placed)
 
     # Making room ----------------------------------------------------------------------------------------------------
 
@@ -339,9 +354,14 @@ class _Pass:
         """Have gangs leave that have held less than their minimum for longer than the grace, and are lost."""
         if Action.EVICT_STALE not in self.policy.actions:
             return
-        for group in list(self.state.running()):
-            is_over = group.stale_since is not None and now - group.stale_since >= self.policy.stale_grace_s
-            if is_over and group.placed and is_lost(group):
+        stale = ((group, group.stale_since) for group in self.snapshot.running.values())
+        over = [
+            group
+            for group, since in stale
+            if since is not None and now - since >= self.policy.grace_s(group.stale_grace_s)
+        ]
+        for group in map(self.state.as_it_is, over):
+            if group.placed and is_lost(group):
                 self.state.evict(group, group.placed, Action.EVICT_STALE, None)
 
     def cannot_be_completed(self, group: PodGroup) -> bool:

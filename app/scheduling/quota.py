@@ -3,16 +3,17 @@
 Who comes next is left to `order`, how the surplus is divided to `fairshare`. Rules: KAI v0.13 (capacity policy).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 from app.model.names import QueueName
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
-from app.model.reason import Reason, Refusal
-from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
+from app.model.reason import QueueNumbers, Reason, Refusal
+from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
 
 Quantities = tuple[int, int, int]
@@ -78,8 +79,20 @@ class Account:
 
     def copy(self) -> "Account":
         """Return an account with sums of its own."""
-        twin = copy(self)
+        twin = self._of_the_same_queue()
         twin.allocated, twin.non_preemptible = list(self.allocated), list(self.non_preemptible)
+        twin.requested = self.requested
+        return twin
+
+    def opened(self) -> "Account":
+        """Return an account of the same queue in which nothing is held yet."""
+        twin = self._of_the_same_queue()
+        twin.allocated, twin.non_preemptible, twin.requested = [0, 0, 0], [0, 0, 0], [0, 0, 0]
+        return twin
+
+    def _of_the_same_queue(self) -> "Account":
+        twin = Account.__new__(Account)
+        twin.queue, twin.name, twin.deserved, twin.limit = self.queue, self.name, self.deserved, self.limit
         return twin
 
     def over_limit(self, request: Quantities) -> int | None:
@@ -90,8 +103,26 @@ class Account:
         """Return the first axis on which a non-preemptible `request` passes the deserved share."""
         return _first_over(self.deserved, self.non_preemptible, request)
 
+    def numbers(self, asked: Resources, *, firm: Resources) -> QueueNumbers:
+        """Return how it stands beside what is asked of it; `firm` is the non-preemptible part."""
+        return QueueNumbers(
+            name=self.name,
+            requested=_resources(self.requested),
+            deserved=_resources(self.deserved),
+            allocated=_resources(self.allocated),
+            allocated_non_preemptible=_resources(self.non_preemptible),
+            limit=_resources(self.limit),
+            asked=asked,
+            asked_non_preemptible=firm,
+        )
+
     def __repr__(self) -> str:
         return f"<Account {self.name} gpu={self.allocated[GPU]}m>"
+
+
+def _resources(amounts: Sequence[int]) -> Resources:
+    cpu, memory, gpu = amounts
+    return Resources(cpu_milli=cpu, memory_bytes=memory, gpu_milli=gpu)
 
 
 def _first_over(ceiling: Sequence[int], held: Sequence[int], request: Quantities) -> int | None:
@@ -101,16 +132,52 @@ def _first_over(ceiling: Sequence[int], held: Sequence[int], request: Quantities
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """What follows from the queues alone."""
+
+    lines: Mapping[QueueName, Line]
+    parents: frozenset[QueueName | None]
+    sound: Mapping[QueueName, Account]
+    """Accounts to make others like; nothing is held in these."""
+
+
+class _Same:
+    """Queues that are the same as long as none of them has changed, which their mapping never does."""
+
+    __slots__ = ("queues",)
+
+    def __init__(self, queues: Mapping[QueueName, Queue]) -> None:
+        self.queues = queues
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.queues is self.queues
+
+    def __hash__(self) -> int:
+        return id(self.queues)
+
+
+# With a thousand queues this is half of a plan for one pod, and queues seldom change.
+@lru_cache(maxsize=2)
+def _tree(same: _Same) -> _Tree:
+    queues = same.queues
+    lines = {name: line(queues, name) for name in queues}
+    sound = {name: Account(queues[name]) for name, each in lines.items() if not each.problem}
+    return _Tree(lines, frozenset(queue.parent for queue in queues.values()), sound)
+
+
 class Ledger:
     """The queues' accounts during one plan: built from its snapshot, written by its planner, never shared."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._lines = {name: line(snapshot.queues, name) for name in snapshot.queues}
-        self._parents = {queue.parent for queue in snapshot.queues.values()}
-        self.accounts = {name: Account(snapshot.queues[name]) for name, each in self._lines.items() if not each.problem}
+        tree = _tree(_Same(snapshot.queues))
+        self._lines, self._parents = tree.lines, tree.parents
+        self.accounts = {name: account.opened() for name, account in tree.sound.items()}
         """The accounts of the sound queues, by name; read-only for everyone else, and replaced when charged."""
         # Those that no copy of this ledger reads as well: the others are copied before they are charged.
         self._own = set(self.accounts)
+        # Ten thousand pods of one template are refused for one cause: by all that a refusal is made from.
+        self._said: dict[tuple[object, ...], Refusal] = {}
         self.charged: list[QueueName] = []
         """The leaf queue of every charge so far; readers keep their own place in it."""
         for name in snapshot.usage.keys() & snapshot.queues.keys():
@@ -170,7 +237,7 @@ class Ledger:
         for account in self.ancestors(group.queue):
             axis = account.over_limit(asked)
             if axis is not None:
-                return _over_limit(account, axis, asked[axis])
+                return self._refusal(_over_limit, account, axis, group, request)
         return None
 
     def over_quota(self, group: PodGroup, request: Resources) -> Refusal | None:
@@ -181,8 +248,17 @@ class Ledger:
         for account in self.ancestors(group.queue):
             axis = account.over_quota(asked)
             if axis is not None:
-                return _over_quota(account, axis, asked[axis])
+                return self._refusal(_over_quota, account, axis, group, request)
         return None
+
+    def _refusal(self, said: "_Saying", account: Account, axis: int, group: PodGroup, request: Resources) -> Refusal:
+        held = tuple(account.allocated), tuple(account.non_preemptible)
+        key = said, account.name, axis, group.preemptible, request, held
+        if key not in self._said:
+            firm = NOTHING if group.preemptible else request
+            refusal = said(account, axis, quantities(request)[axis])
+            self._said[key] = replace(refusal, queue=account.numbers(request, firm=firm))
+        return self._said[key]
 
     def charge(self, group: PodGroup, request: Resources) -> None:
         """Count `request` as held by the group's queue and every ancestor."""
@@ -237,6 +313,10 @@ _WORDS = {
 def amount_text(axis: int, amount: int) -> str:
     """Return an amount of one of `QUOTA_AXES` as people say it."""
     return f"{_WORDS[axis].said(amount)} {_WORDS[axis].unit}"
+
+
+_Saying = Callable[[Account, int, int], Refusal]
+"""Says that an account refuses an amount on an axis."""
 
 
 def _over_limit(account: Account, axis: int, requested: int) -> Refusal:

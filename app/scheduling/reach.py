@@ -14,10 +14,10 @@ from app.scheduling.victims import Roster
 
 def held(board: Board, placed: Iterable[Placed]) -> Amounts:
     """Return what is free when these have left, at most, shape [resource, node]."""
-    free = np.zeros_like(board.stock.future)
+    free, index = np.zeros_like(board.stock.future), board.snapshot.nodes.index
     columns, amounts = list[int](), list[Sequence[int]]()
     for one in placed:
-        column, asked = board.stock.column(one.node), board.stock.amounts(one.pod)
+        column, asked = index.get(one.node), board.stock.amounts(one.pod)
         if column is None or asked is None:
             continue
         if one.pod.sharing is not None:
@@ -32,13 +32,13 @@ def held(board: Board, placed: Iterable[Placed]) -> Amounts:
 
 def held_by_all(board: Board, roster: Roster) -> Amounts:
     """Return what is free when everybody has left who may ever have to, at most, shape [resource, node]."""
-    return held(board, (one for chunks in roster.queues.values() for chunk in chunks for one in chunk.group.placed))
+    return held(board, (one for groups in roster.queues.values() for group in groups for one in group.placed))
 
 
 def may_suffice(board: Board, pods: Sequence[Pod], most: Amounts) -> bool:
     """Return whether the pods might find places together where nodes have `most`, shape [resource, node]."""
     may_go = np.zeros(most.shape[1], dtype=np.bool_)
-    for pod in pods:
+    for pod in board.unlike(pods):
         if pod.near or pod.labels is not None or pod.claims:
             return True  # who leaves may take with it what is in their way
         asked = board.stock.amounts(pod)

@@ -1,4 +1,4 @@
-"""Answers which of the nodes with room is best for a pod: filled nodes first (binpack) or empty ones (spread)."""
+"""Answers which node with room is best for a pod: the best connected, then a full (binpack) or empty one (spread)."""
 
 import numpy as np
 
@@ -8,11 +8,17 @@ from app.model.resources import CPU, GPU, Amounts, mig_gpus
 from app.model.snapshot import Mask, NodeTable
 from app.settings import PlacementStrategy
 
-_WRONG_KIND = 1 << 61
+WRONG_KIND = 1 << 60
 """A pod without GPUs goes to a node with GPUs only when no other has room (KAI's resourcetype rule)."""
 
-_CEILING = (1 << 60) - 1
-"""More than any node has of a resource."""
+_CEILING = (1 << 40) - 1
+"""More than any node has of the compared resources, in thousandths."""
+
+PER_LOSS = _CEILING + 1
+"""What each loss in connection costs: no node is so full that it makes up for one. 2^20 stay below `WRONG_KIND`."""
+
+FORBIDDEN = (1 << 63) - 1
+"""Where a pod cannot go."""
 
 
 def axis(pod: Pod) -> int:
@@ -21,26 +27,36 @@ def axis(pod: Pod) -> int:
     return GPU if pod.request.gpu_milli or pod.sharing is not None or pod.claims or is_mig else CPU
 
 
-def cost(compared: int, free: Amounts, nodes: NodeTable, strategy: PlacementStrategy) -> Amounts:
+def cost(
+    compared: int, free: Amounts, nodes: NodeTable, strategy: PlacementStrategy, *, losses: Amounts | None = None
+) -> Amounts:
     """Return what choosing each node costs, shape [node]; the least is best, ties go to the first by name.
 
-    Binpack: the least of the compared axis free (KAI's nodeplacement). Spread: the contrary.
+    Binpack: the least of the compared axis free (KAI's nodeplacement). Spread: the contrary. Before that, where there
+    are any, the least of the `losses`, in steps of `PER_LOSS`.
     """
     scarce = np.maximum(free[compared], 0)
     costs: Amounts = np.minimum(scarce, _CEILING)
     if strategy is PlacementStrategy.SPREAD:
         costs = _CEILING - costs
+    if losses is not None:
+        costs += losses
     if compared == CPU:
-        costs = costs + np.where(nodes.allocatable[GPU] > 0, np.int64(_WRONG_KIND), np.int64(0))
+        costs = costs + np.where(nodes.allocatable[GPU] > 0, np.int64(WRONG_KIND), np.int64(0))
     return costs
+
+
+def cost_of(free: int, strategy: PlacementStrategy) -> int:
+    """Return what the free amount of the compared axis costs on one node: the part of `cost` that is about it."""
+    scarce = min(max(free, 0), _CEILING)
+    return _CEILING - scarce if strategy is PlacementStrategy.SPREAD else scarce
 
 
 def best(costs: Amounts, allowed: Mask) -> int | None:
     """Return the cheapest allowed column, None when none is allowed."""
-    columns = np.flatnonzero(allowed)
-    if columns.size == 0:
+    if not allowed.any():
         return None
-    return int(columns[np.argmin(costs[columns])])
+    return int(np.where(allowed, costs, np.int64(FORBIDDEN)).argmin())
 
 
 def scores(costs: Amounts, allowed: Mask) -> Amounts:

@@ -16,7 +16,8 @@ from app.model.decision import Action
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
-from app.scheduling import scenario
+from app.model.resources import GPU, GPU_MILLI
+from app.scheduling import fit, scenario
 from app.scheduling.board import Timing
 from app.scheduling.budget import Budget
 from app.scheduling.order import Turns, next_chunk
@@ -255,24 +256,35 @@ class _Room:
         self._is_moot = is_over or is_near
         asked = {tuple(amounts) for pod in step.pods if (amounts := self._board.stock.amounts(pod)) is not None}
         self._asked = list(asked)
+        self._asks_for_part = any(pod.sharing is not None for pod in step.pods)
+        # Who has left before may sit down where somebody else leaves, and make room elsewhere.
+        # What a victim has claimed is free for others anywhere.
+        is_bound = not step.again and not any(pod.claims for pod in step.pods)
+        self._open = self._board.open_to_any(step.pods) if is_bound else None
         self._kept: dict[NodeName, list[Chunk]] = {}
         for chunk in step.again:
             for node in dict.fromkeys(one.node for one in chunk.placed):
                 self._kept.setdefault(node, []).append(chunk)
 
-    def may_do(self, node: NodeName, chunks: Iterable[Chunk]) -> bool:
+    def may_do(self, node: NodeName, chunks: Sequence[Chunk]) -> bool:
         """Return whether one of the pods might sit on the node when these have left."""
         column = self._board.snapshot.nodes.index.get(node)
         if column is None:
             return False
         if self._is_moot:
             return True
+        if self._open is not None and not self._open.item(column) and _leave_only(node, chunks):
+            return False
         room: list[int] = self._board.stock.future[:, column].tolist()
-        for chunk in (*self._kept.get(node, ()), *chunks):
-            for one in chunk.placed:
-                if one.node == node:
-                    if one.pod.sharing is not None or one.pod.claims:
-                        return True  # what becomes free with them is known to the board alone
-                    for row, amount in enumerate(self._board.stock.amounts(one.pod) or ()):
-                        room[row] += amount
-        return any(all(not ask or ask <= have for ask, have in zip(asked, room, strict=True)) for asked in self._asked)
+        leaving = [one for chunk in (*self._kept.get(node, ()), *chunks) for one in chunk.placed if one.node == node]
+        for one in leaving:
+            if one.pod.claims or (one.pod.sharing is not None and self._asks_for_part):
+                return True  # what becomes free with them is known to the board alone
+            for row, amount in enumerate(self._board.stock.amounts(one.pod) or ()):
+                room[row] += amount
+        room[GPU] += GPU_MILLI * self._board.stock.devices.whole_without(leaving, column)
+        return any(fit.suffices(asked, room) for asked in self._asked)
+
+
+def _leave_only(node: NodeName, chunks: Iterable[Chunk]) -> bool:
+    return all(one.node == node for chunk in chunks for one in chunk.placed)

@@ -19,6 +19,7 @@ from app.model.snapshot import Mask, Snapshot
 from app.scheduling import fit
 from app.scheduling.affinity import Neighbours
 from app.scheduling.devices import Devices
+from app.scheduling.remembered import Remembered
 from app.settings import PlacementStrategy
 
 MAX_CONSUMERS = 256
@@ -53,6 +54,8 @@ class Stock:
             self.future[self._rows[name]] += amounts
         self.devices = Devices(snapshot, devices)
         """The devices in shared use; changed by this stock alone."""
+        self.remembered = Remembered(len(snapshot.nodes.nodes))
+        """What is asked of the nodes again and again; told of every change of a node."""
         self.neighbours = Neighbours(snapshot)
         """Who sits where, for affinity; changed by this stock alone."""
         self._claimed = dict(snapshot.claimed)
@@ -69,6 +72,7 @@ class Stock:
         """Share nothing with the stock that this one was copied from."""
         self.free, self.future = self.free.copy(), self.future.copy()
         self.devices, self.neighbours = self.devices.copy(), self.neighbours.copy()
+        self.remembered = self.remembered.copy()
         self._claimed = dict(self._claimed)
 
     # What there is room for -----------------------------------------------------------------------------------------
@@ -101,23 +105,54 @@ class Stock:
             raise ValueError(f"{pod} asks for a resource that no node has")
         return amounts
 
-    def room_now(self, pod: Pod, amounts: Sequence[int]) -> Mask:
-        """Return the nodes with room for the pod now, shape [node]."""
-        mask = self._room(pod, amounts, self.free)
+    def room_now(self, amounts: Sequence[int], sharing: Sharing | None) -> Mask:
+        """Return the nodes with room for these amounts and parts now, shape [node]."""
+        mask = self._room(amounts, sharing, self.free)
         if self.is_leaving:
             # What is free until somebody takes it who waits for more is not to be given away for good.
-            mask &= self._room(pod, amounts, self.future)
+            mask &= self._room(amounts, sharing, self.future)
         return mask
 
-    def room_later(self, pod: Pod, amounts: Sequence[int]) -> Mask:
-        """Return the nodes with room for the pod when everything that is leaving has left, shape [node]."""
-        return self._room(pod, amounts, self.future)
+    def room_later(self, amounts: Sequence[int], sharing: Sharing | None) -> Mask:
+        """Return the nodes with room for these when everything that is leaving has left, shape [node]."""
+        return self._room(amounts, sharing, self.future)
 
-    def _room(self, pod: Pod, amounts: Sequence[int], columns: Amounts) -> Mask:
+    def _room(self, amounts: Sequence[int], sharing: Sharing | None, columns: Amounts) -> Mask:
         mask = fit.room(amounts, columns)
-        if pod.sharing is not None:
-            mask &= self.devices.room(pod.sharing, columns[GPU], self.future[GPU], later=columns is self.future)
+        if sharing is not None:
+            mask &= self.devices.room(sharing, columns[GPU], self.future[GPU], later=columns is self.future)
         return mask
+
+    def has_room_now(self, amounts: Sequence[int], sharing: Sharing | None, column: int) -> bool:
+        """Say what `room_now` says of one node, for those that have room there later."""
+        return self._has_room(amounts, sharing, column, self.free)
+
+    def has_room_later(self, amounts: Sequence[int], sharing: Sharing | None, column: int) -> bool:
+        """Say what `room_later` says of one node."""
+        return self._has_room(amounts, sharing, column, self.future)
+
+    def _has_room(self, amounts: Sequence[int], sharing: Sharing | None, column: int, columns: Amounts) -> bool:
+        if not fit.suffices(amounts, columns[:, column].tolist()):
+            return False
+        if sharing is None:
+            return True
+        gpus = columns.item(GPU, column), self.future.item(GPU, column)
+        return self.devices.has_room(sharing, column, gpus, later=columns is self.future)
+
+    def fits_shared(self, sharing: Sharing) -> Mask:
+        """Return the nodes where a device in shared use takes the part, now or later, shape [node]."""
+        return self.devices.fits(sharing, self.future[GPU])
+
+    def has_shared(self, sharing: Sharing, column: int) -> bool:
+        """Say what `fits_shared` says of one node."""
+        return self.devices.has_fitting(sharing, column, self.future.item(GPU, column))
+
+    def choose_devices(self, pod: Pod, column: int) -> tuple[tuple[str, ...], bool]:
+        """Return the devices of which the pod would get its part on a node, and whether it has to wait for one."""
+        if pod.sharing is None:
+            return (), False
+        gpus = self.free.item(GPU, column), self.future.item(GPU, column)
+        return self.devices.choose(pod, pod.sharing, column, gpus)
 
     def usable(self, pod: Pod, claim: Claim) -> Mask:
         """Return the nodes on which the pod may use the claim, shape [node]."""
@@ -169,6 +204,7 @@ class Stock:
             node, consumers = self._claimed.get(claim.key, (self._snapshot.nodes.nodes[column].name, 0))
             self._claimed[claim.key] = node, consumers + 1
         self.neighbours.add(pod, column)
+        self.remembered.touch(column)
 
     def give_back(self, placed: Placed) -> None:
         """Have a placed pod leave: what it holds is free in future."""
@@ -184,6 +220,7 @@ class Stock:
         if pod.sharing is not None:
             self.future[GPU, column] += GPU_MILLI * self.devices.give_back(pod.sharing, column, placed.devices)
         self.neighbours.remove(pod, column)
+        self.remembered.touch(column)
         self.is_leaving = True
 
     def _leave_claim(self, claim: Claim) -> None:
@@ -197,6 +234,7 @@ class Stock:
         """Have a pod of the plan leave the seat that it was to wait for; whole devices only."""
         self.future[:, seat.column] += np.array(self.taken(seat.pod), dtype=np.int64)
         self.neighbours.remove(seat.pod, seat.column)
+        self.remembered.touch(seat.column)
 
     def postpone(self, seat: Seat) -> Seat:
         """Have a pod that was to sit down now wait for the others: what it took is free until then."""
@@ -206,6 +244,7 @@ class Stock:
         self.free[:, column] += np.array(self.taken(pod), dtype=np.int64)
         if pod.sharing is not None:
             self.free[GPU, column] += GPU_MILLI * self.devices.postpone(pod.sharing, column, seat.devices)
+        self.remembered.touch(column)
         self.is_leaving = True
         return replace(seat, later=True)
 

@@ -5,7 +5,7 @@ Each queue is judged as if what was named before had left already. Whether anybo
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,7 +15,7 @@ from app.model.decision import Share
 from app.model.names import GroupKey, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
-from app.model.resources import NOTHING, QUOTA_AXES, Resources
+from app.model.resources import QUOTA_AXES, Resources
 from app.model.snapshot import Snapshot
 from app.scheduling.order import Contender, Turn, last_chunk, turn
 from app.scheduling.quota import Ledger, Quantities, quantities
@@ -43,36 +43,47 @@ class Chunk:
 
 
 class Roster:
-    """The running PodGroups that may ever have to leave, by queue, the first to leave first; made once a plan."""
+    """The running PodGroups that may ever have to leave, by queue; made once a plan.
+
+    Most queues are never asked: who of a queue leaves first is found out when somebody looks for victims in it.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Sort what runs; the chunks are the first of each group."""
+        """Sort what runs by queue."""
         self._snapshot = snapshot
         self.total = snapshot.total
         """What the queues divide."""
-        queues: dict[QueueName, list[Chunk]] = {}
+        queues: dict[QueueName, list[PodGroup]] = {}
         for group in snapshot.running.values():
-            chunk = self.chunk(group)
-            if chunk is not None:
-                queues.setdefault(group.queue, []).append(chunk)
-        for chunks in queues.values():
-            chunks.sort(key=lambda chunk: chunk.turn, reverse=True)
-        self.queues: Mapping[QueueName, list[Chunk]] = queues
-        """The first chunk of every group, by queue; read-only for everyone else."""
+            if group.preemptible and group.placed:
+                queues.setdefault(group.queue, []).append(group)
+        self.queues: Mapping[QueueName, Sequence[PodGroup]] = queues
+        """The groups by queue; read-only for everyone else."""
+        # Parts of the roster share it: it only remembers.
+        self._chunks: dict[QueueName, Sequence[Chunk]] = {}
 
     def of(self, concerned: Callable[[QueueName], bool]) -> Self:
         """Return the part of the roster that is of some queues."""
         part = copy(self)
-        part.queues = {name: chunks for name, chunks in self.queues.items() if concerned(name)}
+        part.queues = {name: groups for name, groups in self.queues.items() if concerned(name)}
         return part
+
+    def chunks(self, queue: QueueName) -> Sequence[Chunk]:
+        """Return the first chunk of every group of a queue, the first to leave first."""
+        found = self._chunks.get(queue)
+        if found is None:
+            chunks = [chunk for group in self.queues[queue] if (chunk := self.chunk(group)) is not None]
+            found = self._chunks[queue] = sorted(chunks, key=lambda chunk: chunk.turn, reverse=True)
+        return found
 
     def chunk(self, group: PodGroup) -> Chunk | None:
         """Return who of the group leaves first; None when it is not preemptible or nobody is left."""
         placed = last_chunk(group) if group.preemptible else ()
         if not placed:
             return None
-        charge = sum((charge_at(self._snapshot, one) for one in placed), NOTHING)
-        return Chunk(group=group, placed=placed, charge=quantities(charge), turn=turn(group))
+        charges = (quantities(charge_at(self._snapshot, one)) for one in placed)
+        cpu, memory, gpu = (sum(amounts) for amounts in zip(*charges, strict=True))
+        return Chunk(group=group, placed=placed, charge=(cpu, memory, gpu), turn=turn(group))
 
 
 def charge_at(snapshot: Snapshot, placed: Placed) -> Resources:
@@ -86,32 +97,32 @@ def charge_at(snapshot: Snapshot, placed: Placed) -> Resources:
 class _Place:
     """A queue of the tree in which victims are looked for."""
 
-    __slots__ = ("allocated", "children", "contender", "next", "parent", "position", "pushed", "rank", "waiting")
+    __slots__ = ("allocated", "children", "contender", "next", "parent", "position", "pushed", "stamp", "waiting")
 
     def __init__(
-        self, contender: Contender, allocated: Iterable[int], waiting: list[Chunk], parent: "_Place | None"
+        self, contender: Contender, allocated: Iterable[int], waiting: Sequence[Chunk], parent: "_Place | None"
     ) -> None:
         self.contender = contender
         self.waiting = waiting
         self.parent = parent
-        # Written by `Victims` alone; `pushed` is sorted, the next to leave last.
+        # Written by `Victims` alone; `children` and `pushed` are sorted, the next to leave last.
         self.allocated = list(allocated)
-        self.children: list[_Place] = []
+        self.children: list[_Entry] = []
+        self.stamp = 0
         self.position = 0
         self.pushed: list[Chunk] = []
         self.next: Chunk | None = None
-        self.rank: tuple[Any, ...] | None = None
 
-    def judge(self) -> None:
-        """Rank the queue by what it holds without the victims so far; None when it has no other."""
-        worst = self.worst_child()
+    def line_up(self, siblings: "list[_Entry]") -> None:
+        """Take the place among the siblings by what the queue holds without the victims so far, if it has another."""
+        self.stamp += 1
+        worst = _worst(self.children)
         self.next = self._own_next() if worst is None else worst.next
         if self.next is None:
-            self.rank = None
             return
         *by_use, created_at, name = self.contender.rank(self.allocated, (0, 0, 0))
         # Of queues that are alike in all they hold, the one whose next victim has the lower priority loses it first.
-        self.rank = (*by_use, self.next.turn[0], created_at, name)
+        insort(siblings, ((*by_use, self.next.turn[0], created_at, name), self.stamp, self))
 
     def _own_next(self) -> Chunk | None:
         listed = self.waiting[self.position] if self.position < len(self.waiting) else None
@@ -120,17 +131,16 @@ class _Place:
             return listed or pushed
         return listed if listed.turn > pushed.turn else pushed
 
-    def worst_child(self) -> "_Place | None":
-        """Return the child that is next to lose somebody."""
-        return _worst(self.children)
+
+_Entry = tuple[tuple[Any, ...], int, _Place]
+"""A queue's rank, which names it, and whether it still stands: only the stamp that the queue has now does."""
 
 
-def _worst(places: Iterable[_Place]) -> _Place | None:
-    worst, highest = None, None
-    for place in places:
-        if place.rank is not None and (highest is None or place.rank > highest):
-            worst, highest = place, place.rank
-    return worst
+def _worst(entries: list[_Entry]) -> _Place | None:
+    """Return the queue that is next to lose somebody."""
+    while entries and entries[-1][1] != entries[-1][2].stamp:
+        entries.pop()
+    return entries[-1][2] if entries else None
 
 
 class Victims:
@@ -152,23 +162,26 @@ class Victims:
         self._ledger = ledger
         self._shares = shares
         self._places: dict[QueueName, _Place] = {}
-        self._top: list[_Place] = []
-        for name, chunks in roster.queues.items():
+        self._top: list[_Entry] = []
+        for name in roster.queues:
             # Of a queue that is gone or unsound nobody knows what it may keep: its pods are left alone.
             if name in ledger.accounts:
-                self._skip_safe(self._place(name, chunks))
+                self._skip_safe(self._place(name, roster.chunks(name)))
         for group in changed.values():
             if group.queue in roster.queues and group.queue in self._places:
                 self._push(self._places[group.queue], group)
         for place in reversed(self._places.values()):
-            place.judge()
+            self._line_up(place)
+
+    def _line_up(self, place: _Place) -> None:
+        place.line_up(place.parent.children if place.parent else self._top)
 
     def pop(self) -> Chunk | None:
         """Name the next to leave; None when there is nobody left."""
         place = _worst(self._top)
         if place is None or place.next is None:
             return None
-        while (child := place.worst_child()) is not None:
+        while (child := _worst(place.children)) is not None:
             place = child
         chunk = place.next
         if chunk is None:
@@ -205,19 +218,20 @@ class Victims:
         while at is not None:
             for axis in QUOTA_AXES:
                 at.allocated[axis] -= chunk.charge[axis]
-            at.judge()
+            self._line_up(at)
             at = at.parent
 
-    def _place(self, name: QueueName, waiting: list[Chunk]) -> _Place:
+    def _place(self, name: QueueName, waiting: Sequence[Chunk]) -> _Place:
         found = self._places.get(name)
         if found is not None:
+            # Made before for the sake of a queue below it.
+            found.waiting = found.waiting or waiting
             return found
         account = self._ledger.accounts[name]
-        parent = self._place(account.queue.parent, []) if account.queue.parent else None
+        parent = self._place(account.queue.parent, ()) if account.queue.parent else None
         share = self._shares.get(name, Share())
         contender = Contender.of(account.queue, fair_share=share.fair_share, total=self._roster.total)
         place = _Place(contender, account.allocated, waiting, parent)
-        (parent.children if parent else self._top).append(place)
         self._places[name] = place
         return place
 
@@ -229,9 +243,10 @@ def _left(chunk: Chunk) -> PodGroup:
 
 def may_leave(victim: PodGroup, leaving: Iterable[Pod], safety: Safety) -> bool:
     """Return whether these pods of the victim may leave together, given how far it is safe."""
-    gone = Counter(victim.pod_set(pod) for pod in leaving)
-    if safety is Safety.NONE or not gone:
+    pods = tuple(leaving)
+    if safety is Safety.NONE or not pods:
         return True
-    held = victim.held()
-    kept = all(held.get(leaf.name, 0) - gone[leaf.name] >= leaf.min_member for leaf in victim.tree.leaves())
-    return safety is Safety.MINIMUM and kept
+    if safety is Safety.ALL:
+        return False
+    held, gone = victim.held(), Counter(victim.pod_set(pod) for pod in pods)
+    return all(held.get(leaf.name, 0) - gone[leaf.name] >= leaf.min_member for leaf in victim.tree.leaves())

@@ -45,6 +45,8 @@ class WhatIf:
         self.leaving: dict[PodUid, Leaving] = {}
         self.changed: dict[GroupKey, PodGroup] = {}
         """The running groups that are no longer as they are in the snapshot; pods that move are at their new places."""
+        # The changed groups as what is held by all takes them into account.
+        self._counted: dict[GroupKey, PodGroup] = {}
         self.growing: set[GroupKey] = set()
         """The running groups of which more pods start in this plan: if any left, the new ones might start alone."""
         self.seated: tuple[Seat, ...] = ()
@@ -63,12 +65,19 @@ class WhatIf:
 
     def may_suffice(self, pods: Sequence[Pod]) -> bool:
         """Return whether the pods might find places if everybody left who may ever have to; False is certain."""
-        most = self.board.stock.future + self._held
-        for key, now in self.changed.items():
-            if now.preemptible and key in self.snapshot.running:
-                before = self.snapshot.running[key].placed
-                most += reach.held(self.board, now.placed) - reach.held(self.board, before)
-        return reach.may_suffice(self.board, pods, most)
+        return reach.may_suffice(self.board, pods, self.board.stock.future + self._held_now())
+
+    def _held_now(self) -> Amounts:
+        """Return what the roster holds, shape [resource, node]: only groups that changed since the last time differ."""
+        counted = self._counted
+        new = [key for key, now in self.changed.items() if now is not counted.get(key, self.snapshot.running.get(key))]
+        new = [key for key in new if key in self.snapshot.running and self.changed[key].preemptible]
+        if new:
+            before = [one for key in new for one in counted.get(key, self.snapshot.running[key]).placed]
+            now = [one for key in new for one in self.changed[key].placed]
+            self._held = self._held + reach.held(self.board, now) - reach.held(self.board, before)
+            counted.update((key, self.changed[key]) for key in new)
+        return self._held
 
     def divide(self) -> None:
         """Work out the fair shares; who only asks about one pod needs none."""
@@ -84,6 +93,7 @@ class WhatIf:
         """Share nothing that changes with the one that this was copied from."""
         self.board, self.ledger = self.board.copy(), self.ledger.copy()
         self.leaving, self.changed, self.growing = dict(self.leaving), dict(self.changed), set(self.growing)
+        self._counted = dict(self._counted)
 
     def adopt(self, other: Self) -> None:
         """Become what a copy has become; whoever reads this ledger sees it."""
@@ -91,10 +101,9 @@ class WhatIf:
         self.ledger.adopt(other.ledger)
         self.leaving, self.changed, self.growing = other.leaving, other.changed, other.growing
 
-    def running(self) -> Iterable[PodGroup]:
-        """Yield the groups that hold places, without the pods that leave."""
-        for key, group in self.snapshot.running.items():
-            yield self.changed.get(key, group)
+    def as_it_is(self, running: PodGroup) -> PodGroup:
+        """Return a running group without the pods that leave."""
+        return self.changed.get(running.key, running)
 
     def request(self, pods: Iterable[Pod]) -> Resources:
         """Return what a queue is asked to pay for pods that have no node yet."""

@@ -2,29 +2,38 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.cluster.cache import ClusterCache
 from app.control.activity import Activity
 from app.control.admission import Admission
+from app.control.autoscaling import Autoscaling, way_of
 from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
 from app.control.budgets import Budgets
+from app.control.decisions import Decisions
 from app.control.entrance import Entrance
 from app.control.events import Events
 from app.control.evictor import Evictor
 from app.control.extender import Extender
 from app.control.feed import Feed
 from app.control.inspect import Inspect
+from app.control.overuse import Overuse
 from app.control.planning import Planning, policy_of
+from app.control.podgrouper import PodGrouper
+from app.control.podgroups import PodGroupWriter
 from app.control.promises import Promises
 from app.control.search import Search
+from app.control.sharing import SharedGpus
+from app.control.shortages import Shortages
 from app.control.status import Status
 from app.control.takeover import TakeOver
 from app.control.usage import UsageMeter, history_of
 from app.control.waker import Waker
+from app.control.why import Explainer
+from app.grouping import defaults_of
 from app.model.names import PodUid
 from app.model.seam import Cluster, RawObject, Resource
 from app.settings import Settings
@@ -40,6 +49,7 @@ class Parts:
     barrier: GangBarrier
     waker: Waker
     evictor: Evictor
+    gpus: SharedGpus
     search: Search
     planning: Planning
     feed: Feed
@@ -47,13 +57,16 @@ class Parts:
     meter: UsageMeter
     status: Status
     events: Events
+    overuse: Overuse
+    autoscaling: Autoscaling
     extender: Extender
     admission: Admission
 
 
 def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby: Callable[[], None]) -> Parts:
     """Put the parts together; nothing runs yet. `on_standby` is called when we cease to be active."""
-    cache, clock = ClusterCache(history_of(settings)), time.monotonic
+    history, clock = history_of(settings), time.monotonic
+    cache = ClusterCache(history, overuse_tolerance_mib=settings.overuse_tolerance_mib)
     barrier = GangBarrier(cache)
 
     def activity_changed() -> None:
@@ -68,8 +81,11 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
         cluster, lease=settings.scheduler_lease, hostname=settings.hostname, on_change=activity_changed, clock=clock
     )
     waker = Waker(cache, cluster, metrics, inactive=activity.failure)
-    planning, search, evictor = _planning(
-        _Ground(cache=cache, cluster=cluster, activity=activity, metrics=metrics, settings=settings),
+    decisions = Decisions(wall_clock=time.time)
+    planning, search, evictor, gpus = _planning(
+        _Ground(
+            cache=cache, cluster=cluster, activity=activity, metrics=metrics, settings=settings, decisions=decisions
+        ),
         barrier,
         waker,
         unready=unready,
@@ -85,7 +101,18 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
         meter.learn(resource, raw)
         entrance.learn(resource, raw)
         status.learn(resource, raw)
+        if resource is Resource.POD_GROUPS:
+            podgroups.learn(raw)
+        if resource is Resource.GPU_NODES:
+            overuse.poke()
 
+    def regrouped() -> None:
+        # The feed comes after the grouper that it asks.
+        feed.note_regrouped()
+
+    podgroups = PodGroupWriter(cache, cluster, inactive=cannot_decide)
+    defaults = replace(defaults_of(settings.workload_defaults), owners_project=settings.owners_project)
+    grouper = PodGrouper(cache, cluster, podgroups, defaults=defaults, on_change=regrouped)
     feed = Feed(
         cache,
         cluster,
@@ -95,15 +122,33 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
         on_change=planning.poke,
         on_parked=waker.park,
         on_object=learn,
+        grouper=grouper,
     )
-    inspect = Inspect(cache, feed, planning, activity)
+    explainer = Explainer(
+        cache,
+        planning,
+        decisions,
+        workload=grouper.workload,
+        autoscaler=lambda key: autoscaling.shown(key),  # noqa: PLW0108 # it comes after
+        profiles=settings.profiles,
+    )
+    inspect = Inspect(cache, feed, planning, activity, explainer)
     status = Status(cache, planning, inspect, cluster, settings, wall_clock=_rfc3339)
-    events = Events(cache, inspect, cluster, settings, clock=clock)
+    events = Events(cache, planning, inspect, cluster, settings, clock=clock)
+    overuse = Overuse(cache, cluster, evictor, metrics, settings, clock=clock, unready=cannot_decide)
+    autoscaling = Autoscaling(
+        Shortages(cache, inspect, settings, clock=clock),
+        inspect,
+        cluster,
+        way_of(cluster, settings, timestamp=_rfc3339),
+        clock=clock,
+        wall_clock=time.time,
+    )
     binder = Binder(
         cache, cluster, activity, barrier, metrics, patience_s=settings.gang_barrier_s, on_failure=planning.dissolve
     )
     entrance = Entrance(
-        cache, planning, profiles=settings.profiles, unready=unready, inactive=activity.failure, clock=clock
+        cache, planning, grouper, settings=settings, unready=unready, inactive=activity.failure, clock=clock
     )
     extender = Extender(cache, activity, feed, planning, waker, binder, settings)
     return Parts(
@@ -112,6 +157,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
         barrier=barrier,
         waker=waker,
         evictor=evictor,
+        gpus=gpus,
         search=search,
         planning=planning,
         feed=feed,
@@ -119,6 +165,8 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
         meter=meter,
         status=status,
         events=events,
+        overuse=overuse,
+        autoscaling=autoscaling,
         extender=extender,
         admission=Admission(cache, entrance, settings, unready=unready),
     )
@@ -133,11 +181,12 @@ class _Ground:
     activity: Activity
     metrics: Metrics
     settings: Settings
+    decisions: Decisions
 
 
 def _planning(
     on: _Ground, barrier: GangBarrier, waker: Waker, *, unready: Callable[[], str]
-) -> tuple[Planning, Search, Evictor]:
+) -> tuple[Planning, Search, Evictor, SharedGpus]:
     clock = time.monotonic
 
     def cannot_decide() -> str:
@@ -148,9 +197,10 @@ def _planning(
         planning.poke()
 
     promises = Promises(on.cache, barrier, waker, on.metrics, on.settings, clock=clock)
-    evictor = Evictor(on.cache, on.cluster, on.activity, on.metrics, on_failure=stays)
-    awaiting = Awaiting(on.cache, waker, evictor, on.settings, clock=clock)
-    takeover = TakeOver(on.cache, promises, awaiting, evictor, on.metrics)
+    evictor = Evictor(on.cache, on.cluster, on.activity, on.metrics, decisions=on.decisions, on_failure=stays)
+    gpus = SharedGpus(on.cache, on.cluster, on.activity, evictor, on.settings, clock=clock)
+    awaiting = Awaiting(on.cache, waker, evictor, gpus, on.settings, clock=clock, wall_clock=time.time)
+    takeover = TakeOver(on.cache, promises, awaiting, evictor, on.metrics, on.decisions)
     search = Search(
         on.cache,
         takeover,
@@ -168,13 +218,14 @@ def _planning(
         awaiting,
         takeover,
         search,
+        gpus,
         on.metrics,
         on.settings,
         clock=clock,
         wall_clock=time.time,
         unready=unready,
     )
-    return planning, search, evictor
+    return planning, search, evictor, gpus
 
 
 def _rfc3339() -> str:

@@ -1,11 +1,9 @@
 """A cluster in memory behind the seam: it refuses what an API server refuses, and leaves living to the actors."""
 
-import itertools
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from app.model.marks import GATE
@@ -19,7 +17,9 @@ from app.model.seam import (
     Resource,
     WatchEvent,
 )
-from app.simulation.store import Store, key_of, merged
+from app.simulation.objects import Ref, SimulatedObjects
+
+__all__ = ["DISRUPTION_TARGET", "FINISHED", "RecordedEvent", "Ref", "SimulatedCluster"]
 
 T = TypeVar("T")
 
@@ -27,22 +27,6 @@ EVENTS_KEPT = 1000
 FINISHED = ("Succeeded", "Failed")
 DEFAULT_GRACE_S = 30
 DISRUPTION_TARGET = "DisruptionTarget"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ref:
-    """Names an object for a write; a `uid` that is not empty is a precondition."""
-
-    resource: Resource
-    name: str
-    namespace: str = ""
-    uid: str = ""
-
-    @staticmethod
-    def of(resource: Resource, item: RawObject) -> "Ref":
-        """Name exactly this object, not a later one of the same name."""
-        namespace, name = key_of(item)
-        return Ref(resource=resource, name=name, namespace=namespace, uid=item["metadata"]["uid"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +39,18 @@ class RecordedEvent:
     note: str
 
 
-class SimulatedCluster:
-    """Implements `model.seam.Cluster`; `follow`, `objects`, `create`, `patch` and `delete` are for the actors in it."""
+class SimulatedCluster(SimulatedObjects):
+    """Implements `model.seam.Cluster`; what is no coroutine, save `watch` and `follow`, is for the actors in it."""
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
-        # Changed by the write methods only, on the event loop, never across an await.
-        self._stores = {resource: Store(_is_watched) for resource in Resource}
-        self._versions = itertools.count(1)
-        self._now = now
+        super().__init__(_is_watched, now=now)
         self.events: deque[RecordedEvent] = deque(maxlen=EVENTS_KEPT)
 
     # What `control` asks of a cluster (the seam).
 
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
         """Follow a kind for ever; pods that have finished are not among those watched."""
-        return self._stores[resource].watch(keep)
+        return self._at(resource).watch(keep)
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
         """Bind as the API server does: it does not ask whether the node exists, and ends a nomination."""
@@ -138,6 +119,31 @@ class SimulatedCluster:
         """Have the pod leave."""
         self._have_it_leave(_ref(pod))
 
+    async def create_pod(self, namespace: str, pod: RawObject) -> None:
+        """Add a pod, its priority resolved as admission does it."""
+        metadata = {**pod["metadata"], "namespace": namespace}
+        spec = self._priority(pod["spec"].get("priorityClassName", "")) | pod["spec"]
+        self.create(Resource.PODS, {"status": {"phase": "Pending"}, **pod, "metadata": metadata, "spec": spec})
+
+    async def pods_in(self, namespace: str, keep: Callable[[RawObject], T]) -> list[T]:
+        """Return the pods of a namespace, finished ones too."""
+        return [keep(pod) for pod in self.objects(Resource.PODS) if pod["metadata"].get("namespace") == namespace]
+
+    async def find_pod(self, namespace: str, name: str) -> RawObject | None:
+        """Read the pod of this name; None when there is none."""
+        try:
+            return self._get(Ref(resource=Resource.PODS, namespace=namespace, name=name))
+        except NotFoundError:
+            return None
+
+    async def remove_pod(self, pod: PodRef) -> None:
+        """Remove the pod at once."""
+        self.delete(_ref(pod))
+
+    async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
+        """Merge annotations into those of the pod."""
+        self._write(Resource.PODS, self._get(_ref(pod)), {"metadata": {"annotations": dict(annotations)}})
+
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
         """Merge `status` into the object's status."""
         self.patch(Ref(resource=resource, namespace=namespace, name=name), {"status": status})
@@ -148,29 +154,13 @@ class SimulatedCluster:
 
     # What the actors do.
 
-    def follow(self, resource: Resource) -> AsyncIterator[WatchEvent[RawObject]]:
+    def watch_whole(self, resource: Resource) -> AsyncIterator[WatchEvent[RawObject]]:
         """Watch a kind with every object whole: they are in memory anyhow."""
         return self.watch(resource, lambda item: item)
 
-    def objects(self, resource: Resource) -> list[RawObject]:
-        """Return everything of a kind, finished pods included."""
-        return self._stores[resource].objects()
-
-    def create(self, resource: Resource, item: RawObject) -> RawObject:
-        """Add an object and return it as stored; raises `ConflictError` when the name is taken."""
-        if key_of(item) in self._stores[resource]:
-            raise ConflictError(f"{item['metadata']['name']} already exists")
-        uid = f"00000000-0000-4000-8000-{next(self._versions):012x}"
-        metadata = {"uid": uid, "creationTimestamp": self._timestamp()} | item["metadata"]
-        return self._write(resource, item | {"metadata": metadata}, {})
-
-    def patch(self, ref: Ref, change: RawObject) -> RawObject:
-        """Apply a JSON merge patch and return the result; raises `NotFoundError`."""
-        return self._write(ref.resource, self._get(ref), change)
-
-    def delete(self, ref: Ref) -> None:
-        """Remove an object at once; raises `NotFoundError`."""
-        self._stores[ref.resource].remove(key_of(self._get(ref)))
+    def _priority(self, name: str) -> RawObject:
+        classes = self.objects(Resource.PRIORITY_CLASSES)
+        return next(({"priority": one["value"]} for one in classes if one["metadata"]["name"] == name), {})
 
     def _have_it_leave(self, ref: Ref) -> None:
         """Delete as the API server does: a bound pod stays for its grace period, and it is its kubelet that ends it."""
@@ -182,26 +172,9 @@ class SimulatedCluster:
             leaving = {"deletionTimestamp": self._timestamp(), "deletionGracePeriodSeconds": grace_s}
             self._write(Resource.PODS, current, {"metadata": leaving})
 
-    def _get(self, ref: Ref) -> RawObject:
-        item = self._stores[ref.resource].get((ref.namespace, ref.name))
-        if ref.uid and item["metadata"]["uid"] != ref.uid:
-            raise NotFoundError(f"{ref.name} has uid {item['metadata']['uid']}, not {ref.uid}")
-        return item
 
-    def _write(self, resource: Resource, current: RawObject, change: RawObject) -> RawObject:
-        result = merged(current, change)
-        if result == current and "resourceVersion" in current["metadata"]:
-            return current  # An API server writes nothing then, and wakes nobody.
-        result["metadata"] = result["metadata"] | {"resourceVersion": str(next(self._versions))}
-        self._stores[resource].put(result)
-        return result
-
-    def _timestamp(self) -> str:
-        return datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _is_watched(item: RawObject) -> bool:
-    return item.get("status", {}).get("phase") not in FINISHED
+def _is_watched(resource: Resource, item: RawObject) -> bool:
+    return resource is not Resource.PODS or item.get("status", {}).get("phase") not in FINISHED
 
 
 def _ref(pod: PodRef) -> Ref:

@@ -1,39 +1,47 @@
 """Plays every kubelet at once: a bound pod starts after a moment, runs for its time, finishes and is removed.
 
-One that is told to leave does so when its grace period is over.
+One that is told to leave does so when its grace period is over; one for which there is no device fails.
 """
 
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from app.model.seam import Changed, Listed, NotFoundError, RawObject, Resource
+from app.model.seam import Changed, Deleted, Listed, NotFoundError, RawObject, Resource
 from app.simulation.clock import Clock
 from app.simulation.cluster import Ref, SimulatedCluster
+from app.simulation.devices import Devices
 from app.simulation.manifests import RUNTIME_ANNOTATION
 
 START_S = 2.0
+REFUSED = "UnexpectedAdmissionError"
+"""What a kubelet calls it when a pod's devices are not there."""
 
 
 class Kubelet:
     """Follows the pods of one cluster; a pod without a runtime annotation runs until somebody deletes it."""
 
-    def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
+    def __init__(self, cluster: SimulatedCluster, devices: Devices, clock: Clock) -> None:
         self._cluster = cluster
+        self._devices = devices
         self._clock = clock
-        # uids whose life, and whose end before its time, has a task; changed by `_start` and these tasks only.
+        # uids of the pods that have begun to live, and those whose end before its time has a task; `run` and the tasks
+        # change them.
         self._alive: set[str] = set()
         self._ending: set[str] = set()
 
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as lives:
-            async for event in self._cluster.follow(Resource.PODS):
+            async for event in self._cluster.watch_whole(Resource.PODS):
                 match event:
                     case Listed(objects):
                         self._start(objects, lives)
                     case Changed(pod):
                         self._start([pod], lives)
+                    case Deleted(pod):
+                        self._alive.discard(pod["metadata"]["uid"])
+                        self._devices.release(pod)
                     case _:
                         pass
 
@@ -42,16 +50,24 @@ class Kubelet:
             uid = pod["metadata"]["uid"]
             if pod["spec"].get("nodeName") and uid not in self._alive:
                 self._alive.add(uid)
-                lives.create_task(self._live(pod))
+                self._admit(pod, lives)
             if pod["metadata"].get("deletionTimestamp") and uid not in self._ending:
                 self._ending.add(uid)
                 lives.create_task(self._end(pod))
 
+    def _admit(self, pod: RawObject, lives: asyncio.TaskGroup) -> None:
+        # At once: were it left to a task, a pod deleted meanwhile would be given a device that nobody takes back.
+        obstacle = self._devices.admit(pod)
+        if not obstacle:
+            lives.create_task(self._live(pod))
+            return
+        with suppress(NotFoundError):
+            status = {"phase": "Failed", "reason": REFUSED, "message": obstacle}
+            self._cluster.patch(Ref.of(Resource.PODS, pod), {"status": status})
+
     async def _live(self, pod: RawObject) -> None:
-        ref = Ref.of(Resource.PODS, pod)
         with suppress(NotFoundError):  # Somebody deleted it: its life ends there.
-            await self._run_to_the_end(ref, pod["metadata"].get("annotations", {}).get(RUNTIME_ANNOTATION))
-        self._alive.discard(ref.uid)
+            await self._run_to_the_end(Ref.of(Resource.PODS, pod), pod)
 
     async def _end(self, pod: RawObject) -> None:
         ref = Ref.of(Resource.PODS, pod)
@@ -60,10 +76,12 @@ class Kubelet:
             self._cluster.delete(ref)
         self._ending.discard(ref.uid)
 
-    async def _run_to_the_end(self, ref: Ref, runtime_s: str | None) -> None:
+    async def _run_to_the_end(self, ref: Ref, pod: RawObject) -> None:
+        runtime_s = pod["metadata"].get("annotations", {}).get(RUNTIME_ANNOTATION)
         await self._clock.sleep(START_S)
         started = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._cluster.patch(ref, {"status": {"phase": "Running", "startTime": started}})
+        self._devices.start(pod)
         if runtime_s is None:
             return
         await self._clock.sleep(float(runtime_s))

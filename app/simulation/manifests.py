@@ -7,6 +7,8 @@ from app.model.seam import RawObject
 
 PROFILE = "kai-scheduler"
 RACK_LABEL = "topology.leeboard.dev/rack"
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+MEMORY_LABEL = "nvidia.com/gpu.memory"
 RUNTIME_ANNOTATION = "simulation.leeboard.dev/runtime-s"
 GROUP_ANNOTATION = "pod-group-name"
 QUEUE_LABEL = "kai.scheduler/queue"
@@ -34,10 +36,18 @@ class Job:
     runtime_s: int = 60
     priority_class: str = "train"
     group: str = ""
+    part: Mapping[str, str] = field(default_factory=dict)
+    """Annotations that ask for a part of a GPU."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
 
 
-PRIORITIES = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
+PRIORITIES = {
+    "train": 50,
+    "build-preemptible": 75,
+    "build": 100,
+    "inference": 125,
+    "leeboard-reservation": 1_000_000_000,
+}
 
 
 def node(name: str, *, gpus: int, cpu: int, labels: Mapping[str, str]) -> RawObject:
@@ -69,7 +79,7 @@ def queue(name: str, parent: str | None, quota: Quota) -> RawObject:
 
 
 def priority_class(name: str) -> RawObject:
-    """Write one of KAI's priority classes."""
+    """Write one of KAI's priority classes, or that of reservation pods."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -91,6 +101,7 @@ def pod_group(job: Job, *, min_member: int) -> RawObject:
 def pod(job: Job, *, member: int = 0) -> RawObject:
     """Write a pending pod of the job, its priority resolved as admission does it."""
     annotations = {RUNTIME_ANNOTATION: str(job.runtime_s)} | ({GROUP_ANNOTATION: job.group} if job.group else {})
+    annotations |= job.part
     requests = {"cpu": str(job.cpu), "memory": "4Gi"} | ({"nvidia.com/gpu": str(job.gpus)} if job.gpus else {})
     container = {"name": "main", "image": "work", "resources": {"requests": requests, "limits": requests}}
     return {

@@ -83,7 +83,7 @@ class Scheduler:
     # What it learns.
 
     async def _follow_nodes(self) -> None:
-        async for event in self._cluster.follow(Resource.NODES):
+        async for event in self._cluster.watch_whole(Resource.NODES):
             match event:
                 case Listed(objects):
                     self._nodes = {node["metadata"]["name"]: node for node in objects}
@@ -96,7 +96,7 @@ class Scheduler:
             self._queue.wake_all()
 
     async def _follow_pods(self) -> None:
-        async for event in self._cluster.follow(Resource.PODS):
+        async for event in self._cluster.watch_whole(Resource.PODS):
             match event:
                 case Listed(objects):
                     for pod in objects:

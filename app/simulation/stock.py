@@ -9,6 +9,9 @@ from app.model.seam import RawObject
 Amounts = Counter[str]
 """Thousandths of each resource's unit, by its name."""
 
+GPU = "nvidia.com/gpu"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
 SUFFIXES = {"m": 1, "Ki": 1000 << 10, "Mi": 1000 << 20, "Gi": 1000 << 30, "": 1000}
 POD_SLOT = {"pods": 1000}
 
@@ -35,7 +38,8 @@ def barred(pod: RawObject, node: RawObject) -> list[str]:
         return ["node(s) were unschedulable"]
     if not all(_tolerates(pod, taint) for taint in node["spec"].get("taints", ())):
         return ["node(s) had untolerated taint(s)"]
-    if not _selected(pod["spec"].get("nodeSelector", {}), node["metadata"].get("labels", {})):
+    selected = _selected(pod["spec"].get("nodeSelector", {}), node["metadata"].get("labels", {}))
+    if not selected or not _is_named(pod, node["metadata"]["name"]):
         return ["node(s) didn't match Pod's node affinity/selector"]
     return []
 
@@ -63,3 +67,12 @@ def _matches(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
 
 def _selected(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.items())
+
+
+def _is_named(pod: RawObject, node: str) -> bool:
+    """Tell whether required node affinity allows the node: by its name only, as reservation pods ask for it."""
+    required = pod["spec"].get("affinity", {}).get("nodeAffinity", {}).get(REQUIRED)
+    if required is None:
+        return True
+    fields = (field for term in required["nodeSelectorTerms"] for field in term["matchFields"])
+    return any(field["key"] == "metadata.name" and node in field["values"] for field in fields)

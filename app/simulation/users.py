@@ -1,6 +1,6 @@
 """Plays the people and their controllers: they submit work, not while too much of theirs waits, give up and tidy up.
 
-What was evicted is submitted again at once, as a Job's controller does it.
+What was evicted is submitted again at once, and what failed after a pause, as a Job's controller does it.
 """
 
 import asyncio
@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from app.model.seam import Deleted, NotFoundError, RawObject, Resource
+from app.simulation.admission import admitted, submitted
 from app.simulation.clock import Clock
 from app.simulation.cluster import DISRUPTION_TARGET, Ref, SimulatedCluster
-from app.simulation.manifests import GROUP_ANNOTATION
+from app.simulation.manifests import GROUP_ANNOTATION, QUEUE_LABEL
 from app.simulation.workload import NEVER_START, Arrival
 
 MOST_WAITING = 32
@@ -19,7 +20,9 @@ MOST_WAITING = 32
 MOST_IN_VAIN = 2
 """So many pieces of each kind that can never start wait at once: enough to be seen."""
 PATIENCE_S = 900.0
-EVICTED = "evicted"
+PAUSE_S = 10.0
+"""Before what failed is tried again: it may fail again at once."""
+AGAIN = "again"
 """The kind of what is submitted again."""
 
 
@@ -59,11 +62,15 @@ class Users:
         return sum(pod["namespace"] in namespaces and pod["uid"] not in in_vain for pod in waiting) < MOST_WAITING
 
     def _submit(self, arrival: Arrival) -> _Submission:
-        created = (Ref.of(resource, self._cluster.create(resource, item)) for resource, item in arrival.objects)
-        piece = _Submission(kind=arrival.kind, refs=tuple(created))
+        refs = tuple(self._create(resource, item) for resource, item in arrival.objects)
+        piece = _Submission(kind=arrival.kind, refs=refs)
         if arrival.kind in NEVER_START:
             self._in_vain.append(piece)
         return piece
+
+    def _create(self, resource: Resource, item: RawObject) -> Ref:
+        stored = admitted(item) if resource is Resource.PODS else item
+        return Ref.of(resource, self._cluster.create(resource, stored))
 
     async def _give_up_later(self, piece: _Submission) -> None:
         await self._clock.sleep(PATIENCE_S)
@@ -75,13 +82,28 @@ class Users:
                 self._cluster.delete(Ref.of(Resource.PODS, pod))
 
     async def _tidy(self, tasks: asyncio.TaskGroup) -> None:
-        async for event in self._cluster.follow(Resource.PODS):
-            if isinstance(event, Deleted) and _is_evicted(event.object):
-                # Given up like any other: what is left of a gang, some of whose members had finished, never starts.
-                again = Arrival(after_s=0, kind=EVICTED, objects=((Resource.PODS, _anew(event.object)),))
-                tasks.create_task(self._give_up_later(self._submit(again)))
+        async for event in self._cluster.watch_whole(Resource.PODS):
+            if isinstance(event, Deleted) and self._clear_away(event.object):
+                tasks.create_task(self._submit_after_a_pause(event.object))
+            elif isinstance(event, Deleted) and _is_evicted(event.object):
+                # At once: its PodGroup would be tidied away otherwise.
+                tasks.create_task(self._give_up_later(self._submit(_again(event.object))))
             elif isinstance(event, Deleted) and (group := _group_of(event.object)) is not None:
                 self._remove_if_empty(group)
+
+    async def _submit_after_a_pause(self, pod: RawObject) -> None:
+        await self._clock.sleep(PAUSE_S)
+        await self._give_up_later(self._submit(_again(pod)))
+
+    def _clear_away(self, pod: RawObject) -> bool:
+        """Remove a pod of theirs that has failed; return whether it had."""
+        if QUEUE_LABEL not in pod["metadata"].get("labels", {}):
+            return False  # What others run is theirs to look after.
+        uid, pods = pod["metadata"]["uid"], self._cluster.objects(Resource.PODS)
+        failed = [one for one in pods if one["metadata"]["uid"] == uid and one["status"].get("phase") == "Failed"]
+        for one in failed:
+            self._cluster.delete(Ref.of(Resource.PODS, one))
+        return bool(failed)
 
     def _remove_if_empty(self, group: Ref) -> None:
         left = (_group_of(pod) for pod in self._cluster.objects(Resource.PODS))
@@ -94,17 +116,14 @@ def _is_pending(pod: RawObject) -> bool:
     return not pod["spec"].get("nodeName")
 
 
+def _again(pod: RawObject) -> Arrival:
+    # Given up like any other: what is left of a gang, some of whose members had finished, never starts.
+    return Arrival(after_s=0, kind=AGAIN, objects=((Resource.PODS, submitted(pod)),))
+
+
 def _is_evicted(pod: RawObject) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
     return any(condition["type"] == DISRUPTION_TARGET for condition in conditions)
-
-
-def _anew(pod: RawObject) -> RawObject:
-    """Return the pod as it was submitted."""
-    kept = ("name", "namespace", "labels", "annotations")
-    spec = {name: value for name, value in pod["spec"].items() if name != "nodeName"}
-    metadata = {name: pod["metadata"][name] for name in kept}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
 
 def _group_of(pod: RawObject) -> Ref | None:

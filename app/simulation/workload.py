@@ -2,12 +2,13 @@
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from app.model.seam import RawObject, Resource
 from app.simulation import manifests
-from app.simulation.manifests import Job, Quota
+from app.simulation.admission import FRACTION, MEMORY
+from app.simulation.manifests import MEMORY_LABEL, PRODUCT_LABEL, Job, Quota
 
 Creation = tuple[Resource, RawObject]
 
@@ -37,9 +38,20 @@ LAB = {"lab-1": 6, "lab-2": 2, "lab-3": 0}
 
 LAB_TAINT = {"key": "dedicated", "value": "lab", "effect": "NoSchedule"}
 
-KINDS = {"single": 38, "cpu": 20, "gang": 36, "impossible": 3, "incomplete": 3}
+KINDS = {"single": 24, "shared": 24, "cpu": 16, "gang": 30, "impossible": 3, "incomplete": 3}
 NEVER_START = frozenset({"impossible", "incomplete"})
 """Of these kinds: pods that no node is large enough for, and gangs that lack a member."""
+
+
+PARTS: tuple[Mapping[str, str], ...] = (
+    {FRACTION: "0.5"},
+    {FRACTION: "0.25"},
+    {FRACTION: "0.3"},
+    {FRACTION: "0.5", "gpu-fraction-num-devices": "2"},
+    {MEMORY: "8192"},
+    {MEMORY: "20480"},
+)
+"""What is asked for of a GPU, or of two, in shared use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +66,7 @@ class Arrival:
 def furniture() -> Iterator[Creation]:
     """Yield what is there before any work: nodes, queues and priority classes."""
     for rack, number in itertools.product(RACKS, range(1, NODES_A_RACK + 1)):
-        yield Resource.NODES, _gpu_node(f"gpu-{rack}-{number:02}", rack)
+        yield Resource.NODES, _gpu_node(f"gpu-{rack}-{number:02}", {manifests.RACK_LABEL: rack})
     for number in (1, 2):
         yield Resource.NODES, manifests.node(f"cpu-{number:02}", gpus=0, cpu=32, labels={})
     yield from _lab()
@@ -67,7 +79,7 @@ def furniture() -> Iterator[Creation]:
 def _lab() -> Iterator[Creation]:
     """Yield nodes that the work stays away from, so that a question about them has the same answer at any time."""
     for name, used in LAB.items():
-        lab = manifests.node(name, gpus=GPUS_A_NODE, cpu=96, labels={})
+        lab = _gpu_node(name, {})
         lab["spec"]["taints"] = [LAB_TAINT]
         yield Resource.NODES, lab
         if used:
@@ -83,14 +95,13 @@ def arrivals(seed: int) -> Iterator[Arrival]:
         yield Arrival(after_s=after_s, kind=kind, objects=tuple(_work(chance, kind, number)))
 
 
-def _gpu_node(name: str, rack: str) -> RawObject:
-    labels = {
-        manifests.RACK_LABEL: rack,
+def _gpu_node(name: str, labels: Mapping[str, str]) -> RawObject:
+    found = {
         "nvidia.com/gpu.count": str(GPUS_A_NODE),
-        "nvidia.com/gpu.memory": "81559",
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        MEMORY_LABEL: "81559",
+        PRODUCT_LABEL: "NVIDIA-H100-80GB-HBM3",
     }
-    return manifests.node(name, gpus=GPUS_A_NODE, cpu=96, labels=labels)
+    return manifests.node(name, gpus=GPUS_A_NODE, cpu=96, labels=found | dict(labels))
 
 
 def _work(chance: random.Random, kind: str, number: int) -> Iterable[Creation]:
@@ -105,6 +116,9 @@ def _work(chance: random.Random, kind: str, number: int) -> Iterable[Creation]:
             return _gang(
                 chance, Job(name=f"{kind}-{number}", queue=queue, runtime_s=runtime_s, group=f"{kind}-{number}")
             )
+        case "shared":
+            job = _single(f"share-{number}", queue, runtime_s)
+            return _alone(replace(job, gpus=0, part=chance.choice(PARTS)))
         case _:
             return _alone(_single(f"single-{number}", queue, runtime_s))
 

@@ -1,14 +1,14 @@
 """The read API's JSON: camelCase, integers with the unit in the name, null where there is no limit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from app.model.decision import Share
-from app.model.names import QueueName
+from app.model.explanation import QueueStand
 from app.model.podgroup import PodGroup
+from app.model.queue import Entitlement, Queue
 from app.model.reason import Refusal
 from app.model.resources import UNLIMITED, Resources
 
@@ -42,26 +42,60 @@ class AmountsAnswer(Answer):
         )
 
 
+class WeightsAnswer(Answer):
+    """What a queue gets of each resource's surplus compared with its siblings; a weight of 1 is a million."""
+
+    cpu: int
+    memory: int
+    gpu: int
+
+    @classmethod
+    def of(cls, queue: Queue) -> Self:
+        """Show the weights of this queue."""
+        return cls(
+            cpu=queue.cpu_milli.over_quota_weight_micro,
+            memory=queue.memory_bytes.over_quota_weight_micro,
+            gpu=queue.gpu_milli.over_quota_weight_micro,
+        )
+
+
 class QueueAnswer(Answer):
     """One queue's part of the cluster now."""
 
     name: str
+    parent: str | None
+    display_name: str | None
+    priority: int
     deserved: AmountsAnswer
-    fair_share: AmountsAnswer
+    limit: AmountsAnswer
+    over_quota_weight_micro: WeightsAnswer
+    fair_share: AmountsAnswer | None
+    """None when the queue takes part in nothing; `problem` says why."""
     allocated: AmountsAnswer
     allocated_non_preemptible: AmountsAnswer
     requested: AmountsAnswer
+    waiting_pod_groups: int
+    """In it and in the queues below it."""
+    problem: str | None
 
     @classmethod
-    def of(cls, name: QueueName, share: Share) -> Self:
+    def of(cls, stand: QueueStand) -> Self:
         """Show this queue."""
+        queue = stand.queue
         return cls(
-            name=name,
-            deserved=AmountsAnswer.of(share.deserved),
-            fair_share=AmountsAnswer.of(share.fair_share),
-            allocated=AmountsAnswer.of(share.allocated),
-            allocated_non_preemptible=AmountsAnswer.of(share.allocated_non_preemptible),
-            requested=AmountsAnswer.of(share.requested),
+            name=queue.name,
+            parent=queue.parent,
+            display_name=queue.display_name or None,
+            priority=queue.priority,
+            deserved=entitled(queue, "deserved"),
+            limit=entitled(queue, "limit"),
+            over_quota_weight_micro=WeightsAnswer.of(queue),
+            fair_share=AmountsAnswer.of(stand.fair_share) if stand.fair_share is not None else None,
+            allocated=AmountsAnswer.of(stand.allocated),
+            allocated_non_preemptible=AmountsAnswer.of(stand.allocated_non_preemptible),
+            requested=AmountsAnswer.of(stand.requested),
+            waiting_pod_groups=stand.waiting,
+            problem=queue.problem or None,
         )
 
 
@@ -72,9 +106,10 @@ class QueueList(Object):
     items: tuple[QueueAnswer, ...]
 
     @classmethod
-    def of(cls, queues: Mapping[QueueName, Share]) -> Self:
-        """Show these queues in the order of their names."""
-        return cls(items=tuple(QueueAnswer.of(name, queues[name]) for name in sorted(queues)))
+    def of_json(cls, items: Iterable[str]) -> str:
+        """Return the JSON of a list of which the items are JSON already: in one piece it would take too long."""
+        before, after = cls(items=()).model_dump_json(by_alias=True).split("[]")
+        return f"{before}[{','.join(items)}]{after}"
 
 
 class WhyAnswer(Answer):
@@ -153,6 +188,17 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
+
+
+def entitled(queue: Queue, what: Literal["deserved", "limit"]) -> AmountsAnswer:
+    """Show what the owner of a queue wrote of each resource."""
+
+    def of(entitlement: Entitlement) -> int | None:
+        return _limited(entitlement.deserved if what == "deserved" else entitlement.limit)
+
+    return AmountsAnswer(
+        cpu_milli=of(queue.cpu_milli), memory_bytes=of(queue.memory_bytes), gpu_milli=of(queue.gpu_milli)
+    )
 
 
 def _limited(amount: int) -> int | None:

@@ -31,7 +31,10 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
-GPU_NODES = "/apis/leeboard.dev/v1alpha1"
+GPU_NODES = "/apis/leeboard.dev/v1alpha1/gpunodes"
+NAMESPACES = "/api/v1/namespaces"
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+RESERVATIONS = f"{NAMESPACES}/kai-resource-reservation"
 YEAR = timedelta(days=365)
 
 
@@ -51,10 +54,20 @@ class FakeCluster:
         self.set_items(NODES)
         self.set_items(LEASES)
         self.set_items(PODS)
+        self.set_items(GPU_NODES)
+        self.set_items(CLASSES, {"metadata": {"name": "leeboard-reservation"}})
+        self.objects[RESERVATIONS] = {"metadata": {"name": "kai-resource-reservation"}}
         for resource in Resource:
             version, _, plural = f"/{resource.value}".rpartition("/")
             self.objects.setdefault(version, {"resources": []})
             self.objects[version]["resources"].append({"name": plural})  # type: ignore[index] # set just above
+
+        self.serve_kinds("batch/v1", "jobs", "cronjobs")
+
+    def serve_kinds(self, version: str, *plurals: str) -> None:
+        group, found = version.partition("/")[0], self.objects.setdefault("/apis", {"groups": []})
+        found["groups"].append({"name": group, "versions": [{"groupVersion": version}]})  # type: ignore[index] # just above
+        self.objects[f"/apis/{version}"] = {"resources": [{"name": plural} for plural in plurals]}
 
     def set_version(self, major: str, minor: str) -> None:
         self.objects["/version"] = {"major": major, "minor": minor}

@@ -13,16 +13,16 @@ from app.cli import findings, main
 from app.cli.doctor import Patient, examine
 from app.cli.findings import Finding, State, as_text, broken, ok, warning
 from app.cli.replica_health import replicas
+from app.control.rights import rights_of
 from app.model.decision import Share
 from app.model.marks import GATE
 from app.model.names import QueueName
 from app.model.question import Check
-from app.model.rights import ALWAYS, ASKING
+from app.model.rights import ASKING
 from app.settings import Settings
 from app.telemetry import Metrics, Outcome, Verb
 from tests.cli.installation import (
     ADMISSION,
-    GPU_NODES,
     LEASES,
     NODES,
     PODS,
@@ -216,9 +216,30 @@ async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_pat
 async def test_rights_that_were_not_examined_are_not_passed_over(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster()))["rights"]
 
-    message = f"only the {len(ALWAYS)} that every form needs were examined, and are granted to our own account"
+    of_every_form = rights_of(Settings(gpu_sharing=False))
+    message = f"only the {len(of_every_form)} that every form needs were examined, and are granted to our own account"
     assert (found.state, found.message) == (State.WARNING, message)
     assert found.fix.startswith("set LEEBOARD_... as the Deployment has them")
+
+
+async def test_owners_that_are_installed_and_may_not_be_read_are_told(tmp_path: Path) -> None:
+    denied = {"list batch jobs", "get batch jobs", "watch ray.io rayjobs", "get ray.io rayclusters"}
+    cluster = FakeCluster(denied=denied)
+    cluster.serve_kinds("ray.io/v1alpha1", "rayjobs")
+
+    found = await examined(tmp_path, cluster)
+    off = await examined(tmp_path, cluster, pod_grouping="false")
+
+    message = "jobs.batch, rayjobs.ray.io may not be read, so pods are grouped as if none of these owned them"
+    assert (found["owners"].state, found["owners"].message) == (State.WARNING, message)
+    assert "owners" not in off
+
+
+@pytest.mark.parametrize("cluster", [FakeCluster(), FakeCluster(may_ask=False)], ids=["readable", "unasked"])
+async def test_nothing_is_said_of_owners_that_may_be_read_or_of_whom_nobody_may_ask(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    assert "owners" not in await examined(tmp_path, cluster)
 
 
 async def test_an_administrator_asks_for_the_service_account(tmp_path: Path) -> None:
@@ -284,45 +305,6 @@ async def test_pods_as_they_should_be_are_no_line(tmp_path: Path) -> None:
 
 
 # -- GPUs and other schedulers
-
-
-async def test_a_cluster_without_gpus_is_told_of(tmp_path: Path) -> None:
-    cluster = FakeCluster()
-    cluster.set_items(NODES, gpu_node("a", "0"))
-
-    assert (await examined(tmp_path, cluster))["gpus"].message == "no node offers nvidia.com/gpu"
-
-
-async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
-    cluster = FakeCluster()
-    cluster.set_items(NODES, *(gpu_node(name) for name in "abc"))
-    cluster.objects[GPU_NODES] = {"resources": [{"name": "gpunodes"}]}
-    cluster.set_items(f"{GPU_NODES}/gpunodes", named("b"))
-
-    found = (await examined(tmp_path, cluster))["gpus"]
-
-    assert (found.state, found.message) == (State.WARNING, "no agent has told of 2 of 3 GPU nodes: a, c")
-
-
-async def test_whole_gpus_without_any_agent_are_well(tmp_path: Path) -> None:
-    cluster = FakeCluster()
-    cluster.set_items(NODES, gpu_node("a"), gpu_node("b"))
-
-    found = (await examined(tmp_path, cluster))["gpus"]
-
-    assert (found.state, found.message) == (
-        State.OK,
-        "2 nodes have GPUs; no agents: whole GPUs work from node labels",
-    )
-
-
-async def test_gpu_nodes_with_agents_are_well(tmp_path: Path) -> None:
-    cluster = FakeCluster()
-    cluster.set_items(NODES, gpu_node("a"))
-    cluster.objects[GPU_NODES] = {"resources": [{"name": "gpunodes"}]}
-    cluster.set_items(f"{GPU_NODES}/gpunodes", named("a"))
-
-    assert (await examined(tmp_path, cluster))["gpus"].state is State.OK
 
 
 async def test_nodes_that_may_not_be_read_are_a_warning(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from app.cluster.admit import environment, shape
 from app.cluster.admit.patch import pointer
+from app.cluster.decode.environment import sharing_container, shows_devices
+from app.cluster.decode.sharing import asks_for_part
 from app.model.admission import PatchOperation
 from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from tests.cluster.patched import patched
@@ -19,6 +21,9 @@ BOTH = {ASK_MARKER: "1", BIND_MARKER: "1"}
 OURS, THEIRS, OTHERS = {"name": GATE}, {"name": "a.b/c"}, {"name": "d"}
 DEVICES: Raw = environment.from_annotation("NVIDIA_VISIBLE_DEVICES", "leeboard.dev/devices")
 PORTION: Raw = environment.from_annotation("GPU_PORTION", "leeboard.dev/portion")
+MEMORY: Raw = environment.from_annotation("GPU_MEMORY_MIB", "leeboard.dev/memory-mib")
+MPS_LIMIT: Raw = environment.from_annotation("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "leeboard.dev/mps-memory")
+OURS_IN_FRONT = [DEVICES, PORTION, MEMORY]
 PLAIN = {"name": "A", "value": "$(GPU_PORTION)"}
 ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 
@@ -28,8 +33,8 @@ def spec_after(raw: Raw, changes: Iterable[PatchOperation]) -> Raw:
     return spec
 
 
-def sharing(*containers: Raw) -> Raw:
-    return raw_pod(*containers, meta={"annotations": {"gpu-fraction": "0.5"}})
+def sharing(*containers: Raw, **annotations: str) -> Raw:
+    return raw_pod(*containers, meta={"annotations": {"gpu-fraction": "0.5"} | annotations})
 
 
 def test_keys_are_escaped_as_json_pointers_want_it() -> None:
@@ -104,17 +109,52 @@ def test_markers_that_only_an_init_container_asks_for_are_added() -> None:
     assert main["resources"]["requests"].items() >= BOTH.items()
 
 
+HALF = {"annotations": {"gpu-fraction": "0.5"}}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        raw_pod(container(gpu="1")),
+        raw_pod({"name": "main"}, container("second", limits={"nvidia.com/gpu": "8"})),
+        raw_pod(container(), initContainers=[container("i", limits={"nvidia.com/mig-1g.10gb": "1"})]),
+        raw_pod(container(), meta=HALF),
+        raw_pod(container(), meta={"annotations": {"gpu-memory": "4096"}}),
+        raw_pod(container(gpu="1"), runtimeClassName=""),
+    ],
+)
+def test_who_asks_for_gpus_and_names_no_runtime_gets_one(raw: Raw) -> None:
+    assert spec_after(raw, shape.runtime(raw, "nvidia")) == raw["spec"] | {"runtimeClassName": "nvidia"}
+    assert list(shape.runtime(raw, "")) == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        raw_pod(container(gpu="1"), meta=HALF, runtimeClassName="kata"),
+        raw_pod(container(cpu="1")),
+        raw_pod(container(gpu="0", limits={"nvidia.com/gpu": "0"})),
+        raw_pod(container(limits={"amd.com/gpu": "1", "nvidia.com/gpus": "1"})),
+        raw_pod(container(), meta={"annotations": {"gpu-fraction-num-devices": "2"}}),
+        raw_pod({"name": "main", "resources": {"limits": None, "requests": ["nvidia.com/gpu"]}}),
+    ],
+)
+def test_who_names_a_runtime_or_asks_for_no_gpu_keeps_what_it_has(raw: Raw) -> None:
+    assert list(shape.runtime(raw, "nvidia")) == []
+
+
 @pytest.mark.parametrize(
     ("env", "after"),
     [
-        (None, [DEVICES, PORTION]),
-        ([], [DEVICES, PORTION]),
-        ([PLAIN], [DEVICES, PORTION, PLAIN]),
-        ([ALL, PLAIN, ALL], [DEVICES, PORTION, PLAIN]),
-        ([ALL], [DEVICES, PORTION]),
-        ([PLAIN, PORTION, DEVICES], [PLAIN, PORTION, DEVICES]),
-        ([PORTION, PLAIN, PORTION, ALL], [DEVICES, PORTION, PLAIN]),
-        ([ALL | DEVICES], [DEVICES, PORTION]),
+        (None, OURS_IN_FRONT),
+        ([], OURS_IN_FRONT),
+        ([PLAIN], [*OURS_IN_FRONT, PLAIN]),
+        ([ALL, PLAIN, ALL], [*OURS_IN_FRONT, PLAIN]),
+        ([ALL, {"name": "GPU_MEMORY_MIB", "value": "81920"}], OURS_IN_FRONT),
+        ([PLAIN, PORTION, DEVICES, MEMORY], [PLAIN, PORTION, DEVICES, MEMORY]),
+        ([PORTION, PLAIN, PORTION, ALL], [DEVICES, MEMORY, PORTION, PLAIN]),
+        ([ALL | DEVICES], OURS_IN_FRONT),
+        ([MPS_LIMIT | {"value": "0=1G"}], [*OURS_IN_FRONT, MPS_LIMIT | {"value": "0=1G"}]),
     ],
 )
 def test_the_sharing_container_learns_of_its_devices_from_nobody_else(env: object, after: list[Raw]) -> None:
@@ -125,8 +165,35 @@ def test_the_sharing_container_learns_of_its_devices_from_nobody_else(env: objec
     assert (first["env"], second["env"]) == (after, [ALL])
 
 
+@pytest.mark.parametrize(("said", "limits"), [("true", [MPS_LIMIT]), ("false", []), ("True", []), ("", [])])
+def test_only_a_container_that_speaks_to_mps_learns_of_its_limit(said: str, limits: list[Raw]) -> None:
+    raw = sharing({"name": "main", "env": [PLAIN]}, mps=said)
+
+    (main,) = spec_after(raw, environment.devices(raw))["containers"]
+
+    assert main["env"] == [*OURS_IN_FRONT, *limits, PLAIN]
+
+
+def test_the_limit_of_mps_is_ours_and_nobody_elses() -> None:
+    raw = sharing({"name": "main", "env": [{"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=80G"}]}, mps="true")
+
+    (main,) = spec_after(raw, environment.devices(raw))["containers"]
+
+    assert main["env"] == [*OURS_IN_FRONT, MPS_LIMIT]
+
+
+def test_devices_alone_ask_for_no_part_and_change_nothing() -> None:
+    raw = raw_pod({"name": "main", "env": [ALL]}, meta={"annotations": {"gpu-fraction-num-devices": "2"}})
+
+    assert list(environment.devices(raw)) == []
+
+
 def test_a_reference_without_its_version_is_ours_all_the_same() -> None:
-    paths = {"NVIDIA_VISIBLE_DEVICES": "leeboard.dev/devices", "GPU_PORTION": "leeboard.dev/portion"}
+    paths = {
+        "NVIDIA_VISIBLE_DEVICES": "leeboard.dev/devices",
+        "GPU_PORTION": "leeboard.dev/portion",
+        "GPU_MEMORY_MIB": "leeboard.dev/memory-mib",
+    }
     env = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{path}']"}}}
         for name, path in paths.items()
@@ -142,7 +209,7 @@ def test_the_sharing_container_may_be_named(wanted: str, kind: str, position: in
 
     after = spec_after(raw, environment.devices(raw))
 
-    assert after[kind][position]["env"] == [DEVICES, PORTION]
+    assert after[kind][position]["env"] == OURS_IN_FRONT
     assert sum("env" in one for one in [*after["containers"], *after["initContainers"]]) == 1
 
 
@@ -155,10 +222,38 @@ def test_a_spec_that_no_api_server_sends_needs_nothing(value: object) -> None:
     raw = sharing(container()) | {"spec": value}
 
     assert list(chain(shape.released(raw), shape.markers(raw, MARKERS), environment.devices(raw))) == []
+    assert list(shape.runtime(raw_pod() | {"spec": value}, "nvidia")) == []
+
+
+# What admission and the reader of pods make of one environment.
+
+
+@pytest.mark.parametrize(
+    ("env", "shown"),
+    [
+        ([DEVICES], True),
+        ([PLAIN, DEVICES], True),
+        ([ALL, DEVICES], True),
+        ([DEVICES, ALL], False),
+        ([ALL], False),
+        ([PORTION], False),
+        ([environment.from_annotation("NVIDIA_VISIBLE_DEVICES", "mine")], False),
+        ([], False),
+        (None, False),
+        ([DEVICES, 5], False),
+    ],
+)
+def test_the_last_word_of_the_container_that_shares_decides_what_it_sees(env: object, shown: object) -> None:
+    raw = raw_pod({"name": "main", "env": env}, {"name": "second", "env": [ALL]})
+    other = raw_pod({"name": "other", "env": [ALL]}, {"name": "main", "env": env})
+
+    assert shows_devices(raw["spec"], {"gpu-fraction": "0.5"}) is shown
+    assert shows_devices(other["spec"], {"gpu-memory": "5", "gpu-fraction-container-name": "main"}) is shown
+    assert not shows_devices(raw["spec"], {"gpu-memory": "5", "gpu-fraction-container-name": "nobody"})
 
 
 ENTRIES = st.sampled_from([DEVICES, PORTION, PLAIN, ALL, {"name": "GPU_PORTION"}, {"name": "B", "value": "~/"}])
-AMOUNTS = st.none() | st.dictionaries(st.sampled_from([ASK_MARKER, BIND_MARKER, "cpu"]), st.just("1"))
+AMOUNTS = st.none() | st.dictionaries(st.sampled_from([ASK_MARKER, BIND_MARKER, "cpu", "nvidia.com/gpu"]), st.just("1"))
 RESOURCES = st.none() | st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS})
 CONTAINER = st.fixed_dictionaries(
     {"name": st.sampled_from("abc")}, optional={"env": st.none() | st.lists(ENTRIES), "resources": RESOURCES}
@@ -168,6 +263,7 @@ SPEC = st.fixed_dictionaries(
     optional={
         "initContainers": st.none() | st.lists(CONTAINER, max_size=2),
         "schedulingGates": st.none() | st.lists(st.sampled_from([OURS, THEIRS, OTHERS]), max_size=4),
+        "runtimeClassName": st.none() | st.sampled_from(["", "kata"]),
         "schedulerName": st.sampled_from(["", "default-scheduler", "kai-scheduler"]),
         "priority": st.none() | st.integers(),
         "priorityClassName": st.sampled_from(["train", "other"]),
@@ -175,14 +271,14 @@ SPEC = st.fixed_dictionaries(
     },
 )
 ANNOTATIONS = st.dictionaries(
-    st.sampled_from(["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name"]),
-    st.sampled_from(["0.5", "a", "b", "c", "none"]),
+    st.sampled_from(["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name", "mps"]),
+    st.sampled_from(["0.5", "a", "b", "c", "none", "true"]),
 )
 
 
 def changes(raw: Raw, gate: str) -> list[PatchOperation]:
     gates = shape.held(raw) if gate == "held" else shape.released(raw)
-    owned = shape.scheduler(raw, "kai-scheduler"), shape.priority(raw, "train")
+    owned = shape.scheduler(raw, "kai-scheduler"), shape.priority(raw, "train"), shape.runtime(raw, "nvidia")
     return list(chain(*owned, shape.markers(raw, MARKERS), environment.devices(raw), gates))
 
 
@@ -195,3 +291,5 @@ def test_the_patch_applies_to_any_pod_and_its_result_needs_no_other(spec: Raw, a
 
     assert changes(after, gate) == []
     assert (OURS in (after["spec"].get("schedulingGates") or [])) is (gate == "held")
+    if asks_for_part(annotations) and sharing_container(spec, annotations):
+        assert shows_devices(after["spec"], annotations)

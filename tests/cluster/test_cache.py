@@ -281,7 +281,7 @@ def test_an_object_that_changes_queue_takes_the_charges_of_its_pods_along() -> N
     assert (usage(found), usage(found, "r").allocated) == (Usage(), gpus(1))
 
     found.delete_group(G)
-    assert (usage(found).allocated, usage(found, "r")) == (gpus(1), Usage())
+    assert (usage(found), usage(found, "r")) == (Usage(requested=gpus(2, pods=2)), Usage())
 
 
 def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_leaves() -> None:
@@ -304,7 +304,7 @@ def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_chang
 
 
 def test_a_priority_class_decides_who_is_firm_and_one_that_cannot_be_read_decides_nothing() -> None:
-    found = binding(cache(PriorityClass(name="gold", value=100), replace(P, priority_class="gold")))
+    found = binding(cache(PriorityClass(name="gold", value=100), replace(P, priority_classes=("gold",))))
     assert usage(found).allocated_non_preemptible == gpus(2)
 
     found.apply_class(PriorityClass(name="gold", value=100, problem="its value is no number"))
@@ -336,7 +336,7 @@ def test_what_was_started_as_preemptible_stays_so_whatever_its_object_says_until
 def test_what_was_started_as_preemptible_stays_so_whatever_its_labels_say() -> None:
     found = cache(started(P))
 
-    found.apply_pod(replace(started(P), explicit_preemptible=False, priority_class="inference"))
+    found.apply_pod(replace(started(P), explicit_preemptible=False, priority_classes=("inference",)))
 
     assert (found.snapshot().running[P.group].preemptible, usage(found).allocated_non_preemptible) == (True, NOTHING)
 
@@ -459,7 +459,7 @@ def test_a_group_set_aside_takes_part_again_when_it_is_readmitted_and_on_every_n
 def test_a_group_is_unsettled_until_a_plan_as_new_as_its_change_considered_it() -> None:
     found = cache(P)
     version = found.version
-    found.apply_pod(replace(P, priority_class="build"))
+    found.apply_pod(replace(P, priority_classes=("build",)))
     assert list(found.waiting()) == list(found.unsettled) == [P.group]
 
     found.considered([P.group], version)

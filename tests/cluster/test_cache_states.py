@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.cluster.cache import ClusterCache
 from app.cluster.charges import Charge
-from app.cluster.groups import Members, Terms, form, terms
+from app.cluster.groups import Members, Place, Terms, form, terms
 from app.cluster.queues import judged
 from app.cluster.reservations import State
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
@@ -30,7 +30,7 @@ TTL = 3
 node_names = st.sampled_from([NodeName("n1"), NodeName("n2")])
 queue_names = st.sampled_from([QueueName("q"), QueueName("r")])
 gangs = st.sampled_from([GroupKey("default", "g"), GroupKey("default", "h")])
-classes = st.sampled_from(["", "gold"])
+classes = st.sampled_from([(), ("gold",)])
 nodes = st.builds(given.node, node_names, gpus=st.integers(0, 4), ready=st.sampled_from([True, True, False]))
 queues = st.builds(
     given.queue, queue_names, st.none() | queue_names, deserved=st.integers(0, 3), limit=st.integers(0, 3)
@@ -40,7 +40,7 @@ specs = st.builds(
     key=gangs,
     min_member=st.integers(1, 3),
     queue=st.none() | queue_names,
-    priority_class=classes,
+    priority_classes=classes,
     preemptible=st.none() | st.booleans(),
 )
 priority_classes = st.builds(
@@ -56,7 +56,7 @@ members = st.builds(
     gpus=st.integers(0, 2),
     gang=st.sampled_from(["", "g", "g", "h"]),
     queue=queue_names,
-    priority_class=classes,
+    priority_classes=classes,
     explicit_preemptible=firmness,
 )
 strangers = st.builds(
@@ -71,7 +71,7 @@ changes: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"group": gangs, "names_group": st.sampled_from([True])}),
     st.fixed_dictionaries({"gated": st.booleans()}),
     st.fixed_dictionaries({"held": st.booleans()}),
-    st.fixed_dictionaries({"priority_class": classes}),
+    st.fixed_dictionaries({"priority_classes": classes}),
     st.fixed_dictionaries({"nominated": st.none() | node_names}),
     st.fixed_dictionaries({"refused_by_scheduler": st.booleans()}),
     st.fixed_dictionaries({"refused_by_scheduler": st.booleans()}),
@@ -132,7 +132,9 @@ class Anything(RuleBasedStateMachine):
                 self.queues.pop(one.name, None)
                 self.cache.delete_queue(one.name)
             case GroupSpec():
-                self.specs.pop(one.key, None)
+                for uid in self.promised() if self.specs.pop(one.key, None) else []:
+                    if self.pods[uid].group == one.key:
+                        del self.held[uid]
                 self.cache.delete_group(one.key)
             case PriorityClass():
                 self.values.pop(one.name, None)
@@ -167,6 +169,8 @@ class Anything(RuleBasedStateMachine):
         on = self.all_terms()
         match one:
             case Node():
+                if not one.ready and self.nodes.get(one.name) != one:
+                    self.held = {uid: held for uid, held in self.held.items() if uid not in self.promised(one.name)}
                 self.nodes[one.name] = one
                 self.cache.apply_node(one)
             case Queue():
@@ -352,9 +356,14 @@ class Anything(RuleBasedStateMachine):
             is_idle = self.place(pod) is None and (pod.gated or pod.deleting or pod.problem)
             if pod.managed and not is_idle:
                 on = self.terms(pod.group)
-                yield Charge(pod.request, self.place(pod), on.queue, on.preemptible)
+                yield Charge(pod.request, self.place(pod), None if self.is_unpaid(pod) else on.queue, on.preemptible)
             elif pod.node and not pod.managed:
-                yield Charge(pod.request, pod.node, pod.queue or None)
+                yield Charge(pod.request, pod.node, None if self.is_unpaid(pod) else pod.queue or None)
+
+    def is_unpaid(self, pod: Pod) -> bool:
+        """Whether a pod is leaving a node on which nobody can end it."""
+        place = self.place(pod)
+        return pod.deleting and place is not None and not (place in self.nodes and self.nodes[place].ready)
 
     def usage(self) -> Mapping[QueueName, Usage]:
         charges = list(self.charges())
@@ -393,7 +402,7 @@ class Anything(RuleBasedStateMachine):
 
     def group(self, key: GroupKey) -> PodGroup:
         pods = self.members(key)
-        places = {pod.uid: place for pod in pods if (place := self.place(pod))}
+        places = {pod.uid: Place(place) for pod in pods if (place := self.place(pod))}
         done = len(self.succeeded.get(key, ()))
         found = Members(pods=pods, places=places, stuck=self.stuck, succeeded={"": done} if done else {})
         return form(key, self.specs.get(key), found, self.terms(key), self.aside.get(key))

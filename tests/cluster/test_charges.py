@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.cluster.charges import Charge, Charges, Hold
+from app.cluster.nodes import allocatable_scalars
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.resources import NOTHING, Amounts, Resources
@@ -23,9 +24,13 @@ def gpus(count: int) -> Resources:
     return Resources(gpu_milli=count * 1000, pods=1)
 
 
+def use(found: Charges, table: NodeTable) -> None:
+    found.use_table(table, allocatable_scalars(table))
+
+
 def charges(*nodes: Node, **charged: Charge) -> Charges:
     found = Charges()
-    found.use_table(NodeTable.of(nodes or NODES))
+    use(found, NodeTable.of(nodes or NODES))
     for uid, charge in charged.items():
         found.set(PodUid(uid), charge)
     return found
@@ -85,7 +90,7 @@ def test_a_node_may_come_after_its_pods_and_go_before_them() -> None:
     found = charges(given.node("n2"), x=Charge(gpus(2), N1, Q))
     assert free_gpus(found) == [8]
 
-    found.use_table(NodeTable.of([given.node("n1")]))
+    use(found, NodeTable.of([given.node("n1")]))
     assert free_gpus(found) == [6]
 
     found.set(X, None)
@@ -127,7 +132,7 @@ tables = st.sampled_from([[], ["n1"], ["n1", "n2"]]).map(
 def test_sums_are_those_of_adding_up_anew(steps: list[tuple[dict[PodUid, Charge | None], NodeTable]]) -> None:
     found, known = Charges(), dict[PodUid, Charge]()
     for changes, table in steps:
-        found.use_table(table)
+        use(found, table)
         for uid, charge in changes.items():
             found.set(uid, charge)
         known = {uid: one for uid, one in (known | changes).items() if one}

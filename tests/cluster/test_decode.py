@@ -1,13 +1,15 @@
 """What the decoder makes of a pod: what it asks for, whose it is, where it may go, what has become of it."""
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 
 from app.cluster import decode
+from app.cluster.decode.pods import USUAL_RULES, SharingRules
 from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from app.model.names import GroupKey, NodeName
-from app.model.pod import Constraint, Operator, Requirement, Toleration
+from app.model.pod import Constraint, Operator, Pod, Requirement, Sharing, Toleration
 from app.model.quantity import MAX_AMOUNT
 from app.model.reason import Reason, phrase
 from app.model.resources import Resources
@@ -116,11 +118,90 @@ def test_an_extended_resource_that_cannot_be_read_is_a_problem_and_so_are_too_ma
     )
 
 
-@pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
-def test_gpu_sharing_is_refused_in_words(annotation: str) -> None:
-    assert pod(meta={"annotations": {annotation: "0.5"}}).problem == (
-        f"GPU sharing (annotation {annotation}) is not available yet; ask for whole GPUs with nvidia.com/gpu"
+def sharer(annotations: Raw, **spec: Any) -> Raw:
+    reference = {"fieldRef": {"fieldPath": "metadata.annotations['leeboard.dev/devices']"}}
+    prepared = container() | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": reference}]}
+    return raw_pod(prepared, meta={"annotations": annotations}, **spec)
+
+
+def read(raw: Raw, *, rules: SharingRules = USUAL_RULES) -> Pod:
+    return decode.pod(raw, profiles=PROFILES, rules=rules)
+
+
+def test_a_part_of_a_gpu_is_read_from_annotations() -> None:
+    found = [read(sharer({name: value})) for name, value in (("gpu-fraction", "0.5"), ("gpu-memory", "2000"))]
+
+    assert [(one.sharing, one.problem) for one in found] == [
+        (Sharing(portion_ppm=500_000), ""),
+        (Sharing(memory_mib=2000), ""),
+    ]
+
+
+def test_a_pod_that_would_not_see_its_part_of_a_gpu_is_refused_in_words() -> None:
+    assert pod(container(), meta={"annotations": {"gpu-fraction": "0.5"}}).problem == (
+        "it asks for a part of a GPU and would not learn which: its container lacks what admission by Leeboard adds;"
+        " create it anew while that is on"
     )
+
+
+def test_parts_of_gpus_are_refused_where_they_are_not_offered() -> None:
+    found = read(sharer({"gpu-fraction": "0.5"}), rules=SharingRules(is_offered=False))
+
+    assert found.problem == "GPU sharing is disabled (annotation gpu-fraction); ask for whole GPUs with nvidia.com/gpu"
+
+
+def test_what_a_pod_shares_is_believed_once_it_is_bound() -> None:
+    told = {"gpu-fraction": "0.5", "leeboard.dev/devices": "GPU-1", "leeboard.dev/device-groups": "g"}
+    waiting, bound = read(sharer(told)), read(sharer(told, nodeName="n"))
+
+    assert [(one.devices, one.device_uuids) for one in (waiting, bound)] == [((), ()), (("g",), ("GPU-1",))]
+
+
+FORGED = [
+    {"devices": "GPU-1", "device-groups": "g,g"},
+    {"devices": "GPU-1,GPU-2", "device-groups": "g,g"},
+    {"devices": "GPU-1", "device-groups": "g,h"},
+    {"devices": "GPU-1"},
+    {"device-groups": "g"},
+    {"devices": "", "device-groups": "g"},
+    {"devices": "GPU-1,", "device-groups": "g,h"},
+    {"devices": "GPU-1", "device-groups": "g" * 64},
+    {"devices": "G" * 262_144, "device-groups": "g"},
+    {"devices": "GPU-1", "device-groups": "a b"},
+    {"devices": "," * 100_000, "device-groups": "," * 100_000},
+    {"devices": ["GPU-1"], "device-groups": ["g"]},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_what_bind_cannot_have_written_of_shared_gpus_is_not_believed(forged: dict[str, object]) -> None:
+    told = {f"leeboard.dev/{name}": value for name, value in forged.items()}
+    found = read(sharer({"gpu-fraction": "0.5", **told}, nodeName="n"))
+
+    assert (found.devices, found.device_uuids, found.sharing) == ((), (), Sharing(portion_ppm=500_000))
+
+
+def test_a_pod_that_runs_keeps_its_part_whatever_else_of_it_cannot_be_read() -> None:
+    told = {"gpu-fraction": "0.5", "leeboard.dev/devices": "GPU-1", "leeboard.dev/device-groups": "g"}
+
+    found = read(sharer(told | {"pod-group-name": "g" * 300}, nodeName="n"))
+
+    assert (found.devices, found.sharing) == (("g",), Sharing(portion_ppm=500_000))
+    assert "300 characters" in found.problem
+
+
+def test_a_reservation_pod_is_nobodys_work_and_takes_no_gpu_beside_the_shared_one() -> None:
+    place, kais = {"namespace": "kai-resource-reservation"}, {"runai-gpu-group": "g"}
+    labels = {"app.kubernetes.io/managed-by": "leeboard", **kais}
+    metas: list[Raw] = [{**place, "labels": labels}, {**place, "labels": kais}, {"labels": labels}]
+
+    ours, theirs, elsewhere = (pod(container(gpu="1"), meta=meta) for meta in metas)
+
+    assert [(one.reserves, one.managed, one.request.gpu_milli) for one in (ours, theirs, elsewhere)] == [
+        ("g", False, 0),
+        ("", True, 1000),
+        ("", True, 1000),
+    ]
 
 
 # -- queue, PodGroup and priority
@@ -173,8 +254,8 @@ def test_a_group_name_longer_than_any_object_has_is_not_kept() -> None:
 def test_the_labels_priority_class_goes_before_the_specs() -> None:
     both = pod(meta={"labels": {"priorityClassName": "build"}}, priorityClassName="train", priority=50)
 
-    assert (both.priority_class, both.spec_priority) == ("build", 50)
-    assert pod(priorityClassName="train").priority_class == "train"
+    assert (both.priority_classes, both.spec_priority) == (("build", "train"), 50)
+    assert pod(priorityClassName="train").priority_classes == ("train",)
 
 
 def test_preemptibility_is_explicit_only_when_it_is_one_of_kais_words() -> None:
@@ -252,6 +333,35 @@ def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
     assert parked("0/3 nodes are available: 3 Insufficient cpu") == (False, True)
     assert parked("x", reason="SchedulingGated") == (False, False)
     assert parked("no nodes available to schedule pods") == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("message", "because"),
+    [
+        (
+            "0/3 nodes are available: 3 node(s) had volume node affinity conflict. preemption: 0/3: not helpful.",
+            "0/3 nodes are available: 3 node(s) had volume node affinity conflict",
+        ),
+        (
+            "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1: not helpful.",
+            "0/1 nodes are available: 1 Insufficient cpu",
+        ),
+        (
+            f"0/4 nodes are available: 1 {phrase(Reason.NO_NODE_FITS)}, 3 node(s) had volume node affinity conflict.",
+            "node(s) had volume node affinity conflict",
+        ),
+        (f"0/4 nodes are available: 4 {phrase(Reason.NO_NODE_FITS)}. preemption: none.", ""),
+        ("no nodes available to schedule pods", ""),
+        ("x" * 1000, "x" * 300),
+        ("two\n lines.", "two lines"),
+    ],
+    ids=["theirs", "claims", "both", "ours", "none judged", "long", "lines"],
+)
+def test_what_kube_scheduler_says_of_its_own_filters_is_kept(message: str, because: str) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+
+    assert pod(status={"conditions": [condition]}).refused_because == because
+    assert pod(status={"conditions": [condition | {"reason": "SchedulingGated"}]}).refused_because == ""
 
 
 def test_gates_deletion_nomination_and_age_are_seen() -> None:

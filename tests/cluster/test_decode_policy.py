@@ -50,6 +50,21 @@ def test_the_memory_of_a_nodes_gpus_is_kais(label: str | None, mib: int) -> None
     assert decode.node({"metadata": {"name": "n", "uid": "u", "labels": labels}}).device_memory_mib == mib
 
 
+@pytest.mark.parametrize(
+    ("labels", "shares"),
+    [
+        ({}, True),
+        ({"nvidia.com/gpu.replicas": "1"}, True),
+        ({"nvidia.com/gpu.replicas": "0"}, True),
+        ({"nvidia.com/gpu.replicas": "4"}, False),
+        ({"nvidia.com/gpu.replicas": "many"}, False),
+        ({"node-role.kubernetes.io/mig-enabled": "true"}, False),
+    ],
+)
+def test_gpus_that_are_cut_or_handed_out_several_times_are_not_shared(labels: dict[str, str], shares: bool) -> None:  # noqa: FBT001 - an expectation
+    assert decode.node({"metadata": {"name": "n", "uid": "u", "labels": labels}}).shares_devices is shares
+
+
 def test_a_node_is_read() -> None:
     seen = decode.node(
         {
@@ -114,7 +129,7 @@ def test_a_pod_group_is_read() -> None:
     )
 
     assert (seen.key, seen.uid, seen.queue, seen.min_member) == (GroupKey("team", "it"), "u1", QueueName("q"), 4)
-    assert (seen.priority_class, seen.preemptible, seen.created_at, seen.problem) == ("build", False, 100.0, "")
+    assert (seen.priority_classes, seen.preemptible, seen.created_at, seen.problem) == (("build",), False, 100.0, "")
 
 
 def test_a_pod_group_without_a_minimum_is_no_gang() -> None:
@@ -184,6 +199,20 @@ def test_a_pod_group_with_a_topology_alone_is_one_pod_set() -> None:
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize(("least", "read"), [((1, 0), (1, 0)), ((0, 0), (1, 1)), ((None, 0), (1, 0))])
+def test_a_sub_group_may_need_nobody_while_another_needs_somebody(
+    least: tuple[int | None, ...], read: tuple[int, ...]
+) -> None:
+    parts = [{"name": name, "minMember": one} for name, one in zip("ab", least, strict=True)]
+
+    found = decode.pod_group(pod_group(subGroups=parts))
+
+    assert found.root == SubGroup(
+        pod_sets=tuple(PodSet(name=name, min_member=one) for name, one in zip("ab", read, strict=True))
+    )
+    assert (found.min_member, found.problem) == (sum(read), "")
 
 
 @pytest.mark.parametrize(

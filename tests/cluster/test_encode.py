@@ -4,12 +4,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import example
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 
 from app.cluster import encode
 from app.cluster.usage import Tally
 from app.model.decision import Share
 from app.model.names import QueueName
-from app.model.reason import Reason, Refusal
+from app.model.reason import QueueNumbers, Reason, Refusal
 from app.model.resources import NOTHING, UNLIMITED, Resources
 from tests import given
 
@@ -103,7 +106,7 @@ def test_a_queue_is_over_quota_when_it_holds_more_of_anything_than_it_deserves(
 
 
 STANDING = encode.Standing(
-    allocated=ONE_GPU, requested=ONE_GPU + ONE_GPU, non_preemptible=NOTHING, running=1, pending=1
+    allocated=ONE_GPU, requested=ONE_GPU + ONE_GPU, non_preemptible=NOTHING, phase="Pending", running=1, pending=1
 )
 
 
@@ -111,7 +114,8 @@ def test_a_pod_group_says_what_it_holds_and_why_the_rest_waits() -> None:
     refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.", details={"queue": "q"})
     said = {"reason": "OverLimit", "message": "q is at its limit."}
 
-    assert encode.pod_group_status(STANDING, given.group(given.pod("p")), refusal, now=NOW) == {
+    assert encode.pod_group_status(STANDING, refusal, now=NOW) == {
+        "phase": "Pending",
         "running": 1,
         "pending": 1,
         "resourcesStatus": {
@@ -134,10 +138,42 @@ def test_a_pod_group_says_what_it_holds_and_why_the_rest_waits() -> None:
 
 
 def test_a_pod_group_that_waits_for_nothing_gives_no_reason() -> None:
-    refusal, group = Refusal(reason=Reason.OVER_LIMIT, sentence="It was at its limit."), given.group(given.pod("p"))
+    assert encode.pod_group_status(STANDING, None, now=NOW)["schedulingConditions"] == []
 
-    assert encode.pod_group_status(STANDING, None, refusal, now=NOW)["schedulingConditions"] == []
-    assert encode.pod_group_status(STANDING, group, None, now=NOW)["schedulingConditions"] == []
+
+def test_a_pod_group_that_a_queue_refuses_tells_the_queues_numbers_in_kais_form() -> None:
+    queue = QueueNumbers(
+        name=QueueName("q"),
+        requested=ONE_GPU + ONE_GPU,
+        deserved=Resources(cpu_milli=UNLIMITED, memory_bytes=UNLIMITED, gpu_milli=1000),
+        allocated=ONE_GPU,
+        allocated_non_preemptible=NOTHING,
+        limit=Resources(cpu_milli=UNLIMITED, memory_bytes=UNLIMITED, gpu_milli=1500),
+        asked=ONE_GPU,
+        asked_non_preemptible=NOTHING,
+    )
+    refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.", queue=queue)
+
+    (condition,) = encode.pod_group_status(STANDING, refusal, now=NOW)["schedulingConditions"]
+
+    assert condition["reasons"] == [
+        {
+            "reason": "OverLimit",
+            "message": "q is at its limit.",
+            "details": {
+                "queueDetails": {
+                    "name": "q",
+                    "queueRequestedResources": {"cpu": "3", "memory": "2000000000", "nvidia.com/gpu": "2"},
+                    "queueDeservedResources": {"nvidia.com/gpu": "1"},
+                    "queueAllocatedResources": SAID_ONE_GPU,
+                    "queueAllocatedNonPreemptibleResources": SAID_NOTHING,
+                    "queueResourceLimits": {"nvidia.com/gpu": "1500m"},
+                    "podGroupRequestedResources": SAID_ONE_GPU,
+                    "podGroupRequestedNonPreemptibleResources": SAID_NOTHING,
+                }
+            },
+        }
+    ]
 
 
 def test_the_owner_of_an_unusable_pod_group_learns_what_is_wrong() -> None:
@@ -163,12 +199,33 @@ def test_what_an_object_says_already_is_read_whatever_it_looks_like(raw: dict[st
 
 def test_statuses_are_the_same_whenever_they_came_to_say_so() -> None:
     refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.")
-    group = given.group(given.pod("p"))
-    status = encode.pod_group_status(STANDING, group, refusal, now=NOW)
+    status = encode.pod_group_status(STANDING, refusal, now=NOW)
 
-    assert encode.same(status, encode.pod_group_status(STANDING, group, refusal, now=LATER))
-    assert not encode.same(status, encode.pod_group_status(STANDING, group, None, now=NOW))
-    assert not encode.same(status, encode.pod_group_status(replace(STANDING, running=2), group, refusal, now=NOW))
+    assert encode.same(status, encode.pod_group_status(STANDING, refusal, now=LATER))
+    assert not encode.same(status, encode.pod_group_status(STANDING, None, now=NOW))
+    assert not encode.same(status, encode.pod_group_status(replace(STANDING, running=2), refusal, now=NOW))
+
+
+words = st.sampled_from(["type", "status", *sorted(encode.VOLATILE)])
+anything = st.recursive(
+    st.none() | st.sampled_from(["True", "1", 1]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@for_all(one=anything, other=anything)
+@example(one={"a": [{"lastTransitionTime": NOW}]}, other={"a": [{"lastTransitionTime": LATER}]})
+@example(one={"type": None}, other={"status": None})
+@example(one=[1, 1], other=[1])
+def test_statuses_are_compared_as_if_the_times_had_been_taken_out(one: object, other: object) -> None:
+    assert encode.same(one, other) == (without_times(one) == without_times(other))
+
+
+def without_times(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: without_times(inner) for key, inner in value.items() if key not in encode.VOLATILE}
+    return [without_times(inner) for inner in value] if isinstance(value, list) else value
 
 
 def test_a_condition_keeps_the_time_since_when_it_says_what_it_says() -> None:

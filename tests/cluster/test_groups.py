@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.groups import Members, Terms, form, terms
+from app.cluster.groups import Members, Place, Terms, form, terms
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint
@@ -14,8 +14,9 @@ from tests import given
 ON = Terms(queue=QueueName("q"), priority=50, preemptible=True)
 CLASSES = {"train": 10, "zero": 0, "gold": 7, "firm": 100}
 A, B = given.pod("a", gang="g", created_at=1.0), given.pod("b", gang="g", created_at=2.0)
-ON_NODE = NodeName("n")
+ON_NODE = Place(NodeName("n"))
 SPEC = GroupSpec(key=A.group, uid="u", min_member=2)
+GOLD = replace(SPEC, priority_classes=("gold",))
 ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
 
 
@@ -44,7 +45,7 @@ def test_a_group_is_its_object_its_terms_and_its_pods() -> None:
         min_member=4,
         created_at=9.0,
         pending=(A, B),
-        placed=(Placed(pod=c, node=ON_NODE),),
+        placed=(Placed(pod=c, node=ON_NODE.node),),
         succeeded={"": 1},
     )
 
@@ -123,7 +124,27 @@ def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> No
     assert formed(members(A, B, stuck="b")).refusal == Refusal(
         reason=Reason.REFUSED_BY_SCHEDULER,
         sentence="The scheduler's own filters accept pod b on no node; see its PodScheduled condition.",
+        details={"pod": "b"},
     )
+
+
+def test_a_member_that_kube_scheduler_accepts_nowhere_is_told_with_what_it_said_also_when_it_is_alone() -> None:
+    said = "0/3 nodes are available: 3 node(s) had volume node affinity conflict"
+    refused, lone = replace(B, refused_because=said), given.pod("lone", refused_because=said)
+    alone = formed(Members(pods=[lone], places={}, stuck=[lone.uid]), None)
+
+    sentences = [one.refusal.sentence for one in (formed(members(A, refused, stuck="b")), alone) if one.refusal]
+
+    assert sentences == [f"The scheduler's own filters accept pod {name} on no node: {said}." for name in ("b", "lone")]
+
+
+def test_a_gang_whose_owner_is_suspended_is_told_so_rather_than_who_is_missing_or_what_is_wrong() -> None:
+    suspended = replace(SPEC, suspended="Job train is suspended; set spec.suspend to false to go on.", problem="bad")
+
+    assert formed(members(A), suspended).refusal == Refusal(
+        reason=Reason.OWNER_SUSPENDED, sentence="Job train is suspended; set spec.suspend to false to go on."
+    )
+    assert formed(members(A, B), replace(suspended, suspended="")).refusal != formed(members(A, B), suspended).refusal
 
 
 def test_a_named_group_without_an_object_or_with_a_bad_one_is_refused_whatever_its_pods() -> None:
@@ -160,6 +181,18 @@ def test_each_pod_set_waits_for_its_own_minimum() -> None:
         reason=Reason.MEMBERS_MISSING,
         sentence="Waiting for 1 pods of sub-group leader, currently 0 exist, 0 are gated.",
         details={"minMember": 1, "exist": 0, "gated": 0, "subGroup": "leader"},
+    )
+
+
+def test_all_sub_groups_are_named_that_lack_pods() -> None:
+    found = members(of("leader", A))
+
+    refusal = formed(found, parts(leader=2, workers=3, masters=1)).refusal
+
+    assert refusal is not None
+    assert refusal.sentence == (
+        "Waiting for 2 pods of sub-group leader, currently 1 exist, 0 are gated; "
+        "also missing: 3 of sub-group workers, 1 of sub-group masters."
     )
 
 
@@ -209,20 +242,24 @@ def test_a_group_set_aside_is_refused_unless_something_worse_is_wrong() -> None:
         (SPEC, A, Terms(QueueName("q"), 10, preemptible=True)),
         (replace(SPEC, queue=QueueName("r")), A, Terms(QueueName("r"), 10, preemptible=True)),
         (None, replace(A, queue=QueueName("s")), Terms(QueueName("s"), 10, preemptible=True)),
-        (replace(SPEC, priority_class="gold"), replace(A, priority_class="firm"), Terms(ON.queue, 7, preemptible=True)),
-        (SPEC, replace(A, priority_class="firm"), Terms(ON.queue, 100, preemptible=False)),
-        (replace(SPEC, priority_class="zero"), A, Terms(ON.queue, 0, preemptible=True)),
-        (replace(SPEC, priority_class="nobody"), A, Terms(ON.queue, 10, preemptible=True)),
         (
-            replace(SPEC, priority_class="nobody"),
-            replace(A, priority_class="gold"),
+            replace(SPEC, priority_classes=("gold",)),
+            replace(A, priority_classes=("firm",)),
             Terms(ON.queue, 7, preemptible=True),
         ),
-        (replace(SPEC, priority_class="build"), A, Terms(ON.queue, 100, preemptible=False)),
+        (SPEC, replace(A, priority_classes=("firm",)), Terms(ON.queue, 100, preemptible=False)),
+        (replace(SPEC, priority_classes=("zero",)), A, Terms(ON.queue, 0, preemptible=True)),
+        (replace(SPEC, priority_classes=("nobody",)), A, Terms(ON.queue, 10, preemptible=True)),
+        (
+            replace(SPEC, priority_classes=("nobody",)),
+            replace(A, priority_classes=("gold",)),
+            Terms(ON.queue, 7, preemptible=True),
+        ),
+        (replace(SPEC, priority_classes=("build",)), A, Terms(ON.queue, 100, preemptible=False)),
         (replace(SPEC, preemptible=False), A, Terms(ON.queue, 10, preemptible=False)),
         (SPEC, replace(A, explicit_preemptible=False), Terms(ON.queue, 10, preemptible=False)),
         (
-            replace(SPEC, preemptible=True, priority_class="firm"),
+            replace(SPEC, preemptible=True, priority_classes=("firm",)),
             replace(A, explicit_preemptible=False),
             Terms(ON.queue, 100, preemptible=True),
         ),
@@ -233,7 +270,9 @@ def test_terms_come_from_the_object_then_from_a_pod(spec: GroupSpec | None, pod:
 
 
 def test_without_any_priority_class_the_built_in_ones_hold() -> None:
-    assert [terms(None, replace(A, priority_class=name), {}).priority for name in ("", "train", "inference")] == [
+    assert [
+        terms(None, replace(A, priority_classes=names), {}).priority for names in ((), ("train",), ("inference",))
+    ] == [
         50,
         50,
         125,

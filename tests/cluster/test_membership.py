@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.groups import Terms
+from app.cluster.groups import Place, Terms
 from app.cluster.membership import Membership
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
@@ -21,7 +21,7 @@ ON_NODE = NodeName("n")
 
 
 def membership(*pods: Pod, spec: GroupSpec | None = SPEC) -> Membership:
-    found = Membership(lambda pod: pod.node)
+    found = Membership(lambda pod: Place(pod.node) if pod.node else None)
     found.set_spec(G, spec)
     for pod in pods:
         found.join(pod)
@@ -123,7 +123,7 @@ def test_a_priority_class_that_comes_or_goes_forms_every_group_anew() -> None:
 
 
 def test_a_priority_class_concerns_those_who_name_it() -> None:
-    gold, lone = replace(SPEC, priority_class="gold"), given.pod("lone", priority_class="gold")
+    gold, lone = replace(SPEC, priority_classes=("gold",)), given.pod("lone", priority_classes=("gold",))
     found = membership(A, lone, spec=gold)
 
     assert [list(found.set_class(name, 7)) for name in ("gold", "silver", "train")] == [

@@ -89,13 +89,15 @@ def test_contradictions_are_told_in_kais_words(whole_gpu_milli: int, annotations
     assert read(annotations, whole_gpu_milli) == (None, problem)
 
 
-@pytest.mark.parametrize("text", [*ODD_NUMBERS, "1", "1.0", "1.5", "0.0", "0.0001", "5e-1", "0.5 ", 0.5])
+@pytest.mark.parametrize(
+    "text", [*ODD_NUMBERS, "1", "1.0", "1.5", "0.0", "0.0001", "0.3333333333", "5e-1", "0.5 ", 0.5]
+)
 def test_a_fraction_is_a_plain_decimal_below_one(text: object) -> None:
     found, problem = read({"gpu-fraction": text})
 
     assert found is None
     assert problem.startswith("gpu-fraction annotation value must be a positive number smaller than 1.0; ")
-    assert problem.endswith("write a decimal from 0.001 to 0.999, such as 0.5")
+    assert problem.endswith("from 0.001 to 0.999999, with at most six digits after the point, such as 0.5")
     assert len(problem) < 400
 
 

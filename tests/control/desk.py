@@ -3,7 +3,6 @@
 from typing import Any
 
 from app.cluster import decode
-from app.cluster.admit.pods import GpuSharing
 from app.cluster.cache import ClusterCache
 from app.control.admission import Admission
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation
@@ -21,21 +20,24 @@ class FakeEntrance:
 
     def __init__(self) -> None:
         self.open = False
+        self.class_of_owners = ""
         self.asked: list[RawObject] = []
 
     def can_run_now(self, raw: RawObject) -> bool:
         self.asked.append(raw)
         return self.open
 
+    def owners_class(self, raw: RawObject) -> str:
+        del raw
+        return self.class_of_owners
+
 
 class Desk:
     """Admission over a cache that the test fills; it knows queue `q`."""
 
-    def __init__(self, *, gpu_sharing: GpuSharing = GpuSharing.OFF, **settings: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.cache, self.entrance, self.unready = ClusterCache(), FakeEntrance(), ""
-        self.admission = Admission(
-            self.cache, self.entrance, Settings(**settings), unready=lambda: self.unready, gpu_sharing=gpu_sharing
-        )
+        self.admission = Admission(self.cache, self.entrance, Settings(**settings), unready=lambda: self.unready)
         self.cache.apply_queue(decode.queue(queue("q")))
 
     def mutate(self, raw: Raw, **more: Any) -> AdmissionAnswer:

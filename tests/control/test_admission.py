@@ -96,6 +96,16 @@ def test_the_class_that_a_label_names_becomes_the_priority_of_the_pod() -> None:
     assert spec.keys().isdisjoint({"priority", "preemptionPolicy"})
 
 
+def test_the_class_that_its_owner_names_goes_before_the_pods_own() -> None:
+    desk = Desk()
+    desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))
+    desk.entrance.class_of_owners = "build"
+
+    spec = desk.stored(new_pod(meta={"labels": {"priorityClassName": "train"}}, priority=0))["spec"]
+
+    assert spec["priorityClassName"] == "build"
+
+
 def test_a_class_that_does_not_exist_is_told_and_changes_nothing() -> None:
     raw = new_pod(meta={"labels": {"priorityClassName": "build"}}, priority=0)
 
@@ -117,7 +127,26 @@ def test_markers_are_added_where_the_settings_name_them() -> None:
 def test_a_pod_that_shares_devices_learns_of_them() -> None:
     spec = Desk().stored(new_pod(meta={"annotations": {"gpu-fraction": "0.5"}}))["spec"]
 
-    assert [entry["name"] for entry in spec["containers"][0]["env"]] == ["NVIDIA_VISIBLE_DEVICES", "GPU_PORTION"]
+    names = [entry["name"] for entry in spec["containers"][0]["env"]]
+    assert names == ["NVIDIA_VISIBLE_DEVICES", "GPU_PORTION", "GPU_MEMORY_MIB"]
+    assert spec["schedulingGates"] == [{"name": GATE}]
+
+
+def test_pods_with_gpus_run_by_the_class_that_the_settings_name() -> None:
+    desk, by_fraction = Desk(gpu_runtime_class="nvidia"), new_pod(meta={"annotations": {"gpu-fraction": "0.5"}})
+    whole, theirs = new_pod(container(gpu="1")), new_pod(container(gpu="1"), runtimeClassName="kata")
+
+    given = [desk.stored(raw)["spec"].get("runtimeClassName") for raw in (whole, by_fraction, theirs, new_pod())]
+
+    assert given == ["nvidia", "nvidia", "kata", None]
+    assert "runtimeClassName" not in Desk().stored(whole)["spec"]
+
+
+def test_pods_of_others_and_those_that_have_a_node_keep_their_runtime() -> None:
+    desk = Desk(gpu_runtime_class="nvidia")
+
+    assert desk.mutate(new_pod(container(gpu="1"), schedulerName="volcano")) == Admitted()
+    assert desk.mutate(new_pod(container(gpu="1"), nodeName="n1")) == Admitted()
 
 
 def test_nothing_is_said_of_our_pods_before_the_cluster_is_known() -> None:
@@ -129,7 +158,7 @@ def test_nothing_is_said_of_our_pods_before_the_cluster_is_known() -> None:
 
 
 def test_a_pod_that_was_judged_before_needs_nothing_more() -> None:
-    desk = Desk(markers=ASK_MARKER)
+    desk = Desk(markers=ASK_MARKER, gpu_runtime_class="nvidia")
     desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))
     meta = {"labels": {"kai.scheduler/queue": "q", "priorityClassName": "build"}, "annotations": {"gpu-memory": "5"}}
 

@@ -3,10 +3,9 @@
 import pytest
 
 from app.cluster import decode
-from app.cluster.admit.pods import GpuSharing
 from app.model.admission import Admitted, Denied
 from tests.cluster.raw import Raw, container
-from tests.control.desk import Desk, changed, new_pod, queue
+from tests.control.desk import QUEUE, Desk, changed, new_pod, queue
 
 DISABLED = "with gpu sharing request, while GPU sharing is disabled; ask for whole GPUs with nvidia.com/gpu"
 
@@ -16,34 +15,95 @@ DISABLED = "with gpu sharing request, while GPU sharing is disabled; ask for who
 def test_sharing_is_refused_in_kais_words_while_it_is_off(annotation: str, value: str) -> None:
     raw = new_pod(meta={"name": "p", "annotations": {annotation: value}})
 
-    assert Desk().denial("Pod", raw) == f"attempting to create a pod team/p {DISABLED}, without its annotations"
+    assert (
+        Desk(gpu_sharing=False).denial("Pod", raw)
+        == f"attempting to create a pod team/p {DISABLED}, without its annotations"
+    )
 
 
 def test_a_pod_whose_name_is_still_to_be_made_is_called_by_its_prefix() -> None:
     raw = new_pod(meta={"generateName": "train-", "annotations": {"gpu-memory": "5"}})
     del raw["metadata"]["name"]
 
-    assert Desk().denial("Pod", raw).startswith("attempting to create a pod team/train- with gpu sharing request")
+    told = Desk(gpu_sharing=False).denial("Pod", raw)
+
+    assert told.startswith("attempting to create a pod team/train- with gpu sharing request")
+
+
+NO_FRACTION = "gpu-fraction annotation value must be a positive number smaller than 1.0; it cannot be read"
+NO_MEMORY = "gpu-memory annotation value must be a positive integer greater than 0; it cannot be read"
+NO_COUNT = "fraction count annotation value must be a positive integer greater than 0; it cannot be read"
+BOTH = "cannot have both GPU fraction request and whole GPU resource request/limit; remove nvidia.com/gpu"
+ALONE = "cannot request multiple fractional devices without specifying fraction portion or gpu-memory; add"
+NO_CONTAINER = "annotation gpu-fraction-container-name is 'b', and the pod has no such container; write one of 'main'"
 
 
 @pytest.mark.parametrize(
     ("annotations", "gpus", "message"),
     [
-        ({"gpu-fraction": "0.5"}, "1", "cannot have both GPU fraction request and whole GPU resource request/limit; "),
+        ({"gpu-fraction": "0.5"}, "1", BOTH),
         ({"gpu-memory": "5"}, "1", "cannot request both GPU and GPU memory; remove nvidia.com/gpu"),
         ({"gpu-memory": "5", "gpu-fraction": "0.5"}, "0", "cannot request both GPU and GPU memory; remove the annot"),
-        ({"gpu-memory": "0"}, "0", "gpu-memory annotation value must be a positive integer greater than 0; it cannot"),
-        (
-            {"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"},
-            "0",
-            "annotation gpu-fraction-container-name is 'b', and the pod has no such container; write one of 'main'",
+        *(
+            ({"gpu-fraction": text}, "0", NO_FRACTION)
+            for text in ("1", "1.0", "0", "-0.5", "NaN", "Infinity", "half", "")
         ),
+        *(({"gpu-memory": text}, "0", NO_MEMORY) for text in ("0", "-5", "0.5", "NaN", "4Gi", "")),
+        *(
+            ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": text}, "0", NO_COUNT)
+            for text in ("0", "-1", "1.5", "NaN", "")
+        ),
+        ({"gpu-fraction-num-devices": "2"}, "0", ALONE),
+        ({"gpu-fraction-num-devices": "2"}, "1", ALONE),
+        ({"mps": "true"}, "1", "MPS is only supported with GPU fraction request; add annotation gpu-fraction or"),
+        ({"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"}, "0", NO_CONTAINER),
     ],
 )
 def test_contradictory_requests_are_refused_in_kais_words(annotations: Raw, gpus: str, message: str) -> None:
     raw = new_pod(container(gpu=gpus), meta={"annotations": annotations})
 
-    assert Desk(gpu_sharing=GpuSharing.ON).denial("Pod", raw).startswith(message)
+    assert Desk().denial("Pod", raw).startswith(message)
+
+
+@pytest.mark.parametrize("resource", ["requests", "limits"])
+@pytest.mark.parametrize("of", ["second", "init", "sidecar"])
+def test_nobody_shares_a_device_and_has_whole_ones_wherever_the_pod_asks_for_them(of: str, resource: str) -> None:
+    asking = {"name": of, "resources": {resource: {"nvidia.com/gpu": "1"}}}
+    asking |= {"restartPolicy": "Always"} if of == "sidecar" else {}
+    containers, spec = ([asking], {}) if of == "second" else ([], {"initContainers": [asking]})
+    raw = new_pod(container(), *containers, meta={"annotations": {"gpu-fraction": "0.5"}}, **spec)
+
+    assert Desk().denial("Pod", raw).startswith(BOTH)
+
+
+@pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
+@pytest.mark.parametrize("where", ["containers", "initContainers"])
+def test_nobody_shares_a_device_and_has_a_mig_profile(annotation: str, where: str) -> None:
+    asking = container("asking", limits={"nvidia.com/mig-1g.10gb": "1"})
+    raw = new_pod(container(), meta={"annotations": {annotation: "5" if annotation == "gpu-memory" else "0.5"}})
+    raw["spec"].setdefault(where, []).append(asking)
+
+    assert Desk().denial("Pod", raw) == (
+        "cannot have both a part of a GPU and a MIG profile: a container would see either, and never both; "
+        f"remove nvidia.com/mig-1g.10gb, or the annotation {annotation}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec"),
+    [
+        ({"gpu-fraction": "0.5"}, {}),
+        ({"gpu-memory": "4096", "mps": "true", "gpu-fraction-num-devices": "2"}, {}),
+        ({"gpu-fraction": ".25", "gpu-fraction-container-name": "i"}, {"initContainers": [container("i")]}),
+        ({"mps": "false"}, {}),
+    ],
+)
+def test_a_request_for_a_part_that_is_whole_in_itself_is_admitted(annotations: Raw, spec: Raw) -> None:
+    desk = Desk()
+
+    prepared = desk.stored(new_pod(container(gpu="0"), meta={"annotations": annotations}, **spec))
+
+    assert isinstance(desk.validate("Pod", prepared), Admitted)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +139,7 @@ def test_pods_that_are_not_ours_to_judge_or_right_are_admitted(raw: Raw) -> None
 
 
 def test_a_change_is_refused_for_what_it_makes_wrong_alone() -> None:
-    desk, right = Desk(), new_pod()
+    desk, right = Desk(gpu_sharing=False), new_pod()
     wrong = new_pod(meta={"annotations": {"gpu-fraction": "0.5"}})
     still_wrong = new_pod(meta={"annotations": {"gpu-fraction": "0.5", "mine": "2"}})
 
@@ -128,6 +188,61 @@ def test_what_keeps_a_pod_waiting_is_told(labels: Raw, warning: str) -> None:
     (told,) = desk.warnings("Pod", new_pod(meta={"labels": labels}))
 
     assert told.startswith(warning)
+
+
+NOTHING = "changes nothing: the pod asks for no part of a GPU; add annotation gpu-fraction or gpu-memory, or remove it"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "warnings"),
+    [
+        ({"gpu-fraction": "0.5", "mps": "True"}, ["annotation mps is 'True' and counts as not set; write \"true\""]),
+        ({"mps": ""}, ["annotation mps is '' and counts as not set; write \"true\""]),
+        ({"gpu-fraction-container-name": "main"}, [f"annotation gpu-fraction-container-name {NOTHING}"]),
+        ({"mps": "false"}, [f"annotation mps {NOTHING}"]),
+        ({"gpu-memory": "5", "mps": "false", "gpu-fraction-container-name": "main"}, []),
+        ({"gpu-fraction": "0.5", "mps": "true", "gpu-fraction-num-devices": "64"}, []),
+        ({}, []),
+    ],
+)
+def test_annotations_of_sharing_that_change_nothing_are_told_of(annotations: Raw, warnings: list[str]) -> None:
+    desk = Desk()
+
+    prepared = desk.stored(new_pod(container(), meta=QUEUE | {"annotations": annotations}))
+
+    assert desk.warnings("Pod", prepared) == warnings
+
+
+@pytest.mark.parametrize(
+    ("annotations", "names", "told"),
+    [
+        ({}, "NVIDIA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES of container 'main' will be what Leeboard writes there"),
+        ({}, "GPU_MEMORY_MIB GPU_PORTION MINE", "GPU_PORTION and GPU_MEMORY_MIB of container 'main' will be"),
+        ({"mps": "true"}, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of container 'main'"),
+        ({}, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""),
+        ({}, "MINE", ""),
+    ],
+)
+def test_variables_that_are_replaced_are_told_of_once(annotations: Raw, names: str, told: str) -> None:
+    desk, env = Desk(), [{"name": name, "value": "all"} for name in names.split()]
+    other = container("other") | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
+    raw = new_pod(
+        container() | {"env": env}, other, meta=QUEUE | {"annotations": {"gpu-fraction": "0.5"} | annotations}
+    )
+
+    answer, again = desk.mutate(raw), desk.mutate(desk.stored(raw))
+
+    assert isinstance(answer, Admitted)
+    assert isinstance(again, Admitted)
+    assert [warning.startswith(told) for warning in answer.warnings] == ([True] if told else [])
+    assert again.warnings == ()
+
+
+def test_nobody_who_shares_nothing_is_told_of_his_own_variables() -> None:
+    answer = Desk().mutate(new_pod(container() | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}))
+
+    assert isinstance(answer, Admitted)
+    assert answer.warnings == ()
 
 
 def test_nothing_is_said_to_be_missing_before_the_cluster_is_known() -> None:

@@ -7,6 +7,7 @@ from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
 from app.simulation import manifests
 from app.simulation.cluster import Ref
+from app.simulation.manifests import Quota
 from tests.control.wired import World, living, passes
 
 URGENT = "build-preemptible"
@@ -94,6 +95,61 @@ async def test_room_that_became_free_elsewhere_early_on_is_taken_although_nothin
         await passes(RECONSIDERED_AFTER_S)
 
         assert (state(world, waits), world.promised(waits)) == (State.PROMISED, "b")
+
+
+async def test_a_queue_holds_no_more_than_its_limit_while_those_leave_who_make_way_in_it() -> None:
+    async with living("a", gpus=3) as world:
+        world.cluster.create(Resource.QUEUES, manifests.queue("top", None, Quota(gpus=0, limit=1)))
+        world.cluster.create(Resource.QUEUES, manifests.queue("low", "top", Quota(gpus=0)))
+        victim = world.runs("victim", "a", queue="low")
+        await passes(1)
+        urgent = world.pod("urgent", queue="low", priority_class=URGENT)
+
+        await passes(5)
+
+        # The node has room besides: it is the limit of the queue above that there is none under.
+        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], State.AWAITING)
+        world.delete(victim)
+        await passes(0.1)
+        assert state(world, urgent) is State.PROMISED
+
+
+async def test_whoever_waits_for_room_below_a_limit_that_is_lowered_meanwhile_holds_it_no_longer() -> None:
+    async with living("a", gpus=4) as world:
+        world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=2)))
+        victim = world.runs("victim", "a", queue="small", gpus=2)
+        await passes(1)
+        urgent = world.pod("urgent", queue="small", gpus=2, priority_class=URGENT)
+        await passes(2)
+        assert state(world, urgent) is State.AWAITING
+
+        lower = manifests.queue("small", None, Quota(gpus=0, limit=1))["spec"]
+        world.cluster.patch(Ref(resource=Resource.QUEUES, name="small"), {"spec": lower})
+        world.delete(victim)
+        await passes(5)
+
+        assert world.held(urgent) is None
+        await passes(WASTED_S)
+        assert world.cache.groups.waiting(lambda *_: None)
+        assert world.reason(urgent) is Reason.OVER_LIMIT
+
+
+async def test_of_two_that_wait_below_one_limit_the_second_starts_when_there_is_room_for_both() -> None:
+    async with living("a", gpus=9) as world:
+        world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=2)))
+        victims = [world.runs(f"victim-{number}", "a", queue="small") for number in range(2)]
+        await passes(1)
+        urgent = [world.pod(f"urgent-{number}", queue="small", priority_class=URGENT) for number in range(2)]
+        await passes(2)
+
+        world.delete(victims[0])
+        await passes(2)
+        first = sorted(str(state(world, pod)) for pod in urgent)
+        world.delete(victims[1])
+        await passes(2)
+
+        assert first == ["Awaiting", "Promised"]
+        assert [state(world, pod) for pod in urgent] == [State.PROMISED] * 2
 
 
 async def test_whoever_waits_for_a_pod_that_stays_after_all_is_planned_anew() -> None:

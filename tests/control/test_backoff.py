@@ -1,4 +1,4 @@
-from app.control.backoff import FIRST_S, FORGIVEN_AFTER_S, LONGEST_COSTLY_S, LONGEST_S, Backoff
+from app.control.backoff import FIRST_S, FORGIVEN_AFTER_S, LONGEST_COSTLY_S, LONGEST_S, Backoff, Setback
 from app.model.names import GroupKey
 
 GANG, OTHER = GroupKey("q", "gang"), GroupKey("q", "other")
@@ -72,3 +72,17 @@ def test_failures_that_are_long_past_are_forgotten() -> None:
     backoff.over(FIRST_S + FORGIVEN_AFTER_S + 1)
 
     assert backoff._failures == {}
+
+
+def test_what_an_attempt_failed_by_is_known_from_when_the_group_takes_part_again_until_it_is_forgiven() -> None:
+    backoff = Backoff()
+    backoff.failed(GANG, 0.0, setback=Setback("denied"))
+    backoff.failed(GANG, 1.0, setback=Setback("denied again"))
+    backoff.failed(OTHER, 0.0)
+    known = [backoff.setbacks()]
+
+    for now in (FIRST_S, FIRST_S + FORGIVEN_AFTER_S + 1):
+        backoff.over(now)
+        known.append(backoff.setbacks())
+
+    assert known == [{}, {GANG: Setback("denied again")}, {}]

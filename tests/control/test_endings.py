@@ -1,13 +1,28 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
 import pytest
 from structlog.testing import capture_logs
 
 from app.cluster import decode
 from app.model.names import GroupKey, NodeName, PodUid
-from app.model.seam import ForbiddenError, KubeError, Listed, RawObject, Resource, UnavailableError
+from app.model.seam import (
+    Depth,
+    ForbiddenError,
+    KubeError,
+    Listed,
+    RawObject,
+    Resource,
+    UnavailableError,
+    WatchEvent,
+)
 from app.settings import Settings
 from app.simulation.cluster import Ref
-from tests.control.wired import World, living, passes, ref
+from tests.control.jobs import JOBS, job, pods_of, start, with_jobs
+from tests.control.wired import FickleCluster, World, living, passes, ref
 
+T = TypeVar("T")
 GANG = GroupKey("q", "gang")
 
 
@@ -142,3 +157,94 @@ async def test_a_member_that_had_succeeded_before_we_started_is_counted() -> Non
             await passes(5)
 
             assert satisfied(restarted) == 2
+
+
+# Grouped by their owners --------------------------------------------------------------------------------------------
+
+
+def key_of(owner: RawObject) -> GroupKey:
+    name, uid = owner["metadata"]["name"], owner["metadata"]["uid"]
+    return GroupKey("q", f"pg-{name}-{uid}")
+
+
+async def test_a_member_of_a_jobs_gang_that_has_succeeded_counts_and_no_other_is_evicted() -> None:
+    async with living(cluster=with_jobs("a", "b"), stale_grace_s=5) as world:
+        owner = job(world, batch_min_member=2)
+        first, second = pods_of(world, owner, "first", "second")
+        start(world, (first, "a"), (second, "b"))
+        await passes(2)
+
+        world.patch(first, status={"phase": "Succeeded"})
+        await passes(30)
+
+        assert (world.cache.groups.bound(key_of(owner)), world.cluster.evictions) == (2, [])
+
+
+async def test_a_member_of_a_jobs_gang_that_had_succeeded_before_we_started_is_counted_by_its_owner() -> None:
+    cluster = with_jobs("a", "b")
+    async with living(cluster=cluster) as world:
+        owner = job(world, batch_min_member=2)
+        first, second = pods_of(world, owner, "first", "second")
+        start(world, (first, "a"), (second, "b"))
+        world.patch(first, status={"phase": "Succeeded"})
+        await passes(1)
+
+    async with living(cluster=cluster, stale_grace_s=0) as restarted:
+        await passes(30)
+
+        assert (restarted.cache.groups.bound(key_of(owner)), cluster.evictions) == (2, [])
+
+
+class SlowOwners(FickleCluster):
+    """Takes its time, if it is told to, until it has listed the owners of pods."""
+
+    owners_take_s = 0.0
+
+    async def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncIterator[WatchEvent[T]]:
+        await asyncio.sleep(self.owners_take_s)
+        async for event in super().follow(path, keep, depth=depth):
+            yield event
+
+
+async def test_whose_the_finished_pods_were_is_not_asked_before_the_owners_are_known() -> None:
+    cluster = SlowOwners()
+    async with living(cluster=with_jobs("a", "b", cluster=cluster)) as world:
+        owner = job(world, batch_min_member=2)
+        first, second = pods_of(world, owner, "first", "second")
+        start(world, (first, "a"), (second, "b"))
+        world.patch(first, status={"phase": "Succeeded"})
+        await passes(1)
+    cluster.owners_take_s = 5
+
+    async with living(cluster=cluster, stale_grace_s=0) as restarted:
+        await passes(30)
+
+        assert (restarted.cache.groups.bound(key_of(owner)), cluster.evictions) == (2, [])
+
+
+async def test_a_member_whose_job_is_gone_is_counted_by_the_annotation_that_bind_wrote() -> None:
+    cluster = with_jobs("a", "b")
+    async with living(cluster=cluster) as world:
+        owner = job(world, batch_min_member=2)
+        gang = pods_of(world, owner, "first", "second")
+        await passes(3)
+        await asyncio.gather(*(world.bind(pod, world.promised(pod) or "") for pod in gang))
+        await passes(1)
+        cluster.delete(Ref.of(JOBS, owner))
+        world.patch(gang[0], status={"phase": "Succeeded"})
+        await passes(1)
+
+    async with living(cluster=cluster, stale_grace_s=0) as restarted:
+        await passes(30)
+
+        assert (restarted.cache.groups.bound(key_of(owner)), cluster.evictions) == (2, [])
+
+
+async def test_how_a_member_ended_that_is_gone_for_good_is_asked_once_and_its_gang_is_stale_then() -> None:
+    async with living("a", "b") as world:
+        first, _ = await running_gang(world)
+
+        world.delete(first)
+        await passes(Settings().stale_grace_s + 5)
+
+        assert world.cluster.evictions == ["gang-1"]

@@ -7,6 +7,7 @@ from app.control.claims import EXPIRES_AFTER_S, MOST
 from app.control.entrance import Entrance
 from app.model.marks import GATE
 from app.model.seam import RawObject, Resource
+from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.manifests import Job, Quota
 from tests.control.virtual import threads_take
@@ -64,11 +65,12 @@ async def test_a_pod_over_the_limit_of_its_queue_is_held() -> None:
     [
         asked(queue="nowhere"),
         asked(metadata={"annotations": {"gpu-fraction": "half"}}),
+        asked(gpus=0, metadata={"annotations": {"gpu-fraction": "0.5"}}),
         asked(group="nobody"),
         asked() | {"spec": {"containers": []}},
         {},
     ],
-    ids=["no such queue", "unreadable", "no such PodGroup", "not managed", "no pod"],
+    ids=["no such queue", "unreadable", "shares a device", "no such PodGroup", "not managed", "no pod"],
 )
 async def test_a_pod_that_could_not_be_planned_is_held(pod: RawObject) -> None:
     async with living("a") as world:
@@ -227,7 +229,8 @@ async def test_nobody_is_let_through_before_the_first_plan_or_from_a_picture_tha
         blind = Entrance(
             world.cache,
             world.planning,
-            profiles=frozenset({manifests.PROFILE}),
+            world.grouper,
+            settings=Settings(),
             unready=lambda: "silent for 91 s",
             inactive=str,
             clock=world.now,

@@ -1,7 +1,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.evictor import BUDGET_OVERRIDDEN, EVICTED, PAUSES_S, STALE
+from app.control.evictor import BUDGET_OVERRIDDEN, EVICTED, PAUSES_S, STALE, WRITERS
 from app.model.decision import Action, Eviction
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import (
@@ -11,8 +11,10 @@ from app.model.seam import (
     OutcomeUnknownError,
     RawObject,
     RejectedError,
+    Resource,
     UnavailableError,
 )
+from app.simulation.cluster import Ref
 from tests.control.wired import World, living, passes
 
 PREEMPTED = "Pod q/victim-0 was preempted by higher priority workload q/urgent-0"
@@ -48,10 +50,40 @@ async def test_a_victim_is_marked_evicted_counted_and_told_of() -> None:
         assert is_leaving(world, victim)
         await passes(1)
 
-        assert world.cluster.marks == [("victim-0", PREEMPTED)] * 2
+        assert world.cluster.marks == [("victim-0", PREEMPTED)]
         assert (world.cluster.evictions, world.cluster.deletions) == (["victim-0"], [])
         assert world.cluster.told == [("victim-0", EVICTED)]
         assert world.count("pods_evicted", action="preempt") == 1
+
+
+async def test_who_is_recalled_and_chosen_again_is_told_of_the_second_time_alone() -> None:
+    async with living("a") as world:
+        victim, first, second = world.runs("victim", "a"), world.pod("first", gpus=8), world.pod("second", gpus=8)
+        await passes(0.5)
+
+        world.evictor.order([eviction(victim, beneficiary=first)])
+        world.evictor.recall([PodUid(victim["metadata"]["uid"])])
+        world.evictor.order([eviction(victim, beneficiary=second)])
+        await passes(1)
+
+        words = "Pod q/victim-0 was preempted by higher priority workload q/second-0"
+        assert (world.cluster.evictions, world.cluster.marks) == (["victim-0"], [("victim-0", words)])
+
+
+async def test_of_a_gang_without_an_object_nobody_else_is_told_of_a_pod_that_is_gone() -> None:
+    async with living("a", gpus=2) as world:
+        pods = world.gang("gang", size=2)
+        for pod in pods:
+            world.patch(pod, spec={"nodeName": "a"})
+        world.cluster.delete(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"))
+        world.cluster.takes_s["evict"] = 1
+        await passes(0.5)
+
+        world.evictor.order([eviction(pods[0])])
+        world.delete(pods[0])
+        await passes(5)
+
+        assert "gang-1" not in [name for name, _ in world.cluster.told]
 
 
 async def test_a_pod_is_evicted_once_however_often_it_is_ordered() -> None:
@@ -63,6 +95,19 @@ async def test_a_pod_is_evicted_once_however_often_it_is_ordered() -> None:
         await passes(1)
 
         assert world.cluster.evictions == ["victim-0"]
+
+
+async def test_a_pod_that_no_plan_has_chosen_leaves_once_and_is_counted_under_its_cause() -> None:
+    async with living("a") as world:
+        pod = world.runs("odd", "a")
+        await passes(1)
+        for _ in range(2):
+            world.evictor.dismiss(PodUid(pod["metadata"]["uid"]), cause="because", message="it had to go")
+            await passes(1)
+
+        assert world.cluster.marks[0] == ("odd-0", "it had to go")
+        assert (world.cluster.evictions, world.cluster.told) == (["odd-0"], [("odd-0", EVICTED)])
+        assert world.count("pods_evicted", action="because") == 1
 
 
 async def test_a_pod_that_is_leaving_or_gone_is_left_alone() -> None:
@@ -90,10 +135,29 @@ async def test_a_budget_that_forbids_an_eviction_is_overridden_counted_and_told_
         assert world.count("disruption_budgets_overridden") == 1
 
 
-@pytest.mark.parametrize("verb", ["mark_disrupted", "evict"])
+async def test_whoever_waits_for_room_gets_it_before_anything_is_said() -> None:
+    size = 3 * WRITERS
+    async with living("a", gpus=size) as world:
+        world.cluster.takes_s["evict"] = world.cluster.takes_s["mark_disrupted"] = 1
+        victims = [world.runs(f"victim-{number}", "a") for number in range(size)]
+        await passes(0.5)
+
+        world.evictor.order(map(eviction, victims))
+        await passes(3.5)
+
+        assert (len(world.cluster.evictions), world.count("pods_evicted", action="preempt")) == (size, size)
+        assert world.cluster.told == []
+        await passes(3)
+        assert (len(world.cluster.marks), len(world.cluster.told)) == (size, size)
+
+
+@pytest.mark.parametrize(("verb", "guarded"), [("evict", ()), ("mark_disrupted", ("victim-0",))])
 @pytest.mark.parametrize("error", [UnavailableError("503"), OutcomeUnknownError("500"), ForbiddenError("403")])
-async def test_a_write_that_fails_is_tried_again_after_a_pause(verb: str, error: KubeError) -> None:
+async def test_a_write_that_fails_is_tried_again_after_a_pause(
+    verb: str, guarded: tuple[str, ...], error: KubeError
+) -> None:
     async with living("a") as world:
+        world.cluster.guarded.update(guarded)
         world.cluster.errors[verb].extend([error] * len(PAUSES_S))
         await ordered(world)
 
@@ -115,7 +179,6 @@ async def test_an_eviction_whose_answer_was_lost_is_asked_for_again() -> None:
 
 async def test_a_pod_that_is_gone_before_its_turn_is_as_good_as_evicted() -> None:
     async with living("a") as world:
-        world.cluster.errors["mark_disrupted"].append(NotFoundError("gone"))
         world.cluster.errors["evict"].append(NotFoundError("gone"))
         await ordered(world)
         await passes(1)

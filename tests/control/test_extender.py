@@ -4,11 +4,13 @@ import pytest
 
 from app.cluster.reservations import State
 from app.control.binder import BOUND
-from app.control.extender import ALWAYS_COMPLETE_BELOW, UNREADY, WATCH_LAG_S
+from app.control.extender import UNREADY, WATCH_LAG_S
+from app.control.releases import ALWAYS_COMPLETE_BELOW
 from app.model.names import NodeName, PodUid
 from app.model.question import Failed, Fits, PodQuestion, Refused
 from app.model.reason import PHRASES, Reason, phrase
 from app.model.seam import RawObject, Resource
+from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import Ref
 from app.simulation.manifests import Job
@@ -162,8 +164,32 @@ async def test_a_node_that_a_complete_list_leaves_out_is_refused_and_another_is_
         assert world.cluster.nominations == [("one-0", "b")]
 
 
+async def test_who_still_offers_a_node_that_is_gone_has_not_refused_the_one_that_came_since() -> None:
+    async with living("old") as world:
+        world.runs("running", "old")
+        crew = world.gang("crew", size=2)
+        await passes(1)
+        for pod in crew:
+            await world.filter(pod, "old")
+
+        world.delete_node("old")
+        world.nodes("new", gpus=2)
+        await passes(1)
+        # kube-scheduler's watch of nodes pauses.
+        for pod in crew:
+            assert await world.filter(pod, "old", nominated="new") == Refused(Reason.DECIDING)
+        other = world.pod("other")
+        assert await world.filter(other, "old") == Refused(Reason.NO_NODE_FITS)
+        await passes(2 * Settings().promise_ttl_s)
+
+        assert [world.promised(pod) for pod in (*crew, other)] == ["new", "new", None]
+        for pod in crew:
+            assert await world.filter(pod, "new") == fits("new")
+
+
 async def test_a_promised_node_outside_a_sample_is_nominated() -> None:
     async with living("promised") as world:
+        world.nodes(*SAMPLE, gpus=0)
         pod = world.pod("one")
         await passes(1)
 
@@ -176,6 +202,7 @@ async def test_a_promised_node_outside_a_sample_is_nominated() -> None:
 
 async def test_a_nominated_node_that_is_still_not_offered_is_refused_for_good() -> None:
     async with living("promised") as world:
+        world.nodes(*SAMPLE, gpus=0)
         pod = world.pod("one")
         await passes(1)
         await world.filter(pod, *SAMPLE)

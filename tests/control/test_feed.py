@@ -14,6 +14,7 @@ from app.simulation import manifests
 from app.simulation.cluster import SimulatedCluster
 from app.simulation.manifests import Job, Quota
 from app.telemetry import Metrics
+from tests.control.grouped import grouper
 from tests.control.wired import passes
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Fed:
             on_change=self._note_change,
             on_parked=self.parked.append,
             on_object=lambda _, raw: self.looked_at.append(raw["metadata"]["name"]),
+            grouper=grouper(self.cache, self.script),
         )
 
     async def show(self, resource: Resource, *events: WatchEvent[RawObject]) -> None:
@@ -108,6 +110,7 @@ def refused(message: str) -> RawObject:
 NODE = identified(manifests.node("a", gpus=1, cpu=1, labels={}))
 QUEUE = identified(manifests.queue("q", None, Quota(gpus=1)))
 CLASS = identified(manifests.priority_class("train"))
+GPU_NODE: RawObject = {"metadata": {"name": "a", "uid": "g"}, "status": {"devices": [{"uuid": "GPU-1"}]}}
 TOPOLOGY: RawObject = {"metadata": {"name": "t", "uid": "u"}, "spec": {"levels": [{"nodeLabel": "rack"}]}}
 GROUP = identified(manifests.pod_group(Job(name="gang", queue="q", group="gang"), min_member=2))
 
@@ -124,17 +127,20 @@ async def test_every_kind_gets_into_the_cache_and_out_of_it() -> None:
             pod_groups=GROUP,
             pods=pod("one"),
             topologies=TOPOLOGY,
+            gpu_nodes=GPU_NODE,
         )
         (group,) = world.cache.waiting().values()
         assert (set(world.cache.table().index), set(world.cache.queues()), group.priority) == ({"a"}, {"q"}, 7)
         assert world.cache.groups.min_member(GroupKey("q", "gang")) == 2
         assert world.cache.snapshot().topologies == {"t": Topology(name="t", levels=("rack",))}
+        assert set(world.cache.gpus.nodes()) == {"a"}
 
-        for resource, item in zip(Resource, (NODE, pod("one"), CLASS, QUEUE, GROUP, TOPOLOGY), strict=True):
+        for resource, item in zip(Resource, (NODE, pod("one"), CLASS, QUEUE, GROUP, TOPOLOGY, GPU_NODE), strict=True):
             await world.show(resource, Deleted(item))
         assert (set(world.cache.table().index), set(world.cache.queues()), world.pods()) == (set(), set(), set())
         assert world.cache.groups.min_member(GroupKey("q", "gang")) == 1
         assert world.cache.snapshot().topologies == {}
+        assert not world.cache.gpus.nodes()
 
 
 async def test_since_when_a_pod_runs_is_told_though_nothing_else_changes() -> None:

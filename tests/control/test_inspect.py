@@ -51,14 +51,14 @@ async def test_a_held_pod_says_why_it_waits() -> None:
 async def test_a_pod_that_cannot_be_read_says_what_its_owner_must_change() -> None:
     async with living("a") as world:
         pod = world.pod("odd")
-        world.patch(pod, metadata={"annotations": {"gpu-fraction": "0.5"}})
+        world.patch(pod, metadata={"annotations": {"mps": "true"}})
         await passes(1)
 
         refusal = known(world, pod).refusal
 
         assert refusal is not None
         assert refusal.reason is Reason.INVALID_REQUEST
-        assert refusal.sentence.endswith("ask for whole GPUs with nvidia.com/gpu.")
+        assert refusal.sentence.endswith("add annotation gpu-fraction or gpu-memory, or remove mps.")
 
 
 async def test_groups_that_wait_are_told_with_their_refusal_and_no_others() -> None:
@@ -93,6 +93,25 @@ async def test_queues_are_told_with_their_shares() -> None:
 
         assert shares[QueueName("q")].allocated.gpu_milli == 1000
         assert shares[QueueName("guaranteed")].deserved.gpu_milli == 3000
+
+
+async def test_queues_stand_with_what_is_below_them_and_what_is_wrong_with_them() -> None:
+    async with living("a", gpus=4) as world:
+        world.queue("top", gpus=3)
+        world.queue("leaf", parent="top")
+        world.queue("orphan", parent="gone")
+        for number in range(2):
+            world.pod(f"p{number}", queue="leaf", gpus=3)
+        await passes(1)
+
+        stands = {stand.queue.name: stand for stand in world.inspect.queue_stands()}
+
+        numbers = {
+            name: (one.allocated.gpu_milli, one.requested.gpu_milli, one.waiting) for name, one in stands.items()
+        }
+        assert numbers == {"leaf": (3000, 6000, 1), "orphan": (0, 0, 0), "q": (0, 0, 0), "top": (3000, 6000, 1)}
+        assert stands[QueueName("orphan")].fair_share is None
+        assert "parent queue gone does not exist" in stands[QueueName("orphan")].queue.problem
 
 
 @pytest.mark.parametrize("resource", Resource)

@@ -5,16 +5,17 @@ from structlog.testing import capture_logs
 
 from app.control import planning
 from app.control.binder import BOUND
-from app.control.extender import ALWAYS_COMPLETE_BELOW
-from app.control.planning import FEW
+from app.control.planning import FEW, FEW_PODS
 from app.control.promises import REFUSED_NODES_FOR_S
+from app.control.releases import ALWAYS_COMPLETE_BELOW
 from app.model.decision import Plan
-from app.model.names import GroupKey, NodeName
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import Fits, Refused
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan_some
+from tests import given
 from tests.control.virtual import threads_take
 from tests.control.wired import living, passes
 
@@ -66,6 +67,19 @@ async def test_nothing_is_planned_while_nothing_changes(planner: Planner) -> Non
         await world.filter(waits, "a")
 
         assert (len(planner.considered), world.count("plans", outcome="applied")) == (1, plans)
+
+
+async def test_relief_for_which_nobody_waits_makes_no_plan(planner: Planner) -> None:
+    async with living("a", "b") as world:
+        pod = world.pod("one")
+        await passes(1)
+        made, (other,) = len(planner.considered), {"a", "b"} - {world.promised(pod)}
+
+        assert await world.filter(pod, other) == Fits((NodeName(other),))  # The node promised before is free again.
+        world.cache.refuse_node(PodUid(pod["metadata"]["uid"]), NodeName(other))
+        await passes(5)
+
+        assert (len(planner.considered), dict(world.cache.unsettled)) == (made, {})
 
 
 async def test_a_burst_of_pods_is_decided_as_one(planner: Planner) -> None:
@@ -134,6 +148,30 @@ async def test_many_groups_are_planned_beside_the_loop_while_questions_are_answe
         await passes(10)
 
         assert all(world.promised(pod) for pod in pods)
+
+
+async def test_a_pod_more_of_a_large_group_has_nobody_else_planned_anew(planner: Planner) -> None:
+    async with living("a", actions="") as world:
+        for number in range(3):
+            world.gang(f"small-{number}", size=2)
+        large = world.gang("large", size=FEW_PODS + 2, min_member=1)
+        await passes(5)
+        planner.considered.clear()
+
+        world.patch(large[-1], metadata={"labels": {"kai.scheduler/task-priority": "7"}})
+        await passes(1)
+
+        assert planner.considered == [{GroupKey("q", "large")}]
+
+
+@pytest.mark.parametrize(("pods", "on_the_spot"), [(FEW_PODS, True), (FEW_PODS + 1, False)])
+async def test_a_large_gang_is_planned_beside_the_loop_too(*, pods: int, on_the_spot: bool) -> None:
+    async with living(actions="") as world:
+        world.gang("gang", size=pods)
+        await passes(1)
+        world.cache.apply_node(given.node("a"))  # Relief, so that all who wait are to be planned.
+
+        assert world.planning.can_decide_now() is on_the_spot
 
 
 async def test_starts_that_a_plan_beside_the_loop_made_too_late_are_dropped_and_decided_anew() -> None:
@@ -261,9 +299,10 @@ async def test_a_pod_whose_promise_expired_counts_as_parked_and_is_woken_with_th
 
 async def test_a_node_that_was_refused_is_tried_again_after_a_while() -> None:
     async with living("a") as world:
+        world.nodes("other", gpus=0)
         pod = world.pod("one")
         await passes(1)
-        assert await world.filter(pod, "unknown", nominated="a") == Refused(Reason.REFUSED_BY_SCHEDULER)
+        assert await world.filter(pod, "other", nominated="a") == Refused(Reason.REFUSED_BY_SCHEDULER)
         await passes(1)
         assert world.promised(pod) is None
 

@@ -3,13 +3,21 @@ import asyncio
 import pytest
 
 from app.control.promises import REFUSED_NODES_FOR_S
-from app.control.releases import WINDOW
+from app.control.releases import REFUSED_FOR_GOOD, WINDOW
 from app.control.window import ASKED_WITHIN_S
 from app.model.marks import GATE
-from app.model.names import PodUid
+from app.model.names import GroupKey, PodUid
 from app.model.question import Refused
 from app.model.reason import Reason
-from app.model.seam import ConflictError, KubeError, OutcomeUnknownError, RawObject, RejectedError, UnavailableError
+from app.model.seam import (
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    OutcomeUnknownError,
+    RawObject,
+    RejectedError,
+    UnavailableError,
+)
 from app.model.seam import Resource as Kind
 from tests.control.leases import BESIDE_US, LEASE, SETTLED_S, active, elected
 from tests.control.wired import FickleCluster, World, furnished, living, passes
@@ -180,7 +188,7 @@ async def test_a_release_that_was_done_although_its_reply_was_lost_is_not_repeat
 
 async def test_a_release_that_never_succeeds_loses_its_promise_and_holds_up_nobody() -> None:
     async with living("a", promise_ttl_s=5) as world:
-        world.cluster.errors["release"] += [RejectedError("422")] * 1000
+        world.cluster.errors["release"] += [OutcomeUnknownError("500")] * 1000
         pod = world.pod("one", gates=HELD)
         await passes(4)
         assert world.promised(pod) == "a"
@@ -188,6 +196,33 @@ async def test_a_release_that_never_succeeds_loses_its_promise_and_holds_up_nobo
         await passes(3)
 
         assert world.count("promises_expired") == 1
+
+
+@pytest.mark.parametrize("error", [RejectedError("denied by a policy"), ForbiddenError("denied by a policy")], ids=repr)
+async def test_a_release_that_is_refused_again_and_again_is_told_and_its_place_is_for_others(error: KubeError) -> None:
+    async with living("a") as world:
+        world.cluster.errors["release"] += [error] * REFUSED_FOR_GOOD
+        pod = world.pod("one", gates=HELD)
+        await passes(REFUSED_FOR_GOOD + 1)
+
+        refusal = world.planning.refusals[GroupKey("q", pod["metadata"]["uid"])]
+        assert (world.promised(pod), world.free_gpus(), refusal.reason) == (None, {"a": 1}, Reason.BACKING_OFF)
+        assert refusal.sentence == (
+            "The API server does not let the scheduling gate be taken off: denied by a policy; tried again in 2 s."
+        )
+        await passes(5)
+        assert (world.promised(pod), gates(world.cluster, pod)) == ("a", [])
+
+
+async def test_a_release_that_is_refused_for_a_moment_keeps_its_promise() -> None:
+    async with living("a") as world:
+        world.cluster.errors["release"] += [ForbiddenError("403")] * (REFUSED_FOR_GOOD - 1)
+        pod = world.pod("one", gates=HELD)
+
+        await passes(5)
+
+        assert (world.promised(pod), gates(world.cluster, pod)) == ("a", [])
+        assert world.planning.stalled() == {}
 
 
 async def test_a_pod_that_is_gone_unnoticed_is_tried_once() -> None:

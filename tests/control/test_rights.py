@@ -4,7 +4,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 from structlog.testing import capture_logs
 
-from app.control.rights import SOON_S, Rights, rights_of
+from app import grouping
+from app.control.rights import SOON_S, Rights, rights_of, rights_to_owners
 from app.model.rights import ALWAYS, ASKING, Right
 from app.model.seam import ForbiddenError, UnavailableError
 from app.settings import Settings
@@ -13,6 +14,8 @@ EVICT = next(right for right in ALWAYS if right.resource == "pods/eviction")
 EVICTIONS_MISSING = (
     'may not create pods/eviction (apiGroup ""): nobody is evicted, so nothing is reclaimed, preempted or consolidated'
 )
+BARE = Settings(gpu_sharing=False, pod_grouping=False)
+"""An installation that does nothing which it need not."""
 A_ROUND = len(ALWAYS)
 
 
@@ -38,7 +41,7 @@ class FakeReviews:
 
 @asynccontextmanager
 async def running(reviews: FakeReviews, settings: Settings | None = None) -> AsyncIterator[Rights]:
-    rights = Rights(reviews, settings or Settings())
+    rights = Rights(reviews, settings or BARE)
     task = asyncio.create_task(rights.run())
     await passes(0.01)
     yield rights
@@ -91,7 +94,7 @@ async def test_a_right_that_comes_back_is_noticed_soon() -> None:
 
 async def test_a_right_that_goes_is_noticed_at_the_next_interval() -> None:
     reviews = FakeReviews()
-    async with running(reviews, Settings(rights_interval_s=60)) as rights:
+    async with running(reviews, BARE.model_copy(update={"rights_interval_s": 60})) as rights:
         reviews.denied.add(EVICT)
         await passes(59)
         assert failure(rights) == ""
@@ -172,7 +175,12 @@ def test_rights_that_only_some_installations_use_follow_from_the_settings() -> N
         )
     )
 
-    assert plain == set(ALWAYS)
+    assert set(rights_of(BARE)) == set(ALWAYS)
+    assert {right.subject for right in plain - set(ALWAYS)} == {
+        'create pods (apiGroup "", namespace kai-resource-reservation)',
+        'create podgroups (apiGroup "scheduling.run.ai")',
+        'patch podgroups (apiGroup "scheduling.run.ai")',
+    }
     assert [right.subject for right in full if right not in plain] == [
         'patch pods (apiGroup "")',
         'get leases lease (apiGroup "coordination.k8s.io", namespace ns)',
@@ -183,3 +191,19 @@ def test_rights_that_only_some_installations_use_follow_from_the_settings() -> N
         'get validatingwebhookconfigurations leeboard (apiGroup "admissionregistration.k8s.io")',
         'patch validatingwebhookconfigurations leeboard (apiGroup "admissionregistration.k8s.io")',
     ]
+
+
+def test_owners_of_pods_are_read_where_pods_are_grouped_by_them() -> None:
+    named = {(right.group, right.resource, right.verb) for right in rights_to_owners(Settings())}
+
+    assert named == {(*kind, verb) for kind in grouping.RESOURCES for verb in ("get", "list", "watch")}
+    assert ("batch", "jobs", "list") in named
+    assert rights_to_owners(BARE) == ()
+
+
+async def test_rights_to_owners_are_neither_asked_for_nor_missed() -> None:
+    settings = Settings()
+    reviews = FakeReviews(*rights_to_owners(settings))
+
+    async with running(reviews, settings) as rights:
+        assert (failure(rights), reviews.asked) == ("", len(rights_of(settings)))

@@ -225,7 +225,7 @@ async def test_another_cause_is_told_too() -> None:
         assert world.cluster.told == [("gang", "GangDoesNotFit"), ("gang", "NotReady")]
 
 
-async def test_a_group_that_backs_off_is_not_told_of() -> None:
+async def test_a_group_that_backs_off_again_and_again_is_told_of_once() -> None:
     async with living("a", "b") as world:
         world.gang("gang", size=2)
         await passes(0.5)
@@ -233,7 +233,8 @@ async def test_a_group_that_backs_off_is_not_told_of() -> None:
             world.planning.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
             await passes(10)
 
-        assert world.cluster.told == []
+        assert world.cluster.told == [("gang", "BackingOff")]
+        assert world.cluster.events[0].note == "The gang did not come together in time; tried again in 2 s."
 
 
 async def test_a_round_tells_of_some_and_the_next_of_others() -> None:

@@ -278,7 +278,7 @@ async def test_a_replica_that_stands_down_has_nobody_leave_later_whom_it_had_not
         world.cluster.holders["ns/name"] = "me_1"
         await passes(3)
         victims, (waits,) = await contended(world, running=size, waiting=1)
-        world.cluster.takes_s["mark_disrupted"] = 20
+        world.cluster.takes_s["evict"] = 20
         take(world, start(waits), *(eviction(one, waits) for one in victims))
         await passes(1)
 
@@ -287,7 +287,7 @@ async def test_a_replica_that_stands_down_has_nobody_leave_later_whom_it_had_not
         world.cluster.holders["ns/name"] = "me_1"
         await passes(60)
 
-        assert "victim-8-0" not in world.cluster.evictions
+        assert f"victim-{WRITERS}-0" not in world.cluster.evictions
 
 
 async def test_a_replica_that_stands_down_holds_no_room_for_anybody() -> None:

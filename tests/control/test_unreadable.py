@@ -11,6 +11,7 @@ from app.simulation import manifests
 from app.simulation.cluster import SimulatedCluster
 from app.simulation.manifests import Job
 from app.telemetry import Metrics
+from tests.control.grouped import grouper
 from tests.control.wired import passes
 
 
@@ -31,6 +32,7 @@ async def names_shown(cluster: SimulatedCluster, poison: str) -> set[str]:
         on_change=lambda: None,
         on_parked=lambda _: None,
         on_object=look,
+        grouper=grouper(cache, cluster),
     )
     following = asyncio.create_task(feed.run())
     await feed.synced()

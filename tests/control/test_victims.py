@@ -222,6 +222,8 @@ async def test_whoever_cannot_use_the_room_that_others_were_evicted_from_backs_o
         world.delete(victims[evicted.removesuffix("-0")])
         await passes(1)
 
+        world.nodes("elsewhere", gpus=0)
+        await passes(1)
         await world.filter(urgent, "elsewhere", nominated=world.promised(urgent))
         await passes(WASTED_S - 5)
 

@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation
 from app.control.activity import Activity
+from app.control.autoscaling import Autoscaling, way_of
 from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
 from app.control.budgets import Budgets
+from app.control.decisions import Decisions
 from app.control.entrance import Entrance
 from app.control.events import Events
 from app.control.evictor import Evictor
@@ -23,12 +25,18 @@ from app.control.extender import Extender
 from app.control.feed import Feed
 from app.control.inspect import Inspect
 from app.control.planning import Planning, policy_of
+from app.control.podgrouper import PodGrouper
+from app.control.podgroups import PodGroupWriter
 from app.control.promises import Promises
 from app.control.search import Plans, Search
+from app.control.sharing import SharedGpus
+from app.control.shortages import Shortages
 from app.control.status import Status
 from app.control.takeover import TakeOver
 from app.control.usage import UsageMeter, history_of
 from app.control.waker import Waker
+from app.control.why import Explainer
+from app.grouping import NO_DEFAULTS
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion
 from app.model.reason import Reason
@@ -197,9 +205,20 @@ class World:
         )
         self.waker = Waker(self.cache, cluster, self.metrics, inactive=self.activity.failure)
         self.promises = Promises(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
-        self.evictor = Evictor(self.cache, cluster, self.activity, self.metrics, on_failure=self._victim_stays)
-        self.awaiting = Awaiting(self.cache, self.waker, self.evictor, settings, clock=clock)
-        self.takeover = TakeOver(self.cache, self.promises, self.awaiting, self.evictor, self.metrics)
+        self.decisions = Decisions(wall_clock=clock)
+        self.evictor = Evictor(
+            self.cache,
+            cluster,
+            self.activity,
+            self.metrics,
+            decisions=self.decisions,
+            on_failure=self._victim_stays,
+        )
+        self.gpus = SharedGpus(self.cache, cluster, self.activity, self.evictor, settings, clock=clock)
+        self.awaiting = Awaiting(
+            self.cache, self.waker, self.evictor, self.gpus, settings, clock=clock, wall_clock=clock
+        )
+        self.takeover = TakeOver(self.cache, self.promises, self.awaiting, self.evictor, self.metrics, self.decisions)
         self.search = Search(
             self.cache,
             self.takeover,
@@ -218,11 +237,22 @@ class World:
             self.awaiting,
             self.takeover,
             self.search,
+            self.gpus,
             self.metrics,
             settings,
             clock=clock,
             wall_clock=clock,
             unready=lambda: self.feed.unready(),  # noqa: PLW0108 # it comes after planning
+        )
+        self.podgroups = PodGroupWriter(
+            self.cache, cluster, inactive=lambda: self.activity.failure() or self.feed.unready()
+        )
+        self.grouper = PodGrouper(
+            self.cache,
+            cluster,
+            self.podgroups,
+            defaults=NO_DEFAULTS,
+            on_change=lambda: self.feed.note_regrouped(),  # noqa: PLW0108 # it comes after the grouper
         )
         self.feed = Feed(
             self.cache,
@@ -233,16 +263,26 @@ class World:
             on_change=self.planning.poke,
             on_parked=self.waker.park,
             on_object=self._learn,
+            grouper=self.grouper,
         )
         self.entrance = Entrance(
             self.cache,
             self.planning,
-            profiles=settings.profiles,
+            self.grouper,
+            settings=settings,
             unready=self.feed.unready,
             inactive=self.activity.failure,
             clock=clock,
         )
-        self.inspect = Inspect(self.cache, self.feed, self.planning, self.activity)
+        explainer = Explainer(
+            self.cache,
+            self.planning,
+            self.decisions,
+            workload=self.grouper.workload,
+            autoscaler=lambda key: self.autoscaling.shown(key),  # noqa: PLW0108 # it comes after
+            profiles=settings.profiles,
+        )
+        self.inspect = Inspect(self.cache, self.feed, self.planning, self.activity, explainer)
         self.meter = UsageMeter(
             self.cache,
             settings,
@@ -252,7 +292,15 @@ class World:
         self.status = Status(
             self.cache, self.planning, self.inspect, cluster, settings, wall_clock=lambda: f"{clock()}"
         )
-        self.events = Events(self.cache, self.inspect, cluster, settings, clock=clock)
+        self.events = Events(self.cache, self.planning, self.inspect, cluster, settings, clock=clock)
+        self.autoscaling = Autoscaling(
+            Shortages(self.cache, self.inspect, settings, clock=clock),
+            self.inspect,
+            cluster,
+            way_of(cluster, settings, timestamp=lambda: "1970-01-01T00:00:00Z"),
+            clock=clock,
+            wall_clock=clock,
+        )
         self.binder = Binder(
             self.cache,
             cluster,
@@ -265,14 +313,21 @@ class World:
         self.extender = Extender(self.cache, self.activity, self.feed, self.planning, self.waker, self.binder, settings)
 
     @property
-    def parts(self) -> tuple[Activity | Feed | Planning | Search | Waker | Evictor | UsageMeter | Status | Events, ...]:
-        deciding = (self.activity, self.feed, self.planning, self.search, self.waker, self.evictor)
-        return *deciding, self.meter, self.status, self.events
+    def parts(
+        self,
+    ) -> tuple[
+        Activity | Feed | Planning | Search | Waker | Evictor | SharedGpus | UsageMeter | Status | Events | Autoscaling,
+        ...,
+    ]:
+        deciding = (self.activity, self.feed, self.planning, self.search, self.waker, self.evictor, self.gpus)
+        return *deciding, self.meter, self.status, self.events, self.autoscaling
 
     def _learn(self, resource: Resource, raw: RawObject) -> None:
         self.meter.learn(resource, raw)
         self.status.learn(resource, raw)
         self.entrance.learn(resource, raw)
+        if resource is Resource.POD_GROUPS:
+            self.podgroups.learn(raw)
 
     def _victim_stays(self, victim: PodUid) -> None:
         self.awaiting.note_failure(victim)
@@ -424,9 +479,9 @@ def gated(pod: RawObject, gates: Sequence[str]) -> RawObject:
     return pod | {"spec": pod["spec"] | {"schedulingGates": [{"name": name} for name in gates]}} if gates else pod
 
 
-def furnished(*nodes: str, gpus: int = 1) -> FickleCluster:
-    """Build a cluster with one queue `q` that nobody looks after yet."""
-    cluster = FickleCluster()
+def furnished(*nodes: str, gpus: int = 1, cluster: FickleCluster | None = None) -> FickleCluster:
+    """Build a cluster with one queue `q` that nobody looks after yet, on an empty one if that is given."""
+    cluster = cluster or FickleCluster()
     cluster.create(Resource.QUEUES, manifests.queue("q", None, Quota(gpus=0)))
     for name in nodes:
         cluster.create(Resource.NODES, manifests.node(name, gpus=gpus, cpu=64, labels={}))

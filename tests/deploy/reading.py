@@ -22,7 +22,14 @@ def environment_of(items: list[Object]) -> dict[str, Any]:
 
 
 def pod_of(items: list[Object]) -> Object:
-    """Return the spec of the pods that some manifests make."""
-    (workload,) = [item for item in items if item["kind"] in {"Deployment", "DaemonSet"}]
-    spec: Object = workload["spec"]["template"]["spec"]
+    """Return the spec of Leeboard's own pods."""
+    spec: Object = workload_of(items)["spec"]["template"]["spec"]
     return spec
+
+
+def workload_of(items: list[Object], name: str = "leeboard") -> Object:
+    """Return what makes the pods of Leeboard, or of its agents (`leeboard-agent`)."""
+    (workload,) = [
+        item for item in items if item["kind"] in {"Deployment", "DaemonSet"} and item["metadata"]["name"] == name
+    ]
+    return workload

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from app.agent.settings import PREFIX, AgentSettings
 from app.settings import Settings
 from tests.system.controlplane import build
 
@@ -38,11 +39,26 @@ THE_CHARTS_OWN = frozenset(
         "certificate_names",
         "webhook_configuration",
         "markers",
+        "gpu_runtime_class",
         "scheduler_lease",
         "hostname",
+        "pod_grouping",
+        "owners_project",
+        "autoscaling",
+        "autoscaling_namespace",
+        "gpu_sharing",
+        "reservation_namespace",
+        "reservation_image",
+        "reservation_priority_class",
+        "context_overhead_mib",
+        "overuse_tolerance_mib",
+        "evict_overuse_after_s",
     }
 )
 """Settings that follow from other values, so that nobody sets them against those."""
+
+OF_THE_AGENTS_POD = frozenset({"node_name", "kubeconfig", "pod_resources_socket", "proc_root"})
+"""The same of the agent's settings."""
 
 OF_HELM = ("    app.kubernetes.io/managed-by: Helm\n", "    helm.sh/chart: ")
 RENDERED = "# Rendered from deploy/leeboard by `make manifests`: change the chart.\n"
@@ -69,7 +85,8 @@ kind: Namespace
 metadata:
   name: {namespace}
   labels:
-    pod-security.kubernetes.io/enforce: {level}
+    # For the agents, which look at their nodes.
+    pod-security.kubernetes.io/enforce: privileged
 """
 
 
@@ -111,7 +128,8 @@ def files() -> Mapping[Path, str]:
     for form in FORMS:
         manifests = rendered(form=form)
         folder = ROOT / "deploy" / "kustomize" / form
-        wanted[folder / "manifests.yaml"] = RENDERED + _namespace(form) + _without_helm(manifests)
+        namespace = NAMESPACE_MANIFEST.format(namespace=NAMESPACE)
+        wanted[folder / "manifests.yaml"] = RENDERED + namespace + _without_helm(manifests)
         wanted[folder / "kustomization.yaml"] = KUSTOMIZATION.format(version=_minor(), form=form)
         wanted[ROOT / "scheduler-config" / f"{form}.yaml"] = scheduler_config(manifests)
     queues = rendered("--show-only=templates/default-queues.yaml", defaultQueue={"create": True})
@@ -127,13 +145,18 @@ def main() -> None:
 
 def _schema() -> str:
     schema = json.loads(SCHEMA.read_text())
-    ours = Settings.model_json_schema()
-    schema["properties"]["settings"]["properties"] = {
-        f"LEEBOARD_{name.upper()}": _setting(field, ours["$defs"])
-        for name, field in ours["properties"].items()
-        if name not in THE_CHARTS_OWN
-    }
+    values = schema["properties"]
+    values["settings"]["properties"] = _variables(Settings.model_json_schema(), "LEEBOARD_", THE_CHARTS_OWN)
+    agents = AgentSettings.model_json_schema(by_alias=False)
+    values["agent"]["properties"]["settings"]["properties"] = _variables(agents, PREFIX, OF_THE_AGENTS_POD)
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _variables(model: Mapping[str, Any], prefix: str, left_out: frozenset[str]) -> dict[str, Any]:
+    """Return what each environment variable of some settings may be."""
+    named = model.get("$defs", {})
+    fields = {name: field for name, field in model["properties"].items() if name not in left_out}
+    return {f"{prefix}{name.upper()}": _setting(field, named) for name, field in fields.items()}
 
 
 def _setting(field: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,11 +171,6 @@ def _setting(field: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, An
         field = {"type": "string", "description": field["description"]}
     kept = ("type", "enum", "pattern", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
     return {key: field[key] for key in kept if key in field} | {"description": " ".join(field["description"].split())}
-
-
-def _namespace(form: str) -> str:
-    # The network of a control-plane node is more than even `baseline` grants.
-    return NAMESPACE_MANIFEST.format(namespace=NAMESPACE, level="privileged" if form == "beside" else "restricted")
 
 
 def _without_helm(manifests: str) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.control.rights import rights_of
+from app.control.rights import rights_of, rights_to_owners
+from app.grouping import RESOURCES
 from app.model.rights import Right
 from app.settings import Settings
-from tests.deploy.reading import FIXED, Object, environment_of, pod_of, settings_of
+from tests.deploy.reading import FIXED, Object, environment_of, pod_of, settings_of, workload_of
 from tests.deploy.rendering import FORMS, NAMESPACE, objects, rendered, scheduler_config
 
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -27,8 +28,15 @@ INSTALLATIONS: list[dict[str, Any]] = [
     {"form": "beside", **GIVEN_CERTIFICATE},
     {"form": "beside", "beside": {"lease": "system/their-scheduler"}},
     {"admission": {"enabled": False}},
+    {"gpuSharing": {"enabled": False}},
+    {"grouping": {"enabled": False}},
+    {"autoscaling": {"way": "provisioning-request"}},
+    {"autoscaling": {"way": "scaling-pods"}},
 ]
+AGENTS_RIGHTS = {("gpunodes", "create"), ("gpunodes/status", "patch")}
 REVIEW = Right(group="authorization.k8s.io", resource="selfsubjectaccessreviews", verb="create", without="")
+
+RESERVATIONS = "kai-resource-reservation"
 
 NEW_PODS = {"resources": ["pods"], "operations": ["CREATE"]}
 
@@ -37,19 +45,44 @@ NEW_PODS = {"resources": ["pods"], "operations": ["CREATE"]}
 def test_leeboard_has_the_rights_that_its_settings_need_and_no_others(values: Mapping[str, Any]) -> None:
     items = objects(rendered(**values))
 
-    granted = set(_granted(item for item in items if not _is_the_schedulers(item) and not _is_aggregated(item)))
+    granted = set(_granted(item for item in items if not _component_of(item) and not _is_aggregated(item)))
 
-    assert granted == {replace(right, without="") for right in (*rights_of(settings_of(items)), REVIEW)}
+    settings = settings_of(items)
+    used = (*rights_of(settings), *rights_to_owners(settings), REVIEW)
+    assert granted == {replace(right, without="") for right in used}
 
 
-def test_every_role_is_bound_to_our_service_account_and_to_nobody_else() -> None:
-    items = objects(rendered())
+def test_owners_of_ones_own_kinds_are_read_where_pods_are_grouped_by_what_owns_them() -> None:
+    def granted(**grouping: Any) -> set[Right]:
+        items = objects(rendered(grouping=grouping))
+        return set(_granted(item for item in items if not _component_of(item) and not _is_aggregated(item)))
+
+    extra = {"extraResources": [{"apiGroups": ["example.com"], "resources": ["trainings"]}]}
+    read = {
+        Right(group="example.com", resource="trainings", verb=verb, without="") for verb in ("get", "list", "watch")
+    }
+
+    assert granted(**extra) - granted() == read
+    assert granted(**extra, enabled=False) == granted(enabled=False)
+
+
+def test_an_agent_may_publish_what_it_sees_and_nothing_else() -> None:
+    for form in FORMS:
+        granted = list(_granted(item for item in objects(rendered(form=form)) if _component_of(item) == "agent"))
+
+        assert {(right.resource, right.verb) for right in granted} == AGENTS_RIGHTS
+        assert {(right.group, right.namespace, right.name) for right in granted} == {("leeboard.dev", "", "")}
+
+
+@pytest.mark.parametrize(("component", "account"), [("", "leeboard"), ("agent", "leeboard-agent")])
+def test_every_role_is_bound_to_one_service_account_and_to_nobody_else(component: str, account: str) -> None:
+    items = [item for item in objects(rendered()) if (_component_of(item) == "agent") is (component == "agent")]
     bindings = [item for item in items if item["kind"].endswith("RoleBinding")]
 
     roles = [item for item in items if item["kind"].endswith("Role") and not _is_aggregated(item)]
     assert {_name(item) for item in roles} <= {item["roleRef"]["name"] for item in bindings}
     assert [item["subjects"] for item in bindings] == [
-        [{"kind": "ServiceAccount", "name": "leeboard", "namespace": NAMESPACE}]
+        [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]
     ] * len(bindings)
 
 
@@ -75,7 +108,7 @@ def test_holders_of_kubernetes_own_roles_have_pod_groups_and_see_queues_and_topo
 
 
 def test_beside_the_clusters_own_scheduler_nothing_of_kube_schedulers_is_granted() -> None:
-    assert [item for item in objects(rendered(form="beside")) if _is_the_schedulers(item)] == []
+    assert {_component_of(item) for item in objects(rendered(form="beside"))} == {"", "agent"}
 
 
 @pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
@@ -152,7 +185,7 @@ def test_no_webhook_of_pods_is_called_for_the_system_or_for_ourselves() -> None:
         for expression in one["namespaceSelector"]["matchExpressions"]
     }
 
-    assert excluded == {("kube-system", "kube-public", "kube-node-lease", NAMESPACE)}
+    assert excluded == {("kube-system", "kube-public", "kube-node-lease", NAMESPACE, "kai-resource-reservation")}
 
 
 def test_an_upgrade_never_takes_back_what_leeboard_has_filled_in() -> None:
@@ -189,20 +222,158 @@ def test_no_hook_but_that_of_helm_test_and_nothing_that_asks_the_cluster(form: s
 def test_objects_of_users_outlive_the_release() -> None:
     items = objects(rendered(defaultQueue={"create": True}))
 
-    users = [item for item in items if item["kind"] in {"CustomResourceDefinition", "Queue", "PriorityClass"}]
+    # GPUs that users share stay reserved for them: so does the namespace.
+    kinds = {"CustomResourceDefinition", "Queue", "PriorityClass", "Namespace"}
+    users = [item for item in items if item["kind"] in kinds]
 
-    assert {_name(item) for item in users} >= {"queues.scheduling.run.ai", "default-queue", "train"}
+    assert {_name(item) for item in users} >= {"queues.scheduling.run.ai", "default-queue", "train", RESERVATIONS}
+    assert [item for item in users if "app.kubernetes.io/name" in item["metadata"].get("labels", {})] == []
     assert [item for item in items if _is_kept(item)] == users
 
 
 def test_other_pods_reach_admission_operations_and_metrics_and_nothing_else() -> None:
     def open_ports(**values: Any) -> list[str]:
-        (policy,) = [item for item in objects(rendered(**values)) if item["kind"] == "NetworkPolicy"]
+        (policy,) = [
+            item for item in objects(rendered(**values)) if item["kind"] == "NetworkPolicy" and not _component_of(item)
+        ]
         return [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
 
     assert open_ports() == ["operations", "scheduler", "admission"]
     assert open_ports(form="extender-only") == ["operations", "scheduler"]
     assert open_ports(**FIXED) == ["operations", "admission", "extender"]
+
+
+def test_nobody_calls_an_agent() -> None:
+    (policy,) = [
+        item for item in objects(rendered()) if item["kind"] == "NetworkPolicy" and _component_of(item) == "agent"
+    ]
+
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    assert "ingress" not in policy["spec"]
+    assert policy["spec"]["podSelector"]["matchLabels"] == _labels_of_pods("leeboard-agent")
+
+
+def test_what_looks_for_leeboards_pods_finds_no_agent() -> None:
+    items = objects(rendered())
+    services = [item["spec"]["selector"] for item in items if item["kind"] == "Service"]
+    others = [item["spec"] for item in items if item["kind"] in {"Deployment", "PodDisruptionBudget"}]
+    agents = _labels_of_pods("leeboard-agent").items()
+
+    for labels in (*services, *(each["selector"]["matchLabels"] for each in others)):
+        assert not labels.items() <= agents
+        assert labels.items() <= _labels_of_pods("leeboard").items()
+
+
+# What tenants write on owners of pods
+
+
+CLUSTER_WIDE = {"nodes", "priorityclasses", "queues", "topologies", "gpunodes"}
+"""What no tenant writes."""
+
+
+@pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
+@pytest.mark.parametrize("policy", ["leeboard-queues-of-owners", "leeboard-priorities-of-owners"])
+def test_whatever_leeboard_may_read_as_an_owner_of_pods_is_checked(policy: str, values: Mapping[str, Any]) -> None:
+    extra = {"extraResources": [{"apiGroups": ["example.com"], "resources": ["trainings"]}]}
+    grouping = extra | values.get("grouping", {})
+    items = objects(rendered(**{**values, "grouping": grouping, "security": {"profile": "secure"}}))
+
+    checked = set(_written(items, policy))
+
+    read = {(right.group, right.resource) for right in _granted(_ours(items)) if right.verb == "list"}
+    assert {(group, kind) for group, kind in read if kind not in CLUSTER_WIDE} - checked == {("", "pods")}
+    assert {*RESOURCES, ("example.com", "trainings")} <= checked
+
+
+def test_nobody_is_asked_for_rights_by_labels_of_owners_in_the_profile_of_kai() -> None:
+    assert not [item for item in objects(rendered()) if _name(item).endswith("-of-owners")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_project_of_an_owner_names_a_queue_only_where_nobody_is_asked_for_rights(form: str) -> None:
+    profiles = ("kai-compatible", "secure")
+
+    counts = {each: settings_of(objects(rendered(form=form, security={"profile": each}))) for each in profiles}
+
+    assert {each: settings.owners_project for each, settings in counts.items()} == {
+        "kai-compatible": True,
+        "secure": False,
+    }
+
+
+# GPU sharing
+
+
+def test_parts_of_gpus_are_offered_where_admission_can_tell_containers_of_them() -> None:
+    offered: dict[str, bool] = {}
+    installations: dict[str, dict[str, Any]] = {
+        "own": {},
+        "beside": {"form": "beside"},
+        "alone": {"form": "extender-only"},
+        "unasked": {"admission": {"enabled": False}},
+        "off": {"gpuSharing": {"enabled": False}},
+    }
+    for name, values in installations.items():
+        items = objects(rendered(**values))
+        reserved = {_name(item) for item in items} & {RESERVATIONS, "leeboard-reservation", "leeboard-reservations"}
+        offered[name] = settings_of(items).gpu_sharing
+        assert reserved == ({RESERVATIONS, "leeboard-reservation", "leeboard-reservations"} if offered[name] else set())
+
+    assert offered == {"own": True, "beside": True, "alone": False, "unasked": False, "off": False}
+
+
+def test_what_sharing_goes_by_arrives_as_it_was_written() -> None:
+    usual = settings_of(objects(rendered()))
+    given = {
+        "reservation": {"image": "mirror/pause@sha256:1"},
+        "contextOverheadMib": 500,
+        "overuseToleranceMib": 0,
+        "evictOveruseAfter": 90.5,
+    }
+    other = settings_of(objects(rendered(gpuSharing=given)))
+
+    assert _of_sharing(usual) == _of_sharing(Settings())
+    assert _of_sharing(other) == _of_sharing(Settings()) | {
+        "reservation_image": "mirror/pause@sha256:1",
+        "context_overhead_mib": 500,
+        "overuse_tolerance_mib": 0,
+        "evict_overuse_after_s": 90.5,
+    }
+
+
+def test_pods_with_gpus_get_a_runtime_class_where_a_value_names_one() -> None:
+    def given(**values: Any) -> tuple[str, bool]:
+        text = rendered(**values)
+        (hold,) = [item for item in objects(text) if item["kind"] == "MutatingAdmissionPolicy"]
+        (mutation,) = hold["spec"]["mutations"]
+        written = 'path: "/spec/runtimeClassName", value: "nvidia"' in mutation["jsonPatch"]["expression"]
+        return settings_of(objects(text)).gpu_runtime_class, written
+
+    for form in ("own-scheduler", "beside"):
+        assert given(form=form) == ("", False)
+        assert given(form=form, admission={"gpuRuntimeClass": "nvidia"}) == ("nvidia", True)
+    assert given(gpuSharing={"enabled": False}, admission={"gpuRuntimeClass": "nvidia"}) == ("nvidia", True)
+
+
+def test_the_priority_of_reservations_is_the_highest_that_is_not_the_systems_and_ends_nobody() -> None:
+    (found,) = [item for item in objects(rendered()) if _name(item) == Settings().reservation_priority_class]
+
+    assert (found["kind"], found["value"], found["preemptionPolicy"]) == ("PriorityClass", 1_000_000_000, "Never")
+    assert found["globalDefault"] is False
+
+
+def test_kais_kinds_can_be_left_out_and_our_own_comes_all_the_same() -> None:
+    kinds = {_name(item) for item in objects(rendered(crds={"install": False})) if item["kind"].startswith("Custom")}
+
+    assert kinds == {"gpunodes.leeboard.dev"}
+
+
+@pytest.mark.parametrize("values", [{}, {"form": "extender-only"}, {"admission": {"enabled": False}}], ids=str)
+def test_wherever_agents_run_each_writes_for_its_own_node_only(values: Mapping[str, Any]) -> None:
+    names = {_name(item) for item in objects(rendered(**values))}
+
+    assert {"leeboard-agent", "leeboard-gpunodes"} <= names
+    assert "leeboard-agent" not in {_name(item) for item in objects(rendered(**values, agent={"enabled": False}))}
 
 
 def test_every_port_can_be_another() -> None:
@@ -228,6 +399,16 @@ def test_the_api_server_calls_the_name_that_the_certificate_is_made_for() -> Non
     assert {name for name, _ in called} <= {_name(item) for item in items if item["kind"] == "Service"}
 
 
+def _of_sharing(settings: Settings) -> dict[str, object]:
+    names = {"gpu_sharing", "context_overhead_mib", "overuse_tolerance_mib", "evict_overuse_after_s"}
+    return settings.model_dump(include=names | {name for name in Settings.model_fields if "reservation" in name})
+
+
+def _labels_of_pods(name: str) -> dict[str, str]:
+    labels: dict[str, str] = workload_of(objects(rendered()), name)["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
 def _granted(items: Iterator[Object]) -> Iterator[Right]:
     for item in items:
         namespace = item["metadata"].get("namespace", "")
@@ -235,6 +416,19 @@ def _granted(items: Iterator[Object]) -> Iterator[Right]:
             named = product(rule["apiGroups"], rule["resources"], rule["verbs"], rule.get("resourceNames", [""]))
             for group, resource, verb, name in named:
                 yield Right(group=group, resource=resource, verb=verb, without="", namespace=namespace, name=name)
+
+
+def _written(items: list[Object], policy: str) -> Iterator[tuple[str, str]]:
+    """Return each kind, by group and plural, of which a policy sees what is created and what is updated."""
+    (found,) = [item for item in items if (item["kind"], _name(item)) == ("ValidatingAdmissionPolicy", policy)]
+    for rule in found["spec"]["matchConstraints"]["resourceRules"]:
+        if rule["operations"] == ["CREATE", "UPDATE"] and rule["apiVersions"] in (["*"], ["v1"]):
+            yield from product(rule["apiGroups"], rule["resources"])
+
+
+def _ours(items: list[Object]) -> Iterator[Object]:
+    """Return what is granted to Leeboard itself, among the rest."""
+    return (item for item in items if not _component_of(item) and not _is_aggregated(item))
 
 
 def _webhooks(items: list[Object]) -> list[Object]:
@@ -247,8 +441,9 @@ def _is_about_new_pods(webhook: Object) -> bool:
     )
 
 
-def _is_the_schedulers(item: Object) -> bool:
-    return bool(item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "kube-scheduler")
+def _component_of(item: Object) -> str:
+    """Return whose an object is, empty when it is Leeboard's own."""
+    return str(item["metadata"].get("labels", {}).get("app.kubernetes.io/component", ""))
 
 
 def _is_aggregated(item: Object) -> bool:

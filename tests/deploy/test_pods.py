@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from app.agent.settings import AgentSettings
 from app.model.marks import PREFIX
-from tests.deploy.reading import FIXED, Object, pod_of, settings_of
+from tests.deploy.reading import FIXED, Object, pod_of, settings_of, workload_of
 from tests.deploy.rendering import CHART, FORMS, helm, objects, rendered
 
 
@@ -75,7 +76,7 @@ def test_the_pod_of_helm_test_is_fetched_and_placed_as_the_others_and_may_always
 
     same = ("imagePullSecrets", "nodeSelector", "tolerations", "enableServiceLinks")
     assert [doctor["spec"][key] for key in same] == [pod_of(items)[key] for key in same]
-    (policy,) = [item for item in items if item["kind"] == "NetworkPolicy"]
+    (policy,) = [item for item in items if (item["kind"], item["metadata"]["name"]) == ("NetworkPolicy", "leeboard")]
     labels = doctor["metadata"]["labels"]
     assert policy["spec"]["ingress"][0]["from"] == [{"podSelector": {}}, {"podSelector": {"matchLabels": labels}}]
 
@@ -96,10 +97,66 @@ def test_a_changed_configuration_of_kube_scheduler_starts_new_pods() -> None:
 
 @pytest.mark.parametrize("values", [{}, {"form": "beside"}], ids=str)
 def test_our_own_pods_carry_no_mark_that_our_policies_refuse(values: dict[str, Any]) -> None:
-    (workload,) = [item for item in objects(rendered(**values)) if item["kind"] in {"Deployment", "DaemonSet"}]
-    metadata = workload["spec"]["template"]["metadata"]
+    metadata = workload_of(objects(rendered(**values)))["spec"]["template"]["metadata"]
 
     assert [key for key in (*metadata["labels"], *metadata["annotations"]) if key.startswith(PREFIX)] == []
+
+
+# The agents
+
+
+def test_an_agent_is_root_without_anything_that_root_may_do() -> None:
+    pod = _agent()
+    (container,) = pod["containers"]
+
+    assert container["securityContext"] == {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert pod["hostPID"] is True
+    assert "hostNetwork" not in pod
+    assert {*container["resources"]} == {"requests", "limits"}
+
+
+def test_an_agent_sees_every_device_and_of_the_node_the_kubelets_socket_alone() -> None:
+    pod = _agent(kubeletFolder="/var/lib/k0s/kubelet", settings={"LEEBOARD_AGENT_HEARTBEAT_S": 30})
+    (container,) = pod["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+
+    assert [volume["hostPath"]["path"] for volume in pod["volumes"]] == ["/var/lib/k0s/kubelet/pod-resources"]
+    (mount,) = container["volumeMounts"]
+    assert AgentSettings(node_name="a").pod_resources_socket == f"{mount['mountPath']}/kubelet.sock"
+    assert mount["readOnly"] is True
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert AgentSettings(node_name="a", heartbeat_s=variables["LEEBOARD_AGENT_HEARTBEAT_S"]).heartbeat_s == 30
+    assert pod["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in _agent(runtimeClassName="")
+
+
+def test_agents_run_on_nodes_with_gpus_or_on_all_whatever_their_taints() -> None:
+    terms = _agent()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    everywhere = _agent(allNodes=True, nodeSelector={"pool": "gpu"})
+
+    assert "nvidia.com/gpu.present" in {one["key"] for term in terms for one in term["matchExpressions"]}
+    assert "affinity" not in everywhere
+    assert everywhere["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "gpu"}
+    assert everywhere["tolerations"] == [{"operator": "Exists"}]
+    assert _agent(affinity={"podAffinity": {}})["affinity"] == {"podAffinity": {}}
+
+
+def test_a_rollout_leaves_most_gpus_watched() -> None:
+    strategy = workload_of(objects(rendered()), "leeboard-agent")["spec"]["updateStrategy"]
+
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
+
+
+def _agent(**values: Any) -> Object:
+    spec: Object = workload_of(objects(rendered(agent=values)), "leeboard-agent")["spec"]["template"]["spec"]
+    return spec
 
 
 def _doctor(values: Mapping[str, Any]) -> Object:

@@ -9,8 +9,12 @@ from aiohttp import web
 from app.model.seam import RawObject, Resource
 from tests.kube.apiserver import listening, lists, says, silent, streams
 
-Stock = Mapping[Resource, tuple[int, Callable[[int], RawObject]]]
-"""How many objects there are of a kind, and what makes the one of a number."""
+Stock = Mapping[Resource | str, tuple[int, Callable[[int], RawObject]]]
+"""How many objects there are of a kind, or at a path, and what makes the one of a number."""
+
+JOBS = "apis/batch/v1/jobs"
+SERVED: RawObject = {"resources": [{"name": "jobs", "kind": "Job", "namespaced": True, "verbs": ["list", "watch"]}]}
+"""What discovery tells of the only kind that owns pods here."""
 
 NOTHING: tuple[int, Callable[[int], RawObject]] = (0, lambda _: {})
 
@@ -24,13 +28,30 @@ async def holding(stock: Stock) -> AsyncIterator[str]:
             return await says({})(request)
         if "watch" in request.query:
             return await streams(b"", then=silent())(request)
-        count, make = stock.get(Resource(request.path[1:]), NOTHING)
+        if request.path[1:] == JOBS.rpartition("/")[0]:
+            return await says(SERVED)(request)
+        count, make = stock.get(_kind(request.path[1:], stock), NOTHING)
         start = int(request.query["continue"] or 0)
         end = min(count, start + int(request.query["limit"]))
         return await lists(*map(make, range(start, end)), more=str(end) if end < count else "")(request)
 
     async with listening(answer) as url:
         yield url
+
+
+def _kind(path: str, stock: Stock) -> Resource | str:
+    return path if path in stock else Resource(path)
+
+
+def heavy_job(number: int) -> RawObject:
+    """Build the Job that owns the pod of this number."""
+    metadata = {
+        "name": f"job-{number}",
+        "namespace": f"team-{number % 50}",
+        "uid": f"{number}",
+        "labels": {"app": "train"},
+    }
+    return {"metadata": metadata, "spec": {"parallelism": 1, "template": {"spec": heavy_pod(number)["spec"]}}}
 
 
 def heavy_pod(number: int) -> RawObject:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from app.kube.client import KubeCluster
-from app.kube.errors import AccessError
+from app.kube.errors import AccessError, UnauthenticatedError
 from app.model.names import NodeName
 from app.model.seam import (
     BudgetError,
@@ -238,7 +238,7 @@ async def test_the_note_of_an_event_is_cut_between_two_characters(server: FakeAp
     ("answer", "error"),
     [
         (refuses(400), RejectedError),
-        (refuses(401), ForbiddenError),
+        (refuses(401), UnauthenticatedError),
         (refuses(403), ForbiddenError),
         (refuses(404), NotFoundError),
         (says(b"404 page not found\n", code=404), NotFoundError),

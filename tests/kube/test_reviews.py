@@ -132,3 +132,21 @@ async def test_its_connections_are_closed_with_those_of_the_cluster(tmp_path: Pa
 
     with pytest.raises(RuntimeError, match="closed"):
         await own.version()
+
+
+async def test_every_version_of_every_api_group_is_told(server: FakeApiServer, reviews: Reviews) -> None:
+    versions = [{"groupVersion": "g/v1"}, {"groupVersion": "g/v2"}]
+    server.will(says({"groups": [{"name": "g", "versions": versions}]}))
+
+    assert await reviews.versions() == {"g": ["g/v1", "g/v2"]}
+    assert server.seen[0].path == "/apis"
+
+
+@pytest.mark.parametrize("nonsense", [{}, {"groups": 5}, {"groups": [{"name": "g"}]}, {"groups": ["g"]}])
+async def test_what_names_no_api_groups_is_no_list_of_them(
+    server: FakeApiServer, reviews: Reviews, nonsense: object
+) -> None:
+    server.will(says(nonsense))
+
+    with pytest.raises(BrokenStreamError, match="no list of API groups"):
+        await reviews.versions()

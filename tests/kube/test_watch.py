@@ -335,7 +335,7 @@ async def test_a_kind_that_is_not_installed_is_asked_for_now_and_then(
 
     events = await first(3, cluster.watch(Resource.POD_GROUPS, whole))
 
-    assert events == [Lost("podgroups.scheduling.run.ai is not installed")] * 2 + [EMPTY]
+    assert events == [Lost("podgroups.scheduling.run.ai is not installed", denied=True)] * 2 + [EMPTY]
     assert all(10 <= pause <= 30 for pause in pauses)
 
 

@@ -13,7 +13,7 @@ from app.model.quantity import (
     MAX_AMOUNT,
     MAX_QUEUE_AMOUNT,
     QuantityError,
-    fraction_milli,
+    fraction_ppm,
     integer,
     json_integer,
     milli,
@@ -33,7 +33,7 @@ JSON = st.recursive(
 READERS = [
     milli,
     whole,
-    fraction_milli,
+    fraction_ppm,
     weight_micro,
     lambda value: integer(value, maximum=64),
     lambda value: json_integer(value, minimum=1, maximum=64),
@@ -116,17 +116,20 @@ def test_what_is_no_plain_integer_is_refused(text: object) -> None:
         integer(text, maximum=64)
 
 
-@given(st.integers(min_value=1, max_value=999))
-def test_fractions_are_read_back_with_and_without_zeros(thousandths: int) -> None:
-    text = f"0.{thousandths:03}"
+@given(st.integers(min_value=1000, max_value=999_999))
+def test_fractions_are_read_back_with_and_without_zeros(millionths: int) -> None:
+    text = f"0.{millionths:06}"
 
-    assert fraction_milli(text) == fraction_milli(text[1:]) == fraction_milli(f"{text}000") == thousandths
+    assert fraction_ppm(text) == fraction_ppm(text[1:]) == fraction_ppm(text.rstrip("0")) == millionths
 
 
-@pytest.mark.parametrize("text", ["0.0005", "0.0", "1", "1.0", "0.", "5e-1", "NaN", "-0.5", "0.5 ", "0.٣", "00.5", 0.5])
+@pytest.mark.parametrize(
+    "text",
+    ["0.0005", "0.000999", "0.3333333", "0.0", "1", "1.0", "0.", "5e-1", "NaN", "-0.5", "0.5 ", "0.٣", "00.5", 0.5],
+)
 def test_what_is_no_part_of_a_device_is_refused(text: object) -> None:
     with pytest.raises(QuantityError):
-        fraction_milli(text)
+        fraction_ppm(text)
 
 
 @pytest.mark.parametrize(

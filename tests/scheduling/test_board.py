@@ -101,7 +101,8 @@ def test_counting_and_choosing_take_nothing() -> None:
     board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), Strategy(BINPACK))
     before = board.stock.free.copy()
 
-    assert board.count_fitting([given.pod(f"p{index}", gpus=1) for index in range(5)]) == 3
+    _, left = board.seated([given.pod(f"p{index}", gpus=1) for index in range(5)])
+    assert 5 - len(left) == 3
     assert board.choose(given.pod("p"), np.array([True, True])) == "b"
     assert board.choose(given.pod("p"), np.array([True, False])) == "a"
     assert board.choose(given.pod("p"), np.array([False, False])) is None

@@ -121,7 +121,7 @@ def chosen(node: SlowNode, pod: Pod, sharing: Sharing, strategy: PlacementStrate
     used = sorted((then, name) for name, (_, then) in node.devices.items() if then >= need)
     part = [name for then, name in used if then < node.size]
     again = [name for then, name in used if then == node.size][:free]
-    new = [f"{pod.uid}/{index}" for index in range(min(free, sharing.devices))]
+    new = [f"{pod.uid}-{index}" for index in range(min(free, sharing.devices))]
     ordered = [*part, *again, *new] if strategy is BINPACK else [*new, *reversed([*part, *again])]
     return tuple(ordered[: sharing.devices])
 

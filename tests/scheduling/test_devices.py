@@ -42,13 +42,13 @@ def test_the_fullest_device_that_takes_the_part_goes_first_and_a_new_one_last() 
     there = devices(device("full", 20), device("half", 50), device("open", 80))
 
     assert choose(there, HALF, TWO_GPUS) == (("half",), False)
-    assert choose(there, Sharing(portion_ppm=PPM * 9 // 10), TWO_GPUS) == (("uid-p/0",), False)
+    assert choose(there, Sharing(portion_ppm=PPM * 9 // 10), TWO_GPUS) == (("uid-p-0",), False)
 
 
 def test_spreading_opens_new_devices_first_and_then_takes_the_emptiest() -> None:
     there = devices(device("half", 50), device("open", 80), strategy=PlacementStrategy.SPREAD)
 
-    assert choose(there, HALF, TWO_GPUS) == (("uid-p/0",), False)
+    assert choose(there, HALF, TWO_GPUS) == (("uid-p-0",), False)
     assert choose(there, HALF, NO_GPU) == (("open",), False)
 
 
@@ -93,12 +93,12 @@ def test_the_last_to_leave_makes_a_device_whole_again() -> None:
 
 def test_a_device_is_idle_when_the_last_who_sat_there_waits_whoever_opened_it() -> None:
     there = devices()
-    there.take(HALF, 0, ("uid-p/0",), later=False)
-    there.take(THIRD, 0, ("uid-p/0",), later=False)
+    there.take(HALF, 0, ("uid-p-0",), later=False)
+    there.take(THIRD, 0, ("uid-p-0",), later=False)
 
-    assert [there.postpone(HALF, 0, ("uid-p/0",)), there.postpone(THIRD, 0, ("uid-p/0",))] == [0, 1]
+    assert [there.postpone(HALF, 0, ("uid-p-0",)), there.postpone(THIRD, 0, ("uid-p-0",))] == [0, 1]
     assert room(there, Sharing(portion_ppm=100_000)) == (False, True)
 
 
 def test_a_new_device_gets_no_name_that_is_in_use_on_the_node() -> None:
-    assert choose(devices(device("uid-p/0", 10)), HALF, TWO_GPUS) == (("uid-p/1",), False)
+    assert choose(devices(device("uid-p-0", 10)), HALF, TWO_GPUS) == (("uid-p-1",), False)

@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from app.model.decision import Action
-from app.model.node import Node
-from app.model.pod import Sharing
+from app.model.names import NodeName
+from app.model.node import Node, Taint
+from app.model.pod import Constraint, Placed, Pod, Sharing, Toleration
 from app.model.podgroup import PodGroup, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
+from app.model.resources import Resources
 from app.model.topology import Topology
-from app.scheduling.planner import Policy, plan
+from app.scheduling.planner import Policy, plan, plan_some
 from tests import given
 
 RACKS = {"t": Topology(name="t", levels=("rack",))}
@@ -58,7 +61,7 @@ def test_nothing_is_said_of_leaving_where_nobody_may_be_made_to_leave() -> None:
 
     said = plan(snapshot, Policy(actions=(Action.ALLOCATE,))).refusals[waiting.key]
 
-    assert said.sentence.endswith("1 lack GPUs, 2 GPUs asked, at most 1 free.")
+    assert said.sentence == "No node has room: the only node has too few GPUs (asks 2, at most 1 free)."
 
 
 def test_a_gang_that_no_rack_can_take_is_told_the_best_of_them() -> None:
@@ -94,12 +97,67 @@ def test_a_gang_whose_level_no_node_is_in_is_told_so_and_nothing_of_leaving(
     assert (said.reason, said.sentence) == (Reason.GANG_DOES_NOT_FIT, sentence)
 
 
+HALF = replace(given.pod("w", gpus=0), sharing=Sharing(portion_ppm=500_000))
+
+
 def test_a_pod_that_shares_a_device_is_told_how_many_nodes_lack_the_part() -> None:
-    pod = replace(given.pod("w", gpus=0), sharing=Sharing(portion_ppm=500_000))
+    nodes = [given.node("a", gpus=1), given.node("b", gpus=0)]
 
-    said = refusal(given.group(pod), nodes=[given.node("a", gpus=0), given.node("b", gpus=0)])
+    said = refusal(given.group(HALF), given.group(running=[given.placed(given.pod("x"), "a")]), nodes=nodes)
 
-    assert "2 lack 0.5 of a GPU free" in said.sentence
+    assert "1 of 2 nodes lacks 0.5 of a GPU, 1 has no GPUs" in said.sentence
+
+
+def test_a_pod_that_shares_a_device_is_told_how_many_nodes_have_gpus_that_nobody_can_share() -> None:
+    nodes = [given.node("a", gpus=1, shares_devices=False), given.node("b", gpus=1)]
+    there = [given.group(running=[given.placed(given.pod(f"on-{name}"), name)]) for name in "ab"]
+
+    said = refusal(given.group(HALF), *there, nodes=nodes)
+
+    assert "1 of 2 nodes lacks 0.5 of a GPU, 1 has GPUs that cannot be shared (no agent" in said.sentence
+
+
+@pytest.mark.parametrize(
+    ("sharing", "cause"),
+    [
+        (Sharing(memory_mib=90_000), "90000 MiB of a GPU asked, the largest GPU has 80000 MiB"),
+        (Sharing(portion_ppm=500_000, devices=9), "parts of 9 GPUs asked, no node that has such GPUs has more than 8"),
+    ],
+)
+def test_a_part_that_no_node_could_ever_give_is_said_to_be_too_much(sharing: Sharing, cause: str) -> None:
+    node = given.node("a", device_memory_mib=80_000)
+
+    said = refusal(given.group(replace(HALF, sharing=sharing)), nodes=[node])
+
+    assert said.sentence == f"No node could hold it even when empty: {cause}."
+
+
+def test_where_no_gpus_can_be_shared_at_all_that_is_said_and_nothing_of_leaving() -> None:
+    said = refusal(given.group(HALF), nodes=[given.node("a", shares_devices=False)])
+
+    assert said.sentence.startswith("No node could hold it even when empty: no node has GPUs that can be shared (no ag")
+    assert "leave" not in said.sentence
+
+
+@pytest.mark.parametrize("pod", [HALF, given.pod("w")])
+def test_gpus_that_take_no_work_are_told_of(pod: Pod) -> None:
+    nodes = [given.node("a", gpus=2), given.node("b", gpus=0)]
+    taken = given.group(running=[given.placed(given.pod("x", gpus=2), "a")])
+
+    said = refusal(given.group(pod), taken, nodes=nodes, blocked_devices={"a": 2})
+
+    assert "2 GPUs take no work (unhealthy, contested, or others' already; see leeboard gpus)" in said.sentence
+
+
+def test_a_pod_that_may_only_go_where_no_gpus_are_is_told_so_and_nothing_of_leaving() -> None:
+    elsewhere = replace(HALF, constraint=Constraint(node_selector=(("kind", "cpu"),)))
+    nodes = [given.node("a"), given.node("b", gpus=0, labels={"kind": "cpu"})]
+
+    said = refusal(given.group(elsewhere), nodes=nodes)
+
+    assert said.sentence == (
+        "No node has room: 1 of 2 nodes has no GPUs, 1 is left out by its node selector or affinity."
+    )
 
 
 def test_a_pod_that_asks_for_a_mig_profile_is_told_how_many_nodes_lack_it() -> None:
@@ -107,7 +165,7 @@ def test_a_pod_that_asks_for_a_mig_profile_is_told_how_many_nodes_lack_it() -> N
 
     said = refusal(given.group(pod), nodes=[given.node("a", gpus=0)])
 
-    assert "1 lack 1 of nvidia.com/mig-1g.10gb" in said.sentence
+    assert "the only node has too few nvidia.com/mig-1g.10gb (asks 1, at most 0 free)" in said.sentence
 
 
 def test_a_pod_that_no_node_could_ever_hold_is_told_so_and_nothing_of_shares() -> None:
@@ -122,3 +180,267 @@ def test_a_gang_that_the_whole_cluster_could_never_hold_is_told_so() -> None:
     said = refusal(given.group(*pods), nodes=[given.node("a", gpus=4), given.node("b", gpus=2)])
 
     assert said.sentence == "Even empty, all nodes together hold at most 6 of 9 pods that start together."
+
+
+# Which nodes are left out, and for what
+
+
+def words(group: PodGroup, nodes: list[Node], **more: object) -> str:
+    """Return what is said of the nodes, without why nobody leaves."""
+    snapshot = given.snapshot(nodes, [given.queue("q", deserved=2)], [group], **more)
+    return plan(snapshot, Policy(actions=(Action.ALLOCATE,))).refusals[group.key].sentence
+
+
+def test_each_node_that_is_left_out_is_told_under_its_first_cause() -> None:
+    here = Constraint(node_selector=(("zone", "here"),))
+    pod = given.pod("w", constraint=here, refused_because="node(s) had volume node affinity conflict")
+    zone = {"zone": "here"}
+    nodes = [
+        given.node("broken", ready=False, unschedulable=True),
+        given.node("unreadable", problem="its cpu is no quantity"),
+        given.node("cordoned", unschedulable=True),
+        given.node("tainted-1", taints=(Taint("dedicated"),)),
+        given.node("tainted-2", taints=(Taint("dedicated", "x"),)),
+        given.node("tainted-3", taints=(Taint("maintenance"),)),
+        given.node("elsewhere"),
+        given.node("refused", labels=zone),
+        given.node("full", gpus=0, labels=zone),
+    ]
+
+    assert words(given.group(pod), nodes, refused={pod.uid: frozenset([NodeName("refused")])}) == (
+        "No node has room: 1 of 9 nodes has too few GPUs (asks 1, at most 0 free), 1 is not ready, 1 cannot be read, "
+        "1 is cordoned, 3 have a taint that it does not tolerate (mostly dedicated), "
+        "1 is left out by its node selector or affinity, "
+        "1 is refused by the scheduler's own filters: node(s) had volume node affinity conflict."
+    )
+
+
+def test_a_taint_that_is_tolerated_is_no_cause_and_the_only_one_is_named() -> None:
+    tolerant = Constraint(tolerations=(Toleration(key="dedicated", operator="Exists"),))
+    nodes = [given.node("a", taints=(Taint("dedicated"),), gpus=0), given.node("b", taints=(Taint("other"),))]
+
+    assert words(given.group(given.pod("w", constraint=tolerant)), nodes) == (
+        "No node has room: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), "
+        "1 has a taint that it does not tolerate (other)."
+    )
+
+
+def test_too_little_of_one_resource_everywhere_is_told_with_what_is_asked_and_the_most_that_is_free() -> None:
+    nodes = [given.node(f"n{index:02}", gpus=8) for index in range(12)]
+    taken = [
+        given.group(
+            running=[given.placed(given.pod(f"r{index}", gpus=4 + index % 3), f"n{index:02}")], preemptible=False
+        )
+        for index in range(12)
+    ]
+
+    said = refusal(given.group(given.pod("w", gpus=8)), *taken, nodes=[*nodes, given.node("x", taints=(Taint("x"),))])
+
+    assert said.sentence.startswith(
+        "No node has room: 12 of 13 nodes have too few GPUs (asks 8, at most 4 free), "
+        "1 has a taint that it does not tolerate (x)"
+    )
+    assert (said.details["gpu_milli"], said.details["tainted"]) == (12, 1)
+
+
+@pytest.mark.parametrize(
+    ("pod", "sentence"),
+    [
+        (
+            given.pod("w", cpu=64),
+            "No node has room: the only node has too little CPU (asks 64 cores, at most 63 free).",
+        ),
+        (
+            replace(given.pod("w"), request=Resources(memory_bytes=549 * 10**9)),
+            "No node has room: the only node has too little memory (asks 549 GB, at most 548.755 free).",
+        ),
+    ],
+)
+def test_amounts_are_told_in_the_units_of_people(pod: Pod, sentence: str) -> None:
+    other = given.pod("r", queue="r")
+    small = replace(other, request=Resources(cpu_milli=1000, memory_bytes=10**9))
+    runs = given.group(running=[given.placed(small, "a")])
+    snapshot = given.snapshot([given.node("a")], [given.queue("q"), given.queue("r")], [given.group(pod), runs])
+
+    assert plan(snapshot, Policy(actions=(Action.ALLOCATE,))).refusals[pod.group].sentence == sentence
+
+
+def test_a_node_that_is_promised_names_to_whom() -> None:
+    promised = replace(
+        given.placed(given.pod("first", queue="r", gang="early"), "a"), pod=given.pod("first", gang="early")
+    )
+    busy = given.group(running=[given.placed(given.pod("r", queue="r"), "b")])
+
+    said = refusal(
+        given.group(given.pod("w")),
+        given.group(running=[promised]),
+        busy,
+        nodes=[given.node("a", gpus=1), given.node("b", gpus=1)],
+    )
+
+    assert said.sentence.startswith(
+        "No node has room: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), 1 is promised to default/early"
+    )
+    assert said.details["promised"] == 1
+
+
+def test_a_node_that_is_promised_to_who_waits_for_others_to_leave_names_to_whom() -> None:
+    leaving = given.placed(given.pod("leaving", deleting=True), "a")
+    promised = replace(given.placed(given.pod("first", gang="early"), "a"), pod=given.pod("first", gang="early"))
+
+    said = refusal(
+        given.group(given.pod("w")),
+        given.group(running=[leaving]),
+        given.group(running=[promised]),
+        nodes=[given.node("a", gpus=1)],
+        releasing=np.array([leaving.pod.request.amounts]).T,
+    )
+
+    assert said.sentence.startswith("No node has room: the only node is promised to default/early")
+
+
+def test_a_pod_that_would_have_room_but_for_those_before_it_is_told_that_it_is_behind_them() -> None:
+    early = [given.group(given.pod(f"early-{index}"), created_at=float(index)) for index in range(2)]
+    late = given.group(given.pod("late"), created_at=9.0)
+
+    said = refusal(late, *early, nodes=[given.node("a", gpus=2)])
+
+    assert said.sentence.startswith(
+        "It is behind 2 PodGroups that take the room it would find: "
+        "no node has room: the only node has too few GPUs (asks 1, at most 0 free)"
+    )
+    assert (said.reason, said.details["behind"]) == (Reason.NO_NODE_FITS, 2)
+
+
+def test_a_pod_that_would_have_no_room_anyhow_is_behind_nobody() -> None:
+    early, late = given.group(given.pod("early"), created_at=1.0), given.group(given.pod("w", gpus=2), created_at=2.0)
+    taken = given.group(running=[given.placed(given.pod("r", queue="r"), "a")])
+
+    said = refusal(late, early, taken, nodes=[given.node("a", gpus=2)])
+
+    assert "behind" not in said.details
+
+
+def test_a_pod_whose_nodes_are_all_refused_by_the_schedulers_filters_is_told_so_and_no_victims_are_looked_for() -> None:
+    pod = given.pod("w", refused_because="node(s) had volume node affinity conflict")
+    victim = given.group(running=[given.placed(given.pod("r", queue="r"), "a")])
+    nodes = [given.node("a", gpus=1), given.node("b", gpus=1)]
+    snapshot = given.snapshot(
+        nodes,
+        [given.queue("q", deserved=2), given.queue("r")],
+        [given.group(pod), victim],
+        refused={pod.uid: frozenset([NodeName("a"), NodeName("b")])},
+    )
+
+    found = plan(snapshot)
+
+    assert found.refusals[pod.group] == Refusal(
+        reason=Reason.REFUSED_BY_SCHEDULER,
+        sentence=(
+            "The scheduler's own filters refuse all 2 nodes to which pod w may go: "
+            "node(s) had volume node affinity conflict."
+        ),
+        details={"pod": "w", "refused": 2},
+    )
+    assert found.evictions == ()
+
+
+def test_a_node_where_a_pod_that_shares_was_tried_in_vain_is_not_said_to_be_refused_by_kube_scheduler() -> None:
+    said = refusal(given.group(HALF), nodes=[given.node("a")], refused={HALF.uid: frozenset([NodeName("a")])})
+
+    assert "the only node is left out after a try in vain" in said.sentence
+
+
+def test_a_gang_whose_racks_are_all_tainted_is_told_that_besides_the_racks() -> None:
+    pods = [given.pod(f"w{index}", gang="w") for index in range(2)]
+    group = given.group(*pods)
+    root = SubGroup(topology=TopologyConstraint("t", required="rack"), pod_sets=group.tree.pod_sets)
+    nodes = [given.node(f"n{rack}", labels={"rack": rack}, taints=(Taint("x"),)) for rack in "ab"]
+
+    said = refusal(replace(group, root=root), nodes=nodes, topologies=RACKS)
+
+    assert said.sentence.startswith(
+        "Of 2 domains of level rack, none takes 2 pods together: the best, a, takes at most 0; "
+        "2 of 2 nodes have a taint that it does not tolerate (x)"
+    )
+
+
+def test_a_node_that_is_withheld_for_an_older_group_is_told() -> None:
+    pod = given.group(given.pod("w", gpus=0))
+    snapshot = given.snapshot([given.node("a")], [given.queue("q")], [pod])
+
+    found = plan_some(snapshot, snapshot.groups, withheld=[NodeName("a")])
+
+    assert found.refusals[pod.key].sentence == (
+        "No node has room: the only node is withheld for a PodGroup that has waited for longer."
+    )
+
+
+def test_only_those_count_as_ahead_who_start_where_the_pod_would_have_room() -> None:
+    here, there = (Constraint(node_selector=(("zone", zone),)) for zone in ("here", "there"))
+    nodes = [given.node(f"n-{zone}", gpus=1, labels={"zone": zone}) for zone in ("here", "there")]
+    early = [
+        given.group(given.pod(f"early-{number}", constraint=zone), created_at=float(number))
+        for number, zone in enumerate((here, there))
+    ]
+
+    said = refusal(given.group(given.pod("late", constraint=here), created_at=9.0), *early, nodes=nodes)
+
+    assert said.details["behind"] == 1
+
+
+def test_whoever_waits_with_like_pods_is_behind_others_whether_or_not_these_are_behind_somebody() -> None:
+    elastic = given.group(*(given.pod(f"e{index}", gang="e") for index in range(3)), min_member=1)
+    others = [given.group(given.pod(name, queue="r")) for name in ("x", "y")]
+    queues = [given.queue("q", deserved=2), given.queue("r", deserved=2)]
+
+    behind = {}
+    for gpus in (1, 2):
+        snapshot = given.snapshot([given.node("a", gpus=gpus)], queues, [elastic, *others])
+        refusals = plan_some(snapshot, snapshot.groups).refusals
+        behind[gpus] = {key.name: said.details.get("behind") for key, said in refusals.items()}
+
+    # The elastic one has a pod on the only node, on that of two GPUs beside one of the others.
+    assert behind == {1: {"e": None, "uid-x": 1, "uid-y": 1}, 2: {"e": None, "uid-y": 2}}
+
+
+def test_an_elastic_group_whose_own_pods_are_promised_all_is_not_told_of_others() -> None:
+    own = [Placed(pod=given.pod(f"e{node}", gang="e"), node=NodeName(node)) for node in "ab"]
+    elastic = given.group(given.pod("more", gang="e"), running=own, min_member=1)
+
+    said = refusal(elastic, nodes=[given.node(node, gpus=1) for node in "ab"])
+
+    assert said.sentence.startswith("No node has room: 2 of 2 nodes are promised already, the first to default/e")
+
+
+def test_an_elastic_group_is_not_behind_itself() -> None:
+    elastic = given.group(*(given.pod(f"w{number}", gang="w") for number in range(3)), min_member=2)
+
+    said = refusal(elastic, nodes=[given.node("a", gpus=2)])
+
+    assert (said.reason, "behind" in said.details) == (Reason.NO_NODE_FITS, False)
+
+
+def test_a_torn_gang_for_whose_rest_no_room_is_left_is_ahead_of_nobody() -> None:
+    torn = given.group(
+        given.pod("rest", gang="torn", gpus=2),
+        running=[given.placed(given.pod("runs", gang="torn"), "a")],
+        min_member=2,
+        preemptible=False,
+    )
+
+    said = refusal(given.group(given.pod("w", gpus=2)), torn, nodes=[given.node("a", gpus=2)])
+
+    assert (said.reason, "behind" in said.details) == (Reason.NO_NODE_FITS, False)
+
+
+def test_a_pod_is_behind_a_gang_that_runs_in_part_and_for_whose_rest_room_is_kept() -> None:
+    torn = given.group(
+        *(given.pod(f"rest-{number}", gang="torn") for number in range(2)),
+        running=[given.placed(given.pod("runs", gang="torn"), "a")],
+        min_member=3,
+    )
+
+    said = refusal(given.group(given.pod("w")), torn, nodes=[given.node("a", gpus=2)])
+
+    assert said.sentence.startswith("It is behind 1 PodGroup that takes the room it would find: no node has room: ")

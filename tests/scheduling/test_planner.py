@@ -82,8 +82,11 @@ def test_a_gang_that_does_not_fit_as_a_whole_starts_nothing_and_takes_nothing() 
     assert found.refusals == {
         GroupKey("default", "whole"): Refusal(
             reason=Reason.GANG_DOES_NOT_FIT,
-            sentence="Only 4 of 5 pods that start together would find room now.",
-            details={"fitting": 4, "needed": 5, "nodes": 1, "excluded": 0, **lacking(free=4)},
+            sentence=(
+                "Only 4 of 5 pods that start together would find room now; "
+                "for the next one the only node has too few GPUs (asks 1, at most 0 free)."
+            ),
+            details={"fitting": 4, "needed": 5, "nodes": 1, "excluded": 0, **lacking(gpus=1, free=0)},
         )
     }
 
@@ -163,10 +166,11 @@ def test_a_pod_without_room_is_told_what_each_node_lacks() -> None:
     assert plan(snapshot).refusals[pod.group] == Refusal(
         reason=Reason.NO_NODE_FITS,
         sentence=(
-            "No node has room: 4 nodes, 2 excluded by readiness, selector, affinity or taints, "
-            "1 lack CPU, 2 lack GPUs, 6 GPUs asked, at most 5 free."
+            "No node has room: 1 of 4 nodes has too little CPU (asks 32 cores, at most 8 free), "
+            "2 have too few GPUs (asks 6, at most 5 free), 1 is not ready, "
+            "1 is refused by the scheduler's own filters."
         ),
-        details={"nodes": 4, "excluded": 2, **lacking(cpu=1, gpus=2, free=5)},
+        details={"nodes": 4, "excluded": 2, "not_ready": 1, "refused": 1, **lacking(cpu=1, gpus=2, free=5)},
     )
 
 
@@ -177,7 +181,7 @@ def test_a_gang_is_told_which_of_its_pods_finds_no_node_at_all() -> None:
     assert refusal.details == {"fitting": 1, "needed": 2, "nodes": 2, "excluded": 0, **lacking(gpus=2, free=4)}
     assert refusal.sentence == (
         "Only 1 of 2 pods that start together would find room now; "
-        "2 nodes, 0 excluded by readiness, selector, affinity or taints, 2 lack GPUs, 8 GPUs asked, at most 4 free."
+        "for pod mixed-1 2 of 2 nodes have too few GPUs (asks 8, at most 4 free)."
     )
 
 
@@ -185,8 +189,7 @@ def test_a_pod_that_may_go_nowhere_is_told_so() -> None:
     snapshot = given.snapshot([given.node("n", unschedulable=True)], QUEUE, [gang("x", 1)])
 
     assert plan(snapshot).refusals[GroupKey("default", "x")].sentence == (
-        "No node has room: 1 nodes, 1 excluded by readiness, selector, affinity or taints, "
-        "1 GPUs asked, at most 0 free."
+        "No node has room: the only node is cordoned."
     )
 
 

@@ -7,8 +7,8 @@ import pytest
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
-from app.model.reason import Reason
-from app.model.resources import GPU, Resources
+from app.model.reason import QueueNumbers, Reason
+from app.model.resources import GPU, NOTHING, UNLIMITED, Resources
 from app.model.snapshot import Usage
 from app.scheduling.quota import Ledger
 from tests import given
@@ -173,3 +173,48 @@ def test_a_copy_that_is_charged_leaves_its_origin_as_it_was_and_the_other_way_ro
 
     assert held == [1000, 3000]
     assert origin.accounts[one.queue].allocated[GPU] == 3000
+
+
+def test_a_refusal_carries_the_numbers_of_the_queue_that_refuses_which_may_be_an_ancestor() -> None:
+    held = Usage(allocated=gpus(5), allocated_non_preemptible=gpus(1), requested=gpus(7))
+
+    over_limit = ledger(b=held).check(of("a"), gpus(4))
+    over_quota = ledger(given.queue("q", deserved=4)).check(of("q", preemptible=False), gpus(5))
+
+    ungoverned = Resources(cpu_milli=UNLIMITED, memory_bytes=UNLIMITED)
+    assert [one.queue for one in (over_limit, over_quota) if one] == [
+        QueueNumbers(
+            name=QueueName("p"),
+            requested=gpus(7),
+            deserved=ungoverned,
+            allocated=gpus(5),
+            allocated_non_preemptible=gpus(1),
+            limit=ungoverned + gpus(8),
+            asked=gpus(4),
+            asked_non_preemptible=NOTHING,
+        ),
+        QueueNumbers(
+            name=Q,
+            requested=NOTHING,
+            deserved=ungoverned + gpus(4),
+            allocated=NOTHING,
+            allocated_non_preemptible=NOTHING,
+            limit=ungoverned + Resources(gpu_milli=UNLIMITED),
+            asked=gpus(5),
+            asked_non_preemptible=gpus(5),
+        ),
+    ]
+
+
+def test_pods_of_one_template_are_refused_by_one_refusal_until_anything_is_charged() -> None:
+    book = ledger()
+    book.charge(of("a"), gpus(6))
+
+    first, second = (book.check(of("a"), gpus(1)) for _ in range(2))
+    book.charge(of("b"), gpus(1))
+    third = book.check(of("b"), gpus(2))
+
+    assert first is not None
+    assert first is second
+    assert third is not None
+    assert (third.details["queue"], third.details["allocated"]) == ("p", "7")

@@ -184,6 +184,32 @@ def test_pods_of_one_queue_share_a_claim_and_those_of_another_may_not_use_it() -
     assert started(found).keys() == {"uid-x", "uid-y"}
 
 
+def test_what_a_victim_has_claimed_counts_as_free_although_its_node_is_closed_while_it_stays() -> None:
+    claim = Claim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
+    held = given.placed(given.pod("v", gpus=0, queue="a", claims=(claim,)), "n")
+    victim = given.group(running=[held], min_member=1, priority=10, started_at=0.0)
+    asks = given.group(given.pod("w", gpus=0, queue="a", claims=(claim,)), priority=90)
+    made = World(nodes=(given.node("n", gpus=0),), queues=tuple(HALVES), groups=(victim, asks)).snapshot()
+
+    # No claim may be reserved for more than 256 pods (Kubernetes).
+    found = plan(
+        replace(made, scalars={"dra:gpu": made.free[0] * 0 + 3}, claimed={"default/c": (NodeName("n"), 256)}), now=NOW
+    )
+
+    assert (leaving(found), started(found)) == ([("v", Action.PREEMPT)], {"uid-w": ("n",)})
+
+
+@pytest.mark.parametrize("child_first", [True, False])
+def test_pods_that_run_in_a_queue_that_has_got_children_since_are_victims_too(*, child_first: bool) -> None:
+    queues = [given.queue("p", deserved=0), given.queue("p.c", "p", deserved=0), given.queue("poor", deserved=8)]
+    olds = [running(name, *["n"] * pods, queue=queue) for name, pods, queue in [("up", 7, "p"), ("down", 1, "p.c")]]
+    groups = olds[::-1] if child_first else olds
+
+    found = planned([given.node("n")], queues, *groups, asking("w", queue="poor", gpus=8))
+
+    assert (len(leaving(found)), started(found)) == (8, {"w": ("n",)})
+
+
 # Who sits where -------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +234,20 @@ def test_a_group_that_grows_keeps_to_its_required_domain_and_waits_when_that_is_
 
     assert [one.node for start in found.starts for one in start.placements] == ["n1"]
     assert found.refusals[more[0].group].reason is Reason.GANG_DOES_NOT_FIT
+
+
+def test_a_pod_with_a_claim_says_nothing_of_where_one_without_goes_that_asks_for_the_same_else() -> None:
+    claim = Claim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
+    claimer = given.group(given.pod("claimer", gpus=0, cpu=2, queue="a", claims=(claim,)), priority=100)
+    plain = given.group(given.pod("plain", gpus=0, cpu=2, queue="a"))
+    nodes = (given.node("gpu"), given.node("large", gpus=0), given.node("small", gpus=0, cpu=8))
+    made = World(nodes=nodes, queues=tuple(HALVES), groups=(claimer, plain)).snapshot()
+
+    devices = made.free[0] * 0
+    devices[0] = 8
+    found = plan(replace(made, scalars={"dra:gpu": devices}, claimed={"default/c": (NodeName("gpu"), 1)}), now=NOW)
+
+    assert started(found) == {"uid-claimer": ("gpu",), "uid-plain": ("small",)}
 
 
 def test_a_pod_goes_to_the_node_that_it_is_nominated_for_although_another_is_fuller() -> None:

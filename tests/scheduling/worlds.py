@@ -339,7 +339,7 @@ class _Filling:
         hold = self._held[node.name]
         devices: tuple[str, ...] = ()
         if pod.sharing is not None:
-            names = [*hold.parts, *(f"{pod.uid}/{index}" for index in range(pod.sharing.devices))]
+            names = [*hold.parts, *(f"{pod.uid}-{index}" for index in range(pod.sharing.devices))]
             free = node.device_memory_mib * PART - parts_of(pod.sharing, node.device_memory_mib)
             fitting = [name for name in names if sum(hold.parts.get(name, (0, 0))) <= free]
             devices = tuple(fitting[: pod.sharing.devices])

@@ -12,6 +12,7 @@ from app.model.seam import (
     RawObject,
     Resource,
 )
+from app.simulation import manifests
 from app.simulation.cluster import RecordedEvent, Ref, SimulatedCluster
 from tests.simulation.play import cluster_with_node, create_pod, ref, stored
 
@@ -162,7 +163,7 @@ def test_a_name_is_taken_once() -> None:
 async def test_every_watcher_gets_a_list_and_then_each_change_once() -> None:
     cluster = cluster_with_node()
     pod = create_pod(cluster)
-    watches = [cluster.follow(Resource.PODS), cluster.follow(Resource.PODS)]
+    watches = [cluster.watch_whole(Resource.PODS), cluster.watch_whole(Resource.PODS)]
     assert [await anext(watch) for watch in watches] == [Listed([pod]), Listed([pod])]
 
     await cluster.nominate(ref(pod), NODE)
@@ -173,7 +174,7 @@ async def test_every_watcher_gets_a_list_and_then_each_change_once() -> None:
 async def test_a_finished_pod_is_deleted_for_the_watch_as_it_was_before_but_can_still_be_read() -> None:
     cluster = cluster_with_node()
     pod = create_pod(cluster)
-    watch = cluster.follow(Resource.PODS)
+    watch = cluster.watch_whole(Resource.PODS)
     await anext(watch)
 
     finished = cluster.patch(Ref.of(Resource.PODS, pod), {"status": {"phase": "Succeeded"}})
@@ -219,3 +220,13 @@ async def test_events_are_kept() -> None:
 def at_version(item: RawObject, later: RawObject) -> RawObject:
     version = later["metadata"]["resourceVersion"]
     return item | {"metadata": item["metadata"] | {"resourceVersion": version}}
+
+
+async def test_a_pod_that_leeboard_makes_has_the_priority_of_its_class() -> None:
+    cluster = cluster_with_node("n1")
+    cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("leeboard-reservation"))
+
+    await cluster.create_pod("ns", {"metadata": {"name": "p"}, "spec": {"priorityClassName": "leeboard-reservation"}})
+
+    (made,) = cluster.objects(Resource.PODS)
+    assert (made["spec"]["priority"], made["status"]) == (1_000_000_000, {"phase": "Pending"})

@@ -53,3 +53,13 @@ def test_a_taint_is_tolerated_by_key_value_and_effect(toleration: dict[str, str]
 @pytest.mark.parametrize("toleration", [{"key": "cpu", "operator": "Exists"}, {"key": "gpu", "value": "no"}])
 def test_another_toleration_does_not_help(toleration: dict[str, str]) -> None:
     assert barred(pod(tolerations=[toleration]), node(taints=[TAINT])) == ["node(s) had untolerated taint(s)"]
+
+
+@pytest.mark.parametrize(
+    ("names", "reasons"), [(["n1"], []), (["n2"], ["node(s) didn't match Pod's node affinity/selector"])]
+)
+def test_who_names_its_node_goes_nowhere_else(names: list[str], reasons: list[str]) -> None:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": names}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+
+    assert barred(pod(affinity={"nodeAffinity": required}), node()) == reasons

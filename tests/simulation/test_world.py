@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from app.model.names import NodeName
 from app.model.seam import RawObject, Resource
 from app.simulation.cluster import SimulatedCluster
+from app.simulation.devices import Devices
 from app.simulation.kubelet import Kubelet
 from app.simulation.scheduler import Scheduler
 from app.simulation.stock import milli, requests
@@ -34,7 +35,11 @@ class Consent:
 
 async def test_in_five_minutes_of_the_demo_work_comes_and_goes_and_no_node_is_overcommitted() -> None:
     cluster, clock = furnished(), ManualClock()
-    actors = Kubelet(cluster, clock), Scheduler(cluster, Consent(cluster), clock), Users(cluster, clock)
+    actors = (
+        Kubelet(cluster, Devices(cluster), clock),
+        Scheduler(cluster, Consent(cluster), clock),
+        Users(cluster, clock),
+    )
     seen: set[str] = set()
 
     with playing(actors[0].run(), actors[1].run(), actors[2].run(arrivals(1))):

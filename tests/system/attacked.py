@@ -118,7 +118,7 @@ def attacked_cluster(bed: Bed, api: Api) -> Iterator[Attacked]:
     allow(api, "tenant-uses-their-queue", subject(User.TENANT), **may_use)  # type: ignore[arg-type] # as named
     (operations,) = free_ports(1)
     with ExitStack() as stack:
-        extender = start_leeboard(bed, operations_port=str(operations))
+        extender = start_leeboard(bed, operations_port=str(operations), owners_project="false")
         stack.callback(bed.stop, "leeboard")
         start_own_scheduler(bed, extender)
         stack.callback(bed.stop, "own-scheduler")

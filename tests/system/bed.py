@@ -40,6 +40,8 @@ CONTROLLERS = (
     "job-controller",
     "replicaset-controller",
     "deployment-controller",
+    "statefulset-controller",
+    "cronjob-controller",
     "ttl-after-finished-controller",
     "validatingadmissionpolicy-status-controller",
 )

@@ -48,7 +48,7 @@ def apply_all(api: Api, items: Sequence[Object]) -> None:
     for crd in crds:
         api.apply(crd)
     for crd in crds:
-        _wait_until_served(api, crd)
+        wait_until_served(api, crd)
     for item in items:
         if item not in crds:
             api.apply(item)
@@ -102,7 +102,7 @@ def is_kube_schedulers(item: Object) -> bool:
     return component == "kube-scheduler"
 
 
-def _wait_until_served(api: Api, crd: Object) -> None:
+def wait_until_served(api: Api, crd: Object) -> None:
     """Wait until every version of a kind can be asked for."""
     spec = crd["spec"]
     for version in spec["versions"]:

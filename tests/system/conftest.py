@@ -10,6 +10,8 @@ from tests.system.api import JOBS, NODES, POD_GROUPS, PODS, QUEUES, Api
 from tests.system.attacked import Attacked, attacked_cluster
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.controlplane.build import ToolchainMissingError, programs
+from tests.system.forms import Deployed
+from tests.system.workloads.cluster import workload_service
 
 HERE = Path(__file__).parent
 
@@ -71,6 +73,13 @@ def api(bed: Bed, session_api: Api) -> Api:
     """Lend the administrator's client."""
     assert bed.children
     return session_api
+
+
+@pytest.fixture(scope="module")
+def leeboard_with_operators(session_bed: Bed, session_api: Api) -> Iterator[Deployed]:
+    """Run Leeboard as shipped beside stand-in operators, for the tests of one file."""
+    with workload_service(session_bed, session_api) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ What a bed lacks is replaced and nothing else: there is no Service network, so w
 kubelet, so the programs are started here and not by a Deployment.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -67,6 +67,7 @@ class Deployed:
     api: Api
     ports: Mapping[str, int]
     settings: Mapping[str, str]
+    scheduler_flags: Sequence[str] = ()
 
     @property
     def operations(self) -> str:
@@ -84,7 +85,9 @@ class Deployed:
         """Start the kube-scheduler of the form; beside, it is the cluster's own and takes the plain one's place."""
         config = connected(self.form.scheduler_config.read_text())
         url = f"http://{HOST}:{self.ports['webhook']}"
-        self.bed.start_scheduler(config, name=self.scheduler, placeholders={"EXTENDER_URL": url})
+        self.bed.start_scheduler(
+            config, name=self.scheduler, placeholders={"EXTENDER_URL": url}, flags=self.scheduler_flags
+        )
 
     @property
     def scheduler(self) -> str:
@@ -114,23 +117,24 @@ class Deployed:
 
 
 @contextmanager
-def deployed(
+def deployed(  # noqa: PLR0913 - most tests give the first four
     bed: Bed,
     api: Api,
     form: Form,
     plain_scheduler: str,
     *,
     manifests: Iterable[Object] | None = None,
+    scheduler_flags: Sequence[str] = (),
     **settings: str,
 ) -> Iterator[Deployed]:
     """Install a form and run it; at the end everything that would reach other tests' pods is removed.
 
     `plain_scheduler` is the configuration with which the cluster's own kube-scheduler goes on afterwards; `manifests`
-    are others than those that the form is shipped with.
+    are others than those that the form is shipped with; `scheduler_flags` are more for its kube-scheduler.
     """
     webhook, operations, admission = free_ports(3)
     ports = {"webhook": webhook, "operations": operations, "admission": admission}
-    running = Deployed(form=form, bed=bed, api=api, ports=ports, settings=settings)
+    running = Deployed(form=form, bed=bed, api=api, ports=ports, settings=settings, scheduler_flags=scheduler_flags)
     objects = install_form(api, manifests or documents(form.manifests), admission_port=admission)
     if form is Form.BESIDE:
         bed.stop("kube-scheduler")
@@ -166,7 +170,8 @@ def uninstall_admission(api: Api, objects: list[Object]) -> None:
 
 def _admission(form: Form) -> dict[str, str]:
     if not form.has_admission:
-        return {}
+        # As in the chart: without admission nobody who shares a GPU is held, so it may not reserve any either.
+        return {"gpu_sharing": "false"}
     own = {
         "certificate_secret": "leeboard/leeboard-ca",
         "certificate_names": HOST,

@@ -19,6 +19,7 @@ class User(Enum):
 
     ADMIN = ("admin", "system:masters")
     KWOK = ("kwok", "system:masters")
+    OPERATORS = ("operators", "system:masters")
     SCHEDULER = ("system:kube-scheduler", "")
     CONTROLLER_MANAGER = ("system:kube-controller-manager", "")
     TENANT = ("tenant", "team-a")

@@ -4,8 +4,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -157,3 +158,23 @@ class Pair:
     def log(self) -> str:
         """Return what its Leeboard has said so far."""
         return Path(self._bed.folder / f"{self._leeboard}.log").read_text()
+
+
+@contextmanager
+def two_replicas(bed: Bed, suffix: str) -> Iterator[tuple[Pair, Pair]]:
+    """Run two replicas, of which the first that is yielded is active, and have the bed forget them in the end."""
+    both = [Pair(bed, f"{name}-{suffix}") for name in ("one", "two")]
+    for pair in both:
+        pair.start()
+    active, standby = eventually(partial(in_order, *both), within_s=40, what="one is active, the other stands by")
+    yield active, standby
+    for pair in both:
+        pair.forget()
+
+
+def in_order(one: Pair, other: Pair) -> tuple[Pair, ...]:
+    """Return the one that decides, then the one that stands by; nothing while that is not so."""
+    failing = one.failing(), other.failing()
+    if failing == (set(), {"active"}):
+        return one, other
+    return (other, one) if failing == ({"active"}, set()) else ()

@@ -1,18 +1,29 @@
 """`make cluster`: a real control plane with Leeboard as it is shipped and simulated GPU nodes, until Ctrl-C."""
 
 import argparse
+import operator
 import signal
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.system.api import Api, Object, gpu_node
+import httpx
+
+from tests.system.api import Api, Object
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.forms import Deployed, Form, deployed
+from tests.system.gpus import DevicePlugins
 from tests.system.identities import User
+from tests.system.machines import RUNTIME_CLASS, SIMULATED, machine_node
+from tests.system.waiting import eventually
+from tests.system.workloads import crds
+from tests.system.workloads.operators import Operators
 
 NEXT = """
 The cluster is up: {nodes} nodes with {gpus} GPUs each; Leeboard in the form {form}.
@@ -22,14 +33,32 @@ The cluster is up: {nodes} nodes with {gpus} GPUs each; Leeboard in the form {fo
     kubectl create -f - <<< '{example}'
     kubectl get pods -o wide -w
 
+{sharing}
+
+Ray, Kubeflow, MPI, JobSet and LeaderWorkerSet are there too, with stand-ins for their operators, which make the pods:
+
+    kubectl apply -f deploy/examples/ray-job.yaml -f deploy/examples/pytorch-elastic.yaml
+    kubectl get podgroups
+
 Leeboard itself can be asked too:
 
+    {leeboard} why train --url {url}
+    {leeboard} queues --url {url}
+    {leeboard} gpus --url {url}
+    {leeboard} gpus --url {url} {node}
+    {leeboard} doctor --url {url} --kubeconfig $KUBECONFIG --service-account leeboard/leeboard
     curl -s {url}/readyz?verbose
     curl -s {url}/api/v1/queues
+    curl -s {url}/api/v1/gpus
     curl -s {url}/metrics
 
 kubectl comes with that PATH. Logs: {folder}/*.log. Ctrl-C ends it and removes everything.
 """
+SHARING = """\
+For half a GPU write the annotation gpu-fraction: "0.5" and no nvidia.com/gpu; `kubectl get gpunodes -o yaml` shows who
+has which. More of it: kubectl apply -f deploy/examples/gpu-sharing.yaml"""
+NO_SHARING = "GPUs are shared in the other forms only, which hold pods back until their GPU is known."
+LEEBOARD = Path(".venv") / "bin" / "leeboard"
 EXAMPLE = (
     '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train","labels":{"kai.scheduler/queue":"default-queue"}},'
     '"spec":{"schedulerName":"kai-scheduler","containers":[{"name":"main","image":"none",'
@@ -43,14 +72,45 @@ def main() -> None:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    with Bed(Path(tempfile.mkdtemp(prefix="leeboard-cluster-"))) as bed:
-        plain = partial(bed.start_scheduler, PLAIN_SCHEDULER)
-        if not begun((bed.start_control_plane, bed.start_controller_manager, bed.start_kwok, plain), ended):
-            return
-        with bed.api() as api, deployed(bed, api, options.form, PLAIN_SCHEDULER) as running:
-            if begun((partial(_furnish, api, options),), ended):
-                _say_what_next(running, options)
-                _wait_for_end(bed, ended)
+    bed = Bed(Path(tempfile.mkdtemp(prefix="leeboard-cluster-")))
+    sys.exit(status_of(bed, partial(_play, bed, options, ended)))
+
+
+def status_of(bed: Bed, play: Callable[[], None]) -> int:
+    """Play, remove everything, and return the exit status; what went wrong is told before anything is removed."""
+    with bed:
+        try:
+            play()
+        except Exception:  # noqa: BLE001 - passed on it would have the bed keep its folder
+            traceback.print_exc()
+            return 1
+    return 0
+
+
+def _play(bed: Bed, options: argparse.Namespace, ended: threading.Event) -> None:
+    plain = partial(bed.start_scheduler, PLAIN_SCHEDULER)
+    if not begun((bed.start_control_plane, bed.start_controller_manager, bed.start_kwok, plain), ended):
+        return
+    with (
+        bed.api() as api,
+        _operators(bed, api) as operators,
+        deployed(bed, api, options.form, PLAIN_SCHEDULER) as running,
+        DevicePlugins(bed) as plugins,
+    ):
+        # What is printed works from the moment it stands there.
+        steps = (partial(_furnish, api, options), partial(_wait_for_gpus, running, options.nodes))
+        if begun(steps, ended):
+            _say_what_next(running, options)
+            checks = (*(child.check_alive for child in bed.children), plugins.check, operators.check)
+            wait_for_end(checks, ended)
+
+
+@contextmanager
+def _operators(bed: Bed, api: Api) -> Iterator[Operators]:
+    """Install the kinds of operators before Leeboard starts, and run stand-ins for them."""
+    crds.install(api)
+    with Operators(bed) as operators:
+        yield operators
 
 
 def begun(steps: Iterable[Callable[[], object]], ended: threading.Event) -> bool:
@@ -65,13 +125,37 @@ def begun(steps: Iterable[Callable[[], object]], ended: threading.Event) -> bool
 def _furnish(api: Api, options: argparse.Namespace) -> None:
     for item in documents(DEFAULT_QUEUES):
         api.apply(item)
+    api.apply(RUNTIME_CLASS)
     api.create_all(nodes(options.nodes, gpus=options.gpus))
+
+
+def _wait_for_gpus(running: Deployed, number: int) -> None:
+    """Wait until Leeboard has heard of the GPUs of every node."""
+
+    def known() -> int:
+        answer = httpx.get(f"{running.operations}/api/v1/gpus", timeout=10)
+        return len(answer.raise_for_status().json()["items"])
+
+    eventually(known, until=partial(operator.eq, number), within_s=60, what="the GPUs of all nodes")
+
+
+def wait_for_end(checks: Sequence[Callable[[], None]], ended: threading.Event) -> None:
+    """Wait until somebody ends it, or a check raises."""
+    # Awake once a second only to notice what died: the person should see it here, not guess.
+    while not ended.wait(1.0):
+        for check in checks:
+            check()
 
 
 def nodes(number: int, *, gpus: int) -> list[Object]:
     """Build the nodes, half of them in each of two racks."""
     racks = [{"example.com/rack": f"rack-{2 * index // max(number, 2)}"} for index in range(number)]
-    return [gpu_node(f"gpu-{index:03}", gpus=gpus, labels=rack) for index, rack in enumerate(racks)]
+    return [machine_node(name_of(index), gpus=gpus, labels=rack) for index, rack in enumerate(racks)]
+
+
+def name_of(index: int) -> str:
+    """Return the name of a node."""
+    return f"{SIMULATED}{index:03}"
 
 
 def _options() -> argparse.Namespace:
@@ -90,6 +174,9 @@ def _say_what_next(running: Deployed, options: argparse.Namespace) -> None:
             gpus=options.gpus,
             form=running.form.value,
             url=running.operations,
+            sharing=SHARING if running.form.has_admission else NO_SHARING,
+            leeboard=LEEBOARD,
+            node=name_of(0),
             kubeconfig=bed.kubeconfig(User.ADMIN),
             programs=bed.programs,
             example=EXAMPLE,
@@ -97,13 +184,6 @@ def _say_what_next(running: Deployed, options: argparse.Namespace) -> None:
         ),
         flush=True,
     )
-
-
-def _wait_for_end(bed: Bed, ended: threading.Event) -> None:
-    # Awake once a second only to notice a program that died: the person should see it here, not guess.
-    while not ended.wait(1.0):
-        for child in bed.children:
-            child.check_alive()
 
 
 if __name__ == "__main__":

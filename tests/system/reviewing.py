@@ -27,15 +27,11 @@ from tests.system.waiting import eventually
 
 NAME = "reviewed-by-the-test"
 OPT_IN = {"leeboard.dev/managed": "true"}
-UNJUDGED = "unjudged"
-"""Label of pods that are not validated, so that what is said of them does not hide what is done to them."""
-
 PATH = "/apis/admissionregistration.k8s.io/v1"
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 DRY_RUN = {"dryRun": "All"}
 MANAGED = f"has(object.spec.schedulerName) && object.spec.schedulerName == '{PROFILE}'"
 NAMES_QUEUE = f"has(object.metadata.labels) && '{QUEUE_LABEL}' in object.metadata.labels"
-JUDGED = f"!has(object.metadata.labels) || !('{UNJUDGED}' in object.metadata.labels)"
 
 
 @contextmanager
@@ -96,7 +92,6 @@ def _configurations(url: str, bundle: str) -> Iterator[Object]:
     pods = _rule("", "v1", "pods", "CREATE")
     opted_in = {"namespaceSelector": {"matchLabels": OPT_IN}, "matchConditions": [_condition("queue", NAMES_QUEUE)]}
     managed = {"matchConditions": [_condition("managed", MANAGED)]}
-    judged = {"matchConditions": [_condition("managed", MANAGED), _condition("judged", JUDGED)]}
     policy = [
         _rule("scheduling.run.ai", "*", "queues", "CREATE", "UPDATE", "DELETE"),
         _rule("scheduling.run.ai", "*", "podgroups", "CREATE", "UPDATE"),
@@ -108,7 +103,7 @@ def _configurations(url: str, bundle: str) -> Iterator[Object]:
     )
     yield _configuration(
         "Validating",
-        _webhook("pods", validate, [pods]) | judged,
+        _webhook("pods", validate, [pods]) | managed,
         _charts("changed.validate.leeboard.dev") | {"clientConfig": validate, "failurePolicy": "Fail"},
         _webhook("policy", validate, policy),
     )
@@ -153,13 +148,13 @@ def _condition(name: str, expression: str) -> Object:
 def _wait_until_asked(api: Api) -> None:
     """Wait until the API server goes by both configurations: it learns of each by a watch of its own."""
     said = partial(_said_of, api)
-    eventually(partial(said, {"gpu-memory": "5"}), until=refused, within_s=20.0, what="the API server has pods judged")
+    eventually(partial(said, {"gpu-memory": "0"}), until=refused, within_s=20.0, what="the API server has pods judged")
     eventually(partial(said, {}), until=held, within_s=20.0, what="the API server has pods changed")
 
 
 def refused(said: Object | str) -> bool:
     """Return whether the API server refused a pod in our words."""
-    return "GPU sharing is disabled" in said
+    return "gpu-memory annotation value must be a positive integer" in said
 
 
 def held(said: Object | str) -> bool:

@@ -18,7 +18,7 @@ from tests.system.api import POD_GROUPS, PODS, QUEUES, Api, ApiError, Object, co
 from tests.system.bed import Bed
 from tests.system.cluster import install
 from tests.system.identities import User
-from tests.system.reviewing import DEFAULT_PODS, DRY_RUN, OPT_IN, UNJUDGED, held, reviewed
+from tests.system.reviewing import DEFAULT_PODS, DRY_RUN, OPT_IN, held, reviewed
 from tests.system.waiting import eventually
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -34,6 +34,10 @@ class FakeEntrance:
     def can_run_now(self, raw: Object) -> bool:
         self.asked += 1
         return bool(raw) and self.open
+
+    def owners_class(self, raw: Object) -> str:
+        del raw
+        return ""
 
 
 class Reviewed:
@@ -196,7 +200,7 @@ def test_before_the_cluster_is_known_the_failure_policy_decides_and_pods_of_othe
 
 def test_a_pod_that_shares_devices_is_stored_with_what_it_learns_of_them(it: Reviewed) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "A", "value": "1"}]
-    sharing = pod("p", gpus=0, annotations={"gpu-memory": "5"}, labels={UNJUDGED: ""})
+    sharing = pod("p", gpus=0, annotations={"gpu-memory": "5"})
     sharing["spec"]["containers"][0]["env"] = env
 
     container = it.create(sharing)["spec"]["containers"][0]
@@ -204,6 +208,7 @@ def test_a_pod_that_shares_devices_is_stored_with_what_it_learns_of_them(it: Rev
     assert [(each["name"], reference(each)) for each in container["env"]] == [
         ("NVIDIA_VISIBLE_DEVICES", "metadata.annotations['leeboard.dev/devices']"),
         ("GPU_PORTION", "metadata.annotations['leeboard.dev/portion']"),
+        ("GPU_MEMORY_MIB", "metadata.annotations['leeboard.dev/memory-mib']"),
         ("A", None),
     ]
 
@@ -217,11 +222,11 @@ def reference(entry: Object) -> Any:
     [
         (
             pod("p", annotations={"gpu-fraction": "0.5"}),
-            "attempting to create a pod default/p with gpu sharing request, while GPU sharing is disabled; ask for",
+            "cannot have both GPU fraction request and whole GPU resource request/limit; remove nvidia.com/gpu, or",
         ),
         (
-            without_name(pod("p", annotations={"gpu-memory": "NaN"})),
-            "attempting to create a pod default/made-",
+            without_name(pod("p", gpus=0, annotations={"gpu-memory": "NaN"})),
+            "gpu-memory annotation value must be a positive integer greater than 0; it cannot be read: 'NaN' is not an",
         ),
         (
             pod("p", annotations={"mps": "true"}),
@@ -257,7 +262,7 @@ def test_an_annotation_that_comes_later_is_refused_and_what_else_changes_is_not(
     it.create(pod("p"))
     path = f"{DEFAULT_PODS}/p"
 
-    with pytest.raises(ApiError, match="while GPU sharing is disabled"):
+    with pytest.raises(ApiError, match="cannot have both GPU fraction request and whole GPU resource request/limit"):
         it.api.patch(path, {"metadata": {"annotations": {"gpu-fraction": "0.5"}}})
 
     assert it.api.patch(path, {"metadata": {"annotations": {"mine": "x" * 200_000}, "labels": {"a": "b"}}})

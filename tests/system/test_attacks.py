@@ -3,9 +3,10 @@
 import pytest
 
 from tests.system.api import QUEUE_LABEL, ApiError, Object, job, pod, pod_group
-from tests.system.attacked import OTHER_TEAM, TEAM_PODS, Attacked, name, path_of, team_pod
+from tests.system.attacked import OTHER_TEAM, TEAM_PODS, Attacked, path_of, team_pod
 from tests.system.bed import Bed
 from tests.system.identities import User
+from tests.system.owners import owner, path
 from tests.system.tenants import TEAM, accounts, allow, of_controller, refusal, refused_patch, revoke, subject
 from tests.system.waiting import eventually
 
@@ -13,11 +14,24 @@ NOT_YOURS = f"You may not use queue {OTHER_TEAM}. Name a queue that is yours"
 USE_QUEUES = {"group": "scheduling.run.ai", "resource": "queues", "verbs": ["use"]}
 
 
+def reference_to(made: Object) -> Object:
+    kind = {key: made[key] for key in ("apiVersion", "kind")}
+    return kind | {key: made["metadata"][key] for key in ("name", "uid")}
+
+
+def a_node(attacked: Attacked) -> str:
+    return str(attacked.api.items("/api/v1/nodes")[0]["metadata"]["name"])
+
+
 # -- T1: what decides about devices
 
 
 FORGED: list[tuple[str, str]] = [
-    *(("annotations", key) for key in ("leeboard.dev/devices", "gpu-uuids", "received-resource-type")),
+    *(
+        ("annotations", f"leeboard.dev/{key}")
+        for key in ("devices", "device-groups", "portion", "memory-mib", "mps-memory")
+    ),
+    *(("annotations", key) for key in ("gpu-uuids", "received-resource-type")),
     *(("annotations", key) for key in ("run.ai/reserve_for_gpu_index", "runai/shared-gpu-configmap")),
     *(("labels", key) for key in ("runai-gpu-group", "runai-gpu-group/7", "leeboard.dev/devices")),
 ]
@@ -54,6 +68,7 @@ OURS = {"fieldRef": {"fieldPath": "metadata.annotations['leeboard.dev/devices']"
         with_env(ALL_DEVICES),
         with_env({"name": "A"}, ALL_DEVICES, where="initContainers"),
         with_env(ALL_DEVICES | {"value": "0"}),
+        with_env(ALL_DEVICES | {"value": "GPU-8f2d3c4b-0000-4a6e-9b1d-1234567890ab"}),
         with_env({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": FROM_ANNOTATION}),
     ],
 )
@@ -75,6 +90,35 @@ def test_container_for_debugging_gets_no_devices(attacked: Attacked) -> None:
     greedy = {"spec": {"ephemeralContainers": [extra | {"env": [ALL_DEVICES]}]}}
     assert "NVIDIA_VISIBLE_DEVICES would give" in refused_patch(attacked.tenant, target, greedy)
     assert not refused_patch(attacked.tenant, target, {"spec": {"ephemeralContainers": [extra]}})
+
+
+def test_nobody_turns_a_small_share_into_another_once_it_runs(attacked: Attacked) -> None:
+    annotations = {"gpu-fraction": "0.1", "mps": "true"}
+    placed = team_pod(queue=TEAM, gpus=0, spec={"nodeName": a_node(attacked)}, annotations=annotations)
+    made = attacked.api.create(placed)
+    for key, value in {"gpu-fraction": "0.9", "gpu-memory": "80000", "mps": "false"}.items():
+        said = refused_patch(attacked.tenant, path_of(made), {"metadata": {"annotations": {key: value}}})
+        assert f"Annotation {key} is fixed once the pod has a node" in said
+
+    attacked.serve()
+    eventually(attacked.ledger, until=lambda seen: seen[TEAM] == 1100, within_s=20, what="a tenth is still charged")
+
+
+# -- where GPUs are held for those who share them
+
+
+def test_tenant_reserves_no_gpu_and_frees_none(attacked: Attacked) -> None:
+    place = "kai-resource-reservation"
+    labels = {"app": place, "runai-gpu-group": "mine", "app.kubernetes.io/managed-by": "leeboard"}
+    mine = team_pod(queue=TEAM, labels=labels)
+    mine["metadata"]["namespace"] = place
+    with attacked.nothing_taken():
+        assert "cannot create resource" in refusal(attacked.tenant, mine)
+        with pytest.raises(ApiError, match="cannot delete resource"):
+            attacked.tenant.delete(f"/api/v1/namespaces/{place}/pods/any")
+        # In their own namespace it is a pod like others, and its marks are refused.
+        elsewhere = team_pod(queue=TEAM, labels=labels)
+        assert "Leeboard alone writes runai-gpu-group on pods" in refusal(attacked.tenant, elsewhere)
 
 
 # -- T3: the queue of somebody else
@@ -103,49 +147,21 @@ def test_pod_of_another_scheduler_cannot_be_charged_to_another_team(attacked: At
         assert NOT_YOURS in refusal(attacked.tenant, team_pod(queue=OTHER_TEAM, scheduler="default-scheduler", gpus=0))
 
 
-def owner(kind: str, version: str, *, template: str = "", own: str = "") -> Object:
-    """Build an owner of pods whose template, or which itself, names a queue."""
-    labels = {"app": "x"} | ({QUEUE_LABEL: template} if template else {})
-    pods: Object = {"metadata": {"labels": labels}, "spec": pod("x")["spec"]}
-    spec: Object = {"template": pods, "selector": {"matchLabels": {"app": "x"}}}
-    if kind == "StatefulSet":
-        spec["serviceName"] = "x"
-    if kind == "ReplicationController":
-        spec["selector"] = {"app": "x"}
-    if kind == "CronJob":
-        pods["spec"]["restartPolicy"] = "Never"
-        spec = {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": pods}}}
-    head = {"name": name(kind.lower()), "namespace": TEAM, "labels": {QUEUE_LABEL: own} if own else {}}
-    return {"apiVersion": version, "kind": kind, "metadata": head, "spec": spec}
+@pytest.mark.parametrize(("project", "pool"), [(OTHER_TEAM, {}), ("team", {"kai.scheduler/node-pool": "b"})])
+def test_pod_is_not_charged_to_the_project_of_an_owner_that_nobody_checks(
+    attacked: Attacked, project: str, pool: dict[str, str]
+) -> None:
+    unchecked = owner("Deployment", own={"project": project, "priorityClassName": "train"})
+    foreign = {"schedulerName": "default-scheduler", "containers": [{"name": "a", "image": "none"}]}
+    unchecked["spec"] |= {"replicas": 0, "template": {"metadata": {"labels": {"app": "x"}}, "spec": foreign}}
+    made = attacked.tenant.create(unchecked)
+    stealing = team_pod(labels=pool)
+    stealing["metadata"]["ownerReferences"] = [reference_to(made)]
 
+    attacked.wait_for_node(attacked.tenant.create(stealing))
 
-OWNERS = [
-    ("CronJob", "batch/v1"),
-    ("Deployment", "apps/v1"),
-    ("ReplicaSet", "apps/v1"),
-    ("StatefulSet", "apps/v1"),
-    ("DaemonSet", "apps/v1"),
-    ("ReplicationController", "v1"),
-]
-
-
-@pytest.mark.parametrize(("kind", "version"), OWNERS)
-def test_owner_of_pods_cannot_name_another_teams_queue(attacked: Attacked, kind: str, version: str) -> None:
-    for naming in ({"template": OTHER_TEAM}, {"own": OTHER_TEAM}):
-        assert NOT_YOURS in refusal(attacked.tenant, owner(kind, version, **naming))
-    both = owner(kind, version, template=TEAM, own=OTHER_TEAM)
-    assert "write one and the same in the label kai.scheduler/queue" in refusal(attacked.tenant, both)
-
-    mine = attacked.tenant.create(owner(kind, version, template=TEAM))
-
-    labels = {"metadata": {"labels": {QUEUE_LABEL: OTHER_TEAM}}}
-    template = {"spec": {"template": labels}}
-    change = {"spec": {"jobTemplate": template}} if kind == "CronJob" else template
-    where = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    target = f"{where}/namespaces/{TEAM}/{kind.lower()}s/{mine['metadata']['name']}"
-    for attempt in (labels, change):
-        assert NOT_YOURS in refused_patch(attacked.tenant, target, attempt)
-    attacked.api.delete_now(target)
+    attacked.charge({"default-queue": 1, "default-parent-queue": 1})
+    attacked.api.delete_now(path(made))
 
 
 def test_podgroup_cannot_name_another_teams_queue(attacked: Attacked) -> None:
@@ -244,9 +260,8 @@ def test_pod_without_gpus_may_have_any_scheduler(attacked: Attacked) -> None:
 
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_nobody_names_the_node_of_a_pod_that_is_ours(attacked: Attacked, gpus: int) -> None:
-    node = attacked.api.items("/api/v1/nodes")[0]["metadata"]["name"]
     with attacked.nothing_taken():
-        said = refusal(attacked.tenant, team_pod(queue=TEAM, gpus=gpus, spec={"nodeName": node}))
+        said = refusal(attacked.tenant, team_pod(queue=TEAM, gpus=gpus, spec={"nodeName": a_node(attacked)}))
         assert "may not be created with spec.nodeName; leave it out, and write spec.nodeSelector" in said
 
 

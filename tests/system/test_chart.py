@@ -15,6 +15,7 @@ import httpx
 import pytest
 import yaml
 
+from tests.deploy.reading import workload_of
 from tests.deploy.rendering import CHART, FORMS, NAMESPACE, helm, objects, rendered, scheduler_config
 from tests.system.api import Api, ApiError, Object, collection_of, gpu_node, pod, queue
 from tests.system.bed import HOST, Bed, free_ports
@@ -63,6 +64,14 @@ def test_the_api_server_takes_an_unusual_installation(bed: Bed, api: Api) -> Non
         networkPolicy={"operationsFrom": [{"namespaceSelector": {"matchLabels": {"monitoring": "true"}}}]},
         certificate={"secretName": "leeboard-tls", "caBundle": bed.ca.read_text()},
         beside={"lease": "kube-system/another"},
+        gpuSharing={"reservation": {"image": "mirror/pause:3"}, "contextOverheadMib": 300, "evictOveruseAfter": 600},
+        agent={
+            "allNodes": True,
+            "runtimeClassName": "",
+            "kubeletFolder": "/data/kubelet",
+            "podAnnotations": {"a": "b"},
+            "settings": {"LEEBOARD_AGENT_IGNORED_XIDS": "94,95", "LEEBOARD_AGENT_HEARTBEAT_S": 30},
+        },
         defaultQueue={"create": True},
     )
 
@@ -78,15 +87,33 @@ def test_the_folders_for_those_without_helm_are_whole(installed: Bed, form: str)
     assert sorted(map(_named, objects(built))) == sorted(map(_named, documents(folder / "manifests.yaml")))
 
 
-@pytest.mark.parametrize(("form", "level"), [("own-scheduler", "restricted"), ("beside", "privileged")])
-def test_the_pods_need_just_what_their_namespace_grants(api: Api, form: str, level: str) -> None:
-    manifests = documents(ROOT / "deploy" / "kustomize" / form / "manifests.yaml")
-    (namespace,) = [item for item in manifests if item["kind"] == "Namespace"]
-    (template,) = [item["spec"]["template"] for item in manifests if item["kind"] in {"Deployment", "DaemonSet"}]
+@pytest.mark.parametrize(
+    ("form", "workload", "level"),
+    [
+        ("own-scheduler", "leeboard", "restricted"),
+        ("beside", "leeboard", "privileged"),
+        ("own-scheduler", "leeboard-agent", "privileged"),
+    ],
+)
+def test_the_pods_need_no_more_of_their_namespace_than_is_said(api: Api, form: str, workload: str, level: str) -> None:
+    template = workload_of(objects(rendered(form=form)), workload)["spec"]["template"]
 
     granted = [each for each in ("restricted", "baseline", "privileged") if _is_granted(api, template, each)]
 
-    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == granted[0] == level
+    assert granted[0] == level
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_those_without_helm_get_a_namespace_that_takes_agents(form: str) -> None:
+    manifests = documents(ROOT / "deploy" / "kustomize" / form / "manifests.yaml")
+    levels = {
+        item["metadata"]["name"]: item["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for item in manifests
+        if item["kind"] == "Namespace"
+    }
+
+    shared = {} if form == "extender-only" else {"kai-resource-reservation": "restricted"}
+    assert levels == {"leeboard": "privileged"} | shared
 
 
 def test_helm_installs_upgrades_and_leaves_what_users_have(installed: Bed, api: Api, tmp_path: Path) -> None:
@@ -96,6 +123,7 @@ def test_helm_installs_upgrades_and_leaves_what_users_have(installed: Bed, api: 
         "replicas": 1,
         "nodeSelector": {"runs": "nowhere"},
         "admission": {"enabled": False},
+        "agent": {"priorityClassName": "", "runtimeClassName": ""},
     }
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
     to = (f"--kubeconfig={installed.kubeconfig(User.ADMIN)}", "--namespace=helm-test")
@@ -284,7 +312,10 @@ def _is_granted(api: Api, template: Object, level: str) -> bool:
     name = f"chart-{level}"
     labels = {"pod-security.kubernetes.io/enforce": level}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "leeboard", "namespace": name}})
+    for account in ("leeboard", "leeboard-agent"):
+        api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": name}})
+    nvidia = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+    api.apply(nvidia | {"handler": "nvidia"})
     body = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": "one"}}
     try:
         api.call("POST", f"/api/v1/namespaces/{name}/pods", body=body, query={"dryRun": "All"})

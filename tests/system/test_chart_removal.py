@@ -38,7 +38,8 @@ def test_without_helm_everything_can_be_deleted_but_what_users_have(installed: B
     found = _kubectl(installed, *there, "--dry-run=client", "--ignore-not-found", "--output=name")
 
     assert "clusterrole.rbac.authorization.k8s.io/leeboard" in found
-    assert not [line for line in found.splitlines() if line.startswith(("customresourcedefinition", "priorityclass"))]
+    kept = ("customresourcedefinition", "priorityclass", "namespace")
+    assert not [line for line in found.splitlines() if line.startswith(kept)]
 
 
 def _commands(beginning: str) -> list[list[str]]:

@@ -9,16 +9,31 @@ from tests.system.api import PODS, Api, Object
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.cluster import DEFAULT_QUEUES, ROOT, documents
 from tests.system.forms import Deployed, Form, deployed
+from tests.system.gpus import DevicePlugins
 from tests.system.playground import nodes
 from tests.system.waiting import eventually
 from tests.system.watched import OURS_ALONE
 
 EXAMPLES = ROOT / "deploy" / "examples"
+SERVICE: Object = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "serve",
+        "namespace": "default",
+        "labels": {"app": "serve", "kai.scheduler/queue": "team-b", "priorityClassName": "inference"},
+    },
+    "spec": {
+        "schedulerName": "kai-scheduler",
+        "containers": [{"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+    },
+}
+"""What nobody may evict."""
 
 
 @pytest.fixture
 def leeboard(bed: Bed, api: Api) -> Iterator[Deployed]:
-    with deployed(bed, api, Form.HELD, PLAIN_SCHEDULER) as running:
+    with deployed(bed, api, Form.HELD, PLAIN_SCHEDULER) as running, DevicePlugins(bed):
         apply(api, DEFAULT_QUEUES)
         api.create_all(nodes(2, gpus=8))
         yield running
@@ -57,3 +72,13 @@ def test_a_gang_of_one_team_gets_a_rack_of_what_the_other_has_borrowed(leeboard:
     eventually(lambda: racks(api, "fill"), until=lambda seen: len(seen) == 12, within_s=30, what="team-a keeps 12")
     # Four places are given back. Of pods of one age that stand in both racks more may leave, to start again elsewhere.
     assert 4 <= leeboard.metric("leeboard_pods_evicted_total") <= 8
+
+
+def test_a_team_may_run_within_its_quota_what_nobody_may_evict(leeboard: Deployed, api: Api) -> None:
+    apply(api, EXAMPLES / "two-teams.yaml")
+
+    eventually(lambda: racks(api, "fill"), until=lambda seen: len(seen) == 16, within_s=30, what="team-a has it all")
+    api.apply(SERVICE)
+
+    eventually(lambda: racks(api, "serve"), until=lambda seen: len(seen) == 1, within_s=30, what="the service runs")
+    assert leeboard.metric("leeboard_pods_evicted_total") == 1

@@ -4,9 +4,7 @@ from tests.system.api import Api, pod
 from tests.system.bed import Bed
 from tests.system.held import HeldCluster, cpu_share, held, holding
 from tests.system.waiting import eventually
-from tests.system.watched import DEFAULT_PODS, EVENTS, replica_set
-
-REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
+from tests.system.watched import DEFAULT_PODS, EVENTS
 
 MANY = 5000
 WATCHED_FOR_S = 10.0
@@ -34,8 +32,8 @@ def test_leeboard_rests_while_5000_pods_are_held_and_nothing_changes(bed: Bed, a
 
 
 def crowd(cluster: HeldCluster, number: int) -> None:
-    """Have a controller make held pods that no node has room for."""
-    cluster.api.create(replica_set("crowd", number, held(pod("unnamed", gpus=16, queue="default-queue"))))
+    """Create held pods that no node has room for, each of which waits for itself."""
+    cluster.api.create_all([held(pod(f"crowd-{index}", gpus=16, queue="default-queue")) for index in range(number)])
     eventually(
         lambda: cluster.told('scheduler_pending_pods{queue="gated"'),
         until=lambda seen: seen == number,
@@ -46,6 +44,5 @@ def crowd(cluster: HeldCluster, number: int) -> None:
 
 def remove_crowd(api: Api) -> None:
     """Remove them all at once: one by one that takes a minute."""
-    api.delete_now(f"{REPLICA_SETS}/crowd")
     for collection in (DEFAULT_PODS, EVENTS):
         api.delete_now(collection)

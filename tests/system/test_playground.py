@@ -1,9 +1,100 @@
+"""`make cluster` starts in every form, what it prints works as it stands there, and it leaves nothing behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from tests.system.playground import begun
+from tests.system import children
+from tests.system.bed import Bed
+from tests.system.cluster import ROOT
+from tests.system.forms import Form
+from tests.system.playground import LEEBOARD, begun, status_of, wait_for_end
+from tests.system.waiting import eventually
+
+LAST_LINE = "Ctrl-C ends it"
+
+
+class Person:
+    """Somebody who types what was printed."""
+
+    def __init__(self, banner: str) -> None:
+        self.printed = [line.strip() for line in banner.splitlines() if line.startswith("    ")]
+        self._before = f"cd {ROOT}; {self.printed[0]}; "
+
+    def types(self, command: str) -> str:
+        """Return what a command answers, which must not fail."""
+        # Tests run from any environment, not only from the Makefile's.
+        typed = re.sub(rf"^{LEEBOARD}\b", f"{sys.executable} -m app", command)
+        answer = subprocess.run(
+            ["bash", "-c", self._before + typed], check=False, text=True, capture_output=True, timeout=60
+        )
+        assert answer.returncode == 0, f"{command}: {answer.stdout}{answer.stderr}"
+        return answer.stdout
+
+
+@contextmanager
+def playground(form: Form, folder: Path) -> Iterator[Person]:
+    """Run `make cluster` until Ctrl-C."""
+    program = [sys.executable, "-m", "tests.system.playground", "--nodes=2", "--gpus=8", f"--form={form}"]
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    env = {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    child = children.start("playground", program, log=folder / "playground.log", env=env)
+    try:
+
+        def printed() -> str:
+            child.check_alive()
+            return child.log.read_text()
+
+        banner = eventually(printed, until=lambda text: LAST_LINE in text, within_s=90, what="the banner")
+        yield Person(banner)
+        os.kill(child.pid, signal.SIGINT)
+        assert child.process.wait(60) == 0, child.tail()
+        assert not list(temporary.iterdir())
+    finally:
+        child.stop()
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_what_is_printed_works_in_every_form(form: Form, tmp_path: Path) -> None:
+    with playground(form, tmp_path) as person:
+        answers = {command: person.types(command) for command in person.printed[1:] if not command.endswith("-w")}
+        person.types("kubectl wait pod/train --for=jsonpath={.status.phase}=Running --timeout=30s")
+        person.types("kubectl wait pod -l ray.io/group --for=jsonpath={.status.phase}=Running --timeout=30s")
+        if form.has_admission:
+            person.types("kubectl apply -f deploy/examples/gpu-sharing.yaml")
+            person.types("kubectl wait pod/by-memory pod/by-mps --for=jsonpath={.status.phase}=Running --timeout=30s")
+            person.types("kubectl wait pod -l app=halves --for=jsonpath={.status.phase}=Running --timeout=30s")
+
+    (nodes,) = (answer for command, answer in answers.items() if re.search("gpus --url [^ ]+$", command))
+    assert "gpu-000" in nodes
+    assert "gpu-001" in nodes
+
+
+def test_start_that_fails_is_told_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise AssertionError("Leeboard is not ready")
+
+    assert status_of(Bed(tmp_path / "bed"), fail) == 1
+
+    assert "Leeboard is not ready" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fails_while_it_runs_is_told_at_once() -> None:
+    def fail() -> None:
+        raise AssertionError("an agent may not write")
+
+    with pytest.raises(AssertionError, match="may not write"):
+        wait_for_end([fail], threading.Event())
 
 
 @pytest.mark.parametrize(("ended_in", "taken"), [("first", ["first"]), ("second", ["first", "second"])])

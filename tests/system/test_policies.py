@@ -6,6 +6,8 @@ from itertools import count
 
 import pytest
 
+from app.cluster.admit import environment
+from app.cluster.decode.environment import shows_devices
 from tests.system import rendered
 from tests.system.api import QUEUE_LABEL, Api, ApiError, Object, collection_of, gpu_node, pod
 from tests.system.bed import Bed
@@ -16,7 +18,13 @@ from tests.system.waiting import eventually
 GATE = "leeboard.dev/held"
 HELD = {"name": GATE}
 FOREIGN = {"name": "example.com/quota"}
-DEVICES = "metadata.annotations['leeboard.dev/devices']"
+SHOWN = [
+    ("NVIDIA_VISIBLE_DEVICES", "metadata.annotations['leeboard.dev/devices']"),
+    ("GPU_PORTION", "metadata.annotations['leeboard.dev/portion']"),
+    ("GPU_MEMORY_MIB", "metadata.annotations['leeboard.dev/memory-mib']"),
+]
+MPS_LIMIT = ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "metadata.annotations['leeboard.dev/mps-memory']")
+WRITTEN_BY_BIND = ["devices", "portion", "memory-mib", "mps-memory", "device-groups", "preemptible"]
 MARKERS = {"leeboard.dev/ask": "1", "leeboard.dev/bind": "1"}
 OPTED_IN = "opted-in"
 
@@ -111,8 +119,10 @@ def test_pod_that_names_a_queue_in_an_opted_in_namespace_is_made_ours(api: Api, 
 # -- the device's environment
 
 
-def env_of(container: Object) -> dict[str, object]:
-    return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]}
+def env_of(container: Object) -> list[tuple[str, object]]:
+    return [
+        (each["name"], each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"]) for each in container["env"]
+    ]
 
 
 @pytest.mark.usefixtures("rules")
@@ -121,18 +131,37 @@ def test_first_container_that_shares_a_device_learns_which(api: Api, annotation:
     spec = {"containers": containers([], [])}
     made = api.create(pod(name(), annotations={annotation: "0.5"}, spec=spec))
     first, second = made["spec"]["containers"]
-    assert env_of(first) == {"NVIDIA_VISIBLE_DEVICES": DEVICES}
+    assert env_of(first) == SHOWN
     assert "env" not in second
 
 
 @pytest.mark.usefixtures("rules")
 def test_container_that_the_annotation_names_learns_its_device_whatever_it_said_before(api: Api) -> None:
-    own = [{"name": "A", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    named = ["A", *(variable for variable, _ in SHOWN), MPS_LIMIT[0]]
+    own = [{"name": each, "value": "all"} for each in named]
     annotations = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"}
     made = api.create(pod(name(), annotations=annotations, spec={"containers": containers([], own)}))
     first, second = made["spec"]["containers"]
     assert "env" not in first
-    assert env_of(second) == {"A": "1", "NVIDIA_VISIBLE_DEVICES": DEVICES}
+    # In front, since what its owner wrote may refer to them; of MPS it said nothing, so that stays its own.
+    assert env_of(second) == [*SHOWN, ("A", "all"), (MPS_LIMIT[0], "all")]
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize(("mps", "shown"), [("true", [*SHOWN, MPS_LIMIT]), ("false", SHOWN), ("yes", SHOWN)])
+def test_only_a_container_that_speaks_to_mps_learns_its_limit(api: Api, mps: str, shown: object) -> None:
+    (container,) = api.create(pod(name(), annotations={"gpu-memory": "1024", "mps": mps}))["spec"]["containers"]
+    assert env_of(container) == shown
+
+
+@pytest.mark.usefixtures("rules")
+def test_what_the_policy_has_made_of_a_pod_needs_nothing_more_of_our_webhook(api: Api) -> None:
+    annotations = {"gpu-fraction": "0.5", "mps": "true", "gpu-fraction-container-name": "b"}
+    own = [{"name": "GPU_PORTION", "value": "1"}, {"name": "A", "value": "$(GPU_PORTION)"}]
+    made = api.create(pod(name(), annotations=annotations, spec={"containers": containers([], own)}))
+
+    assert list(environment.devices(made)) == []
+    assert shows_devices(made["spec"], annotations)
 
 
 @pytest.mark.usefixtures("rules")
@@ -140,7 +169,7 @@ def test_init_container_that_the_annotation_names_learns_its_device(api: Api) ->
     spec = {"containers": containers([]), "initContainers": containers([], names="i")}
     annotations = {"gpu-memory": "1024", "gpu-fraction-container-name": "i"}
     made = api.create(pod(name(), annotations=annotations, spec=spec))
-    assert env_of(made["spec"]["initContainers"][0]) == {"NVIDIA_VISIBLE_DEVICES": DEVICES}
+    assert env_of(made["spec"]["initContainers"][0]) == SHOWN
     assert "env" not in made["spec"]["containers"][0]
 
 
@@ -196,39 +225,43 @@ def test_managed_pod_that_nobody_has_marked_is_refused(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("key", [f"leeboard.dev/{each}" for each in WRITTEN_BY_BIND])
 @pytest.mark.parametrize("kind", ["annotations", "labels"])
 @pytest.mark.parametrize("scheduler", ["kai-scheduler", "another-scheduler"])
-def test_tenant_cannot_forge_our_marks(api: Api, tenant: Api, kind: str, scheduler: str) -> None:
-    forged = pod(name(), namespace=TEAM, scheduler=scheduler, **{kind: {"leeboard.dev/devices": "GPU-1"}})  # type: ignore[arg-type] # either is a mapping
-    assert "Leeboard alone writes leeboard.dev/devices on pods; leave it out" in refusal(tenant, forged)
+def test_tenant_cannot_forge_our_marks(api: Api, tenant: Api, key: str, kind: str, scheduler: str) -> None:
+    forged = pod(name(), namespace=TEAM, scheduler=scheduler, **{kind: {key: "GPU-1"}})  # type: ignore[arg-type] # either is a mapping
+    assert f"Leeboard alone writes {key} on pods; leave it out" in refusal(tenant, forged)
     made = tenant.create(pod(name(), namespace=TEAM, scheduler=scheduler))
-    write = {"metadata": {kind: {"leeboard.dev/devices": "GPU-1"}}}
+    write = {"metadata": {kind: {key: "GPU-1"}}}
     assert "Leeboard alone writes" in refused_patch(tenant, path(made), write)
 
     api.patch(path(made), write)
 
     for changed in ("GPU-2", None):
-        change = {"metadata": {kind: {"leeboard.dev/devices": changed}}}
+        change = {"metadata": {kind: {key: changed}}}
         assert "Leeboard alone writes" in refused_patch(tenant, path(made), change)
     assert not refused_patch(tenant, path(made), {"metadata": {kind: {"mine": "1"}}})
-    assert api.get(path(made))["metadata"][kind]["leeboard.dev/devices"] == "GPU-1"
+    assert api.get(path(made))["metadata"][kind][key] == "GPU-1"
 
 
 @pytest.mark.usefixtures("rules")
 def test_only_our_binding_writes_devices(bed: Bed, api: Api) -> None:
+    marks = {f"leeboard.dev/{each}": "GPU-1" for each in WRITTEN_BY_BIND}
     api.create(gpu_node(f"policies-{name()}"))
     made = api.create(pod(name(), scheduler="another-scheduler"))
     reference = {"apiVersion": "v1", "kind": "Node", "name": api.items("/api/v1/nodes")[0]["metadata"]["name"]}
-    metadata = {"name": made["metadata"]["name"], "annotations": {"leeboard.dev/devices": "GPU-1"}}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": reference}
-    with bed.api(User.SCHEDULER) as scheduler, pytest.raises(ApiError, match="leave it out of the Binding"):
-        scheduler.call("POST", f"{path(made)}/binding", body=binding)
+    binding = {"apiVersion": "v1", "kind": "Binding", "target": reference}
+    for key in marks:
+        metadata = {"name": made["metadata"]["name"], "annotations": {key: "GPU-1"}}
+        with bed.api(User.SCHEDULER) as scheduler, pytest.raises(ApiError, match="leave it out of the Binding"):
+            scheduler.call("POST", f"{path(made)}/binding", body=binding | {"metadata": metadata})
 
     with bed.api(User.LEEBOARD) as leeboard:
         let_leeboard_bind(api)
-        leeboard.call("POST", f"{path(made)}/binding", body=binding)
+        metadata = {"name": made["metadata"]["name"], "annotations": marks}
+        leeboard.call("POST", f"{path(made)}/binding", body=binding | {"metadata": metadata})
 
-    assert api.get(path(made))["metadata"]["annotations"]["leeboard.dev/devices"] == "GPU-1"
+    assert api.get(path(made))["metadata"]["annotations"].items() >= marks.items()
 
 
 def let_leeboard_bind(api: Api) -> None:
@@ -418,7 +451,7 @@ def test_expressions_know_the_fields_they_ask_for(api: Api) -> None:
 
     found = eventually(checked, until=lambda seen: None not in seen.values(), within_s=20, what="all are checked")
     assert not [name for name, warnings in found.items() if warnings]
-    assert len(found) == 12
+    assert len(found) == 14
 
 
 WEIRD = [

@@ -152,11 +152,17 @@ def test_build_pod_preempts_the_train_pod_that_has_the_one_gpu_of_its_queue(kube
     kubectl.apply("limited-queue")
     kubectl.apply("train-priority-pod", to_queue="test")
     kubectl.wait_until_running("train-pod")
+    # It takes its time to leave: nobody ends it until it is deleted at once, below.
+    kubectl("annotate", "pod/train-pod", "simulation.example.com/dead=true")
 
     kubectl.apply("build-priority-pod", to_queue="test")
 
+    # The node has seven GPUs more, but the queue may hold one.
+    kubectl.wait_for("told to leave for it are still there (default/train-pod)", "describe", "pod", "build-pod")
+    assert kubectl.show("pod/build-pod", "{.status.phase}") == "Pending"
+    kubectl("delete", "pod/train-pod", "--grace-period=0", "--force")
     kubectl.wait_until_running("build-pod")
-    assert kubectl("get", "pods", "-o", "name").split() == ["pod/build-pod"]
+    assert kubectl("get", "pods", "-o", "name", "--field-selector=status.phase=Running").split() == ["pod/build-pod"]
     kubectl.wait_for(
         "Pod default/train-pod was preempted by higher priority workload default/build-pod",
         *("get", "events", "--field-selector=involvedObject.name=train-pod"),

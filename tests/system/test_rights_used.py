@@ -2,29 +2,40 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from app.control.rights import rights_of
+from app.cluster.admit import environment, shape
+from app.control.rights import rights_of, rights_to_owners
+from app.model.rights import ADMISSION, Right
 from app.settings import Settings
+from tests.cluster.patched import patched
 from tests.system import rendered
-from tests.system.api import POD_GROUPS, QUEUES, RUN_FOR, Api, Object, gang, gpu_node, pod, pod_group, queue
-from tests.system.audit import rights_used
+from tests.system.api import JOBS, POD_GROUPS, QUEUES, RUN_FOR, Api, Object, gang, gpu_node, job, pod, pod_group, queue
+from tests.system.audit import Verb, rights_used
 from tests.system.bed import HOST, ApiServerOptions, Audit, Bed, free_ports
 from tests.system.cluster import ROOT, SCHEDULER_CONFIG, SHIPPED_URL, install, start_leeboard
+from tests.system.gpus import DevicePlugins
 from tests.system.identities import User
+from tests.system.machines import SIMULATED, machine_node
 from tests.system.waiting import eventually
 
 EVENTS = "/apis/events.k8s.io/v1/events"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+RESERVATIONS = "/api/v1/namespaces/kai-resource-reservation/pods"
+MIN_MEMBER = "kai.scheduler/batch-min-member"
 WITHIN_S = 30.0
 """No promise of ours, but what a busy machine may take."""
 
 USED = {"scheduler_lease": "leeboard/leeboard-scheduler"}
-"""The settings under which everything is used: those of the form `extender-only`."""
+"""The settings under which everything is used: those of the form `extender-only`, with GPUs shared besides."""
+
+
+OF_JOBS = {("batch", "jobs", "list"), ("batch", "jobs", "watch")}
+"""The owners that there are here; nobody can use a right to kinds that are not installed."""
 
 
 @pytest.fixture
@@ -40,22 +51,30 @@ def audited(tmp_path: Path) -> Iterator[Bed]:
 
 def test_every_right_is_used_and_no_other_is_asked_for(audited: Bed) -> None:
     (operations,) = free_ports(1)
-    needed = rights_of(Settings(**USED))  # type: ignore[arg-type] # words, as in the environment
+    # What admission does is done by hand here, so that its certificates are not needed.
+    settings = Settings(**USED)  # type: ignore[arg-type] # words, as in the environment
+    needed = OF_JOBS | named((*rights_of(settings), *ADMISSION))
+    granted = needed | named(rights_to_owners(settings))
 
-    with audited.api() as api:
+    with audited.api() as api, DevicePlugins(audited):
         install(api)
         start_scheduler(audited, api, start_leeboard(audited, operations_port=str(operations), **USED))
         use_everything(api)
 
     eventually(
         lambda: rights_used(audited.audit_log),
-        until=lambda used: used == {(right.group, right.resource, right.verb) for right in needed},
+        until=lambda used: needed <= used <= granted,
         within_s=WITHIN_S,
-        what=f"these rights are used and no others: {needed}",
+        what=f"these rights are used, and no others but for owners of pods: {needed}",
     )
     told = doctor(audited, f"http://{HOST}:{operations}")
     assert "[+] active " in told
     assert "[+] extender " in told
+
+
+def named(rights: Iterable[Right]) -> set[Verb]:
+    """Return rights in the words of the log."""
+    return {(right.group, right.resource, right.verb) for right in rights}
 
 
 def use_everything(api: Api) -> None:
@@ -71,6 +90,26 @@ def use_everything(api: Api) -> None:
     _wait_for_status(api, f"{QUEUES}/lender")
     _wait_for_status(api, _default(POD_GROUPS, "brief"))
 
+    # A gang whose owner says so: its PodGroup is written, and rewritten when the owner says something else.
+    together = job("together", parallelism=2, template=pod("member", queue="lender", annotations={RUN_FOR: "1h"}))
+    together["metadata"]["annotations"] = {MIN_MEMBER: "2"}
+    api.create(together)
+    eventually(lambda: _minimum(api, "together"), until=lambda seen: seen == 2, within_s=WITHIN_S, what="it is written")
+    api.patch(_default(JOBS, "together"), {"metadata": {"annotations": {MIN_MEMBER: "1"}}})
+    eventually(
+        lambda: _minimum(api, "together"), until=lambda seen: seen == 1, within_s=WITHIN_S, what="it is rewritten"
+    )
+    api.delete_now(_default(JOBS, "together"))
+
+    # A part of a GPU: a pod that holds the whole one comes, is told which that is, and goes.
+    api.create(machine_node(f"{SIMULATED}rights", gpus=1))
+    api.create(as_admitted(pod("part", queue="lender", gpus=0, annotations={"gpu-fraction": "0.5"})))
+    api.wait_for_phase("Running", "part", within_s=WITHIN_S)
+    eventually(lambda: _told_devices(api), within_s=WITHIN_S, what="the reservation is told its device")
+    api.delete_now("/api/v1/namespaces/default/pods/part")
+    eventually(lambda: not api.items(RESERVATIONS), within_s=WITHIN_S, what="nothing is reserved any more")
+    api.delete_now(f"/api/v1/nodes/{SIMULATED}rights")
+
     # An event that says why a pod waits.
     api.create(pod("shut", queue="shut"))
     eventually(lambda: _reasons(api), until=lambda seen: "OverLimit" in seen, within_s=WITHIN_S, what="an event")
@@ -81,6 +120,12 @@ def use_everything(api: Api) -> None:
     guard(api, "guarded", 4)
     api.create_all(gang("owned", size=2, queue="owner"))
     api.wait_for_phase("Running", "owned-0", "owned-1", within_s=WITHIN_S)
+
+
+def as_admitted(item: Object) -> Object:
+    """Return a pod as our webhook has it stored: held, and with what shows it its GPU."""
+    admitted: Object = patched(item, [*environment.devices(item), *shape.held(item)])
+    return admitted
 
 
 def guard(api: Api, app: str, count: int) -> None:
@@ -123,6 +168,21 @@ def doctor(bed: Bed, url: str) -> str:
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout
+
+
+def _told_devices(api: Api) -> set[str]:
+    annotations = [one["metadata"].get("annotations", {}) for one in api.items(RESERVATIONS)]
+    return {each["run.ai/reserve_for_gpu_index"] for each in annotations if "run.ai/reserve_for_gpu_index" in each}
+
+
+def _minimum(api: Api, owner: str) -> int | None:
+    """Return what the PodGroup of an owner says of its members; None where there is none."""
+    groups = [
+        group
+        for group in api.items(POD_GROUPS)
+        if owner in {each["name"] for each in group["metadata"].get("ownerReferences", ())}
+    ]
+    return groups[0]["spec"]["minMember"] if groups else None
 
 
 def _wait_for_status(api: Api, path: str) -> None:

@@ -12,7 +12,7 @@ from tests.system.api import Api, gang, gpu_node, pod
 from tests.system.bed import Bed
 from tests.system.cluster import install
 from tests.system.observer import Observer, Rules, Sight, breaches, lost, partial_stretches
-from tests.system.pairs import Pair, allow_election, need_names
+from tests.system.pairs import Pair, allow_election, need_names, two_replicas
 from tests.system.waiting import eventually
 
 QUEUE = "default-queue"
@@ -26,22 +26,8 @@ def pairs(bed: Bed, api: Api) -> Iterator[tuple[Pair, Pair]]:
     need_names()
     install(api)
     allow_election(api)
-    number = next(_rounds)
-    both = [Pair(bed, f"{name}-{number}") for name in ("one", "two")]
-    for pair in both:
-        pair.start()
-    active, standby = eventually(partial(in_order, *both), within_s=40, what="one is active, the other stands by")
-    yield active, standby
-    for pair in both:
-        pair.forget()
-
-
-def in_order(one: Pair, other: Pair) -> tuple[Pair, ...]:
-    """Return the one that decides, then the one that stands by; nothing while that is not so."""
-    failing = one.failing(), other.failing()
-    if failing == (set(), {"active"}):
-        return one, other
-    return (other, one) if failing == ({"active"}, set()) else ()
+    with two_replicas(bed, f"{next(_rounds)}") as both:
+        yield both
 
 
 def nodes(api: Api, number: int, *, gpus: int) -> dict[str, int]:

@@ -1,13 +1,18 @@
 """An extender and an inspector that answer what the test told them to."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.model.decision import Share
+from app.model.device import Health
+from app.model.explanation import Explanation, QueueStand, Subject, Unknown
 from app.model.names import NodeName, QueueName
+from app.model.occupancy import NodeUse, SharedMemory
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.question import BindQuestion, Check, FilterAnswer, Fits, PodQuestion, Scores
+from app.model.queue import Queue
 from app.model.reason import Refusal
 from app.model.seam import RawObject
 from app.web.wire import Victims
@@ -65,12 +70,36 @@ class FakeInspect:
     groups: Sequence[tuple[PodGroup, Refusal | None]] = ()
     promised: Mapping[str, int] = field(default_factory=dict)
     known: Known | None = None
+    gpus: Sequence[NodeUse] = ()
+    shared: Sequence[SharedMemory] = ()
+    stands: Sequence[QueueStand] = ()
+    told: Explanation | Unknown = field(default_factory=lambda: Unknown("nothing is known"))
+    questions: list[tuple[str, str, Subject | None]] = field(default_factory=list)
 
     def readiness(self) -> Sequence[Check]:
         return self.checks
 
+    def gpu_nodes(self) -> Sequence[NodeName]:
+        return [use.report.name for use in self.gpus]
+
+    def gpu_node(self, name: NodeName) -> NodeUse | None:
+        return next((use for use in self.gpus if use.report.name == name), None)
+
+    def gpu_health(self) -> Mapping[Health, int]:
+        return Counter(device.health for use in self.gpus for device in use.report.devices)
+
+    def shared_gpus(self) -> Sequence[SharedMemory]:
+        return self.shared
+
     def queues(self) -> Mapping[QueueName, Share]:
         return self.shares
+
+    def queue_stands(self) -> Sequence[QueueStand]:
+        return self.stands or [QueueStand(queue=Queue(name=name)) for name in sorted(self.shares)]
+
+    def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
+        self.questions.append((namespace, name, subject))
+        return self.told
 
     def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
         return self.groups

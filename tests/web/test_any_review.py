@@ -91,6 +91,10 @@ class NobodyRunsNow:
     def can_run_now(self, raw: RawObject) -> bool:
         return not raw
 
+    def owners_class(self, raw: RawObject) -> str:
+        del raw
+        return ""
+
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:

@@ -6,13 +6,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.model.decision import Share
+from app.model.explanation import QueueStand
 from app.model.names import NodeName, QueueName
 from app.model.question import Check
+from app.model.queue import Entitlement
 from app.model.reason import Reason, Refusal
 from app.model.resources import UNLIMITED, Resources
 from app.telemetry import Metrics, Outcome, Verb
 from app.web import operations
-from tests.given import GIB, group, pod
+from tests.given import GIB, group, pod, queue
 from tests.web.fakes import FakeInspect, FakePulse, Known
 from tests.web.served import HttpReply, get, serving
 
@@ -131,19 +133,43 @@ async def test_webhook_buckets_begin_at_a_tenth_of_a_millisecond() -> None:
 # -- read API
 
 
-async def test_queues_are_listed_by_name_with_null_for_unlimited() -> None:
-    reply = await asked("/api/v1/queues", FakeInspect(shares={QueueName("b"): Share(), QueueName("a"): SHARE}))
+async def test_queues_are_listed_with_null_for_unlimited() -> None:
+    guaranteed = QueueStand(
+        queue=replace(queue("a", "top", deserved=8, limit=12, weight=2), memory_bytes=Entitlement(deserved=64 * GIB)),
+        fair_share=Resources(gpu_milli=7500),
+        allocated=Resources(gpu_milli=500),
+        waiting=3,
+    )
+    invalid = QueueStand(queue=replace(queue("b", "gone"), problem="its parent queue gone does not exist"))
+    reply = await asked("/api/v1/queues", FakeInspect(stands=(guaranteed, invalid)))
+    unlimited = {"cpuMilli": None, "memoryBytes": None, "gpuMilli": None}
     nothing = {"cpuMilli": 0, "memoryBytes": 0, "gpuMilli": 0}
     first = {
         "name": "a",
+        "parent": "top",
+        "displayName": None,
+        "priority": 100,
         "deserved": {"cpuMilli": None, "memoryBytes": 64 * GIB, "gpuMilli": 8000},
+        "limit": unlimited | {"gpuMilli": 12000},
+        "overQuotaWeightMicro": {"cpu": 1_000_000, "memory": 1_000_000, "gpu": 2_000_000},
         "fairShare": nothing | {"gpuMilli": 7500},
         "allocated": nothing | {"gpuMilli": 500},
         "allocatedNonPreemptible": nothing,
         "requested": nothing,
+        "waitingPodGroups": 3,
+        "problem": None,
     }
-    amounts = ("deserved", "fairShare", "allocated", "allocatedNonPreemptible", "requested")
-    second = {"name": "b"} | dict.fromkeys(amounts, nothing)
+    second = first | {
+        "name": "b",
+        "parent": "gone",
+        "deserved": unlimited | {"gpuMilli": 0},
+        "limit": unlimited,
+        "overQuotaWeightMicro": {"cpu": 1_000_000, "memory": 1_000_000, "gpu": 1_000_000},
+        "fairShare": None,
+        "allocated": nothing,
+        "waitingPodGroups": 0,
+        "problem": "its parent queue gone does not exist",
+    }
     assert reply.json == {"apiVersion": "leeboard.dev/v1alpha1", "kind": "QueueList", "items": [first, second]}
 
 
@@ -220,7 +246,7 @@ async def test_trailing_slash_and_docs_are_never_a_redirect(path: str) -> None:
 
 
 async def test_broken_inspector_is_a_problem_without_a_traceback() -> None:
-    broken = FakeInspect(shares={QueueName("q"): None})  # type: ignore[dict-item] # what breaks it does not matter
+    broken = FakeInspect(stands=(None,))  # type: ignore[arg-type] # what breaks it does not matter
     reply = await asked("/api/v1/queues", broken)
     assert (reply.status, reply.headers["content-type"]) == (500, "application/problem+json")
     assert b"Traceback" not in reply.body
@@ -229,4 +255,11 @@ async def test_broken_inspector_is_a_problem_without_a_traceback() -> None:
 async def test_openapi_tells_of_the_read_api_and_of_nothing_else() -> None:
     contract = (await asked("/openapi.json")).json
     assert isinstance(contract, dict)
-    assert sorted(contract["paths"]) == ["/api/v1/podgroups", "/api/v1/pods/{namespace}/{name}", "/api/v1/queues"]
+    assert sorted(contract["paths"]) == [
+        "/api/v1/gpus",
+        "/api/v1/gpus/{node}",
+        "/api/v1/podgroups",
+        "/api/v1/pods/{namespace}/{name}",
+        "/api/v1/queues",
+        "/api/v1/why/{namespace}/{name}",
+    ]

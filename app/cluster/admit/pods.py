@@ -4,12 +4,21 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from app.cluster import decode
-from app.cluster.admit.environment import sharing_container
-from app.cluster.admit.parts import CONTAINERS, items, spec_of
+from app.cluster.admit.parts import annotations_of, spec_of
 from app.cluster.admit.shape import scheduler_of
+from app.cluster.decode.environment import path_of, sharing_container, variables
+from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.pods import PREEMPTIBILITY, PREEMPTIBILITY_LABEL
 from app.cluster.decode.reading import Fields, Reading
-from app.cluster.decode.sharing import CONTAINER_ANNOTATION, DEVICES_ANNOTATION, asks_for_part, sharing
+from app.cluster.decode.sharing import (
+    CONTAINER_ANNOTATION,
+    DEVICES_ANNOTATION,
+    FRACTION_ANNOTATION,
+    MEMORY_ANNOTATION,
+    MPS_ANNOTATION,
+    asks_for_part,
+    sharing,
+)
 from app.model.names import QueueName
 from app.model.pod import Pod
 from app.model.quantity import shown
@@ -68,6 +77,41 @@ def oddities(raw: RawObject, *, profiles: frozenset[str], queues: Mapping[QueueN
     if value and value not in PREEMPTIBILITY:
         label = f"label {PREEMPTIBILITY_LABEL} is {shown(value)} and counts as not set"
         yield f"{label}; write {' or '.join(PREEMPTIBILITY)}"
+    yield from _sharing_oddities(annotations_of(raw))
+
+
+def replaced(raw: RawObject) -> Iterator[str]:
+    """Say which variables its owner gave the container that shares devices in vain; ours must not be there yet."""
+    spec, annotations = spec_of(raw), annotations_of(raw)
+    wanted, found = variables(annotations), sharing_container(spec, annotations)
+    if not wanted or found is None:
+        return
+    kind, position = found
+    container = items(spec, kind)[position]
+    shows = {shown(entry.get("name")): _shown_field(entry) for entry in items(container, "env")}
+    paths = {name: path_of(annotation) for name, annotation in wanted.items()}
+    lost = [name for name, path in paths.items() if shows.get(shown(name), path) != path]
+    if lost:
+        theirs = f"{' and '.join(lost)} of container {shown(container.get('name'))}"
+        yield f"{theirs} will be what Leeboard writes there, since the container shares GPUs; leave it out"
+
+
+def _shown_field(entry: Fields) -> object:
+    """Return the field that a variable shows; None when it shows something else."""
+    return fields(fields(entry, "valueFrom"), "fieldRef").get("fieldPath")
+
+
+def _sharing_oddities(annotations: Fields) -> Iterator[str]:
+    mps = annotations.get(MPS_ANNOTATION)
+    if mps not in (None, "true", "false"):
+        yield f'annotation {MPS_ANNOTATION} is {shown(mps)} and counts as not set; write "true"'
+    if asks_for_part(annotations):
+        return
+    idle = [CONTAINER_ANNOTATION] if CONTAINER_ANNOTATION in annotations else []
+    idle += [MPS_ANNOTATION] if mps == "false" else []
+    for name in idle:
+        change = f"add annotation {FRACTION_ANNOTATION} or {MEMORY_ANNOTATION}, or remove it"
+        yield f"annotation {name} changes nothing: the pod asks for no part of a GPU; {change}"
 
 
 def _sharing_problem(raw: RawObject, pod: Pod, gpu_sharing: GpuSharing) -> str:
@@ -77,8 +121,8 @@ def _sharing_problem(raw: RawObject, pod: Pod, gpu_sharing: GpuSharing) -> str:
         name = f"{pod.namespace}/{pod.name}"
         attempt = f"attempting to create a pod {name} with gpu sharing request, while GPU sharing is disabled"
         return f"{attempt}; ask for whole GPUs with nvidia.com/gpu, without its annotations"
-    sharing(reading, annotations, whole_gpu_milli=pod.request.gpu_milli)
-    if not reading.problem and asks_for_part(annotations) and sharing_container(raw) is None:
+    sharing(reading, annotations, whole_gpu_milli=pod.request.gpu_milli, scalars=pod.scalars)
+    if not reading.problem and asks_for_part(annotations) and sharing_container(spec_of(raw), annotations) is None:
         return _no_such_container(raw, annotations)
     return reading.problem
 

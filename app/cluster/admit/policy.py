@@ -94,7 +94,7 @@ def topology_problem(raw: RawObject) -> str:
 
 
 def _terms(spec: GroupSpec) -> tuple[object, ...]:
-    return spec.queue, spec.min_member, spec.root, spec.priority_class, spec.preemptible
+    return spec.queue, spec.min_member, spec.root, spec.priority_classes, spec.preemptible
 
 
 def _circle(queue: Queue, queues: Mapping[QueueName, Queue]) -> str:

@@ -5,10 +5,13 @@ Nothing of the pod is copied into a change: what its owner wrote stays as it is,
 
 from collections.abc import Collection, Sequence
 
-from app.cluster.admit.parts import fields, items, spec_of
+from app.cluster.admit.parts import annotations_of, spec_of
 from app.cluster.admit.patch import Changes, added, items_removed, pointer, removed
+from app.cluster.decode.demand import GPU_RESOURCE
+from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL, QUEUE_LABELS
 from app.cluster.decode.reading import Fields
+from app.cluster.decode.sharing import MIG_PREFIX, asks_for_part
 from app.model import marks
 from app.model.seam import RawObject
 
@@ -83,6 +86,12 @@ def priority(raw: RawObject, name: str) -> Changes:
             yield removed(pointer("spec", resolved))
 
 
+def runtime(raw: RawObject, name: str) -> Changes:
+    """Have a pod that asks for GPUs run by this RuntimeClass, unless it names one; an empty name changes nothing."""
+    if name and not spec_of(raw).get("runtimeClassName") and _asks_for_gpus(raw):
+        yield added("/spec/runtimeClassName", name)
+
+
 def markers(raw: RawObject, names: Collection[str]) -> Changes:
     """Have the pod ask for extended resources by which kube-scheduler tells our pods from others."""
     spec = spec_of(raw)
@@ -110,5 +119,21 @@ def _gates(raw: RawObject) -> tuple[Sequence[Fields], list[int]]:
 
 
 def _asks_for(container: Fields, name: str) -> bool:
+    return name in _asked_for(container)
+
+
+def _asks_for_gpus(raw: RawObject) -> bool:
+    """Return whether some container of the pod gets whole GPUs, parts of them, or MIG profiles."""
+    spec = spec_of(raw)
+    return asks_for_part(annotations_of(raw)) or any(
+        (name == GPU_RESOURCE or name.startswith(MIG_PREFIX)) and amount != "0"
+        for kind in CONTAINERS
+        for container in items(spec, kind)
+        for name, amount in _asked_for(container).items()
+    )
+
+
+def _asked_for(container: Fields) -> Fields:
+    """Return the amounts that a container asks for; of an extended resource both kinds are the same."""
     resources = fields(container, "resources")
-    return any(name in fields(resources, kind) for kind in ("requests", "limits"))
+    return {**fields(resources, "requests"), **fields(resources, "limits")}

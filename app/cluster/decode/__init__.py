@@ -4,22 +4,40 @@ Nothing an object contains can make this raise: what cannot be read becomes the 
 owner, and the rest of it is still read. Only an object without a name or uid is a `DecodeError`.
 """
 
-from app.cluster.decode.glances import SeenPod, asked_pod, bound_node, has_succeeded, nominated_node, seen_pod
+from app.cluster.decode.glances import (
+    SeenPod,
+    asked_pod,
+    bound_node,
+    end_of,
+    has_succeeded,
+    is_ours,
+    nominated_node,
+    seen_pod,
+)
+from app.cluster.decode.gpu_nodes import gpu_node
 from app.cluster.decode.history import tally
 from app.cluster.decode.nodes import node
-from app.cluster.decode.pods import is_terminal, pod
+from app.cluster.decode.origin import NOTHING_KEPT, Keeps, owner
+from app.cluster.decode.pods import SharingRules, is_terminal, pod
 from app.cluster.decode.policy import pod_group, priority_class, queue, topology
 from app.cluster.decode.reading import DecodeError
 
 __all__ = [
+    "NOTHING_KEPT",
     "DecodeError",
+    "Keeps",
     "SeenPod",
+    "SharingRules",
     "asked_pod",
     "bound_node",
+    "end_of",
+    "gpu_node",
     "has_succeeded",
+    "is_ours",
     "is_terminal",
     "node",
     "nominated_node",
+    "owner",
     "pod",
     "pod_group",
     "priority_class",

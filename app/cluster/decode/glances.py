@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
-from app.cluster.decode.pods import pod
+from app.cluster.decode.origin import NOTHING_KEPT, Keeps
+from app.cluster.decode.parts import fields
+from app.cluster.decode.pods import USUAL_RULES, SharingRules, pod
 from app.cluster.decode.reading import Reading
+from app.model.marks import MANAGED_BY, MANAGED_BY_LABEL
 from app.model.names import NodeName
 from app.model.pod import Pod
 from app.model.seam import RawObject
@@ -12,11 +15,13 @@ UNBORN = "not-created-yet"
 """Stands for name, namespace and uid of a pod that somebody only asks about."""
 
 
-def asked_pod(raw: RawObject, *, profiles: frozenset[str]) -> Pod:
+def asked_pod(
+    raw: RawObject, *, profiles: frozenset[str], rules: SharingRules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
+) -> Pod:
     """Decode the pod of a question, which need not exist: a what-if may leave out its name and uid."""
     metadata = raw.get("metadata")
     named = {"namespace": "default", "name": UNBORN, "uid": UNBORN, **(metadata if isinstance(metadata, dict) else {})}
-    return pod({**raw, "metadata": named}, profiles=profiles)
+    return pod({**raw, "metadata": named}, profiles=profiles, rules=rules, keeps=keeps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,11 @@ class SeenPod:
         return self.pod.problem
 
 
-def seen_pod(raw: RawObject, *, profiles: frozenset[str]) -> SeenPod:
+def seen_pod(
+    raw: RawObject, *, profiles: frozenset[str], rules: SharingRules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
+) -> SeenPod:
     """Decode the pod of an event."""
-    found, status = pod(raw, profiles=profiles), raw.get("status")
+    found, status = pod(raw, profiles=profiles, rules=rules, keeps=keeps), raw.get("status")
     started_at = Reading().seconds(status, "startTime") if isinstance(status, dict) else 0.0
     return SeenPod(found, started_at or None)
 
@@ -54,6 +61,18 @@ def has_succeeded(raw: RawObject) -> bool:
     """Return whether a pod has finished, and well."""
     status = raw.get("status")
     return isinstance(status, dict) and status.get("phase") == "Succeeded"
+
+
+def is_ours(raw: RawObject) -> bool:
+    """Return whether a reservation pod is ours, and not that of a KAI Scheduler in the same cluster."""
+    return fields(fields(raw, "metadata"), "labels").get(MANAGED_BY_LABEL) == MANAGED_BY
+
+
+def end_of(raw: RawObject) -> str:
+    """Return why a pod has ended, as its kubelet says; empty when it says nothing."""
+    status = raw.get("status")
+    stated = status if isinstance(status, dict) else {}
+    return ": ".join(text for key in ("reason", "message") if isinstance(text := stated.get(key), str) and text)
 
 
 def _node(raw: RawObject, part: str, key: str) -> NodeName | None:

@@ -20,24 +20,31 @@ MEMORY_STEP_MIB = 100
 
 MIG_LABEL = "node-role.kubernetes.io/mig-enabled"
 
+REPLICAS_LABEL = "nvidia.com/gpu.replicas"
+"""How often the device plugin hands out each GPU: more than once with time-slicing or its own MPS."""
+
+UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
+"""Set by the node lifecycle controller when a kubelet has been silent for too long."""
+
 BINDING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def node(raw: object) -> Node:
-    """Decode a node; one without a Ready condition is not ready."""
+    """Decode a node; one without a Ready condition is not ready, nor is one that cannot be reached."""
     fields, metadata = identified(raw)
     reading = Reading()
     spec, status = reading.mapping(fields, "spec"), reading.mapping(fields, "status")
     allocatable, labels = reading.mapping(status, "allocatable"), reading.texts(metadata, "labels")
+    taints = _taints(reading, spec)
     return Node(
         name=NodeName(metadata["name"]),
         allocatable=_allocatable(reading, allocatable),
         scalars=_scalars(reading, allocatable),
         device_memory_mib=_device_memory_mib(labels),
-        shares_devices=labels.get(MIG_LABEL) != "true",
+        shares_devices=labels.get(MIG_LABEL) != "true" and not _is_replicated(labels),
         labels=labels,
-        taints=_taints(reading, spec),
-        ready=_is_ready(reading, status),
+        taints=taints,
+        ready=_is_ready(reading, status) and all(taint.key != UNREACHABLE_TAINT for taint in taints),
         unschedulable=spec.get("unschedulable") is True,
         problem=reading.problem,
     )
@@ -69,6 +76,11 @@ def _device_memory_mib(labels: Mapping[str, str]) -> int:
         return 0
     mib = amount >> 20 if amount >= IN_BYTES_FROM else amount
     return mib - mib % MEMORY_STEP_MIB
+
+
+def _is_replicated(labels: Mapping[str, str]) -> bool:
+    # Whoever gets one of several replicas shares a GPU with nobody knows whom: no part of it could be promised.
+    return labels.get(REPLICAS_LABEL, "") not in ("", "0", "1")
 
 
 def _taints(reading: Reading, spec: Fields) -> tuple[Taint, ...]:

@@ -1,18 +1,23 @@
 """Reads a pod: its place in queue and PodGroup, its wishes, and what has become of it."""
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from sys import intern
 
 from app.cluster.decode.demand import request
+from app.cluster.decode.environment import shows_devices
 from app.cluster.decode.neighbours import neighbours
+from app.cluster.decode.origin import NOTHING_KEPT, Keeps, origin
 from app.cluster.decode.reading import HIGHEST_INT32, Fields, Reading, identified, int32
+from app.cluster.decode.sharing import FRACTION_ANNOTATION, MEMORY_ANNOTATION, given, reserved, sharing
 from app.cluster.decode.whereabouts import constraint
+from app.model import marks
 from app.model.marks import GATE, PREEMPTIBLE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
-from app.model.pod import Pod
+from app.model.pod import Pod, Sharing
 from app.model.quantity import integer
 from app.model.reason import PHRASE_MARK
+from app.model.resources import Resources, Scalars
 
 QUEUE_LABELS = ("kai.scheduler/queue", "runai/queue")
 PROJECT_LABEL = "project"
@@ -26,12 +31,23 @@ PREEMPTIBILITY_LABEL = "kai.scheduler/preemptibility"
 TASK_PRIORITY_LABEL = "kai.scheduler/task-priority"
 SUBGROUP_LABEL = "kai.scheduler/subgroup-name"
 POD_GROUP_ANNOTATION = "pod-group-name"
-SHARING_ANNOTATIONS = ("gpu-fraction", "gpu-memory")
+
+UNPREPARED = (
+    "it asks for a part of a GPU and would not learn which: its container lacks what admission by Leeboard adds; create"
+    " it anew while that is on"
+)
 
 PREEMPTIBILITY = {"preemptible": True, "non-preemptible": False}
 
 KNOWS_NO_NODE = "no nodes available to schedule pods"
 """kube-scheduler's message when its list of nodes is empty (`ErrNoNodesAvailable`)."""
+
+FIT_ERROR_MARK = "nodes are available: "
+AFTERMATH_MARKS = (" no new claims to deallocate", " preemption: ")
+"""What stands in its message before the causes, and after them, where it tells what it tried then (`FitError`)."""
+
+LONGEST_MESSAGE = 300
+"""Characters that are kept of a message: enough for the causes, and little where ten thousand pods are refused."""
 
 DEFAULT_SCHEDULER = "default-scheduler"
 TERMINAL_PHASES = ("Succeeded", "Failed")
@@ -46,6 +62,20 @@ def is_terminal(raw: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class SharingRules:
+    """How an installation shares GPUs."""
+
+    is_offered: bool = True
+    overhead_mib: int = 0
+    """Set aside on a device for each pod beside what it asks for."""
+    namespace: str = "kai-resource-reservation"
+    """Of the reservation pods."""
+
+
+USUAL_RULES = SharingRules()
+
+
+@dataclass(frozen=True, slots=True)
 class _Parts:
     """A raw pod, taken apart."""
 
@@ -57,39 +87,49 @@ class _Parts:
     status: Fields
 
 
-def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
+def pod(
+    raw: object, *, profiles: frozenset[str], rules: SharingRules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
+) -> Pod:
     """Decode a pod; it is managed when its scheduler is one of `profiles`, be it bound already or not.
+
+    `keeps` tells what grouping wants to know of it; a pod of which nothing is kept is grouped by its annotation alone.
 
     Its priority is looked up by whoever knows the PriorityClasses. A pod with a problem is still charged what could be
     read.
     """
     parts = _taken_apart(raw)
     reading, labels, spec = parts.reading, parts.labels, parts.spec
-    _refuse_sharing(parts)
-    managed = (reading.text(spec, "schedulerName") or DEFAULT_SCHEDULER) in profiles
     namespace = intern(reading.text(parts.metadata, "namespace"))
+    reserves = _reserves(parts, namespace, rules)
+    managed = not reserves and (reading.text(spec, "schedulerName") or DEFAULT_SCHEDULER) in profiles
     uid = PodUid(parts.metadata["uid"])
     group = reading.name(parts.annotations, POD_GROUP_ANNOTATION)
     near, kept = neighbours(spec, labels, namespace)
     asked, scalars = request(reading, spec, parts.status)
-    by_scheduler, by_us = _refused(reading, parts.status)
+    part = _part(parts, asked, scalars, rules) if managed and parts.annotations else None
+    by_scheduler, by_us, because = _refused(reading, parts.status)
     held, gated = _gates(spec)
     node = _node(reading, spec, "nodeName")
+    # Before it is bound, what is written there is not from us.
+    devices, device_uuids = given(parts.annotations) if part and node else ((), ())
     return Pod(
         uid=uid,
         namespace=namespace,
         name=parts.metadata["name"],
         group=GroupKey(namespace, group or uid),
         names_group=bool(group),
+        origin=origin(parts.metadata, keeps) if managed else None,
         bare=not any(one.get("controller") is True for one in reading.mappings(parts.metadata, "ownerReferences")),
         queue=_queue(reading, labels, managed=managed),
-        request=asked,
+        # The device of a reservation pod is charged as the shared one that it is.
+        request=replace(asked, gpu_milli=0) if reserves else asked,
+        sharing=part,
         scalars=scalars,
         constraint=constraint(reading, spec),
         labels=kept,
         near=near,
         spec_priority=reading.number("spec.priority", spec.get("priority"), int32),
-        priority_class=intern(reading.text(labels, PRIORITY_CLASS_LABEL) or reading.text(spec, "priorityClassName")),
+        priority_classes=_priority_classes(reading, labels, spec),
         explicit_preemptible=PREEMPTIBILITY.get(reading.text(labels, PREEMPTIBILITY_LABEL)),
         started_preemptible=node is not None and parts.annotations.get(PREEMPTIBLE_ANNOTATION) == "true",
         task_priority=reading.number(f"label {TASK_PRIORITY_LABEL}", labels.get(TASK_PRIORITY_LABEL), task_order),
@@ -97,12 +137,16 @@ def pod(raw: object, *, profiles: frozenset[str]) -> Pod:
         created_at=reading.seconds(parts.metadata, "creationTimestamp"),
         managed=managed,
         node=node,
+        devices=devices,
+        device_uuids=reserved(parts.annotations) if reserves else device_uuids,
+        reserves=reserves,
         nominated=_node(reading, parts.status, "nominatedNodeName"),
         held=held,
         gated=gated,
         deleting=parts.metadata.get("deletionTimestamp") is not None,
         refused_by_scheduler=by_scheduler,
         refused_by_us=by_us,
+        refused_because=because,
         problem=reading.problem,
     )
 
@@ -120,11 +164,30 @@ def _taken_apart(raw: object) -> _Parts:
     )
 
 
-def _refuse_sharing(parts: _Parts) -> None:
-    for annotation in SHARING_ANNOTATIONS:
-        if annotation in parts.annotations:
-            sharing = f"GPU sharing (annotation {annotation}) is not available yet"
-            parts.reading.doubt(f"{sharing}; ask for whole GPUs with nvidia.com/gpu")
+def _reserves(parts: _Parts, namespace: str, rules: SharingRules) -> str:
+    """Return for which shared device a pod holds a whole one; empty unless it is a reservation pod of ours."""
+    labels = parts.labels
+    if namespace != rules.namespace or labels.get(marks.MANAGED_BY_LABEL) != marks.MANAGED_BY:
+        return ""
+    return parts.reading.text(labels, marks.RESERVATION_GROUP_LABEL)
+
+
+def _part(parts: _Parts, asked: Resources, scalars: Scalars, rules: SharingRules) -> Sharing | None:
+    """Return the part of a device that a managed pod asks for; None when it asks for none, or cannot have it."""
+    reading, annotations = parts.reading, parts.annotations
+    # Whatever else of it cannot be read: a pod that runs keeps its part of a device.
+    own = Reading()
+    found = sharing(own, annotations, whole_gpu_milli=asked.gpu_milli, scalars=scalars)
+    if own.problem:
+        reading.doubt(own.problem)
+    if found is None:
+        return None
+    if not rules.is_offered:
+        name = FRACTION_ANNOTATION if FRACTION_ANNOTATION in annotations else MEMORY_ANNOTATION
+        reading.doubt(f"GPU sharing is disabled (annotation {name}); ask for whole GPUs with nvidia.com/gpu")
+    elif not shows_devices(parts.spec, annotations):
+        reading.doubt(UNPREPARED)
+    return replace(found, overhead_mib=rules.overhead_mib) if rules.overhead_mib else found
 
 
 def _queue(reading: Reading, labels: Fields, *, managed: bool) -> QueueName:
@@ -137,6 +200,16 @@ def _queue(reading: Reading, labels: Fields, *, managed: bool) -> QueueName:
     if project and node_pool:
         return QueueName(intern(f"{project}-{node_pool}"))
     return QueueName(intern(project or DEFAULT_QUEUE))
+
+
+def _priority_classes(reading: Reading, labels: Fields, spec: Fields) -> tuple[str, ...]:
+    return _shared((reading.text(labels, PRIORITY_CLASS_LABEL), reading.text(spec, "priorityClassName")))
+
+
+@lru_cache(maxsize=256)
+def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one value for equal ones: pods of a cluster name few classes."""
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _node(reading: Reading, parent: Fields, key: str) -> NodeName | None:
@@ -155,8 +228,8 @@ def _gates(spec: Fields) -> tuple[bool, bool]:
     return ours > 0, ours < len(gates)
 
 
-def _refused(reading: Reading, status: Fields) -> tuple[bool, bool]:
-    """Return whether kube-scheduler has parked the pod, by its own filters or after our refusal."""
+def _refused(reading: Reading, status: Fields) -> tuple[bool, bool, str]:
+    """Return whether kube-scheduler has parked the pod, by its own filters or after our refusal, and what it says."""
     for condition in reading.mappings(status, "conditions"):
         if condition.get("type") != "PodScheduled":
             continue
@@ -165,5 +238,21 @@ def _refused(reading: Reading, status: Fields) -> tuple[bool, bool]:
         ours = PHRASE_MARK in message
         # A kube-scheduler that knows no node has judged none: it is behind us, after a restart of the API server say.
         judged = not message.startswith(KNOWS_NO_NODE)
-        return parked and judged and not ours, parked and ours
-    return False, False
+        because = _because(message) if parked and judged else ""
+        return parked and judged and not ours, parked and ours, because
+    return False, False, ""
+
+
+def _because(message: str) -> str:
+    """Return what kube-scheduler says of its own filters, without our phrases and what it tried afterwards.
+
+    Beside a phrase of ours the numbers of nodes are left out: they change with every attempt, and each change of a pod
+    has it planned again.
+    """
+    said = message
+    for mark in AFTERMATH_MARKS:
+        said = said.partition(mark)[0]
+    if PHRASE_MARK in message:
+        parts = said.rpartition(FIT_ERROR_MARK)[2].rstrip(".").split(", ")
+        said = ", ".join(part.lstrip("0123456789 ") for part in parts if PHRASE_MARK not in part)
+    return intern(" ".join(said[:LONGEST_MESSAGE].split()).rstrip("."))

@@ -3,11 +3,12 @@
 from functools import partial
 
 from app.cluster.decode.durations import duration_ms
+from app.cluster.decode.origin import owner_of
 from app.cluster.decode.pods import PREEMPTIBILITY
 from app.cluster.decode.reading import Fields, Reading, identified, int32
 from app.cluster.decode.subgroups import members, tree
 from app.model.names import GroupKey, QueueName
-from app.model.podgroup import GroupSpec
+from app.model.podgroup import FOREVER_S, GroupSpec
 from app.model.priority import PriorityClass
 from app.model.quantity import queue_amount, shown, weight_micro
 from app.model.queue import DEFAULT_PRIORITY, UNGOVERNED, Entitlement, Queue
@@ -23,6 +24,10 @@ NOT_SPECIFIED = (
 )
 
 MAX_LEVELS = 16
+
+STALENESS_ANNOTATION = "kai.scheduler/staleness-grace-period"
+
+NEVER_OVER_MS = -1
 
 
 def queue(raw: object) -> Queue:
@@ -83,16 +88,18 @@ def pod_group(raw: object) -> GroupSpec:
     spec = reading.mapping(fields, "spec")
     min_member = max(1, reading.number("spec.minMember", spec.get("minMember"), members, otherwise=1))
     root = tree(reading, spec, min_member)
-    queue_name = reading.name(spec, "queue")
+    queue_name, class_name = reading.name(spec, "queue"), reading.name(spec, "priorityClassName")
     return GroupSpec(
         key=GroupKey(reading.text(metadata, "namespace"), metadata["name"]),
         uid=metadata["uid"],
         queue=QueueName(queue_name) if queue_name else None,
         min_member=min_member if root is None else sum(leaf.min_member for leaf in root.leaves()),
-        priority_class=reading.name(spec, "priorityClassName"),
+        priority_classes=(class_name,) if class_name else (),
         preemptible=_preemptible(reading, spec),
         created_at=reading.seconds(metadata, "creationTimestamp"),
         root=root,
+        stale_grace_s=_stale_grace_s(reading, spec, metadata),
+        owner=owner_of(metadata),
         problem=reading.problem,
     )
 
@@ -102,6 +109,30 @@ def _preemptible(reading: Reading, spec: Fields) -> bool | None:
     if text and text not in PREEMPTIBILITY:
         reading.doubt(f"spec.preemptibility is {shown(text)}; write {' or '.join(PREEMPTIBILITY)}")
     return PREEMPTIBILITY.get(text)
+
+
+def _stale_grace_s(reading: Reading, spec: Fields, metadata: Fields) -> float | None:
+    """Return for how long the group may be stale: as its spec says, else its annotation; None when neither does."""
+    what, written = "spec.stalenessGracePeriod", spec.get("stalenessGracePeriod")
+    if written is None:
+        annotations = reading.mapping(metadata, "annotations")
+        what, written = f"annotation {STALENESS_ANNOTATION}", annotations.get(STALENESS_ANNOTATION)
+    if written is None:
+        return None
+    unread = NEVER_OVER_MS - 1
+    milliseconds = reading.number(what, written, _grace_ms, otherwise=unread)
+    if milliseconds == unread:
+        return None
+    return FOREVER_S if milliseconds == NEVER_OVER_MS else milliseconds / 1000
+
+
+def _grace_ms(text: object) -> int:
+    """Read a grace in milliseconds; `NEVER_OVER_MS` for a negative one (KAI), with a unit or as -1 alone."""
+    if text == "-1":
+        return NEVER_OVER_MS
+    if isinstance(text, str) and text.startswith("-"):
+        return NEVER_OVER_MS if duration_ms(text.removeprefix("-")) else 0
+    return duration_ms(text)
 
 
 def priority_class(raw: object) -> PriorityClass:

@@ -35,8 +35,8 @@ class Reading:
         self.problem = ""
 
     def doubt(self, sentence: str) -> None:
-        """Note what its owner must change; the first such sentence is kept."""
-        self.problem = self.problem or sentence
+        """Note what its owner must change; the first such sentence is kept, as one line whatever it quotes."""
+        self.problem = self.problem or "".join(sign if sign.isprintable() else "?" for sign in sentence)
 
     def mapping(self, parent: Fields, key: str) -> Fields:
         """Return a mapping, empty when there is none."""

@@ -1,7 +1,7 @@
 """Reads how a PodGroup is divided and where its parts must run: the tree of its sub-groups, with their topology."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from app.cluster.decode.reading import Fields, Reading
@@ -29,8 +29,9 @@ class _Part:
 def tree(reading: Reading, spec: Fields, min_member: int) -> SubGroup | None:
     """Return the tree of a PodGroup; None when all its pods are one set that may run anywhere.
 
-    Leaves are pod sets, and whoever is named as a parent is an inner node, whose own minimum says nothing (KAI). What
-    does not make a tree is noted, and the group is then read as if it were not divided.
+    Leaves are pod sets, and whoever is named as a parent is an inner node, whose own minimum says nothing (KAI). A pod
+    set may need nobody (KAI 0.17) as long as others do. What does not make a tree is noted, and the group is then read
+    as if it were not divided.
     """
     topology = _topology(reading, spec)
     parts = _parts(reading, spec)
@@ -39,6 +40,9 @@ def tree(reading: Reading, spec: Fields, min_member: int) -> SubGroup | None:
         return SubGroup(topology=topology, pod_sets=(leaf,)) if topology is not None else None
     if not _is_tree(reading, parts):
         return None
+    parents = {part.parent for part in parts}
+    if not any(part.min_member for part in parts if part.name not in parents):
+        parts = [replace(part, min_member=1) for part in parts]
     below: dict[str, list[_Part]] = {}
     for part in parts:
         below.setdefault(part.parent, []).append(part)
@@ -74,7 +78,7 @@ def _part(reading: Reading, raw: Fields) -> _Part:
     return _Part(
         name=name,
         parent=reading.name(raw, "parent"),
-        min_member=max(1, reading.number(what, raw.get("minMember"), members, otherwise=1)),
+        min_member=reading.number(what, raw.get("minMember"), members, otherwise=1),
         topology=_topology(reading, raw),
     )
 

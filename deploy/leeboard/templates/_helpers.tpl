@@ -21,6 +21,12 @@ app.kubernetes.io/name: leeboard-doctor
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Of the agents' pods alone: not one of those that the selector means. */}}
+{{- define "leeboard.agentLabels" -}}
+app.kubernetes.io/name: leeboard-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "leeboard.labels" -}}
 {{ include "leeboard.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -34,14 +40,46 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 app.kubernetes.io/component: kube-scheduler
 {{- end }}
 
+{{/* What belongs to the agents and not to Leeboard itself. */}}
+{{- define "leeboard.agentObjectLabels" -}}
+{{ include "leeboard.labels" . }}
+app.kubernetes.io/component: agent
+{{- end }}
+
 {{/* Scheduler names whose pods are managed, as a JSON list: also a list of CEL. */}}
 {{- define "leeboard.profiles" -}}
 {{ list .Values.schedulerName | toJson }}
 {{- end }}
 
-{{/* Namespaces whose pods are never ours, as a JSON list. */}}
+{{/* Namespaces whose pods are never ours to hold, as a JSON list; who may create any among the reservations, a policy says. */}}
 {{- define "leeboard.systemNamespaces" -}}
-{{ list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace | uniq | toJson }}
+{{- $reservations := ternary (list (include "leeboard.reservationNamespace" .)) list (eq (include "leeboard.gpuSharing" .) "true") }}
+{{- concat (list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace) $reservations | uniq | toJson }}
+{{- end }}
+
+{{/* "true" when parts of GPUs are given out, else empty: without admission no container would learn of its GPU. */}}
+{{- define "leeboard.gpuSharing" -}}
+{{- if and .Values.gpuSharing.enabled (include "leeboard.admission" .) }}true{{ end }}
+{{- end }}
+
+{{/* How a cluster autoscaler is asked for nodes; empty when none is. */}}
+{{- define "leeboard.autoscaling" -}}
+{{- $way := toString .Values.autoscaling.way }}
+{{- if not (has $way (list "off" "false")) }}{{ $way }}{{ end }}
+{{- end }}
+
+{{/* Where pods are that stand for held ones; KAI's name. */}}
+{{- define "leeboard.scalingNamespace" -}}
+kai-scale-adjust
+{{- end }}
+
+{{/* Where pods hold GPUs that others share; KAI's name, so that its tools find them. */}}
+{{- define "leeboard.reservationNamespace" -}}
+kai-resource-reservation
+{{- end }}
+
+{{- define "leeboard.reservationClass" -}}
+leeboard-reservation
 {{- end }}
 
 {{/* Selects the namespaces whose pods may be ours. */}}

@@ -73,6 +73,38 @@ seccompProfile: {type: RuntimeDefault}
 - {name: LEEBOARD_ADMISSION_TLS_DIR, value: /etc/leeboard/admission-tls}
 {{- end }}
 {{- end }}
+{{- with .Values.admission.gpuRuntimeClass }}
+- {name: LEEBOARD_GPU_RUNTIME_CLASS, value: {{ . | quote }}}
+{{- end }}
+- {name: LEEBOARD_POD_GROUPING, value: {{ .Values.grouping.enabled | quote }}}
+{{- if include "leeboard.secure" . }}
+# Nobody checks who writes it on a Deployment of another scheduler's pods, say.
+- {name: LEEBOARD_OWNERS_PROJECT, value: "false"}
+{{- end }}
+{{- with include "leeboard.autoscaling" . }}
+- {name: LEEBOARD_AUTOSCALING, value: {{ . }}}
+{{- end }}
+{{- if eq (include "leeboard.autoscaling" .) "scaling-pods" }}
+- {name: LEEBOARD_AUTOSCALING_NAMESPACE, value: {{ include "leeboard.scalingNamespace" . }}}
+{{- if not (include "leeboard.gpuSharing" .) }}
+- {name: LEEBOARD_RESERVATION_IMAGE, value: {{ .Values.gpuSharing.reservation.image | quote }}}
+{{- end }}
+{{- end }}
+{{- if include "leeboard.gpuSharing" . }}
+- {name: LEEBOARD_GPU_SHARING, value: "true"}
+- {name: LEEBOARD_RESERVATION_NAMESPACE, value: {{ include "leeboard.reservationNamespace" . }}}
+- {name: LEEBOARD_RESERVATION_PRIORITY_CLASS, value: {{ include "leeboard.reservationClass" . }}}
+{{- with .Values.gpuSharing }}
+- {name: LEEBOARD_RESERVATION_IMAGE, value: {{ .reservation.image | quote }}}
+- {name: LEEBOARD_CONTEXT_OVERHEAD_MIB, value: {{ int .contextOverheadMib | quote }}}
+- {name: LEEBOARD_OVERUSE_TOLERANCE_MIB, value: {{ int .overuseToleranceMib | quote }}}
+{{- if not (kindIs "invalid" .evictOveruseAfter) }}
+- {name: LEEBOARD_EVICT_OVERUSE_AFTER_S, value: {{ toJson .evictOveruseAfter | quote }}}
+{{- end }}
+{{- end }}
+{{- else }}
+- {name: LEEBOARD_GPU_SHARING, value: "false"}
+{{- end }}
 {{- if eq .Values.form "beside" }}
 - {name: LEEBOARD_MARKERS, value: "leeboard.dev/ask,leeboard.dev/bind"}
 {{- end }}

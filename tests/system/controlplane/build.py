@@ -5,6 +5,7 @@ The cache key is a hash of the `go.sum` files, so a changed pin builds anew and 
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -46,16 +47,23 @@ def programs() -> Path:
 
     Raises `ToolchainMissingError` when a build is needed and no Go can be found or installed.
     """
-    return _built("controlplane", PROGRAMS)
+    return built("controlplane", PROGRAMS)
 
 
 def helm() -> Path:
     """Return Helm, which only the tests of the chart need; it is built when missing, and raises as `programs` does."""
-    return _built("helm", HELM) / "helm"
+    return built("helm", HELM) / "helm"
 
 
-def _built(kind: str, wanted: Mapping[str, tuple[str, str]]) -> Path:
-    folder = cache_root() / f"{kind}-{_pins(wanted)}"
+def built(
+    kind: str, wanted: Mapping[str, tuple[str, str]], *, here: Path = HERE, kubernetes: str = KUBERNETES_VERSION
+) -> Path:
+    """Return the folder with the programs of the modules in `here`, building what is missing.
+
+    `kubernetes` is the version that their Kubernetes libraries call themselves. Raises `ToolchainMissingError` as
+    `programs` does, and `RuntimeError` when a build fails.
+    """
+    folder = cache_root() / f"{kind}-{_pins(wanted, here)}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -63,36 +71,48 @@ def _built(kind: str, wanted: Mapping[str, tuple[str, str]]) -> Path:
         if missing:
             go = _go()
             for name in missing:
-                _build(go, name, wanted[name], folder)
+                module, package = wanted[name]
+                _build(go, package, folder / name, module=here / module, ldflags=_ldflags(kubernetes))
     return folder
 
 
-def _pins(wanted: Mapping[str, tuple[str, str]]) -> str:
+def sources(required: str, *, module: Path) -> Path:
+    """Return the read-only folder of a module that the one in the folder `module` requires; it is downloaded when gone.
+
+    Raises as `built` does.
+    """
+    command = [str(_go()), "mod", "download", "-json", required]
+    done = subprocess.run(command, cwd=module, env=_go_environment(), capture_output=True, text=True, check=False)
+    answer = json.loads(done.stdout or "{}")
+    if done.returncode:
+        raise RuntimeError(f"go mod download {required} failed: {answer.get('Error') or done.stderr[-2000:]}")
+    return Path(answer["Dir"])
+
+
+def _pins(wanted: Mapping[str, tuple[str, str]], here: Path) -> str:
     digest = hashlib.sha256()
     for module in dict.fromkeys(module for module, _ in wanted.values()):
-        digest.update((HERE / module / "go.sum").read_bytes())
+        digest.update((here / module / "go.sum").read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _build(go: Path, name: str, source: tuple[str, str], folder: Path) -> None:
-    module, package = source
-    print(f"building {name} from Go modules (once; cached in {folder})", file=sys.stderr, flush=True)
+def _build(go: Path, package: str, program: Path, *, module: Path, ldflags: str) -> None:
+    name = program.name
+    print(f"building {name} from Go modules (once; cached in {program.parent})", file=sys.stderr, flush=True)
     # Built beside its place and renamed: a build cut off half-way must not look like a program.
-    partial = folder / f".{name}.partial"
-    command = [str(go), "build", "-trimpath", "-mod=readonly", "-ldflags", _ldflags(), "-o", str(partial), package]
-    done = subprocess.run(
-        command, cwd=HERE / module, env=_go_environment(), capture_output=True, text=True, check=False
-    )
+    partial = program.with_name(f".{name}.partial")
+    command = [str(go), "build", "-trimpath", "-mod=readonly", "-ldflags", ldflags, "-o", str(partial), package]
+    done = subprocess.run(command, cwd=module, env=_go_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"go build of {name} failed:\n{done.stderr[-4000:]}")
-    partial.rename(folder / name)
+    partial.rename(program)
 
 
-def _ldflags() -> str:
+def _ldflags(kubernetes: str) -> str:
     """Return the linker flags that give the programs their version: without them they call themselves v0.0.0."""
-    minor = KUBERNETES_VERSION.split(".")[1]
+    minor = kubernetes.split(".")[1]
     symbols = {
-        "gitVersion": f"v{KUBERNETES_VERSION}",
+        "gitVersion": f"v{kubernetes}",
         "gitMajor": "1",
         "gitMinor": minor,
         "gitCommit": "0" * 40,

@@ -2,7 +2,7 @@
 
 {{/* Annotations that say what a pod shares of a device. */}}
 {{- define "leeboard.sharingMarks" -}}
-["gpu-fraction","gpu-memory","gpu-fraction-num-devices","gpu-fraction-container-name"]
+["gpu-fraction","gpu-memory","gpu-fraction-num-devices","gpu-fraction-container-name","mps"]
 {{- end }}
 
 {{/* What KAI Scheduler alone writes, beside everything under runai-gpu-group/. */}}

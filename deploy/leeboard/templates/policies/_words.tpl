@@ -45,7 +45,7 @@ authorizer.group("leeboard.dev").resource("policies").check("bypass").allowed()
 
 {{/*
 The queues that labels name, the one that counts first, as the decoder reads them: project labels count for managed pods
-only. Given: the expressions of the labels and of whether the pod is managed.
+only, and not on what owns them. Given: the expressions of the labels and of whether they are of managed pods.
 */}}
 {{- define "leeboard.queuesOf" -}}
 [
@@ -57,6 +57,89 @@ only. Given: the expressions of the labels and of whether the pod is managed.
       )
     : ""
 ].filter(name, name != "")
+{{- end }}
+
+{{/*
+What owns pods, as rules: the kinds that grouping reads, and those that only have a template. Whatever else our account
+may read of a namespace can be named as an owner, too.
+*/}}
+{{- define "leeboard.ownerRules" -}}
+- {apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [replicationcontrollers]}
+- {apiGroups: [apps], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: [daemonsets]}
+- {apiGroups: [policy], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: [poddisruptionbudgets]}
+- {apiGroups: [scheduling.run.ai], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: [podgroups]}
+{{- range $group, $resources := include "leeboard.owners" . | fromYaml }}
+- apiGroups: [{{ $group }}]
+  apiVersions: ["*"]
+  operations: [CREATE, UPDATE]
+  resources: {{ $resources | toJson }}
+{{- end }}
+# Labels of Kubernetes' own kinds can be written through the status, too, save of Deployments; not of custom resources.
+{{- range $group := list "apps" "batch" }}
+- apiGroups: [{{ $group }}]
+  apiVersions: ["*"]
+  operations: [UPDATE]
+  resources:
+    {{- range without (get (include "leeboard.owners" $ | fromYaml) $group) "deployments" }}
+    - {{ . }}/status
+    {{- end }}
+{{- end }}
+{{- if eq (include "leeboard.autoscaling" .) "provisioning-request" }}
+- apiGroups: [autoscaling.x-k8s.io]
+  apiVersions: ["*"]
+  operations: [CREATE, UPDATE]
+  resources: [provisioningrequests]
+{{- end }}
+{{- range .Values.grouping.extraResources }}
+- apiGroups: {{ .apiGroups | toJson }}
+  apiVersions: ["*"]
+  operations: [CREATE, UPDATE]
+  resources: {{ .resources | toJson }}
+{{- end }}
+{{- end }}
+
+{{/*
+Labels of an owner as it is, then as it was, each as three: its own, those of the Jobs that it makes (CronJob), and those
+of its pods where their template has the usual place. Whatever shape a custom resource has, each is a map of texts, empty
+where there is none.
+*/}}
+{{- define "leeboard.labelsOfOwner" -}}
+[dyn(object), dyn(oldObject)].map(owner, [
+  [owner].filter(each, each != null),
+  {{ include "leeboard.jobTemplates" "owner" | indent 2 | trim }},
+  {{ include "leeboard.podTemplates" "owner" | indent 2 | trim }}
+].map(found, (
+  found.map(each, each.?metadata.orValue({})).filter(each, type(each) == map)
+    .map(each, each.?labels.orValue({}))
+    .filter(each, type(each) == map && each.all(key, type(each[key]) == string))
+  + [{}]
+)[0]))
+{{- end }}
+
+{{/* The specs of an owner's pods, as it is and as it was: a list of one each, or none where no template is found. */}}
+{{- define "leeboard.podsOfOwner" -}}
+[dyn(object), dyn(oldObject)].map(owner, (
+  {{ include "leeboard.podTemplates" "owner" | indent 2 | trim }}
+).map(each, each.?spec.orValue(null)).filter(each, type(each) == map))
+{{- end }}
+
+{{- define "leeboard.jobTemplates" -}}
+[{{ . }}].filter(each, each != null).map(each, each.?spec.orValue(null)).filter(each, type(each) == map)
+  .map(each, each.?jobTemplate.orValue(null)).filter(each, type(each) == map)
+{{- end }}
+
+{{- define "leeboard.podTemplates" -}}
+({{ include "leeboard.jobTemplates" . }} + [{{ . }}].filter(each, each != null))
+  .map(each, each.?spec.orValue(null)).filter(each, type(each) == map)
+  .map(each, each.?template.orValue(null)).filter(each, type(each) == map)
+{{- end }}
+
+{{/* The service account of those pods, once they are in `variables.pods`. */}}
+{{- define "leeboard.accountOfOwner" -}}
+(
+  variables.pods[0].map(each, each.?serviceAccountName.orValue("")).filter(name, type(name) == string && name != "")
+  + ["default"]
+)[0]
 {{- end }}
 
 {{/* Whether the requester, or the service account `variables.account`, may use the queue `variables.queue`. */}}

@@ -1,0 +1,256 @@
+"""Keeps NVML open as long as there is a driver, opens it anew when it was taken away, and reads the whole machine.
+
+All of it blocks and belongs to one thread; nothing that the driver does is raised to the caller.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pynvml
+
+from app.agent import connections, health, nvml
+from app.agent.asking import Asking, DeviceLostError, DriverGoneError, told, twice, words
+from app.agent.connections import End
+from app.agent.events import Events
+from app.agent.readings import Device, Failure, Link, Machine
+from app.model.device import DeviceUuid, Health
+
+MOST_DEVICES = 64
+"""As many as a GpuNode has room for."""
+
+NAME = re.compile(r"[A-Za-z0-9-]{1,96}")
+"""What a GpuNode takes for a UUID."""
+
+LINKS_EVERY = 6
+"""Looks from one reading of the links to the next: hundreds of calls, and they hardly ever change."""
+
+NO_LIBRARY = "no NVIDIA driver here: libnvidia-ml.so.1 is not found (in a pod the nvidia runtime class brings it)"
+MESSAGES = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NO_LIBRARY,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
+    pynvml.NVML_ERROR_NO_PERMISSION: "the NVIDIA driver may not be opened: no permission",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "the NVIDIA driver and libnvidia-ml.so.1 are of different versions: start the container anew"
+    ),
+}
+NO_GPU = "the NVIDIA driver sees no GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A device of an opened driver: who it is does not change until that is closed."""
+
+    device: Device
+    end: End
+    is_complete: bool
+    """Whether the driver has told all that it will ever tell of who it is."""
+
+
+class _Session:
+    """One driver from init to shutdown."""
+
+    def __init__(self, events: Events | None) -> None:
+        self._count = int(twice(pynvml.nvmlDeviceGetCount))
+        self._events = events
+        # By index. Filled by `_open`, until everybody is known; a lost device keeps the name it had.
+        self._opened: dict[int, _Opened] = {}
+        # What failed in questions that are not asked in every look.
+        self._failed_once: list[Failure] = []
+        self._failed_links: list[Failure] = []
+        self._links: Mapping[DeviceUuid, tuple[Link, ...]] = {}
+        self._linked: list[End] = []
+        self._looks = 0
+
+    def read(self) -> Machine:
+        """Look at everything; raises `DriverGoneError` when the driver has to be opened anew."""
+        asking = Asking()
+        if asking.ask(pynvml.nvmlDeviceGetCount) not in {self._count, None}:
+            raise DriverGoneError("the number of devices has changed")
+        version = asking.ask(pynvml.nvmlSystemGetDriverVersion) or ""
+        if self._count > MOST_DEVICES:
+            asking.failed("nvmlDeviceGetCount", f"{self._count} devices, of which the first {MOST_DEVICES} are read")
+        for index in range(min(self._count, MOST_DEVICES)):
+            self._open(asking, index)
+        ends = [self._opened[index].end for index in sorted(self._opened)]
+        if self._events:
+            self._events.follow(asking, ends)
+        self._read_links_now_and_then(ends)
+        devices = tuple(self._look(asking, self._opened[index]) for index in sorted(self._opened))
+        failures = [*self._failed_once, *self._failed_links, *asking.failures]
+        return Machine(
+            devices=devices,
+            driver_version=nvml.plain(str(version)),
+            failures=told(failures, [device.uuid for device in devices]),
+            message="" if self._count else NO_GPU,
+        )
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        if self._events:
+            self._events.stop()
+
+    def _open(self, asking: Asking, index: int) -> None:
+        known = self._opened.get(index)
+        if known is None:
+            handle, uuid = self._named(asking, index)
+        else:
+            handle, uuid = known.end.handle, known.end.uuid
+        if uuid is None or (known is not None and known.is_complete):
+            return
+        once = Asking()
+        opened = _identified(once, handle, index, uuid, known)
+        self._opened[index] = opened
+        if opened.is_complete:
+            self._failed_once += once.failures
+        else:
+            asking.failures += once.failures
+
+    def _named(self, asking: Asking, index: int) -> tuple[Any, DeviceUuid | None]:
+        """Return a device's handle and UUID; without one there is nothing to report it by, and that is a failure."""
+        name = f"index {index}"
+        try:
+            handle = asking.ask_twice(pynvml.nvmlDeviceGetHandleByIndex, index, device=name)
+            if handle is None:
+                return None, None
+            found = asking.ask_twice(pynvml.nvmlDeviceGetUUID, handle, device=name)
+        except DeviceLostError:
+            return None, None
+        uuid = str(found or "")
+        if reason := self._unfit(uuid):
+            if not asking.has_failed("nvmlDeviceGetUUID", name):
+                asking.failed("nvmlDeviceGetUUID", reason, name)
+            return None, None
+        return handle, DeviceUuid(uuid)
+
+    def _unfit(self, uuid: str) -> str:
+        if not uuid:
+            return "it has none"
+        if not NAME.fullmatch(uuid):
+            return f"no name for a device: {nvml.plain(uuid)}"
+        of = next((each.device.index for each in self._opened.values() if each.end.uuid == uuid), None)
+        return "" if of is None else f"that of index {of}: {uuid}"
+
+    def _read_links_now_and_then(self, ends: list[End]) -> None:
+        if self._looks % LINKS_EVERY == 0 or ends != self._linked:
+            asking = Asking()
+            self._links = connections.links(asking, ends)
+            self._failed_links, self._linked = asking.failures, ends
+        self._looks += 1
+
+    def _look(self, asking: Asking, opened: _Opened) -> Device:
+        uuid, handle = opened.end.uuid, opened.end.handle
+        device = replace(opened.device, links=self._links.get(uuid, ()))
+        xids = self._events.xids(uuid) if self._events else frozenset[int]()
+        try:
+            memory = nvml.memory(asking, handle, uuid)
+            judged, reason = health.judge(asking, handle, uuid, xids=xids, memory=memory)
+            return replace(
+                device,
+                memory=memory,
+                health=judged,
+                health_reason=reason,
+                mig=nvml.mig(asking, handle, uuid),
+                fabric=nvml.fabric(asking, handle, uuid),
+                processes=nvml.processes(asking, handle, uuid),
+            )
+        except DeviceLostError as lost:
+            reasons = [str(lost), *(f"XID {xid}" for xid in sorted(xids))]
+            return replace(device, health=Health.UNHEALTHY, health_reason="; ".join(reasons))
+
+
+def _identified(asking: Asking, handle: Any, index: int, uuid: DeviceUuid, known: _Opened | None) -> _Opened:
+    """Ask who a device is; what was `known` of it stays where it is refused now."""
+
+    def ask(call: Callable[..., Any]) -> Any:
+        try:
+            return asking.ask(call, handle, device=uuid)
+        except DeviceLostError:
+            return None  # its UUID is enough to say that it is lost
+
+    pci, product, node = (
+        ask(pynvml.nvmlDeviceGetPciInfo),
+        ask(pynvml.nvmlDeviceGetName),
+        ask(pynvml.nvmlDeviceGetNumaNodeId),
+    )
+    if node is None:
+        # Only a GPU that is a NUMA node itself says which; of any other, whose memory it is nearest to is told.
+        node = ask(nvml.nvmlDeviceGetMemoryAffinity)
+    device = Device(
+        uuid=uuid,
+        index=index,
+        minor=ask(pynvml.nvmlDeviceGetMinorNumber),
+        product=None if product is None else nvml.plain(str(product)),
+        pci_bus_id=None if pci is None else nvml.bus_id(pci),
+        numa_node=node if node is not None and node >= 0 else None,
+    )
+    address = None if pci is None else connections.address(pci)
+    if known is not None:
+        device, address = _completed(device, known.device), address or known.end.address
+    # What is refused for another reason than that the library lacks it may be told next time.
+    is_complete = not any(failure.device for failure in asking.failures)
+    return _Opened(device, End(uuid=uuid, handle=handle, address=address), is_complete)
+
+
+def _completed(device: Device, known: Device) -> Device:
+    fields = ("minor", "product", "pci_bus_id", "numa_node")
+    return replace(device, **{name: getattr(known, name) for name in fields if getattr(device, name) is None})
+
+
+class Driver:
+    """The driver of the node, whether there is one or not."""
+
+    def __init__(self, *, ignored_xids: frozenset[int], on_event: Callable[[], None] | None = None) -> None:
+        """Without `on_event` the driver's own reports are not waited for."""
+        self._ignored = ignored_xids | health.USUALLY_IGNORED
+        self._on_event = on_event
+        # None while there is no driver. Changed by `read` and `close` only, which share a thread.
+        self._session: _Session | None = None
+        self._was_open = False
+
+    def read(self) -> Machine:
+        """Look at the machine; where that is impossible, say why in its message."""
+        message = ""
+        for _ in range(2):  # a driver that was only restarted is there again
+            try:
+                return self._opened().read()
+            except DriverGoneError as gone:
+                message = f"the NVIDIA driver has gone: {gone}"
+                self.close()
+            except pynvml.NVMLError as error:
+                self.close()
+                message = MESSAGES.get(error.value, f"the NVIDIA driver cannot be opened: {words(error)}")
+                # Where it has always been so, a new container would change nothing.
+                is_outdated = self._was_open and error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+                return Machine(message=message, is_outdated=is_outdated)
+        return Machine(message=message)
+
+    def close(self) -> None:
+        """Let go of the driver, so that it can be unloaded."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        session.close()
+        _shut_down()
+
+    def _opened(self) -> _Session:
+        if self._session is None:
+            twice(pynvml.nvmlInit)
+            try:
+                self._session = _Session(self._events())
+            except pynvml.NVMLError:
+                _shut_down()
+                raise
+            self._was_open = True
+        return self._session
+
+    def _events(self) -> Events | None:
+        return Events(ignored_xids=self._ignored, on_event=self._on_event) if self._on_event else None
+
+
+def _shut_down() -> None:
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return  # it was gone already

@@ -1,0 +1,107 @@
+"""Waits, in a thread, for what the driver reports of its own accord: critical errors above all."""
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pynvml
+
+from app.agent.asking import Asking, DeviceLostError
+from app.agent.connections import End
+from app.model.device import DeviceUuid
+
+WAIT_MS = 500
+"""How long a stop may take."""
+
+WANTED = (
+    pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError | pynvml.nvmlEventTypeGpuRecoveryAction
+)
+
+
+class Events:
+    """The events of one opened driver, until `stop`; each XID is kept, every other event only asks for a look."""
+
+    def __init__(self, *, ignored_xids: frozenset[int], on_event: Callable[[], None]) -> None:
+        self._ignored = ignored_xids
+        self._on_event = on_event
+        self._stopping = threading.Event()
+        # Written by `follow`, and `_names` a whole new value each time: the thread reads it.
+        self._thread: threading.Thread | None = None
+        self._set: Any = None
+        self._names: dict[int | None, DeviceUuid] = {}
+        self._settled: set[DeviceUuid] = set()
+        # Written by the thread alone; a whole new value each time, so that anybody may read it.
+        self._xids: dict[DeviceUuid | None, frozenset[int]] = {}
+
+    def xids(self, uuid: DeviceUuid) -> frozenset[int]:
+        """Return what the device has reported, or some device of which the driver did not say which."""
+        found = self._xids
+        return found.get(uuid, frozenset()) | found.get(None, frozenset())
+
+    def follow(self, asking: Asking, ends: Sequence[End]) -> None:
+        """Register for every device that has events, and wait for them; what is refused is named, and asked again."""
+        fresh = [end for end in ends if end.uuid not in self._settled]
+        if not fresh:
+            return
+        if self._set is None:
+            self._set = asking.ask(pynvml.nvmlEventSetCreate)
+        if self._set is None:
+            return
+        # Before the first of them can report anything: what is of nobody counts for all.
+        self._names = self._names | {_key(end.handle): end.uuid for end in fresh}
+        self._settled |= {end.uuid for end in fresh if _register(asking, end, self._set)}
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._wait, args=(self._set,), name="nvml-events", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, which must be gone before the driver is closed."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _wait(self, events: Any) -> None:
+        is_well = True
+        while not self._stopping.is_set():
+            try:
+                self._note(pynvml.nvmlEventSetWait_v2(events, WAIT_MS))
+                is_well = True
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                    continue
+                # Such as a lost device, of which a look will tell more; one look, though it may go on failing.
+                if is_well:
+                    self._on_event()
+                is_well = False
+                self._stopping.wait(WAIT_MS / 1000)
+        try:
+            pynvml.nvmlEventSetFree(events)
+        except pynvml.NVMLError:
+            return  # the driver has gone, and the set with it
+
+    def _note(self, event: Any) -> None:
+        if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+            xid = int(event.eventData)
+            if xid in self._ignored:
+                return
+            uuid = self._names.get(_key(event.device))
+            self._xids = self._xids | {uuid: self._xids.get(uuid, frozenset()) | {xid}}
+        self._on_event()
+
+
+def _register(asking: Asking, end: End, events: Any) -> bool:
+    """Return whether no more can be had: the device is registered, or has no events."""
+    refused = len(asking.failures)
+    try:
+        supported = asking.ask(pynvml.nvmlDeviceGetSupportedEventTypes, end.handle, device=end.uuid)
+        if supported and supported & WANTED:
+            asking.ask(pynvml.nvmlDeviceRegisterEvents, end.handle, supported & WANTED, events, device=end.uuid)
+    except DeviceLostError:
+        return False  # the look that we are part of will say so
+    return len(asking.failures) == refused
+
+
+def _key(handle: Any) -> int | None:
+    """Return the pointer: each answer of the driver wraps it anew."""
+    return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,0 +1,65 @@
+"""Looks at the node: the driver, the processes on its devices, and the kubelet. Everything here blocks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from app.agent import cgroups
+from app.agent.driver import Driver
+from app.agent.podresources import PodResources
+from app.agent.readings import Kubelet, Machine, Owners
+from app.agent.report import Sight
+from app.agent.settings import AgentSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The devices, and whose processes are on them."""
+
+    machine: Machine
+    owners: Owners
+
+
+class Lookout:
+    """What can be seen from this node; `devices` and `close` belong to one thread, `kubelet` to any other."""
+
+    def __init__(self, settings: AgentSettings, *, on_event: Callable[[], None] | None = None) -> None:
+        """Without `on_event` the driver's own reports are not waited for."""
+        self._driver = Driver(ignored_xids=settings.ignored_xids, on_event=on_event)
+        self._pod_resources = PodResources(Path(settings.pod_resources_socket))
+        self._proc_root = Path(settings.proc_root)
+        self._agent_version = version("leeboard")
+        self._boot_id = _boot_id(self._proc_root)
+
+    def devices(self) -> Devices:
+        """Ask the driver."""
+        machine = self._driver.read()
+        pids = {process.pid for device in machine.devices for process in device.processes or ()}
+        return Devices(machine, cgroups.owners(pids, self._proc_root))
+
+    def kubelet(self) -> Kubelet:
+        """Ask the kubelet."""
+        return self._pod_resources.read()
+
+    def sight(self, devices: Devices, kubelet: Kubelet) -> Sight:
+        """Put together what was seen."""
+        return Sight(
+            machine=devices.machine,
+            kubelet=kubelet,
+            owners=devices.owners,
+            agent_version=self._agent_version,
+            boot_id=self._boot_id,
+        )
+
+    def close(self) -> None:
+        """Let go of the driver and of the kubelet."""
+        self._driver.close()
+        self._pod_resources.close()
+
+
+def _boot_id(proc_root: Path) -> str:
+    try:
+        return (proc_root / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,46 @@
+"""Says in log lines what is new in a report, one line for each thing; pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.agent.report import Status
+
+NOTHING: Status = {"kubelet": {}, "devices": []}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event of the log."""
+
+    event: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+def news(before: Status | None, now: Status) -> Iterator[Line]:
+    """Yield what differs, besides measured memory and who holds what, which changes with every pod."""
+    known = before or NOTHING
+    if known.get("message") != now.get("message"):
+        yield _devices(now)
+    if known["kubelet"] != now["kubelet"]:
+        yield _kubelet(now["kubelet"])
+    healths = {device["uuid"]: device["health"] for device in known["devices"]}
+    for device in now["devices"]:
+        if device["health"] != healths.get(device["uuid"]):
+            yield _device(device)
+    for failure in now.get("failures", ()):
+        if failure not in known.get("failures", ()):
+            yield Line("not_told", dict(failure))
+
+
+def _devices(status: Status) -> Line:
+    return Line("no_devices", {"reason": status["message"]}) if "message" in status else Line("devices_are_back")
+
+
+def _kubelet(kubelet: Status) -> Line:
+    return Line("kubelet_answers" if kubelet["answers"] else "kubelet_is_silent", {**kubelet})
+
+
+def _device(device: Status) -> Line:
+    told = {name: device[name] for name in ("uuid", "index", "product", "health", "healthReason") if name in device}
+    return Line("device", told)

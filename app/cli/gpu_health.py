@@ -1,0 +1,162 @@
+"""Examines GPUs: which nodes have any, what their agents say, and whether parts of GPUs can be given out."""
+
+import time
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from app.cli.admission_health import Wanted
+from app.cli.findings import TELL_THE_FORM, Finding, broken, few, ok, warning
+from app.kube.reviews import Reviews
+from app.model.device import Health
+from app.model.seam import ForbiddenError, RawObject, Resource
+from app.settings import Settings
+
+GPU = "nvidia.com/gpu"
+REPLICAS_LABEL = "nvidia.com/gpu.replicas"
+NAMESPACES = "api/v1/namespaces"
+RUNTIME_CLASSES = "apis/node.k8s.io/v1/runtimeclasses"
+AGENTS_PODS = "their pods: kubectl get pods -A -l app.kubernetes.io/name=leeboard-agent -o wide"
+NO_AGENTS = (
+    f"look at {AGENTS_PODS}; where there are none, is agent.enabled true, and have the nodes a label that agents go by"
+    " (else agent.allNodes=true)? Who shares no GPUs sets gpuSharing.enabled=false"
+)
+WELL = Health.HEALTHY.value
+APPLY = "apply the manifests shipped with Leeboard, or set LEEBOARD_GPU_SHARING to false"
+MINUTE_S = 60.0
+SICK_SHOWN = 3
+
+
+async def gpus(reviews: Reviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
+    """See which nodes have GPUs, and what their agents say of these."""
+    found = [node for node in await reviews.objects(Resource.NODES.value) if _has_gpus(node)]
+    names = {_name(node) for node in found}
+    if not names:
+        yield warning("gpus", f"no node offers {GPU}", "install the device plugin on the GPU nodes")
+        return
+    told = {_name(each): each for each in await reviews.objects(Resource.GPU_NODES.value) if _name(each) in names}
+    shares = settings.gpu_sharing and wanted is not Wanted.NO
+    if told:
+        yield _counted(names, told)
+    else:
+        message = f"{len(names)} nodes have GPUs; no agents: whole GPUs work from node labels, and none can be shared"
+        yield warning("gpus", message, NO_AGENTS) if shares else ok("gpus", message)
+    for finding in _of_agents(told, settings.agent_ttl_s):
+        yield finding
+    replicated = [_name(node) for node in found if _is_replicated(node)]
+    if replicated and settings.gpu_sharing:
+        message = f"GPUs are given out several times over by the device plugin (label {REPLICAS_LABEL} above 1)"
+        fix = "leave it so and ask for nvidia.com/gpu there, or turn its time-slicing or MPS off"
+        yield warning("gpu-replicas", f"{message}, so no pod gets a part of one there: {few(replicated)}", fix)
+
+
+async def sharing(reviews: Reviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
+    """See whether there is what it takes to reserve GPUs for those who share them; without admission nobody does."""
+    if not settings.gpu_sharing or wanted is Wanted.NO:
+        return
+    absent = [each async for each in _absent(reviews, settings)]
+    if absent:
+        message = f"there is no {' and no '.join(absent)}, so whoever asks for a part of a GPU waits"
+        is_sure = wanted is Wanted.YES
+        yield broken("gpu-sharing", message, APPLY) if is_sure else warning("gpu-sharing", message, TELL_THE_FORM)
+
+
+async def runtime(reviews: Reviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
+    """See whether the RuntimeClass is there that admission gives pods with GPUs, which are refused without it."""
+    name = settings.gpu_runtime_class
+    if not name or wanted is Wanted.NO or await _may_be_there(reviews, f"{RUNTIME_CLASSES}/{name}"):
+        return
+    message = f"there is no RuntimeClass {name}, so no managed pod that asks for GPUs can be created"
+    fix = "create it (the GPU operator's is called nvidia), or set admission.gpuRuntimeClass to one that is there"
+    yield broken("gpu-runtime", message, f"{fix}, or to nothing")
+
+
+async def _absent(reviews: Reviews, settings: Settings) -> AsyncIterator[str]:
+    if not await _may_be_there(reviews, f"{NAMESPACES}/{settings.reservation_namespace}"):
+        yield f"namespace {settings.reservation_namespace}"
+    classes = {_name(each) for each in await reviews.objects(Resource.PRIORITY_CLASSES.value)}
+    if settings.reservation_priority_class not in classes:
+        yield f"PriorityClass {settings.reservation_priority_class}"
+
+
+async def _may_be_there(reviews: Reviews, path: str) -> bool:
+    """Return whether an object is there, or may not be looked at: an administrator may, our own account may not."""
+    try:
+        return await reviews.find(path) is not None
+    except ForbiddenError:
+        return True
+
+
+def _counted(names: Collection[str], told: Collection[str]) -> Finding:
+    silent = set(names) - set(told)
+    if not silent:
+        return ok("gpus", f"{len(names)} nodes have GPUs, and agents tell of all of them")
+    message = f"no agent has told of {len(silent)} of {len(names)} GPU nodes: {few(silent)}"
+    fix = f"look at {AGENTS_PODS}; agent.allNodes puts one on nodes without labels, too"
+    return warning("gpus", f"{message}; whole GPUs work there, and none can be shared", fix)
+
+
+def _of_agents(told: Mapping[str, RawObject], ttl_s: float) -> Iterator[Finding]:
+    stale = {name for name, each in told.items() if _age_s(each) > ttl_s}
+    if stale:
+        message = f"agents have been silent for more than {ttl_s / MINUTE_S:g} min, so nothing new is shared"
+        yield warning("gpu-agents", f"{message} on: {few(stale)}", f"look at {AGENTS_PODS}")
+    fresh = {name: each for name, each in told.items() if name not in stale}
+    for said, names in _alike({name: str(_status(each).get("message") or "") for name, each in fresh.items()}):
+        fix = "is the driver there, and agent.runtimeClassName right?"
+        yield warning("gpu-driver", f"{few(names)}: {said}", fix)
+    for said, names in _alike({name: _kubelets_silence(each) for name, each in fresh.items()}):
+        message = f"the kubelet does not tell which pods have which GPUs, so none can be shared on {few(names)}: {said}"
+        yield warning("gpu-kubelet", message, "is agent.kubeletFolder the folder of the kubelet there?")
+    if sick := [text for name, each in fresh.items() for text in _sick(name, each)]:
+        fix = "leeboard gpus NODE shows who is on it; without them reboot the node, or take the agent off and reset it"
+        yield warning("gpu-health", f"{len(sick)} GPUs take no new work: {few(sick, SICK_SHOWN)}", fix)
+
+
+def _sick(name: str, raw: RawObject) -> Iterator[str]:
+    """Yield each device of a node that takes no new work, with why; none where it was said already of all of them."""
+    devices = () if _status(raw).get("message") else _status(raw).get("devices") or ()
+    for each in devices:
+        health = each.get("health") or WELL
+        if health != WELL:
+            yield f"{name} {each.get('uuid')} {health} ({each.get('healthReason') or 'it is not said why'})"
+
+
+def _alike(said: Mapping[str, str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield each thing that was said, and the nodes of which it was."""
+    for text in sorted(set(said.values()) - {""}):
+        yield text, [name for name, each in said.items() if each == text]
+
+
+def _kubelets_silence(raw: RawObject) -> str:
+    kubelet = _status(raw).get("kubelet")
+    if not isinstance(kubelet, dict) or kubelet.get("answers") is True:
+        return ""
+    return str(kubelet.get("reason") or "it does not say why")
+
+
+def _age_s(raw: RawObject) -> float:
+    """Return for how long nothing was reported; for ever when it cannot be read."""
+    try:
+        return time.time() - datetime.fromisoformat(_status(raw)["observedAt"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return float("inf")
+
+
+def _status(raw: RawObject) -> dict[str, Any]:
+    status = raw.get("status")
+    return status if isinstance(status, dict) else {}
+
+
+def _has_gpus(node: RawObject) -> bool:
+    amount = node.get("status", {}).get("allocatable", {}).get(GPU, "0")
+    return str(amount) != "0"
+
+
+def _is_replicated(node: RawObject) -> bool:
+    # As `cluster.decode` has it.
+    return str(node.get("metadata", {}).get("labels", {}).get(REPLICAS_LABEL, "")) not in {"", "0", "1"}
+
+
+def _name(item: RawObject) -> str:
+    return str(item.get("metadata", {}).get("name"))

@@ -1,0 +1,62 @@
+"""`leeboard gpus`: the GPUs of the cluster or of one node, who is on them, and how they reach each other."""
+
+import asyncio
+import shutil
+from typing import TypeVar
+from urllib.parse import quote
+
+import click
+from pydantic import BaseModel, ValidationError
+
+from app.cli.asking import IN_CLUSTER_URL, NotFoundAnswer, ask, usual_url
+from app.cli.findings import few
+from app.cli.gpu_tables import node_picture, nodes_table
+from app.cli.options import read_settings
+from app.web.gpu_answers import GpuNodeDetail, GpuNodeList
+
+PATH = "/api/v1/gpus"
+
+MOST_NAMES = 20
+
+T = TypeVar("T", bound=BaseModel)
+
+
+@click.command
+@click.argument("node", required=False)
+@click.option(
+    "--url",
+    envvar="LEEBOARD_URL",
+    help=f"Operations address. [default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def gpus(node: str | None, url: str | None, output: str) -> None:
+    """Show the GPUs, who is on them and how full they are.
+
+    Without NODE one line a node; with it its devices, their pods and how they reach each other. Memory is in GiB: what
+    is used, as measured on the node, and what is promised to pods.
+    """
+    address = next(iter((url or "").split()), usual_url(read_settings()))
+    width = shutil.get_terminal_size().columns
+    if node is None:
+        answer = asyncio.run(ask(address, PATH))
+        text = answer.decode() if output == "json" else nodes_table(_read(GpuNodeList, answer), width=width)
+    else:
+        answer = asyncio.run(_of_node(address, node))
+        text = answer.decode() if output == "json" else node_picture(_read(GpuNodeDetail, answer), width=width)
+    click.echo(text)
+
+
+async def _of_node(address: str, node: str) -> bytes:
+    try:
+        return await ask(address, f"{PATH}/{quote(node, safe='')}")
+    except NotFoundAnswer:
+        known = [each.name for each in _read(GpuNodeList, await ask(address, PATH)).items]
+        names = f"there are {few(known, MOST_NAMES)}" if known else "there are none"
+        raise click.ClickException(f"no agent tells of GPUs on a node {node!r}; {names}") from None
+
+
+def _read(kind: type[T], answer: bytes) -> T:
+    try:
+        return kind.model_validate_json(answer)
+    except ValidationError as error:
+        raise click.ClickException("the answer cannot be read; is the service of this version?") from error

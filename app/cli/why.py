@@ -1,0 +1,102 @@
+"""`leeboard why`: one answer to why a pod or a PodGroup waits, runs or is gone."""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import quote, urlencode
+
+import click
+from pydantic import ValidationError
+
+from app.cli.asking import IN_CLUSTER_URL, NotFoundAnswer, ask, usual_url
+from app.cli.options import read_settings
+from app.cli.why_tables import answer_picture
+from app.web.why_answers import ExplanationAnswer
+
+PATH = "/api/v1/why"
+
+DEFAULT_NAMESPACE = "default"
+
+WORKLOAD = "workload"
+
+KINDS = {"pod": "pod", "pods": "pod", "po": "pod", "podgroup": "podgroup", "podgroups": "podgroup", "pg": "podgroup"}
+"""How people write a kind, by what the service calls it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """What is asked about."""
+
+    namespace: str
+    name: str
+    kind: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where the service answers."""
+        query = f"?{urlencode({'kind': self.kind})}" if self.kind else ""
+        return f"{PATH}/{quote(self.namespace, safe='')}/{quote(self.name, safe='')}{query}"
+
+
+@click.command
+@click.argument("target")
+@click.option("-n", "--namespace", help=f"Its namespace. [default: {DEFAULT_NAMESPACE}]")
+@click.option(
+    "--url",
+    envvar="LEEBOARD_URL",
+    help=f"Operations address. [default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def why(target: str, namespace: str | None, url: str | None, output: str) -> None:
+    """Tell why a pod or a PodGroup waits, runs or is gone.
+
+    TARGET is NAME, pod/NAME, podgroup/NAME, NAMESPACE/NAME or KIND/NAME of a workload, such as job/NAME. A NAME that
+    several have is the pod's first, then the PodGroup's. Who was evicted lately is told of as well.
+    """
+    asked = _targets(target, namespace)
+    address = next(iter((url or "").split()), usual_url(read_settings()))
+    answer = asyncio.run(_first_answer(address, asked))
+    if output == "json":
+        click.echo(answer)
+        return
+    width = shutil.get_terminal_size().columns
+    click.echo(answer_picture(_read(answer), width=width, now=datetime.now(UTC)))
+
+
+async def _first_answer(address: str, asked: Sequence[_Target]) -> bytes:
+    unknown = ""
+    for target in asked:
+        try:
+            return await ask(address, target.path)
+        except NotFoundAnswer as error:
+            # Without the path that the service was asked for, which is nothing to a person.
+            unknown = unknown or error.message.partition(": ")[2] or error.message
+    raise click.ClickException(unknown)
+
+
+def _targets(target: str, namespace: str | None) -> Sequence[_Target]:
+    """Return what may be meant, the likeliest first: NAMESPACE/NAME and KIND/NAME look alike."""
+    before, slash, name = target.partition("/")
+    here = namespace or DEFAULT_NAMESPACE
+    if target and not slash:
+        return [_Target(namespace=here, name=target)]
+    # As `kubectl get -o name` writes it: podgroup.scheduling.run.ai/train.
+    kind = KINDS.get(before.partition(".")[0].lower())
+    if not before or not name or "/" in name:
+        raise click.UsageError(f"TARGET is NAME, pod/NAME, podgroup/NAME, NAMESPACE/NAME or KIND/NAME, not {target!r}")
+    if kind is not None:
+        return [_Target(namespace=here, name=name, kind=kind)]
+    workload = _Target(namespace=here, name=name, kind=WORKLOAD)
+    # No namespace has a dot: job.batch/train.
+    if "." in before or namespace not in {None, before}:
+        return [workload]
+    return [_Target(namespace=before, name=name), workload]
+
+
+def _read(answer: bytes) -> ExplanationAnswer:
+    try:
+        return ExplanationAnswer.model_validate_json(answer)
+    except ValidationError as error:
+        raise click.ClickException("the answer cannot be read; is the service of this version?") from error

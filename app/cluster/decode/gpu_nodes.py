@@ -1,0 +1,92 @@
+"""Reads a GpuNode: the devices of a node, as the agent there says. It comes from the node, which may be anybody's."""
+
+from functools import partial
+
+from app.cluster.decode.layout import layout_of
+from app.cluster.decode.reading import Fields, Reading, identified
+from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
+from app.model.names import NodeName, PodUid
+from app.model.quantity import json_integer
+
+MOST_MIB = 1 << 40
+"""A TiB of MiB: more than any device has."""
+
+MOST_DEVICES = 64
+"""As many as the index of a device, and a mask of devices, have room for."""
+
+MOST_FAILURES = 64
+
+MOST_PODS = 256
+"""That have processes on one device."""
+
+mib = partial(json_integer, minimum=0, maximum=MOST_MIB)
+small = partial(json_integer, minimum=0, maximum=1023)
+
+
+def gpu_node(raw: object) -> GpuNode:
+    """Decode a GpuNode; the time of its report is left out, so that two that say the same are equal."""
+    fields, metadata = identified(raw)
+    reading = Reading()
+    status = reading.mapping(fields, "status")
+    kubelet = reading.mapping(status, "kubelet")
+    stated = reading.mappings(status, "devices")[:MOST_DEVICES]
+    return GpuNode(
+        name=NodeName(metadata["name"]),
+        uid=metadata["uid"],
+        devices=tuple(_device(reading, each) for each in stated),
+        kubelet_answers=kubelet.get("answers") is True,
+        kubelet_reason=reading.text(kubelet, "reason"),
+        boot_id=reading.text(status, "bootId"),
+        driver_version=reading.text(status, "driverVersion"),
+        failures=tuple(_failure(reading, each) for each in reading.mappings(status, "failures")[:MOST_FAILURES]),
+        message=reading.text(status, "message"),
+        layout=layout_of(stated),
+        problem=reading.problem,
+    )
+
+
+def _device(reading: Reading, raw: Fields) -> Device:
+    memory, mig = reading.mapping(raw, "memoryMiB"), reading.mapping(raw, "mig")
+    total = reading.number("memoryMiB.total", memory.get("total"), mib)
+    return Device(
+        uuid=DeviceUuid(reading.text(raw, "uuid")),
+        index=reading.number("index", raw.get("index"), small),
+        product=reading.text(raw, "product"),
+        memory_mib=total,
+        used_mib=None if memory.get("used") is None else reading.number("memoryMiB.used", memory["used"], mib),
+        foreign_mib=reading.number("memoryMiB.foreign", memory.get("foreign"), mib),
+        health=_health(raw.get("health")),
+        health_reason=reading.text(raw, "healthReason"),
+        is_mig=mig.get("enabled") is True or mig.get("pending") is True,
+        mig_profiles=tuple(reading.text(each, "profile") for each in reading.mappings(mig, "instances")),
+        numa_node=None if raw.get("numaNode") is None else reading.number("numaNode", raw["numaNode"], small),
+        holders=tuple(_holder(reading, each) for each in reading.mappings(raw, "pods")),
+        processes=tuple(_process(reading, each) for each in reading.mappings(raw, "processes")[:MOST_PODS]),
+    )
+
+
+def _health(value: object) -> Health:
+    # Absent where the driver cannot tell at all, which says nothing against the device; a new word is no good news.
+    if value is None:
+        return Health.HEALTHY
+    return Health(value) if isinstance(value, str) and value in set(Health) else Health.UNKNOWN
+
+
+def _failure(reading: Reading, raw: Fields) -> str:
+    device = reading.text(raw, "device")
+    return f"{reading.text(raw, 'call')}{f' of {device}' if device else ''}: {reading.text(raw, 'error')}"
+
+
+def _process(reading: Reading, raw: Fields) -> tuple[PodUid, int | None]:
+    memory = raw.get("memoryMiB")
+    used = None if memory is None else reading.number("processes.memoryMiB", memory, mib)
+    return PodUid(reading.text(raw, "podUid")), used
+
+
+def _holder(reading: Reading, raw: Fields) -> Holder:
+    return Holder(
+        namespace=reading.text(raw, "namespace"),
+        name=reading.text(raw, "name"),
+        uid=reading.text(raw, "uid"),
+        memory_mib=None if raw.get("memoryMiB") is None else reading.number("memoryMiB", raw["memoryMiB"], mib),
+    )

@@ -1,0 +1,34 @@
+"""Turns what owners say of a group into its PodGroup object, and tells whether an object says it already."""
+
+from app.model.names import GroupKey
+from app.model.owner import Grouping
+from app.model.seam import RawObject
+
+OURS = ("minMember", "priorityClassName", "preemptibility", "subGroups", "topologyConstraint")
+"""Fields of its spec that follow the owners; the others are those of whoever wrote them (KAI: the queue, back-off)."""
+
+
+def pod_group(key: GroupKey, grouping: Grouping, *, class_name: str) -> RawObject:
+    """Return the object for a group; `class_name` is empty when no class that it names exists."""
+    metadata: RawObject = {"name": key.name, "namespace": key.namespace}
+    if grouping.labels:
+        metadata["labels"] = dict(grouping.labels)
+    if grouping.annotations:
+        metadata["annotations"] = dict(grouping.annotations)
+    if grouping.owner is not None:
+        of = grouping.owner
+        reference = {"apiVersion": of.kind.api_version, "kind": of.kind.name, "name": of.name, "uid": of.uid}
+        metadata["ownerReferences"] = [reference]
+    spec = {**grouping.spec, **({"priorityClassName": class_name} if class_name else {})}
+    return {"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup", "metadata": metadata, "spec": spec}
+
+
+def amended(raw: RawObject) -> RawObject:
+    """Return what of an object is merged into the one that is there: our fields, with null for those not said."""
+    kept = {key: raw["metadata"][key] for key in ("labels", "annotations", "ownerReferences") if key in raw["metadata"]}
+    return {"metadata": kept, "spec": {key: raw["spec"].get(key) for key in OURS}}
+
+
+def says_the_same(spec: RawObject, raw: RawObject) -> bool:
+    """Whether an object of this `spec` says all that is ours to say."""
+    return all((spec.get(key) or None) == (raw["spec"].get(key) or None) for key in OURS)

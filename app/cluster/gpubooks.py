@@ -1,0 +1,155 @@
+"""Keeps the books of shared GPUs right: what changes about a GPU recharges its node, and those who pay for parts of it.
+
+`gpus` remembers what everybody says, `sharedgpus` judges it; here it comes to what nodes and queues are charged with.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from app.cluster.charges import Charge, Charges, DeviceCharge, Hold
+from app.cluster.gpus import Gpus, facts_of
+from app.cluster.nodes import NO_AGENT, AgentFacts, Nodes
+from app.cluster.sharedgpus import NodeGpus, Part
+from app.cluster.sharers import Sharers
+from app.model.device import GpuNode
+from app.model.names import NodeName, PodUid
+from app.model.pod import Pod
+from app.model.snapshot import parts_of
+
+Sizes = tuple[int, int]
+"""The memory of each GPU of a node, and of the smallest there is anywhere, in MiB."""
+
+
+class GpuBooks:
+    """What `ClusterCache` tells of GPUs comes here first; only it calls in."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        nodes: Nodes,
+        charges: Charges,
+        gpus: Gpus,
+        *,
+        recharge: Callable[[Iterable[PodUid]], None],
+        on_change: Callable[[NodeName, bool], None],
+        on_relief: Callable[[], None],
+    ) -> None:
+        """`recharge` has pods charged anew whose GPUs turned out to have another size.
+
+        `on_change` is told of a node whose GPUs stand otherwise, and whether somebody may find room there who found
+        none before; `on_relief`, that a node offers something else than before.
+        """
+        self._nodes = nodes
+        self._charges = charges
+        self._gpus = gpus
+        self._recharge = recharge
+        self._on_change = on_change
+        self._on_relief = on_relief
+        self._sharers = Sharers()
+        """What their queue pays depends on the GPUs there are."""
+
+    # What agents say --------------------------------------------------------------------------------------------------
+
+    def report(self, node: GpuNode, *, heard_at: float) -> None:
+        """Take over what a node's agent says."""
+        if self._gpus.report(node, heard_at=heard_at):
+            self._follow_agent(node.name)
+
+    def forget(self, name: NodeName) -> None:
+        """Forget what a node's agent has said."""
+        if self._gpus.forget(name):
+            self._follow_agent(name)
+
+    def age(self, since: float) -> None:
+        """Trust no agent any more that has not been heard since this time."""
+        for name in self._gpus.age(since):
+            self._follow_agent(name)
+
+    def _follow_agent(self, name: NodeName) -> None:
+        before = self.sizes(name)
+        if self._nodes.put_facts(name, self._facts(name)):
+            self.follow_sizes(name, before)
+            self._on_relief()
+        else:
+            self.restand([name])
+
+    def _facts(self, name: NodeName) -> AgentFacts:
+        report = self._gpus.reliable(name)
+        if report is not None:
+            return facts_of(report)
+        if name not in self._gpus.nodes():
+            return NO_AGENT
+        # What its GPUs are, they still are while nothing is heard of them.
+        return replace(self._nodes.facts(name), opens_devices=False)
+
+    # Who shares -------------------------------------------------------------------------------------------------------
+
+    def put_reservation(self, uid: PodUid, pod: Pod | None) -> None:
+        """Note a reservation pod as it is now, None when it is gone."""
+        self.restand(self._gpus.put_reservation(uid, pod))
+
+    def meet(self, pod: Pod) -> None:
+        """Note that a pod asks for parts of GPUs, wherever it may be."""
+        if pod.sharing is not None and pod.uid not in self._sharers:
+            self._sharers.put(pod.uid, None)
+
+    def part_with(self, uid: PodUid) -> None:
+        """Forget a pod that is gone, which holds nothing any more."""
+        self._sharers.drop(uid)
+
+    def share(self, uid: PodUid, pod: Pod | None, charge: Charge | None) -> Collection[NodeName]:
+        """Note what a pod holds of shared GPUs beside what it is charged with; return the nodes that are concerned.
+
+        They are to be looked at by `restand`, when all who change together have been noted.
+        """
+        if uid not in self._sharers:
+            return ()
+        self._sharers.put(uid, charge.node if charge else None)
+        return self._gpus.put_part(uid, self._part(pod, charge))
+
+    def _part(self, pod: Pod | None, charge: Charge | None) -> Part | None:
+        if pod is None or pod.sharing is None or charge is None or charge.node is None or not charge.devices:
+            return None
+        memory_mib = self._nodes.device_mib(charge.node)
+        return Part(
+            pod=pod.uid,
+            node=charge.node,
+            names=charge.devices,
+            uuids=pod.device_uuids,
+            parts=parts_of(pod.sharing, memory_mib),
+            memory_mib=pod.sharing.mib_of(memory_mib),
+            hold=charge.hold,
+            is_bound=pod.node is not None,
+        )
+
+    # What follows -----------------------------------------------------------------------------------------------------
+
+    def sizes(self, name: NodeName) -> Sizes:
+        """Return how large GPUs are, for `follow_sizes` to compare with."""
+        return self._nodes.device_mib(name), self._nodes.device_mib(None)
+
+    def follow_sizes(self, name: NodeName, before: Sizes) -> None:
+        """Charge anew whoever asks for parts of GPUs of which another size is known now."""
+        here, smallest = (one != now for one, now in zip(before, self.sizes(name), strict=True))
+        concerned = set(self._sharers.on(name)) if here else set[PodUid]()
+        if smallest:
+            # Who has no node, or one that is not known, is measured by the smallest.
+            concerned |= self._sharers.elsewhere(lambda node: self._nodes.get(node) is not None)
+        self._recharge(uid for uid in concerned if self._charges.get(uid) is not None)
+        self.restand([name])
+
+    def restand(self, names: Iterable[NodeName]) -> None:
+        """Work out how the GPUs of these nodes stand, and charge the nodes accordingly."""
+        for name in names:
+            before, now = self._gpus.refresh(name)
+            if before is now or now.is_like(before):
+                continue
+            self._charges.set_devices(name, _devices_charged(now))
+            self._on_change(name, now.frees_more_than(before))
+
+
+def _devices_charged(now: NodeGpus) -> DeviceCharge:
+    return DeviceCharge(
+        kept=now.held.get(Hold.KEPT, 0) + now.blocked,
+        leaving=now.held.get(Hold.LEAVING, 0),
+        awaited=now.held.get(Hold.AWAITED, 0),
+    )

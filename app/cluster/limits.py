@@ -1,0 +1,69 @@
+"""Tells whether queues stay within their limits when pods start that room is held for."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from app.cluster.charges import Charges
+from app.cluster.queues import Queues
+from app.model.names import PodUid, QueueName
+from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Resources
+
+
+class Limits:
+    """One look at what queues with a limit hold, with all below them; others that wait for room are not in it."""
+
+    def __init__(self, charges: Charges, queues: Queues) -> None:
+        """Nothing is summed before somebody asks about a queue with a limit: with 1,000 queues it takes a while."""
+        self._charges = charges
+        self._queues = queues
+        self._sums: Mapping[QueueName, tuple[Resources, Resources]] | None = None
+        self._started: dict[QueueName, Resources] = {}
+
+    def admit(self, uids: Collection[PodUid]) -> bool:
+        """Whether these pods may start now: whoever is leaving counts until he is gone."""
+        return self._admit(uids, later=False)
+
+    def admit_later(self, uids: Collection[PodUid]) -> bool:
+        """Whether these pods may start when all have gone that are leaving."""
+        return self._admit(uids, later=True)
+
+    def start(self, uids: Collection[PodUid]) -> None:
+        """Count these pods from now on: they start."""
+        for queue, paid in self._paid(uids).items():
+            for above in self._queues.line(queue):
+                self._started[above] = self._started.get(above, NOTHING) + paid
+
+    def _admit(self, uids: Collection[PodUid], *, later: bool) -> bool:
+        asked = ((limits, paid) for queue, paid in self._paid(uids).items() for limits in self._limits_above(queue))
+        return all(self._is_within(name, limit, paid, later=later) for (name, limit), paid in asked)
+
+    def _limits_above(self, queue: QueueName) -> Iterable[tuple[QueueName, Sequence[int]]]:
+        return self._queues.limits_above(queue).items()
+
+    def _paid(self, uids: Collection[PodUid]) -> Mapping[QueueName, Resources]:
+        paid: dict[QueueName, Resources] = {}
+        for uid in uids:
+            charge = self._charges.get(uid)
+            if charge is not None and charge.queue is not None:
+                paid[charge.queue] = paid.get(charge.queue, NOTHING) + charge.paid
+        return paid
+
+    def _is_within(self, name: QueueName, limit: Sequence[int], paid: Resources, *, later: bool) -> bool:
+        held, leaving = self._held(name)
+        there = held + self._started.get(name, NOTHING)
+        return not any(
+            asked and there.amounts[axis] - (leaving.amounts[axis] if later else 0) + asked > limit[axis] != UNLIMITED
+            for axis, asked in ((axis, paid.amounts[axis]) for axis in QUOTA_AXES)
+        )
+
+    def _held(self, name: QueueName) -> tuple[Resources, Resources]:
+        if self._sums is None:
+            self._sums = self._summed()
+        return self._sums.get(name, (NOTHING, NOTHING))
+
+    def _summed(self) -> Mapping[QueueName, tuple[Resources, Resources]]:
+        sums: dict[QueueName, tuple[Resources, Resources]] = {}
+        for queue, held, leaving in self._charges.held_now():
+            for above in self._queues.line(queue):
+                before = sums.get(above, (NOTHING, NOTHING))
+                sums[above] = before[0] + held, before[1] + leaving
+        return sums

@@ -1,0 +1,177 @@
+"""Remembers which pods come from which owners, so that a change above reaches those below."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from app.cluster.owners import Owners, Walk
+from app.model.names import GroupKey, PodUid
+from app.model.owner import Kind, Owner, OwnerRef
+from app.model.podgroup import GroupSpec
+
+Link = tuple[str, str, str, str]
+"""API group, kind, namespace, and uid, or name where there is no uid."""
+
+
+def link_of(ref: OwnerRef, namespace: str) -> Link:
+    """Return what an object is known by below it, whatever version of its kind is named."""
+    return ref.kind.group, ref.kind.name, namespace, ref.uid or ref.name
+
+
+@dataclass(slots=True)
+class Line:
+    """The pods that have the same owner. Changed by `Lineage` alone."""
+
+    first: OwnerRef
+    namespace: str
+    pods: set[PodUid] = field(default_factory=set)
+    links: tuple[Link, ...] = ()
+    """Whatever was met on the way up, and what is missing; once each. Tens of thousands have one: no set."""
+    missing: OwnerRef | None = None
+    link: Link = field(init=False)
+    """Of its first owner."""
+
+    def __post_init__(self) -> None:
+        self.link = link_of(self.first, self.namespace)
+
+
+class Lineage:
+    """Pods by their owners. An owner that is gone is kept in `Owners` until its last pod is."""
+
+    def __init__(self, owners: Owners) -> None:
+        """Start empty."""
+        self._owners = owners
+        self._lines: dict[Link, Line] = {}
+        self._below: dict[Link, set[Link]] = {}
+        """The lines that meet, or miss, an object on their way up."""
+        self._gone: set[Link] = set()
+        self._late: dict[Link, Line] = {}
+        """The lines that miss an object: few, so that they may be asked for every second."""
+
+    def add(self, first: OwnerRef, namespace: str, pod: PodUid) -> Line:
+        """Add a pod to those of its owner; return them."""
+        line = self._lines.get(link_of(first, namespace))
+        if line is None:
+            line = Line(first, namespace)
+            self._lines[line.link] = line
+        line.pods.add(pod)
+        return line
+
+    def remove(self, first: OwnerRef, namespace: str, pod: PodUid) -> None:
+        """Forget a pod."""
+        line = self._lines.get(link_of(first, namespace))
+        if line is None:
+            return
+        line.pods.discard(pod)
+        if not line.pods:
+            del self._lines[line.link]
+            self._late.pop(line.link, None)
+            self._link(line, ())
+            self._owners.forget_end(first)
+
+    def note(self, line: Line, walk: Walk) -> None:
+        """Note whom the pods of a line met on the way up, and whom they miss."""
+        links = [link_of(one.ref, one.namespace) for one in walk.owners]
+        # Whoever is not there may come, and whoever is named by a label may be made again under that name.
+        named = None if line.first.uid else line.first
+        links += [link_of(ref, line.namespace) for ref in (walk.missing, walk.ended, named) if ref is not None]
+        line.missing = walk.missing
+        if walk.missing is None:
+            self._late.pop(line.link, None)
+        else:
+            self._late[line.link] = line
+        self._link(line, links)
+
+    def note_asked(self, line: Line, ref: OwnerRef) -> None:
+        """Note an object beside the way that was asked for: its changes concern the pods of the line, too.
+
+        So do those of one that is made later under its name.
+        """
+        asked = (link_of(one, line.namespace) for one in (ref, replace(ref, uid="")))
+        self._link(line, (*line.links, *asked))
+
+    def retire(self, owner: Owner) -> None:
+        """Forget an owner that is gone as soon as no pods come from it."""
+        link = link_of(owner.ref, owner.namespace)
+        if link in self._below:
+            self._gone.add(link)
+        else:
+            self._owners.drop(owner.ref.uid)
+
+    def is_gone(self, ref: OwnerRef, namespace: str) -> bool:
+        """Return whether an owner has gone before its pods."""
+        return link_of(ref, namespace) in self._gone
+
+    def lines_of(self, owner: Owner) -> Collection[Line]:
+        """Return the lines that lead to an object, or have asked for it by its name."""
+        refs = owner.ref, replace(owner.ref, uid="")
+        return list({line.link: line for ref in refs for line in self.lines_to(ref, owner.namespace)}.values())
+
+    def lines_to(self, ref: OwnerRef, namespace: str) -> Collection[Line]:
+        """Return the lines that meet an object on their way up, or miss it there."""
+        return [self._lines[link] for link in self._below.get(link_of(ref, namespace), ())]
+
+    def waiting_for(self, kind: Kind) -> Collection[Line]:
+        """Return the lines that miss an object of this kind."""
+        return [line for line in self._late.values() if line.missing is not None and line.missing.kind == kind]
+
+    def missing(self) -> Collection[tuple[OwnerRef, str]]:
+        """Return the objects that are missing, with their namespaces."""
+        return [(line.missing, line.namespace) for line in self._late.values() if line.missing is not None]
+
+    def pods_below(self, owner: Owner) -> Iterator[PodUid]:
+        """Return the pods that come from an object."""
+        for link in tuple(self._below.get(link_of(owner.ref, owner.namespace), ())):
+            yield from self._lines[link].pods
+
+    def _link(self, line: Line, links: Iterable[Link]) -> None:
+        # Its own link is kept once, not in one more copy for each place that refers to it.
+        now = dict.fromkeys(line.link if link == line.link else link for link in links)
+        before = dict.fromkeys(line.links)
+        for link in before.keys() - now:
+            self._unlink(link, line.link)
+        for link in now.keys() - before:
+            self._below.setdefault(link, set()).add(line.link)
+        line.links = tuple(now)
+
+    def _unlink(self, link: Link, line: Link) -> None:
+        self._below[link].discard(line)
+        if self._below[link]:
+            return
+        del self._below[link]
+        if link in self._gone:
+            self._gone.discard(link)
+            self._owners.drop(link[3])
+
+
+class OwnedObjects:
+    """PodGroup objects by their owners."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._links: dict[GroupKey, Link] = {}
+        self._keys: dict[Link, set[GroupKey]] = {}
+
+    def put(self, spec: GroupSpec) -> None:
+        """Take over who owns an object now."""
+        self.drop(spec.key)
+        if spec.owner is not None:
+            link = self._links[spec.key] = link_of(spec.owner, spec.key.namespace)
+            self._keys.setdefault(link, set()).add(spec.key)
+
+    def drop(self, key: GroupKey) -> None:
+        """Forget an object."""
+        link = self._links.pop(key, None)
+        if link is None:
+            return
+        self._keys[link].discard(key)
+        if not self._keys[link]:
+            del self._keys[link]
+
+    def of(self, owner: Owner) -> Collection[GroupKey]:
+        """Return the objects that an owner has."""
+        return tuple(self._keys.get(link_of(owner.ref, owner.namespace), ()))
+
+
+def pods_of(lines: Iterable[Line]) -> list[PodUid]:
+    """Return the pods of several lines, as they are now."""
+    return [uid for line in lines for uid in line.pods]

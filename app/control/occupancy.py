@@ -1,0 +1,156 @@
+"""Brings together what is reported of the GPUs of a node and what our books say of them; decides nothing."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from app.cluster.gpus import Gpus
+from app.cluster.sharedgpus import NodeGpus, SharedGpu
+from app.model.device import Device, DeviceUuid, Health, Holder
+from app.model.names import NodeName, PodUid
+from app.model.occupancy import DeviceUse, NodeUse, Occupant, SharedMemory, SharedUse
+from app.model.pod import PPM, Pod
+
+
+class Books(Protocol):
+    """What is remembered of GPUs and pods."""
+
+    @property
+    def gpus(self) -> Gpus:
+        """The GPUs of every node."""
+        ...
+
+    def pod(self, uid: PodUid) -> Pod | None:
+        """Return the pod of this uid."""
+        ...
+
+
+def occupancy(books: Books, name: NodeName, *, now: float) -> NodeUse | None:
+    """Return who is on the GPUs of a node, None when no agent has ever told of it; `now` is by the feed's clock."""
+    gpus = books.gpus
+    report, heard_at = gpus.nodes().get(name), gpus.heard_at(name)
+    if report is None:
+        return None
+    stand = gpus.on(name)
+    view = _View(books, stand)
+    known = {device.uuid for device in report.devices}
+    return NodeUse(
+        report=report,
+        silent_s=None if heard_at is None else now - heard_at,
+        is_trusted=gpus.is_trusted(name),
+        reasons=stand.reasons,
+        devices=tuple(view.device(bit, device) for bit, device in enumerate(report.devices)),
+        opening=tuple(view.shared_use(each, {}) for each in stand.shared if each.uuid not in known),
+    )
+
+
+def measured(device: Device, sharers: Sequence[PodUid]) -> Mapping[PodUid, int]:
+    """Return what pods use of a device, in MiB, as far as that is known.
+
+    Where nobody could tell who uses how much, whatever is used belongs to the one pod that shares the device.
+    """
+    used = Counter[PodUid]()
+    for uid, mib in device.processes:
+        if mib is not None:
+            used[uid] += mib
+    for holder in device.holders:
+        if holder.uid and holder.memory_mib is not None:
+            used.setdefault(PodUid(holder.uid), holder.memory_mib)
+    everybody = {*sharers, *(uid for uid, _ in device.processes)}
+    if not used and sharers and len(everybody) == 1 and device.used_mib is not None:
+        used[sharers[0]] = max(0, device.used_mib - device.foreign_mib)
+    return used
+
+
+def by_health(gpus: Gpus) -> Mapping[Health, int]:
+    """Return how many devices there are of each health, as the agents say."""
+    return Counter(device.health for report in gpus.nodes().values() for device in report.devices)
+
+
+def shared_memory(gpus: Gpus) -> Iterator[SharedMemory]:
+    """Return the devices in shared use that an agent reports: without their pods, since of 8,000 it is asked often."""
+    for name, report in gpus.nodes().items():
+        promised = Counter[DeviceUuid]()
+        for shared in gpus.shared(name):
+            promised[shared.uuid] += shared.promised_mib
+        for device in report.devices if promised else ():
+            if device.uuid in promised:
+                yield SharedMemory(
+                    node=name,
+                    device=device.uuid,
+                    total_mib=device.memory_mib,
+                    promised_mib=promised[device.uuid],
+                    used_mib=device.used_mib,
+                )
+
+
+class _View:
+    """What is needed for each device of one node."""
+
+    def __init__(self, books: Books, stand: NodeGpus) -> None:
+        self._books = books
+        self._stand = stand
+
+    def device(self, bit: int, device: Device) -> DeviceUse:
+        """Return who is on one device, the one of this bit."""
+        shared = [each for each in self._stand.shared if each.uuid == device.uuid]
+        used = measured(device, [uid for each in shared for uid in each.holders])
+        whole = (one for one in device.holders if not self._reserves(one))
+        return DeviceUse(
+            device=device,
+            is_free=bool(self._stand.idle >> bit & 1),
+            whole=tuple(self._whole(one, device, used) for one in whole),
+            shared=tuple(self.shared_use(each, used) for each in shared),
+        )
+
+    def shared_use(self, shared: SharedGpu, used: Mapping[PodUid, int]) -> SharedUse:
+        """Return who holds parts of a device in shared use."""
+        occupants = (self._sharer(uid, shared, used) for uid in shared.holders)
+        return SharedUse(
+            name=shared.name,
+            state=shared.state.value,
+            reason=shared.reason,
+            promised_mib=shared.promised_mib,
+            occupants=tuple(sorted(filter(None, occupants), key=lambda one: (one.namespace, one.name))),
+        )
+
+    def _whole(self, holder: Holder, device: Device, used: Mapping[PodUid, int]) -> Occupant:
+        uid = PodUid(holder.uid) or self._uid_of(holder, used)
+        return Occupant(
+            namespace=holder.namespace,
+            name=holder.name,
+            uid=uid,
+            portion_ppm=PPM,
+            promised_mib=device.memory_mib,
+            used_mib=used.get(uid, holder.memory_mib),
+        )
+
+    def _uid_of(self, holder: Holder, used: Mapping[PodUid, int]) -> PodUid:
+        # The kubelet tells who has a device by name, processes tell by uid: we know both.
+        for uid in used:
+            pod = self._books.pod(uid)
+            if pod is not None and (pod.namespace, pod.name) == (holder.namespace, holder.name):
+                return uid
+        return PodUid("")
+
+    def _sharer(self, uid: PodUid, shared: SharedGpu, used: Mapping[PodUid, int]) -> Occupant | None:
+        pod, part = self._books.pod(uid), self._books.gpus.part(uid)
+        if pod is None or part is None:
+            return None
+        asked_ppm = pod.sharing.portion_ppm if pod.sharing else 0
+        return Occupant(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=uid,
+            portion_ppm=asked_ppm or part.memory_mib * PPM // max(shared.whole_mib, 1),
+            promised_mib=part.memory_mib,
+            used_mib=used.get(uid),
+        )
+
+    def _reserves(self, holder: Holder) -> bool:
+        # The kubelet tells no uids: where the agent did not find it out, the names decide.
+        pods = (pod for each in self._stand.shared for pod in each.reservations)
+        if any((pod.namespace, pod.name) == (holder.namespace, holder.name) for pod in pods):
+            return True
+        pod = self._books.pod(PodUid(holder.uid))
+        return pod is not None and bool(pod.reserves)

@@ -1,0 +1,158 @@
+"""Asks an autoscaler by ProvisioningRequests: cluster-autoscaler's own way, by which it brings all nodes or none.
+
+A request is there as long as its PodGroup waits. It goes when the pods are given their places, and with it what the
+autoscaler has set aside for it, so the pods need not name it. What a request cannot say: a topology in which the pods
+must be together, volumes, and the nodes that Leeboard keeps for somebody else. An autoscaler that finds room where
+Leeboard sees none answers that all is provisioned, and adds nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+import structlog
+
+from app.cluster import encode_scaling as encode
+from app.cluster.decode import scaling as decode
+from app.model.scaling import Answer, CapacityRequest, MadeRequest
+from app.model.seam import (
+    Changed,
+    ConflictError,
+    Deleted,
+    Depth,
+    KubeError,
+    Listed,
+    Lost,
+    NotFoundError,
+    Objects,
+    Resource,
+    WatchEvent,
+)
+from app.settings import Settings
+
+log = structlog.get_logger()
+
+TEMPLATES = "api/v1/podtemplates"
+LOOK_AGAIN_S = 60.0
+"""How often it is looked whether ProvisioningRequests are served where they were not."""
+
+UNLISTED = "the ProvisioningRequests that there are have not been listed yet"
+NOT_INSTALLED = f"this cluster has no ProvisioningRequests ({encode.API_VERSION}): install their CRD and an autoscaler"
+
+
+class ProvisioningRequests:
+    """What there is of them, as the watch shows it. Only the event loop calls in here."""
+
+    noun = "ProvisioningRequest"
+    is_known = True
+
+    def __init__(
+        self, cluster: Objects, settings: Settings, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """`_made` and `problem` are written by `run` alone."""
+        self._cluster = cluster
+        self._class = settings.autoscaling_class
+        self._stand = encode.Stand(image=settings.reservation_image)
+        self._sleep = sleep
+        self._path = ""
+        self._made: dict[str, MadeRequest] = {}
+        self.problem = UNLISTED
+        self.version = 0
+
+    @property
+    def made(self) -> Mapping[str, MadeRequest]:
+        """What there is, by name."""
+        return self._made
+
+    async def run(self) -> None:
+        """Follow them for ever, from when they are installed on."""
+        self._path = await self._found()
+        async for event in self._cluster.follow(self._path, decode.provisioning_request, depth=Depth.WHOLE):
+            self._take(event)
+
+    async def refresh(self) -> None:
+        """Do nothing: the watch is enough."""
+
+    def is_whole(self, ask: CapacityRequest) -> bool:
+        """Whether all that is to be made for it is there."""
+        return ask.name in self._made
+
+    async def make(self, ask: CapacityRequest) -> bool:
+        """Write the templates, then the request, so that no autoscaler misses a template; return whether it is new."""
+        namespace = ask.key.namespace
+        for number, shape in enumerate(ask.shapes):
+            path, sample = Resource.PODS.value, shape.sample
+            raw = await self._cluster.read_object(path, sample.namespace, sample.name, depth=Depth.WHOLE)
+            if raw is None:
+                return False  # The watch will show what has become of the group.
+            with suppress(ConflictError):
+                template = encode.pod_template(ask, number, raw, self._stand)
+                await self._cluster.create_object(TEMPLATES, namespace, template)
+        try:
+            await self._cluster.create_object(self._path, namespace, encode.provisioning_request(ask, self._class))
+        except ConflictError:
+            return False
+        return True
+
+    async def remove(self, made: MadeRequest) -> None:
+        """Remove the templates, then the request: what is left after a failure is still known by it."""
+        namespace = made.key.namespace
+        for number in range(made.shapes):
+            name = encode.template_name(made.name, number)
+            raw = await self._cluster.read_object(TEMPLATES, namespace, name, depth=Depth.METADATA)
+            if raw is not None:
+                with suppress(NotFoundError):
+                    await self._cluster.remove_object(TEMPLATES, namespace, name, uid=decode.uid_of(raw))
+        with suppress(NotFoundError):
+            await self._cluster.remove_object(self._path, namespace, made.name, uid=made.uid)
+
+    def told(self, made: MadeRequest, age_s: int) -> str:
+        """Return what the autoscaler has answered."""
+        pods = "1 pod" if made.units == 1 else f"{made.units} pods"
+        return f"{self.noun} {made.name} for {pods} was made {age_s} s ago; {_answer(made)}."
+
+    async def _found(self) -> str:
+        while True:
+            try:
+                path = await self._cluster.path_of(encode.API_VERSION, encode.KIND)
+            except KubeError as error:
+                log.warning("ProvisioningRequests not looked up", error=str(error))
+            else:
+                if path is not None:
+                    return path
+                self._doubt(NOT_INSTALLED)
+            await self._sleep(LOOK_AGAIN_S)
+
+    def _take(self, event: WatchEvent[MadeRequest | None]) -> None:
+        match event:
+            case Listed(found):
+                self._made = {made.name: made for made in found if made is not None}
+                self.problem = ""
+            case Changed(made) if made is not None:
+                self._made[made.name] = made
+            case Deleted(made) if made is not None:
+                self._made.pop(made.name, None)
+            case Lost(cause, denied=True):
+                self._doubt(f"ProvisioningRequests cannot be read: {cause}")
+            case _:
+                return
+        self.version += 1
+
+    def _doubt(self, problem: str) -> None:
+        if problem != self.problem:
+            log.error("the cluster autoscaler is asked for no nodes", problem=problem)
+        self.problem = problem
+
+
+def _answer(made: MadeRequest) -> str:
+    match made.answer:
+        case Answer.NOTHING:
+            return "the autoscaler has not answered"
+        case Answer.ACCEPTED:
+            return f"the autoscaler has accepted it: {made.said}"
+        case Answer.NOT_YET:
+            return f"the autoscaler has no capacity for it yet: {made.said}"
+        case Answer.PROVISIONED:
+            return f"the autoscaler says that its nodes are there or on their way: {made.said}"
+        case Answer.ENDED:
+            return f"nothing more comes of it, and it is made anew in some minutes: {made.said}"

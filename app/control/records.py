@@ -1,0 +1,93 @@
+"""Words decisions for those who look at them later: starts, refusals, evictions."""
+
+from collections.abc import Sequence
+
+from app.cluster.membership import Membership
+from app.control.references import group_reference
+from app.model.decision import Eviction, Start
+from app.model.explanation import Decision, Outcome, Seat
+from app.model.names import GroupKey
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.reason import Reason, Refusal
+
+
+def workload_name(groups: Membership, key: GroupKey | None) -> str:
+    """Return how people know a PodGroup that something is done for; empty when it is done for nobody in particular."""
+    reference = None if key is None else group_reference(groups, key)
+    if reference is not None:
+        return f"{reference['namespace']}/{reference['name']}"
+    return "" if key is None else f"{key}"
+
+
+def start_of(start: Start, pods: Sequence[Pod | None], *, generation: int, victims: int) -> Decision:
+    """Record that places were found; `pods` are those of the placements, None for who is gone by now."""
+    places = zip(start.placements, pods, strict=True)
+    seats = tuple(Seat(each.pod, pod.name, each.node) for each, pod in places if pod is not None)
+    return Decision(
+        outcome=Outcome.STARTED,
+        group=start.group,
+        generation=generation,
+        pods=seats,
+        cause=start.action,
+        sentence=_of_places(start, victims),
+    )
+
+
+def _of_places(start: Start, victims: int) -> str:
+    pods, nodes = len(start.placements), {each.node for each in start.placements}
+    where = f"node {next(iter(nodes))}" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    if not start.awaits_release:
+        return (
+            f"Places on {where} were promised to its {pods} pods."
+            if pods > 1
+            else f"Its place on {where} was promised."
+        )
+    leavers = (
+        f"from where {victims} pod{'s' * (victims != 1)} {'was' if victims == 1 else 'were'} told to leave"
+        if victims
+        else "which others are giving up"
+    )
+    who = f"{pods} pods" if pods > 1 else "it"
+    return f"Room on {where}, {leavers}, was held for {who}."
+
+
+def refusal_of(group: PodGroup, refusal: Refusal, *, generation: int) -> Decision:
+    """Record why a PodGroup waits from now on."""
+    first = group.pending[0] if group.pending else None
+    alone = () if first is None or first.names_group else (Seat(first.uid, first.name),)
+    return Decision(
+        outcome=Outcome.FAILED if refusal.reason is Reason.BACKING_OFF else Outcome.REFUSED,
+        group=group.key,
+        generation=generation,
+        pods=alone,
+        cause=refusal.reason,
+        sentence=refusal.sentence,
+    )
+
+
+def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: str, generation: int) -> Decision:
+    """Record that a pod which runs nowhere yet lost its promise to somebody else."""
+    others = f" for workload {beneficiary}" if beneficiary else ""
+    return Decision(
+        outcome=Outcome.TAKEN_BACK,
+        group=eviction.group,
+        generation=generation,
+        pods=(Seat(pod.uid, pod.name, eviction.node),),
+        cause=eviction.action,
+        beneficiary=beneficiary,
+        sentence=f"The promise of node {eviction.node} to pod {pod.namespace}/{pod.name} was taken back{others}.",
+    )
+
+
+def eviction_of(pod: Pod, *, cause: str, message: str, beneficiary: str, generation: int) -> Decision:
+    """Record that a pod was told to leave its node."""
+    return Decision(
+        outcome=Outcome.EVICTED,
+        group=pod.group,
+        generation=generation,
+        pods=(Seat(pod.uid, pod.name, pod.node),),
+        cause=cause,
+        beneficiary=beneficiary,
+        sentence=f"{message.removesuffix('.')}.",
+    )

@@ -1,0 +1,115 @@
+"""Asks an autoscaler by pods that stand for those that are held: for Karpenter, and whoever knows no better way.
+
+An autoscaler adds nodes for pods without a node that a scheduler has found unschedulable, and thinks for itself where
+they would go. So these have the amounts, selectors, affinity and tolerations of the others and a scheduler name that
+nobody has, and we mark them as unschedulable; they never take any room. What that cannot do:
+
+- It is not all or nothing. An autoscaler may bring half of the nodes and give up; the gang then waits beside them.
+- An autoscaler thinks that what is free is theirs. Where Leeboard keeps it for others, or needs the pods closer
+  together, it adds nothing.
+- Nothing holds the new nodes. Where the gang does not start in time, they are removed as unused.
+- Volumes are not told: a node may come in a zone where the volume is not.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from app.cluster import encode_scaling as encode
+from app.cluster.decode import scaling as decode
+from app.cluster.decode.scaling import ScalingPod
+from app.model.scaling import CapacityRequest, MadeRequest, Shape
+from app.model.seam import Cluster, ConflictError, Depth, NotFoundError, RawObject, Resource
+from app.settings import Settings
+
+MOST = 500
+"""How many stand for one PodGroup. An even bigger gang is brought so many at a time and waits beside them."""
+
+
+class ScalingPods:
+    """What there is of them, as of the last look. Only the event loop calls in here."""
+
+    noun = "scaling pod"
+    problem = ""
+
+    def __init__(self, cluster: Cluster, settings: Settings, *, timestamp: Callable[[], str]) -> None:
+        """`timestamp` returns RFC 3339. All that follows is written by `refresh`, `is_known` by `make` as well."""
+        self._cluster = cluster
+        self._stand = encode.Stand(image=settings.reservation_image, namespace=settings.autoscaling_namespace)
+        self._now = timestamp
+        self._pods: dict[str, list[ScalingPod]] = {}
+        self._made: dict[str, MadeRequest] = {}
+        self.version = 0
+        self.is_known = False
+
+    @property
+    def made(self) -> Mapping[str, MadeRequest]:
+        """What there is, by name."""
+        return self._made
+
+    async def run(self) -> None:
+        """Do nothing: they are looked at when somebody needs to know."""
+
+    async def refresh(self) -> None:
+        """Look what there is; raises `KubeError`."""
+        found = await self._cluster.pods_in(self._stand.namespace, decode.scaling_pod)
+        pods = defaultdict[str, list[ScalingPod]](list)
+        for pod in found:
+            if pod is not None:
+                pods[pod.request].append(pod)
+        made = {name: _made(name, each) for name, each in pods.items()}
+        self.version += made != self._made
+        self._pods, self._made, self.is_known = dict(pods), made, True
+
+    def is_whole(self, ask: CapacityRequest) -> bool:
+        """Whether all that is to be made for it is there."""
+        made = self._made.get(ask.name)
+        return made is not None and made.units >= min(ask.units, MOST)
+
+    async def make(self, ask: CapacityRequest) -> bool:
+        """Create those that are missing, and mark those that no autoscaler sees; return whether it is new."""
+        self.is_known = False
+        seen = {pod.ref.name for pod in self._pods.get(ask.name, ()) if pod.is_seen}
+        number = 0
+        for shape in ask.shapes:
+            raw = None
+            for _ in range(min(shape.count, MOST - number)):
+                if f"{ask.name}-{number}" not in seen:
+                    raw = raw or await self._read(shape)
+                    if raw is None:
+                        return False  # The watch will show what has become of the group.
+                    await self._make_one(ask, encode.scaling_pod(ask, number, shape, raw, self._stand))
+                number += 1
+        return ask.name not in self._made
+
+    async def remove(self, made: MadeRequest) -> None:
+        """Remove all that stand for the group."""
+        for pod in self._pods.get(made.name, ()):
+            with suppress(NotFoundError):
+                await self._cluster.remove_pod(pod.ref)
+
+    def told(self, made: MadeRequest, age_s: int) -> str:
+        """Return for how long they have been there: an autoscaler answers them with nodes or with events."""
+        pods = "1 scaling pod asks" if made.units == 1 else f"{made.units} scaling pods ask"
+        return f"{pods} the autoscaler for its nodes since {age_s} s ago, in namespace {self._stand.namespace}."
+
+    async def _read(self, shape: Shape) -> RawObject | None:
+        path, sample = Resource.PODS.value, shape.sample
+        return await self._cluster.read_object(path, sample.namespace, sample.name, depth=Depth.WHOLE)
+
+    async def _make_one(self, ask: CapacityRequest, pod: RawObject) -> None:
+        namespace = self._stand.namespace
+        with suppress(ConflictError):
+            await self._cluster.create_pod(namespace, pod)
+        status = encode.unschedulable(ask, self._now())
+        await self._cluster.write_status(Resource.PODS, namespace, pod["metadata"]["name"], status)
+
+
+def _made(name: str, pods: Iterable[ScalingPod]) -> MadeRequest:
+    pods = list(pods)
+    return MadeRequest(
+        key=pods[0].key,
+        name=name,
+        made_at=min(pod.made_at for pod in pods),
+        units=sum(pod.is_seen for pod in pods),
+    )

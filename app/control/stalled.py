@@ -1,0 +1,29 @@
+"""Says what keeps those from starting who have places, or get them again, and are not among those who wait."""
+
+from collections.abc import Mapping
+
+from app.cluster.cache import ClusterCache
+from app.control.awaiting import Awaiting
+from app.control.backoff import Backoff, Setback
+from app.model.names import GroupKey
+from app.model.reason import Reason, Refusal
+
+
+def stalled(cache: ClusterCache, awaiting: Awaiting, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
+    """Return whose room is being freed, and whose last attempt failed: that is told until it is over or long past."""
+    waiting, found = cache.waiting(), dict(awaiting.refusals())
+    for key, setback in backoff.setbacks().items():
+        if key not in found and key not in waiting and not _is_over(cache, key, setback):
+            sentence = f"{capital(setback.error)}; it is being tried again."
+            found[key] = Refusal(reason=Reason.BACKING_OFF, sentence=sentence)
+    return found
+
+
+def capital(error: str) -> str:
+    """Return an error as a sentence begins."""
+    return f"{error[:1].upper()}{error[1:].rstrip('.')}"
+
+
+def _is_over(cache: ClusterCache, key: GroupKey, setback: Setback) -> bool:
+    pods = cache.groups.pods(key)
+    return cache.groups.bound(key) > setback.bound or all(pod.node is not None for pod in pods)

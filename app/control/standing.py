@@ -1,0 +1,68 @@
+"""Tells where a pod stands, from being held to being bound and leaving, and why it is no further."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import State
+from app.model.explanation import PodState
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.pod import Pod
+from app.model.reason import Reason, Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPod:
+    """One pod and where it stands."""
+
+    pod: Pod
+    state: PodState
+    node: NodeName | None = None
+    refusal: Refusal | None = None
+
+
+def known(
+    cache: ClusterCache,
+    refusals: Mapping[GroupKey, Refusal],
+    pod: Pod,
+    *,
+    stalled: Mapping[GroupKey, Refusal],
+    awaited: Mapping[PodUid, Refusal],
+) -> KnownPod:
+    """Return where the pod stands.
+
+    `refusals` are those of the last plan, `stalled`, and `awaited` for the pods of its group, as `Planning` tells them.
+    """
+    if pod.node is not None:
+        return KnownPod(pod=pod, state=PodState.RELEASING if pod.deleting else PodState.BOUND, node=pod.node)
+    held = cache.reservations.get(pod.uid)
+    if held is None and pod.deleting:
+        return KnownPod(pod=pod, state=PodState.RELEASING)
+    if held is None:
+        return KnownPod(pod=pod, state=PodState.HELD, refusal=_why_held(refusals, pod))
+    why = stalled.get(pod.group)
+    if held.state is State.AWAITING:
+        why = awaited.get(pod.uid) or _why_awaiting(cache, pod, held.node)
+    elif why is not None and why.reason is not Reason.BACKING_OFF:
+        # What others of its group wait for does not keep a pod from starting that has its place.
+        why = None
+    return KnownPod(pod=pod, state=PodState(held.state.value), node=held.node, refusal=why)
+
+
+def _why_held(refusals: Mapping[GroupKey, Refusal], pod: Pod) -> Refusal | None:
+    if pod.problem:
+        return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"{pod.problem}.")
+    refusal = refusals.get(pod.group)
+    if refusal is None and pod.refused_by_scheduler and pod.refused_because:
+        # Beyond its group's minimum: the others start without it, so that the group waits for nothing.
+        sentence = f"The scheduler's own filters accept it on no node: {pod.refused_because}."
+        return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence)
+    return refusal
+
+
+def _why_awaiting(cache: ClusterCache, pod: Pod, node: NodeName) -> Refusal:
+    if cache.gpus.not_ready(pod.uid) and cache.room.suffices((pod.uid,)):
+        sentence = f"Its room on node {node} is free; a GPU there is being made ready for it to share."
+        return Refusal(reason=Reason.WAITING_FOR_DEVICES, sentence=sentence, details={"node": node})
+    sentence = f"Its room on node {node} is held for it until the pods have left that are still in it."
+    return Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence=sentence, details={"node": node})

@@ -1,0 +1,62 @@
+"""Words what pods wait for whose room is held until it is free."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.cluster.cache import ClusterCache
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.reason import Reason, Refusal
+
+NAMES_SHOWN = 3
+"""Pods and nodes that a sentence names: hundreds may have to leave for one gang."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Pods of one group that start together once all of their room is free, and the victims that have to leave it."""
+
+    group: GroupKey
+    pods: tuple[PodUid, ...]
+    nodes: frozenset[NodeName]
+    victims: frozenset[PodUid]
+    freed: frozenset[NodeName]
+    """The nodes that somebody has to leave, and those above: who leaves another makes room in a queue."""
+    since: float
+    began: str
+    """The time of day, in RFC 3339."""
+    relief: int
+    """What the cache counted when it began: more than that, and there may be free room elsewhere."""
+
+
+def for_victims(wait: Wait, cache: ClusterCache) -> Refusal:
+    """Say who is still in the room."""
+    where = f"node{'s' * (len(wait.nodes) > 1)} {_listed(wait.nodes)}"
+    details: dict[str, int | str] = {"node": min(wait.nodes), "nodes": len(wait.nodes), "since": wait.began}
+    known = [pod for uid in wait.victims if (pod := cache.pod(uid)) is not None]
+    there = [pod for pod in known if pod.node is not None]
+    if there:
+        # Who only lost a promise runs nowhere, and goes on waiting: it is not in the way.
+        victims = len(wait.victims) - len(known) + len(there)
+        names = _listed(f"{pod.namespace}/{pod.name}" for pod in there)
+        cause = f"{len(there)} of {victims} pods that were told to leave for it are still there ({names})"
+        details |= {"leaving": len(there), "victims": victims}
+    else:
+        cause = "pods that leave anyhow are still there"
+    sentence = f"Its room on {where} is held for it since {wait.began}; {cause}."
+    return Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence=sentence, details=details)
+
+
+def for_devices(wait: Wait, obstacle: str) -> Refusal:
+    """Say since when a GPU is being made ready to be shared, and what keeps it from that, "" if nothing is known."""
+    sentence = f"A GPU on node {_listed(wait.nodes)} is being made ready for it to share since {wait.began}"
+    return Refusal(
+        reason=Reason.WAITING_FOR_DEVICES,
+        sentence=f"{sentence}{': ' * bool(obstacle)}{obstacle}.",
+        details={"node": min(wait.nodes), "since": wait.began},
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = sorted(names)
+    more = len(known) - NAMES_SHOWN
+    return ", ".join(known[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,66 @@
+"""The row of JobSets: one PodGroup each, or one a replicated Job where those start one after the other."""
+
+from app.grouping import marks
+from app.grouping.case import Case, Shape
+from app.grouping.reading import Block, Reading
+from app.grouping.terms import group_name
+
+
+def jobset(case: Case) -> Shape:
+    """Return one PodGroup for all its Jobs if they start in any order, else one for those of each template."""
+    reading, ref = Reading(case.owner), case.owner.ref
+    spec = reading.spec()
+    jobs = spec.blocks("replicatedJobs")
+    if _start_together(spec, jobs):
+        return Shape(min_member=_least(reading, case, sum(_pods(case, one) for one in jobs)), problem=reading.problem)
+    template = case.label(marks.REPLICATED_JOB)
+    if not template:
+        reading.doubt(
+            f"its pod {case.pod.name} has no label {marks.REPLICATED_JOB}; let the JobSet controller write it"
+        )
+        return Shape(problem=reading.problem)
+    mine = (_pods(case, one) for one in jobs if one.text("name") == template)
+    return Shape(
+        name=group_name(ref.name, ref.uid, f"-{template}"),
+        min_member=_least(reading, case, next(mine, 1)),
+        problem=reading.problem,
+    )
+
+
+def _least(reading: Reading, case: Case, pods: int) -> int:
+    """Return how many of so many pods must start together: all, or as many as the JobSet asks for."""
+    asked = case.owner.annotations.get(marks.BATCH_MIN_MEMBER)
+    if asked is None:
+        return reading.members(pods)
+    return min(reading.digits(f"annotation {marks.BATCH_MIN_MEMBER}", asked), reading.members(pods))
+
+
+def _start_together(spec: Block, jobs: list[Block]) -> bool:
+    """Whether no Job waits for another: a gang of them all would wait for pods that are made when it runs."""
+    order = spec.block("startupPolicy").text("startupPolicyOrder")
+    return order not in ("", "InOrder") and not any(job.fields.get("dependsOn") for job in jobs)
+
+
+def _pods(case: Case, job: Block) -> int:
+    """Return how many pods the Jobs of a template have at once: none, where they are told to have none."""
+    spec, replicas = job.block("template", "spec"), job.number("replicas", otherwise=1)
+    if _leads(case, job) and not _is_followed(case, job, replicas):
+        return replicas
+    parallelism = spec.number("parallelism", otherwise=1)
+    return replicas * min(parallelism, spec.number("completions", otherwise=parallelism))
+
+
+def _leads(case: Case, job: Block) -> bool:
+    """Whether JobSet lets only the first pod of each Job come until that has a node: the others go where it is."""
+    template, said = job.block("template"), case.owner.annotations
+    exclusive, selected = (
+        said.get(key) or template.annotation(key) for key in (marks.JOBSET_EXCLUSIVE, marks.JOBSET_NODE_SELECTOR)
+    )
+    return bool(exclusive and not selected)
+
+
+def _is_followed(case: Case, job: Block, leaders: int) -> bool:
+    """Whether the Jobs of a template have more pods than their first ones."""
+    origins = (pod.origin for pod in case.chain.siblings() if not pod.deleting)
+    mine = (one for one in origins if one is not None and one.labels.get(marks.REPLICATED_JOB) == job.text("name"))
+    return sum(1 for _ in mine) > leaders

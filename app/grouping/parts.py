@@ -1,0 +1,49 @@
+"""Writes the sub-groups of a PodGroup, and where a part of it must run."""
+
+from collections.abc import Sequence
+
+from app.grouping.reading import Reading
+from app.model.quantity import shown
+from app.model.seam import RawObject
+
+MAX_PARTS = 256
+LONGEST_NAME = 253
+"""Of any Kubernetes object; a longer reference names nothing."""
+
+
+def part(name: str, min_member: int, *, parent: str = "", topology: RawObject | None = None) -> RawObject:
+    """Return one sub-group as a PodGroup's `spec.subGroups` lists it."""
+    raw: RawObject = {"name": name, "minMember": min_member}
+    if parent:
+        raw["parent"] = parent
+    if topology:
+        raw["topologyConstraint"] = topology
+    return raw
+
+
+def divided(reading: Reading, parts: Sequence[RawObject]) -> tuple[RawObject, ...]:
+    """Return the sub-groups, or none where they could not be told apart."""
+    if len(parts) > MAX_PARTS:
+        reading.doubt(f"it has {len(parts)} sub-groups; divide it into at most {MAX_PARTS}, each of more pods")
+        return ()
+    names = [one["name"] for one in parts]
+    wrong = next((name for name in names if not name or len(name) > LONGEST_NAME), None)
+    if wrong is None and len(set(names)) == len(names):
+        return tuple(parts)
+    wrong = wrong if wrong is not None else next(name for name in names if names.count(name) > 1)
+    reading.doubt(f"{names.count(wrong)} of its sub-groups are called {shown(wrong)}; give each a name of its own")
+    return ()
+
+
+def constraint(reading: Reading, *, topology: str, required: str, preferred: str) -> RawObject | None:
+    """Return where pods must or should run; None when no level is named."""
+    if not (required or preferred):
+        return None
+    if not topology or len(topology) > LONGEST_NAME:
+        level = shown(required or preferred)
+        reading.doubt(
+            f"it names topology level {level} but no topology; write one into annotation kai.scheduler/topology"
+        )
+        return None
+    raw = {"topology": topology, "requiredTopologyLevel": required, "preferredTopologyLevel": preferred}
+    return {key: value for key, value in raw.items() if value}

@@ -1,0 +1,114 @@
+"""Rows of kinds whose pods each start by themselves, and of those that one value on the pods holds together."""
+
+from dataclasses import replace
+
+from app.grouping import marks
+from app.grouping.case import Case, Shape
+from app.grouping.reading import Block, Reading
+from app.grouping.terms import group_name
+from app.model.owner import Kind, Origin, Owner, OwnerRef
+from app.model.pod import Pod
+
+POD = Kind("", "v1", "Pod")
+NODE_COUNT = "AZUREML_NODE_COUNT"
+
+
+def together(_: Case) -> Shape:
+    """All pods of an owner are one PodGroup, of which any may start first (KAI's default)."""
+    return Shape()
+
+
+def apart(case: Case) -> Shape:
+    """Each pod is a PodGroup, on the terms of its owner."""
+    return Shape(name=group_name(case.pod.name, case.pod.uid), alone=True)
+
+
+def pod_owner(case: Case) -> Shape:
+    """Pods of one Spark application are one PodGroup; so are those that a pod has made; any other pod is alone."""
+    if is_spark(case.origin):
+        return Shape(name=case.label(marks.SPARK_SELECTOR))
+    return apart(case) if case.owner.ref.uid == case.pod.uid else together(case)
+
+
+def is_spark(origin: Origin) -> bool:
+    """Return whether the driver or an executor of a Spark application is meant."""
+    return bool(origin.labels.get(marks.SPARK_NAME) and origin.labels.get(marks.SPARK_SELECTOR))
+
+
+def as_owner(pod: Pod, origin: Origin) -> Owner:
+    """Return a pod as the owner of its own PodGroup."""
+    return Owner(
+        ref=OwnerRef(POD, pod.name, pod.uid),
+        namespace=pod.namespace,
+        labels=origin.labels,
+        annotations=origin.annotations,
+        created_at=pod.created_at,
+    )
+
+
+def job(case: Case) -> Shape:
+    """Each pod of a Job is a PodGroup; with a minimum, the Job is."""
+    if marks.BATCH_MIN_MEMBER in case.owner.annotations:
+        return whole_job(case.owner)
+    return Shape(name=group_name(case.pod.name, case.owner.ref.uid), alone=True)
+
+
+def cron_job(case: Case) -> Shape:
+    """Each Job of a CronJob is a PodGroup."""
+    made = case.owner_of_kind("batch", "Job")
+    if made is not None:
+        return whole_job(made)
+    reading = Reading(case.owner)
+    reading.doubt(f"pod {case.pod.name} belongs to none of its Jobs; let the CronJob make its pods by a Job")
+    return Shape(problem=reading.problem)
+
+
+def whole_job(owner: Owner) -> Shape:
+    """All pods of a Job are one PodGroup, of which as many start together as the Job asks for, by default one."""
+    reading = Reading(owner)
+    asked = owner.annotations.get(marks.BATCH_MIN_MEMBER, "1")
+    least, most = reading.digits(f"annotation {marks.BATCH_MIN_MEMBER}", asked), _at_once(reading.spec())
+    if most is not None and least > most > 0:
+        reading.doubt(
+            f"annotation {marks.BATCH_MIN_MEMBER} is {least} and it never has more than {most} pods at once;"
+            f" write 1 to {most}, or raise spec.parallelism and spec.completions"
+        )
+    return Shape(min_member=least, owner=owner, problem=reading.problem)
+
+
+def _at_once(spec: Block) -> int | None:
+    """Return how many pods a Job has at most at once; None where it does not say."""
+    limits = (spec.number(key, otherwise=-1) for key in ("parallelism", "completions"))
+    return min((limit for limit in limits if limit >= 0), default=None)
+
+
+def runai_job(case: Case) -> Shape:
+    """Pods whose names differ in the last part only are one PodGroup."""
+    return Shape(name=group_name(case.pod.name.rpartition("-")[0] or case.pod.name, case.owner.ref.uid))
+
+
+def named_group(case: Case) -> Shape:
+    """Pods that name a PodGroup of scheduler-plugins are what it says."""
+    reading = Reading(case.owner)
+    least = reading.spec().number("minMember", otherwise=1)
+    return Shape(min_member=least, asked_for=True, problem=reading.problem)
+
+
+def aml_job(case: Case) -> Shape:
+    """All nodes of an AmlJob start at once."""
+    reading = Reading(case.owner)
+    envs = reading.spec().block("job", "options", "envs")
+    count = envs.fields.get(NODE_COUNT)
+    if count is None:
+        reading.doubt(f"{envs.where} has no {NODE_COUNT}; write the number of its nodes there")
+        return Shape(problem=reading.problem)
+    where = f"{envs.where}.{NODE_COUNT}"
+    is_text = isinstance(count, str)
+    least = reading.digits(where, count) if is_text else envs.number(NODE_COUNT, otherwise=1, minimum=1)
+    return Shape(min_member=least, problem=reading.problem)
+
+
+def below(skipped: Owner, owner: Owner) -> Owner:
+    """Return the owner that decides instead of the one above it, with what only that one says."""
+    labels, annotations = {**skipped.labels, **owner.labels}, {**skipped.annotations, **owner.annotations}
+    return replace(owner, labels=labels, annotations=annotations)

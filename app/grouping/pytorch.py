@@ -1,0 +1,76 @@
+"""The row of PyTorchJobs: a master and workers, whose minimum may be elastic, and which may come in segments."""
+
+from app.grouping import marks
+from app.grouping.case import Case, Shape
+from app.grouping.kubeflow import PYTORCH, least
+from app.grouping.parts import constraint, divided, part
+from app.grouping.reading import Block, Reading
+from app.model.seam import RawObject
+
+MASTER, WORKER = "master", "worker"
+
+
+def pytorch_job(case: Case) -> Shape:
+    """Return one PodGroup of a master and of as many workers as are left of its minimum."""
+    reading = Reading(case.owner)
+    total = reading.members(least(reading, PYTORCH))
+    specs = reading.spec().block(PYTORCH)
+    masters = specs.block("Master").number("replicas", otherwise=0)
+    role = case.label(marks.REPLICA_TYPE)
+    parts = [part(MASTER, masters)] if masters else []
+    if "Worker" in specs.fields:
+        workers = max(0, total - masters)
+        if not workers:
+            # No sub-group may need nobody, so any of its pods may start first; operators make the master before.
+            return Shape(min_member=total, problem=reading.problem)
+        size = _segment_size(reading, case)
+        parts += _segments(reading, case, workers, size) if size else [part(WORKER, workers)]
+        role = f"{WORKER}-{_segment(reading, case, size)}" if size and role == WORKER else role
+    divisions = divided(reading, parts)
+    return Shape(min_member=total, parts=divisions, subgroup=role if divisions else "", problem=reading.problem)
+
+
+def _segment_size(reading: Reading, case: Case) -> int:
+    """Return how many workers a segment has; 0 when they are not segmented."""
+    size = written(case, _worker(reading).block("template"), marks.SEGMENT_SIZE)
+    return reading.digits(f"annotation {marks.SEGMENT_SIZE}", size, otherwise=0) if size else 0
+
+
+def _segments(reading: Reading, case: Case, workers: int, size: int) -> list[RawObject]:
+    """Return the sub-group of the workers with one in it a segment; those needed to start fill the first segments."""
+    replicas = _workers(reading)
+    near = segment_constraint(reading, case, _worker(reading).block("template"))
+    needed = min(workers, replicas)
+    sizes = (max(0, min(size, needed - start)) for start in range(0, replicas, size))
+    inner = [part(f"{WORKER}-{at}", many, parent=WORKER, topology=near) for at, many in enumerate(sizes)]
+    return [part(WORKER, workers), *inner]
+
+
+def _segment(reading: Reading, case: Case, size: int) -> int:
+    """Return the segment of a worker; one that is too many for the job as it is now joins the last."""
+    what = f"label {marks.REPLICA_INDEX} of pod {case.pod.name}"
+    index = reading.digits(what, case.label(marks.REPLICA_INDEX), otherwise=0, minimum=0)
+    return min(index, _workers(reading) - 1) // size
+
+
+def _worker(reading: Reading) -> Block:
+    return reading.spec().block(PYTORCH, "Worker")
+
+
+def _workers(reading: Reading) -> int:
+    return _worker(reading).number("replicas", otherwise=1, minimum=1)
+
+
+def segment_constraint(reading: Reading, case: Case, template: Block) -> RawObject | None:
+    """Return where the pods of a segment must run; None unless a topology is named and a level of it."""
+    topology = written(case, template, marks.TOPOLOGY) or case.owner.annotations.get(marks.TOPOLOGY, "")
+    if not topology:
+        return None
+    required = written(case, template, marks.SEGMENT_REQUIRED_LEVEL)
+    preferred = written(case, template, marks.SEGMENT_PREFERRED_LEVEL)
+    return constraint(reading, topology=topology, required=required, preferred=preferred)
+
+
+def written(case: Case, template: Block, key: str) -> str:
+    """Return an annotation of a template, else of the pod: its template speaks for all pods alike."""
+    return template.annotation(key) or case.origin.annotations.get(key, "")

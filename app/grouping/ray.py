@@ -1,0 +1,115 @@
+"""The rows of Ray: a head and groups of workers, whatever has made the RayCluster."""
+
+from dataclasses import replace
+from functools import partial
+
+from app.grouping import marks
+from app.grouping.case import Case, Shape, Shaping
+from app.grouping.parts import constraint, divided, part
+from app.grouping.pods import apart
+from app.grouping.reading import Block, Reading
+from app.model.owner import Kind, Owner
+from app.model.seam import RawObject
+
+RAY = "ray.io"
+HEAD = "headgroup"
+CLEANUP = "redis-cleanup"
+"""The node type of the pod that empties Redis behind a RayCluster, once all others are gone."""
+
+
+def ray_cluster(case: Case) -> Shape:
+    """Return one PodGroup of the head and of each group of workers at its minimum."""
+    return _alone(case) if case.label(marks.RAY_NODE_TYPE) == CLEANUP else _clustered(case, case.owner)
+
+
+def _made(case: Case, *, status: tuple[tuple[str, ...], ...]) -> Shape:
+    """Return the PodGroup of what has made a RayCluster, which its status names in one of these places."""
+    mine = case.owner_of_kind(RAY, "RayCluster")
+    if (mine is None and not case.label(marks.RAY_GROUP)) or case.label(marks.RAY_NODE_TYPE) == CLEANUP:
+        return _alone(case)
+    cluster = _named(case, status) or mine
+    if cluster is not None:
+        return _clustered(case, cluster)
+    reading = Reading(case.owner)
+    reading.doubt(f"the RayCluster of pod {case.pod.name} cannot be found; wait for it, or delete the pod")
+    return Shape(priority_classes=_priority_classes(case), problem=reading.problem)
+
+
+ray_job: Shaping = partial(_made, status=((),))
+ray_service: Shaping = partial(_made, status=(("activeServiceStatus",), ("pendingServiceStatus",)))
+
+
+def _alone(case: Case) -> Shape:
+    """Return the PodGroup of a pod that comes when the cluster runs, or is over, so that it cannot start with it."""
+    return replace(apart(case), priority_classes=_priority_classes(case))
+
+
+def _named(case: Case, status: tuple[tuple[str, ...], ...]) -> Owner | None:
+    fields = Reading(case.owner).root().block("status")
+    names = [name for path in status if (name := fields.block(*path).text("rayClusterName"))]
+    kind = Kind(RAY, case.owner.ref.kind.version, "RayCluster")
+    found = (case.chain.find(kind, name) for name in names)
+    return next((one for one in found if one is not None), None)
+
+
+def _clustered(case: Case, cluster: Owner) -> Shape:
+    reading = Reading(cluster)
+    spec = reading.spec()
+    parts = [part(HEAD, 1, topology=_constraint(spec.block("headGroupSpec")))]
+    for at, group in enumerate(spec.blocks("workerGroupSpecs")):
+        if pods := _workers(group):
+            least = 0 if _grows_from_nothing(spec, group) else pods
+            parts.append(part(group.text("groupName") or f"worker-group-{at}", least, topology=_constraint(group)))
+    divisions = divided(reading, parts)
+    return Shape(
+        min_member=reading.members(sum(one["minMember"] for one in parts)),
+        parts=divisions,
+        subgroup=_group_of(case, divisions),
+        priority_classes=_priority_classes(case),
+        problem=reading.problem,
+    )
+
+
+def _workers(group: Block) -> int:
+    """Return how many pods of a group must start with the rest; an autoscaler brings more when there is room."""
+    if group.fields.get("suspend") is True or group.fields.get("suspended") is True:
+        return 0
+    least = group.number("minReplicas", otherwise=0)
+    # KubeRay takes absent replicas for the minimum; the API server stores 0 for them, as its CRD has it.
+    replicas = group.number("replicas", otherwise=0) or least
+    if least > replicas:
+        group.reading.doubt(f"{group.where}.minReplicas is {least} and replicas {replicas}; write no fewer replicas")
+    pods = _capped(group, least or replicas) * group.number("numOfHosts", otherwise=1, minimum=1)
+    return group.reading.members(pods) if pods else 0
+
+
+def _capped(group: Block, replicas: int) -> int:
+    """Return as many as KubeRay makes of them: never more than the maximum, by default more than anybody could have."""
+    most = group.fields.get("maxReplicas")
+    return min(replicas, max(most, 0)) if type(most) is int else replicas
+
+
+def _grows_from_nothing(spec: Block, group: Block) -> bool:
+    """Whether Ray's autoscaler writes `replicas`: what it asks for comes as there is room, pod by pod."""
+    return spec.fields.get("enableInTreeAutoscaling") is True and not group.number("minReplicas", otherwise=0)
+
+
+def _constraint(group: Block) -> RawObject | None:
+    said = group.block("template", "metadata", "annotations")
+    return constraint(
+        group.reading,
+        topology=said.text(marks.TOPOLOGY),
+        required=said.text(marks.REQUIRED_LEVEL),
+        preferred=said.text(marks.PREFERRED_LEVEL),
+    )
+
+
+def _group_of(case: Case, parts: tuple[RawObject, ...]) -> str:
+    """Return the sub-group of a pod; one of a group that needs nobody joins the last, for it has to be in one."""
+    names = [one["name"] for one in parts]
+    named = case.label(marks.RAY_GROUP)
+    return named if named in names or not names else str(names[-1])
+
+
+def _priority_classes(case: Case) -> tuple[str, ...]:
+    return (case.owner.labels.get(marks.RAY_PRIORITY_CLASS, ""),)

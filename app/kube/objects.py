@@ -1,0 +1,73 @@
+"""Objects of any kind, by the path where they are served: `app.model.seam.Objects` over an API server."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+import orjson
+
+from app.kube.discovery import Discovery
+from app.kube.errors import BrokenStreamError
+from app.kube.places import ONE, Collection, namespaced, path_of_object
+from app.kube.transport import MERGE_PATCH, Transport
+from app.kube.watch import Watch
+from app.model.seam import Depth, NotFoundError, RawObject, WatchEvent
+
+T = TypeVar("T")
+
+
+class KubeObjects:
+    """What `KubeCluster` can do without knowing a kind."""
+
+    def __init__(
+        self, transport: Transport, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, chance: Random
+    ) -> None:
+        self._transport = transport
+        self._sleep = sleep
+        self._chance = chance
+        self._discovery = Discovery(transport)
+
+    async def path_of(self, api_version: str, kind: str) -> str | None:
+        """Return where objects of a kind are served; a kind that cannot be listed and watched counts as not served."""
+        return await self._discovery.path_of(api_version, kind)
+
+    def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncGenerator[WatchEvent[T], None]:
+        """Follow a kind for ever; a refusal is an answer here, and /readyz does not hear of it."""
+        return self._watch(Collection.at(path, depth), keep)
+
+    def _watch(self, collection: Collection, keep: Callable[[RawObject], T]) -> AsyncGenerator[WatchEvent[T], None]:
+        return Watch(self._transport, collection, keep=keep, sleep=self._sleep, chance=self._chance).events()
+
+    async def read_object(self, path: str, namespace: str, name: str, *, depth: Depth) -> RawObject | None:
+        """Read an object from the store, never from a cache; None when there is none of this name, or of its kind."""
+        try:
+            answer = await self._transport.read(path_of_object(path, namespace, name), ONE[depth])
+        except NotFoundError:
+            return None
+        return _object(answer)
+
+    async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
+        """Create an object; `ConflictError` when there is one of its name."""
+        await self._transport.write("POST", namespaced(path, namespace), orjson.dumps(raw))
+
+    async def amend_object(self, path: str, namespace: str, name: str, change: RawObject) -> None:
+        """Merge a change into an object (JSON merge patch)."""
+        place = path_of_object(path, namespace, name)
+        await self._transport.write("PATCH", place, orjson.dumps(change), MERGE_PATCH)
+
+    async def remove_object(self, path: str, namespace: str, name: str, *, uid: str) -> None:
+        """Delete just this object; what it owns is collected afterwards."""
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        await self._transport.write("DELETE", path_of_object(path, namespace, name), orjson.dumps(body))
+
+
+def _object(answer: bytes) -> RawObject:
+    try:
+        found = orjson.loads(answer)
+    except orjson.JSONDecodeError as error:
+        raise BrokenStreamError("the API server's answer is no object") from error
+    if not isinstance(found, dict):
+        raise BrokenStreamError("the API server's answer is no object")
+    return found

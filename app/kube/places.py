@@ -1,0 +1,61 @@
+"""Where objects are served, and in which form they are asked for; pure, for `client`, `objects` and `watch`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from app.kube.transport import ANY_JSON, OWED, Terms
+from app.model.seam import Depth, Resource
+
+SELECTORS = {Resource.PODS: "&fieldSelector=" + quote("status.phase!=Succeeded,status.phase!=Failed", safe="")}
+"""A pod that finishes leaves the selection, so it arrives as DELETED with the last object that was in it."""
+
+
+def _partial(form: str) -> Terms:
+    # An aggregated API server that knows no such form answers with whole objects.
+    return Terms(accept=f"{ANY_JSON};as={form};g=meta.k8s.io;v=v1,{ANY_JSON}", owed=False)
+
+
+WHOLE = Terms(owed=False)
+ONE: Mapping[Depth, Terms] = {Depth.METADATA: _partial("PartialObjectMetadata"), Depth.WHOLE: WHOLE}
+MANY: Mapping[Depth, Terms] = {Depth.METADATA: _partial("PartialObjectMetadataList"), Depth.WHOLE: WHOLE}
+"""Nobody promised us the right to read whatever owns a pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """The objects of one kind that are followed."""
+
+    path: str
+    selector: str = ""
+    """What is appended to the query, with its ampersand."""
+    listed: Terms = OWED
+    watched: Terms = OWED
+
+    @classmethod
+    def of(cls, resource: Resource) -> "Collection":
+        """Return what we follow of a kind that we always need."""
+        return cls(path=resource.value, selector=SELECTORS.get(resource, ""))
+
+    @classmethod
+    def at(cls, path: str, depth: Depth) -> "Collection":
+        """Return all of a kind, which may not be installed, or not be ours to read."""
+        return cls(path=path, listed=MANY[depth], watched=ONE[depth])
+
+    @property
+    def kind(self) -> str:
+        """Name it as a CRD is named: its plural, then its group."""
+        root, *_, plural = self.path.split("/")
+        return plural if root == "api" else f"{plural}.{self.path.split('/')[1]}"
+
+
+def namespaced(path: str, namespace: str) -> str:
+    """Return where the objects of a namespace are served; those of the whole cluster where it is empty."""
+    root, _, plural = path.rpartition("/")
+    return f"{root}/namespaces/{quote(namespace, safe='')}/{plural}" if namespace else path
+
+
+def path_of_object(path: str, namespace: str, name: str) -> str:
+    """Return where one object is served."""
+    # Names come from the API server and are safe there; quoted all the same, so that none can leave its place.
+    return f"{namespaced(path, namespace)}/{quote(name, safe='')}"

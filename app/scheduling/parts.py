@@ -1,0 +1,87 @@
+"""What pods have left of the devices in shared use, node by node and in columns; who takes what is up to `devices`."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.model.pod import PPM
+from app.model.snapshot import PART, Snapshot
+
+assert PART == PPM  # a millionth of a device of M MiB is M parts  # noqa: S101 # what `Devices` relies on
+
+
+class Divided(NamedTuple):
+    """A device in shared use; a tuple, since thousands are made in one plan."""
+
+    name: str
+    free: int
+    """Parts free now."""
+    future: int
+    """Parts free when everything that is leaving has left."""
+
+
+Flags = NDArray[np.bool_]
+"""Shape [row, slot], as in `Parts`."""
+
+
+class Parts:
+    """What is free of all shared devices, in columns: a row for each node that has any, a slot for each, by name."""
+
+    def __init__(self, devices: Mapping[int, Sequence[Divided]]) -> None:
+        self._rows = {column: row for row, column in enumerate(devices)}
+        self.columns = np.array(list(devices), dtype=np.int64)
+        """Shape [row]: the node's column."""
+        slots = max((len(each) for each in devices.values()), default=0)
+        # Shape [row, slot], in parts; -1, which is enough for nobody, where there is no device.
+        self.free = np.full((len(devices), slots), -1, dtype=np.int64)
+        self.future = self.free.copy()
+        for column, each in devices.items():
+            self.put(column, each)
+
+    def copy(self) -> Self:
+        """Return a twin that may be changed."""
+        twin = copy(self)
+        twin.detach()
+        return twin
+
+    def detach(self) -> None:
+        """Share nothing with the parts that these were copied from."""
+        self._rows, self.free, self.future = dict(self._rows), self.free.copy(), self.future.copy()
+
+    def put(self, column: int, devices: Sequence[Divided]) -> None:
+        """Note the devices of one node anew, in the order of their names."""
+        row = self._rows.setdefault(column, len(self._rows))
+        more = max(0, row + 1 - len(self.columns)), max(0, len(devices) - self.free.shape[1])
+        if any(more):
+            self.columns = np.pad(self.columns, (0, more[0]), constant_values=column)
+            self.free, self.future = (
+                np.pad(each, ((0, more[0]), (0, more[1])), constant_values=-1) for each in (self.free, self.future)
+            )
+        self.free[row], self.future[row] = -1, -1
+        self.free[row, : len(devices)] = [each.free for each in devices]
+        self.future[row, : len(devices)] = [each.future for each in devices]
+
+
+class Initial:
+    """The shared devices of the snapshot, read as far as somebody asks; shared by all copies."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def at(self, column: int) -> Sequence[Divided]:
+        """Return those of one node, in the order of their names."""
+        devices = self._snapshot.shared.get(self._snapshot.nodes.nodes[column].name, ())
+        # Who overstates a node's memory or asks for more than there is must not stop the plan for everybody.
+        whole = int(self._snapshot.nodes.device_memory_mib[column]) * PART
+        left = ((each, max(each.free, -whole)) for each in sorted(devices, key=lambda each: each.name))
+        return [Divided(each.name, min(free, whole), min(free + each.releasing, whole)) for each, free in left]
+
+    @cached_property
+    def parts(self) -> Parts:
+        """All of them as columns."""
+        columns = self._snapshot.nodes.columns(name for name, devices in self._snapshot.shared.items() if devices)
+        return Parts({column: self.at(column) for column in columns})

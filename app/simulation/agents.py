@@ -1,0 +1,128 @@
+"""Plays the agents of all nodes: publishes as GpuNodes which devices there are, who has them and who uses how much."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from hashlib import blake2b
+
+from app.model.names import PodUid
+from app.model.seam import RawObject, Resource
+from app.simulation.clock import Clock
+from app.simulation.cluster import Ref, SimulatedCluster
+from app.simulation.devices import Devices, Machine, Use
+
+LOOK_EVERY_S = 1.0
+MEASURE_EVERY = 10
+"""Looks."""
+HEARTBEAT_EVERY = 45
+"""Looks."""
+
+PERIOD = 6
+"""Measurements for which a pod uses the same."""
+LEAST_PERCENT, MOST_PERCENT = 70, 97
+"""Of its part, what a pod uses: most of it."""
+ONE_IN = 16
+"""In one of so many periods a pod uses more than its part."""
+EXCESS_MIB = 300
+
+NVLINKS = 18
+"""Of each device to the NVSwitch of an H100 machine."""
+
+
+class Agents:
+    """One agent a node, all in one task: what is quiet costs next to nothing."""
+
+    def __init__(self, cluster: SimulatedCluster, devices: Devices, clock: Clock) -> None:
+        self._cluster = cluster
+        self._devices = devices
+        self._clock = clock
+        # Connections never change, and what was published is not published again; changed by `run` only.
+        self._links: dict[str, Mapping[str, list[RawObject]]] = {}
+        self._published: dict[str, list[RawObject]] = {}
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        for look in itertools.count():
+            changed = self._devices.take_changed()
+            for machine in self._devices.machines():
+                if machine.name in changed or look % MEASURE_EVERY == 0 or machine.name not in self._published:
+                    self._look(machine, look // MEASURE_EVERY)
+                if look % HEARTBEAT_EVERY == 0:
+                    self._write(machine)
+            await self._clock.sleep(LOOK_EVERY_S)
+
+    def _look(self, machine: Machine, measurement: int) -> None:
+        found = list(self._devices_of(machine, measurement))
+        if found != self._published.get(machine.name):
+            self._published[machine.name] = found
+            self._write(machine)
+
+    def _write(self, machine: Machine) -> None:
+        status = {
+            "observedAt": datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "agentVersion": "simulated",
+            "driverVersion": "570.124.06",
+            "kubelet": {"answers": True},
+            "devices": self._published[machine.name],
+        }
+        ref = Ref(resource=Resource.GPU_NODES, name=machine.name)
+        if machine.name in {item["metadata"]["name"] for item in self._cluster.objects(Resource.GPU_NODES)}:
+            self._cluster.patch(ref, {"status": status})
+        else:
+            kind = {"apiVersion": "leeboard.dev/v1alpha1", "kind": "GpuNode"}
+            self._cluster.create(Resource.GPU_NODES, kind | {"metadata": {"name": machine.name}, "status": status})
+
+    def _devices_of(self, machine: Machine, measurement: int) -> Iterator[RawObject]:
+        if machine.name not in self._links:
+            self._links[machine.name] = _links(machine)
+        links = self._links[machine.name]
+        for index, uuid in enumerate(machine.uuids):
+            used = used_mib(machine, uuid, measurement)
+            holder = machine.holders.get(uuid)
+            yield {
+                "uuid": uuid,
+                "index": index,
+                "product": machine.product,
+                "numaNode": index // 4,
+                "memoryMiB": {"total": machine.memory_mib, "used": sum(used.values()), "foreign": 0},
+                "health": "Healthy",
+                "links": links[uuid],
+                "pods": [{"namespace": holder.namespace, "name": holder.name}] if holder else [],
+                "processes": [{"podUid": uid, "memoryMiB": mib} for uid, mib in used.items()],
+            }
+
+
+def used_mib(machine: Machine, uuid: str, measurement: int) -> Mapping[PodUid, int]:
+    """Return what each pod uses of a device, by uid; together never more than there is, as on a real one."""
+    used: dict[PodUid, int] = {}
+    left = machine.memory_mib
+    for use in machine.uses.values():
+        if uuid in use.uuids:
+            used[use.pod.uid] = min(left, _wanted_mib(use, measurement))
+            left -= used[use.pod.uid]
+    return used
+
+
+def _wanted_mib(use: Use, measurement: int) -> int:
+    """Return what a pod would use: always the same of a pod at a time, without any other chance."""
+    chance = _drawn(use.pod.uid)
+    period = (measurement + chance) // PERIOD
+    if _drawn(f"{use.pod.uid}/{period}") % ONE_IN == 0:
+        return use.part_mib + EXCESS_MIB
+    percent = LEAST_PERCENT + chance % (MOST_PERCENT - LEAST_PERCENT + 1)
+    return use.part_mib * percent // 100
+
+
+def _drawn(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=4).digest())
+
+
+def _links(machine: Machine) -> Mapping[str, list[RawObject]]:
+    return {
+        uuid: [_link(other, near=index // 4 == at // 4) for at, other in enumerate(machine.uuids) if other != uuid]
+        for index, uuid in enumerate(machine.uuids)
+    }
+
+
+def _link(uuid: str, *, near: bool) -> RawObject:
+    return {"uuid": uuid, "nvlinks": NVLINKS, "p2p": "NVLink", "ancestor": "Node" if near else "System"}

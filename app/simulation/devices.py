@@ -1,0 +1,116 @@
+"""The GPUs of every node and who has them: plays the device plugin, and the device manager of the kubelet."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import NAMESPACE_DNS, uuid5
+
+from app.model import marks
+from app.model.names import PodUid
+from app.model.seam import PodRef, RawObject, Resource
+from app.simulation.cluster import SimulatedCluster
+from app.simulation.manifests import MEMORY_LABEL, PRODUCT_LABEL
+from app.simulation.stock import GPU, milli, requests
+
+MILLI = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What the containers of a running pod use some devices for."""
+
+    pod: PodRef
+    uuids: tuple[str, ...]
+    part_mib: int
+    """Of each, what is the pod's."""
+
+
+class Machine:
+    """The GPUs of one node, all alike and on one NVSwitch."""
+
+    def __init__(self, node: RawObject) -> None:
+        """`holders` and `uses` are changed by `Devices` only."""
+        labels, self.name = node["metadata"].get("labels", {}), node["metadata"]["name"]
+        self.product = labels.get(PRODUCT_LABEL, "").replace("-", " ")
+        self.memory_mib = int(labels.get(MEMORY_LABEL, "0"))
+        number = milli(node["status"]["allocatable"].get(GPU, "0")) // MILLI
+        self.uuids = tuple(f"GPU-{uuid5(NAMESPACE_DNS, f'{self.name}/{index}')}" for index in range(number))
+        self.holders: dict[str, PodRef] = {}
+        """By device, those that the kubelet gave it to: pods with whole devices, and reservation pods."""
+        self.uses: dict[PodUid, Use] = {}
+
+    @property
+    def free(self) -> list[str]:
+        """Return the devices that nobody has, in the order of the driver."""
+        return [uuid for uuid in self.uuids if uuid not in self.holders]
+
+    def of(self, pod: PodRef) -> tuple[str, ...]:
+        """Return what a pod has been given."""
+        return tuple(uuid for uuid, holder in self.holders.items() if holder == pod)
+
+
+class Devices:
+    """The machines of one cluster, each known from when its node was first seen."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._machines: dict[str, Machine] = {}
+        self._changed: set[str] = set()
+
+    def machines(self) -> Iterable[Machine]:
+        """Return those that have any GPU."""
+        for node in self._cluster.objects(Resource.NODES):
+            if node["metadata"]["name"] not in self._machines:
+                self._machines[node["metadata"]["name"]] = Machine(node)
+        return [machine for machine in self._machines.values() if machine.uuids]
+
+    def take_changed(self) -> set[str]:
+        """Return, once, the nodes on which anybody has come or gone since last asked."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def admit(self, pod: RawObject) -> str:
+        """Give a pod the whole devices that it asks for; return why it cannot start, as the kubelet says it."""
+        asked = requests(pod)[GPU] // MILLI
+        machine = self._machine(pod)
+        if not asked or machine is None:
+            return ""
+        free = machine.free
+        if len(free) < asked:
+            lack = f"requested number of devices unavailable for {GPU}. Requested: {asked}, Available: {len(free)}"
+            return f"Allocate failed due to {lack}, which is unexpected"
+        machine.holders.update(dict.fromkeys(free[:asked], _ref(pod)))
+        self._changed.add(machine.name)
+        return ""
+
+    def start(self, pod: RawObject) -> None:
+        """Note that the containers of a pod have started, with the devices that they were given or told of."""
+        machine, ref, labels = self._machine(pod), _ref(pod), pod["metadata"].get("labels", {})
+        if machine is None or labels.get("app") == marks.RESERVATION_APP:
+            return
+        annotations = pod["metadata"].get("annotations", {})
+        told = tuple(annotations.get(marks.DEVICES_ANNOTATION, "").split(",")) if _shares(annotations) else ()
+        part_mib = int(annotations[marks.MEMORY_ANNOTATION]) if told else machine.memory_mib
+        if uuids := told or machine.of(ref):
+            machine.uses[ref.uid] = Use(pod=ref, uuids=uuids, part_mib=part_mib)
+            self._changed.add(machine.name)
+
+    def release(self, pod: RawObject) -> None:
+        """Take back what a pod has that is over."""
+        machine, ref = self._machine(pod), _ref(pod)
+        if machine is None:
+            return
+        machine.holders = {uuid: holder for uuid, holder in machine.holders.items() if holder != ref}
+        machine.uses.pop(ref.uid, None)
+        self._changed.add(machine.name)
+
+    def _machine(self, pod: RawObject) -> Machine | None:
+        return next((one for one in self.machines() if one.name == pod["spec"].get("nodeName")), None)
+
+
+def _shares(annotations: RawObject) -> bool:
+    return marks.DEVICES_ANNOTATION in annotations and marks.MEMORY_ANNOTATION in annotations
+
+
+def _ref(pod: RawObject) -> PodRef:
+    metadata = pod["metadata"]
+    return PodRef(namespace=metadata["namespace"], name=metadata["name"], uid=PodUid(metadata["uid"]))

@@ -1,0 +1,140 @@
+"""Log lines that never block the event loop."""
+
+import io
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TextIO
+
+import orjson
+import structlog
+from structlog.typing import EventDict, Processor
+
+QUEUED_LINES = 10_000
+FLUSH_S = 2.0
+"""How long a stopping process waits for a blocked reader of its log."""
+
+
+class LogWriter:
+    """Writes lines to a stream from a thread of its own; when nobody reads them they are dropped, never waited for."""
+
+    def __init__(self, stream: TextIO, *, on_drop: Callable[[], None], queued_lines: int = QUEUED_LINES) -> None:
+        self._stream = stream
+        self._on_drop = on_drop
+        # Filled by any thread, emptied by `_thread` alone; None ends it.
+        self._lines: queue.Queue[str | None] = queue.Queue(queued_lines)
+        # A daemon: a reader that never comes back must not keep the process alive.
+        self._thread = threading.Thread(target=self._write_on, name="log", daemon=True)
+        self._thread.start()
+
+    def put(self, line: str) -> None:
+        """Queue one line without its newline; drop it when the queue is full."""
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._on_drop()
+
+    def close(self) -> None:
+        """Write what is queued, for as long as `FLUSH_S` at most."""
+        try:
+            self._lines.put(None, timeout=FLUSH_S)
+        except queue.Full:
+            return
+        self._thread.join(FLUSH_S)
+
+    def _write_on(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._stream.write(line + "\n")
+                if self._lines.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):  # a full disk, or a closed stream
+                self._on_drop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    """What structlog calls a logger: every level is the same queue."""
+
+    writer: LogWriter
+
+    def msg(self, line: str) -> None:
+        self.writer.put(line)
+
+    debug = info = warning = warn = error = exception = critical = fatal = msg
+
+
+class _Bridge(logging.Handler):
+    """Brings what libraries log into the same queue."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._writer.put(self.format(record))
+
+
+class Logging:
+    """The logging of the whole process, for the time of a `with` block.
+
+    Keys: event, pod, pod_uid, podgroup, queue, node, plan, verdict, reason; one event per decision.
+    """
+
+    def __init__(self, *, on_drop: Callable[[], None], stream: TextIO | None = None) -> None:
+        self._stream = stream or _own_stderr()
+        self.writer = LogWriter(self._stream, on_drop=on_drop)
+        self._bridge = _Bridge(self.writer)
+
+    def __enter__(self) -> Self:
+        shared = _shared_processors()
+        renderer: list[Processor] = _console() if self._stream.isatty() else _json()
+        structlog.configure(
+            processors=[*shared, *renderer],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+            logger_factory=lambda *_: _Sink(self.writer),
+        )
+        strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+        self._bridge.setFormatter(
+            structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[strip, *renderer])
+        )
+        logging.getLogger().addHandler(self._bridge)
+        # It warns once for every line of junk that anybody sends; our own counters tell of them.
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        logging.getLogger().removeHandler(self._bridge)
+        structlog.reset_defaults()
+        self.writer.close()
+
+
+def _own_stderr() -> TextIO:
+    # `sys.stderr` has a lock: a thread that hangs in it makes the interpreter abort when it ends.
+    return io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", errors="replace", write_through=True)
+
+
+def _shared_processors() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _json() -> list[Processor]:
+    return [structlog.processors.format_exc_info, _as_json]
+
+
+def _console() -> list[Processor]:
+    # The default would print the local variables of every frame: whole pods, with what their owners keep in them.
+    return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+
+
+def _as_json(_logger: object, _method: str, event: EventDict) -> str:
+    return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -1,0 +1,200 @@
+"""What we count for operators, in a registry of our own."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+
+class Verb(StrEnum):
+    """The extender's webhooks."""
+
+    FILTER = "filter"
+    PRIORITIZE = "prioritize"
+    PREEMPT = "preempt"
+    BIND = "bind"
+
+
+class Outcome(StrEnum):
+    """How one webhook call ended."""
+
+    FITS = "fits"
+    REFUSED = "refused"
+    FAILED = "failed"
+    SCORED = "scored"
+    PREEMPTED = "preempted"
+    BOUND = "bound"
+    NOT_BOUND = "not_bound"
+    BAD_REQUEST = "bad_request"
+    ERROR = "error"
+
+
+class Review(StrEnum):
+    """The admission webhooks."""
+
+    MUTATE = "mutate"
+    VALIDATE = "validate"
+
+
+class ReviewOutcome(StrEnum):
+    """How one review ended."""
+
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"
+    DENIED = "denied"
+    UNDECIDED = "undecided"
+    BAD_REQUEST = "bad_request"
+    ERROR = "error"
+
+
+class PlanOutcome(StrEnum):
+    """What became of one plan."""
+
+    APPLIED = "applied"
+    STALE = "stale"
+    ERROR = "error"
+
+
+class BindOutcome(StrEnum):
+    """What became of one Binding write, or of the wait for it."""
+
+    BOUND = "bound"
+    GANG_INCOMPLETE = "gang_incomplete"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+class Renewal(StrEnum):
+    """What was made or read anew."""
+
+    SERVING = "serving"
+    CA = "ca"
+
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+class Metrics:
+    """Every metric that is counted when something happens; what can be read from state is collected at scrape."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.webhooks = _webhooks(registry)
+        self.reviews = _reviews(registry)
+        self.plans = _outcomes(registry, "leeboard_plans", "Plans by what became of them.", PlanOutcome)
+        self.binds = _outcomes(registry, "leeboard_binds", "Binds by what became of them.", BindOutcome)
+        self.plan_duration = Histogram(
+            "leeboard_plan_duration_seconds",
+            "How long one plan took to compute.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=registry,
+        )
+        self.plans_unfinished = _counter(
+            registry, "leeboard_plans_unfinished", "Plans whose search for victims reached its budget."
+        )
+        self.budgets_overridden = _counter(
+            registry, "leeboard_disruption_budgets_overridden", "Pods evicted against a PodDisruptionBudget."
+        )
+        self.evictions_failed = _counter(
+            registry, "leeboard_evictions_failed", "Evictions given up after several tries."
+        )
+        self.promises_expired = _counter(registry, "leeboard_promises_expired", "Promises nobody came for in time.")
+        self.wakes = _counter(registry, "leeboard_wakes", "Parked pods that were woken because their turn came.")
+        self.releases = _counter(registry, "leeboard_releases", "Held pods whose gate was taken off: their turn came.")
+        self.stalls = _counter(registry, "leeboard_loop_stalls", "Times the event loop stood still for too long.")
+        self.log_lines_dropped = _counter(registry, "leeboard_log_lines_dropped", "Log lines nobody read in time.")
+        self.overuses = _counter(
+            registry,
+            "leeboard_gpu_memory_overuses",
+            "Times a pod was told that it uses more of a GPU than it asked for.",
+        )
+        self.overusing_pods = Gauge(
+            "leeboard_gpu_memory_overusing_pods",
+            "Pods that use more memory of a GPU than they asked for.",
+            registry=registry,
+        )
+        self._pods_evicted = Counter(
+            "leeboard_pods_evicted", "Pods evicted, by the action that chose them.", ("action",), registry=registry
+        )
+        self._watch_lost = Counter(
+            "leeboard_watch_lost", "Watches that broke or fell silent.", ("resource",), registry=registry
+        )
+        self._invalid_objects = Gauge(
+            "leeboard_invalid_objects", "Objects that cannot be read or used.", ("resource",), registry=registry
+        )
+        self._certificate_renewals = Counter(
+            "leeboard_certificate_renewals", "Certificates taken into use or made anew.", ("kind",), registry=registry
+        )
+        self._certificate_expires = Gauge(
+            "leeboard_certificate_expires_seconds",
+            "When the certificate that is served expires, in Unix time.",
+            ("listener",),
+            registry=registry,
+        )
+        self._certificate_problems = Gauge(
+            "leeboard_certificate_problems",
+            "What keeps a certificate from being renewed or trusted.",
+            ("of",),
+            registry=registry,
+        )
+
+    def pod_evicted(self, action: str) -> None:
+        """Count one pod that was told to leave."""
+        self._pods_evicted.labels(action).inc()
+
+    def watch_lost(self, resource: str) -> None:
+        """Count one broken watch of this kind."""
+        self._watch_lost.labels(resource).inc()
+
+    def invalid_objects(self, resource: str, count: int) -> None:
+        """Set how many objects of this kind cannot be used now."""
+        self._invalid_objects.labels(resource).set(count)
+
+    def renewed(self, kind: Renewal) -> None:
+        """Count one new certificate."""
+        self._certificate_renewals.labels(kind).inc()
+
+    def certificate_expires(self, listener: str, at: float) -> None:
+        """Set when the certificate of a listener expires, in Unix time."""
+        self._certificate_expires.labels(listener).set(at)
+
+    def certificate_problems(self, of: str, count: int) -> None:
+        """Set how many things are wrong with the certificate of a listener, or with `ca-bundle`."""
+        self._certificate_problems.labels(of).set(count)
+
+
+_ALWAYS = (Outcome.BAD_REQUEST, Outcome.ERROR)
+OUTCOMES: Mapping[Verb, tuple[Outcome, ...]] = {
+    Verb.FILTER: (Outcome.FITS, Outcome.REFUSED, Outcome.FAILED, *_ALWAYS),
+    Verb.PRIORITIZE: (Outcome.SCORED, *_ALWAYS),
+    Verb.PREEMPT: (Outcome.PREEMPTED, Outcome.REFUSED, *_ALWAYS),
+    Verb.BIND: (Outcome.BOUND, Outcome.NOT_BOUND, *_ALWAYS),
+}
+
+
+def _webhooks(registry: CollectorRegistry) -> Mapping[tuple[Verb, Outcome], Histogram]:
+    family = Histogram(
+        "leeboard_webhook_duration_seconds",
+        "How long kube-scheduler waited for us.",
+        ("verb", "outcome"),
+        buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 2.5, 10, 60),
+        registry=registry,
+    )
+    return {(verb, outcome): family.labels(verb, outcome) for verb in Verb for outcome in OUTCOMES[verb]}
+
+
+def _reviews(registry: CollectorRegistry) -> Mapping[tuple[Review, ReviewOutcome], Counter]:
+    documentation = "Admission reviews by what was answered."
+    family = Counter("leeboard_admission_reviews", documentation, ("verb", "outcome"), registry=registry)
+    return {(verb, outcome): family.labels(verb, outcome) for verb in Review for outcome in ReviewOutcome}
+
+
+def _outcomes(registry: CollectorRegistry, name: str, documentation: str, kinds: type[Kind]) -> Mapping[Kind, Counter]:
+    family = Counter(name, documentation, ("outcome",), registry=registry)
+    return {kind: family.labels(kind) for kind in kinds}
+
+
+def _counter(registry: CollectorRegistry, name: str, documentation: str) -> Counter:
+    return Counter(name, documentation, registry=registry)

@@ -1,0 +1,23 @@
+{{/* What owns pods, by API group: the kinds of app/grouping/table.py, and a test compares. */}}
+{{- define "leeboard.owners" -}}
+amlarc.azureml.com: [amljobs]
+apps: [deployments, replicasets, statefulsets]
+argoproj.io: [workflows]
+batch: [cronjobs, jobs]
+egx.nvidia.io: [spotrequests]
+grove.io: [podcliques, podcliquescalinggroups, podcliquesets, podgangsets]
+jobset.x-k8s.io: [jobsets]
+kubeflow.org: [jaxjobs, mpijobs, notebooks, pytorchjobs, scheduledworkflows, tfjobs, xgboostjobs]
+kubevirt.io: [virtualmachineinstances]
+leaderworkerset.x-k8s.io: [leaderworkersets]
+machinelearning.seldon.io: [seldondeployments]
+nvidia.com: [dynamographdeployments]
+ray.io: [rayclusters, rayjobs, rayservices]
+run.ai: [distributedinferenceworkloads, distributedworkloads, inferenceworkloads, interactiveworkloads, runaijobs, trainingworkloads]
+scheduler.grove.io: [podgangs]
+scheduling.x-k8s.io: [podgroups]
+serving.knative.dev: [configurations, revisions, services]
+tekton.dev: [pipelineruns, taskruns]
+trainer.kubeflow.org: [trainjobs]
+workspace.devfile.io: [devworkspaces]
+{{- end }}

@@ -1,0 +1,133 @@
+"""The budgets of the design for the way of a pod, as ratios within one run of the bench: reached, missed, not measured.
+
+A ratio is one of medians: both are in the tables.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from loadtest.ours import ALONE, EXTENDER_ONLY, HELD
+from loadtest.results import Row, Spread
+
+KAI, COSCHEDULING = "KAI-Scheduler", "coscheduling"
+LEVEL = 0.9
+"""From here on a rate counts as the same: medians of three runs differ by so much on a quiet machine."""
+
+
+class Outcome(Enum):
+    """What became of a budget."""
+
+    REACHED = "reached"
+    MISSED = "missed"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One budget, and what was measured."""
+
+    path: str
+    budget: str
+    measured: str
+    outcome: Outcome
+
+
+Find = Callable[[str, str], Row | None]
+"""Scenario and scheduler -> what was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """Pods a second of Leeboard, in at least so many times those of another."""
+
+    path: str
+    scenario: str
+    ours: str
+    other: str
+    least: float
+    goal: float | None = None
+
+    def verdict(self, find: Find) -> Verdict:
+        """Compare the medians."""
+        ours, other = _rate(find(self.scenario, self.ours)), _rate(find(self.scenario, self.other))
+        goal = f" (goal {self.goal:g})" if self.goal else ""
+        budget = f">= {self.least:g} x {self.other}{goal}"
+        if ours is None or other is None:
+            return Verdict(path=self.path, budget=budget, measured="", outcome=Outcome.NOT_MEASURED)
+        measured = f"{ours / other:.2f} x ({ours:.0f}/s against {other:.0f}/s)"
+        return Verdict(path=self.path, budget=budget, measured=measured, outcome=_reached(ours / other >= self.least))
+
+
+RATIOS = (
+    Ratio(path="lone pods", scenario="lone", ours=EXTENDER_ONLY, other=ALONE, least=0.7, goal=0.9),
+    Ratio(path="lone pods", scenario="lone", ours=EXTENDER_ONLY, other=KAI, least=5),
+    Ratio(path="lone pods, large", scenario="lone-large", ours=EXTENDER_ONLY, other=ALONE, least=0.7, goal=0.9),
+    Ratio(path="lone pods, large", scenario="lone-large", ours=EXTENDER_ONLY, other=KAI, least=5),
+    Ratio(path="held pods", scenario="lone", ours=HELD, other=ALONE, least=0.45),
+    Ratio(path="held pods", scenario="lone", ours=HELD, other=KAI, least=3),
+    Ratio(path="held pods, large", scenario="lone-large", ours=HELD, other=ALONE, least=0.45),
+    Ratio(path="held pods, large", scenario="lone-large", ours=HELD, other=KAI, least=3),
+    Ratio(path="gangs of 20", scenario="gangs", ours=EXTENDER_ONLY, other=COSCHEDULING, least=0.8, goal=1.0),
+    Ratio(path="gangs of 20", scenario="gangs", ours=EXTENDER_ONLY, other=KAI, least=3),
+    Ratio(path="held gangs of 20", scenario="gangs", ours=HELD, other=COSCHEDULING, least=0.45),
+    Ratio(path="held gangs of 20", scenario="gangs", ours=HELD, other=KAI, least=2),
+)
+PLAN_BUDGET_S = 2.0
+
+
+def verdicts(rows: Sequence[Row], ceiling: Spread | None) -> Sequence[Verdict]:
+    """Return each budget with what was measured; `ceiling` is what the API server deletes a second for nobody."""
+    found = {(row.scenario, row.contender): row for row in rows}
+
+    def find(scenario: str, contender: str) -> Row | None:
+        return found.get((scenario, contender))
+
+    return [
+        *(ratio.verdict(find) for ratio in RATIOS),
+        *(_backlog(find("backlog", name), name) for name in (EXTENDER_ONLY, HELD)),
+        *(_planned(find("reclaim", name), name) for name in (EXTENDER_ONLY, HELD)),
+        *(_evicted(find("reclaim", name), name, ceiling) for name in (EXTENDER_ONLY, HELD)),
+    ]
+
+
+def _backlog(row: Row | None, name: str) -> Verdict:
+    path, budget = f"backlog, {name}", f"the rate of an empty backlog (>= {LEVEL:g} x)"
+    behind, empty = _rate(row), row.spread("empty_pods_per_s") if row else None
+    if behind is None or empty is None:
+        return Verdict(path=path, budget=budget, measured="", outcome=Outcome.NOT_MEASURED)
+    ratio = behind / empty.median
+    measured = f"{ratio:.2f} x ({behind:.0f}/s against {empty.median:.0f}/s)"
+    return Verdict(path=path, budget=budget, measured=measured, outcome=_reached(ratio >= LEVEL))
+
+
+def _planned(row: Row | None, name: str) -> Verdict:
+    path, budget = f"reclaim, {name}: planned", f"< {PLAN_BUDGET_S:g} s, all plans together"
+    spent, plans = _made(row, "planned_s"), _made(row, "plans")
+    if spent is None or plans is None:
+        return Verdict(path=path, budget=budget, measured="", outcome=Outcome.NOT_MEASURED)
+    measured = f"{spent.median:.2f} s in {plans.median:.0f} plans"
+    return Verdict(path=path, budget=budget, measured=measured, outcome=_reached(spent.median < PLAN_BUDGET_S))
+
+
+def _evicted(row: Row | None, name: str, ceiling: Spread | None) -> Verdict:
+    path, budget = f"reclaim, {name}: executed", f"as fast as the API server deletes (>= {LEVEL:g} x)"
+    rate = _made(row, "evictions_per_s")
+    if rate is None or ceiling is None:
+        return Verdict(path=path, budget=budget, measured="", outcome=Outcome.NOT_MEASURED)
+    ratio = rate.median / ceiling.median
+    measured = f"{ratio:.2f} x ({rate.median:.0f}/s against {ceiling.median:.0f}/s)"
+    return Verdict(path=path, budget=budget, measured=measured, outcome=_reached(ratio >= LEVEL))
+
+
+def _rate(row: Row | None) -> float | None:
+    spread = row.spread("pods_per_s") if row else None
+    return spread.median if spread else None
+
+
+def _made(row: Row | None, name: str) -> Spread | None:
+    return row.spread_made(name) if row else None
+
+
+def _reached(condition: object) -> Outcome:
+    return Outcome.REACHED if condition else Outcome.MISSED

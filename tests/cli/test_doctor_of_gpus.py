@@ -1,0 +1,251 @@
+"""What `leeboard doctor` says of GPUs, their agents, and what it takes to share them."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.findings import State
+from tests.cli.installation import CLASSES, GPU_NODES, NODES, RESERVATIONS, FakeCluster, examined
+
+SHARES = {"webhook_configuration": "leeboard"}
+"""What says that the installation has admission, without which nobody shares."""
+
+
+def gpu_node(name: str, gpus: str = "8", **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}
+
+
+def told(name: str, *, minutes_ago: float = 1, **status: object) -> dict[str, Any]:
+    """Build a GpuNode that was last written so long ago."""
+    at = datetime.now(UTC) - timedelta(minutes=minutes_ago)
+    usual = {"observedAt": f"{at:%Y-%m-%dT%H:%M:%SZ}", "kubelet": {"answers": True}}
+    return {"metadata": {"name": name}, "status": usual | status}
+
+
+def cluster_of(*nodes: dict[str, Any], agents: tuple[dict[str, Any], ...] = ()) -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.set_items(NODES, *nodes)
+    cluster.set_items(GPU_NODES, *agents)
+    return cluster
+
+
+# Nodes and agents
+
+
+async def test_a_cluster_without_gpus_is_told_of(tmp_path: Path) -> None:
+    found = await examined(tmp_path, cluster_of(gpu_node("a", "0")))
+
+    assert found["gpus"].message == "no node offers nvidia.com/gpu"
+
+
+async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
+    cluster = cluster_of(*map(gpu_node, "abc"), agents=(told("b"), told("without-gpus")))
+
+    found = (await examined(tmp_path, cluster))["gpus"]
+
+    assert found.state is State.WARNING
+    assert found.message.startswith("no agent has told of 2 of 3 GPU nodes: a, c; whole GPUs work there, and none can")
+    assert "app.kubernetes.io/name=leeboard-agent" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [
+        (SHARES, State.WARNING),
+        ({}, State.WARNING),
+        ({"scheduler_lease": "a/b"}, State.OK),
+        ({"gpu_sharing": "0"}, State.OK),
+    ],
+    ids=["surely shared", "not known", "without admission", "turned off"],
+)
+async def test_gpus_without_any_agent_are_well_where_nobody_is_to_share_them(
+    tmp_path: Path, settings: dict[str, str], state: State
+) -> None:
+    found = (await examined(tmp_path, cluster_of(gpu_node("a"), gpu_node("b")), **settings))["gpus"]
+
+    said = "2 nodes have GPUs; no agents: whole GPUs work from node labels, and none can be shared"
+    assert (found.state, found.message) == (state, said)
+    if state is State.WARNING:
+        assert "get pods -A -l app.kubernetes.io/name=leeboard-agent" in found.fix
+        assert "is agent.enabled true" in found.fix
+        assert "agent.allNodes=true" in found.fix
+
+
+async def test_gpu_nodes_whose_agents_say_nothing_bad_are_one_line(tmp_path: Path) -> None:
+    found = await examined(tmp_path, cluster_of(gpu_node("a"), agents=(told("a"),)), **SHARES)
+
+    assert [name for name in found if name.startswith("gpu")] == ["gpus"]
+    assert found["gpus"].state is State.OK
+
+
+@pytest.mark.parametrize(
+    "agent", [told("a", minutes_ago=11), told("a", observedAt="soon"), {"metadata": {"name": "a"}}]
+)
+async def test_an_agent_that_fell_silent_is_named_and_what_it_said_counts_no_more(
+    tmp_path: Path, agent: dict[str, Any]
+) -> None:
+    old = agent | {"status": agent.get("status", {}) | {"message": "no driver"}}
+
+    found = await examined(tmp_path, cluster_of(gpu_node("a"), agents=(old,)))
+
+    assert found["gpu-agents"].state is State.WARNING
+    assert found["gpu-agents"].message == (
+        "agents have been silent for more than 10 min, so nothing new is shared on: a"
+    )
+    assert "gpu-driver" not in found
+
+
+async def test_an_agent_may_be_silent_for_as_long_as_the_settings_say(tmp_path: Path) -> None:
+    cluster = cluster_of(gpu_node("a"), agents=(told("a", minutes_ago=11),))
+
+    assert "gpu-agents" not in await examined(tmp_path, cluster, agent_ttl_s="3600")
+
+
+async def test_what_agents_say_of_driver_and_kubelet_is_told_once_for_all_nodes_alike(tmp_path: Path) -> None:
+    silent = {"answers": False, "reason": "no such file"}
+    agents = (told("a", message="no driver is loaded"), told("b", kubelet=silent), told("c", kubelet=silent))
+
+    found = await examined(tmp_path, cluster_of(*map(gpu_node, "abc"), agents=agents))
+
+    assert found["gpu-driver"].message == "a: no driver is loaded"
+    assert found["gpu-kubelet"].message == (
+        "the kubelet does not tell which pods have which GPUs, so none can be shared on b, c: no such file"
+    )
+    assert found["gpu-kubelet"].fix == "is agent.kubeletFolder the folder of the kubelet there?"
+
+
+def device(uuid: str, health: str = "Unhealthy", **more: str) -> dict[str, str]:
+    return {"uuid": uuid, "health": health, **more}
+
+
+async def test_devices_that_take_no_new_work_are_named_with_their_reason(tmp_path: Path) -> None:
+    xid = device("GPU-1", healthReason="it has reported XID 79")
+    agents = (
+        told("a", devices=[device("GPU-0", "Healthy"), {"uuid": "GPU-9"}, xid]),
+        told("b", devices=[device("GPU-2", "Unknown")]),
+    )
+
+    found = (await examined(tmp_path, cluster_of(*map(gpu_node, "ab"), agents=agents)))["gpu-health"]
+
+    assert found.state is State.WARNING
+    assert found.message == (
+        "2 GPUs take no new work: a GPU-1 Unhealthy (it has reported XID 79), b GPU-2 Unknown (it is not said why)"
+    )
+
+
+async def test_of_many_devices_that_take_no_new_work_a_few_are_named(tmp_path: Path) -> None:
+    agent = told("a", devices=[device(f"GPU-{number}", healthReason="lost") for number in range(8)])
+
+    found = (await examined(tmp_path, cluster_of(gpu_node("a"), agents=(agent,))))["gpu-health"]
+
+    assert found.message.startswith("8 GPUs take no new work: a GPU-0 Unhealthy (lost), ")
+    assert found.message.endswith("a GPU-2 Unhealthy (lost) and 5 more")
+
+
+@pytest.mark.parametrize("why", ["message", "observedAt"])
+async def test_devices_of_an_agent_that_cannot_look_are_not_told_of_one_by_one(tmp_path: Path, why: str) -> None:
+    agent = told("a", devices=[device("GPU-0", "Unknown")])
+    agent["status"][why] = "the driver hangs"
+
+    assert "gpu-health" not in await examined(tmp_path, cluster_of(gpu_node("a"), agents=(agent,)))
+
+
+@pytest.mark.parametrize(("replicas", "is_told"), [("4", True), ("1", False), ("0", False)])
+async def test_nodes_whose_device_plugin_shares_gpus_itself_are_told_of(
+    tmp_path: Path, replicas: str, *, is_told: bool
+) -> None:
+    cluster = cluster_of(gpu_node("a"), gpu_node("b", **{"nvidia.com/gpu.replicas": replicas}))
+
+    found = await examined(tmp_path, cluster)
+
+    assert ("gpu-replicas" in found) is is_told
+    if is_told:
+        assert found["gpu-replicas"].message.endswith("so no pod gets a part of one there: b")
+    assert "gpu-replicas" not in await examined(tmp_path, cluster, gpu_sharing="false")
+
+
+# What it takes to share
+
+
+async def test_what_reservations_need_and_is_not_there_is_named(tmp_path: Path) -> None:
+    cluster = cluster_of(gpu_node("a"))
+    cluster.set_items(CLASSES)
+    del cluster.objects[RESERVATIONS]
+
+    found = (await examined(tmp_path, cluster, **SHARES))["gpu-sharing"]
+
+    assert found.state is State.BROKEN
+    assert found.message == (
+        "there is no namespace kai-resource-reservation and no PriorityClass leeboard-reservation,"
+        " so whoever asks for a part of a GPU waits"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [
+        (SHARES, State.BROKEN),
+        ({}, State.WARNING),
+        ({"scheduler_lease": "ns/lease"}, None),
+        (SHARES | {"gpu_sharing": "false"}, None),
+    ],
+    ids=["surely shared", "not known", "without admission", "turned off"],
+)
+async def test_only_who_wants_to_share_is_told_what_is_missing(
+    tmp_path: Path, settings: dict[str, str], state: State | None
+) -> None:
+    cluster = cluster_of(gpu_node("a"))
+    cluster.set_items(CLASSES)
+
+    found = await examined(tmp_path, cluster, **settings)
+
+    assert (found["gpu-sharing"].state if "gpu-sharing" in found else None) is state
+
+
+async def test_leeboards_own_account_may_not_look_at_namespaces_and_that_is_no_fault(tmp_path: Path) -> None:
+    cluster = cluster_of(gpu_node("a"))
+    cluster.forbidden.add(RESERVATIONS)
+    cluster.objects.pop(RESERVATIONS)
+
+    assert "gpu-sharing" not in await examined(tmp_path, cluster, **SHARES)
+
+
+async def test_what_only_some_forms_may_do_is_not_missed_where_the_form_is_not_known(tmp_path: Path) -> None:
+    cluster = FakeCluster(denied={"create  pods"})
+
+    assert (await examined(tmp_path, cluster, **SHARES))["rights"].state is State.BROKEN
+    assert (await examined(tmp_path, cluster))["rights"].state is State.WARNING
+    assert (await examined(tmp_path, cluster, scheduler_lease="ns/lease", gpu_sharing="false"))[
+        "rights"
+    ].state is State.OK
+
+
+# The runtime of pods with GPUs
+
+RUNTIME_CLASS = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"
+
+
+async def test_a_runtime_class_that_does_not_exist_is_named_with_what_to_do(tmp_path: Path) -> None:
+    cluster = cluster_of(gpu_node("a"))
+
+    found = (await examined(tmp_path, cluster, gpu_runtime_class="nvidia"))["gpu-runtime"]
+
+    assert found.state is State.BROKEN
+    assert found.message == "there is no RuntimeClass nvidia, so no managed pod that asks for GPUs can be created"
+    assert found.fix.startswith("create it (the GPU operator's is called nvidia), or set admission.gpuRuntimeClass to")
+
+
+@pytest.mark.parametrize("settings", [{}, {"gpu_runtime_class": "nvidia", "scheduler_lease": "ns/lease"}], ids=str)
+async def test_nobody_looks_for_a_runtime_class_that_no_pod_is_given(tmp_path: Path, settings: dict[str, str]) -> None:
+    assert "gpu-runtime" not in await examined(tmp_path, cluster_of(gpu_node("a")), **settings)
+
+
+async def test_a_runtime_class_that_is_there_or_may_not_be_looked_at_is_no_fault(tmp_path: Path) -> None:
+    there, unseen = cluster_of(gpu_node("a")), cluster_of(gpu_node("a"))
+    there.objects[RUNTIME_CLASS] = {"metadata": {"name": "nvidia"}}
+    unseen.forbidden.add(RUNTIME_CLASS)
+
+    for cluster in (there, unseen):
+        assert "gpu-runtime" not in await examined(tmp_path, cluster, gpu_runtime_class="nvidia", **SHARES)

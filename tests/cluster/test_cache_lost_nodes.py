@@ -1,0 +1,186 @@
+"""The cache about nodes that are lost: what was promised there, what their pods hold, and what comes back with them."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import State
+from app.model.names import NodeName, QueueName
+from app.model.node import Node
+from app.model.podgroup import GroupSpec
+from app.model.resources import NOTHING
+from app.model.snapshot import Usage
+from tests import given
+
+N1, N2, Q = NodeName("n1"), NodeName("n2"), QueueName("q")
+NODE, OTHER = given.node("n1"), given.node("n2")
+DOWN = replace(NODE, ready=False)
+UNREADABLE = replace(NODE, problem="allocatable cpu cannot be read")
+PROMISED, AWAITING, BINDING = given.pod("promised"), given.pod("awaiting"), given.pod("binding")
+ELSEWHERE = given.pod("elsewhere")
+RUNS = given.pod("runs", node=N1)
+LEAVES = replace(RUNS, deleting=True)
+STRANGER = given.pod("stranger", queue="", managed=False, node=N1)
+
+
+def cache(*nodes: Node) -> ClusterCache:
+    found = ClusterCache()
+    for node in nodes:
+        found.apply_node(node)
+    return found
+
+
+def held(found: ClusterCache) -> dict[str, tuple[NodeName, State]]:
+    return {one.pod.removeprefix("uid-"): (one.node, one.state) for one in found.reservations}
+
+
+def allocated(found: ClusterCache) -> Usage:
+    return found.usage().get(Q, Usage())
+
+
+def lose(found: ClusterCache, how: Node | None) -> None:
+    if how is None:
+        found.delete_node(N1)
+    else:
+        found.apply_node(how)
+
+
+def with_promises() -> ClusterCache:
+    found = cache(NODE, OTHER)
+    for pod in (PROMISED, AWAITING, BINDING, ELSEWHERE):
+        found.apply_pod(pod)
+    found.promise(PROMISED.uid, N1, expires_at=60.0)
+    found.await_release(AWAITING.uid, N1, expires_at=60.0)
+    found.promise(BINDING.uid, N1, expires_at=60.0)
+    found.reservations.binding(BINDING.uid)
+    found.promise(ELSEWHERE.uid, N2, expires_at=60.0)
+    return found
+
+
+@pytest.mark.parametrize("how", [DOWN, UNREADABLE, None])
+def test_what_is_promised_on_a_node_that_is_lost_is_taken_back_at_once_save_what_may_be_written(
+    how: Node | None,
+) -> None:
+    found = with_promises()
+
+    lose(found, how)
+
+    assert held(found) == {"binding": (N1, State.BINDING), "elsewhere": (N2, State.PROMISED)}
+    assert found.take_bereft() == {PROMISED.uid, AWAITING.uid}
+    assert {PROMISED.group, AWAITING.group} <= found.snapshot().groups.keys()
+
+
+def test_a_node_that_only_changes_keeps_its_promises() -> None:
+    found = with_promises()
+    before = held(found)
+
+    found.apply_node(replace(NODE, unschedulable=True, labels={"new": "label"}))
+
+    assert (held(found), found.take_bereft()) == (before, set())
+
+
+def test_a_node_that_cannot_be_reached_is_not_ready_even_before_it_says_so_itself() -> None:
+    taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    raw = {"metadata": {"name": "n1", "uid": "u"}, "spec": {"taints": [taint]}, "status": ready}
+
+    assert not decode.node(raw).ready
+
+
+# What its pods hold ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_node_has_that_is_not_ready_is_not_divided_and_its_pods_stay_charged() -> None:
+    found = cache(NODE, OTHER)
+    for pod in (RUNS, STRANGER):
+        found.apply_pod(pod)
+    before = allocated(found)
+
+    found.apply_node(DOWN)
+
+    assert (found.snapshot().total, allocated(found)) == (OTHER.allocatable, before)
+
+
+@pytest.mark.parametrize("how", [DOWN, None])
+def test_a_pod_that_leaves_a_lost_node_returns_its_share(how: Node | None) -> None:
+    found = cache(NODE, OTHER)
+    found.apply_pod(LEAVES)
+    relief, before = found.relief, allocated(found)
+
+    lose(found, how)
+
+    assert (before.allocated, allocated(found)) == (LEAVES.request, Usage())
+    assert (found.snapshot().total, found.relief > relief) == (OTHER.allocatable, True)
+
+
+def test_a_pod_that_is_told_to_leave_a_lost_node_returns_its_share_and_more_may_start() -> None:
+    found = cache(DOWN, OTHER)
+    found.apply_pod(RUNS)
+    relief = found.relief
+
+    found.mark_leaving(RUNS.uid)
+
+    assert (allocated(found), found.relief > relief) == (Usage(), True)
+
+
+def test_the_share_of_a_pod_that_is_leaving_is_charged_again_when_its_node_comes_back() -> None:
+    found = cache(DOWN, OTHER)
+    found.apply_pod(LEAVES)
+
+    found.apply_node(NODE)
+    seen = found.snapshot()
+
+    assert seen.usage[Q].allocated == LEAVES.request
+    assert seen.total == NODE.allocatable + OTHER.allocatable
+    assert int(seen.free[0, seen.nodes.index[N1]]) == (NODE.allocatable - LEAVES.request).cpu_milli
+
+
+def test_nothing_is_left_of_a_pod_that_ended_on_a_lost_node() -> None:
+    found = cache(NODE)
+    found.apply_pod(LEAVES)
+    found.apply_node(DOWN)
+
+    found.delete_pod(LEAVES.uid)
+    found.apply_node(NODE)
+
+    assert (found.usage(), found.snapshot().total - NODE.allocatable) == ({}, NOTHING)
+
+
+def test_a_pod_that_stays_on_a_lost_node_still_counts_for_its_gang_and_one_that_leaves_does_not() -> None:
+    a, b = (given.pod(name, gang="g", node=node) for name, node in (("a", N1), ("b", N2)))
+    found = cache(NODE, OTHER)
+    found.apply_group(GroupSpec(key=a.group, uid="u", min_member=2))
+    for pod in (a, b):
+        found.apply_pod(pod)
+
+    found.apply_node(DOWN)
+    found.age_stale(10.0)
+    assert found.snapshot().running[a.group].stale_since is None
+
+    found.apply_pod(replace(a, deleting=True))
+    found.age_stale(20.0)
+    assert found.snapshot().running[a.group].stale_since == 20.0
+
+
+# Who is suspended -----------------------------------------------------------------------------------------------------
+
+
+def test_a_group_whose_owner_is_suspended_is_promised_nothing_and_goes_on_when_it_is_resumed() -> None:
+    a, b = (given.pod(name, gang="g") for name in "ab")
+    spec = GroupSpec(key=a.group, min_member=2, derived=True)
+    found = cache(NODE, OTHER)
+    found.derive_group(spec)
+    for pod in (a, b):
+        found.apply_pod(pod)
+        found.promise(pod.uid, N1, expires_at=60.0)
+
+    found.derive_group(replace(spec, suspended="Job g is suspended."))
+    refusal = found.snapshot().groups[a.group].refusal
+    assert (held(found), found.take_bereft()) == ({}, {a.uid, b.uid})
+    assert refusal is not None
+    assert refusal.sentence == "Job g is suspended."
+
+    found.derive_group(spec)
+    assert found.snapshot().groups[a.group].refusal is None

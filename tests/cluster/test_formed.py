@@ -1,0 +1,91 @@
+"""When a gang is called stale, and when nobody can say that it is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from app.cluster.formed import FormedGroups
+from app.model.names import PodUid
+from app.model.podgroup import GroupSpec
+from tests import given
+
+BROKEN = given.group(min_member=2, running=[given.placed(given.pod("a", gang="g"), "n1")])
+SPEC = GroupSpec(key=BROKEN.key, min_member=2)
+LOST = PodUid("uid-b")
+
+
+def stale_since(formed: FormedGroups, *, spec: GroupSpec = SPEC, now: float = 10.0) -> float | None:
+    """Form the broken gang, let the clock be told, and return since when it is stale."""
+    formed.put_running(BROKEN.key, BROKEN, spec)
+    formed.age(now)
+    return formed.stale_since().get(BROKEN.key)
+
+
+def test_a_gang_below_its_minimum_is_stale_since_the_clock_was_told() -> None:
+    formed = FormedGroups()
+
+    assert (stale_since(formed, now=10.0), stale_since(formed, now=20.0)) == (10.0, 10.0)
+    assert formed.put_running(BROKEN.key, BROKEN, SPEC) == replace(BROKEN, stale_since=10.0)
+
+
+@pytest.mark.parametrize("excused", [replace(SPEC, problem="It is odd"), replace(SPEC, suspended="It is suspended.")])
+def test_a_gang_is_not_stale_of_which_nobody_can_say_that_pods_are_missing(excused: GroupSpec) -> None:
+    formed = FormedGroups()
+    assert stale_since(formed) == 10.0
+
+    assert stale_since(formed, spec=excused, now=20.0) is None
+
+    assert stale_since(formed, now=30.0) == 30.0
+
+
+Doubt = Callable[[FormedGroups], None]
+
+
+@pytest.mark.parametrize(
+    ("doubt", "trust"),
+    [
+        (lambda formed: formed.doubt(BROKEN.key, LOST), lambda formed: formed.trust(BROKEN.key, LOST)),
+        (FormedGroups.doubt_all, FormedGroups.trust_all),
+    ],
+)
+def test_a_gang_is_not_stale_as_long_as_it_is_unknown_how_its_members_ended(doubt: Doubt, trust: Doubt) -> None:
+    formed = FormedGroups()
+    doubt(formed)
+    assert stale_since(formed, now=10.0) is None
+
+    trust(formed)
+
+    assert stale_since(formed, now=20.0) == 20.0
+
+
+def test_one_end_that_is_known_does_not_settle_that_of_another() -> None:
+    formed = FormedGroups()
+    formed.doubt(BROKEN.key, LOST)
+    formed.doubt(BROKEN.key, PodUid("uid-c"))
+
+    formed.trust(BROKEN.key, LOST)
+    formed.trust(BROKEN.key, LOST)
+
+    assert stale_since(formed) is None
+
+
+def test_the_grace_of_a_stale_gang_does_not_begin_anew_with_another_pod_that_it_loses() -> None:
+    formed = FormedGroups()
+    assert stale_since(formed, now=10.0) == 10.0
+    formed.doubt(BROKEN.key, LOST)
+    meanwhile = stale_since(formed, now=20.0), formed.put_running(BROKEN.key, BROKEN, SPEC)
+
+    formed.trust(BROKEN.key, LOST)
+
+    assert (meanwhile, stale_since(formed, now=30.0)) == ((None, BROKEN), 10.0)
+
+
+def test_a_gang_that_was_completed_while_an_end_was_unknown_is_given_its_whole_grace_again() -> None:
+    formed = FormedGroups()
+    assert stale_since(formed, now=10.0) == 10.0
+    formed.doubt(BROKEN.key, LOST)
+    formed.put_running(BROKEN.key, replace(BROKEN, min_member=1), SPEC)
+    formed.trust(BROKEN.key, LOST)
+
+    assert stale_since(formed, now=30.0) == 30.0

@@ -1,0 +1,268 @@
+"""What is remembered of the GPUs of every node: reports, parts, reservation pods, and what follows from them."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.cluster.cache import ClusterCache
+from app.cluster.gpus import Gpus, facts_of, node_of
+from app.cluster.nodes import AgentFacts
+from app.cluster.sharedgpus import Stand
+from app.model.device import GpuNode
+from app.model.names import NodeName, PodUid
+from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Requirement, Sharing
+from app.model.snapshot import NodeTable
+from tests import given
+from tests.cluster.sharing_given import MIB, A, device, part, report, reservation
+
+B = NodeName("b")
+R = reservation()
+RUNS = part("p", uuids=["u1"])
+WELL = report(device("u1", R), device("u2"))
+
+
+def gpus(*, told: GpuNode | None = WELL) -> Gpus:
+    found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
+    if told is not None:
+        found.report(told, heard_at=0.0)
+    found.put_part(RUNS.pod, RUNS)
+    found.put_reservation(R.uid, R)
+    found.refresh(A)
+    return found
+
+
+def state(found: Gpus) -> Stand | None:
+    found.refresh(A)
+    known = found.find(A, "g")
+    return known.state if known else None
+
+
+# What the agents say
+
+
+def test_a_heartbeat_is_no_news_and_keeps_trust() -> None:
+    found = gpus()
+
+    assert not found.report(WELL, heard_at=50.0)
+    assert found.age(40.0) == set()
+    assert (found.heard_at(A), found.is_trusted(A)) == (50.0, True)
+
+
+def test_an_agent_falls_silent_once_and_its_next_word_is_news() -> None:
+    found = gpus()
+
+    assert (found.age(1.0), found.age(1.0), state(found)) == ({A}, set(), Stand.UNCONFIRMED)
+    assert (found.report(WELL, heard_at=2.0), state(found)) == (True, Stand.READY)
+
+
+def test_an_agent_that_is_gone_is_not_trusted() -> None:
+    found = gpus()
+
+    assert (found.forget(A), found.forget(A)) == (True, False)
+    assert (found.is_trusted(A), found.heard_at(A), state(found)) == (False, None, Stand.UNCONFIRMED)
+
+
+@pytest.mark.parametrize("unread", [{"message": "driver not loaded"}, {"problem": "field devices is 3"}])
+def test_devices_that_could_not_be_read_are_not_gone(unread: dict[str, str]) -> None:
+    found = gpus(told=report(**unread))
+
+    assert (found.reliable(A), state(found), found.on(A).blocked) == (None, Stand.UNCONFIRMED, 0)
+
+
+def test_what_an_agent_adds_to_its_node_is_the_smallest_size_in_steps() -> None:
+    told = report(device("u1", memory_mib=81_559), device("u2", memory_mib=0), device("u3", memory_mib=9, is_mig=True))
+
+    assert facts_of(told) == AgentFacts(opens_devices=True, memory_mib=81_500)
+    assert facts_of(replace(told, kubelet_answers=False)) == AgentFacts(memory_mib=81_500)
+    assert facts_of(report()) == AgentFacts()
+
+
+# Parts and reservation pods
+
+
+def test_what_has_changed_is_told_once() -> None:
+    found = gpus()
+    assert (found.take_changed(), found.take_changed()) == ({A}, set())
+
+    found.report(report(device("u1", R), device("u2"), boot_id="later"), heard_at=1.0)
+    found.refresh(A)
+
+    assert found.take_changed() == set()
+
+
+def test_a_part_that_moves_concerns_both_nodes() -> None:
+    found = gpus()
+
+    assert found.put_part(RUNS.pod, replace(RUNS, node=B)) == {A, B}
+    assert found.put_part(RUNS.pod, replace(RUNS, node=B)) == set()
+    assert found.put_part(RUNS.pod, None) == {B}
+    assert (list(found.parts_on(A)), list(found.parts_on(B)), found.part(RUNS.pod)) == ([], [], None)
+
+
+def test_a_gpu_is_forgotten_with_its_last_part_and_reservation() -> None:
+    found = gpus(told=None)
+    found.put_part(RUNS.pod, None)
+    found.put_reservation(R.uid, None)
+    found.refresh(A)
+
+    assert (found.find(A, "g"), found.listed(), found.sharing_nodes()) == (None, {}, [])
+
+
+def test_a_reservation_pod_counts_where_it_may_go_before_it_is_there() -> None:
+    pinned = Constraint(terms=((Requirement(NODE_NAME_FIELD, Operator.IN, ("a",)),),))
+    on_its_way = replace(R, node=None, constraint=pinned)
+
+    assert [node_of(pod) for pod in (R, on_its_way, replace(R, node=None))] == [A, A, None]
+
+
+def test_a_reservation_pod_for_no_node_counts_nowhere() -> None:
+    found = gpus()
+
+    assert found.put_reservation(R.uid, replace(R, node=None)) == {A}
+    assert (found.reservation(R.uid), state(found)) == (None, Stand.CONTESTED)
+
+
+def test_a_closed_gpu_is_open_again_when_that_is_taken_back() -> None:
+    found = gpus()
+    found.put_part(RUNS.pod, None)
+    found.close(A, "g")
+    assert (state(found), found.listed()) == (Stand.CLOSING, {})
+
+    found.reopen(A, "g")
+
+    assert (state(found), [each.name for each in found.listed()[A]]) == (Stand.READY, ["g"])
+    found.reopen(A, "g")
+
+
+# Asking
+
+
+def test_a_pod_is_told_which_of_its_gpus_are_not_ready() -> None:
+    found = gpus()
+    found.put_part(RUNS.pod, replace(RUNS, names=("g", "h"), uuids=("u1", "u2")))
+    found.refresh(A)
+
+    assert found.not_ready(RUNS.pod) == [(A, "h")]
+    assert (found.is_ready(A, "g"), found.is_ready(B, "g"), found.not_ready(PodUid("nobody"))) == (True, False, [])
+    assert [(each.name, each.uuid) for each in found.of_pod(RUNS.pod)] == [("g", "u1"), ("h", "u2")]
+
+
+def test_idle_devices_are_columns_that_follow_the_table_and_the_reports() -> None:
+    found, table = gpus(), NodeTable.of([given.node("a"), given.node("b")])
+    frozen = found.idle(table)
+    assert frozen is not None
+    assert frozen.tolist() == [0b10, 0]
+
+    found.report(report(device("u1", R), device("u2", R)), heard_at=1.0)
+    found.refresh(A)
+    now = found.idle(table)
+
+    assert now is not None
+    assert (now.tolist(), frozen.tolist()) == ([0, 0], [0b10, 0])
+
+
+def test_nobody_knows_which_devices_are_idle_where_no_agent_tells() -> None:
+    assert gpus(told=None).idle(NodeTable.of([given.node("a")])) is None
+
+
+def test_what_the_planner_was_given_never_changes() -> None:
+    found = gpus()
+    before = found.listed()
+
+    found.put_part(RUNS.pod, None)
+    found.refresh(A)
+
+    assert (before[A][0].free < found.listed()[A][0].free, found.listed() is before) == (True, False)
+
+
+# In the cache
+
+
+def sized(*sizes: int) -> ClusterCache:
+    cache = ClusterCache()
+    for name, mib in zip("abc", sizes, strict=False):
+        cache.apply_node(given.node(name, device_memory_mib=mib))
+    return cache
+
+
+def asks(cache: ClusterCache, mib: int = 1000) -> int:
+    """Let a pod wait that asks for memory; return what its queue is asked for."""
+    pod = given.pod("m", gpus=0, sharing=Sharing(memory_mib=mib))
+    cache.apply_pod(pod)
+    return requested(cache)
+
+
+def requested(cache: ClusterCache) -> int:
+    (usage,) = cache.usage().values()
+    return usage.requested.gpu_milli
+
+
+def test_a_request_by_memory_is_measured_by_the_smallest_gpu_that_there_is_at_any_time() -> None:
+    cache = sized(4000, 2000)
+    assert asks(cache) == 500
+
+    cache.delete_node(B)
+    assert requested(cache) == 250
+    cache.apply_node(given.node("c", device_memory_mib=8000))
+    assert requested(cache) == 250
+    cache.apply_node(given.node("a", device_memory_mib=1000))
+    assert requested(cache) == 1000
+
+
+def test_a_pod_whose_node_is_gone_is_charged_as_if_it_were_seen_anew() -> None:
+    cache = sized(4000, 2000)
+    pod = given.pod("m", gpus=0, sharing=Sharing(memory_mib=1000), node=B)
+    cache.apply_pod(pod)
+
+    cache.delete_node(B)
+    kept = requested(cache)
+    cache.delete_pod(pod.uid)
+    cache.apply_pod(pod)
+
+    assert kept == requested(cache) == 250
+
+
+def test_pods_that_are_seen_before_their_nodes_cost_what_they_cost_there() -> None:
+    cache = ClusterCache()
+    cache.apply_pod(given.pod("m", gpus=0, sharing=Sharing(memory_mib=1000), node=B))
+
+    for name in "ab":
+        cache.apply_node(given.node(name, device_memory_mib=4000))
+
+    assert requested(cache) == 250
+
+
+def test_gpus_keep_their_size_while_their_agent_is_silent_or_cannot_read_them() -> None:
+    cache = sized(0)
+    cache.apply_gpu_node(report(device("u1", memory_mib=4000)), heard_at=0.0)
+    assert asks(cache) == 250
+
+    cache.age_agents(1.0)
+    assert requested(cache) == 250
+    cache.apply_gpu_node(report(message="driver not loaded"), heard_at=2.0)
+    assert requested(cache) == 250
+    assert not cache.table().shares_devices.any()
+
+
+def test_thousands_of_nodes_build_no_table_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, built = ClusterCache(), list[None]()
+    # The table is built by a static method, which is nobody's collaborator.
+    monkeypatch.setattr(NodeTable, "of", staticmethod(lambda _: built.append(None)))
+
+    for number in range(100):
+        cache.apply_node(given.node(f"n{number}"))
+
+    assert built == []
+
+
+def test_nobody_joins_a_gpu_whose_node_hands_each_out_several_times_by_now() -> None:
+    found = Gpus(lambda _: (MIB, 2), tolerance_mib=0, divides=lambda _: False)
+    found.report(WELL, heard_at=0.0)
+    found.put_part(RUNS.pod, RUNS)
+    found.put_reservation(R.uid, R)
+
+    _, now = found.refresh(A)
+
+    assert (now.listed, [gpu.state for gpu in now.shared]) == ((), [Stand.READY])
+    assert now.shared[0].reason.startswith("by now its node hands out each GPU several times")
+    assert not now.shared[0].may_pass

@@ -1,0 +1,264 @@
+"""How the GPUs of a node stand, by what pods hold, what reserves them and what the agent says."""
+
+import pytest
+
+from app.cluster.charges import Hold
+from app.cluster.sharedgpus import NO_GPUS, NodeGpus, Part, Stand
+from app.model.device import Health, Holder
+from app.model.pod import Pod
+from app.model.snapshot import PART, SharedDevice
+from tests import given
+from tests.cluster.sharing_given import MIB, WHOLE, A, device, gpu, node, part, report, reservation
+
+R, STRANGER = reservation("r"), given.pod("stranger", node=A)
+RUNS, WAITS = part("p", uuids=["u1"]), part("w", hold=Hold.AWAITED)
+ALL_IS_WELL = report(device("u1", R), device("u2"))
+
+# How far it can be relied upon
+
+
+def test_a_node_without_agent_and_parts_has_nothing_to_tell() -> None:
+    assert node() == NO_GPUS
+
+
+def test_a_gpu_is_opening_until_the_agent_tells_which_device_its_reservation_pod_has() -> None:
+    found = [gpu(WAITS, agent=report(device("u1"))), gpu(WAITS, R, agent=report(device("u1")))]
+
+    assert [(each.state, each.uuid) for each in found] == [(Stand.OPENING, "")] * 2
+
+
+def test_a_gpu_is_ready_when_the_agent_tells_which_device_its_reservation_pod_has() -> None:
+    found = gpu(WAITS, R, agent=ALL_IS_WELL)
+
+    assert (found.state, found.uuid, found.reservations, found.reason) == (Stand.READY, "u1", (R,), "")
+
+
+def test_the_kubelet_tells_no_uids_and_a_namesake_of_another_uid_is_somebody_else() -> None:
+    nameless, namesake = (Holder(R.namespace, R.name, uid) for uid in ("", "uid-before"))
+
+    found = [gpu(WAITS, R, agent=report(device("u1", holders=(one,)))) for one in (nameless, namesake)]
+
+    assert [each.state for each in found] == [Stand.READY, Stand.OPENING]
+
+
+def test_a_reservation_pod_that_is_leaving_reserves_nothing() -> None:
+    leaving = reservation(deleting=True)
+
+    found = [gpu(who, leaving, agent=report(device("u1", leaving))) for who in (WAITS, RUNS)]
+
+    assert [each.state for each in found] == [Stand.OPENING, Stand.CONTESTED]
+
+
+@pytest.mark.parametrize("agent", [ALL_IS_WELL, report(device("u1", R))])
+def test_a_gpu_on_which_pods_run_is_ready_while_all_sources_agree(agent: object) -> None:
+    found = gpu(RUNS, R, agent=agent)  # type: ignore[arg-type] # of two reports
+
+    assert (found.state, found.uuid, found.is_bound, found.reason) == (Stand.READY, "u1", True, "")
+
+
+@pytest.mark.parametrize("agent", [None, report(device("u1", R), kubelet_answers=False)])
+def test_what_nobody_confirms_is_unconfirmed_and_takes_nobody_new(agent: object) -> None:
+    running, waiting = gpu(RUNS, R, agent=agent), gpu(WAITS, R, agent=agent)  # type: ignore[arg-type] # as above
+
+    assert (running.state, waiting.state) == (Stand.UNCONFIRMED, Stand.OPENING)
+    assert (running.listed, waiting.listed) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("of", "reason"),
+    [
+        ((RUNS,), "its reservation pod is gone"),
+        ((RUNS, reservation("r1")), "its reservation pod has no device"),
+        ((part("p", uuids=["u2"]), R), "its reservation pod has u1, and its pods were given u2"),
+        (
+            (RUNS, part("q", uuids=["u2"], mib=100), R),
+            "its reservation pod has u1, and its pods were given u1, u2",
+        ),
+    ],
+)
+def test_a_gpu_about_which_the_sources_disagree_is_contested(of: tuple[Part | Pod, ...], reason: str) -> None:
+    found = gpu(*of, agent=ALL_IS_WELL)
+
+    assert (found.state, found.reason, found.listed) == (Stand.CONTESTED, reason, None)
+
+
+def test_of_several_reservation_pods_the_one_counts_whose_device_the_pods_were_given() -> None:
+    second = reservation("r1")
+
+    found = gpu(RUNS, R, second, agent=report(device("u0", R), device("u1", second)))
+
+    assert (found.state, found.uuid, len(found.reservations)) == (Stand.READY, "u1", 2)
+
+
+def test_nobody_comes_on_a_gpu_whose_reservation_is_being_removed() -> None:
+    found = gpu(R, agent=ALL_IS_WELL, closing={"g"})
+
+    assert (found.state, found.listed) == (Stand.CLOSING, None)
+
+
+def test_a_pod_that_turns_out_to_be_bound_keeps_a_gpu_open() -> None:
+    assert gpu(RUNS, R, agent=ALL_IS_WELL, closing={"g"}).state is Stand.READY
+
+
+def test_what_is_only_left_by_a_reservation_pod_that_leaves_is_closing() -> None:
+    assert gpu(reservation(deleting=True), agent=ALL_IS_WELL).state is Stand.CLOSING
+
+
+# What is free of it
+
+
+def test_parts_are_counted_by_who_holds_them() -> None:
+    leaves = part("l", uuids=["u1"], mib=300, hold=Hold.LEAVING)
+
+    found = gpu(RUNS, leaves, R, agent=ALL_IS_WELL)
+
+    assert found.listed == SharedDevice("g", 200 * PART, 300 * PART)
+    assert (found.promised_mib, found.holders) == (800, (RUNS.pod, leaves.pod))
+
+
+def test_more_than_all_of_it_is_held_while_somebody_waits_for_who_leaves() -> None:
+    leaves = part("l", uuids=["u1"], mib=900, hold=Hold.LEAVING)
+
+    assert gpu(WAITS, leaves, R, agent=ALL_IS_WELL).listed == SharedDevice("g", -400 * PART, 900 * PART)
+
+
+def test_a_pod_of_two_gpus_holds_as_much_of_each() -> None:
+    found = node(part("p", "g", "h", uuids=["u1", "u2"], mib=250), agent=ALL_IS_WELL)
+
+    assert [(each.name, each.uuid, each.free) for each in found.shared] == [
+        ("g", "u1", WHOLE - 250 * PART),
+        ("h", "u2", WHOLE - 250 * PART),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"health": Health.UNHEALTHY, "health_reason": "XID 79"}, "is unhealthy: XID 79"),
+        ({"health": Health.UNKNOWN}, "is of unknown health"),
+        ({"used_mib": 651}, "651 MiB of it are used, 500 MiB were promised"),
+    ],
+)
+def test_what_is_wrong_with_a_device_keeps_others_off(state: dict[str, object], reason: str) -> None:
+    found = gpu(RUNS, R, agent=report(device("u1", R, **state)), tolerance_mib=150)
+
+    assert (found.state, found.reason, found.listed) == (Stand.READY, reason, None)
+
+
+def test_a_little_more_than_was_promised_is_put_up_with() -> None:
+    assert gpu(RUNS, R, agent=report(device("u1", R, used_mib=650)), tolerance_mib=150).listed
+
+
+# How the whole device is held
+
+
+LEAVES = part("l", uuids=["u1"], hold=Hold.LEAVING)
+
+
+@pytest.mark.parametrize(
+    ("of", "hold"),
+    [
+        ((RUNS, R), Hold.KEPT),
+        ((RUNS, LEAVES, R), Hold.KEPT),
+        ((RUNS, WAITS, R), Hold.KEPT),
+        ((LEAVES, R), Hold.LEAVING),
+        ((LEAVES,), Hold.LEAVING),
+        ((R,), Hold.LEAVING),
+        ((WAITS,), Hold.AWAITED),
+        ((WAITS, R), Hold.KEPT),
+        ((WAITS, reservation(deleting=True)), Hold.KEPT),
+        ((WAITS, LEAVES), Hold.AWAITED),
+    ],
+)
+def test_a_device_is_held_once_by_whoever_stays_on_it_longest(of: tuple[Part | Pod, ...], hold: Hold) -> None:
+    assert node(*of, agent=ALL_IS_WELL).held == {hold: 1}
+
+
+# Whole GPUs
+
+
+def whole(*devices: object, offered: int = 2, of: tuple[Part | Pod, ...] = ()) -> NodeGpus:
+    return node(*of, agent=report(*devices), offered=offered, tolerance_mib=100)  # type: ignore[arg-type] # devices
+
+
+def test_idle_devices_are_those_that_nobody_has_and_that_work() -> None:
+    found = whole(device("u0"), device("u1", R), device("u2", STRANGER), device("u3", is_mig=True), device("u4"))
+
+    assert found.idle == 0b10001
+
+
+def test_a_device_that_was_given_to_pods_is_not_idle_whoever_reserves_it() -> None:
+    assert whole(device("u0"), device("u1"), of=(RUNS,)).idle == 0b01
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ({"health": Health.UNHEALTHY, "health_reason": "XID 79"}, "u0 is unhealthy: XID 79"),
+        ({"foreign_mib": 101}, "u0 is used by processes that are in no pod, 101 MiB of it"),
+    ],
+)
+def test_an_idle_device_with_something_wrong_takes_no_work(state: dict[str, object], sentence: str) -> None:
+    found = whole(device("u0", **state), device("u1"))
+
+    assert (found.blocked, found.reasons, found.idle) == (1, (sentence,), 0b10)
+
+
+def test_what_the_device_plugin_has_taken_back_is_not_subtracted_twice() -> None:
+    found = whole(device("u0", health=Health.UNHEALTHY), device("u1"), offered=1)
+
+    assert (found.blocked, found.idle) == (0, 0b10)
+
+
+def test_a_device_that_somebody_has_is_not_subtracted_for_what_is_wrong_with_it() -> None:
+    assert whole(device("u0", STRANGER, health=Health.UNHEALTHY), device("u1")).blocked == 0
+
+
+def test_a_node_with_a_contested_gpu_gives_no_whole_ones() -> None:
+    found = whole(device("u0"), device("u1"), of=(RUNS,))
+
+    assert (found.blocked, found.reasons) == (2, ("shared GPU g: its reservation pod is gone",))
+
+
+# What is relief
+
+
+QUIET = node(RUNS, R, agent=ALL_IS_WELL)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (node(RUNS, agent=ALL_IS_WELL), QUIET),
+        (QUIET, node(R, agent=ALL_IS_WELL)),
+        (node(R, agent=ALL_IS_WELL), node(agent=ALL_IS_WELL)),
+        (QUIET, node(part("p", uuids=["u1"], mib=400), R, agent=ALL_IS_WELL)),
+        (QUIET, node(part("p", uuids=["u1"], hold=Hold.LEAVING), R, agent=ALL_IS_WELL)),
+        (node(RUNS, R), QUIET),
+        (node(R, agent=ALL_IS_WELL, closing={"g"}), node(R, agent=ALL_IS_WELL)),
+        (whole(device("u0", foreign_mib=500), device("u1")), whole(device("u0"), device("u1"))),
+    ],
+)
+def test_relief_is_what_may_let_somebody_run_and_what_goes_back_is_none(before: NodeGpus, after: NodeGpus) -> None:
+    assert after.frees_more_than(before)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (QUIET, node(RUNS, WAITS, R, agent=ALL_IS_WELL)),
+        (QUIET, node(RUNS, agent=ALL_IS_WELL)),
+        (QUIET, node(RUNS, R)),
+        (node(WAITS, agent=ALL_IS_WELL), node(WAITS, R, agent=ALL_IS_WELL)),
+        (node(R, agent=ALL_IS_WELL), node(R, agent=ALL_IS_WELL, closing={"g"})),
+        (QUIET, node(RUNS, R, agent=report(device("u1", R), device("u2"), device("u3")))),
+    ],
+)
+def test_what_frees_nothing_is_no_relief(before: NodeGpus, after: NodeGpus) -> None:
+    assert not after.frees_more_than(before)
+
+
+def test_sizes_of_which_nothing_is_known_never_count_as_free_room() -> None:
+    found = gpu(part("p", mib=5 * MIB), agent=ALL_IS_WELL)
+
+    assert found.free == -4 * WHOLE

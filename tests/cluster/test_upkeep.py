@@ -1,0 +1,160 @@
+"""What a shared GPU needs, row by row of the table of failures: a reservation pod, one less, or its pods gone."""
+
+import pytest
+
+from app.cluster.reservationpods import reservation_name
+from app.cluster.upkeep import Dismiss, Free, Need, Reserve
+from app.model.device import Device, Health
+from app.model.names import PodUid
+from tests import given
+from tests.cluster.sharing_given import A, device, needed, part, report, reservation
+
+R, R1, STRANGER = reservation("r"), reservation("r1"), given.pod("stranger", node=A)
+RUNS = part("p", uuids=["u1"])
+WAITS = part("p")
+
+
+def dismissed(found: list[Need]) -> dict[PodUid, str]:
+    assert all(isinstance(each, Dismiss) for each in found)
+    return {each.pod: each.message for each in found if isinstance(each, Dismiss)}
+
+
+# Nobody has a part of it
+
+
+def test_what_reserves_it_is_kept_while_somebody_may_still_come() -> None:
+    assert needed(R) == []
+
+
+def test_what_reserves_it_is_removed_when_it_is_over() -> None:
+    assert needed(R, R1, is_over=True) == [Free(A, R), Free(A, R1)]
+
+
+def test_a_reservation_pod_that_is_leaving_is_not_removed_again() -> None:
+    assert needed(reservation(deleting=True), is_over=True) == []
+
+
+# Somebody waits for it
+
+
+def test_it_is_opened_once_the_room_for_it_is_there() -> None:
+    assert needed(WAITS) == []
+    assert needed(WAITS, is_wanted=True) == [Reserve(A, "g")]
+
+
+def test_it_is_not_opened_twice() -> None:
+    assert needed(WAITS, R, agent=report(device("u1")), is_wanted=True) == []
+
+
+def test_it_is_opened_anew_while_its_reservation_pod_is_leaving() -> None:
+    assert needed(WAITS, reservation(deleting=True), is_wanted=True) == [Reserve(A, "g")]
+
+
+def test_of_two_reservation_pods_before_anybody_runs_the_one_with_a_device_stays() -> None:
+    assert needed(WAITS, R, R1, agent=report(device("u1", R1))) == [Free(A, R)]
+    assert needed(WAITS, R, R1, agent=report(device("u1"))) == []
+
+
+# Pods run on it, and all is well
+
+
+def test_nothing_is_needed_while_everybody_agrees() -> None:
+    assert needed(RUNS, R, agent=report(device("u1", R))) == []
+
+
+def test_what_was_tried_on_in_vain_is_removed_once_the_right_device_is_held() -> None:
+    assert needed(RUNS, R, R1, agent=report(device("u1", R1), device("u2", R))) == [Free(A, R)]
+
+
+# The agent is silent
+
+
+def test_of_a_silent_node_nobody_is_sent_away() -> None:
+    assert needed(RUNS, R) == []
+
+
+def test_of_a_silent_node_what_was_lost_is_reserved_anew() -> None:
+    assert needed(RUNS) == [Reserve(A, "g")]
+    assert needed(RUNS, agent=report(kubelet_answers=False)) == [Reserve(A, "g")]
+
+
+# Its reservation pod is gone
+
+
+def test_a_lost_reservation_is_made_anew_while_its_device_is_idle() -> None:
+    assert needed(RUNS, agent=report(device("u1"))) == [Reserve(A, "g")]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_agents_old_word_of_a_reservation_that_is_gone_sends_nobody_away(number: int) -> None:
+    old = reservation(reservation_name(A, "g", number))
+
+    assert needed(RUNS, agent=report(device("u1", old))) == []
+    assert needed(RUNS, agent=report(device("u1", old), device("u2"))) == [Reserve(A, "g")]
+
+
+def test_nothing_is_made_where_no_device_is_idle_that_works() -> None:
+    taken, broken = device("u2", STRANGER), device("u3", health=Health.UNHEALTHY)
+
+    assert needed(RUNS, R, agent=report(device("u1", STRANGER), taken, broken)) != [Reserve(A, "g")]
+
+
+def test_the_next_try_waits_for_what_the_last_one_gets() -> None:
+    assert needed(RUNS, R, agent=report(device("u1"), device("u2"))) == []
+
+
+# Another device was given
+
+
+def test_another_is_tried_while_what_the_first_got_is_kept() -> None:
+    assert needed(RUNS, R, agent=report(device("u1"), device("u2", R))) == [Reserve(A, "g")]
+
+
+def test_its_pods_cannot_stay_on_a_device_that_somebody_else_has_by_now() -> None:
+    found = dismissed(needed(RUNS, R, agent=report(device("u1", STRANGER), device("u2", R))))
+
+    assert found == {RUNS.pod: "was given GPU u1, which pod default/stranger has by now"}
+
+
+def test_its_pods_cannot_stay_on_a_device_that_reserves_another_shared_gpu() -> None:
+    other = reservation(reservation_name(A, "h"), "h")
+
+    assert list(dismissed(needed(RUNS, other, agent=report(device("u1", other))))) == [RUNS.pod]
+
+
+@pytest.mark.parametrize("there", [(), (device("u9"),), (device("u9", R),)])
+def test_its_pods_cannot_stay_when_their_device_is_gone(there: tuple[Device, ...]) -> None:
+    found = dismissed(needed(RUNS, R, agent=report(*there)))
+
+    assert found == {RUNS.pod: "was given GPU u1, which node a has no more"}
+
+
+@pytest.mark.parametrize("state", [{"health": Health.UNHEALTHY}, {"is_mig": True}])
+def test_its_pods_cannot_stay_on_a_device_that_can_never_be_reserved_again(state: dict[str, object]) -> None:
+    assert list(dismissed(needed(RUNS, agent=report(device("u1", **state), device("u2"))))) == [RUNS.pod]
+
+
+def test_a_device_that_turns_unhealthy_while_it_is_reserved_keeps_its_pods() -> None:
+    assert needed(RUNS, R, agent=report(device("u1", R, health=Health.UNHEALTHY))) == []
+
+
+def test_who_waits_beside_pods_that_must_leave_is_not_sent_away() -> None:
+    waits = part("waits", mib=100)
+
+    assert list(dismissed(needed(RUNS, waits, R, agent=report()))) == [RUNS.pod]
+
+
+def test_of_pods_that_were_given_different_devices_those_beside_the_reservation_leave() -> None:
+    other = part("other", uuids=["u2"], mib=100)
+
+    found = dismissed(needed(RUNS, other, R, agent=report(device("u1", R), device("u2"))))
+
+    assert found == {other.pod: "shares GPU u1, and was given u2"}
+
+
+def test_a_pod_of_two_gpus_leaves_when_it_has_lost_one_of_them() -> None:
+    pair = part("pair", "g", "h", uuids=["u1", "u2"])
+    agent = report(device("u1", R), device("u2", STRANGER))
+
+    assert needed(pair, R, agent=agent) == []
+    assert list(dismissed(needed(pair, R, agent=agent, group="h"))) == [pair.pod]

@@ -1,0 +1,15 @@
+"""A pod grouper for tests that are about something else."""
+
+from collections.abc import Callable
+
+from app.cluster.cache import ClusterCache
+from app.control.podgrouper import PodGrouper
+from app.control.podgroups import PodGroupWriter
+from app.grouping import NO_DEFAULTS
+from app.model.seam import Objects
+
+
+def grouper(cache: ClusterCache, cluster: Objects, *, on_change: Callable[[], None] = lambda: None) -> PodGrouper:
+    """Build one that writes whenever it likes."""
+    writer = PodGroupWriter(cache, cluster, inactive=str)
+    return PodGrouper(cache, cluster, writer, defaults=NO_DEFAULTS, on_change=on_change)

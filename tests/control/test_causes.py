@@ -1,0 +1,266 @@
+"""The ways in which a pod is stuck, each as its owner reads it: in the event, and in the status of the PodGroup."""
+
+import pytest
+
+from app.control.events import EVENTS_PER_ROUND
+from app.model.marks import GATE
+from app.model.reason import Reason, Refusal
+from app.model.seam import ForbiddenError, KubeError, RawObject, RejectedError, Resource
+from app.simulation import manifests
+from app.simulation.manifests import Quota
+from tests.control.gpu_machines import SharingCluster, machines, sharer
+from tests.control.wired import World, living, passes
+
+SETTLED_S = 3.0
+"""After so long everything that was to be said has been said."""
+
+POLICY = "admission webhook validate.example.com denied the request: no team label"
+
+
+def why(world: World, pod: RawObject) -> Refusal:
+    """Return what is in the way of a pod."""
+    found = world.inspect.pod("q", pod["metadata"]["name"])
+    assert found is not None
+    assert found.refusal is not None
+    return found.refusal
+
+
+def status(world: World) -> RawObject:
+    """Return the status of the PodGroup `gang`."""
+    (found,) = (one for one in world.cluster.objects(Resource.POD_GROUPS) if one["metadata"]["name"] == "gang")
+    return dict(found.get("status", {}))
+
+
+def reasons(world: World) -> list[RawObject]:
+    """Return why the PodGroup `gang` waits, as its status says it."""
+    return [reason for one in status(world)["schedulingConditions"] for reason in one["reasons"]]
+
+
+# Quota
+
+
+async def test_a_gang_over_the_limit_of_its_queue_has_its_queues_numbers_in_its_status() -> None:
+    async with living("a", gpus=8) as world:
+        queue = manifests.queue("small", None, Quota(gpus=0))
+        queue["spec"]["resources"]["gpu"]["limit"] = 1
+        world.cluster.create(Resource.QUEUES, queue)
+        world.gang("gang", size=2, queue="small")
+        await passes(SETTLED_S)
+
+        (group,) = world.cluster.objects(Resource.POD_GROUPS)
+        ((reason,),) = (one["reasons"] for one in group["status"]["schedulingConditions"])
+
+        assert (reason["reason"], reason["message"].partition(".")[0]) == (
+            "OverLimit",
+            "small quota has reached the allowable limit of GPUs",
+        )
+        details = reason["details"]["queueDetails"]
+        assert details["name"] == "small"
+        assert details["queueResourceLimits"]["nvidia.com/gpu"] == "1"
+        assert details["queueAllocatedResources"]["nvidia.com/gpu"] == "0"
+        assert details["podGroupRequestedResources"]["nvidia.com/gpu"] == "2"
+
+
+async def test_numbers_that_change_while_the_reason_stays_are_brought_up_to_date_without_another_event() -> None:
+    async with living("a") as world:
+        world.gang("gang", size=4)
+        await passes(SETTLED_S)
+        (before,) = reasons(world)
+
+        world.nodes("b")
+        await passes(SETTLED_S)
+        (after,) = reasons(world)
+
+        assert [one["message"].partition(";")[0] for one in (before, after)] == [
+            "Even empty, all nodes together hold at most 1 of 4 pods that start together.",
+            "Even empty, all nodes together hold at most 2 of 4 pods that start together.",
+        ]
+        assert world.cluster.told == [("gang", "GangDoesNotFit")]
+
+
+# Owners
+
+
+async def test_a_gang_of_held_pods_that_lacks_members_says_how_many() -> None:
+    async with living("a", gpus=8) as world:
+        world.gang("gang", size=4, min_member=5, gates=[GATE])
+        await passes(SETTLED_S)
+
+        assert [one["message"] for one in reasons(world)] == ["Waiting for 5 pods, currently 4 exist, 0 are gated."]
+        assert (status(world)["phase"], world.cluster.told) == ("Pending", [("gang", "NotReady")])
+
+
+async def test_a_gang_that_runs_says_so() -> None:
+    async with living("a", "b") as world:
+        pods = world.gang("gang", size=2)
+        await passes(1)
+        for pod, node in zip(pods, [await world.choose(pod, "a", "b") for pod in pods], strict=True):
+            world.binding(pod, node)
+        await passes(SETTLED_S)
+
+        assert (status(world)["phase"], status(world)["schedulingConditions"]) == ("Running", [])
+
+
+# kube-scheduler's own filters
+
+
+async def test_a_pod_alone_that_kube_schedulers_filters_refuse_says_what_they_said() -> None:
+    async with living("a") as world:
+        pod = world.pod("zoned")
+        await passes(1)
+
+        world.refuse(pod, "0/1 nodes are available: 1 node(s) had volume node affinity conflict.")
+        await passes(SETTLED_S)
+
+        assert why(world, pod) == Refusal(
+            reason=Reason.REFUSED_BY_SCHEDULER,
+            sentence=(
+                "The scheduler's own filters accept pod zoned-0 on no node: "
+                "0/1 nodes are available: 1 node(s) had volume node affinity conflict."
+            ),
+            details={"pod": "zoned-0"},
+        )
+        assert world.cluster.told == [("zoned-0", "RefusedByScheduler")]
+
+
+async def test_a_pod_beyond_its_minimum_that_kube_schedulers_filters_refuse_says_so_while_the_others_run() -> None:
+    async with living("a", "b") as world:
+        first, second = world.gang("gang", size=2, min_member=1)
+        await passes(1)
+        await world.bind(first, await world.choose(first, "a", "b"))
+
+        world.refuse(second, "0/2 nodes are available: 2 node(s) had volume node affinity conflict.")
+        await passes(SETTLED_S)
+
+        assert why(world, second).sentence == (
+            "The scheduler's own filters accept it on no node: "
+            "0/2 nodes are available: 2 node(s) had volume node affinity conflict."
+        )
+
+
+async def test_a_pod_whose_only_nodes_kube_scheduler_does_not_offer_is_refused_by_its_filters() -> None:
+    async with living("a", "b") as world:
+        world.runs("other", "b")
+        pod = world.pod("zoned")
+        await passes(1)
+        await world.filter(pod, "b")  # It refuses a, where there is room.
+        message = "0/2 nodes are available: 1 Leeboard(DECIDING): x, 1 node(s) had volume node affinity conflict."
+        world.refuse(pod, message)
+        await passes(1)
+
+        assert why(world, pod).sentence == (
+            "No node has room: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), "
+            "1 is refused by the scheduler's own filters: node(s) had volume node affinity conflict; "
+            "nobody may be made to leave for it: others hold what is theirs, by share, priority or min-runtime."
+        )
+
+
+# Victims
+
+
+async def test_a_gang_for_which_others_leave_says_how_many_where_and_since_when() -> None:
+    async with living("a", "b") as world:
+        victims = {node: world.runs(f"on-{node}", node) for node in "ab"}
+        await passes(1)
+        world.gang("gang", size=2, priority_class="build-preemptible")
+        await passes(SETTLED_S)
+        (first,) = reasons(world)
+        world.delete(victims["a"])
+        await passes(SETTLED_S)
+        (second,) = reasons(world)
+
+        assert first["reason"] == "WaitingForVictims"
+        since = first["message"].partition(" since ")[2].partition(";")[0]
+        assert since.startswith("1970-01-01T00:00:0")
+        assert [one["message"] for one in (first, second)] == [
+            f"Its room on nodes a, b is held for it since {since}; "
+            f"{left} of 2 pods that were told to leave for it are still there ({names})."
+            for left, names in ((2, "q/on-a-0, q/on-b-0"), (1, "q/on-b-0"))
+        ]
+        assert ("gang", "WaitingForVictims") in world.cluster.told
+
+
+# Binding
+
+
+@pytest.mark.parametrize("error", [RejectedError(POLICY), ForbiddenError(POLICY)], ids=repr)
+async def test_what_rejects_a_binding_is_told_once_and_stays_told_while_it_is_tried_again(error: KubeError) -> None:
+    async with living("a") as world:
+        world.cluster.errors["bind"] += [error] * 1000
+        pod = world.pod("one")
+        said = set[str]()
+        for _ in range(3):
+            await passes(1)
+            await world.bind(pod, await world.choose(pod, "a"))
+            await passes(0.5)
+            said.add(why(world, pod).sentence)
+            await passes(20)
+            said.add(why(world, pod).sentence)
+
+        cause = f"The API server refuses the binding: {POLICY}"
+        assert said == {
+            *(f"{cause}; tried again in {delay_s} s." for delay_s in (2, 4, 8)),
+            f"{cause}; it is being tried again.",
+        }
+        assert world.cluster.told == [("one-0", "BackingOff")]
+        assert POLICY in world.cluster.events[0].note
+
+
+async def test_a_cause_that_is_over_is_no_longer_told() -> None:
+    async with living("a") as world:
+        world.cluster.errors["bind"] += [RejectedError(POLICY)]
+        pod = world.pod("one")
+        await passes(1)
+        await world.bind(pod, "a")
+        await passes(SETTLED_S)
+        assert "refuses the binding" in why(world, pod).sentence
+
+        await world.bind(pod, await world.choose(pod, "a"))
+        await passes(1)
+
+        assert (world.bound(), world.planning.stalled()) == ({"one-0": "a"}, {})
+
+
+# Shared GPUs
+
+
+async def test_a_pod_whose_reservation_cannot_be_written_says_what_the_api_server_said() -> None:
+    async with machines("a", device_ttl_s=10) as (world, _):
+        assert isinstance(world.cluster, SharingCluster)
+        world.cluster.errors["create_pod"] += [ForbiddenError("exceeded quota: gpu-pods")] * 1000
+        pod = sharer(world, "pod")
+        await passes(5)
+        waits = why(world, pod)
+        await passes(6.8)
+
+        said = "its reservation pod cannot be written: exceeded quota: gpu-pods"
+        assert waits.reason is Reason.WAITING_FOR_DEVICES
+        assert waits.sentence.endswith(f": {said}.")
+        assert why(world, pod).sentence == (
+            f"Its node has given it no GPU to share in time: {said}; tried again in 2 s."
+        )
+
+
+async def test_a_pod_whose_reservation_the_node_refuses_says_what_the_node_said() -> None:
+    async with machines("a", device_ttl_s=10) as (world, (a,)):
+        a.admits = False
+        pod = sharer(world, "pod")
+        await passes(9)
+
+        assert "has ended: Unexpected." in why(world, pod).sentence
+
+
+# Many
+
+
+async def test_a_thousand_pods_that_wait_give_one_event_each_and_no_other_when_nothing_changes() -> None:
+    async with living("a") as world:
+        for number in range(1000):
+            world.pod(f"p{number}", gpus=8)
+
+        await passes(1000 / EVENTS_PER_ROUND * 1.5)
+        told = list(world.cluster.told)
+        await passes(300)
+
+        assert sorted(told) == sorted((f"p{number}-0", "NoNodeFits") for number in range(1000))
+        assert world.cluster.told == told

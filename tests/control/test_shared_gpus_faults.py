@@ -1,0 +1,205 @@
+"""Shared GPUs of which the reservation pod, the device, the agent or the whole node is not what it was any more."""
+
+import pytest
+
+from app.cluster.sharedgpus import Stand
+from app.model.seam import RawObject, Resource
+from app.simulation import manifests
+from tests.control.gpu_machines import Machine, exists, gpu_is_free, machines, runs, sharer, stands
+from tests.control.wired import World, passes
+
+# The reservation pod is not what it was
+
+
+async def test_a_reservation_pod_that_somebody_deletes_is_made_anew_under_who_shares() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+        (before,) = a.reservations()
+
+        world.delete(before)
+        await passes(10)
+
+        (after,) = a.reservations()
+        assert (after["metadata"]["uid"] != before["metadata"]["uid"], a.held_by(after)) == (True, ["GPU-a-0"])
+        assert (exists(world, pod), stands(world)) == (True, [Stand.READY])
+
+
+async def test_a_reservation_pod_that_fails_under_who_shares_is_made_anew() -> None:
+    async with machines("a") as (world, (a,)):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+
+        a.fail(a.reservations()[0])
+        await passes(15)
+
+        assert (exists(world, pod), stands(world), len(a.reservations())) == (True, [Stand.READY], 1)
+
+
+async def test_what_gets_another_device_is_kept_until_one_gets_the_right_one_even_if_that_comes_last() -> None:
+    async with machines("a", gpus=8) as (world, (a,)):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+        a.devices.reverse()
+
+        world.delete(a.reservations()[0])
+        await passes(90)
+
+        (reservation,) = a.reservations()
+        assert (exists(world, pod), a.held_by(reservation)) == (True, ["GPU-a-0"])
+        assert gpu_is_free(world, "a") == 7
+
+
+async def test_a_device_that_somebody_else_has_by_now_is_left_to_it() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+        a.binds_reservations = False
+        world.delete(a.reservations()[0])
+        await passes(1)
+        thief = world.cluster.create(Resource.PODS, manifests.foreign_pod("thief", node="a", gpus=1))
+        await passes(2)
+
+        assert (a.held_by(thief), exists(world, pod)) == (["GPU-a-0"], False)
+        a.both.clear()  # That is what a scheduler of somebody else can do.
+
+
+# The device or the node is not what it was
+
+
+async def test_pods_of_a_device_that_is_gone_leave() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+
+        a.devices.remove("GPU-a-0")
+        await passes(2)
+
+        assert not exists(world, pod)
+        assert world.cluster.marks == [("pod-0", "Pod q/pod-0 was given GPU GPU-a-0, which node a has no more")]
+
+
+async def test_after_a_reboot_with_other_devices_nobody_stays_on_what_was() -> None:
+    async with machines("a") as (world, (a,)):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+
+        a.devices[:] = ["GPU-new"]
+        a.fail(a.reservations()[0])
+        await passes(20)
+
+        assert not exists(world, pod)
+        assert (a.reservations(), gpu_is_free(world, "a")) == ([], 1)
+        assert await runs(world, sharer(world, "next")) == ["GPU-new"]
+
+
+async def test_while_the_driver_cannot_be_read_nobody_leaves_and_nobody_comes() -> None:
+    async with machines("a") as (world, (a,)):
+        pod = sharer(world, "pod", "0.3")
+        await runs(world, pod)
+
+        a.status = {"message": "driver not loaded", "devices": []}
+        await passes(30)
+        late = sharer(world, "late", "0.3")
+        await passes(30)
+        assert (exists(world, pod), stands(world), world.held(late)) == (True, [Stand.UNCONFIRMED], None)
+        a.status = {}
+
+        assert await runs(world, late) == ["GPU-a-0"]
+
+
+async def test_of_a_silent_agent_pods_stay_and_nobody_comes() -> None:
+    async with machines("a", agent_ttl_s=100) as (world, (a,)):
+        pod = sharer(world, "pod", "0.3")
+        await runs(world, pod)
+
+        a.reports = False
+        await passes(170)
+        late = sharer(world, "late", "0.3")
+        await passes(5)
+        assert (exists(world, pod), stands(world), world.held(late)) == (True, [Stand.UNCONFIRMED], None)
+        a.reports = True
+        await passes(61)
+
+        assert await runs(world, late) == ["GPU-a-0"]
+
+
+@pytest.mark.parametrize("state", [{"health": "Unhealthy"}, {"memoryMiB": {"foreign": 5_000}}])
+async def test_a_device_with_something_wrong_takes_no_work_until_that_is_over(state: RawObject) -> None:
+    async with machines("a") as (world, (a,)):
+        a.states["GPU-a-0"] = state
+        await passes(1)
+        whole, shared = world.pod("whole"), sharer(world, "shared")
+        await passes(5)
+        assert (world.held(whole), world.held(shared)) == (None, None)
+        world.delete(whole)
+
+        a.states.clear()
+
+        assert await runs(world, shared) == ["GPU-a-0"]
+
+
+# Contested
+
+
+async def contested(world: World, a: Machine) -> RawObject:
+    """Let a pod run on a GPU that nothing reserves."""
+    pod = sharer(world, "pod", "0.3")
+    await runs(world, pod)
+    a.binds_reservations = False
+    world.delete(a.reservations()[0])
+    await passes(1)
+    assert stands(world) == [Stand.CONTESTED]
+    return pod
+
+
+async def test_a_node_with_a_contested_gpu_takes_nobody_until_the_sources_agree() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        await contested(world, a)
+        whole, shared = world.pod("whole"), sharer(world, "shared")
+        await passes(10)
+        assert (world.held(whole), world.held(shared)) == (None, None)
+
+        a.binds_reservations = True
+
+        assert await runs(world, whole, shared) == ["", "GPU-a-0"]
+
+
+async def test_promises_on_a_node_that_is_contested_are_taken_back() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        await runs(world, sharer(world, "pod", "0.3"))
+        whole, shared = world.pod("whole"), sharer(world, "shared")
+        await passes(1)
+        assert [world.promised(pod) for pod in (whole, shared)] == ["a", "a"]
+
+        a.binds_reservations = False
+        world.delete(a.reservations()[0])
+        await passes(1)
+
+        assert [world.held(pod) for pod in (whole, shared)] == [None, None]
+
+
+async def test_whole_gpus_beside_a_contested_one_are_promised_again_while_its_agent_is_silent() -> None:
+    async with machines("a", gpus=2, agent_ttl_s=100) as (world, (a,)):
+        await contested(world, a)
+        a.reports = False
+        await passes(170)
+        plans = world.takeover.taken
+
+        whole = world.pod("whole")
+        await passes(10)
+
+        assert (world.promised(whole), world.takeover.taken - plans <= 3) == ("a", True)
+
+
+async def test_nothing_is_planned_again_and_again_while_a_gpu_is_contested() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        await contested(world, a)
+        world.pod("whole")
+        sharer(world, "shared")
+        await passes(5)
+        plans = world.takeover.taken
+
+        await passes(30)
+
+        assert world.takeover.taken - plans <= 2

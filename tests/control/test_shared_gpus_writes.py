@@ -1,0 +1,265 @@
+"""Reservation pods across restarts and changes of the active replica, and when writes fail or nobody knows whether."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from app.cluster.sharedgpus import Stand
+from app.control.activity import Activity
+from app.control.sharing import LOOK_AGAIN_S
+from app.model.marks import RESERVED_DEVICE_ANNOTATION
+from app.model.seam import (
+    ForbiddenError,
+    KubeError,
+    OutcomeUnknownError,
+    RejectedError,
+    UnavailableError,
+)
+from tests.control.gpu_machines import (
+    GRACE_S,
+    RESERVATIONS,
+    Machine,
+    SharingCluster,
+    devices,
+    exists,
+    gpu_is_free,
+    machines,
+    runs,
+    sharer,
+    stands,
+)
+from tests.control.wired import World, furnished, passes
+
+Running = AbstractAsyncContextManager[tuple[World, list[Machine]]]
+
+
+class Site:
+    """A cluster of one machine that outlives the Leeboards beside it."""
+
+    def __init__(self, *, gpus: int = 1) -> None:
+        self.cluster = SharingCluster()
+        furnished("a", gpus=gpus, cluster=self.cluster)
+        self.machine = Machine(self.cluster, "a", gpus=gpus)
+
+    def leeboard(self, **settings: Any) -> Running:
+        return machines(cluster=self.cluster, known=[self.machine], **settings)
+
+    def reservations(self) -> list[str]:
+        return [pod["metadata"]["uid"] for pod in self.machine.reservations()]
+
+
+# Restarts
+
+
+async def test_killed_between_reservation_and_bind_it_goes_on_with_the_same_reservation() -> None:
+    site = Site(gpus=2)
+    async with site.leeboard() as (world, (a,)):
+        a.reports = False
+        pod = sharer(world, "pod")
+        await passes(2)
+        (before,) = site.reservations()
+
+    a.reports = True
+    async with site.leeboard() as (world, _):
+        assert await runs(world, pod) == ["GPU-a-0"]
+        assert (site.reservations(), site.cluster.removed) == ([before], [])
+
+
+async def test_killed_after_bind_it_knows_what_was_given() -> None:
+    site = Site(gpus=2)
+    async with site.leeboard() as (world, _):
+        pair = sharer(world, "pair", "0.6", gpu_fraction_num_devices="2")
+        given = await runs(world, pair)
+
+    async with site.leeboard() as (world, (a,)):
+        assert (stands(world), gpu_is_free(world, "a")) == ([Stand.READY] * 2, 0)
+        too_much, fits = sharer(world, "too-much", "0.5"), sharer(world, "fits", "0.4")
+        await runs(world, fits)
+        assert (world.held(too_much), devices(world, fits) in given[0].split(","), len(a.reservations())) == (
+            None,
+            True,
+            2,
+        )
+
+
+async def test_what_another_replica_reserved_for_nobody_is_kept_for_a_minute_and_then_removed() -> None:
+    site = Site()
+    async with site.leeboard() as (world, (a,)):
+        a.reports = False
+        pod = sharer(world, "pod")
+        await passes(2)
+    world.delete(pod)
+
+    async with site.leeboard() as (world, _):
+        await passes(GRACE_S - 5)
+        assert (len(site.reservations()), gpu_is_free(world, "a")) == (1, 0)
+        await passes(5 + LOOK_AGAIN_S + 1)
+
+        assert (site.reservations(), gpu_is_free(world, "a")) == ([], 1)
+
+
+async def test_a_whole_gpu_that_is_reserved_for_nobody_is_waited_for_and_given() -> None:
+    site = Site()
+    async with site.leeboard() as (world, (a,)):
+        a.reports = False
+        pod = sharer(world, "pod")
+        await passes(2)
+    world.delete(pod)
+    a.reports = True
+
+    async with site.leeboard() as (world, _):
+        whole = world.pod("whole")
+        await runs(world, whole, within_s=GRACE_S + 30)
+
+        assert a.held_by(whole) == ["GPU-a-0"]
+
+
+async def test_where_sharing_is_turned_off_what_runs_keeps_its_gpu_until_it_goes() -> None:
+    site = Site()
+    async with site.leeboard() as (world, _):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+
+    async with site.leeboard(gpu_sharing=False) as (world, (a,)):
+        late = sharer(world, "late", "0.2")
+        whole = world.pod("whole")
+        await passes(70)
+        assert (world.held(late), world.held(whole), len(a.reservations())) == (None, None, 1)
+
+        world.delete(pod)
+        await runs(world, whole)
+
+        assert (a.held_by(whole), a.reservations()) == (["GPU-a-0"], [])
+
+
+# The active replica changes
+
+
+def stops(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A lease that is lost takes 15 s of other things; here it is lost at once.
+    monkeypatch.setattr(Activity, "failure", lambda _: "another replica is active")
+    world.planning.poke()
+
+
+async def test_who_stands_down_in_the_midst_writes_nothing_more_and_goes_on_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site()
+    async with site.leeboard() as (world, _):
+        with monkeypatch.context() as patch:
+            stops(world, patch)
+            pod = sharer(world, "pod")
+            await passes(5)
+            assert (site.cluster.created, world.held(pod)) == ([], None)
+        world.planning.poke()
+
+        assert await runs(world, pod) == ["GPU-a-0"]
+
+
+async def test_a_gpu_that_was_about_to_be_removed_is_open_again_for_who_takes_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site()
+    async with site.leeboard() as (world, _):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+        site.cluster.errors["remove_pod"].extend([OutcomeUnknownError("connection lost")])
+        world.delete(pod)
+        await passes(0.5)
+        assert stands(world) == [Stand.CLOSING]
+
+        with monkeypatch.context() as patch:
+            stops(world, patch)
+            await passes(3)
+
+        assert stands(world) == [Stand.READY]
+
+
+# Writes
+
+
+FAILURES = [
+    ForbiddenError("not yet"),
+    RejectedError("no"),
+    UnavailableError("busy", retry_after_s=2.0),
+    OutcomeUnknownError("connection lost"),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES)
+async def test_a_reservation_that_cannot_be_written_is_tried_again(error: KubeError) -> None:
+    async with machines("a") as (world, (a,)):
+        world.cluster.errors["create_pod"].extend([error, error])
+
+        assert await runs(world, sharer(world, "pod")) == ["GPU-a-0"]
+        assert len(a.reservations()) == 1
+
+
+async def test_a_reservation_that_was_written_although_nobody_learnt_of_it_is_not_written_twice() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        world.cluster.lost_replies["create_pod"] = 1
+
+        assert await runs(world, sharer(world, "pod")) == ["GPU-a-0"]
+        assert len(a.reservations()) == 1
+
+
+async def test_a_reservation_that_the_watch_does_not_show_yet_is_not_written_twice() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        world.cluster.takes_s["create_pod"] = 8.0
+
+        assert await runs(world, sharer(world, "pod")) == ["GPU-a-0"]
+        assert (len(a.reservations()), gpu_is_free(world, "a")) == (1, 1)
+
+
+@pytest.mark.parametrize("error", FAILURES)
+async def test_a_reservation_that_cannot_be_removed_is_tried_again(error: KubeError) -> None:
+    async with machines("a") as (world, (a,)):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+        world.cluster.errors["remove_pod"].extend([error, error])
+
+        world.delete(pod)
+        await passes(20)
+
+        assert (a.reservations(), gpu_is_free(world, "a")) == ([], 1)
+
+
+async def test_nobody_comes_on_a_gpu_that_may_have_been_removed() -> None:
+    async with machines("a", gpus=1) as (world, (a,)):
+        pod = sharer(world, "pod")
+        await runs(world, pod)
+        world.cluster.lost_replies["remove_pod"] = 1
+        a.reports = False
+        world.delete(pod)
+        late = sharer(world, "late", "0.2")
+        await passes(2)
+        assert stands(world) == [Stand.OPENING]
+        a.reports = True
+
+        assert await runs(world, late) == ["GPU-a-0"]
+        assert (stands(world), exists(world, late), len(set(a.reserved))) == ([Stand.READY], True, 2)
+
+
+async def test_a_pod_that_comes_before_the_last_has_gone_keeps_the_gpu_open() -> None:
+    async with machines("a") as (world, (a,)):
+        first = sharer(world, "first")
+        await runs(world, first)
+        (before,) = (pod["metadata"]["uid"] for pod in a.reservations())
+        second = sharer(world, "second")
+        await passes(1)
+
+        world.delete(first)
+
+        assert await runs(world, second) == ["GPU-a-0"]
+        assert [pod["metadata"]["uid"] for pod in a.reservations()] == [before]
+
+
+async def test_a_reservation_pod_says_which_device_it_has_as_kais_tools_read_it() -> None:
+    async with machines("a") as (world, (a,)):
+        await runs(world, sharer(world, "pod"))
+        await passes(LOOK_AGAIN_S + 1)
+
+        (reservation,) = a.reservations()
+        assert reservation["metadata"]["annotations"][RESERVED_DEVICE_ANNOTATION] == "GPU-a-0"
+        assert reservation["metadata"]["namespace"] == RESERVATIONS

@@ -1,0 +1,70 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.__main__ import INTERRUPTED, main
+from loadtest.bench import Bench
+from loadtest.contender import CannotError
+from loadtest.ours import KubeScheduler
+from loadtest.plot import MatplotlibMissingError, draw
+from loadtest.report import Report
+from tests.loadtest.made_up import report
+
+
+def test_sizes_that_make_no_scenario_are_refused_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--nodes", "10", "--pods", "81"])
+
+    assert "81 pods cannot run on 80 GPUs; give fewer pods or more nodes." in capsys.readouterr().err
+
+
+def test_name_that_no_scheduler_has_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--peers", "none", "--contender", "yunikorn"])
+
+    assert (
+        "No scheduler has yunikorn in its name; there are: kube-scheduler alone, Leeboard, extender-only, Leeboard, "
+        "held." in " ".join(capsys.readouterr().err.split())
+    )
+
+
+def test_bench_that_is_interrupted_leaves_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Bench) -> None:
+        raise KeyboardInterrupt
+
+    # Nobody can press Ctrl-C at the right moment of a real one.
+    monkeypatch.setattr(Bench, "run", interrupted)
+
+    assert main(["--peers", "none", "--out", str(tmp_path)]) == INTERRUPTED
+
+    assert Report.from_json((tmp_path / "report.json").read_text()).unfinished.startswith("Interrupted")
+    assert "**Interrupted" in (tmp_path / "report.md").read_text()
+
+
+class Unbuilt(KubeScheduler):
+    """A scheduler whose programs cannot be had."""
+
+    name = "unbuilt"
+
+    def build(self) -> None:
+        raise CannotError("Its modules are not to be had.")
+
+
+def test_scheduler_that_cannot_be_built_is_shown_as_failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its real place is among the peers, which take minutes to build.
+    monkeypatch.setattr("loadtest.__main__.ours", lambda: (Unbuilt(),))
+
+    assert main(["--peers", "none", "--only", "lone", "--only", "gangs", "--out", str(tmp_path)]) == 0
+
+    assert [(run.scenario, run.outcome) for run in Report.from_json((tmp_path / "report.json").read_text()).runs] == [
+        ("lone", "0 of 3,000 bound: Its modules are not to be had."),
+        ("gangs", "0 of 2,000 bound: Its modules are not to be had."),
+    ]
+
+
+def test_without_matplotlib_it_is_told_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    with pytest.raises(MatplotlibMissingError, match="`make bench-cluster` installs it"):
+        draw(report(), tmp_path / "report.png")

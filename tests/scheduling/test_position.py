@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+import pytest
+
+from app.model.explanation import Position
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.model.reason import Reason, Refusal
+from app.model.snapshot import Snapshot
+from app.scheduling.position import FIRST, MOST_COUNTED, MOST_LINED_UP, MOST_QUEUES, position
+from tests.given import group, node, placed, pod, queue, snapshot
+
+
+def waiting(count: int, *, queue: str = "q", priority: int = 50) -> list[PodGroup]:
+    """Build pods alone, the oldest first."""
+    return [
+        group(pod(f"{queue}{number:05}", queue=queue), created_at=float(number), priority=priority)
+        for number in range(count)
+    ]
+
+
+def world(*groups: PodGroup, queues: tuple[Queue, ...] = (queue("q"),)) -> Snapshot:
+    return snapshot([node("a")], queues, groups)
+
+
+def test_those_ahead_in_the_queue_are_counted_and_the_first_named() -> None:
+    groups = waiting(8)
+
+    found = position(world(*groups), groups[6].key)
+
+    assert found == Position(ahead_in_queue=6, first=tuple(f"q{n:05}" for n in range(FIRST)), ahead=6)
+
+
+def test_the_first_has_nobody_ahead() -> None:
+    groups = waiting(2)
+
+    assert position(world(*groups), groups[0].key) == Position(ahead_in_queue=0, first=(), ahead=0)
+
+
+def test_other_queues_count_for_the_place_among_all() -> None:
+    mine, others = waiting(2), waiting(3, queue="r")
+    queues = (queue("q"), replace(queue("r"), priority=200))
+
+    found = position(world(*mine, *others, queues=queues), mine[1].key)
+
+    assert found == Position(ahead_in_queue=1, first=("q00000",), ahead=4)
+
+
+def test_a_gang_that_has_begun_goes_first_whatever_its_priority() -> None:
+    first, *_ = waiting(1, priority=100)
+    begun = group(pod("p", gang="begun"), min_member=2, running=[placed(pod("o", gang="begun"), "a")])
+
+    found = position(world(first, begun), first.key)
+
+    assert found == Position(ahead_in_queue=1, first=("begun",), ahead=1)
+
+
+def test_who_cannot_start_whatever_is_free_has_no_turn_and_stands_in_nobodys_way() -> None:
+    one, other = waiting(2)
+    hopeless = replace(one, refusal=Refusal(reason=Reason.MEMBERS_MISSING, sentence="Waiting for 2 pods."))
+
+    assert position(world(hopeless, other), hopeless.key) is None
+    assert position(world(hopeless, other), other.key) == Position(ahead_in_queue=0, first=(), ahead=0)
+
+
+@pytest.mark.parametrize("queues", [(), (queue("q"), queue("below", "q")), (queue("q", "gone"),)])
+def test_nobody_has_a_turn_in_a_queue_that_takes_no_pods(queues: tuple[Queue, ...]) -> None:
+    groups = waiting(1)
+
+    assert position(world(*groups, queues=queues), groups[0].key) is None
+
+
+def test_who_does_not_wait_has_no_turn() -> None:
+    assert position(world(*waiting(1)), group(pod("other")).key) is None
+
+
+@pytest.mark.parametrize("too_many", ["turns", "queues"])
+def test_with_many_that_wait_the_place_among_all_is_told_as_a_least(too_many: str) -> None:
+    groups = waiting(MOST_COUNTED + 10 if too_many == "turns" else 3)
+    more = MOST_QUEUES if too_many == "queues" else 0
+    queues = (queue("q"), *(queue(f"r{number}") for number in range(more)))
+
+    found = position(world(*groups, queues=queues), groups[-1].key)
+
+    ahead = len(groups) - 1
+    assert found is not None
+    assert (found.ahead_in_queue, found.ahead, found.is_least) == (ahead, ahead, True)
+
+
+def test_more_than_can_be_lined_up_for_a_question_are_counted_in_the_queue_alone() -> None:
+    first, *others = waiting(MOST_LINED_UP)
+    last = waiting(1, queue="r")[0]
+
+    found = [
+        position(world(*groups, queues=(queue("q"), queue("r"))), first.key)
+        for groups in ((first, *others), (first, *others, last))
+    ]
+
+    assert [one and (one.ahead_in_queue, one.ahead, one.is_least) for one in found] == [(0, 0, False), (0, 0, True)]

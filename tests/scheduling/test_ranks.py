@@ -1,0 +1,95 @@
+"""Ranks: what is mended node by node is what ranking all nodes anew gives; which of them is taken."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from app.model.pod import Constraint
+from app.model.resources import Amounts
+from app.scheduling import ranks
+from app.scheduling.board import Board, Strategy
+from app.scheduling.ranks import LATER, UNSHARED, Where, Wish
+from app.scheduling.score import FORBIDDEN
+from app.settings import PlacementStrategy
+from tests import given
+from tests.scheduling.worlds import World, worlds
+
+examples = settings(max_examples=60)
+strategies = st.builds(Strategy, st.sampled_from(PlacementStrategy), st.sampled_from(PlacementStrategy))
+
+
+def mended_and_anew(board: Board, wish: Wish) -> tuple[list[int], list[int]]:
+    every = range(len(board.snapshot.nodes.nodes))
+    one_by_one = [board.ranking.at(wish, board.stock, column) for column in every]
+    return one_by_one, board.ranking.everywhere(wish, board.stock).tolist()
+
+
+@examples
+@for_all(worlds, strategies, st.booleans())
+def test_one_node_is_ranked_as_all_at_once(world: World, strategy: Strategy, waits: object) -> None:
+    board = Board(world.snapshot(), strategy)
+
+    for pod in (pod for group in world.groups for pod in group.pending):
+        wish = Wish.of(pod, board.stock.taken(pod), board.eligible(pod), waits=bool(waits))
+        one_by_one, anew = mended_and_anew(board, wish)
+        assert one_by_one == anew
+
+
+@examples
+@for_all(worlds, strategies)
+def test_a_board_on_which_much_has_happened_chooses_as_a_new_one_does(world: World, strategy: Strategy) -> None:
+    board = Board(world.snapshot(), strategy)
+    pods = [pod for group in world.groups for pod in group.pending]
+
+    for pod in pods:
+        board.copy().place([pod])  # what a what-if remembers is its own
+        board.place([pod])
+    for group in world.groups:
+        for one in group.placed:
+            board.give_back(one)
+            found = [board.find(pod) for pod in pods]
+            board.stock.remembered.forget()
+            assert found == [board.find(pod) for pod in pods]
+
+
+def told(*each: int) -> Amounts:
+    return np.array(each, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("each", "nominated", "chosen"),
+    [
+        ((5, 3, 3, 9), None, 1),
+        ((5, 3, 3, 9), 3, 3),
+        ((5, 3, LATER, FORBIDDEN), 2, 1),
+        ((FORBIDDEN, LATER + 5, LATER), 1, 1),
+        ((UNSHARED, LATER, FORBIDDEN), 0, 1),
+        ((UNSHARED + LATER, FORBIDDEN), 1, 0),
+        ((FORBIDDEN, FORBIDDEN), 1, None),
+        ((), None, None),
+    ],
+)
+def test_the_lowest_rank_is_taken_or_the_nominated_node_on_the_same_step(
+    each: tuple[int, ...], nominated: int | None, chosen: int | None
+) -> None:
+    assert ranks.best(told(*each), nominated) == chosen
+
+
+def test_of_the_nodes_of_a_gang_those_of_most_steps_with_room_are_left() -> None:
+    where = Where(within=np.array([True, True, True, False]), steps=told(3, 1, 1, 2))
+
+    assert where.narrowed(told(FORBIDDEN, 4, 5, 6)).tolist() == [FORBIDDEN, 4, 5, FORBIDDEN]
+    assert where.narrowed(told(7, 4, 5, 6)).tolist() == [7, FORBIDDEN, FORBIDDEN, FORBIDDEN]
+    assert where.narrowed(told(FORBIDDEN, FORBIDDEN, FORBIDDEN, 6)).tolist() == [FORBIDDEN] * 4
+
+
+def test_of_pods_of_one_shape_only_the_first_is_looked_at() -> None:
+    first, second, third = given.pod("a"), given.pod("b"), given.pod("c", labels={})
+    other = replace(given.pod("d"), constraint=Constraint(node_selector=(("zone", "z"),)))
+    board = Board(given.snapshot([given.node("n")], [], []), Strategy())
+
+    assert board.unlike([first, second, third, other]) == [first, third, other]

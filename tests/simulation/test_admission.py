@@ -1,0 +1,47 @@
+import pytest
+
+from app.cluster import decode
+from app.cluster.admit import environment, shape
+from app.model.marks import DEVICES_ANNOTATION, GATE
+from app.model.seam import RawObject
+from app.simulation import manifests
+from app.simulation.admission import admitted, submitted
+from app.simulation.manifests import PROFILE, Job
+from app.simulation.workload import PARTS
+
+
+def pod(part: dict[str, str]) -> RawObject:
+    return manifests.pod(Job(name="p", queue="q", part=part))
+
+
+def test_a_pod_that_asks_for_no_part_is_stored_as_it_is() -> None:
+    whole = manifests.pod(Job(name="p", queue="q", gpus=1))
+
+    assert admitted(whole) == whole
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_who_asks_for_a_part_is_stored_as_our_admission_would_store_it(part: dict[str, str]) -> None:
+    stored = admitted(pod(part))
+
+    assert list(environment.devices(stored)) == list(shape.held(stored)) == []
+    assert stored["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_that_is_asked_for_can_be_read(part: dict[str, str]) -> None:
+    stored = admitted(pod(part)) | {"metadata": pod(part)["metadata"] | {"uid": "u", "creationTimestamp": ""}}
+
+    read = decode.pod(stored, profiles=frozenset({PROFILE}))
+
+    assert (read.problem, read.sharing is not None) == ("", True)
+
+
+def test_who_is_submitted_again_is_as_it_was_and_knows_of_no_device() -> None:
+    written = pod({"gpu-fraction": "0.5"})
+    stored = admitted(written)
+    annotations = stored["metadata"]["annotations"] | {DEVICES_ANNOTATION: "GPU-1"}
+    bound = stored | {"metadata": stored["metadata"] | {"annotations": annotations, "uid": "u"}}
+    bound["spec"] = {name: value for name, value in stored["spec"].items() if name != "schedulingGates"}
+
+    assert submitted(bound | {"spec": bound["spec"] | {"nodeName": "n1"}, "status": {"phase": "Running"}}) == written

@@ -1,0 +1,323 @@
+"""Shared GPUs when something breaks: each case has its rule, and nobody gets a device that is somebody else's."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.system.api import RUN_FOR, Api, Object
+from tests.system.bed import Bed
+from tests.system.gpus import Uuids
+from tests.system.identities import User
+from tests.system.shares import RESERVATIONS, devices, groups, node_of, path_of_pod
+from tests.system.sharing import (
+    DEFAULT_PODS,
+    RESERVATION_PODS,
+    WITHIN_S,
+    Ground,
+    SharingCluster,
+    ground,
+    same_device,
+    sharer,
+    whole,
+)
+from tests.system.tenants import TEAM, refusal, refused_patch, settle
+from tests.system.waiting import eventually
+
+BROKEN_FOR_S = 20.0
+"""So long a device may be in dispute after what was done to it here."""
+
+
+@pytest.fixture(scope="module")
+def running(session_bed: Bed, session_api: Api) -> Iterator[Ground]:
+    with ground(session_bed, session_api) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(running: Ground) -> Iterator[SharingCluster]:
+    with running.cluster(grace_s=BROKEN_FOR_S) as cluster:
+        yield cluster
+
+
+def restart(cluster: SharingCluster) -> None:
+    cluster.kill_leeboard()
+    cluster.start_leeboard()
+
+
+def uid_of(cluster: SharingCluster, name: str) -> str:
+    """Return the uid of a pod; empty when there is none."""
+    found = cluster.api.find(f"{DEFAULT_PODS}/{name}")
+    return found["metadata"]["uid"] if found else ""
+
+
+def is_bound(cluster: SharingCluster, name: str) -> bool:
+    return bool(node_of(cluster.get(name)))
+
+
+def is_held_by_a_reservation(cluster: SharingCluster, uuid: str) -> bool:
+    return cluster.plugins.holder(uuid).startswith(f"{RESERVATIONS}/")
+
+
+def wait_until_healed(cluster: SharingCluster, one: Object) -> None:
+    """Wait until the device of a pod is held for it again, by one reservation pod that runs and says so."""
+
+    def healed() -> bool:
+        (uuid,) = devices(one)
+        marked = [
+            each["metadata"].get("annotations", {}).get("run.ai/reserve_for_gpu_index")
+            for each in cluster.reservations()
+            if each["status"]["phase"] == "Running"
+        ]
+        return is_held_by_a_reservation(cluster, uuid) and marked == [uuid]
+
+    eventually(healed, within_s=WITHIN_S, what="the device is held by one reservation pod")
+    (still,) = cluster.wait_until_run(one["metadata"]["name"])
+    assert (still["metadata"]["uid"], devices(still)) == (one["metadata"]["uid"], devices(one))
+
+
+# -- Leeboard is killed
+
+
+def test_killed_between_reservation_and_bind_it_goes_on_with_the_same_reservation(cluster: SharingCluster) -> None:
+    cluster.add_gpu_nodes(1, gpus=2)
+    cluster.plugins.report_after(60)
+    cluster.api.create(sharer("a", "0.5"))
+    (before,) = eventually(cluster.reservations, within_s=WITHIN_S, what="a reservation pod")
+
+    restart(cluster)
+    cluster.plugins.report_after(0)
+
+    (made,) = cluster.wait_until_run("a")
+    (after,) = cluster.reservations()
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert cluster.plugins.held_by(after) == devices(made)
+
+
+def test_killed_as_it_binds_it_knows_afterwards_what_it_gave(cluster: SharingCluster) -> None:
+    cluster.add_gpu_nodes(1, gpus=2)
+    for index in range(3):
+        name = f"a-{index}"
+        cluster.api.create(sharer(name, "0.3"))
+        eventually(partial(is_bound, cluster, name), within_s=WITHIN_S, what=f"{name} is bound", every_s=0.001)
+        restart(cluster)
+
+    three = cluster.wait_until_run("a-0", "a-1", "a-2")
+    (large, small) = cluster.run(sharer("large", "0.2"), sharer("small", "0.1"))
+
+    assert same_device(*three, small)
+    assert devices(large) != devices(small)
+    assert len(cluster.reservations()) == 2
+
+
+# -- the reservation pod is not what it was
+
+
+def test_deleted_reservation_pod_is_made_anew_under_who_shares(cluster: SharingCluster) -> None:
+    cluster.add_gpu_nodes(1, gpus=1)
+    (made,) = cluster.run(sharer("a", "0.5"))
+    (reservation,) = cluster.reservations()
+
+    cluster.api.delete_now(path_of_pod(reservation))
+
+    wait_until_healed(cluster, made)
+    (other,) = cluster.run(sharer("b", "0.5"))
+    assert same_device(made, other)
+
+
+def test_failed_reservation_pod_holds_nothing_and_is_replaced(cluster: SharingCluster) -> None:
+    cluster.add_gpu_nodes(1, gpus=1)
+    (made,) = cluster.run(sharer("a", "0.5"))
+    (reservation,) = cluster.reservations()
+
+    cluster.plugins.fail(reservation)
+
+    wait_until_healed(cluster, made)
+    (now,) = cluster.reservations()
+    assert now["metadata"]["uid"] != reservation["metadata"]["uid"]
+
+
+def test_reservation_pod_that_comes_back_on_another_device_tries_on_until_it_has_the_right_one(
+    cluster: SharingCluster,
+) -> None:
+    cluster.add_gpu_nodes(1, gpus=3)
+    cluster.run(whole("in-the-way", gpus=2))
+    (made,) = cluster.run(sharer("a", "0.5"))
+    (reservation,) = cluster.reservations()
+    cluster.delete("in-the-way")
+
+    # The plugin gives the first device that is free, which is now another.
+    cluster.api.delete_now(path_of_pod(reservation))
+
+    wait_until_healed(cluster, made)
+
+
+def test_who_shares_leaves_a_device_that_somebody_else_has_got_meanwhile(cluster: SharingCluster) -> None:
+    (node,) = cluster.add_gpu_nodes(1, gpus=1)
+    cluster.run(sharer("a", "0.5"))
+    (reservation,) = cluster.reservations()
+
+    cluster.kill_leeboard()
+    cluster.api.delete_now(path_of_pod(reservation))
+    thief = whole("thief")
+    thief["spec"] |= {"schedulerName": "default-scheduler", "nodeName": node}
+    (stolen,) = cluster.run(thief)
+    cluster.start_leeboard()
+
+    eventually(lambda: not uid_of(cluster, "a"), within_s=BROKEN_FOR_S, what="the pod that shared has left")
+    assert cluster.plugins.held_by(stolen)
+    assert cluster.get("thief")["status"]["phase"] == "Running"
+
+
+# -- the node is not what it was
+
+
+def test_after_a_reboot_with_the_same_devices_they_are_held_again_for_who_shares(cluster: SharingCluster) -> None:
+    (node,) = cluster.add_gpu_nodes(1, gpus=2)
+    (made,) = cluster.run(sharer("a", "0.5"))
+
+    cluster.plugins.reboot(node, Uuids.SAME)
+
+    wait_until_healed(cluster, made)
+    (other,) = cluster.run(sharer("b", "0.5"))
+    assert same_device(made, other)
+
+
+def test_after_a_reboot_with_other_devices_who_shared_the_old_ones_leaves(cluster: SharingCluster) -> None:
+    (node,) = cluster.add_gpu_nodes(1, gpus=2)
+    (before,) = cluster.run(sharer("a", "0.5"))
+
+    cluster.plugins.reboot(node, Uuids.OTHER)
+
+    eventually(lambda: not uid_of(cluster, "a"), within_s=BROKEN_FOR_S, what="the pod that shared has left")
+    (after,) = cluster.run(sharer("b", "0.5"))
+    assert devices(after)[0] in cluster.plugins.uuids(node)
+    assert not same_device(before, after)
+    cluster.wait_for_reservations(1)
+
+
+def test_while_the_device_plugin_is_away_nothing_is_opened_and_who_runs_stays(cluster: SharingCluster) -> None:
+    (node,) = cluster.add_gpu_nodes(1, gpus=2)
+    (running,) = cluster.run(sharer("a", "0.5"))
+    with cluster.plugins.plugin_away(node):
+        cluster.api.create(sharer("b", "0.6"))
+        cluster.wait_for_why("b", "GPU")
+        assert cluster.get("a")["status"]["phase"] == "Running"
+
+    (late,) = cluster.wait_until_run("b")
+    assert not same_device(running, late)
+    assert uid_of(cluster, "a") == running["metadata"]["uid"]
+
+
+def test_nobody_leaves_while_the_agent_cannot_read_the_devices(cluster: SharingCluster) -> None:
+    (node,) = cluster.add_gpu_nodes(1, gpus=2)
+    (running,) = cluster.run(sharer("a", "0.3"))
+
+    cluster.plugins.blind(node, "the driver is being replaced")
+    cluster.api.create(sharer("b", "0.8"))
+    cluster.wait_for_why("b", "GPU")
+    restart(cluster)
+    assert uid_of(cluster, "a") == running["metadata"]["uid"]
+    cluster.plugins.see_again(node)
+
+    (other,) = cluster.wait_until_run("b")
+    assert not same_device(running, other)
+    assert uid_of(cluster, "a") == running["metadata"]["uid"]
+
+
+def test_ailing_device_takes_nobody_new_and_who_runs_there_stays(cluster: SharingCluster) -> None:
+    # The kubelet takes the ailing one from what it offers and counts its holder all the same: of three, one is left.
+    cluster.add_gpu_nodes(1, gpus=3)
+    (running,) = cluster.run(sharer("a", "0.3"))
+
+    cluster.plugins.ail(devices(running)[0], "XID 79")
+    (other,) = cluster.run(sharer("b", "0.3"))
+
+    assert not same_device(running, other)
+    assert uid_of(cluster, "a") == running["metadata"]["uid"]
+
+
+def test_device_that_others_use_past_what_is_promised_takes_nobody_new(cluster: SharingCluster) -> None:
+    cluster.add_gpu_nodes(1, gpus=2)
+    (running,) = cluster.run(sharer("a", "0.3"))
+
+    cluster.plugins.squat(devices(running)[0], 60000)
+    (other,) = cluster.run(sharer("b", "0.3"))
+
+    assert not same_device(running, other)
+
+
+# -- who shares is gone
+
+
+def test_reservation_goes_at_once_when_the_last_that_shares_has_finished(cluster: SharingCluster) -> None:
+    cluster.add_gpu_nodes(1, gpus=1)
+    short = sharer("short", "0.5", annotations={RUN_FOR: "500ms"}, spec={"restartPolicy": "Never"})
+    cluster.run(sharer("long", "0.5"))
+    cluster.api.create(short)
+    cluster.api.wait_for_phase("Succeeded", "short", within_s=WITHIN_S)
+    assert len(cluster.reservations()) == 1
+
+    cluster.delete("long")
+
+    cluster.wait_for_reservations(0, within_s=10)
+
+
+# -- somebody lies
+
+FORGED = {
+    "leeboard.dev/devices": "GPU-00000000-0000-0000-0000-000000000000",
+    "leeboard.dev/device-groups": "forged-0",
+    "leeboard.dev/portion": "0.01",
+    "leeboard.dev/memory-mib": "1",
+}
+
+
+@pytest.fixture
+def tenant(bed: Bed, api: Api) -> Iterator[Api]:
+    settle(api)
+    with bed.api(User.TENANT) as tenant:
+        yield tenant
+
+
+@pytest.mark.parametrize("mark", FORGED)
+def test_nobody_may_write_which_devices_a_pod_has(cluster: SharingCluster, tenant: Api, mark: str) -> None:
+    cluster.add_gpu_nodes(1, gpus=1)
+    honest, liar = (
+        sharer(name, "0.5", namespace=TEAM, annotations=forged)
+        for name, forged in (("honest", {}), ("liar", {mark: FORGED[mark]}))
+    )
+
+    assert mark in refusal(tenant, liar)
+    tenant.create(honest)
+    cluster.api.wait_for_phase("Running", "honest", within_s=WITHIN_S, namespace=TEAM)
+    changed = {"metadata": {"annotations": {mark: FORGED[mark]}}}
+    assert mark in refused_patch(tenant, f"/api/v1/namespaces/{TEAM}/pods/honest", changed)
+
+
+def test_nobody_may_create_reservation_pods(tenant: Api, cluster: SharingCluster, api: Api) -> None:
+    (node,) = cluster.add_gpu_nodes(1, gpus=1)
+    fake = whole("fake")
+    fake["metadata"] |= {
+        "namespace": RESERVATIONS,
+        "labels": {"app": RESERVATIONS, "runai-gpu-group": "forged-0"},
+    }
+
+    assert "forbidden" in refusal(tenant, fake)
+    assert not cluster.plugins.holder(cluster.plugins.uuids(node)[0])
+    assert api.items(RESERVATION_PODS) == []
+
+
+def test_forged_devices_of_a_pod_that_waits_count_for_nothing(cluster: SharingCluster) -> None:
+    (node,) = cluster.add_gpu_nodes(1, gpus=1)
+    (running,) = cluster.run(sharer("a", "0.5"))
+    # An administrator's, whom the policies let pass: as if there were none.
+    lie = {**FORGED, "leeboard.dev/devices": devices(running)[0], "leeboard.dev/device-groups": groups(running)[0]}
+    cluster.api.create(sharer("waiting", "0.9", annotations=lie))
+    cluster.wait_for_why("waiting", "GPU")
+
+    (second,) = cluster.run(sharer("b", "0.5", annotations=FORGED))
+
+    assert same_device(running, second)
+    seen = cluster.sees(second)["main"]
+    assert (seen["NVIDIA_VISIBLE_DEVICES"], seen["GPU_PORTION"]) == (cluster.plugins.uuids(node)[0], "0.50")
