@@ -89,8 +89,9 @@ class Settings(BaseSettings):
     """Name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration whose caBundle is kept right. Empty:
     somebody else does that."""
     markers: Annotated[frozenset[str], NoDecode] = frozenset()
-    """Extended resources that admission adds to managed pods, comma-separated, so that the cluster's own kube-scheduler
-    asks us about them and no others."""
+    """Extended resources that admission adds to managed pods, comma-separated, as kube-scheduler's configuration names
+    them: `leeboard.dev/ask` where it asks us about such pods and no others, `leeboard.dev/bind` where it asks us to bind
+    such pods and no others. Empty: it asks about, and to bind, all pods of its own."""
     gpu_runtime_class: str = ""
     """RuntimeClass that admission gives managed pods which ask for GPUs, or parts of them, and name none. Empty: no
     RuntimeClass."""

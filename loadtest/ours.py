@@ -1,13 +1,15 @@
-"""The schedulers that are measured in any case: kube-scheduler alone, and Leeboard in two of its forms, as shipped."""
+"""The schedulers that are measured in any case: kube-scheduler alone, and Leeboard, as shipped, in two of its forms."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
+from itertools import chain
 
 import yaml
 
-from app.cluster.admit import environment
-from app.model.marks import GATE
+from app.cluster.admit import environment, shape
+from app.cluster.admit.patch import Changes
+from app.model.marks import BIND_MARKER
 from loadtest import lease
 from loadtest.contender import Batch, CannotError, Contender, Entitled, Planned
 from loadtest.programs import command_line
@@ -20,6 +22,7 @@ from tests.system.forms import Deployed, Form, install_form
 
 ALONE = "kube-scheduler alone"
 EXTENDER_ONLY = "Leeboard, extender-only"
+LET_IN = "Leeboard, let in"
 HELD = "Leeboard, held"
 SCHEDULER = "kube-scheduler"
 LEEBOARD = "leeboard"
@@ -30,7 +33,12 @@ RUNNING: Object = {"phase": "Running", "conditions": [{"type": "Ready", "status"
 
 def ours() -> Sequence[Contender]:
     """Return all of them."""
-    return (KubeScheduler(), Leeboard(EXTENDER_ONLY, Form.EXTENDER_ONLY), HeldLeeboard(HELD, Form.HELD))
+    return (
+        KubeScheduler(),
+        Leeboard(EXTENDER_ONLY, Form.EXTENDER_ONLY),
+        LetInLeeboard(LET_IN, Form.HELD),
+        HeldLeeboard(HELD, Form.HELD),
+    )
 
 
 class KubeScheduler:
@@ -95,7 +103,7 @@ class KubeScheduler:
 
 
 class Leeboard(KubeScheduler):
-    """Leeboard beside a kube-scheduler, in one of the forms it is shipped in; nobody is held."""
+    """Leeboard beside a kube-scheduler, in one of the forms it is shipped in; pods are as their owners write them."""
 
     def __init__(self, name: str, form: Form) -> None:
         super().__init__()
@@ -156,6 +164,25 @@ class Leeboard(KubeScheduler):
         return list(documents(self._form.manifests))
 
 
+class LetInLeeboard(Leeboard):
+    """Leeboard with admission: pods that are there before the clock starts can all run, and have no gate.
+
+    Those who come later go through admission, as with `HeldLeeboard`.
+    """
+
+    def version(self) -> str:
+        """Return which it is, and in which form."""
+        return f"{super().version()}; pods that are there before the clock starts are as admission makes them, gateless"
+
+    def work(self, batch: Batch) -> Sequence[Object]:
+        """Return the objects as admission makes them, without its gate."""
+        if batch.fraction:
+            raise CannotError("Admission of Leeboard holds every pod that shares a GPU until it is known which one.")
+        if batch.gang_size > 1:
+            raise CannotError("Admission of Leeboard holds every member of a new gang until the gang fits.")
+        return _admitted(batch)
+
+
 class HeldLeeboard(Leeboard):
     """Leeboard with admission: it holds pods until they can run.
 
@@ -168,7 +195,7 @@ class HeldLeeboard(Leeboard):
 
     def work(self, batch: Batch) -> Sequence[Object]:
         """Return the objects as admission makes them; of pods that come later it makes nothing else."""
-        return [_held(item) for item in _objects(batch)]
+        return [_held(item) for item in _admitted(batch)]
 
 
 def _objects(batch: Batch) -> Sequence[Object]:
@@ -189,11 +216,27 @@ def _pod(batch: Batch, index: int, name: str, gang: str | None = None) -> Object
     return made
 
 
+def _admitted(batch: Batch) -> Sequence[Object]:
+    """Return the objects as admission makes them, but for the gate.
+
+    Pods of the bench name no class and no preemptibility, so they are of class `train` and preemptible, and nobody owns
+    them: those alone on whole GPUs need not be bound by Leeboard, and have no marker.
+    """
+    mark = shape.preemptible if batch.gang_size == 1 and not batch.fraction else _marked
+    return [
+        patched(item, chain(environment.devices(item), mark(item))) if item["kind"] == "Pod" else item
+        for item in _objects(batch)
+    ]
+
+
+def _marked(item: Object) -> Changes:
+    return shape.markers(item, {BIND_MARKER})
+
+
 def _held(item: Object) -> Object:
-    if item["kind"] != "Pod" or "nodeName" in item["spec"]:
+    if item["kind"] != "Pod" or shape.is_placed(item):
         return item
-    item["spec"]["schedulingGates"] = [{"name": GATE}]
-    return patched(item, environment.devices(item))
+    return patched(item, shape.held(item))
 
 
 def _names(batch: Batch) -> Sequence[str]:

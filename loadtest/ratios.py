@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from loadtest.ours import ALONE, EXTENDER_ONLY, HELD
+from loadtest.ours import ALONE, EXTENDER_ONLY, HELD, LET_IN
 from loadtest.results import Row, Spread
 
 KAI, COSCHEDULING = "KAI-Scheduler", "coscheduling"
@@ -60,10 +60,21 @@ class Ratio:
 
 
 RATIOS = (
-    Ratio(path="lone pods", scenario="lone", ours=EXTENDER_ONLY, other=ALONE, least=0.7, goal=0.9),
-    Ratio(path="lone pods", scenario="lone", ours=EXTENDER_ONLY, other=KAI, least=5),
-    Ratio(path="lone pods, large", scenario="lone-large", ours=EXTENDER_ONLY, other=ALONE, least=0.7, goal=0.9),
-    Ratio(path="lone pods, large", scenario="lone-large", ours=EXTENDER_ONLY, other=KAI, least=5),
+    Ratio(path="lone pods", scenario="lone", ours=LET_IN, other=ALONE, least=0.7, goal=0.9),
+    Ratio(path="lone pods", scenario="lone", ours=LET_IN, other=KAI, least=5),
+    Ratio(path="lone pods, extender-only", scenario="lone", ours=EXTENDER_ONLY, other=ALONE, least=0.7, goal=0.9),
+    Ratio(path="lone pods, extender-only", scenario="lone", ours=EXTENDER_ONLY, other=KAI, least=5),
+    Ratio(path="lone pods, large", scenario="lone-large", ours=LET_IN, other=ALONE, least=0.7, goal=0.9),
+    Ratio(path="lone pods, large", scenario="lone-large", ours=LET_IN, other=KAI, least=5),
+    Ratio(
+        path="lone pods, large, extender-only",
+        scenario="lone-large",
+        ours=EXTENDER_ONLY,
+        other=ALONE,
+        least=0.7,
+        goal=0.9,
+    ),
+    Ratio(path="lone pods, large, extender-only", scenario="lone-large", ours=EXTENDER_ONLY, other=KAI, least=5),
     Ratio(path="held pods", scenario="lone", ours=HELD, other=ALONE, least=0.45),
     Ratio(path="held pods", scenario="lone", ours=HELD, other=KAI, least=3),
     Ratio(path="held pods, large", scenario="lone-large", ours=HELD, other=ALONE, least=0.45),

@@ -20,8 +20,9 @@ NOTES = """\
   for the disk: this compares schedulers on one machine and says nothing about a production cluster.
 * kube-scheduler alone, coscheduling and Leeboard's kube-scheduler are held back by a lease that is deleted at the
   release. They look for it five times a second, so up to 0.2 s are part of every run. Leeboard has no queue before.
-* Pods that are there before the clock starts carry Leeboard's gate in the rows "held". Those who come late go through
-  its admission, which holds those that cannot run now.
+* With Leeboard's admission, pods that are there before the clock starts are as it makes them: in the rows "held" with
+  its gate, in the rows "let in" without, as lone pods that can run at once; a new gang has the gate in any case. Those
+  who come late go through admission, which holds those that cannot run now: for them the two are the same.
 * Where parts of GPUs are given out, the bench itself plays the device plugins of all nodes, and its CPU time is shown.
   Writes of the bench are not counted."""
 

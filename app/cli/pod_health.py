@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 
 from app.cli.findings import Finding, few, warning
 from app.kube.reviews import Reviews
-from app.model.marks import GATE
+from app.model.marks import ASK_MARKER, GATE
 from app.model.seam import RawObject, Resource
 
 PENDING = "status.phase=Pending"
@@ -28,7 +28,7 @@ async def pods(reviews: Reviews, profiles: Collection[str], markers: Collection[
         ours, place = spec.get("schedulerName") in profiles, f"{metadata.get('namespace')}/{metadata.get('name')}"
         if not ours and _is_held(pod):
             orphans.append(place)
-        elif ours and not all(_asks_for(pod, marker) for marker in markers):
+        elif ours and ASK_MARKER in markers and not _asks_for(pod, ASK_MARKER):
             unmarked.append(place)
     if orphans:
         names = ", ".join(sorted(profiles))
@@ -36,7 +36,8 @@ async def pods(reviews: Reviews, profiles: Collection[str], markers: Collection[
         fix = f"if LEEBOARD_PROFILES is {names} where Leeboard runs, {ANEW}"
         yield warning("pods-held", f"{message}: {few(orphans)}", fix)
     if unmarked:
-        message = f"{_counted(unmarked)} no {' and '.join(sorted(markers))}, so kube-scheduler does not ask us"
+        # Without the marker of bind a pod may well be: whoever is alone is bound by kube-scheduler itself.
+        message = f"{_counted(unmarked)} no {ASK_MARKER}, so kube-scheduler does not ask us"
         yield warning("pods-unmarked", f"{message}: {few(unmarked)}", ANEW)
 
 

@@ -27,7 +27,7 @@ from app.model.podgroup import GroupSpec, PodGroup
 from app.model.priority import PriorityClass
 from app.model.queue import Queue
 from app.model.reason import Refusal
-from app.model.resources import Amounts
+from app.model.resources import NOTHING, Amounts
 from app.model.snapshot import NodeTable, Snapshot, Usage
 from app.model.topology import Topology
 
@@ -183,6 +183,8 @@ class ClusterCache:
         if pod.uid in self._told_to_leave:
             self._told_to_leave[pod.uid] = pod
             pod = replace(pod, deleting=True)
+        if before is not None and self._stays_preemptible(before, pod):
+            pod = replace(pod, started_preemptible=True)
         if before != pod:
             self._take_over(before, pod)
         if started_at is not None and pod.managed and self.groups.note_start(pod, started_at):
@@ -206,6 +208,18 @@ class ClusterCache:
         self._settle(pod.uid)
         for key in keys:
             self._follow_terms(key, on[key])
+
+    def _stays_preemptible(self, before: Pod, pod: Pod) -> bool:
+        """Whether a pod was preemptible when it was bound and nothing on it tells: others bound it, unseen by admission.
+
+        That is known until we are started anew.
+        """
+        if pod.node is None or pod.started_preemptible or not (pod.managed and before.managed):
+            return False
+        if before.node is not None:
+            return before.started_preemptible
+        on = self.groups.terms(before.group)
+        return on is not None and on.preemptible
 
     def delete_pod(self, uid: PodUid) -> None:
         """Forget a pod that is gone."""
@@ -440,6 +454,31 @@ class ClusterCache:
             blocked_devices=self.gpus.blocked(),
         )
 
+    def places_without(self, pod: Pod, node: NodeName) -> Snapshot:
+        """Freeze what a place for one pod alone is chosen by, as if it held none on this node: nobody else's turn.
+
+        Forming all groups anew would be half of what kube-scheduler waits for whenever it offers other nodes.
+        """
+        if pod.near or pod.labels is not None:
+            return self.snapshot().without(pod, node)
+        table, free = self.table(), self._charges.free()
+        if node in table.index:
+            free[:, table.index[node]] += pod.request.amounts
+        return Snapshot(
+            version=self.version,
+            nodes=table,
+            free=free,
+            scalars=self._charges.free_scalars(),
+            queues={},
+            usage={},
+            groups={},
+            total=NOTHING,
+            refused=self._refused.freeze(),
+            shared=self.gpus.listed(),
+            idle_devices=self.gpus.idle(table),
+            blocked_devices=self.gpus.blocked(),
+        )
+
     def tell_usage(self) -> None:
         """Have fair shares make up for what queues have used until now; no relief: it frees nothing."""
         if self.history.tell():
@@ -522,7 +561,7 @@ class ClusterCache:
 
     def _end_reservation(self, pod: Pod) -> None:
         held = self.reservations.get(pod.uid)
-        if held is not None and (pod.node is not None or (pod.deleting and held.is_revocable)):
+        if held is not None and (pod.node is not None or (pod.deleting and not held.is_written)):
             self.reservations.drop(pod.uid)
 
     def _learn_from_condition(self, before: Pod | None, pod: Pod) -> None:
@@ -563,6 +602,6 @@ class ClusterCache:
 
     def _lose_promises(self, held: Iterable[Reservation]) -> None:
         for one in held:
-            if one.is_revocable:
+            if not one.is_written:
                 self._lose_promise(one.pod)
                 self._settle(one.pod)

@@ -2,7 +2,9 @@
 
 Awaiting -> Promised when the pods that still hold its room have left
 Promised -> Binding -> (the watch shows the pod bound, and the reservation has done its work)
+Promised -> Answered -> (the same) for a pod that kube-scheduler binds by itself
 Awaiting, Promised -> dropped when it expires, its node is refused, its pod goes or the gang cannot start
+Answered -> dropped when it expires, its node is refused or goes, or its pod does: never to make room for others
 Binding  -> dropped only when the write has surely failed or the watch shows what was written
 """
 
@@ -23,7 +25,10 @@ class State(StrEnum):
     AWAITING = "Awaiting"
     """Its node's room is still held by pods that are leaving."""
     PROMISED = "Promised"
+    ANSWERED = "Answered"
+    """Filter has named the node, and kube-scheduler binds the pod without asking again."""
     BINDING = "Binding"
+    """We write the binding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +46,13 @@ class Reservation:
 
     @property
     def is_revocable(self) -> bool:
-        """Whether it may still be taken back, since nothing has been written for it yet."""
-        return self.state is not State.BINDING
+        """Whether it may still be taken back to give the room to others, since nobody writes anything for it yet."""
+        return self.state in {State.AWAITING, State.PROMISED}
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a write of ours is on its way, of which only its outcome is the end."""
+        return self.state is State.BINDING
 
     def is_refused(self, before: Pod, pod: Pod) -> bool:
         """Whether this change shows that kube-scheduler's own filters refuse every node for a pod that we see room for.
@@ -51,7 +61,7 @@ class Reservation:
         those that wait for others to leave. It counts when it comes after our promise: as a new condition, or by the
         nomination being cleared.
         """
-        if not pod.refused_by_scheduler or self.state is not State.PROMISED:
+        if not pod.refused_by_scheduler or self.state not in {State.PROMISED, State.ANSWERED}:
             return False
         cleared = before.nominated == self.node and pod.nominated is None
         return cleared or not before.refused_by_scheduler
@@ -109,11 +119,15 @@ class Reservations:
 
     def expired(self, now: float) -> list[Reservation]:
         """Return the promises whose time is over, those that await room among them."""
-        return [one for one in self._held.values() if one.is_revocable and one.expires_at <= now]
+        return [one for one in self._held.values() if not one.is_written and one.expires_at <= now]
 
     def binding(self, pod: PodUid) -> None:
         """Mark that the write is on its way: from here on only a sure failure or the watch ends it."""
         self.put(replace(self._held[pod], state=State.BINDING))
+
+    def answered(self, pod: PodUid, expires_at: float) -> None:
+        """Mark that kube-scheduler binds the pod by itself from here on, within this time."""
+        self.put(replace(self._held[pod], state=State.ANSWERED, expires_at=expires_at))
 
     def extend(self, pod: PodUid, expires_at: float) -> None:
         """Let the promise live on, in the state in which it is: kube-scheduler has just asked for the pod."""

@@ -13,6 +13,7 @@ from app.cluster.admit.pods import GpuSharing
 from app.cluster.cache import ClusterCache
 from app.cluster.decode.glances import UNBORN
 from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL
+from app.control.entrance import Newcomer
 from app.model.admission import (
     AdmissionAnswer,
     AdmissionQuestion,
@@ -22,6 +23,7 @@ from app.model.admission import (
     PatchOperation,
     Undecided,
 )
+from app.model.marks import BIND_MARKER
 from app.model.names import GroupKey, QueueName
 from app.model.quantity import shown
 from app.model.seam import RawObject
@@ -39,11 +41,19 @@ Judge = Callable[[RawObject], str]
 class Entrance(Protocol):
     """Decides about pods that are not there yet."""
 
-    def can_run_now(self, raw: RawObject) -> bool:
+    def look(self, raw: RawObject) -> Newcomer:
+        """Read a pod, for the questions below."""
+        ...
+
+    def can_run_now(self, newcomer: Newcomer) -> bool:
         """Return whether the pod could start at once; the room may then be kept for it a moment."""
         ...
 
-    def owners_class(self, raw: RawObject) -> str:
+    def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
+        """Return whether nothing is lost when kube-scheduler binds the pod by itself."""
+        ...
+
+    def owners_class(self, newcomer: Newcomer) -> str:
         """Return the priority class that the owners of the pod name, as far as they are known; empty for none."""
         ...
 
@@ -87,13 +97,14 @@ class Admission:
         if cause := self._unready():
             return Undecided(cause)
         pod, warnings = shape.of_scheduler(raw, profile), list(pods.replaced(raw))
+        newcomer = self._entrance.look(pod)
         patch: Iterable[PatchOperation] = chain(
             shape.scheduler(raw, profile),
-            self._priority(pod, warnings),
-            shape.markers(pod, self._markers),
+            self._priority(pod, newcomer, warnings),
+            self._marked(pod, newcomer),
             shape.runtime(pod, self._gpu_runtime_class),
             environment.devices(pod),
-            shape.released(pod) if self._can_run_now(pod, question) else shape.held(pod),
+            shape.released(pod) if self._can_run_now(pod, newcomer, question) else shape.held(pod),
         )
         return Admitted(patch=tuple(patch), warnings=tuple(warnings))
 
@@ -122,8 +133,8 @@ class Admission:
             return None
         return USUAL_PROFILE if USUAL_PROFILE in self._profiles else min(self._profiles)
 
-    def _priority(self, pod: RawObject, warnings: list[str]) -> Iterator[PatchOperation]:
-        name = self._entrance.owners_class(pod) or shape.labelled_class(pod)
+    def _priority(self, pod: RawObject, newcomer: Newcomer, warnings: list[str]) -> Iterator[PatchOperation]:
+        name = self._entrance.owners_class(newcomer) or shape.labelled_class(pod)
         if not name:
             return
         if self._cache.groups.has_class(name):
@@ -132,9 +143,18 @@ class Admission:
             label = f"label {PRIORITY_CLASS_LABEL}: there is no PriorityClass {shown(name)}"
             warnings.append(f"{label}; kube-scheduler keeps to the pod's own priority. Create it, or change the label")
 
-    def _can_run_now(self, pod: RawObject, question: AdmissionQuestion) -> bool:
+    def _marked(self, pod: RawObject, newcomer: Newcomer) -> Iterator[PatchOperation]:
+        """Have kube-scheduler ask us about the pod, and ask us to bind it where that is more than writing a node."""
+        if BIND_MARKER in self._markers and self._entrance.may_be_bound_elsewhere(newcomer):
+            yield from shape.markers(pod, self._markers - {BIND_MARKER})
+            yield from shape.unmarked(pod, BIND_MARKER)
+            yield from shape.preemptible(pod)
+        else:
+            yield from shape.markers(pod, self._markers)
+
+    def _can_run_now(self, pod: RawObject, newcomer: Newcomer, question: AdmissionQuestion) -> bool:
         # What keeps room must not happen for a pod that will not be stored.
-        return not (question.dry_run or shape.has_foreign_gate(pod)) and self._entrance.can_run_now(pod)
+        return not (question.dry_run or shape.has_foreign_gate(pod)) and self._entrance.can_run_now(newcomer)
 
     # What is wrong, and what is odd ---------------------------------------------------------------------------------
 

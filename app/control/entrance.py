@@ -5,9 +5,10 @@ answered with no, and the planner decides when the pod is there.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.cluster import decode
+from app.cluster.admit import shape
 from app.cluster.cache import ClusterCache
 from app.control.claims import Claims
 from app.control.planning import Planning
@@ -18,6 +19,16 @@ from app.model.podgroup import GroupSpec, PodGroup
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
 from app.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A pod that is about to be created, read once for all that is asked about it."""
+
+    raw: RawObject
+    pod: Pod
+    said: GroupSpec | None
+    """What its owners say of its group."""
 
 
 class Entrance:
@@ -47,30 +58,52 @@ class Entrance:
         self._inactive = inactive
         self._claims = Claims(cache, clock=clock)
 
-    def can_run_now(self, raw: RawObject) -> bool:
+    def look(self, raw: RawObject) -> Newcomer:
+        """Read a pod, which may be without name and uid."""
+        pod, said = self._grouper.rehearse(decode.asked_pod(raw, profiles=self._profiles, keeps=self._keeps))
+        return Newcomer(raw, pod, said)
+
+    def can_run_now(self, newcomer: Newcomer) -> bool:
         """Whether the pod, a managed one without uid, would be promised a node at once; a yes holds the room for it."""
         # 1. who may be asked at all  2. nobody waits undecided  3. what the planner would decide, others let through
         # counted  4. counted itself
         if self._unready():
             return False
         self._claims.end_over()
-        pod, said = self._grouper.rehearse(decode.asked_pod(raw, profiles=self._profiles, keeps=self._keeps))
+        pod = newcomer.pod
         # Whoever shares a device is let through once it is known which: somebody may have to reserve it first.
         if not pod.managed or pod.node is not None or pod.sharing is not None or pod.ungrouped:
             return False
         if self._claims.is_full or not self._is_settled():
             return False
         snapshot = self._claims.charged_on(self._cache.snapshot())
-        group = self._group(pod, said, snapshot)
+        group = self._group(pod, newcomer.said, snapshot)
         node = self._place(snapshot, group) if group else None
         if group is None or node is None:
             return False
-        self._claims.add(raw, pod, node, queue=group.queue, preemptible=group.preemptible)
+        self._claims.add(newcomer.raw, pod, node, queue=group.queue, preemptible=group.preemptible)
         return True
 
-    def owners_class(self, raw: RawObject) -> str:
+    def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
+        """Whether kube-scheduler may bind the pod by itself: it is alone, shares no device, and stays preemptible.
+
+        A gang has to be bound as a whole, a device to be named at bind, and what is firm is not noted on pods. Who
+        needs volumes may be minutes away from being bound when filter has answered: until we are asked, others may
+        still get the room.
+        """
+        # For a pod whose owners are not known yet the answer is no.
+        if self._unready():
+            return False
+        pod = newcomer.pod
+        if not pod.managed or pod.problem or pod.sharing is not None or pod.names_group or pod.ungrouped:
+            return False
+        if shape.needs_preparation(newcomer.raw):
+            return False
+        return self._cache.groups.alone(pod, newcomer.said).preemptible
+
+    def owners_class(self, newcomer: Newcomer) -> str:
         """Return the priority class that the owners of a pod name, as far as they are known; empty for none."""
-        return self._grouper.owners_class(decode.asked_pod(raw, profiles=self._profiles, keeps=self._keeps))
+        return self._grouper.owners_class(newcomer.pod)
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
         """Look at an object that a watch shows, before it is in the cache."""

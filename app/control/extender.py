@@ -115,6 +115,7 @@ class Extender:
     async def _answer_managed(self, uid: PodUid, question: PodQuestion) -> FilterAnswer:
         self._waker.forget(uid)
         self._learn_what_is_refused(uid, question)
+        self._learn_what_has_failed(uid)
         if self._cache.reservations.get(uid) is None:
             await self._decide(uid)
         # From here to the answer there is no await: what is read is what is promised.
@@ -139,7 +140,7 @@ class Extender:
         if held.state is State.AWAITING:
             return Refused(Reason.WAITING_FOR_DEVICES if held.devices else Reason.WAITING_FOR_VICTIMS)
         if held.state is State.BINDING or held.node in question.offered:
-            self._extend(held)
+            self._stand_by(held.pod)
             return _only(held.node, question.offered)
         return self._move(held, question)
 
@@ -151,6 +152,7 @@ class Extender:
         node = self._elsewhere(pod, held, question)
         if node is not None:
             self._cache.promise(pod.uid, node, expires_at=self._planning.answered_expiry())
+            self._stand_by(pod.uid)
             return Fits((node,))
         if self._lags(question):
             # It cannot have seen the promised node either, and looks at the pod again by itself when it does: longer
@@ -174,8 +176,8 @@ class Extender:
     def _elsewhere(self, pod: Pod, held: Reservation, question: PodQuestion) -> NodeName | None:
         if held.devices:
             return None  # A GPU has been made ready for it there.
-        snapshot = self._cache.snapshot().without(pod, held.node)
-        return planner.place_one(snapshot, pod, question.offered, self._policy)
+        places = self._cache.places_without(pod, held.node)
+        return planner.place_one(places, pod, question.offered, self._policy)
 
     def _learn_refusal(self, held: Reservation) -> FilterAnswer:
         self._cache.refuse_node(held.pod, held.node)
@@ -203,6 +205,21 @@ class Extender:
         with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.free())
         missing = with_room & ~table.mask(question.offered)
         self._cache.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
+
+    def _learn_what_has_failed(self, uid: PodUid) -> None:
+        """Let a pod back off that kube-scheduler could not bind by itself: it asks again after each failure."""
+        pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+        if pod is not None and pod.bind_failed and held is not None and held.state is State.ANSWERED:
+            self._cache.drop_promise(uid)
+            self._planning.dissolve(pod.group, f"binding it failed: {pod.bind_failed}")
+
+    def _stand_by(self, uid: PodUid) -> None:
+        """Let a promise live on that is answered now; where kube-scheduler binds by itself, nobody else gets it."""
+        pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+        if pod is None or held is None or held.is_written:
+            return
+        keep = self._cache.reservations.answered if pod.binds_elsewhere else self._cache.reservations.extend
+        keep(uid, self._planning.answered_expiry())
 
     def _extend(self, held: Reservation) -> None:
         if held.state is State.PROMISED:

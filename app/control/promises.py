@@ -102,7 +102,7 @@ class Promises:
 
     def stand_down(self) -> None:
         """Give up every promise: another replica decides, and what it has decided shows in the watch only later."""
-        for held in [held for held in self._cache.reservations if held.is_revocable]:
+        for held in [held for held in self._cache.reservations if not held.is_written]:
             self._cache.drop_promise(held.pod)
         self._barrier.fail_all("this replica is no longer active")
 
@@ -139,7 +139,7 @@ class Promises:
     def _expire_all(self, now: float) -> None:
         for held in self._cache.reservations.expired(now):
             # Who stands in our own queue cannot have been asked about, however long that takes.
-            if held.state is State.PROMISED and not self._waker.stands(held.pod):
+            if held.state is not State.AWAITING and not self._waker.stands(held.pod):
                 self._expire(held)
 
     def _expire(self, held: Reservation) -> None:

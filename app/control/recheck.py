@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from app.cluster.cache import ClusterCache
 from app.cluster.charges import Hold
-from app.cluster.reservations import State
 from app.control.deals import Deal
 from app.model.decision import Action, Eviction, Placement, Start
 from app.model.names import NodeName, PodUid
@@ -53,7 +52,7 @@ class Recheck:
     def _still_there(self, eviction: Eviction) -> bool:
         """Whether a victim is where the plan saw it, neither leaving nor just being bound."""
         pod, held = self._cache.pod(eviction.pod), self._cache.reservations.get(eviction.pod)
-        if pod is None or pod.deleting or (held is not None and held.state is State.BINDING):
+        if pod is None or pod.deleting or (held is not None and not held.is_revocable):
             return False
         return eviction.node == (pod.node or (held.node if held else None))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 import structlog
 
 from app.cluster.cache import ClusterCache
-from app.cluster.decode import SharingRules
+from app.cluster.decode import Rules
 from app.cluster.gpus import node_of
 from app.cluster.reservations import State
 from app.cluster.sharedgpus import SharedGpu, Stand
@@ -17,6 +17,7 @@ from app.cluster.upkeep import Circumstances, Dismiss, Free, Reserve, needs
 from app.control.activity import Activity
 from app.control.evictor import Evictor
 from app.control.reserving import NOWHERE, Annotate, Place, ReservationPods, Sweep, Tell, Write
+from app.model.marks import BIND_MARKER
 from app.model.names import NodeName, PodUid
 from app.model.seam import Cluster, KubeError, OutcomeUnknownError
 from app.settings import Settings
@@ -32,12 +33,13 @@ AT_ONCE = 16
 UNTIL_AGREED = "until they agree no pod gets a whole GPU there, nor a part of this one"
 
 
-def rules_of(settings: Settings) -> SharingRules:
+def rules_of(settings: Settings) -> Rules:
     """Return what `decode` is told of the settings."""
-    return SharingRules(
+    return Rules(
         is_offered=settings.gpu_sharing,
         overhead_mib=settings.context_overhead_mib,
         namespace=settings.reservation_namespace,
+        marks_binds=BIND_MARKER in settings.markers,
     )
 
 

@@ -46,7 +46,8 @@ def known(
     elif why is not None and why.reason is not Reason.BACKING_OFF:
         # What others of its group wait for does not keep a pod from starting that has its place.
         why = None
-    return KnownPod(pod=pod, state=PodState(held.state.value), node=held.node, refusal=why)
+    state = PodState.BINDING if held.state is State.ANSWERED else PodState(held.state.value)
+    return KnownPod(pod=pod, state=state, node=held.node, refusal=why)
 
 
 def _why_held(refusals: Mapping[GroupKey, Refusal], pod: Pod) -> Refusal | None:

@@ -139,7 +139,8 @@ class Pod:
     explicit_preemptible: bool | None = None
     """Label `kai.scheduler/preemptibility`; None: decided by the priority."""
     started_preemptible: bool = False
-    """It was bound when its group was preemptible, so that its queue may have more than is its own."""
+    """It was bound, or made for kube-scheduler to bind, when its group was preemptible: its queue may have more than is
+    its own."""
     task_priority: int = 0
     """Order inside the PodGroup, higher first (label `kai.scheduler/task-priority`)."""
     subgroup: str = ""
@@ -150,6 +151,8 @@ class Pod:
     """False for pods of other schedulers: they are only subtracted."""
     bare: bool = False
     """Nobody makes another in its place when it is gone: it has no controller."""
+    binds_elsewhere: bool = False
+    """kube-scheduler binds it by itself once filter has answered: it lacks the marker of those it asks us to bind."""
     names_group: bool = False
     """True when the pod belongs to a PodGroup, by its annotation or its owners; false when it is one of its own."""
     origin: Origin | None = None
@@ -176,6 +179,8 @@ class Pod:
     """What kube-scheduler says of its own filters, without a full stop; empty when they refuse it no node."""
     refused_by_us: bool = False
     """kube-scheduler has parked it after one of our refusals, so it must be woken when its turn comes."""
+    bind_failed: str = ""
+    """Why kube-scheduler could not bind it when it last tried by itself, without a full stop; empty when it could."""
     problem: str = ""
     """One sentence for its owner when a value on the pod cannot be read; empty when all can."""
 

@@ -279,24 +279,28 @@ async def test_pods_that_nobody_will_release_are_counted(tmp_path: Path) -> None
     assert "delete them" in found.fix
 
 
-async def test_pods_of_ours_without_markers_are_counted_where_there_are_to_be_markers(tmp_path: Path) -> None:
+async def test_pods_about_which_kube_scheduler_does_not_ask_are_counted_where_a_marker_decides_that(
+    tmp_path: Path,
+) -> None:
     cluster = FakeCluster()
     cluster.set_items(
         PODS,
         waiting_pod("both", "kai-scheduler", asks="leeboard.dev/ask leeboard.dev/bind"),
-        waiting_pod("one", "kai-scheduler", asks="leeboard.dev/ask"),
+        waiting_pod("alone", "kai-scheduler", asks="leeboard.dev/ask"),
+        waiting_pod("unasked", "kai-scheduler", asks="leeboard.dev/bind"),
         waiting_pod("none", "kai-scheduler"),
         waiting_pod("placed", "kai-scheduler", node="n"),
         waiting_pod("of-others", "default-scheduler"),
     )
 
     beside = await examined(tmp_path, cluster, markers="leeboard.dev/ask,leeboard.dev/bind")
-    own = await examined(tmp_path, cluster)
+    own = await examined(tmp_path, cluster, markers="leeboard.dev/bind")
+    unmarked = await examined(tmp_path, cluster)
 
-    assert "pods-unmarked" not in own
+    assert "pods-unmarked" not in {*own, *unmarked}
     assert (beside["pods-unmarked"].state, beside["pods-unmarked"].message) == (
         State.WARNING,
-        "2 pods have no leeboard.dev/ask and leeboard.dev/bind, so kube-scheduler does not ask us: team/none, team/one",
+        "2 pods have no leeboard.dev/ask, so kube-scheduler does not ask us: team/none, team/unasked",
     )
 
 

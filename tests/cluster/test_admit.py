@@ -12,7 +12,7 @@ from app.cluster.admit.patch import pointer
 from app.cluster.decode.environment import sharing_container, shows_devices
 from app.cluster.decode.sharing import asks_for_part
 from app.model.admission import PatchOperation
-from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
+from app.model.marks import ASK_MARKER, BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION
 from tests.cluster.patched import patched
 from tests.cluster.raw import Raw, container, raw_pod
 
@@ -107,6 +107,33 @@ def test_markers_that_only_an_init_container_asks_for_are_added() -> None:
     (main,) = spec_after(raw, shape.markers(raw, MARKERS))["containers"]
 
     assert main["resources"]["requests"].items() >= BOTH.items()
+
+
+def test_a_marker_is_taken_off_wherever_it_is_and_nothing_else() -> None:
+    def asking() -> Raw:
+        return {"name": "asking", "resources": {"requests": dict(BOTH), "limits": BOTH | {"cpu": "1"}}}
+
+    raw = raw_pod(container(), asking(), initContainers=[asking()])
+
+    after = spec_after(raw, shape.unmarked(raw, BIND_MARKER))
+
+    rest = {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1", "cpu": "1"}}
+    assert after == raw["spec"] | {
+        "containers": [container(), asking() | {"resources": rest}],
+        "initContainers": [asking() | {"resources": rest}],
+    }
+    assert list(shape.unmarked(raw | {"spec": after}, BIND_MARKER)) == []
+
+
+@pytest.mark.parametrize("annotations", [None, {}, {"mine": "1"}, {PREEMPTIBLE_ANNOTATION: "false"}, "garbage"])
+def test_who_is_preemptible_for_its_whole_life_says_so(annotations: object) -> None:
+    raw = {"metadata": {"name": "p"} | ({} if annotations is None else {"annotations": annotations}), "spec": {}}
+
+    after = patched(raw, shape.preemptible(raw))
+
+    kept = annotations if isinstance(annotations, dict) else {}
+    assert after["metadata"] == {"name": "p", "annotations": kept | {PREEMPTIBLE_ANNOTATION: "true"}}
+    assert list(shape.preemptible(after)) == []
 
 
 HALF = {"annotations": {"gpu-fraction": "0.5"}}
@@ -222,6 +249,7 @@ def test_a_spec_that_no_api_server_sends_needs_nothing(value: object) -> None:
     raw = sharing(container()) | {"spec": value}
 
     assert list(chain(shape.released(raw), shape.markers(raw, MARKERS), environment.devices(raw))) == []
+    assert list(shape.unmarked(raw, BIND_MARKER)) == []
     assert list(shape.runtime(raw_pod() | {"spec": value}, "nvidia")) == []
 
 

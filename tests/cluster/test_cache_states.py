@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from hypothesis import settings
@@ -184,10 +185,16 @@ class Anything(RuleBasedStateMachine):
                 self.values |= {} if one.problem else {one.name: one.value}
                 self.cache.apply_class(one)
             case Pod():
-                self.learn(one, self.pods.get(one.uid, one))
-                self.pods[one.uid] = one
+                before = self.pods.get(one.uid)
+                stays = before is not None and one.node is not None and one.managed and self.is_preemptible(before)
+                self.learn(one, before or one)
+                self.pods[one.uid] = replace(one, started_preemptible=True) if stays else one
                 self.cache.apply_pod(one)
         self.take_back(on)
+
+    def is_preemptible(self, pod: Pod) -> bool:
+        """Whether it is, or was when it was bound."""
+        return pod.started_preemptible if pod.node else pod.managed and self.terms(pod.group).preemptible
 
     def take_back(self, before: Mapping[GroupKey, Terms]) -> None:
         for uid in self.promised():
@@ -322,6 +329,13 @@ class Anything(RuleBasedStateMachine):
         assert {one.pod: (one.node, one.state) for one in held} == {uid: one[:2] for uid, one in self.held.items()}
         assert all(self.settled.get(key) == group or key in self.cache.unsettled for key, group in groups.items())
         assert all(contents(snapshot) == before for snapshot, before in self.frozen)
+        for one in held:
+            self.places_are_those_of_the_whole_snapshot(self.pods[one.pod], one.node)
+
+    def places_are_those_of_the_whole_snapshot(self, pod: Pod, node: NodeName) -> None:
+        whole, alone = self.cache.snapshot().without(pod, node), self.cache.places_without(pod, node)
+        shared = attrgetter("nodes", "refused", "shared", "blocked_devices")
+        assert (shared(alone), alone.free.tolist()) == (shared(whole), whole.free.tolist())
 
     # The model, added up anew ---------------------------------------------------------------------------------------
 

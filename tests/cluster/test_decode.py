@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.cluster import decode
-from app.cluster.decode.pods import USUAL_RULES, SharingRules
+from app.cluster.decode.pods import USUAL_RULES, Rules
 from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from app.model.names import GroupKey, NodeName
 from app.model.pod import Constraint, Operator, Pod, Requirement, Sharing, Toleration
@@ -124,7 +124,7 @@ def sharer(annotations: Raw, **spec: Any) -> Raw:
     return raw_pod(prepared, meta={"annotations": annotations}, **spec)
 
 
-def read(raw: Raw, *, rules: SharingRules = USUAL_RULES) -> Pod:
+def read(raw: Raw, *, rules: Rules = USUAL_RULES) -> Pod:
     return decode.pod(raw, profiles=PROFILES, rules=rules)
 
 
@@ -145,7 +145,7 @@ def test_a_pod_that_would_not_see_its_part_of_a_gpu_is_refused_in_words() -> Non
 
 
 def test_parts_of_gpus_are_refused_where_they_are_not_offered() -> None:
-    found = read(sharer({"gpu-fraction": "0.5"}), rules=SharingRules(is_offered=False))
+    found = read(sharer({"gpu-fraction": "0.5"}), rules=Rules(is_offered=False))
 
     assert found.problem == "GPU sharing is disabled (annotation gpu-fraction); ask for whole GPUs with nvidia.com/gpu"
 
@@ -235,6 +235,35 @@ def test_a_bound_pod_tells_whether_it_was_started_as_preemptible(value: object, 
 
     assert pod(meta=meta, nodeName="n1").started_preemptible is started
     assert not pod(meta=meta).started_preemptible
+
+
+MARKED = Rules(marks_binds=True)
+
+
+def test_who_lacks_the_marker_is_bound_elsewhere_where_binds_are_marked() -> None:
+    marked, bare = (raw_pod(container(limits=limits)) for limits in ({BIND_MARKER: "1"}, {}))
+    inside = raw_pod(container(), initContainers=[container("i", limits={BIND_MARKER: "1"})])
+    others = raw_pod(container(), schedulerName="default-scheduler")
+
+    found = [read(raw, rules=MARKED).binds_elsewhere for raw in (marked, inside, bare, others)]
+
+    assert found == [False, False, True, False]
+    assert not read(bare).binds_elsewhere
+
+
+def test_who_is_bound_elsewhere_is_preemptible_from_its_creation() -> None:
+    meta = {"annotations": {"leeboard.dev/preemptible": "true"}}
+    bare, marked = raw_pod(container(), meta=meta), raw_pod(container(limits={BIND_MARKER: "1"}), meta=meta)
+
+    assert [read(raw, rules=MARKED).started_preemptible for raw in (bare, marked)] == [True, False]
+
+
+def test_a_part_of_a_gpu_without_the_marker_cannot_be_told_which() -> None:
+    raw = sharer({"gpu-fraction": "0.5"})
+    running = sharer({"gpu-fraction": "0.5"}, nodeName="n1")
+
+    assert read(raw, rules=MARKED).problem.startswith("it asks for a part of a GPU and would not learn which")
+    assert (read(raw).problem, read(running, rules=MARKED).problem) == ("", "")
 
 
 def test_a_pod_is_a_group_of_its_own_unless_it_names_one_of_its_namespace() -> None:
@@ -333,6 +362,30 @@ def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
     assert parked("0/3 nodes are available: 3 Insufficient cpu") == (False, True)
     assert parked("x", reason="SchedulingGated") == (False, False)
     assert parked("no nodes available to schedule pods") == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message", "failed"),
+    [
+        (
+            "False",
+            "SchedulerError",
+            'running Bind plugin "DefaultBinder": pods "p" is forbidden.',
+            'pods "p" is forbidden',
+        ),
+        ("False", "SchedulerError", 'running PreBind plugin "VolumeBinding": timed out', ""),
+        ("False", "Unschedulable", 'running Bind plugin "DefaultBinder": x', ""),
+        ("True", "", 'running Bind plugin "DefaultBinder": x', ""),
+    ],
+)
+def test_a_bind_that_kube_scheduler_could_not_write_is_told(
+    status: str, reason: str, message: str, failed: str
+) -> None:
+    condition = {"type": "PodScheduled", "status": status, "reason": reason, "message": message}
+
+    seen = pod(status={"conditions": [condition]})
+
+    assert (seen.bind_failed, seen.refused_by_us) == (failed, False)
 
 
 @pytest.mark.parametrize(

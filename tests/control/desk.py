@@ -5,6 +5,7 @@ from typing import Any
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.control.admission import Admission
+from app.control.entrance import Newcomer
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation
 from app.model.seam import RawObject
 from app.settings import Settings
@@ -16,19 +17,26 @@ QUEUE = {"labels": {"kai.scheduler/queue": "q"}}
 
 
 class FakeEntrance:
-    """Lets everybody through or nobody, and remembers who was asked about."""
+    """Lets everybody through or nobody, and remembers who was asked about; nobody is bound elsewhere but `alone`."""
 
     def __init__(self) -> None:
         self.open = False
+        self.alone = False
         self.class_of_owners = ""
         self.asked: list[RawObject] = []
 
-    def can_run_now(self, raw: RawObject) -> bool:
-        self.asked.append(raw)
+    def look(self, raw: RawObject) -> Newcomer:
+        return Newcomer(raw, decode.asked_pod(raw, profiles=frozenset()), None)
+
+    def can_run_now(self, newcomer: Newcomer) -> bool:
+        self.asked.append(newcomer.raw)
         return self.open
 
-    def owners_class(self, raw: RawObject) -> str:
-        del raw
+    def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
+        return bool(newcomer.raw) and self.alone
+
+    def owners_class(self, newcomer: Newcomer) -> str:
+        del newcomer
         return self.class_of_owners
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from app.cluster import decode
 from app.model.admission import AdmissionQuestion, Admitted, Operation, Undecided
-from app.model.marks import ASK_MARKER, GATE
+from app.model.marks import ASK_MARKER, BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION
 from tests.cluster.patched import patched
-from tests.cluster.raw import Raw, container
-from tests.control.desk import Desk, new_pod
+from tests.cluster.raw import Raw, container, raw_pod
+from tests.control.desk import QUEUE, Desk, new_pod
 
 
 def test_a_managed_pod_is_held() -> None:
@@ -122,6 +122,35 @@ def test_markers_are_added_where_the_settings_name_them() -> None:
 
     assert resources == {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1"}}
     assert Desk().stored(new_pod())["spec"]["containers"] == [container()]
+
+
+def test_who_may_be_bound_elsewhere_has_no_marker_for_it_and_is_preemptible_for_its_whole_life() -> None:
+    desk = Desk(markers=f"{ASK_MARKER},{BIND_MARKER}")
+    desk.entrance.alone = True
+    given = container() | {"resources": {amounts: {BIND_MARKER: "1"} for amounts in ("requests", "limits")}}
+
+    for raw in (new_pod(), raw_pod(given, meta=QUEUE)):
+        stored = desk.stored(raw)
+
+        resources = stored["spec"]["containers"][0]["resources"]
+        assert resources == {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1"}}
+        assert stored["metadata"]["annotations"] == {PREEMPTIBLE_ANNOTATION: "true"}
+        assert desk.stored(stored) == stored
+
+
+def test_who_may_not_be_bound_elsewhere_has_all_markers() -> None:
+    stored = Desk(markers=f"{ASK_MARKER},{BIND_MARKER}").stored(new_pod())
+
+    both = {ASK_MARKER: "1", BIND_MARKER: "1"}
+    assert stored["spec"]["containers"][0]["resources"] == {"requests": both, "limits": both}
+    assert PREEMPTIBLE_ANNOTATION not in stored["metadata"].get("annotations", {})
+
+
+def test_where_binds_are_not_marked_nobody_says_who_is_preemptible() -> None:
+    desk = Desk(markers=ASK_MARKER)
+    desk.entrance.alone = True
+
+    assert "annotations" not in desk.stored(new_pod())["metadata"]
 
 
 def test_a_pod_that_shares_devices_learns_of_them() -> None:

@@ -14,7 +14,7 @@ from app.model.seam import ForbiddenError, KubeError, RawObject, RejectedError, 
 from app.simulation import manifests
 from app.simulation.manifests import Job
 from app.simulation.objects import Ref
-from tests.control.wired import FickleCluster, World, furnished, gated, living, passes
+from tests.control.wired import FickleCluster, World, furnished, gated, lets_in, living, passes
 
 PYTORCH = "apis/kubeflow.org/v1/pytorchjobs"
 JOBS = "apis/batch/v1/jobs"
@@ -455,10 +455,10 @@ async def test_admission_lets_a_pod_through_on_the_terms_of_its_owner_and_holds_
         workers(world.cluster, by, 0)
         await passes(3)
 
-        assert world.entrance.can_run_now(owned("batch-1", reference(job, JOBS)))
-        assert not world.entrance.can_run_now(owned("worker-1", by))
+        assert lets_in(world.entrance, owned("batch-1", reference(job, JOBS)))
+        assert not lets_in(world.entrance, owned("worker-1", by))
         unknown = {**by, "uid": "unknown"}
-        assert not world.entrance.can_run_now(owned("stranger", unknown))
+        assert not lets_in(world.entrance, owned("stranger", unknown))
 
 
 async def test_admission_is_told_the_class_that_an_owner_names_if_it_exists() -> None:
@@ -468,11 +468,11 @@ async def test_admission_is_told_the_class_that_an_owner_names_if_it_exists() ->
         raw = owned("batch-0", reference(job, JOBS))
         world.cluster.create(Resource.PODS, raw)
         await passes(3)
-        before = world.entrance.owners_class(raw)
+        before = world.entrance.owners_class(world.entrance.look(raw))
         world.cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("build"))
         await passes(1)
 
-        assert (before, world.entrance.owners_class(raw)) == ("", "build")
+        assert (before, world.entrance.owners_class(world.entrance.look(raw))) == ("", "build")
 
 
 async def test_filter_waits_a_moment_for_the_owner_of_a_pod() -> None:

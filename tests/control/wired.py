@@ -350,14 +350,17 @@ class World:
 
     def pod(self, name: str, *, gates: Sequence[str] = (), **more: Any) -> RawObject:
         """Create a pod that asks for one GPU and nothing else, unless told otherwise (`Job`)."""
-        job = Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, **more})
-        return self.cluster.create(Resource.PODS, gated(manifests.pod(job), gates))
+        return self.cluster.create(Resource.PODS, gated(self.asked(name, **more), gates))
+
+    def asked(self, name: str, **more: Any) -> RawObject:
+        """Write such a pod without creating it."""
+        return manifests.pod(Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, **more}))
 
     def runs(self, name: str, node: str, **more: Any) -> RawObject:
         """Create a pod that runs on a node already."""
-        pod = self.pod(name, **more)
-        self.patch(pod, spec={"nodeName": node}, status={"phase": "Running"})
-        return pod
+        pod = self.asked(name, **more)
+        placed = pod | {"spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}}
+        return self.cluster.create(Resource.PODS, placed)
 
     def gang(
         self, name: str, *, size: int, min_member: int | None = None, gates: Sequence[str] = (), **more: Any
@@ -491,6 +494,11 @@ def furnished(*nodes: str, gpus: int = 1, cluster: FickleCluster | None = None) 
 async def passes(seconds: float) -> None:
     """Let virtual time pass; the tests that need none of it to matter let a second pass."""
     await asyncio.sleep(seconds)
+
+
+def lets_in(entrance: Entrance, pod: RawObject) -> bool:
+    """Return whether admission lets a new pod through to kube-scheduler."""
+    return entrance.can_run_now(entrance.look(pod))
 
 
 def ref(pod: RawObject) -> PodRef:

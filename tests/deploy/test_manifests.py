@@ -1,15 +1,18 @@
 """What the chart makes of its values: rights, admission, ports and the configuration of kube-scheduler."""
 
 import base64
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+import yaml
 
 from app.control.rights import rights_of, rights_to_owners
 from app.grouping import RESOURCES
+from app.model.marks import ASK_MARKER, BIND_MARKER
 from app.model.rights import Right
 from app.settings import Settings
 from tests.deploy.reading import FIXED, Object, environment_of, pod_of, settings_of, workload_of
@@ -142,11 +145,41 @@ def test_the_forms_differ_in_who_decides_and_where_they_are_called() -> None:
     ]
     assert [each.webhook_host for each in (own, beside, fixed)] == ["127.0.0.1", "127.0.0.1", "::"]
     assert [each.webhook_tls_dir for each in (own, beside, fixed)] == [None, None, "/etc/leeboard/extender-tls"]
-    assert [sorted(each.markers) for each in (own, beside, fixed)] == [
-        [],
-        ["leeboard.dev/ask", "leeboard.dev/bind"],
-        ["leeboard.dev/ask", "leeboard.dev/bind"],
+
+
+@pytest.mark.parametrize(
+    ("values", "asks", "binds"),
+    [
+        ({}, [], [BIND_MARKER]),
+        ({"form": "beside"}, [ASK_MARKER], [BIND_MARKER]),
+        (FIXED, [ASK_MARKER], [BIND_MARKER]),
+        ({"form": "extender-only"}, [], []),
+        ({"admission": {"enabled": False}}, [], []),
+    ],
+    ids=str,
+)
+def test_kube_scheduler_goes_by_just_the_markers_that_admission_adds(
+    values: Mapping[str, Any], asks: list[str], binds: list[str]
+) -> None:
+    text = rendered(**values)
+    asking, binding = yaml.safe_load(scheduler_config(text))["extenders"]
+
+    assert ("filterVerb" in asking, "bindVerb" in binding) == (True, True)
+    assert [asking.get("managedResources", []), binding.get("managedResources", [])] == [
+        [{"name": name, "ignoredByScheduler": True} for name in names] for names in (asks, binds)
     ]
+    assert settings_of(objects(text)).markers == {*asks, *binds}
+
+
+@pytest.mark.parametrize(("values", "markers"), [({}, [BIND_MARKER]), ({"form": "beside"}, [ASK_MARKER, BIND_MARKER])])
+def test_what_holds_pods_adds_the_markers_of_the_form_in_one_mutation(
+    values: Mapping[str, Any], markers: list[str]
+) -> None:
+    (hold,) = [item for item in objects(rendered(**values)) if item["kind"] == "MutatingAdmissionPolicy"]
+
+    (mutation,) = hold["spec"]["mutations"]
+    listed = json.dumps(markers, separators=(",", ":"))
+    assert mutation["jsonPatch"]["expression"].count(f"{listed}.map(marker") == len(("requests", "limits"))
 
 
 def test_who_is_alone_by_design_never_runs_twice() -> None:

@@ -25,7 +25,7 @@ def test_name_that_no_scheduler_has_is_refused_with_those_there_are(capsys: pyte
 
     assert (
         "No scheduler has yunikorn in its name; there are: kube-scheduler alone, Leeboard, extender-only, Leeboard, "
-        "held." in " ".join(capsys.readouterr().err.split())
+        "let in, Leeboard, held." in " ".join(capsys.readouterr().err.split())
     )
 
 

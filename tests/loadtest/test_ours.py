@@ -2,16 +2,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.model.marks import GATE
+from app.model.marks import BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION
 from loadtest.contender import Batch, CannotError, Contender
-from loadtest.ours import ALONE, EXTENDER_ONLY, HELD, ours
-from tests.system.api import Object
+from loadtest.ours import ALONE, EXTENDER_ONLY, HELD, LET_IN, ours
+from tests.system.api import Object, pod, pod_group
 
 LONE = Batch(name="p", count=2, queue="bench", gpus=16)
 GANGS = Batch(name="g", count=4, queue="bench", gang_size=2, gpus=8)
 RUNNING = Batch(name="r", count=3, queue="rich", on=["n0", "n1"])
 HALVES = Batch(name="h", count=1, queue="bench", gpus=0, fraction="0.5")
-GATED = [{"name": GATE}]
+GATED = {"schedulingGates": [{"name": GATE}]}
+PREEMPTIBLE = {PREEMPTIBLE_ANNOTATION: "true"}
+MARKED = {"cpu": "1", "memory": "1Gi", BIND_MARKER: "1"}
 
 
 def contender(name: str) -> Contender:
@@ -23,19 +25,27 @@ def pods(objects: Sequence[Object]) -> list[Object]:
     return [item for item in objects if item["kind"] == "Pod"]
 
 
+def marked(pod: Object) -> Object:
+    """Add the bind marker to requests and limits of the only container."""
+    (container,) = pod["spec"]["containers"]
+    container["resources"] = {kind: {**amounts, BIND_MARKER: "1"} for kind, amounts in container["resources"].items()}
+    return pod
+
+
 def asked(pod: Object) -> str | None:
     limit: str | None = pod["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu")
     return limit
 
 
-@pytest.mark.parametrize("name", [ALONE, EXTENDER_ONLY, HELD])
+@pytest.mark.parametrize("name", [ALONE, EXTENDER_ONLY, LET_IN, HELD])
 def test_every_scheduler_of_ours_is_given_pods_of_the_same_names_that_ask_for_the_same(name: str) -> None:
-    made = [
-        (pod["metadata"]["name"], asked(pod)) for batch in (LONE, GANGS) for pod in contender(name).work(batch)[-4:]
-    ]
+    batches = (LONE,) if name == LET_IN else (LONE, GANGS)
+
+    made = [(pod["metadata"]["name"], asked(pod)) for batch in batches for pod in contender(name).work(batch)[-4:]]
 
     wanted = [("p-00000", "16"), ("p-00001", "16"), *((f"g-0000{index}", "8") for index in range(4))]
-    assert made == wanted
+    assert made == wanted[: len(made)]
+    assert len(made) == sum(batch.count for batch in batches)
 
 
 def test_members_of_a_gang_name_their_group_and_kube_scheduler_alone_knows_none() -> None:
@@ -48,14 +58,36 @@ def test_members_of_a_gang_name_their_group_and_kube_scheduler_alone_knows_none(
     assert named == ["g-0000", "g-0000", "g-0001", "g-0001"]
 
 
-@pytest.mark.parametrize(("name", "gates"), [(EXTENDER_ONLY, None), (HELD, GATED)])
-def test_only_the_form_that_holds_pods_gives_them_a_gate(name: str, gates: object) -> None:
+@pytest.mark.parametrize(
+    ("name", "annotations", "spec"),
+    [(EXTENDER_ONLY, {}, {}), (LET_IN, PREEMPTIBLE, {}), (HELD, PREEMPTIBLE, GATED)],
+)
+def test_lone_pod_is_told_to_be_preemptible_by_admission_and_not_marked(
+    name: str, annotations: dict[str, str], spec: Object
+) -> None:
     made = contender(name).work(LONE)
 
-    assert [pod["spec"].get("schedulingGates") for pod in made] == [gates, gates]
+    assert made == [
+        pod(each, gpus=16, queue="bench", annotations=annotations, spec=spec) for each in ("p-00000", "p-00001")
+    ]
 
 
-@pytest.mark.parametrize("name", [EXTENDER_ONLY, HELD])
+def test_members_of_a_gang_are_marked_by_admission_and_not_told_to_be_preemptible() -> None:
+    made = contender(HELD).work(GANGS)
+
+    gangs = ["g-0000", "g-0000", "g-0001", "g-0001"]
+    groups = [pod_group(gang, min_member=2, queue="bench") for gang in ("g-0000", "g-0001")]
+    members = [pod(f"g-{index:05}", gpus=8, queue="bench", gang=gang, spec=GATED) for index, gang in enumerate(gangs)]
+    assert made == [*groups, *map(marked, members)]
+
+
+def test_without_admission_members_of_a_gang_are_not_marked() -> None:
+    made = pods(contender(EXTENDER_ONLY).work(GANGS))
+
+    assert [BIND_MARKER in repr(each) for each in made] == [False] * 4
+
+
+@pytest.mark.parametrize("name", [EXTENDER_ONLY, LET_IN, HELD])
 def test_pods_that_run_stand_on_the_nodes_in_turn_and_leave_without_grace(name: str) -> None:
     made = contender(name).work(RUNNING)
 
@@ -65,11 +97,26 @@ def test_pods_that_run_stand_on_the_nodes_in_turn_and_leave_without_grace(name: 
     assert not any("schedulingGates" in pod["spec"] for pod in made)
 
 
-def test_held_pod_that_shares_a_gpu_is_told_its_devices_as_admission_would() -> None:
+@pytest.mark.parametrize(("name", "annotations"), [(EXTENDER_ONLY, {}), (LET_IN, PREEMPTIBLE), (HELD, PREEMPTIBLE)])
+def test_pods_that_run_are_marked_as_when_they_were_made(name: str, annotations: dict[str, str]) -> None:
+    made = contender(name).work(RUNNING)
+
+    assert [(one["metadata"]["annotations"], BIND_MARKER in repr(one)) for one in made] == [(annotations, False)] * 3
+
+
+def test_held_pod_that_shares_a_gpu_is_marked_and_told_its_devices_as_admission_would() -> None:
     (made,) = contender(HELD).work(HALVES)
 
-    assert (made["metadata"]["annotations"]["gpu-fraction"], asked(made)) == ("0.5", None)
-    assert "NVIDIA_VISIBLE_DEVICES" in {entry["name"] for entry in made["spec"]["containers"][0]["env"]}
+    (container,) = made["spec"]["containers"]
+    assert made["metadata"]["annotations"] == {"gpu-fraction": "0.5"}
+    assert made["spec"]["schedulingGates"] == GATED["schedulingGates"]
+    assert container["resources"] == {"requests": MARKED, "limits": MARKED}
+    shown = {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in container["env"]}
+    assert shown == {
+        "NVIDIA_VISIBLE_DEVICES": "metadata.annotations['leeboard.dev/devices']",
+        "GPU_PORTION": "metadata.annotations['leeboard.dev/portion']",
+        "GPU_MEMORY_MIB": "metadata.annotations['leeboard.dev/memory-mib']",
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,6 +125,8 @@ def test_held_pod_that_shares_a_gpu_is_told_its_devices_as_admission_would() -> 
         (ALONE, HALVES, "gives out whole GPUs only"),
         (ALONE, RUNNING, "knows no quotas"),
         (EXTENDER_ONLY, HALVES, "needs admission"),
+        (LET_IN, HALVES, "holds every pod that shares a GPU"),
+        (LET_IN, GANGS, "holds every member of a new gang"),
     ],
 )
 def test_scheduler_says_what_it_has_nothing_for(name: str, batch: Batch, sentence: str) -> None:

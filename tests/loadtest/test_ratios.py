@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 
-from loadtest.ours import ALONE, EXTENDER_ONLY, HELD
-from loadtest.ratios import COSCHEDULING, KAI, Outcome, verdicts
+from loadtest.ours import ALONE, EXTENDER_ONLY, HELD, LET_IN
+from loadtest.ratios import COSCHEDULING, KAI, RATIOS, Outcome, verdicts
 from loadtest.results import Run, Spread, rows
 from tests.loadtest.made_up import MADE, SIDE_BY_SIDE, failed, run
 
@@ -22,6 +22,10 @@ def test_budgets_are_ratios_of_medians_of_the_same_run() -> None:
             "0.78 x (310/s against 400/s)",
             Outcome.REACHED,
         ),
+        ("lone pods, extender-only", ">= 0.7 x kube-scheduler alone (goal 0.9)"): (
+            "0.60 x (240/s against 400/s)",
+            Outcome.MISSED,
+        ),
         ("held pods", ">= 0.45 x kube-scheduler alone"): ("0.40 x (160/s against 400/s)", Outcome.MISSED),
     }
 
@@ -29,14 +33,39 @@ def test_budgets_are_ratios_of_medians_of_the_same_run() -> None:
 def test_gangs_are_compared_with_coscheduling_and_with_kai() -> None:
     found = judged(
         run(EXTENDER_ONLY, 200, scenario="gangs"),
+        run(HELD, 110, scenario="gangs"),
         run(COSCHEDULING, 290, scenario="gangs"),
         run(KAI, 60, scenario="gangs"),
     )
 
-    assert {budget: outcome for (_, budget), (_, outcome) in found.items()} == {
-        ">= 0.8 x coscheduling (goal 1)": Outcome.MISSED,
-        ">= 3 x KAI-Scheduler": Outcome.REACHED,
+    assert found == {
+        ("gangs of 20", ">= 0.8 x coscheduling (goal 1)"): ("0.69 x (200/s against 290/s)", Outcome.MISSED),
+        ("gangs of 20", ">= 3 x KAI-Scheduler"): ("3.33 x (200/s against 60/s)", Outcome.REACHED),
+        ("held gangs of 20", ">= 0.45 x coscheduling"): ("0.38 x (110/s against 290/s)", Outcome.MISSED),
+        ("held gangs of 20", ">= 2 x KAI-Scheduler"): ("1.83 x (110/s against 60/s)", Outcome.MISSED),
     }
+
+
+def test_no_two_budgets_are_called_the_same() -> None:
+    rows_ = [(one.path, one.budget) for one in verdicts([], None)]
+
+    assert len(rows_) == len(set(rows_))
+
+
+def test_lone_pods_of_the_full_form_and_without_admission_have_the_same_budgets_in_rows_of_their_own() -> None:
+    budgets: dict[str, list[tuple[str, str, float, float | None]]] = {LET_IN: [], EXTENDER_ONLY: []}
+    for one in RATIOS:
+        if one.ours in budgets and one.scenario.startswith("lone"):
+            path = one.path.removesuffix(", extender-only" if one.ours == EXTENDER_ONLY else "")
+            budgets[one.ours].append((path, one.other, one.least, one.goal))
+
+    assert budgets[LET_IN] == budgets[EXTENDER_ONLY]
+    assert [path for path, *_ in budgets[LET_IN]] == [
+        "lone pods",
+        "lone pods",
+        "lone pods, large",
+        "lone pods, large",
+    ]
 
 
 def test_budget_against_one_that_failed_is_not_measured() -> None:

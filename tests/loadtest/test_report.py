@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from loadtest.admission import STARTING, Creation, Others
-from loadtest.ours import ALONE, EXTENDER_ONLY, HELD
+from loadtest.ours import ALONE, EXTENDER_ONLY, HELD, LET_IN
 from loadtest.report import Report
 from loadtest.sheets import to_markdown
 from tests.loadtest.made_up import MADE, SIDE_BY_SIDE, failed, report, run
@@ -28,7 +28,10 @@ def test_report_shows_median_minimum_and_maximum_and_the_ratio_to_kube_scheduler
         "| kube-scheduler alone | 400 (300-420) | 1.00 | 0.10 | 5.00 | 9.90 | 2.00 | 1.00 | 4.00 | 80 | 3 |"
     )
     assert line(text, EXTENDER_ONLY) == (
-        "| Leeboard, extender-only | 310 | 0.78 | 0.10 | 5.00 | 9.90 | 2.00 | 1.00 | 4.00 | 80 | 1 |"
+        "| Leeboard, extender-only | 240 | 0.60 | 0.10 | 5.00 | 9.90 | 2.00 | 1.00 | 4.00 | 80 | 1 |"
+    )
+    assert line(text, LET_IN) == (
+        "| Leeboard, let in | 310 | 0.78 | 0.10 | 5.00 | 9.90 | 2.00 | 1.00 | 4.00 | 80 | 1 |"
     )
 
 
@@ -43,6 +46,8 @@ def test_report_shows_budgets_that_are_reached_missed_and_not_measured() -> None
     text = to_markdown(report(*SIDE_BY_SIDE))
 
     assert "| lone pods | >= 0.7 x kube-scheduler alone (goal 0.9) | 0.78 x (310/s against 400/s) | reached |" in text
+    missed = "0.60 x (240/s against 400/s) | missed"
+    assert f"| lone pods, extender-only | >= 0.7 x kube-scheduler alone (goal 0.9) | {missed} |" in text
     assert "| held pods | >= 0.45 x kube-scheduler alone | 0.40 x (160/s against 400/s) | missed |" in text
     assert "| held pods | >= 3 x KAI-Scheduler | - | not measured |" in text
 

@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DEFAULT_QUEUES = DEPLOY / "default-queues.yaml"
 MANIFESTS = (DEPLOY / "kustomize" / "own-scheduler" / "manifests.yaml", DEFAULT_QUEUES)
-SCHEDULER_CONFIG = ROOT / "scheduler-config" / "own-scheduler.yaml"
+SCHEDULER_CONFIG = ROOT / "scheduler-config" / "extender-only.yaml"
+"""Admission is no part of what is installed here, so nobody marks the pods that Leeboard has to bind."""
+ADMITTING_SCHEDULER_CONFIG = SCHEDULER_CONFIG.with_name("own-scheduler.yaml")
+"""For whoever adds the policies."""
 SHIPPED_URL = "http://127.0.0.1:8888"
 INSTALLED = frozenset(
     {

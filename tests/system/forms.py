@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from app.model.marks import GATE
+from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from tests.system.api import Api, ApiError, Object, collection_of, pod, queue
 from tests.system.bed import HOST, Bed, free_ports
 from tests.system.cluster import (
@@ -177,7 +177,8 @@ def _admission(form: Form) -> dict[str, str]:
         "certificate_names": HOST,
         "webhook_configuration": "leeboard",
     }
-    return own | ({"markers": "leeboard.dev/ask,leeboard.dev/bind"} if form is Form.BESIDE else {})
+    markers = [ASK_MARKER, BIND_MARKER] if form is Form.BESIDE else [BIND_MARKER]
+    return own | {"markers": ",".join(markers)}
 
 
 def _reached(item: Object, admission_port: int) -> Object:

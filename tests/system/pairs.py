@@ -13,9 +13,10 @@ import httpx
 import pytest
 import yaml
 
+from app.model.marks import BIND_MARKER
 from tests.system.api import Api, Object
 from tests.system.bed import HOST, Bed, free_ports
-from tests.system.cluster import ROOT, SCHEDULER_CONFIG
+from tests.system.cluster import ADMITTING_SCHEDULER_CONFIG, ROOT, SCHEDULER_CONFIG
 from tests.system.identities import User
 from tests.system.waiting import eventually
 
@@ -60,9 +61,11 @@ def allow_election(api: Api) -> None:
 class Pair:
     """A Leeboard and its kube-scheduler, as two containers of one pod; the test plays the kubelet."""
 
-    def __init__(self, bed: Bed, name: str, *, election: Mapping[str, str] | None = None) -> None:
+    def __init__(self, bed: Bed, name: str, *, election: Mapping[str, str] | None = None, marked: bool = False) -> None:
+        """`marked`: policies mark the pods that Leeboard has to bind."""
         self.name = name
         self._bed = bed
+        self._marked = marked
         self._election = dict(election or SHORT)
         self._webhooks, self._operations = free_ports(2)
         self._leeboard, self._scheduler = f"leeboard-{name}", f"scheduler-{name}"
@@ -80,6 +83,7 @@ class Pair:
             "operations_port": str(self._operations),
             "scheduler_lease": f"{NAMESPACE}/{LEASE}",
             "hostname": self.name,
+            "markers": BIND_MARKER if self._marked else "",
         }
         env = {f"LEEBOARD_{name.upper()}": value for name, value in settings.items()}
         self._bed.start(self._leeboard, [sys.executable, "-m", "app", "serve"], env | {"PYTHONPATH": str(ROOT)})
@@ -93,7 +97,8 @@ class Pair:
         self._bed.start(self._scheduler, command)
 
     def _config(self) -> Object:
-        config: Object = yaml.safe_load(SCHEDULER_CONFIG.read_text())
+        shipped = ADMITTING_SCHEDULER_CONFIG if self._marked else SCHEDULER_CONFIG
+        config: Object = yaml.safe_load(shipped.read_text())
         config["clientConnection"]["kubeconfig"] = str(self._bed.kubeconfig(User.SCHEDULER))
         config["leaderElection"] |= self._election
         for entry in config["extenders"]:
@@ -161,9 +166,9 @@ class Pair:
 
 
 @contextmanager
-def two_replicas(bed: Bed, suffix: str) -> Iterator[tuple[Pair, Pair]]:
+def two_replicas(bed: Bed, suffix: str, *, marked: bool = False) -> Iterator[tuple[Pair, Pair]]:
     """Run two replicas, of which the first that is yielded is active, and have the bed forget them in the end."""
-    both = [Pair(bed, f"{name}-{suffix}") for name in ("one", "two")]
+    both = [Pair(bed, f"{name}-{suffix}", marked=marked) for name in ("one", "two")]
     for pair in both:
         pair.start()
     active, standby = eventually(partial(in_order, *both), within_s=40, what="one is active, the other stands by")

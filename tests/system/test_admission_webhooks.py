@@ -14,6 +14,7 @@ from app.control.admission import Admission
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Operation
 from app.model.marks import ASK_MARKER, DEVICES_ANNOTATION, GATE
 from app.settings import Settings
+from tests.control.desk import FakeEntrance
 from tests.system.api import POD_GROUPS, PODS, QUEUES, Api, ApiError, Object, collection_of, job, pod, pod_group, queue
 from tests.system.bed import Bed
 from tests.system.cluster import install
@@ -23,21 +24,6 @@ from tests.system.waiting import eventually
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 TEAM = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "opted-in", "labels": OPT_IN}}
-
-
-class FakeEntrance:
-    """Lets everybody through or nobody, and counts who was asked about."""
-
-    def __init__(self) -> None:
-        self.open, self.asked = False, 0
-
-    def can_run_now(self, raw: Object) -> bool:
-        self.asked += 1
-        return bool(raw) and self.open
-
-    def owners_class(self, raw: Object) -> str:
-        del raw
-        return ""
 
 
 class Reviewed:
@@ -103,7 +89,7 @@ def it(prepared: Bed, api: Api, tmp_path: Path) -> Iterator[Reviewed]:
     for each in api.items(CLASSES):
         one.cache.apply_class(decode.priority_class(each))
     with reviewed(api, one, tmp_path):
-        one.entrance.asked = 0
+        one.entrance.asked.clear()
         yield one
         for collection in (PODS, POD_GROUPS, QUEUES):
             api.empty(collection)
@@ -186,7 +172,7 @@ def test_a_dry_run_shows_the_gate_and_keeps_no_room(it: Reviewed) -> None:
     shown = it.api.call("POST", DEFAULT_PODS, body=pod("p"), query=DRY_RUN)
 
     assert held(shown)
-    assert it.entrance.asked == 0
+    assert it.entrance.asked == []
 
 
 def test_before_the_cluster_is_known_the_failure_policy_decides_and_pods_of_others_are_stored(it: Reviewed) -> None:

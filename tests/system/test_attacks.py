@@ -29,7 +29,7 @@ def a_node(attacked: Attacked) -> str:
 FORGED: list[tuple[str, str]] = [
     *(
         ("annotations", f"leeboard.dev/{key}")
-        for key in ("devices", "device-groups", "portion", "memory-mib", "mps-memory")
+        for key in ("devices", "device-groups", "portion", "memory-mib", "mps-memory", "preemptible")
     ),
     *(("annotations", key) for key in ("gpu-uuids", "received-resource-type")),
     *(("annotations", key) for key in ("run.ai/reserve_for_gpu_index", "runai/shared-gpu-configmap")),

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import yaml
 
+from app.model.marks import ASK_MARKER, BIND_MARKER
 from tests.deploy.reading import workload_of
 from tests.deploy.rendering import CHART, FORMS, NAMESPACE, helm, objects, rendered, scheduler_config
 from tests.system.api import Api, ApiError, Object, collection_of, gpu_node, pod, queue
@@ -26,7 +27,6 @@ from tests.system.waiting import eventually
 FIXED: dict[str, Any] = {"form": "beside", "beside": {"address": "10.0.0.99", "tlsSecret": "leeboard-extender"}}
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/leeboard-scheduler"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-MARKERS = {"leeboard.dev/ask": "1", "leeboard.dev/bind": "1"}
 WITHIN_S = 30.0
 SAID_ALWAYS = "The manifest file is empty, ignoring."
 """Of --allow-metric-labels-manifest, which nobody has to give."""
@@ -177,34 +177,59 @@ def test_with_the_rights_of_the_chart_both_containers_do_their_work(beside_a_sch
     bed, (operations,) = beside_a_scheduler, free_ports(1)
     api.create_all([gpu_node("chart-gpu", gpus=2), queue("chart")])
     lease = f"{NAMESPACE}/leeboard-scheduler"
-    leeboard = start_leeboard(bed, scheduler_lease=lease, operations_port=str(operations))
+    leeboard = start_leeboard(bed, scheduler_lease=lease, operations_port=str(operations), markers=BIND_MARKER)
     config = _reached((ROOT / "scheduler-config" / "own-scheduler.yaml").read_text(), leeboard)
 
     with _running(bed, config, user=User.LEEBOARD, also=("leeboard",)) as log:
         eventually(
             lambda: _is_ready(operations), within_s=WITHIN_S, what="Leeboard is active beside its kube-scheduler"
         )
-        api.create(pod("chart", queue="chart", gpus=1))
-        api.wait_for_bound(1, within_s=WITHIN_S)
+        api.create_all([_marked(pod("marked", queue="chart"), BIND_MARKER), pod("alone", queue="chart")])
+        api.wait_for_bound(2, within_s=WITHIN_S)
 
+        assert _webhook_calls(operations, "filter") >= 2
+        assert _webhook_calls(operations, "bind") == 1
         assert api.get(LEASE)["spec"]["holderIdentity"].startswith(f"{socket.gethostname()}_")
         assert _complaints(log) == []
 
 
+@pytest.mark.parametrize(
+    ("form", "markers", "binds"),
+    [("own-scheduler", [BIND_MARKER], {"in-gang"}), ("extender-only", [], {"in-gang", "alone"})],
+    ids=["own-scheduler", "extender-only"],
+)
+def test_leeboard_binds_whom_admission_marks_or_all_where_there_is_none(
+    beside_a_scheduler: Bed, api: Api, form: str, markers: list[str], binds: set[str]
+) -> None:
+    api.create_all([gpu_node("chart-own", gpus=2)])
+
+    with _asked() as (asked, url):
+        config = _reached((ROOT / "scheduler-config" / f"{form}.yaml").read_text(), url)
+        with _running(beside_a_scheduler, config, user=User.LEEBOARD) as log:
+            api.create_all([_marked(pod("in-gang"), *markers), pod("alone")])
+            eventually(lambda: binds <= _pods(asked, "/bind"), within_s=WITHIN_S, what=f"{binds} are bound")
+            # This extender binds in word only.
+            api.wait_for_bound(2 - len(binds), within_s=WITHIN_S)
+
+            assert _pods(asked, "/filter") == {"in-gang", "alone"}
+            assert _pods(asked, "/bind") == binds
+            assert _complaints(log) == []
+
+
 def test_beside_the_clusters_own_scheduler_only_marked_pods_are_asked_about(installed: Bed, api: Api) -> None:
-    api.create_all([gpu_node("chart-beside", gpus=2)])
+    api.create_all([gpu_node("chart-beside", gpus=3)])
 
     with _asked() as (asked, url):
         config = _reached((ROOT / "scheduler-config" / "beside.yaml").read_text(), url)
         with _running(installed, config, user=User.SCHEDULER) as log:
-            api.create_all([_marked(pod("marked")), pod("plain")])
-            eventually(
-                lambda: set(asked), until=lambda seen: ("/bind", "marked") in seen, within_s=WITHIN_S, what="bind"
-            )
-            api.wait_for_bound(1, within_s=WITHIN_S)
+            marked, alone = _marked(pod("marked"), ASK_MARKER, BIND_MARKER), _marked(pod("alone"), ASK_MARKER)
+            api.create_all([marked, alone, pod("plain")])
+            eventually(lambda: "marked" in _pods(asked, "/bind"), within_s=WITHIN_S, what="bind")
+            api.wait_for_bound(2, within_s=WITHIN_S)
 
-            assert {name for _, name in asked} == {"marked"}
-            assert {"/filter", "/bind"} <= {verb for verb, _ in asked}
+            assert _pods(asked, "/filter") == {"marked", "alone"}
+            assert _pods(asked, "/bind") == {"marked"}
+            assert {name for _, name in asked} == {"marked", "alone"}
             assert _complaints(log) == []
 
 
@@ -247,6 +272,16 @@ def _is_ready(operations: int) -> bool:
         return httpx.get(f"http://{HOST}:{operations}/readyz", trust_env=False).is_success
     except httpx.TransportError:
         return False
+
+
+def _webhook_calls(operations: int, verb: str) -> int:
+    lines = httpx.get(f"http://{HOST}:{operations}/metrics", trust_env=False).text.splitlines()
+    name = "leeboard_webhook_duration_seconds_count"
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name) and f'verb="{verb}"' in line)
+
+
+def _pods(asked: list[tuple[str, str]], verb: str) -> set[str]:
+    return {name for each, name in asked if each == verb}
 
 
 def _complaints(log: Path) -> list[str]:
@@ -297,9 +332,10 @@ def _passed(verb: str, body: Mapping[str, Any]) -> object:
             return {"Error": ""}
 
 
-def _marked(item: Object) -> Object:
+def _marked(item: Object, *markers: str) -> Object:
     """Return the pod as admission marks it."""
-    item["spec"]["containers"][0]["resources"] = {"requests": MARKERS, "limits": MARKERS}
+    amounts = dict.fromkeys(markers, "1")
+    item["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
     return item
 
 

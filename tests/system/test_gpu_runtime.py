@@ -10,6 +10,7 @@ from app.cluster.cache import ClusterCache
 from app.control.admission import Admission
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted
 from app.settings import Settings
+from tests.control.desk import FakeEntrance
 from tests.system.api import Api, Object, pod
 from tests.system.rendered import policies_in_force
 from tests.system.reviewing import reviewed
@@ -33,23 +34,12 @@ WRITTEN = "/spec/runtimeClassName"
 _numbers = count()
 
 
-class NobodyRunsNow:
-    """Holds every pod."""
-
-    def can_run_now(self, raw: Object) -> bool:
-        return not raw
-
-    def owners_class(self, raw: Object) -> str:
-        del raw
-        return ""
-
-
 class Noting:
     """Answers as Leeboard does, and notes which parts of a pod it has changed."""
 
     def __init__(self) -> None:
         settings = Settings(gpu_runtime_class=GIVEN)
-        self._admission = Admission(ClusterCache(), NobodyRunsNow(), settings, unready=lambda: "")
+        self._admission = Admission(ClusterCache(), FakeEntrance(), settings, unready=lambda: "")
         self.changed: dict[str, list[str]] = {}
 
     def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:

@@ -31,7 +31,7 @@ def pairs(bed: Bed, api: Api) -> Iterator[tuple[Pair, Pair]]:
     install(api)
     allow_election(api)
     with policies_in_force(api):
-        with two_replicas(bed, f"gpus-{next(_numbers)}") as both:
+        with two_replicas(bed, f"gpus-{next(_numbers)}", marked=True) as both:
             yield both
         sweep(api)
         api.empty(GPU_NODES)

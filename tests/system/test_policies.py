@@ -25,13 +25,19 @@ SHOWN = [
 ]
 MPS_LIMIT = ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "metadata.annotations['leeboard.dev/mps-memory']")
 WRITTEN_BY_BIND = ["devices", "portion", "memory-mib", "mps-memory", "device-groups", "preemptible"]
-MARKERS = {"leeboard.dev/ask": "1", "leeboard.dev/bind": "1"}
+PREEMPTIBLE = "leeboard.dev/preemptible"
+ASKING = {"leeboard.dev/ask": "1"}
+BINDING = {"leeboard.dev/bind": "1"}
+MARKERS = ASKING | BINDING
 OPTED_IN = "opted-in"
 
 OWN = {"form": "own-scheduler"}
+OWN_WITHOUT_HOLD = {"form": "own-scheduler", "policies": "off"}
 BESIDE = {"form": "beside"}
 BESIDE_WITHOUT_HOLD = {"form": "beside", "policies": "off"}
 SECURE = {"form": "beside", "profile": "secure"}
+SECURE_WITHOUT_HOLD = {"form": "own-scheduler", "profile": "secure", "policies": "off"}
+SECURE_WITHOUT_ADMISSION = {"form": "extender-only", "profile": "secure"}
 
 _numbers = count()
 
@@ -181,23 +187,38 @@ def test_pod_is_held_although_no_container_has_the_name_that_the_annotation_name
 
 
 @pytest.mark.usefixtures("rules")
-def test_pod_with_whole_gpus_gets_no_environment_and_no_markers(api: Api) -> None:
+def test_pod_with_whole_gpus_gets_no_environment(api: Api) -> None:
     (container,) = api.create(pod(name()))["spec"]["containers"]
     assert "env" not in container
-    assert not MARKERS.keys() & container["resources"]["requests"].keys()
 
 
-# -- markers, beside the cluster's own kube-scheduler
+# -- markers, by which kube-scheduler knows whom to ask us about and whom to have bound by us
 
 
-@pytest.mark.parametrize("rules", [BESIDE], indirect=True)
+def marked(amounts: Object, kind: str = "containers") -> Object:
+    """Return the spec of a pod of which one container of this kind asks for these resources."""
+    names = "a" if kind == "containers" else "i"
+    resources = {"resources": {"requests": amounts, "limits": amounts}}
+    return {"containers": containers([])} | {kind: [containers([], names=names)[0] | resources]}
+
+
+@pytest.mark.parametrize(("rules", "markers"), [(OWN, BINDING), (BESIDE, MARKERS)], indirect=["rules"])
 @pytest.mark.usefixtures("rules")
-def test_managed_pod_carries_markers_beside_the_clusters_own_scheduler(api: Api) -> None:
-    asks = api.create(pod(name()))["spec"]["containers"][0]["resources"]
+def test_managed_pod_carries_the_markers_of_the_form(api: Api, markers: Object) -> None:
+    asks = api.create(pod(name(), gpus=1))["spec"]["containers"][0]["resources"]
     bare = api.create(pod(name(), spec={"containers": containers([], [])}))["spec"]["containers"]
-    assert MARKERS.items() <= asks["requests"].items()
-    assert MARKERS.items() <= asks["limits"].items()
-    assert [each["resources"] for each in bare] == [{"requests": MARKERS, "limits": MARKERS}, {}]
+    assert [{key: asks[kind].get(key) for key in (*MARKERS, "nvidia.com/gpu")} for kind in ("requests", "limits")] == [
+        dict.fromkeys(MARKERS) | markers | {"nvidia.com/gpu": "1"}
+    ] * 2
+    assert [each["resources"] for each in bare] == [{"requests": markers, "limits": markers}, {}]
+
+
+@pytest.mark.parametrize(("rules", "markers"), [(OWN, BINDING), (BESIDE, MARKERS)], indirect=["rules"])
+@pytest.mark.parametrize("given", [BINDING, MARKERS, {"leeboard.dev/bind": "7"}], ids=str)
+@pytest.mark.usefixtures("rules")
+def test_marker_that_a_pod_has_already_is_there_once(api: Api, markers: Object, given: Object) -> None:
+    (container,) = api.create(pod(name(), spec=marked(given)))["spec"]["containers"]
+    assert container["resources"] == dict.fromkeys(("requests", "limits"), given | markers)
 
 
 @pytest.mark.parametrize("rules", [BESIDE], indirect=True)
@@ -210,15 +231,16 @@ def test_pod_without_containers_is_refused_in_kubernetes_own_words(api: Api, non
 
 @pytest.mark.parametrize("rules", [BESIDE_WITHOUT_HOLD], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_managed_pod_that_nobody_has_marked_is_refused(api: Api) -> None:
-    said = refusal(api, pod(name()))
-    assert "lacks the resources leeboard.dev/ask and leeboard.dev/bind" in said
-    assert "did not reach Leeboard: try again in a moment" in said
-    assert "another webhook, which runs after it, set schedulerName" in said
+def test_managed_pod_about_which_nobody_would_ask_us_is_refused(api: Api) -> None:
+    for unasked in (pod(name()), pod(name(), spec=marked(BINDING))):
+        said = refusal(api, unasked)
+        assert "lacks the resource leeboard.dev/ask, which Leeboard's admission adds" in said
+        assert "did not reach Leeboard: try again in a moment" in said
+        assert "another webhook, which runs after it, set schedulerName" in said
     assert not refusal(api, pod(name(), scheduler="default-scheduler"))
     assert not refusal(api, pod(name(), spec={"nodeName": "somewhere"}))
-    both = {"requests": MARKERS, "limits": MARKERS}
-    assert not refusal(api, pod(name(), spec={"containers": [containers([])[0] | {"resources": both}]}))
+    assert not refusal(api, pod(name(), spec=marked(MARKERS)))
+    assert not refusal(api, pod(name(), spec=marked(ASKING)))
 
 
 # -- our marks
@@ -242,6 +264,57 @@ def test_tenant_cannot_forge_our_marks(api: Api, tenant: Api, key: str, kind: st
         assert "Leeboard alone writes" in refused_patch(tenant, path(made), change)
     assert not refused_patch(tenant, path(made), {"metadata": {kind: {"mine": "1"}}})
     assert api.get(path(made))["metadata"][kind][key] == "GPU-1"
+
+
+@pytest.mark.parametrize(
+    ("rules", "markers"),
+    [(OWN_WITHOUT_HOLD, {}), (SECURE_WITHOUT_HOLD, {}), (BESIDE_WITHOUT_HOLD, ASKING)],
+    indirect=["rules"],
+)
+@pytest.mark.usefixtures("rules")
+def test_pod_that_kube_scheduler_binds_itself_may_say_that_it_is_preemptible(tenant: Api, markers: Object) -> None:
+    made = tenant.create(pod(name(), namespace=TEAM, annotations={PREEMPTIBLE: "true"}, spec=marked(markers)))
+
+    assert made["metadata"]["annotations"] == {PREEMPTIBLE: "true"}
+    for changed in ("false", None):
+        change = {"metadata": {"annotations": {PREEMPTIBLE: changed}}}
+        assert f"Leeboard alone writes {PREEMPTIBLE} on pods" in refused_patch(tenant, path(made), change)
+
+
+def preemptible(value: str = "true", *, spec: Object | None = None, **more: object) -> Object:
+    annotations = {PREEMPTIBLE: value}
+    return pod(name(), namespace=TEAM, annotations=annotations, spec=marked(ASKING) | (spec or {}), **more)  # type: ignore[arg-type] # free-form by design
+
+
+@pytest.mark.parametrize("rules", [OWN_WITHOUT_HOLD, SECURE_WITHOUT_HOLD, BESIDE_WITHOUT_HOLD], indirect=True)
+@pytest.mark.parametrize(
+    ("item", "key"),
+    [
+        (preemptible(spec=marked(MARKERS)), PREEMPTIBLE),
+        (preemptible(spec={"initContainers": marked(BINDING, "initContainers")["initContainers"]}), PREEMPTIBLE),
+        (preemptible("True"), PREEMPTIBLE),
+        (preemptible(""), PREEMPTIBLE),
+        (preemptible(scheduler="another-scheduler"), PREEMPTIBLE),
+        (preemptible(labels={PREEMPTIBLE: "true"}), PREEMPTIBLE),
+        (preemptible(labels={"leeboard.dev/devices": "GPU-1"}), "leeboard.dev/devices"),
+    ],
+    ids=["bound by us", "by an init container", "other value", "no value", "not ours", "label", "other mark"],
+)
+@pytest.mark.usefixtures("rules")
+def test_pod_says_nothing_else_of_how_it_was_bound(tenant: Api, item: Object, key: str) -> None:
+    assert f"Leeboard alone writes {key} on pods; leave it out" in refusal(tenant, item)
+
+
+@pytest.mark.parametrize("rules", [SECURE_WITHOUT_ADMISSION], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_nobody_says_that_a_pod_is_preemptible_where_we_bind_all(tenant: Api) -> None:
+    assert f"Leeboard alone writes {PREEMPTIBLE} on pods; leave it out" in refusal(tenant, preemptible())
+
+
+@pytest.mark.parametrize("rules", [OWN, BESIDE, SECURE], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_pod_that_is_marked_only_now_does_not_say_that_it_is_preemptible(tenant: Api) -> None:
+    assert f"Leeboard alone writes {PREEMPTIBLE} on pods; leave it out" in refusal(tenant, preemptible())
 
 
 @pytest.mark.usefixtures("rules")

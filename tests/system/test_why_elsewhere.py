@@ -87,17 +87,28 @@ def with_volume(claim: str) -> Object:
     return {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]}
 
 
-def test_pod_whose_binding_a_policy_refuses(cluster: StuckCluster) -> None:
-    cluster.add_node("why-binding", gpus=1)
-    sentence = (
-        "The API server refuses the binding: 422 pods \"frozen\" is forbidden: ValidatingAdmissionPolicy 'freeze' with"
-        " binding 'freeze' denied request: the cluster is frozen; <again>."
-    )
-    cause = Cause("BackingOff", sentence)
+FROZEN = "is forbidden: ValidatingAdmissionPolicy 'freeze' with binding 'freeze' denied request: the cluster is frozen"
+FREEZE = ("freeze", "pods/binding", "!object.metadata.name.startsWith('frozen')", "the cluster is frozen")
 
-    with cluster.policy("freeze", "pods/binding", "object.metadata.name != 'frozen'", "the cluster is frozen"):
+
+def test_pod_that_kube_scheduler_may_not_bind(cluster: StuckCluster) -> None:
+    cluster.add_node("why-binding", gpus=1)
+    cause = Cause("BackingOff", f'Binding it failed: pods "frozen" {FROZEN}; <again>.')
+
+    with cluster.policy(*FREEZE):
         cluster.api.create(pod("frozen", queue=TEAM))
         cluster.wait_until_stuck("frozen", cause)
+
+    cluster.wait_until_mended("frozen", 1, told=cause)
+
+
+def test_gang_that_leeboard_may_not_bind(cluster: StuckCluster) -> None:
+    cluster.add_node("why-binding-us", gpus=1)
+    cause = Cause("BackingOff", f'The API server refuses the binding: 422 pods "frozen-0" {FROZEN}; <again>.')
+
+    with cluster.policy(*FREEZE):
+        cluster.api.create_all(gang("frozen", size=1, queue=TEAM))
+        cluster.wait_until_gang_stuck("frozen", cause)
 
     cluster.wait_until_mended("frozen", 1, told=cause)
 
@@ -195,8 +206,10 @@ def test_pod_that_somebody_has_deleted(cluster: StuckCluster) -> None:
 
     sentence = "Pod default/short-0 is gone: it has ended, or somebody has deleted it."
     cluster.wait_until_told("short-0", Cause("Gone", sentence, {"action": "allocate"}))
-    (decision,) = cluster.told("short-0")["decisions"]
-    assert (decision["outcome"], decision["sentence"]) == ("Started", "Its place on node why-gone was promised.")
+    # The watch of pods may be ahead of that of nodes: then it was refused before its node was seen.
+    last, *before = cluster.told("short-0")["decisions"]
+    assert (last["outcome"], last["sentence"]) == ("Started", "Its place on node why-gone was promised.")
+    assert [(one["outcome"], one["cause"]) for one in before] in ([], [("Refused", "NoNodeFits")])
 
 
 # -- many

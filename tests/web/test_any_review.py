@@ -22,6 +22,7 @@ from app.telemetry import Metrics, Review
 from app.web import admission
 from app.web.listener import listener
 from tests.cluster.patched import patched
+from tests.control.desk import FakeEntrance
 from tests.web.served import CONNECTIONS, HOST
 
 FIELDS = (
@@ -85,22 +86,11 @@ REVIEW = st.fixed_dictionaries(
 DEEP = "so deep"
 
 
-class NobodyRunsNow:
-    """Holds everybody."""
-
-    def can_run_now(self, raw: RawObject) -> bool:
-        return not raw
-
-    def owners_class(self, raw: RawObject) -> str:
-        del raw
-        return ""
-
-
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """Serve from a thread of its own, for hypothesis does not speak asyncio."""
     loop = uvloop.new_event_loop()
-    judge = Admission(ClusterCache(), NobodyRunsNow(), Settings(markers=frozenset({ASK_MARKER})), unready=lambda: "")
+    judge = Admission(ClusterCache(), FakeEntrance(), Settings(markers=frozenset({ASK_MARKER})), unready=lambda: "")
     bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=CONNECTIONS)
     running = loop.create_task(bound.run())
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))

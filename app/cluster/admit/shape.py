@@ -16,6 +16,7 @@ from app.model import marks
 from app.model.seam import RawObject
 
 MARKER_AMOUNT = "1"
+PREEMPTIBLE = "true"
 
 
 def is_placed(raw: RawObject) -> bool:
@@ -44,6 +45,15 @@ def labelled_class(raw: RawObject) -> str:
 def has_foreign_gate(raw: RawObject) -> bool:
     """Return whether others hold the pod too."""
     return any(gate.get("name") != marks.GATE for gate in items(spec_of(raw), "schedulingGates"))
+
+
+def needs_preparation(raw: RawObject) -> bool:
+    """Return whether kube-scheduler has volumes or devices to prepare for the pod before it binds it."""
+    spec = spec_of(raw)
+    volumes = items(spec, "volumes")
+    return bool(items(spec, "resourceClaims")) or any(
+        "persistentVolumeClaim" in one or "ephemeral" in one for one in volumes
+    )
 
 
 def of_scheduler(raw: RawObject, name: str) -> RawObject:
@@ -110,6 +120,25 @@ def markers(raw: RawObject, names: Collection[str]) -> Changes:
             yield added(path + pointer(kind), amounts)
         else:
             yield from (added(path + pointer(kind, name), amount) for name, amount in amounts.items())
+
+
+def unmarked(raw: RawObject, name: str) -> Changes:
+    """Take an extended resource off the pod by which kube-scheduler would tell it from others."""
+    for kind in CONTAINERS:
+        for position, container in enumerate(items(spec_of(raw), kind)):
+            resources = fields(container, "resources")
+            for amounts in ("requests", "limits"):
+                if name in fields(resources, amounts):
+                    yield removed(pointer("spec", kind, position, "resources", amounts, name))
+
+
+def preemptible(raw: RawObject) -> Changes:
+    """Note on a pod that it is preemptible for its whole life; nobody binds it who could note that then."""
+    annotations = fields(raw, "metadata").get("annotations")
+    if not isinstance(annotations, dict):
+        yield added("/metadata/annotations", {marks.PREEMPTIBLE_ANNOTATION: PREEMPTIBLE})
+    elif annotations.get(marks.PREEMPTIBLE_ANNOTATION) != PREEMPTIBLE:
+        yield added(pointer("metadata", "annotations", marks.PREEMPTIBLE_ANNOTATION), PREEMPTIBLE)
 
 
 def _gates(raw: RawObject) -> tuple[Sequence[Fields], list[int]]:

@@ -18,7 +18,7 @@ from app.cluster.decode.gpu_nodes import gpu_node
 from app.cluster.decode.history import tally
 from app.cluster.decode.nodes import node
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps, owner
-from app.cluster.decode.pods import SharingRules, is_terminal, pod
+from app.cluster.decode.pods import Rules, is_terminal, pod
 from app.cluster.decode.policy import pod_group, priority_class, queue, topology
 from app.cluster.decode.reading import DecodeError
 
@@ -26,8 +26,8 @@ __all__ = [
     "NOTHING_KEPT",
     "DecodeError",
     "Keeps",
+    "Rules",
     "SeenPod",
-    "SharingRules",
     "asked_pod",
     "bound_node",
     "end_of",

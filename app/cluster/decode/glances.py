@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps
 from app.cluster.decode.parts import fields
-from app.cluster.decode.pods import USUAL_RULES, SharingRules, pod
+from app.cluster.decode.pods import USUAL_RULES, Rules, pod
 from app.cluster.decode.reading import Reading
 from app.model.marks import MANAGED_BY, MANAGED_BY_LABEL
 from app.model.names import NodeName
@@ -16,7 +16,7 @@ UNBORN = "not-created-yet"
 
 
 def asked_pod(
-    raw: RawObject, *, profiles: frozenset[str], rules: SharingRules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
+    raw: RawObject, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
 ) -> Pod:
     """Decode the pod of a question, which need not exist: a what-if may leave out its name and uid."""
     metadata = raw.get("metadata")
@@ -39,7 +39,7 @@ class SeenPod:
 
 
 def seen_pod(
-    raw: RawObject, *, profiles: frozenset[str], rules: SharingRules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
+    raw: RawObject, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
 ) -> SeenPod:
     """Decode the pod of an event."""
     found, status = pod(raw, profiles=profiles, rules=rules, keeps=keeps), raw.get("status")

@@ -6,17 +6,18 @@ from sys import intern
 
 from app.cluster.decode.demand import request
 from app.cluster.decode.environment import shows_devices
+from app.cluster.decode.judgement import judgement
 from app.cluster.decode.neighbours import neighbours
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps, origin
+from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.reading import HIGHEST_INT32, Fields, Reading, identified, int32
 from app.cluster.decode.sharing import FRACTION_ANNOTATION, MEMORY_ANNOTATION, given, reserved, sharing
 from app.cluster.decode.whereabouts import constraint
 from app.model import marks
-from app.model.marks import GATE, PREEMPTIBLE_ANNOTATION
+from app.model.marks import BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod, Sharing
 from app.model.quantity import integer
-from app.model.reason import PHRASE_MARK
 from app.model.resources import Resources, Scalars
 
 QUEUE_LABELS = ("kai.scheduler/queue", "runai/queue")
@@ -39,16 +40,6 @@ UNPREPARED = (
 
 PREEMPTIBILITY = {"preemptible": True, "non-preemptible": False}
 
-KNOWS_NO_NODE = "no nodes available to schedule pods"
-"""kube-scheduler's message when its list of nodes is empty (`ErrNoNodesAvailable`)."""
-
-FIT_ERROR_MARK = "nodes are available: "
-AFTERMATH_MARKS = (" no new claims to deallocate", " preemption: ")
-"""What stands in its message before the causes, and after them, where it tells what it tried then (`FitError`)."""
-
-LONGEST_MESSAGE = 300
-"""Characters that are kept of a message: enough for the causes, and little where ten thousand pods are refused."""
-
 DEFAULT_SCHEDULER = "default-scheduler"
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
@@ -62,17 +53,20 @@ def is_terminal(raw: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SharingRules:
-    """How an installation shares GPUs."""
+class Rules:
+    """What an installation has set by which pods are read."""
 
     is_offered: bool = True
+    """Parts of GPUs are."""
     overhead_mib: int = 0
     """Set aside on a device for each pod beside what it asks for."""
     namespace: str = "kai-resource-reservation"
     """Of the reservation pods."""
+    marks_binds: bool = False
+    """kube-scheduler asks us to bind only the pods that have the marker for it; the others it binds by itself."""
 
 
-USUAL_RULES = SharingRules()
+USUAL_RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +81,7 @@ class _Parts:
     status: Fields
 
 
-def pod(
-    raw: object, *, profiles: frozenset[str], rules: SharingRules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
-) -> Pod:
+def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT) -> Pod:
     """Decode a pod; it is managed when its scheduler is one of `profiles`, be it bound already or not.
 
     `keeps` tells what grouping wants to know of it; a pod of which nothing is kept is grouped by its annotation alone.
@@ -107,9 +99,12 @@ def pod(
     near, kept = neighbours(spec, labels, namespace)
     asked, scalars = request(reading, spec, parts.status)
     part = _part(parts, asked, scalars, rules) if managed and parts.annotations else None
-    by_scheduler, by_us, because = _refused(reading, parts.status)
+    said = judgement(reading, parts.status)
     held, gated = _gates(spec)
     node = _node(reading, spec, "nodeName")
+    unmarked = managed and rules.marks_binds and not _has_bind_marker(spec)
+    if part and unmarked and node is None:
+        reading.doubt(UNPREPARED)
     # Before it is bound, what is written there is not from us.
     devices, device_uuids = given(parts.annotations) if part and node else ((), ())
     return Pod(
@@ -131,11 +126,13 @@ def pod(
         spec_priority=reading.number("spec.priority", spec.get("priority"), int32),
         priority_classes=_priority_classes(reading, labels, spec),
         explicit_preemptible=PREEMPTIBILITY.get(reading.text(labels, PREEMPTIBILITY_LABEL)),
-        started_preemptible=node is not None and parts.annotations.get(PREEMPTIBLE_ANNOTATION) == "true",
+        # Before it is bound, only admission can have written that on a pod which lacks the marker.
+        started_preemptible=(unmarked or node is not None) and parts.annotations.get(PREEMPTIBLE_ANNOTATION) == "true",
         task_priority=reading.number(f"label {TASK_PRIORITY_LABEL}", labels.get(TASK_PRIORITY_LABEL), task_order),
         subgroup=intern(reading.text(labels, SUBGROUP_LABEL)),
         created_at=reading.seconds(parts.metadata, "creationTimestamp"),
         managed=managed,
+        binds_elsewhere=unmarked,
         node=node,
         devices=devices,
         device_uuids=reserved(parts.annotations) if reserves else device_uuids,
@@ -144,9 +141,10 @@ def pod(
         held=held,
         gated=gated,
         deleting=parts.metadata.get("deletionTimestamp") is not None,
-        refused_by_scheduler=by_scheduler,
-        refused_by_us=by_us,
-        refused_because=because,
+        refused_by_scheduler=said.by_scheduler,
+        refused_by_us=said.by_us,
+        refused_because=said.because,
+        bind_failed=said.bind_failed,
         problem=reading.problem,
     )
 
@@ -164,7 +162,7 @@ def _taken_apart(raw: object) -> _Parts:
     )
 
 
-def _reserves(parts: _Parts, namespace: str, rules: SharingRules) -> str:
+def _reserves(parts: _Parts, namespace: str, rules: Rules) -> str:
     """Return for which shared device a pod holds a whole one; empty unless it is a reservation pod of ours."""
     labels = parts.labels
     if namespace != rules.namespace or labels.get(marks.MANAGED_BY_LABEL) != marks.MANAGED_BY:
@@ -172,7 +170,7 @@ def _reserves(parts: _Parts, namespace: str, rules: SharingRules) -> str:
     return parts.reading.text(labels, marks.RESERVATION_GROUP_LABEL)
 
 
-def _part(parts: _Parts, asked: Resources, scalars: Scalars, rules: SharingRules) -> Sharing | None:
+def _part(parts: _Parts, asked: Resources, scalars: Scalars, rules: Rules) -> Sharing | None:
     """Return the part of a device that a managed pod asks for; None when it asks for none, or cannot have it."""
     reading, annotations = parts.reading, parts.annotations
     # Whatever else of it cannot be read: a pod that runs keeps its part of a device.
@@ -188,6 +186,11 @@ def _part(parts: _Parts, asked: Resources, scalars: Scalars, rules: SharingRules
     elif not shows_devices(parts.spec, annotations):
         reading.doubt(UNPREPARED)
     return replace(found, overhead_mib=rules.overhead_mib) if rules.overhead_mib else found
+
+
+def _has_bind_marker(spec: Fields) -> bool:
+    asked = (fields(one, "resources") for kind in CONTAINERS for one in items(spec, kind))
+    return any(BIND_MARKER in fields(each, "requests") or BIND_MARKER in fields(each, "limits") for each in asked)
 
 
 def _queue(reading: Reading, labels: Fields, *, managed: bool) -> QueueName:
@@ -226,33 +229,3 @@ def _gates(spec: Fields) -> tuple[bool, bool]:
         return False, True
     ours = sum(isinstance(gate, dict) and gate.get("name") == GATE for gate in gates)
     return ours > 0, ours < len(gates)
-
-
-def _refused(reading: Reading, status: Fields) -> tuple[bool, bool, str]:
-    """Return whether kube-scheduler has parked the pod, by its own filters or after our refusal, and what it says."""
-    for condition in reading.mappings(status, "conditions"):
-        if condition.get("type") != "PodScheduled":
-            continue
-        parked = condition.get("status") == "False" and condition.get("reason") == "Unschedulable"
-        message = reading.text(condition, "message")
-        ours = PHRASE_MARK in message
-        # A kube-scheduler that knows no node has judged none: it is behind us, after a restart of the API server say.
-        judged = not message.startswith(KNOWS_NO_NODE)
-        because = _because(message) if parked and judged else ""
-        return parked and judged and not ours, parked and ours, because
-    return False, False, ""
-
-
-def _because(message: str) -> str:
-    """Return what kube-scheduler says of its own filters, without our phrases and what it tried afterwards.
-
-    Beside a phrase of ours the numbers of nodes are left out: they change with every attempt, and each change of a pod
-    has it planned again.
-    """
-    said = message
-    for mark in AFTERMATH_MARKS:
-        said = said.partition(mark)[0]
-    if PHRASE_MARK in message:
-        parts = said.rpartition(FIT_ERROR_MARK)[2].rstrip(".").split(", ")
-        said = ", ".join(part.lstrip("0123456789 ") for part in parts if PHRASE_MARK not in part)
-    return intern(" ".join(said[:LONGEST_MESSAGE].split()).rstrip("."))

@@ -95,6 +95,12 @@ matchExpressions:
 {{- if and .Values.admission.enabled (ne .Values.form "extender-only") }}true{{ end }}
 {{- end }}
 
+{{/* Extended resources that mark pods for kube-scheduler, as a JSON list: also a list of CEL. Empty without admission. */}}
+{{- define "leeboard.markers" -}}
+{{- $ask := ternary (list "leeboard.dev/ask") list (eq .Values.form "beside") }}
+{{- if include "leeboard.admission" . }}{{ append $ask "leeboard.dev/bind" | toJson }}{{ end }}
+{{- end }}
+
 {{/* "true" when the API server itself changes pods (MutatingAdmissionPolicy v1), else empty. YAML reads on as true. */}}
 {{- define "leeboard.policies" -}}
 {{- $wanted := toString .Values.admission.policies }}

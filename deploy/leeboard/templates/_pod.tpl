@@ -105,8 +105,8 @@ seccompProfile: {type: RuntimeDefault}
 {{- else }}
 - {name: LEEBOARD_GPU_SHARING, value: "false"}
 {{- end }}
-{{- if eq .Values.form "beside" }}
-- {name: LEEBOARD_MARKERS, value: "leeboard.dev/ask,leeboard.dev/bind"}
+{{- with include "leeboard.markers" . }}
+- {name: LEEBOARD_MARKERS, value: {{ fromJsonArray . | join "," | quote }}}
 {{- end }}
 {{- range $setting, $value := .Values.settings }}
 - {name: {{ $setting }}, value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}}

@@ -33,6 +33,19 @@ authorizer.group("leeboard.dev").resource("policies").check("bypass").allowed()
 {{ .spec }}.?schedulerName.orValue("") in {{ include "leeboard.profiles" .root }}
 {{- end }}
 
+{{/*
+Whether a new pod only makes itself preemptible: kube-scheduler binds it without us, so our webhook has written what our
+bind writes on others. To a policy that is the requester's own doing; but then, anybody may yield.
+*/}}
+{{- define "leeboard.yields" -}}
+{{- if include "leeboard.admission" . -}}
+oldObject == null && object.metadata.?annotations[?"leeboard.dev/preemptible"].orValue("") == "true"
+&& {{ include "leeboard.isManaged" (dict "spec" "object.spec" "root" .) }}
+&& (object.spec.containers + object.spec.?initContainers.orValue([]))
+  .all(each, !("leeboard.dev/bind" in each.?resources.?requests.orValue({})))
+{{- else }}false{{ end }}
+{{- end }}
+
 {{/* Whether a pod asks for GPUs: whole ones, parts of them, or MIG profiles. */}}
 {{- define "leeboard.asksForGpus" -}}
 ["gpu-fraction", "gpu-memory"].exists(key, key in object.metadata.?annotations.orValue({}))

@@ -1,0 +1,268 @@
+"""Pods that kube-scheduler binds by itself once it has our answer: what is theirs until then, and what ends that."""
+
+from typing import Any
+
+import pytest
+
+from app.cluster.reservations import State
+from app.model.explanation import PodState
+from app.model.marks import ASK_MARKER, BIND_MARKER, PREEMPTIBLE_ANNOTATION
+from app.model.names import GroupKey
+from app.model.question import Refused
+from app.model.reason import Reason
+from app.model.seam import RawObject, Resource
+from app.simulation import manifests
+from app.simulation.manifests import Job
+from tests.control.wired import World, living, passes
+
+MARKERS = f"{ASK_MARKER},{BIND_MARKER}"
+URGENT = {"priority_class": "build-preemptible"}
+ANSWERED_TTL_S = 5.0
+HALF = {"gpu-fraction": "0.5"}
+
+
+def bound(world: World, pod: RawObject, node: str) -> None:
+    """Bind a pod as kube-scheduler does."""
+    world.patch(pod, spec={"nodeName": node}, status={"phase": "Running"})
+
+
+def group_of(pod: RawObject) -> GroupKey:
+    return GroupKey(pod["metadata"]["namespace"], pod["metadata"]["uid"])
+
+
+def state(world: World, pod: RawObject) -> State | None:
+    held = world.held(pod)
+    return held.state if held else None
+
+
+async def test_an_answered_place_is_lost_to_nobody() -> None:
+    async with living("a", markers=MARKERS) as world:
+        slow = world.pod("slow")
+        await passes(1)
+        assert await world.choose(slow, "a") == "a"
+
+        urgent = world.pod("urgent", **URGENT)
+        await passes(1)
+        refused = await world.filter(urgent, "a")
+
+        assert state(world, slow) is State.ANSWERED
+        assert isinstance(refused, Refused)
+        bound(world, slow, "a")
+        await passes(1)
+        assert (world.held(slow), world.cluster.binds) == (None, [])
+
+
+async def test_a_promise_nobody_has_asked_about_is_still_taken_back() -> None:
+    async with living("a", markers=MARKERS) as world:
+        slow = world.pod("slow")
+        await passes(1)
+
+        urgent = world.pod("urgent", **URGENT)
+        await passes(1)
+
+        assert (world.promised(slow), world.promised(urgent)) == (None, "a")
+
+
+async def test_who_has_the_marker_is_bound_by_us() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = marked(world, "firm")
+        await passes(1)
+
+        node = await world.choose(pod, "a")
+
+        assert state(world, pod) is State.PROMISED
+        assert (await world.bind(pod, node), world.bound()) == ("", {"firm-0": "a"})
+
+
+async def test_without_markers_everybody_is_bound_by_us() -> None:
+    async with living("a") as world:
+        pod = world.pod("p")
+        await passes(1)
+
+        await world.choose(pod, "a")
+
+        assert state(world, pod) is State.PROMISED
+
+
+async def test_a_pod_that_is_asked_about_again_keeps_its_place_or_moves() -> None:
+    async with living("a", "b", markers=MARKERS) as world:
+        pod = world.pod("p")
+        await passes(1)
+        first = await world.choose(pod, "a", "b")
+
+        again = await world.choose(pod, "a", "b")
+        moved = await world.choose(pod, "b" if first == "a" else "a")
+
+        assert (again, moved != first) == (first, True)
+        assert (state(world, pod), world.promised(pod)) == (State.ANSWERED, moved)
+
+
+async def test_a_place_that_is_not_taken_in_time_is_free_again() -> None:
+    async with living("a", markers=MARKERS, answered_ttl_s=ANSWERED_TTL_S) as world:
+        pod = world.pod("p")
+        await passes(1)
+        await world.choose(pod, "a")
+        world.pod("next", **URGENT)
+
+        await passes(ANSWERED_TTL_S + 2)
+
+        assert world.promised(pod) is None
+        assert world.count("promises_expired") == 1
+
+
+async def test_what_kube_scheduler_says_after_our_answer_ends_it() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = world.pod("p")
+        await passes(1)
+        await world.choose(pod, "a")
+
+        world.refuse(pod)
+        await passes(1)
+
+        assert state(world, pod) is not State.ANSWERED
+
+
+async def test_an_answer_ends_with_its_node_its_pod_and_our_turn() -> None:
+    async with living("a", "b", "c", markers=MARKERS) as world:
+        pods = [world.pod(name) for name in ("one", "two", "three")]
+        await passes(1)
+        for pod, node in zip(pods, "abc", strict=True):
+            await world.choose(pod, node)
+        one, two, three = pods
+
+        world.delete_node("a")
+        world.delete(two)
+        await passes(1)
+        ended = (state(world, one), state(world, two), state(world, three))
+        world.promises.stand_down()
+
+        assert ended == (State.PROMISED, None, State.ANSWERED), "the first is promised what the second has left"
+        assert world.held(three) is None
+
+
+async def test_its_owner_is_told_that_it_is_being_bound() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = world.pod("p")
+        await passes(1)
+        await world.choose(pod, "a")
+
+        known = world.inspect.pod("q", "p-0")
+
+        assert known is not None
+        assert (known.state, known.node) == (PodState.BINDING, "a")
+
+
+async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = world.pod("p")
+        await passes(1)
+        await world.choose(pod, "a")
+        message = 'running Bind plugin "DefaultBinder": the cluster is frozen'
+        condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message}
+        world.patch(pod, status={"conditions": [condition]})
+        await passes(1)
+        waits = state(world, pod)
+
+        again = await world.filter(pod, "a")
+
+        assert (waits, again) == (State.ANSWERED, Refused(Reason.BACKING_OFF))
+        refusal = world.planning.refusals[group_of(pod)]
+        assert refusal.sentence == "Binding it failed: the cluster is frozen; tried again in 2 s."
+        await passes(4)
+        assert await world.choose(pod, "a") == "a"
+
+
+async def test_a_gang_of_which_some_lack_the_marker_comes_together_all_the_same() -> None:
+    """As those that were created before kube-scheduler was told of markers."""
+    async with living("a", "b", "c", markers=MARKERS) as world:
+        first, second = world.gang("crew", size=2, min_member=3)
+        crew_marked = marked(world, "third", group="crew")
+        await passes(1)
+        nodes = [await world.choose(pod, "a", "b", "c") for pod in (first, second, crew_marked)]
+        binding = world.binding(crew_marked, nodes[2])
+        await passes(1)
+        waits = not binding.done()
+
+        for pod, node in zip((first, second), nodes, strict=False):
+            bound(world, pod, node)
+
+        assert (waits, await binding, sorted(world.bound())) == (True, "", ["crew-0", "crew-1", "third-0"])
+
+
+async def test_a_part_of_a_gpu_needs_the_marker() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = world.pod("half", gpus=0, part=HALF)
+        await passes(1)
+
+        assert await world.filter(pod, "a") == Refused(Reason.INVALID_REQUEST)
+
+
+# What admission asks
+
+
+def asked(**more: Any) -> RawObject:
+    return manifests.pod(Job(**{"name": "new", "queue": "q", "gpus": 1, "cpu": 0, **more}))
+
+
+def with_spec(**more: object) -> RawObject:
+    pod = asked()
+    return pod | {"spec": pod["spec"] | more}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (asked(), True),
+        (asked(gpus=0), True),
+        (asked(group="crew"), False),
+        (asked(priority_class="inference"), False),
+        (asked(gpus=0, part=HALF), False),
+        (with_spec(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]), False),
+        (with_spec(volumes=[{"name": "v", "ephemeral": {}}]), False),
+        (with_spec(volumes=[{"name": "v", "emptyDir": {}}]), True),
+        (with_spec(resourceClaims=[{"name": "gpu"}]), False),
+    ],
+    ids=["alone", "no GPU", "of a gang", "firm", "shares", "volume", "own volume", "scratch", "claim"],
+)
+async def test_who_loses_nothing_is_bound_by_kube_scheduler(pod: RawObject, expected: bool) -> None:  # noqa: FBT001 - a case
+    async with living("a", markers=MARKERS) as world:
+        world.cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("inference"))
+        await passes(1)
+
+        assert world.entrance.may_be_bound_elsewhere(world.entrance.look(pod)) is expected
+
+
+async def test_who_was_made_preemptible_stays_so_whatever_its_label_becomes() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = world.pod("p")
+        world.patch(pod, metadata={"annotations": {PREEMPTIBLE_ANNOTATION: "true"}})
+        world.patch(pod, metadata={"labels": {"kai.scheduler/preemptibility": "non-preemptible"}})
+        await passes(1)
+        promised = world.cache.groups.terms(group_of(pod))
+        bound(world, pod, "a")
+        await passes(1)
+        running = world.cache.groups.terms(group_of(pod))
+
+        assert promised is not None
+        assert running is not None
+        assert (promised.preemptible, running.preemptible) == (True, True)
+
+
+async def test_one_pod_does_not_make_its_gang_preemptible_before_it_is_bound() -> None:
+    async with living("a", "b", markers=MARKERS) as world:
+        world.cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("inference"))
+        _, second = world.gang("crew", size=2, priority_class="inference", gpus=2)
+        world.patch(second, metadata={"annotations": {PREEMPTIBLE_ANNOTATION: "true"}})
+        await passes(1)
+
+        (waiting,) = world.cache.waiting().values()
+
+        assert not waiting.preemptible
+
+
+def marked(world: World, name: str, **more: Any) -> RawObject:
+    pod = asked(name=name, **more)
+    (container,) = pod["spec"]["containers"]
+    for amounts in ("requests", "limits"):
+        container["resources"][amounts] = {**container["resources"].get(amounts, {}), BIND_MARKER: "1"}
+    return world.cluster.create(Resource.PODS, pod)
