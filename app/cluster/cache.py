@@ -210,7 +210,7 @@ class ClusterCache:
             self._follow_terms(key, on[key])
 
     def _stays_preemptible(self, before: Pod, pod: Pod) -> bool:
-        """Whether a pod was preemptible when it was bound and nothing on it tells: others bound it, unseen by admission.
+        """Whether a pod was preemptible when it was bound and nothing on it says so: admission has not seen it.
 
         That is known until we are started anew.
         """
