@@ -90,8 +90,8 @@ class Settings(BaseSettings):
     somebody else does that."""
     markers: Annotated[frozenset[str], NoDecode] = frozenset()
     """Extended resources that admission adds to managed pods, comma-separated, as kube-scheduler's configuration names
-    them: `leeboard.dev/ask` where it asks us about such pods and no others, `leeboard.dev/bind` where it has us bind such
-    pods and no others. Empty: it asks us about all pods of its own, and has us bind them."""
+    them: `leeboard.dev/ask` where it asks us about such pods and no others, `leeboard.dev/bind` where it has us bind
+    such pods and no others. Empty: it asks us about all pods of its own, and has us bind them."""
     gpu_runtime_class: str = ""
     """RuntimeClass that admission gives managed pods which ask for GPUs, or parts of them, and name none. Empty: no
     RuntimeClass."""
