@@ -27,14 +27,12 @@ from app.control.waker import Waker
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
 from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
-from app.model.reason import Reason
+from app.model.reason import UNREADY, Reason
 from app.model.seam import RawObject
 from app.scheduling import fit, planner
 from app.settings import Settings
 
 V = TypeVar("V")
-
-UNREADY = "Leeboard cannot answer now; its /readyz says why"
 
 TAKEOVER_S = 3.0
 """How long a question is held back while we are not active; below the entry's httpTimeout (5 s)."""
@@ -104,10 +102,7 @@ class Extender:
         return self._unready() or await self._binder.bind(question)
 
     def _unready(self) -> str:
-        """Return why no question can be answered now, "" when all can; the cause is told by /readyz and the log.
-
-        kube-scheduler copies this into the pod's condition, where a text that changes would be a write each time.
-        """
+        """Return why no question can be answered now, "" when all can; the cause is told by /readyz and the log."""
         return UNREADY if self._activity.failure() or self._feed.unready() else ""
 
     # A pod that is ours --------------------------------------------------------------------------------------------
@@ -120,7 +115,7 @@ class Extender:
             await self._decide(uid)
         # From here to the answer there is no await: what is read is what is promised.
         held = self._cache.reservations.get(uid)
-        answer = self._answer_promised(held, question) if held else Refused(self._reason(uid))
+        answer = self._answer_promised(held, question) if held else Refused(self._planning.reason(uid))
         if isinstance(answer, Refused):
             self._waker.park(uid)
         return answer
@@ -224,11 +219,6 @@ class Extender:
     def _extend(self, held: Reservation) -> None:
         if held.state is State.PROMISED:
             self._cache.reservations.extend(held.pod, self._planning.answered_expiry())
-
-    def _reason(self, uid: PodUid) -> Reason:
-        pod = self._cache.pod(uid)
-        refusal = self._planning.refusals.get(pod.group) if pod else None
-        return refusal.reason if refusal else Reason.DECIDING
 
     # A pod that is only asked about --------------------------------------------------------------------------------
 

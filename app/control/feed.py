@@ -73,11 +73,13 @@ class Feed:
         clock: Callable[[], float],
         on_change: Callable[[], None],
         on_parked: Callable[[PodUid], None],
+        on_unready: Callable[[PodUid], None],
         on_object: Callable[[Resource, RawObject], None],
         grouper: PodGrouper,
     ) -> None:
         """`on_change` is called after each event and `on_parked` for a pod that was refused by us before we started.
 
+        `on_unready` is called for a pod of which kube-scheduler says that we could not answer.
         `on_object` is called with each object as it arrives, before its event, and must not hold on to it.
         """
         self._cache = cache
@@ -88,6 +90,7 @@ class Feed:
         self._clock = clock
         self._on_change = on_change
         self._on_parked = on_parked
+        self._on_unready = on_unready
         self._on_object = on_object
         self._grouper = grouper
         self._keeps = keeps_of(settings)
@@ -246,6 +249,8 @@ class Feed:
             self._grouper.forget_if_over(before.group)
         if before is None and pod.refused_by_us:
             self._on_parked(pod.uid)
+        if pod.told_unready:
+            self._on_unready(pod.uid)
         if not pod.ungrouped:
             self._note_arrival(pod.uid)
 

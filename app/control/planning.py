@@ -202,6 +202,12 @@ class Planning:
         plan = plan_some(alone, alone.groups, self._policy, withheld=self._search.withheld)
         return replace(plan, starts=tuple(start for start in plan.starts if start.group == group.key))
 
+    def reason(self, uid: PodUid) -> Reason:
+        """Return why a pod waits, as of the last plan that considered it."""
+        pod = self._cache.pod(uid)
+        refusal = self.refusals.get(pod.group) if pod else None
+        return refusal.reason if refusal else Reason.DECIDING
+
     def answered_expiry(self) -> float:
         """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
         return self._promises.answered_expiry()

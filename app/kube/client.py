@@ -141,16 +141,19 @@ class KubeCluster(KubeObjects):
         body = {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}}
         await self._transport.write("PATCH", _pod_path(pod), orjson.dumps(body), STRATEGIC_MERGE_PATCH)
 
+    async def say_unschedulable(self, pod: PodRef, message: str) -> None:
+        """Set the condition `PodScheduled` and leave all others alone."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        await self._set_condition(pod, condition)
+
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
         """Set the condition `DisruptionTarget` and leave all others alone."""
-        condition = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+        await self._set_condition(pod, condition)
+
+    async def _set_condition(self, pod: PodRef, condition: Mapping[str, str]) -> None:
+        dated = {**condition, "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [dated]}}
         await self._transport.write("PATCH", f"{_pod_path(pod)}/status", orjson.dumps(body), STRATEGIC_MERGE_PATCH)
 
     async def evict(self, pod: PodRef) -> None:

@@ -181,6 +181,8 @@ class Pod:
     """kube-scheduler has parked it after one of our refusals, so it must be woken when its turn comes."""
     bind_failed: str = ""
     """Why kube-scheduler could not bind it when it last tried by itself, without a full stop; empty when it could."""
+    told_unready: bool = False
+    """kube-scheduler has said of it last that Leeboard could not answer."""
     problem: str = ""
     """One sentence for its owner when a value on the pod cannot be read; empty when all can."""
 

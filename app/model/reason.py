@@ -63,6 +63,10 @@ def phrase(reason: Reason) -> str:
     return f"Leeboard({reason.value}): {PHRASES[reason]}"
 
 
+UNREADY = "Leeboard cannot answer now; its /readyz says why"
+"""What kube-scheduler is told, and tells the pod's owner, when no question can be answered: one text, since a text that
+changes would be a write to the pod each time."""
+
 PHRASE_MARK = "Leeboard("
 """How a PodScheduled condition that repeats one of our phrases is told from kube-scheduler's own refusals."""
 

@@ -201,6 +201,10 @@ class Cluster(Objects, Protocol):
         """Take our scheduling gate off the pod and leave those of others; nothing is written where it is off."""
         ...
 
+    async def say_unschedulable(self, pod: PodRef, message: str) -> None:
+        """Set the condition `PodScheduled` as kube-scheduler does after a refusal, in place of what it said last."""
+        ...
+
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
         """Set the condition `DisruptionTarget`, so that owners do not count the pod's end as its own failure."""
         ...

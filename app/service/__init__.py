@@ -102,7 +102,7 @@ async def serve(
 
 def _deciding(parts: Parts) -> tuple[Runs, ...]:
     first = (parts.activity, parts.feed, parts.planning, parts.search, parts.waker, parts.evictor, parts.gpus)
-    return (*first, parts.meter, parts.status, parts.events, parts.overuse, parts.autoscaling)
+    return (*first, parts.meter, parts.status, parts.events, parts.overuse, parts.autoscaling, parts.amends)
 
 
 @contextmanager

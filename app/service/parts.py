@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from app.cluster.cache import ClusterCache
 from app.control.activity import Activity
 from app.control.admission import Admission
+from app.control.amends import Amends
 from app.control.autoscaling import Autoscaling, way_of
 from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
@@ -52,6 +53,7 @@ class Parts:
     gpus: SharedGpus
     search: Search
     planning: Planning
+    amends: Amends
     feed: Feed
     inspect: Inspect
     meter: UsageMeter
@@ -113,6 +115,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
     podgroups = PodGroupWriter(cache, cluster, inactive=cannot_decide)
     defaults = replace(defaults_of(settings.workload_defaults), owners_project=settings.owners_project)
     grouper = PodGrouper(cache, cluster, podgroups, defaults=defaults, on_change=regrouped)
+    amends = Amends(cache, cluster, reason=planning.reason, inactive=cannot_decide, clock=clock)
     feed = Feed(
         cache,
         cluster,
@@ -121,6 +124,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
         clock=clock,
         on_change=planning.poke,
         on_parked=waker.park,
+        on_unready=amends.note,
         on_object=learn,
         grouper=grouper,
     )
@@ -160,6 +164,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
         gpus=gpus,
         search=search,
         planning=planning,
+        amends=amends,
         feed=feed,
         inspect=inspect,
         meter=meter,

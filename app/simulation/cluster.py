@@ -95,11 +95,18 @@ class SimulatedCluster(SimulatedObjects):
         left = [gate for gate in gates if gate["name"] != GATE]
         self._write(Resource.PODS, current, {"spec": {"schedulingGates": left or None}})
 
+    async def say_unschedulable(self, pod: PodRef, message: str) -> None:
+        """Set the condition `PodScheduled` beside the others."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        self._set_condition(pod, condition)
+
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
         """Set the condition `DisruptionTarget` beside the others."""
+        self._set_condition(pod, {"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message})
+
+    def _set_condition(self, pod: PodRef, condition: Mapping[str, str]) -> None:
         current = self._get(_ref(pod))
-        condition = {"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message}
-        others = [one for one in current["status"].get("conditions", ()) if one["type"] != DISRUPTION_TARGET]
+        others = [one for one in current["status"].get("conditions", ()) if one["type"] != condition["type"]]
         self._write(Resource.PODS, current, {"status": {"conditions": [*others, condition]}})
 
     async def evict(self, pod: PodRef) -> None:

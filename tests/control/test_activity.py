@@ -1,9 +1,9 @@
 import pytest
 
 from app.control.activity import LOOK_EVERY_S, LOOK_WITHIN_S, MARGIN_S
-from app.control.extender import UNREADY
 from app.model.names import NodeName
 from app.model.question import Failed, Fits
+from app.model.reason import UNREADY
 from app.model.seam import ForbiddenError, KubeError, UnavailableError
 from tests.control.leases import BESIDE_US, LEASE, LEASE_S, SETTLED_S, active, elected
 from tests.control.wired import living, passes

@@ -4,11 +4,11 @@ import pytest
 
 from app.cluster.reservations import State
 from app.control.binder import BOUND
-from app.control.extender import UNREADY, WATCH_LAG_S
+from app.control.extender import WATCH_LAG_S
 from app.control.releases import ALWAYS_COMPLETE_BELOW
 from app.model.names import NodeName, PodUid
 from app.model.question import Failed, Fits, PodQuestion, Refused
-from app.model.reason import PHRASES, Reason, phrase
+from app.model.reason import PHRASES, UNREADY, Reason, phrase
 from app.model.seam import RawObject, Resource
 from app.settings import Settings
 from app.simulation import manifests

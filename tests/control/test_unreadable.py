@@ -31,6 +31,7 @@ async def names_shown(cluster: SimulatedCluster, poison: str) -> set[str]:
         clock=asyncio.get_running_loop().time,
         on_change=lambda: None,
         on_parked=lambda _: None,
+        on_unready=lambda _: None,
         on_object=look,
         grouper=grouper(cache, cluster),
     )

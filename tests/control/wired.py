@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation
 from app.control.activity import Activity
+from app.control.amends import Amends
 from app.control.autoscaling import Autoscaling, way_of
 from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
@@ -254,6 +255,13 @@ class World:
             defaults=NO_DEFAULTS,
             on_change=lambda: self.feed.note_regrouped(),  # noqa: PLW0108 # it comes after the grouper
         )
+        self.amends = Amends(
+            self.cache,
+            cluster,
+            reason=self.planning.reason,
+            inactive=lambda: self.activity.failure() or self.feed.unready(),
+            clock=clock,
+        )
         self.feed = Feed(
             self.cache,
             cluster,
@@ -262,6 +270,7 @@ class World:
             clock=clock,
             on_change=self.planning.poke,
             on_parked=self.waker.park,
+            on_unready=self.amends.note,
             on_object=self._learn,
             grouper=self.grouper,
         )
@@ -316,11 +325,22 @@ class World:
     def parts(
         self,
     ) -> tuple[
-        Activity | Feed | Planning | Search | Waker | Evictor | SharedGpus | UsageMeter | Status | Events | Autoscaling,
+        Activity
+        | Feed
+        | Planning
+        | Search
+        | Waker
+        | Evictor
+        | SharedGpus
+        | UsageMeter
+        | Status
+        | Events
+        | Autoscaling
+        | Amends,
         ...,
     ]:
         deciding = (self.activity, self.feed, self.planning, self.search, self.waker, self.evictor, self.gpus)
-        return *deciding, self.meter, self.status, self.events, self.autoscaling
+        return *deciding, self.meter, self.status, self.events, self.autoscaling, self.amends
 
     def _learn(self, resource: Resource, raw: RawObject) -> None:
         self.meter.learn(resource, raw)

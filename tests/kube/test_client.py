@@ -5,8 +5,10 @@ import socket
 import ssl
 import subprocess
 import traceback
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,12 +100,26 @@ async def test_a_release_takes_off_our_gate_alone_by_a_strategic_merge_patch_wit
     assert seen.body == {"metadata": {"uid": "u1"}, "spec": {"schedulingGates": gates}}
 
 
-async def test_a_disrupted_pod_gets_one_condition_beside_its_others(
-    server: FakeApiServer, cluster: KubeCluster
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        (
+            partial(KubeCluster.mark_disrupted, reason="PreemptionByScheduler", message="for others"),
+            ("DisruptionTarget", "True", "PreemptionByScheduler", "for others"),
+        ),
+        (
+            partial(KubeCluster.say_unschedulable, message="no room"),
+            ("PodScheduled", "False", "Unschedulable", "no room"),
+        ),
+    ],
+    ids=["disrupted", "unschedulable"],
+)
+async def test_a_pod_gets_one_condition_beside_its_others(
+    server: FakeApiServer, cluster: KubeCluster, write: partial[Awaitable[None]], expected: tuple[str, ...]
 ) -> None:
     server.will(says({}))
 
-    await cluster.mark_disrupted(POD, reason="PreemptionByScheduler", message="for others")
+    await write(cluster, POD)
 
     (seen,) = server.seen
     (condition,) = seen.body["status"]["conditions"]
@@ -111,12 +127,7 @@ async def test_a_disrupted_pod_gets_one_condition_beside_its_others(
     assert seen.headers["Content-Type"] == "application/strategic-merge-patch+json"
     assert seen.body["metadata"] == {"uid": "u1"}
     assert datetime.fromisoformat(condition.pop("lastTransitionTime")).tzinfo is UTC
-    assert condition == {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "PreemptionByScheduler",
-        "message": "for others",
-    }
+    assert condition == dict(zip(("type", "status", "reason", "message"), expected, strict=True))
 
 
 async def test_an_eviction_names_the_uid_and_no_grace_period(server: FakeApiServer, cluster: KubeCluster) -> None:

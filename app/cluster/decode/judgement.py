@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sys import intern
 
 from app.cluster.decode.reading import Fields, Reading
-from app.model.reason import PHRASE_MARK
+from app.model.reason import PHRASE_MARK, UNREADY
 
 KNOWS_NO_NODE = "no nodes available to schedule pods"
 """kube-scheduler's message when its list of nodes is empty (`ErrNoNodesAvailable`)."""
@@ -33,6 +33,8 @@ class Judgement:
     """What it says of its own filters."""
     bind_failed: str = ""
     """Why it could not bind the pod by itself."""
+    unready: bool = False
+    """We could not answer it."""
 
 
 NOT_JUDGED = Judgement()
@@ -57,6 +59,8 @@ def _judged(condition: Fields, message: str) -> Judgement:
             return Judgement(by_scheduler=not ours, by_us=ours, because=_because(message))
         case "SchedulerError" if found := BIND_ERROR.match(message):
             return Judgement(bind_failed=_shortened(message[found.end() :]))
+        case "SchedulerError" if UNREADY in message:
+            return Judgement(unready=True)
         case _:
             return NOT_JUDGED
 

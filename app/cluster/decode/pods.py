@@ -145,6 +145,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         refused_by_us=said.by_us,
         refused_because=said.because,
         bind_failed=said.bind_failed,
+        told_unready=said.unready,
         problem=reading.problem,
     )
 

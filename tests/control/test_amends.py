@@ -1,0 +1,73 @@
+"""What a kube-scheduler that is gone has said last, and who corrects it."""
+
+from app.control.amends import AFTER_S
+from app.model.reason import UNREADY, Reason, phrase
+from app.model.seam import RawObject, Resource
+from tests.control.wired import World, living, passes
+
+
+def told_unready(world: World, pod: RawObject) -> None:
+    """Have a kube-scheduler say that we could not answer."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulerError",
+        "message": f"extender: {UNREADY}",
+    }
+    world.patch(pod, status={"conditions": [condition, {"type": "Other", "status": "True"}]})
+
+
+def said(world: World, pod: RawObject) -> list[str]:
+    """Return what stands in the pod's conditions."""
+    (found,) = (one for one in world.cluster.objects(Resource.PODS) if one["metadata"]["uid"] == pod["metadata"]["uid"])
+    return sorted(one.get("message", one["type"]) for one in found["status"]["conditions"])
+
+
+async def test_last_words_of_a_kube_scheduler_that_is_gone_are_corrected() -> None:
+    async with living("a") as world:
+        pod = world.pod("large", gpus=2)
+        await passes(1)
+        told_unready(world, pod)
+
+        await passes(AFTER_S - 1)
+        before = said(world, pod)
+        await passes(3)
+
+        assert before == ["Other", f"extender: {UNREADY}"]
+        assert said(world, pod) == [phrase(Reason.NO_NODE_FITS), "Other"]
+
+
+async def test_whoever_is_told_better_in_time_is_left_alone() -> None:
+    async with living("a") as world:
+        pod = world.pod("large", gpus=2)
+        await passes(1)
+        told_unready(world, pod)
+        await passes(2)
+        world.refuse(pod, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+
+        await passes(AFTER_S + 3)
+
+        assert said(world, pod) == ["0/1 nodes are available: 1 Insufficient nvidia.com/gpu."]
+
+
+async def test_a_pod_that_has_a_place_is_left_to_whoever_binds_it() -> None:
+    async with living("a") as world:
+        promised, bound = world.pod("promised"), world.runs("bound", "a", gpus=0)
+        await passes(1)
+        for pod in (promised, bound):
+            told_unready(world, pod)
+
+        await passes(AFTER_S + 3)
+
+        assert [said(world, pod)[-1] for pod in (promised, bound)] == [f"extender: {UNREADY}"] * 2
+
+
+async def test_a_replica_that_does_not_decide_corrects_nothing() -> None:
+    async with living("a", scheduler_lease="ns/lease") as world:
+        pod = world.pod("large", gpus=2)
+        await passes(1)
+        told_unready(world, pod)
+
+        await passes(AFTER_S + 3)
+
+        assert said(world, pod)[-1] == f"extender: {UNREADY}"
