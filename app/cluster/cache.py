@@ -210,11 +210,14 @@ class ClusterCache:
             self._follow_terms(key, on[key])
 
     def _stays_preemptible(self, before: Pod, pod: Pod) -> bool:
-        """Whether a pod was preemptible when it was bound and nothing on it says so: admission has not seen it.
+        """Whether a pod was preemptible when it got its place and nothing on it says so: admission has not seen it.
 
         That is known until we are started anew.
         """
-        if pod.node is None or pod.started_preemptible or not (pod.managed and before.managed):
+        if pod.started_preemptible or not (pod.managed and before.managed):
+            return False
+        held = self.reservations.get(pod.uid)
+        if pod.node is None and (held is None or held.state is not State.ANSWERED):
             return False
         if before.node is not None:
             return before.started_preemptible

@@ -4,7 +4,8 @@ Awaiting -> Promised when the pods that still hold its room have left
 Promised -> Binding -> (the watch shows the pod bound, and the reservation has done its work)
 Promised -> Answered -> (the same) for a pod that kube-scheduler binds by itself
 Awaiting, Promised -> dropped when it expires, its node is refused, its pod goes or the gang cannot start
-Answered -> dropped when it expires, its node is refused or goes, or its pod does: never to make room for others
+Answered -> Promised when kube-scheduler asks about its pod again
+Answered -> dropped when it expires, its node is refused or goes, its pod or group does: never to make room for others
 Binding  -> dropped only when the write has surely failed or the watch shows what was written
 """
 
@@ -128,6 +129,10 @@ class Reservations:
     def answered(self, pod: PodUid, expires_at: float) -> None:
         """Mark that kube-scheduler binds the pod by itself from here on, within this time."""
         self.put(replace(self._held[pod], state=State.ANSWERED, expires_at=expires_at))
+
+    def asked_again(self, pod: PodUid) -> None:
+        """Mark that kube-scheduler does not bind the pod: it asks once more."""
+        self.put(replace(self._held[pod], state=State.PROMISED))
 
     def extend(self, pod: PodUid, expires_at: float) -> None:
         """Let the promise live on, in the state in which it is: kube-scheduler has just asked for the pod."""

@@ -34,6 +34,12 @@ TOPOLOGY = ("kai.scheduler", "Topology")
 
 USUAL_PROFILE = "kai-scheduler"
 
+CHANGED_BY_OTHERS = (
+    "another webhook has changed the pod after Leeboard's: it is a member of a gang, not preemptible, or has volumes"
+    " now, and Leeboard would not be asked to bind it. Try again; if that does not help, name that webhook's"
+    " configuration so that it sorts before Leeboard's"
+)
+
 Judge = Callable[[RawObject], str]
 """Says what is wrong with an object; empty when nothing is."""
 
@@ -115,7 +121,7 @@ class Admission:
         judge = self._judges.get(_kind(question))
         if judge is None or _is_left_alone(question):
             return Admitted()
-        if refusal := _refusal(question, judge):
+        if refusal := _refusal(question, judge) or self._unmarked_problem(question):
             return Denied(refusal)
         return Admitted(warnings=() if self._unready() else tuple(self._oddities(question)))
 
@@ -151,6 +157,8 @@ class Admission:
             yield from shape.preemptible(pod)
         else:
             yield from shape.markers(pod, self._markers)
+            if BIND_MARKER in self._markers:
+                yield from shape.not_preemptible(pod)
 
     def _can_run_now(self, pod: RawObject, newcomer: Newcomer, question: AdmissionQuestion) -> bool:
         # What keeps room must not happen for a pod that will not be stored.
@@ -160,6 +168,16 @@ class Admission:
 
     def _pod_problem(self, raw: RawObject) -> str:
         return pods.problem(raw, profiles=self._profiles, gpu_sharing=self._gpu_sharing)
+
+    def _unmarked_problem(self, question: AdmissionQuestion) -> str:
+        """Return what is wrong with a new pod that we left to kube-scheduler to bind, and others have changed since."""
+        if _kind(question) != POD or question.operation is not Operation.CREATE or BIND_MARKER not in self._markers:
+            return ""
+        raw = _named(question.object, question)
+        is_left = shape.is_preemptible_for_good(raw) and not shape.asks_for(raw, BIND_MARKER)
+        if not is_left or self._profile_of(raw) is None or self._unready():
+            return ""
+        return "" if self._entrance.may_be_bound_elsewhere(self._entrance.look(raw)) else CHANGED_BY_OTHERS
 
     def _queue_problem(self, raw: RawObject) -> str:
         return policy.queue_problem(raw, self._cache.queues())

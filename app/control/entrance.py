@@ -94,12 +94,14 @@ class Entrance:
         # For a pod whose owners are not known yet the answer is no.
         if self._unready():
             return False
-        pod = newcomer.pod
+        pod, said = newcomer.pod, newcomer.said
         if not pod.managed or pod.problem or pod.sharing is not None or pod.names_group or pod.ungrouped:
             return False
-        if shape.needs_preparation(newcomer.raw):
+        if shape.needs_preparation(newcomer.raw) or not (pod.bare or self._keeps.is_on):
             return False
-        return self._cache.groups.alone(pod, newcomer.said).preemptible
+        # A class that was created a moment ago may say that the pod is firm.
+        classes = (*pod.priority_classes, *(said.priority_classes if said else ()))
+        return all(map(self._cache.groups.knows_class, classes)) and self._cache.groups.alone(pod, said).preemptible
 
     def owners_class(self, newcomer: Newcomer) -> str:
         """Return the priority class that the owners of a pod name, as far as they are known; empty for none."""

@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TypeVar
 
+import structlog
+
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation, State
@@ -31,6 +33,8 @@ from app.model.reason import UNREADY, Reason
 from app.model.seam import RawObject
 from app.scheduling import fit, planner
 from app.settings import Settings
+
+log = structlog.get_logger()
 
 V = TypeVar("V")
 
@@ -109,8 +113,8 @@ class Extender:
 
     async def _answer_managed(self, uid: PodUid, question: PodQuestion) -> FilterAnswer:
         self._waker.forget(uid)
+        self._end_attempt(uid)
         self._learn_what_is_refused(uid, question)
-        self._learn_what_has_failed(uid)
         if self._cache.reservations.get(uid) is None:
             await self._decide(uid)
         # From here to the answer there is no await: what is read is what is promised.
@@ -201,12 +205,15 @@ class Extender:
         missing = with_room & ~table.mask(question.offered)
         self._cache.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
 
-    def _learn_what_has_failed(self, uid: PodUid) -> None:
-        """Let a pod back off that kube-scheduler could not bind by itself: it asks again after each failure."""
+    def _end_attempt(self, uid: PodUid) -> None:
+        """Learn that kube-scheduler has not bound a pod by itself, as it asks again; if it failed, let it back off."""
         pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
-        if pod is not None and pod.bind_failed and held is not None and held.state is State.ANSWERED:
-            self._cache.drop_promise(uid)
-            self._planning.dissolve(pod.group, f"binding it failed: {pod.bind_failed}")
+        if pod is None or held is None or held.state is not State.ANSWERED:
+            return
+        self._cache.reservations.asked_again(uid)
+        if pod.attempt_failed:
+            log.warning("bind failed", pod=f"{pod.namespace}/{pod.name}", error=pod.attempt_failed)
+            self._planning.dissolve(pod.group, f"binding it failed: {pod.attempt_failed}")
 
     def _stand_by(self, uid: PodUid) -> None:
         """Let a promise live on that is answered now; where kube-scheduler binds by itself, nobody else gets it."""

@@ -90,13 +90,16 @@ class PodGrouper:
 
     def rehearse(self, pod: Pod) -> tuple[Pod, GroupSpec | None]:
         """Return the same for a pod that is not there yet, and what its owners say; nothing comes of it."""
-        first = first_link(pod) if pod.origin is not None else None
-        if first is None:
+        if pod.origin is None:
             return pod, None
-        walk = self._owners.walk(first, pod.namespace)
-        if walk.missing is not None:
-            return replace(pod, ungrouped=_being_read(walk.missing)), None
-        grouping = group(pod, self._chain(Line(first, pod.namespace), walk, pod), self._defaults)
+        first = first_link(pod)
+        if first is None:
+            grouping = group(pod, Chain(), self._defaults)
+        else:
+            walk = self._owners.walk(first, pod.namespace)
+            if walk.missing is not None:
+                return replace(pod, ungrouped=_being_read(walk.missing)), None
+            grouping = group(pod, self._chain(Line(first, pod.namespace), walk, pod), self._defaults)
         if grouping is None or _own_group(pod) not in {"", grouping.name}:
             return pod, None
         spec = self._say(pod, grouping).spec

@@ -146,7 +146,8 @@ class Promises:
         self._metrics.promises_expired.inc()
         log.info("promise expired", pod=held.pod, node=held.node)
         pod = self._cache.pod(held.pod)
-        if pod is not None and (pod.refused_by_scheduler or pod.nominated == held.node):
+        is_asked = held.state is State.ANSWERED
+        if pod is not None and not is_asked and (pod.refused_by_scheduler or pod.nominated == held.node):
             # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node.
             self._cache.refuse_node(held.pod, held.node)
         self._waker.park(held.pod)

@@ -179,8 +179,8 @@ class Pod:
     """What kube-scheduler says of its own filters, without a full stop; empty when they refuse it no node."""
     refused_by_us: bool = False
     """kube-scheduler has parked it after one of our refusals, so it must be woken when its turn comes."""
-    bind_failed: str = ""
-    """Why kube-scheduler could not bind it when it last tried by itself, without a full stop; empty when it could."""
+    attempt_failed: str = ""
+    """The error that ended kube-scheduler's last attempt, without a full stop; empty when none did."""
     told_unready: bool = False
     """kube-scheduler has said of it last that Leeboard could not answer."""
     problem: str = ""

@@ -84,7 +84,9 @@ class Metrics:
         self.webhooks = _webhooks(registry)
         self.reviews = _reviews(registry)
         self.plans = _outcomes(registry, "leeboard_plans", "Plans by what became of them.", PlanOutcome)
-        self.binds = _outcomes(registry, "leeboard_binds", "Binds by what became of them.", BindOutcome)
+        self.binds = _outcomes(
+            registry, "leeboard_binds", "Binds that kube-scheduler left to us, by what became of them.", BindOutcome
+        )
         self.plan_duration = Histogram(
             "leeboard_plan_duration_seconds",
             "How long one plan took to compute.",

@@ -11,7 +11,7 @@ from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from app.model.names import GroupKey, NodeName
 from app.model.pod import Constraint, Operator, Pod, Requirement, Sharing, Toleration
 from app.model.quantity import MAX_AMOUNT
-from app.model.reason import Reason, phrase
+from app.model.reason import UNREADY, Reason, phrase
 from app.model.resources import Resources
 from tests.cluster.raw import GIB, PROFILES, Raw, container, labelled, pod, raw_pod
 
@@ -373,7 +373,14 @@ def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
             'running Bind plugin "DefaultBinder": pods "p" is forbidden.',
             'pods "p" is forbidden',
         ),
-        ("False", "SchedulerError", 'running PreBind plugin "VolumeBinding": timed out', ""),
+        (
+            "False",
+            "SchedulerError",
+            'running PreBind plugin "VolumeBinding": timed out',
+            'running PreBind plugin "VolumeBinding": timed out',
+        ),
+        ("False", "SchedulerError", 'running Bind plugin "DefaultBinder": read: connection reset by peer', ""),
+        ("False", "SchedulerError", f"extender: {UNREADY}", ""),
         ("False", "Unschedulable", 'running Bind plugin "DefaultBinder": x', ""),
         ("True", "", 'running Bind plugin "DefaultBinder": x', ""),
     ],
@@ -385,7 +392,7 @@ def test_a_bind_that_kube_scheduler_could_not_write_is_told(
 
     seen = pod(status={"conditions": [condition]})
 
-    assert (seen.bind_failed, seen.refused_by_us) == (failed, False)
+    assert (seen.attempt_failed, seen.refused_by_us) == (failed, False)
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,34 @@ def test_who_may_not_be_bound_elsewhere_has_all_markers() -> None:
     assert PREEMPTIBLE_ANNOTATION not in stored["metadata"].get("annotations", {})
 
 
+def test_a_pod_that_was_copied_from_one_left_alone_is_not_preemptible_for_good() -> None:
+    desk = Desk(markers=BIND_MARKER)
+    desk.entrance.alone = True
+    copied = desk.stored(new_pod())
+    desk.entrance.alone = False
+
+    stored = desk.stored(copied)
+
+    assert PREEMPTIBLE_ANNOTATION not in stored["metadata"]["annotations"]
+    assert desk.stored(stored) == stored
+
+
+def test_a_pod_that_others_change_after_us_is_refused_where_we_would_not_be_asked_to_bind_it() -> None:
+    desk = Desk(markers=BIND_MARKER)
+    desk.entrance.alone = True
+    left = desk.stored(new_pod())
+    unseen = new_pod()
+    assert desk.validate("Pod", left) == Admitted()
+
+    desk.entrance.alone = False
+
+    assert "another webhook has changed the pod after Leeboard's" in desk.denial("Pod", left)
+    assert desk.validate("Pod", unseen) == Admitted()
+    assert desk.validate("Pod", desk.stored(left)) == Admitted()
+    desk.unready = "not synced"
+    assert desk.validate("Pod", left) == Admitted()
+
+
 def test_where_binds_are_not_marked_nobody_says_who_is_preemptible() -> None:
     desk = Desk(markers=ASK_MARKER)
     desk.entrance.alone = True

@@ -7,7 +7,7 @@ import pytest
 from app.cluster.reservations import State
 from app.model.explanation import PodState
 from app.model.marks import ASK_MARKER, BIND_MARKER, PREEMPTIBLE_ANNOTATION
-from app.model.names import GroupKey
+from app.model.names import GroupKey, PodUid
 from app.model.question import Refused
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
@@ -110,6 +110,34 @@ async def test_a_place_that_is_not_taken_in_time_is_free_again() -> None:
         assert world.count("promises_expired") == 1
 
 
+async def test_a_node_is_not_blamed_for_a_bind_that_takes_too_long() -> None:
+    async with living("a", markers=MARKERS, answered_ttl_s=ANSWERED_TTL_S) as world:
+        pod = world.pod("p")
+        await passes(1)
+        await world.choose(pod, "a")
+        world.patch(pod, status={"nominatedNodeName": "a"})
+
+        await passes(ANSWERED_TTL_S + 2)
+
+        assert world.cache.refused(PodUid(pod["metadata"]["uid"])) == frozenset()
+        assert world.promised(pod) == "a"
+
+
+async def test_a_pod_that_is_refused_when_asked_about_again_may_lose_its_place() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = world.pod("p")
+        await passes(1)
+        await world.choose(pod, "a")
+
+        answer = await world.filter(pod, *(f"n{number}" for number in range(120)))
+        refused_as = state(world, pod)
+        urgent = world.pod("urgent", **URGENT)
+        await passes(1)
+
+        assert (answer, refused_as) == (Refused(Reason.DECIDING), State.PROMISED)
+        assert (world.promised(pod), world.promised(urgent)) == (None, "a")
+
+
 async def test_what_kube_scheduler_says_after_our_answer_ends_it() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
@@ -152,12 +180,12 @@ async def test_its_owner_is_told_that_it_is_being_bound() -> None:
         assert (known.state, known.node) == (PodState.BINDING, "a")
 
 
-async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off() -> None:
+@pytest.mark.parametrize("message", ['running Bind plugin "DefaultBinder": it is frozen', "it is frozen"])
+async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off(message: str) -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
         await world.choose(pod, "a")
-        message = 'running Bind plugin "DefaultBinder": the cluster is frozen'
         condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message}
         world.patch(pod, status={"conditions": [condition]})
         await passes(1)
@@ -167,9 +195,40 @@ async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off() -> None:
 
         assert (waits, again) == (State.ANSWERED, Refused(Reason.BACKING_OFF))
         refusal = world.planning.refusals[group_of(pod)]
-        assert refusal.sentence == "Binding it failed: the cluster is frozen; tried again in 2 s."
+        assert refusal.sentence == "Binding it failed: it is frozen; tried again in 2 s."
         await passes(4)
         assert await world.choose(pod, "a") == "a"
+
+
+async def test_a_bind_of_which_nobody_knows_is_tried_again_where_it_was() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = world.pod("p")
+        await passes(1)
+        await world.choose(pod, "a")
+        message = 'running Bind plugin "DefaultBinder": Post "https://api/": read: connection reset by peer'
+        condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message}
+        world.patch(pod, status={"conditions": [condition]})
+        await passes(1)
+
+        assert await world.choose(pod, "a") == "a"
+        assert state(world, pod) is State.ANSWERED
+
+
+async def test_a_label_that_changes_after_the_answer_makes_nobody_firm() -> None:
+    """Of a pod that admission has not seen, so that nothing on it says what it was."""
+    async with living("a", markers=MARKERS) as world:
+        pod = world.pod("p")
+        await passes(1)
+        await world.choose(pod, "a")
+
+        world.patch(pod, metadata={"labels": {"kai.scheduler/preemptibility": "non-preemptible"}})
+        await passes(1)
+        bound(world, pod, "a")
+        await passes(1)
+
+        on = world.cache.groups.terms(group_of(pod))
+        assert on is not None
+        assert on.preemptible
 
 
 async def test_a_gang_of_which_some_lack_the_marker_comes_together_all_the_same() -> None:
@@ -230,6 +289,40 @@ async def test_who_loses_nothing_is_bound_by_kube_scheduler(pod: RawObject, expe
         await passes(1)
 
         assert world.entrance.may_be_bound_elsewhere(world.entrance.look(pod)) is expected
+
+
+async def test_a_class_that_nobody_knows_yet_may_say_that_a_pod_is_firm() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = asked()
+        pod["metadata"]["labels"]["priorityClassName"] = "new"
+
+        before = world.entrance.may_be_bound_elsewhere(world.entrance.look(pod))
+        head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "new"}}
+        world.cluster.create(Resource.PRIORITY_CLASSES, head | {"value": 60})
+        await passes(1)
+
+        assert (before, world.entrance.may_be_bound_elsewhere(world.entrance.look(pod))) == (False, True)
+
+
+async def test_a_pod_that_a_label_puts_into_a_group_is_not_alone_although_nobody_owns_it() -> None:
+    async with living("a", markers=MARKERS) as world:
+        pod = asked()
+        pod["metadata"]["labels"] |= {"spark-app-name": "pi", "spark-app-selector": "spark-1"}
+
+        newcomer = world.entrance.look(pod)
+
+        assert newcomer.pod.names_group
+        assert not world.entrance.may_be_bound_elsewhere(newcomer)
+
+
+async def test_where_others_group_pods_only_a_pod_without_controller_is_surely_alone() -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}
+    pod = asked()
+    owned = pod | {"metadata": pod["metadata"] | {"ownerReferences": [owner]}}
+    async with living("a", markers=MARKERS, pod_grouping=False) as world:
+        found = [world.entrance.may_be_bound_elsewhere(world.entrance.look(each)) for each in (pod, owned)]
+
+    assert found == [True, False]
 
 
 async def test_who_was_made_preemptible_stays_so_whatever_its_label_becomes() -> None:

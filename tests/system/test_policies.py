@@ -296,13 +296,30 @@ def preemptible(value: str = "true", *, spec: Object | None = None, **more: obje
         (preemptible(""), PREEMPTIBLE),
         (preemptible(scheduler="another-scheduler"), PREEMPTIBLE),
         (preemptible(labels={PREEMPTIBLE: "true"}), PREEMPTIBLE),
+        (preemptible(gang="crew"), PREEMPTIBLE),
         (preemptible(labels={"leeboard.dev/devices": "GPU-1"}), "leeboard.dev/devices"),
     ],
-    ids=["bound by us", "by an init container", "other value", "no value", "not ours", "label", "other mark"],
+    ids=[
+        "bound by us",
+        "by an init container",
+        "other value",
+        "no value",
+        "not ours",
+        "label",
+        "for a gang",
+        "other mark",
+    ],
 )
 @pytest.mark.usefixtures("rules")
 def test_pod_says_nothing_else_of_how_it_was_bound(tenant: Api, item: Object, key: str) -> None:
     assert f"Leeboard alone writes {key} on pods; leave it out" in refusal(tenant, item)
+
+
+@pytest.mark.parametrize("rules", [OWN, BESIDE], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_pod_that_names_its_node_does_not_say_that_it_is_preemptible(tenant: Api) -> None:
+    """Admission leaves such pods alone, so that nothing else would tell whose it is."""
+    assert f"Leeboard alone writes {PREEMPTIBLE} on pods" in refusal(tenant, preemptible(spec={"nodeName": "nowhere"}))
 
 
 @pytest.mark.parametrize("rules", [SECURE_WITHOUT_ADMISSION], indirect=True)

@@ -141,6 +141,22 @@ def preemptible(raw: RawObject) -> Changes:
         yield added(pointer("metadata", "annotations", marks.PREEMPTIBLE_ANNOTATION), PREEMPTIBLE)
 
 
+def not_preemptible(raw: RawObject) -> Changes:
+    """Take that note off a pod: it was copied from another, or was made before the pod became what it is now."""
+    if marks.PREEMPTIBLE_ANNOTATION in annotations_of(raw):
+        yield removed(pointer("metadata", "annotations", marks.PREEMPTIBLE_ANNOTATION))
+
+
+def is_preemptible_for_good(raw: RawObject) -> bool:
+    """Return whether that note is on the pod."""
+    return annotations_of(raw).get(marks.PREEMPTIBLE_ANNOTATION) == PREEMPTIBLE
+
+
+def asks_for(raw: RawObject, name: str) -> bool:
+    """Return whether some container of the pod asks for this resource."""
+    return any(_asks_for(one, name) for kind in CONTAINERS for one in items(spec_of(raw), kind))
+
+
 def _gates(raw: RawObject) -> tuple[Sequence[Fields], list[int]]:
     """Return all gates of the pod, and the positions of ours."""
     gates = items(spec_of(raw), "schedulingGates")

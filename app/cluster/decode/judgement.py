@@ -17,6 +17,9 @@ AFTERMATH_MARKS = (" no new claims to deallocate", " preemption: ")
 BIND_ERROR = re.compile(r'running Bind plugin "[^"]*": ')
 """How its message begins when it tried to bind the pod by itself and could not (`RunBindPlugins`)."""
 
+UNSURE = re.compile(r"connection|EOF|time(d )?out|deadline|cancell?ed", re.IGNORECASE)
+"""In an error of a bind of which it is open whether it was written."""
+
 LONGEST_MESSAGE = 300
 """Characters that are kept of a message: enough for the causes, and little where ten thousand pods are refused."""
 
@@ -31,8 +34,8 @@ class Judgement:
     """Parked after our refusal."""
     because: str = ""
     """What it says of its own filters."""
-    bind_failed: str = ""
-    """Why it could not bind the pod by itself."""
+    attempt_failed: str = ""
+    """The error that ended its last attempt; not that we could not answer, nor one after which the pod may be bound."""
     unready: bool = False
     """We could not answer it."""
 
@@ -57,10 +60,12 @@ def _judged(condition: Fields, message: str) -> Judgement:
         case "Unschedulable":
             ours = PHRASE_MARK in message
             return Judgement(by_scheduler=not ours, by_us=ours, because=_because(message))
-        case "SchedulerError" if found := BIND_ERROR.match(message):
-            return Judgement(bind_failed=_shortened(message[found.end() :]))
         case "SchedulerError" if UNREADY in message:
             return Judgement(unready=True)
+        case "SchedulerError":
+            found = BIND_ERROR.match(message)
+            is_open = found is not None and UNSURE.search(message)
+            return Judgement(attempt_failed="" if is_open else _shortened(message[found.end() if found else 0 :]))
         case _:
             return NOT_JUDGED
 

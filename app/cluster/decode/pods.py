@@ -144,7 +144,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         refused_by_scheduler=said.by_scheduler,
         refused_by_us=said.by_us,
         refused_because=said.because,
-        bind_failed=said.bind_failed,
+        attempt_failed=said.attempt_failed,
         told_unready=said.unready,
         problem=reading.problem,
     )

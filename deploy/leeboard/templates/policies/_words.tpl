@@ -41,6 +41,7 @@ bind writes on others. To a policy that is the requester's own doing; but then, 
 {{- if include "leeboard.admission" . -}}
 oldObject == null && object.metadata.?annotations[?"leeboard.dev/preemptible"].orValue("") == "true"
 && {{ include "leeboard.isManaged" (dict "spec" "object.spec" "root" .) }}
+&& object.spec.?nodeName.orValue("") == "" && !("pod-group-name" in object.metadata.annotations)
 && (object.spec.containers + object.spec.?initContainers.orValue([]))
   .all(each, !("leeboard.dev/bind" in each.?resources.?requests.orValue({})))
 {{- else }}false{{ end }}
