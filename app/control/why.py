@@ -6,7 +6,9 @@ What is told of who is there comes from the cache and the last plan; of who is g
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 
 from app.cluster.cache import ClusterCache
 from app.control import verdicts
@@ -201,13 +203,13 @@ class Explainer:
         return next((one.at for one in decisions if one.outcome is Outcome.STARTED), None)
 
     def _leavers(self, pods: Iterable[KnownPod]) -> Iterator[Leaver]:
-        """Tell of the pods that are leaving the nodes on which room is held for these."""
+        """Tell of the pods that are leaving the nodes on which room is held for these, by name."""
         nodes = {each.node for each in pods if each.state is PodState.AWAITING}
         if not nodes:
             return
         since = self._decisions.evicted_at()
         leaving = (pod for pod in self._cache.pods() if pod.deleting and pod.node in nodes)
-        for pod in islice(leaving, LEAVERS_SHOWN):
+        for pod in nsmallest(LEAVERS_SHOWN, leaving, key=attrgetter("namespace", "name")):
             if pod.node is not None:
                 yield Leaver(namespace=pod.namespace, name=pod.name, node=pod.node, since=since.get(pod.uid))
 

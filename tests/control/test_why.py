@@ -94,6 +94,17 @@ async def test_a_pod_that_waits_for_others_to_leave_names_them_and_since_when() 
         assert answer.decisions[0].sentence == "Room on node a, from where 1 pod was told to leave, was held for it."
 
 
+async def test_those_who_are_to_leave_are_named_in_order_whoever_came_first() -> None:
+    async with living("a", gpus=2) as world:
+        for name in ("second", "first"):
+            world.runs(name, "a")
+        await passes(1)
+        world.pod("urgent", gpus=2, priority_class="build-preemptible")
+        await passes(1)
+
+        assert [one.name for one in told(world, "urgent-0").waits_for] == ["first-0", "second-0"]
+
+
 async def test_an_evicted_pod_says_for_whom_while_it_is_ending_and_when_it_is_gone() -> None:
     async with living("a") as world:
         victim, _ = await contended(world)
