@@ -5,6 +5,7 @@ Everything runs in one TaskGroup: a part that fails takes the process down, beca
 
 import asyncio
 import gc
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,13 +23,16 @@ from app.telemetry import Metrics
 from app.web import operations
 from app.web.watchdog import Watchdog, alarm
 
-__all__ = ["GARBAGE_THRESHOLDS", "Endpoints", "Kubernetes", "Parts", "build", "serve"]
+__all__ = ["GARBAGE_THRESHOLDS", "SWITCH_AFTER_S", "Endpoints", "Kubernetes", "Parts", "build", "serve"]
 
 GARBAGE_THRESHOLDS = (100_000, 20, 1000)
 """New containers until Python looks for cycles among them, among those that outlived that, and among all.
 
 The first is more than a page of a list holds, the last makes it look through everything once in days.
 """
+
+SWITCH_AFTER_S = 0.0005
+"""For how long one thread keeps the interpreter lock that another waits for."""
 
 FREEZE_EVERY_S = 0.1
 FREEZES = 600
@@ -62,7 +66,7 @@ async def serve(
     on_ready: Callable[[Endpoints], None] | None = None,
 ) -> None:
     """Run until cancelled; raises OSError when a port is taken. A simulated cluster has no `kubernetes`."""
-    with ExitStack() as open_ports, _rare_collections():
+    with ExitStack() as open_ports, _rare_collections(), _prompt_switches():
 
         def opened(door: Door) -> Door:
             open_ports.callback(door.listener.close)
@@ -120,6 +124,22 @@ def _rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+@contextmanager
+def _prompt_switches() -> Iterator[None]:
+    """Keep whoever asks from waiting for a plan that is computed in a thread beside the event loop.
+
+    The loop waits for the interpreter lock after each of its system calls, by default for 5 ms. Measured beside a plan
+    of 10,000 pods, p99 of filter at 500 names: 9.8 and 13.3 ms with 5 ms, 5.0 and 4.7 with 0.5; at 5,000 names 30 and
+    53 against 18 and 20.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_AFTER_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def _freeze_until_synced(feed: Feed) -> None:
