@@ -312,8 +312,8 @@ class Membership:
 
     def _count_start(self, before: Pod | None, pod: Pod | None) -> None:
         for one, change in ((before, -1), (pod, 1)):
-            # What a pod was created with, and not bound with, speaks for that pod alone and not for a whole group.
-            if one is not None and one.started_preemptible and not (one.binds_elsewhere and one.names_group):
+            # On a pod that is not bound yet it speaks for that pod alone, not for the others of a group.
+            if one is not None and one.started_preemptible and (one.node is not None or not one.names_group):
                 self._started_preemptible[one.group] += change
 
     def _mark(self, key: GroupKey) -> None:

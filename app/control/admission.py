@@ -59,6 +59,10 @@ class Entrance(Protocol):
         """Return whether nothing is lost when kube-scheduler binds the pod by itself."""
         ...
 
+    def must_be_bound_here(self, newcomer: Newcomer) -> bool:
+        """Return whether it is sure that something is; neither is known of a pod whose owners nobody has seen yet."""
+        ...
+
     def owners_class(self, newcomer: Newcomer) -> str:
         """Return the priority class that the owners of the pod name, as far as they are known; empty for none."""
         ...
@@ -104,9 +108,11 @@ class Admission:
             return Undecided(cause)
         pod, warnings = shape.of_scheduler(raw, profile), list(pods.replaced(raw))
         newcomer = self._entrance.look(pod)
+        if name := self._class(pod, newcomer, warnings):
+            newcomer = self._entrance.look(shape.of_class(pod, name))
         patch: Iterable[PatchOperation] = chain(
             shape.scheduler(raw, profile),
-            self._priority(pod, newcomer, warnings),
+            shape.priority(pod, name) if name else (),
             self._marked(pod, newcomer),
             shape.runtime(pod, self._gpu_runtime_class),
             environment.devices(pod),
@@ -139,15 +145,14 @@ class Admission:
             return None
         return USUAL_PROFILE if USUAL_PROFILE in self._profiles else min(self._profiles)
 
-    def _priority(self, pod: RawObject, newcomer: Newcomer, warnings: list[str]) -> Iterator[PatchOperation]:
+    def _class(self, pod: RawObject, newcomer: Newcomer, warnings: list[str]) -> str:
+        """Return the priority class that the pod is to have by a label of its owners or its own; empty for none."""
         name = self._entrance.owners_class(newcomer) or shape.labelled_class(pod)
-        if not name:
-            return
-        if self._cache.groups.has_class(name):
-            yield from shape.priority(pod, name)
-        else:
-            label = f"label {PRIORITY_CLASS_LABEL}: there is no PriorityClass {shown(name)}"
-            warnings.append(f"{label}; kube-scheduler keeps to the pod's own priority. Create it, or change the label")
+        if not name or self._cache.groups.has_class(name):
+            return name
+        label = f"label {PRIORITY_CLASS_LABEL}: there is no PriorityClass {shown(name)}"
+        warnings.append(f"{label}; kube-scheduler keeps to the pod's own priority. Create it, or change the label")
+        return ""
 
     def _marked(self, pod: RawObject, newcomer: Newcomer) -> Iterator[PatchOperation]:
         """Have kube-scheduler ask us about the pod, and ask us to bind it where that is more than writing a node."""
@@ -177,7 +182,8 @@ class Admission:
         is_left = shape.is_preemptible_for_good(raw) and not shape.asks_for(raw, BIND_MARKER)
         if not is_left or self._profile_of(raw) is None or self._unready():
             return ""
-        return "" if self._entrance.may_be_bound_elsewhere(self._entrance.look(raw)) else CHANGED_BY_OTHERS
+        # In doubt it may: another replica, which has seen more, has let it go.
+        return CHANGED_BY_OTHERS if self._entrance.must_be_bound_here(self._entrance.look(raw)) else ""
 
     def _queue_problem(self, raw: RawObject) -> str:
         return policy.queue_problem(raw, self._cache.queues())

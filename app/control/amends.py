@@ -65,7 +65,7 @@ class Amends:
             pod = self._cache.pod(uid)
             if pod is None or not pod.told_unready or pod.node is not None:
                 del self._since[uid]
-            elif not self._inactive() and self._cache.reservations.get(uid) is None:
+            elif not self._inactive() and self._cache.reservations.promised(uid) is None:
                 del self._since[uid]
                 await self._say(pod)
 

@@ -92,16 +92,19 @@ class Entrance:
         still get the room.
         """
         # For a pod whose owners are not known yet the answer is no.
-        if self._unready():
-            return False
-        pod, said = newcomer.pod, newcomer.said
-        if not pod.managed or pod.problem or pod.sharing is not None or pod.names_group or pod.ungrouped:
-            return False
-        if shape.needs_preparation(newcomer.raw) or not (pod.bare or self._keeps.is_on):
+        pod = newcomer.pod
+        if self._unready() or not pod.managed or pod.problem or pod.ungrouped or not (pod.bare or self._keeps.is_on):
             return False
         # A class that was created a moment ago may say that the pod is firm.
-        classes = (*pod.priority_classes, *(said.priority_classes if said else ()))
-        return all(map(self._cache.groups.knows_class, classes)) and self._cache.groups.alone(pod, said).preemptible
+        return self._knows_classes(newcomer) and not self.must_be_bound_here(newcomer)
+
+    def must_be_bound_here(self, newcomer: Newcomer) -> bool:
+        """Whether it is sure that something is lost when kube-scheduler binds the pod by itself."""
+        pod = newcomer.pod
+        if pod.sharing is not None or pod.names_group or shape.needs_preparation(newcomer.raw):
+            return True
+        is_known = not pod.ungrouped and self._knows_classes(newcomer)
+        return is_known and not self._cache.groups.alone(pod, newcomer.said).preemptible
 
     def owners_class(self, newcomer: Newcomer) -> str:
         """Return the priority class that the owners of a pod name, as far as they are known; empty for none."""
@@ -111,6 +114,10 @@ class Entrance:
         """Look at an object that a watch shows, before it is in the cache."""
         if resource is Resource.PODS:
             self._claims.learn(raw)
+
+    def _knows_classes(self, newcomer: Newcomer) -> bool:
+        said = newcomer.said.priority_classes if newcomer.said else ()
+        return all(map(self._cache.groups.knows_class, (*newcomer.pod.priority_classes, *said)))
 
     def _is_settled(self) -> bool:
         """Whether nobody has a claim to what is free now: who was refused stays so until there is relief."""

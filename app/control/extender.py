@@ -137,7 +137,7 @@ class Extender:
 
     def _answer_promised(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
         if held.state is State.AWAITING:
-            return Refused(Reason.WAITING_FOR_DEVICES if held.devices else Reason.WAITING_FOR_VICTIMS)
+            return Refused(self._planning.reason(held.pod))
         if held.state is State.BINDING or held.node in question.offered:
             self._stand_by(held.pod)
             return _only(held.node, question.offered)

@@ -79,7 +79,7 @@ class Feed:
     ) -> None:
         """`on_change` is called after each event and `on_parked` for a pod that was refused by us before we started.
 
-        `on_unready` is called for a pod of which kube-scheduler says that we could not answer.
+        `on_unready` is called for a pod of ours of which kube-scheduler says that we could not answer.
         `on_object` is called with each object as it arrives, before its event, and must not hold on to it.
         """
         self._cache = cache
@@ -249,7 +249,7 @@ class Feed:
             self._grouper.forget_if_over(before.group)
         if before is None and pod.refused_by_us:
             self._on_parked(pod.uid)
-        if pod.told_unready:
+        if pod.told_unready and pod.managed:
             self._on_unready(pod.uid)
         if not pod.ungrouped:
             self._note_arrival(pod.uid)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import structlog
 
 from app.cluster.cache import ClusterCache
+from app.cluster.reservations import State
 from app.control.activity import Activity
 from app.control.awaiting import Awaiting
 from app.control.backoff import Backoff, Setback
@@ -204,7 +205,9 @@ class Planning:
 
     def reason(self, uid: PodUid) -> Reason:
         """Return why a pod waits, as of the last plan that considered it."""
-        pod = self._cache.pod(uid)
+        pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+        if held is not None and held.state is State.AWAITING:
+            return Reason.WAITING_FOR_DEVICES if held.devices else Reason.WAITING_FOR_VICTIMS
         refusal = self.refusals.get(pod.group) if pod else None
         return refusal.reason if refusal else Reason.DECIDING
 

@@ -180,7 +180,7 @@ class Pod:
     refused_by_us: bool = False
     """kube-scheduler has parked it after one of our refusals, so it must be woken when its turn comes."""
     attempt_failed: str = ""
-    """The error that ended kube-scheduler's last attempt, without a full stop; empty when none did."""
+    """The error that ended kube-scheduler's last attempt after our answer, without a full stop; empty when none did."""
     told_unready: bool = False
     """kube-scheduler has said of it last that Leeboard could not answer."""
     problem: str = ""

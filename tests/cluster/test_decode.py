@@ -367,25 +367,16 @@ def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
 @pytest.mark.parametrize(
     ("status", "reason", "message", "failed"),
     [
-        (
-            "False",
-            "SchedulerError",
-            'running Bind plugin "DefaultBinder": pods "p" is forbidden.',
-            'pods "p" is forbidden',
-        ),
-        (
-            "False",
-            "SchedulerError",
-            'running PreBind plugin "VolumeBinding": timed out',
-            'running PreBind plugin "VolumeBinding": timed out',
-        ),
-        ("False", "SchedulerError", 'running Bind plugin "DefaultBinder": read: connection reset by peer', ""),
+        ("False", "SchedulerError", 'running Bind plugin "B": pods "p" is forbidden: no.', 'pods "p" is forbidden: no'),
+        ("False", "SchedulerError", 'running Bind plugin "B": read: connection reset by peer', ""),
+        ("False", "SchedulerError", 'running PreBind plugin "P": timed out', 'running PreBind plugin "P": timed out'),
+        ("False", "SchedulerError", 'Post "http://127.0.0.1:8888/filter": context deadline exceeded', ""),
         ("False", "SchedulerError", f"extender: {UNREADY}", ""),
-        ("False", "Unschedulable", 'running Bind plugin "DefaultBinder": x', ""),
-        ("True", "", 'running Bind plugin "DefaultBinder": x', ""),
+        ("False", "Unschedulable", 'running Bind plugin "B": p is forbidden', ""),
+        ("True", "", 'running Bind plugin "B": p is forbidden', ""),
     ],
 )
-def test_a_bind_that_kube_scheduler_could_not_write_is_told(
+def test_what_surely_ended_an_attempt_of_kube_scheduler_is_told(
     status: str, reason: str, message: str, failed: str
 ) -> None:
     condition = {"type": "PodScheduled", "status": status, "reason": reason, "message": message}

@@ -21,7 +21,7 @@ class FakeEntrance:
 
     def __init__(self) -> None:
         self.open = False
-        self.alone = False
+        self.alone = self.changed = False
         self.class_of_owners = ""
         self.asked: list[RawObject] = []
 
@@ -34,6 +34,9 @@ class FakeEntrance:
 
     def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
         return bool(newcomer.raw) and self.alone
+
+    def must_be_bound_here(self, newcomer: Newcomer) -> bool:
+        return bool(newcomer.raw) and self.changed
 
     def owners_class(self, newcomer: Newcomer) -> str:
         del newcomer

@@ -62,6 +62,32 @@ async def test_a_pod_that_has_a_place_is_left_to_whoever_binds_it() -> None:
         assert [said(world, pod)[-1] for pod in (promised, bound)] == [f"extender: {UNREADY}"] * 2
 
 
+async def test_a_pod_whose_room_is_being_freed_is_told_so() -> None:
+    async with living("a") as world:
+        world.runs("victim", "a")
+        await passes(1)
+        world.cluster.takes_s["evict"] = 60
+        urgent = world.pod("urgent", priority_class="build-preemptible")
+        await passes(1)
+        told_unready(world, urgent)
+
+        await passes(AFTER_S + 3)
+
+        assert said(world, urgent) == [phrase(Reason.WAITING_FOR_VICTIMS), "Other"]
+
+
+async def test_pods_of_others_are_left_alone() -> None:
+    async with living("a") as world:
+        made = world.asked("other")
+        pod = world.cluster.create(Resource.PODS, made | {"spec": made["spec"] | {"schedulerName": "other"}})
+        await passes(1)
+        told_unready(world, pod)
+
+        await passes(AFTER_S + 3)
+
+        assert said(world, pod)[-1] == f"extender: {UNREADY}"
+
+
 async def test_a_replica_that_does_not_decide_corrects_nothing() -> None:
     async with living("a", scheduler_lease="ns/lease") as world:
         pod = world.pod("large", gpus=2)

@@ -180,8 +180,14 @@ async def test_its_owner_is_told_that_it_is_being_bound() -> None:
         assert (known.state, known.node) == (PodState.BINDING, "a")
 
 
-@pytest.mark.parametrize("message", ['running Bind plugin "DefaultBinder": it is frozen', "it is frozen"])
-async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off(message: str) -> None:
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ('running Bind plugin "DefaultBinder": p is forbidden: frozen', "p is forbidden: frozen"),
+        ('running PreBind plugin "P": timed out', 'running PreBind plugin "P": timed out'),
+    ],
+)
+async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off(message: str, told: str) -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
@@ -195,17 +201,25 @@ async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off(message: str) -> 
 
         assert (waits, again) == (State.ANSWERED, Refused(Reason.BACKING_OFF))
         refusal = world.planning.refusals[group_of(pod)]
-        assert refusal.sentence == "Binding it failed: it is frozen; tried again in 2 s."
+        assert refusal.sentence == f"Binding it failed: {told}; tried again in 2 s."
         await passes(4)
         assert await world.choose(pod, "a") == "a"
 
 
-async def test_a_bind_of_which_nobody_knows_is_tried_again_where_it_was() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        'running Bind plugin "DefaultBinder": Post "https://api/": read: connection reset by peer',
+        'running Bind plugin "DefaultBinder": Operation cannot be fulfilled on pods/binding "p": already assigned',
+        'Post "http://127.0.0.1:8888/filter": context deadline exceeded',
+    ],
+    ids=["no reply", "conflict", "our answer came too late"],
+)
+async def test_an_attempt_of_which_nobody_knows_the_end_is_made_again_where_it_was(message: str) -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
         await world.choose(pod, "a")
-        message = 'running Bind plugin "DefaultBinder": Post "https://api/": read: connection reset by peer'
         condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message}
         world.patch(pod, status={"conditions": [condition]})
         await passes(1)
@@ -339,6 +353,22 @@ async def test_who_was_made_preemptible_stays_so_whatever_its_label_becomes() ->
         assert promised is not None
         assert running is not None
         assert (promised.preemptible, running.preemptible) == (True, True)
+
+
+async def test_a_gang_that_we_bound_before_pods_were_marked_stays_preemptible() -> None:
+    async with living("a", markers=MARKERS) as world:
+        made = asked(name="old", group="crew")
+        made["metadata"]["annotations"][PREEMPTIBLE_ANNOTATION] = "true"
+        made["spec"]["nodeName"] = "a"
+        world.cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("inference"))
+        world.cluster.create(Resource.PODS, made | {"status": {"phase": "Running"}})
+        firm = Job(name="crew", queue="q", group="crew", priority_class="inference")
+        world.cluster.create(Resource.POD_GROUPS, manifests.pod_group(firm, min_member=1))
+        await passes(1)
+
+        (running,) = world.cache.snapshot().running.values()
+
+        assert (running.key.name, running.preemptible) == ("crew", True)
 
 
 async def test_one_pod_does_not_make_its_gang_preemptible_before_it_is_bound() -> None:

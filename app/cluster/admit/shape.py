@@ -61,6 +61,15 @@ def of_scheduler(raw: RawObject, name: str) -> RawObject:
     return raw if scheduler_of(raw) == name else {**raw, "spec": {**spec_of(raw), "schedulerName": name}}
 
 
+def of_class(raw: RawObject, name: str) -> RawObject:
+    """Return the pod as it is when it has this priority class."""
+    return (
+        raw
+        if spec_of(raw).get("priorityClassName") == name
+        else {**raw, "spec": {**spec_of(raw), "priorityClassName": name}}
+    )
+
+
 def scheduler(raw: RawObject, name: str) -> Changes:
     """Have this scheduler place the pod."""
     if scheduler_of(raw) != name:

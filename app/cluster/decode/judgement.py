@@ -14,11 +14,11 @@ FIT_ERROR_MARK = "nodes are available: "
 AFTERMATH_MARKS = (" no new claims to deallocate", " preemption: ")
 """What stands in its message before the causes, and after them, where it tells what it tried then (`FitError`)."""
 
-BIND_ERROR = re.compile(r'running Bind plugin "[^"]*": ')
-"""How its message begins when it tried to bind the pod by itself and could not (`RunBindPlugins`)."""
+PLUGIN_ERROR = re.compile(r'running (\w+) plugin "[^"]*": ')
+"""How its message begins when a plugin of it failed after our answer (`RunBindPlugins`, `RunPreBindPlugins`, ...)."""
 
-UNSURE = re.compile(r"connection|EOF|time(d )?out|deadline|cancell?ed", re.IGNORECASE)
-"""In an error of a bind of which it is open whether it was written."""
+SURELY_REFUSED = re.compile(r"is forbidden|denied|not found|is invalid")
+"""In an error of a bind that was surely not written; a conflict may mean that the pod is bound."""
 
 LONGEST_MESSAGE = 300
 """Characters that are kept of a message: enough for the causes, and little where ten thousand pods are refused."""
@@ -35,7 +35,7 @@ class Judgement:
     because: str = ""
     """What it says of its own filters."""
     attempt_failed: str = ""
-    """The error that ended its last attempt; not that we could not answer, nor one after which the pod may be bound."""
+    """The error that ended its last attempt after our answer; empty also where the pod may be bound all the same."""
     unready: bool = False
     """We could not answer it."""
 
@@ -63,11 +63,19 @@ def _judged(condition: Fields, message: str) -> Judgement:
         case "SchedulerError" if UNREADY in message:
             return Judgement(unready=True)
         case "SchedulerError":
-            found = BIND_ERROR.match(message)
-            is_open = found is not None and UNSURE.search(message)
-            return Judgement(attempt_failed="" if is_open else _shortened(message[found.end() if found else 0 :]))
+            return Judgement(attempt_failed=_failure(message))
         case _:
             return NOT_JUDGED
+
+
+def _failure(message: str) -> str:
+    """Return what surely ended an attempt; empty where the pod may be bound, or the error came before our answer."""
+    found = PLUGIN_ERROR.match(message)
+    if found is None:
+        return ""
+    if found[1] != "Bind":
+        return _shortened(message)
+    return _shortened(message[found.end() :]) if SURELY_REFUSED.search(message) else ""
 
 
 def _because(message: str) -> str:
