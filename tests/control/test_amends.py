@@ -3,17 +3,12 @@
 from app.control.amends import AFTER_S
 from app.model.reason import UNREADY, Reason, phrase
 from app.model.seam import RawObject, Resource
-from tests.control.wired import World, living, passes
+from tests.control.wired import World, living, not_scheduled, passes
 
 
 def told_unready(world: World, pod: RawObject) -> None:
     """Have a kube-scheduler say that we could not answer."""
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "SchedulerError",
-        "message": f"extender: {UNREADY}",
-    }
+    condition = not_scheduled("SchedulerError", f"extender: {UNREADY}")
     world.patch(pod, status={"conditions": [condition, {"type": "Other", "status": "True"}]})
 
 

@@ -192,8 +192,7 @@ async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off(message: str, tol
         pod = world.pod("p")
         await passes(1)
         await world.choose(pod, "a")
-        condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message}
-        world.patch(pod, status={"conditions": [condition]})
+        world.fail(pod, message)
         await passes(1)
         waits = state(world, pod)
 
@@ -220,8 +219,7 @@ async def test_an_attempt_of_which_nobody_knows_the_end_is_made_again_where_it_w
         pod = world.pod("p")
         await passes(1)
         await world.choose(pod, "a")
-        condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message}
-        world.patch(pod, status={"conditions": [condition]})
+        world.fail(pod, message)
         await passes(1)
 
         assert await world.choose(pod, "a") == "a"

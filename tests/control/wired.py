@@ -436,8 +436,11 @@ class World:
 
     def refuse(self, pod: RawObject, message: str = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.") -> None:
         """Park a pod that kube-scheduler's own filters accept nowhere; it clears the nomination."""
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-        self.patch(pod, status={"conditions": [condition], "nominatedNodeName": None})
+        self.patch(pod, status={"conditions": [not_scheduled("Unschedulable", message)], "nominatedNodeName": None})
+
+    def fail(self, pod: RawObject, message: str) -> None:
+        """End an attempt of kube-scheduler by an error; it tries again by itself."""
+        self.patch(pod, status={"conditions": [not_scheduled("SchedulerError", message)]})
 
     # What has become of it
 
@@ -514,6 +517,11 @@ def furnished(*nodes: str, gpus: int = 1, cluster: FickleCluster | None = None) 
 async def passes(seconds: float) -> None:
     """Let virtual time pass; the tests that need none of it to matter let a second pass."""
     await asyncio.sleep(seconds)
+
+
+def not_scheduled(reason: str, message: str) -> dict[str, str]:
+    """Return what kube-scheduler writes on a pod that it has not placed."""
+    return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
 
 
 def lets_in(entrance: Entrance, pod: RawObject) -> bool:
