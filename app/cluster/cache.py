@@ -46,6 +46,8 @@ class ClusterCache:
         """Grows with every change."""
         self.relief = 0
         """Grows with every change that may let somebody run who could not before."""
+        self.refusals = 0
+        """Grows whenever somebody may have been refused who waits now."""
         self.unsettled: dict[GroupKey, int] = {}
         """Waiting groups that changed since a plan considered them, with the version of the change."""
         self.reservations = Reservations()
@@ -270,6 +272,17 @@ class ClusterCache:
         """Hold a node for a pod, and parts of shared GPUs there, in place of what was held for it before."""
         self._hold(uid, Place(node, devices), State.PROMISED, expires_at)
 
+    def move(self, uid: PodUid, node: NodeName, *, expires_at: float) -> None:
+        """Hold another node for a pod than the one that it was promised.
+
+        The room that is given back is relief only if somebody may have been refused since it was promised: those who
+        were refused before did not fit into it. Else each move behind a backlog would have all of it planned anew.
+        """
+        before, relief = self.reservations.get(uid), self.relief
+        self.promise(uid, node, expires_at=expires_at)
+        if before is not None and before.refusals == self.refusals:
+            self.relief = relief
+
     def await_release(self, uid: PodUid, node: NodeName, devices: tuple[str, ...] = (), *, expires_at: float) -> None:
         """Hold room on a node for a pod that others have yet to leave; `fulfil` it when `room.suffices`.
 
@@ -292,6 +305,7 @@ class ClusterCache:
             devices=at.devices,
             state=state,
             expires_at=expires_at,
+            refusals=self.refusals,
         )
         self.reservations.put(held)
         self._settle(uid)
@@ -380,6 +394,10 @@ class ClusterCache:
         for key in keys:
             if self.unsettled.get(key, version + 1) <= version:
                 del self.unsettled[key]
+
+    def note_refusals(self) -> None:
+        """Note that somebody was refused with what is held now, or may be, by a plan that has begun."""
+        self.refusals += 1
 
     # What there is --------------------------------------------------------------------------------------------------
 

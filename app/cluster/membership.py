@@ -7,6 +7,7 @@ arrive one by one is formed once.
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from itertools import count
 
 from app.cluster.formed import FormedGroups
 from app.cluster.frozen import FrozenGroups
@@ -61,6 +62,9 @@ class Membership:
         self._unformed: set[GroupKey] = set()
         """Groups in which nobody waits, which have changed since those that run were asked for."""
         self._touched: set[GroupKey] = set()
+        self._numbers = count(1)
+        self._revisions: dict[GroupKey, int] = {}
+        """Of the groups with pods; none is ever given twice."""
 
     # Changing -------------------------------------------------------------------------------------------------------
 
@@ -229,6 +233,10 @@ class Membership:
         staying = sum(pod.node is not None and not pod.deleting for pod in self.pods(key))
         return staying + len(self._succeeded.get(key, ()))
 
+    def revision(self, key: GroupKey) -> int:
+        """Return a number that changes whenever anything about a group does, its pods, promises and object included."""
+        return self._revisions.get(key, 0)
+
     def owes(self, key: GroupKey, coming: Collection[PodUid] = ()) -> int:
         """Return how many pods of a group are still to be bound before each of its pod sets has its minimum.
 
@@ -319,6 +327,10 @@ class Membership:
     def _mark(self, key: GroupKey) -> None:
         self._stale.add(key)
         self._touched.add(key)
+        if key in self._pods:
+            self._revisions[key] = next(self._numbers)
+        else:
+            self._revisions.pop(key, None)
 
     def _put_waiting(self, key: GroupKey) -> bool:
         members = self._members(key)

@@ -44,6 +44,8 @@ class Reservation:
     state: State
     expires_at: float
     """On the caller's monotonic clock; a Binding never expires: it ends with the watch's echo or a sure failure."""
+    refusals: int = 0
+    """`ClusterCache.refusals` as it was made."""
 
     @property
     def is_revocable(self) -> bool:

@@ -150,7 +150,7 @@ class Extender:
             return Refused(Reason.DECIDING)
         node = self._elsewhere(pod, held, question)
         if node is not None:
-            self._cache.promise(pod.uid, node, expires_at=self._planning.answered_expiry())
+            self._cache.move(pod.uid, node, expires_at=self._planning.answered_expiry())
             self._stand_by(pod.uid)
             return Fits((node,))
         if self._lags(question):

@@ -181,6 +181,7 @@ class Planning:
             return
         self._planned_relief, self._kept_for = relief, result.kept_for
         self._takeover.take(result, keys)
+        self._note_refusals(keys)
         self.poke()
 
     def can_decide_now(self) -> bool:
@@ -270,6 +271,8 @@ class Planning:
 
     async def _plan_aside(self) -> None:
         self._promises.make_way()
+        # Whom it refuses is known only later; until then promises may move.
+        self._cache.note_refusals()
         relief = self._cache.relief
         snapshot = self._cache.snapshot()
         keys = self._due(snapshot)
@@ -279,8 +282,13 @@ class Planning:
         if self._take_back_for(result.kept_for):
             return
         whole = self._takeover.take(result, keys)
+        self._note_refusals(keys)
         # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
         self._planned_relief, self._kept_for = relief if whole else -1, result.kept_for
+
+    def _note_refusals(self, considered: Collection[GroupKey]) -> None:
+        if not self._cache.waiting().keys().isdisjoint(considered):
+            self._cache.note_refusals()
 
     def _take_back_for(self, torn: frozenset[GroupKey]) -> bool:
         """Take back what is promised to pods alone where that completes a gang that is bound in part; return whether.

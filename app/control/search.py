@@ -168,7 +168,8 @@ class Search:
             log.warning("plan budget reached", waiting=len(snapshot.groups), evictions=len(result.evictions))
             self._metrics.plans_unfinished.inc()
         # From here to the end there is no await: what is checked is what is promised and evicted.
-        whole = self._takeover.take(result, snapshot.groups)
+        # Who has only just come is still to be refused what is free: a promise that moves counts on that.
+        whole = self._takeover.take(result, snapshot.groups, settles=False)
         self._withheld = result.withheld
         self._look_again_at = self._clock() + LOOK_AGAIN_S
         # What it changed itself makes another search due: another group may have its turn now.

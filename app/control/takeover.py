@@ -44,14 +44,18 @@ class TakeOver:
         """How many plans have been taken over."""
         self._news: set[GroupKey] = set()
 
-    def take(self, plan: Plan, considered: Collection[GroupKey]) -> bool:
-        """Carry out a plan that considered these groups; return whether nothing of it was stale."""
+    def take(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool = True) -> bool:
+        """Carry out a plan that considered these groups; return whether nothing of it was stale.
+
+        Unless it `settles`, those of them that have changed are still to be planned.
+        """
         self._metrics.plans[PlanOutcome.APPLIED].inc()
         self.taken += 1
         unchanged = self._cache.version == plan.snapshot_version
         # Who is just being bound may not leave, even if nothing has changed.
         recheck = None if unchanged and not plan.evictions else Recheck(self._cache)
-        self._cache.considered(considered, plan.snapshot_version)
+        if settles:
+            self._cache.considered(considered, plan.snapshot_version)
         before = {key: self.refusals.pop(key, None) for key in considered}
         stale = False
         for deal in deals(plan):

@@ -112,6 +112,18 @@ def test_a_promise_that_moves_or_ends_is_relief() -> None:
     assert reliefs == sorted(set(reliefs))
 
 
+def test_a_move_is_relief_once_somebody_may_have_been_refused_since_the_promise() -> None:
+    found = promised(cache(P))
+    relief = found.relief
+
+    found.move(P.uid, N2, expires_at=60.0)
+    assert (free(found), found.relief) == ([8, 6], relief)
+
+    found.note_refusals()
+    found.move(P.uid, N1, expires_at=60.0)
+    assert (free(found), found.relief > relief) == ([6, 8], True)
+
+
 def test_a_pod_that_others_bound_elsewhere_holds_only_what_it_got() -> None:
     found = binding(cache(P))
     relief = found.relief

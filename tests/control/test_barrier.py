@@ -1,9 +1,10 @@
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
 from app.control.binder import BOUND
-from app.model.names import GroupKey, NodeName
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.podgroup import GroupSpec
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
@@ -222,6 +223,46 @@ async def test_a_member_that_may_pass_in_the_moment_in_which_its_patience_ends_i
 
         assert await bind == BOUND
         assert world.bound() == {"gang-0": first[1]}
+
+
+async def test_who_stands_is_looked_at_only_when_the_last_may_be_there_or_something_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with living(*(f"n{number}" for number in range(20))) as world:
+        members = await placed(world, world.gang("gang", size=20))
+        looks: list[GroupKey] = []
+        owes = world.cache.groups.owes
+
+        def counted(key: GroupKey, coming: Collection[PodUid] = ()) -> int:
+            looks.append(key)
+            return owes(key, coming)
+
+        monkeypatch.setattr(world.cache.groups, "owes", counted)
+        stands = [world.barrier.stand(GANG, ref(pod).uid, NodeName(node)) for pod, node in members]
+        tasks = [asyncio.create_task(stand) for stand in stands[:19]]
+        await asyncio.sleep(0)
+        for _ in range(5):
+            world.barrier.review()
+        assert len(looks) == 1
+
+        world.cache.groups.touch(GANG)
+        world.barrier.review()
+        assert len(looks) == 2
+
+        assert await stands[19] == ""
+        assert await asyncio.gather(*tasks) == [""] * 19
+        assert len(looks) == 3
+
+
+async def test_a_member_whose_promise_ends_before_it_stands_is_sent_away_at_once() -> None:
+    async with living("a", "b") as world:
+        (first, node), _ = await placed(world, world.gang("gang", size=2))
+        world.cache.drop_promise(ref(first).uid)
+
+        assert (
+            await world.barrier.stand(GANG, ref(first).uid, NodeName(node)) == "the place promised to the pod is gone"
+        )
+        assert world.barrier.standing(GANG) == 0
 
 
 async def test_a_pod_alone_waits_for_nobody() -> None:

@@ -82,6 +82,50 @@ async def test_relief_for_which_nobody_waits_makes_no_plan(planner: Planner) -> 
         assert (len(planner.considered), dict(world.cache.unsettled)) == (made, {})
 
 
+async def test_a_promise_that_moves_is_no_relief_for_who_did_not_fit_before_it_was_made(planner: Planner) -> None:
+    async with living("a", "b") as world:
+        misfit = world.pod("misfit", gpus=2)
+        await passes(1)
+        pod = world.pod("one")
+        await passes(1)
+        made, (other,) = len(planner.considered), {"a", "b"} - {world.promised(pod)}
+
+        assert await world.filter(pod, other) == Fits((NodeName(other),))
+        await passes(5)
+
+        assert (len(planner.considered), world.reason(misfit)) == (made, Reason.NO_NODE_FITS)
+
+
+async def test_a_promise_that_moves_is_relief_for_who_was_refused_since() -> None:
+    async with living("b") as world:
+        world.nodes("a", gpus=2)
+        pod = world.pod("one")
+        assert await world.choose(pod, "a") == "a"
+        wants_both = world.pod("wants-both", gpus=2)
+        await passes(1)
+        assert world.reason(wants_both) is Reason.NO_NODE_FITS
+
+        assert await world.filter(pod, "b") == Fits((NodeName("b"),))
+        await passes(1)
+
+        assert world.promised(wants_both) == "a"
+
+
+async def test_a_promise_that_moves_is_relief_for_who_is_just_being_refused_beside_the_loop() -> None:
+    async with living("b") as world:
+        world.nodes("a", gpus=2)
+        pod = world.pod("one")
+        assert await world.choose(pod, "a") == "a"
+        threads_take(5)
+        want_both = [world.pod(f"p{number}", gpus=2) for number in range(MANY)]
+        await passes(1)
+
+        assert await world.filter(pod, "b") == Fits((NodeName("b"),))
+        await passes(20)
+
+        assert "a" in {world.promised(each) for each in want_both}
+
+
 async def test_a_burst_of_pods_is_decided_as_one(planner: Planner) -> None:
     async with living("a") as world:
         await passes(1)
