@@ -70,7 +70,7 @@ class GangBarrier:
             self._leave(key, uid)
 
     def review(self) -> None:
-        """Look at everybody who stands, since something has changed: a promise is gone, or a gang owes less."""
+        """Look at the gangs about which something has changed: a promise may be gone, or a gang owe less."""
         for key, gang in list(self._gangs.items()):
             if gang.revision != self._cache.groups.revision(key):
                 self._open_if_complete(key)

@@ -98,7 +98,7 @@ def test_a_promise_takes_the_place_as_a_fact_would_and_its_coming_true_changes_n
     assert (after.usage, after.groups, state(found), found.relief) == (before.usage, {}, None, relief)
 
 
-def test_a_promise_that_moves_or_ends_is_relief() -> None:
+def test_a_promise_that_is_replaced_or_ends_is_relief() -> None:
     found = promised(cache(P))
     reliefs = [found.relief]
 
