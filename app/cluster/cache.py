@@ -494,6 +494,7 @@ class ClusterCache:
             usage={},
             groups={},
             total=NOTHING,
+            topologies=self._topologies,
             refused=self._refused.freeze(),
             shared=self.gpus.listed(),
             idle_devices=self.gpus.idle(table),

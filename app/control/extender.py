@@ -175,8 +175,9 @@ class Extender:
     def _elsewhere(self, pod: Pod, held: Reservation, question: PodQuestion) -> NodeName | None:
         if held.devices:
             return None  # A GPU has been made ready for it there.
-        places = self._cache.places_without(pod, held.node)
-        return planner.place_one(places, pod, question.offered, self._policy)
+        places, spec = self._cache.places_without(pod, held.node), self._cache.groups.spec(pod.group)
+        root = spec.root if spec is not None else None
+        return planner.move_one(places, pod, held.node, question.offered, self._policy, root=root)
 
     def _learn_refusal(self, held: Reservation) -> FilterAnswer:
         self._cache.refuse_node(held.pod, held.node)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from app.model.decision import Action, Plan, Start
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
-from app.model.podgroup import PodGroup
+from app.model.podgroup import PodGroup, SubGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import Amounts
 from app.model.snapshot import Mask, Snapshot
@@ -21,12 +21,14 @@ from app.scheduling import explain, score
 from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
 from app.scheduling.board import Board, Strategy, Timing
 from app.scheduling.budget import Budget
+from app.scheduling.gang import constraints_on
 from app.scheduling.minruntime import Protection
 from app.scheduling.order import Turns, is_torn, next_chunk
 from app.scheduling.quota import Ledger
 from app.scheduling.rivals import Rivals
 from app.scheduling.search import Aim, Search
 from app.scheduling.stock import Seat
+from app.scheduling.topology import same_domains
 from app.scheduling.whatif import WhatIf
 from app.settings import PlacementStrategy, ResolveMethod
 
@@ -106,12 +108,24 @@ def plan_some(
     return made.result()
 
 
-def place_one(
-    snapshot: Snapshot, pod: Pod, offered: Collection[NodeName], policy: Policy = DEFAULT_POLICY
+def move_one(  # noqa: PLR0913 - one question, told by who asks, from where and whereto
+    snapshot: Snapshot,
+    pod: Pod,
+    node: NodeName,
+    offered: Collection[NodeName],
+    policy: Policy = DEFAULT_POLICY,
+    *,
+    root: SubGroup | None = None,
 ) -> NodeName | None:
-    """Return the best of the offered nodes that has room for the pod, None when none has."""
+    """Return the best of the offered nodes that has room for the pod instead of its own, None when none has.
+
+    `root` is of its PodGroup: what that is to be close together by holds for the move, too.
+    """
     board = Board(snapshot, policy.strategy)
-    return board.choose(pod, board.allowed(pod) & snapshot.nodes.mask(offered))
+    allowed = board.allowed(pod) & snapshot.nodes.mask(offered)
+    if root is not None:
+        allowed &= same_domains(node, constraints_on(root, pod.subgroup), snapshot.nodes, snapshot.topologies)
+    return board.choose(pod, allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,13 @@ that would work is never left out. The walk over the tree of sub-groups is the p
 3. choose: the domains from the preferred level up to the required one that may take all the pods, the tightest first
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.model.names import NodeName
 from app.model.podgroup import TopologyConstraint
 from app.model.reason import Reason, Refusal
 from app.model.resources import Amounts
@@ -110,6 +111,27 @@ def node_sets(subtree: Subtree, nodes: NodeTable, topologies: Mapping[str, Topol
     steps = judged[preferred].steps() if preferred else None
     sets = NodeSets(steps, chosen, within)
     return sets if len(sets) else _no_domain(subtree, judged[required])
+
+
+def same_domains(
+    node: NodeName, constraints: Iterable[TopologyConstraint], nodes: NodeTable, topologies: Mapping[str, Topology]
+) -> Mask:
+    """Return the nodes in the same domain as one node at every level that is required or preferred, shape [node].
+
+    A pod that goes there instead stays as close to its group as was planned. None does while a Topology is unusable.
+    """
+    column = nodes.index.get(node)
+    same = np.full(len(nodes.nodes), column is not None)
+    for constraint in constraints:
+        if column is None or _unusable(constraint, topologies) is not None:
+            return np.zeros_like(same)
+        keys = topologies[constraint.topology].levels
+        levels = _levels(keys, nodes)
+        for key in (constraint.required, constraint.preferred):
+            if key:
+                codes = levels[keys.index(key) + 1].codes
+                same &= codes == codes[column]
+    return same
 
 
 @dataclass(frozen=True, slots=True, eq=False)

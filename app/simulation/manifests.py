@@ -78,6 +78,16 @@ def queue(name: str, parent: str | None, quota: Quota) -> RawObject:
     }
 
 
+def topology(name: str, *levels: str) -> RawObject:
+    """Write a Topology with the labels of its levels, the widest first."""
+    return {
+        "apiVersion": "kai.scheduler/v1alpha1",
+        "kind": "Topology",
+        "metadata": {"name": name},
+        "spec": {"levels": [{"nodeLabel": level} for level in levels]},
+    }
+
+
 def priority_class(name: str) -> RawObject:
     """Write one of KAI's priority classes, or that of reservation pods."""
     return {

@@ -200,6 +200,29 @@ async def test_a_promised_node_outside_a_sample_is_nominated() -> None:
         assert await world.filter(pod, "promised", nominated="promised") == fits("promised")
 
 
+@pytest.mark.parametrize("level", ["requiredTopologyLevel", "preferredTopologyLevel"])
+async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str) -> None:
+    left = ("left-1", "left-2", "left-3")
+    async with living() as world:
+        for name in (*left, *SAMPLE):
+            labels = {"rack": "left" if name in left else "right"}
+            world.cluster.create(Resource.NODES, manifests.node(name, gpus=2, cpu=64, labels=labels))
+        world.cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
+        pods = world.gang("crew", size=2, gpus=2)
+        crew = Ref(resource=Resource.POD_GROUPS, namespace="q", name="crew")
+        world.cluster.patch(crew, {"spec": {"topologyConstraint": {"topology": "t", level: "rack"}}})
+        await passes(1)
+        one, other = (world.promised(pod) for pod in pods)
+        (free,) = {*left} - {one, other}
+
+        assert await world.filter(pods[0], *SAMPLE) == Refused(Reason.DECIDING)
+        assert await world.filter(pods[1], *SAMPLE, free) == fits(free)
+        await passes(1)
+
+        assert world.cluster.nominations == [("crew-0", one)]
+        assert await world.filter(pods[0], str(one), nominated=one) == fits(str(one))
+
+
 async def test_a_nominated_node_that_is_still_not_offered_is_refused_for_good() -> None:
     async with living("promised") as world:
         world.nodes(*SAMPLE, gpus=0)

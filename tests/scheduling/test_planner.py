@@ -18,7 +18,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, NOTHING, QUOTA_AXES
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.planner import Policy, place_one, plan, plan_some, rate
+from app.scheduling.planner import Policy, move_one, plan, plan_some, rate
 from app.scheduling.quota import Ledger
 from app.settings import PlacementStrategy
 from tests import given
@@ -209,7 +209,7 @@ def test_the_strategy_is_that_of_the_policy(strategy: PlacementStrategy, best: s
 
     assert plan(snapshot, policy).starts[0].placements[0].node == best
     assert plan_some(snapshot, snapshot.groups, policy).starts[0].placements[0].node == best
-    assert place_one(snapshot, pod, both, policy) == best
+    assert move_one(snapshot, pod, both[0], both, policy) == best
     assert both[rate(snapshot, groups[0], pod, both, policy=policy).scores.argmax()] == best
 
 
@@ -226,9 +226,9 @@ def test_one_pod_is_placed_on_the_best_of_the_offered_nodes_that_has_room() -> N
     snapshot, pod = cluster(gpus=(1, 4, 8)), given.pod("p", gpus=2)
     offered = [NodeName(name) for name in ("n2", "n1", "n0", "gone")]
 
-    assert place_one(snapshot, pod, offered) == "n1"
-    assert place_one(snapshot, pod, offered[:1]) == "n2"
-    assert place_one(snapshot, pod, offered[2:]) is None
+    assert move_one(snapshot, pod, offered[3], offered) == "n1"
+    assert move_one(snapshot, pod, offered[3], offered[:1]) == "n2"
+    assert move_one(snapshot, pod, offered[3], offered[2:]) is None
 
 
 @pytest.mark.parametrize(

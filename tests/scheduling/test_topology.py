@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
+from app.model.names import NodeName
 from app.model.node import Node
 from app.model.podgroup import TopologyConstraint
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU
 from app.model.snapshot import Mask, NodeTable
 from app.model.topology import Topology
-from app.scheduling.topology import STEPS, NodeSets, Subtree, fitting_counts, node_sets
+from app.scheduling.topology import STEPS, NodeSets, Subtree, fitting_counts, node_sets, same_domains
 from tests import given
 
 ZONE, RACK = "zone", "rack"
@@ -365,3 +366,31 @@ def test_of_five_thousand_nodes_the_one_rack_with_room_is_found() -> None:
     wanted = replace(wanted, counts=fitting_counts(wanted.asked, wanted.free))
 
     assert repr(node_sets(wanted, table, TOPOLOGIES)) == "<NodeSets z4/r499>"
+
+
+# Where else a pod may go ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node", "required", "preferred", "expected"),
+    [
+        ("a", RACK, "", "ab"),
+        ("a", ZONE, "", "abc"),
+        ("a", "", RACK, "ab"),
+        ("d", ZONE, RACK, "de"),
+        ("h", "", RACK, "gh"),
+        ("gone", RACK, "", ""),
+    ],
+)
+def test_a_pod_stays_in_the_domain_it_was_planned_for(node: str, required: str, preferred: str, expected: str) -> None:
+    table = NodeTable.of([*CLUSTER, *(given.node(name) for name in "gh")])
+    constraint = TopologyConstraint("dc", required=required, preferred=preferred)
+
+    assert spelled(same_domains(NodeName(node), [constraint], table, TOPOLOGIES), table) == expected
+
+
+def test_a_pod_goes_nowhere_else_while_its_topology_is_unusable_and_anywhere_without_one() -> None:
+    table = NodeTable.of(CLUSTER)
+
+    assert spelled(same_domains(NodeName("a"), [TopologyConstraint("moon", RACK)], table, TOPOLOGIES), table) == ""
+    assert spelled(same_domains(NodeName("a"), [], table, TOPOLOGIES), table) == "abcdef"
