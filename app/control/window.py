@@ -1,25 +1,44 @@
 """Counts the pods that kube-scheduler was sent and has not asked about yet, and has whoever sends more wait for it."""
 
 import asyncio
+from collections.abc import Callable
 
 from app.model.names import PodUid
 
 ASKED_WITHIN_S = 5.0
 """After this time a pod no longer holds up others: kube-scheduler's own filters may refuse it without a question."""
 
+LOOK_S = 0.1
+"""How often whoever waits looks again whether the pod that holds it up will be asked about at all."""
+
 
 class Window:
-    """Who was sent, and when. Between `room` and `send` there must be no await, or more are sent than there is room."""
+    """Who was sent, and when. Between `room` and `send` there must be no await, or more are sent than there is room.
 
-    def __init__(self, limit: int) -> None:
-        """At most `limit` pods are on their way at once."""
+    kube-scheduler orders by the time at which it first saw a pod, not by that at which it was sent. So without a `span`
+    those that it first saw last are overtaken for as long as others are sent, and their gangs wait for them.
+    """
+
+    def __init__(
+        self, limit: int, *, span: int | None = None, is_over: Callable[[PodUid], bool] = lambda _: False
+    ) -> None:
+        """At most `limit` pods are on their way at once, and none is sent as the `span`th after one that still is.
+
+        `is_over` tells of a pod that was sent whether kube-scheduler has come to an end with it without asking.
+        """
         self._limit = limit
-        self._unanswered: dict[PodUid, float] = {}
+        self._span = span
+        self._is_over = is_over
+        self._sent = 0
+        self._unanswered: dict[PodUid, tuple[int, float]] = {}
+        """The number of each, and when it was sent; the oldest first."""
         self._answered = asyncio.Event()
 
     def send(self, uid: PodUid) -> None:
         """Note that kube-scheduler is about to look at the pod."""
-        self._unanswered[uid] = asyncio.get_running_loop().time()
+        self._unanswered.pop(uid, None)
+        self._unanswered[uid] = self._sent, asyncio.get_running_loop().time()
+        self._sent += 1
 
     def answer(self, uid: PodUid) -> None:
         """Note that kube-scheduler has asked about the pod, or will not."""
@@ -28,11 +47,26 @@ class Window:
 
     async def room(self) -> None:
         """Wait until kube-scheduler has asked about enough of those that were sent before."""
-        while len(self._unanswered) >= self._limit:
+        while not self._has_room():
             self._answered.clear()
             try:
-                async with asyncio.timeout(ASKED_WITHIN_S / 5):
+                async with asyncio.timeout(LOOK_S):
                     await self._answered.wait()
             except TimeoutError:
-                over = asyncio.get_running_loop().time() - ASKED_WITHIN_S
-                self._unanswered = {uid: since for uid, since in self._unanswered.items() if since > over}
+                self._forget_who_is_over()
+
+    def _has_room(self) -> bool:
+        if len(self._unanswered) >= self._limit:
+            return False
+        if self._span is None or not self._unanswered:
+            return True
+        oldest, _ = next(iter(self._unanswered.values()))
+        return self._sent - oldest < self._span
+
+    def _forget_who_is_over(self) -> None:
+        late = asyncio.get_running_loop().time() - ASKED_WITHIN_S
+        self._unanswered = {
+            uid: (number, since)
+            for uid, (number, since) in self._unanswered.items()
+            if since > late and not self._is_over(uid)
+        }

@@ -1,9 +1,10 @@
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from app.control.promises import REFUSED_NODES_FOR_S
-from app.control.releases import REFUSED_FOR_GOOD, WINDOW
+from app.control.releases import ALWAYS_COMPLETE_BELOW, REFUSED_FOR_GOOD, SPAN, WINDOW
 from app.control.window import ASKED_WITHIN_S
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
@@ -19,6 +20,8 @@ from app.model.seam import (
     UnavailableError,
 )
 from app.model.seam import Resource as Kind
+from app.simulation import manifests
+from app.simulation.cluster import Ref
 from tests.control.leases import BESIDE_US, LEASE, SETTLED_S, active, elected
 from tests.control.wired import FickleCluster, World, furnished, living, passes
 
@@ -51,6 +54,23 @@ async def test_a_held_pod_whose_turn_has_come_is_released_and_not_nominated() ->
         assert (world.cluster.releases, world.cluster.nominations) == (["one-0"], [])
         assert world.count("releases") == 1
         assert await world.choose(pod, "a") == "a"
+
+
+@pytest.mark.parametrize("nodes", [ALWAYS_COMPLETE_BELOW - 1, ALWAYS_COMPLETE_BELOW])
+async def test_a_pod_that_is_to_be_close_to_its_gang_is_nominated_where_it_may_not_be_in_the_sample(nodes: int) -> None:
+    async with living() as world:
+        for number in range(nodes):
+            labels = {"rack": str(number // 2)}
+            world.cluster.create(Kind.NODES, manifests.node(f"n{number}", gpus=1, cpu=64, labels=labels))
+        world.cluster.create(Kind.TOPOLOGIES, manifests.topology("t", "rack"))
+        pods = world.gang("crew", size=2, gates=HELD)
+        crew = Ref(resource=Kind.POD_GROUPS, namespace="q", name="crew")
+        world.cluster.patch(crew, {"spec": {"topologyConstraint": {"topology": "t", "requiredTopologyLevel": "rack"}}})
+        await passes(1)
+
+        assert still_held(world, pods) == 0
+        promised = {pod["metadata"]["name"]: world.promised(pod) for pod in pods}
+        assert dict(world.cluster.nominations) == (promised if nodes == ALWAYS_COMPLETE_BELOW else {})
 
 
 async def test_a_held_pod_that_cannot_run_stays_held_and_is_told_why() -> None:
@@ -133,6 +153,40 @@ async def test_no_more_are_released_than_kube_scheduler_asks_about() -> None:
 
         await passes(ASKED_WITHIN_S + 1)
         assert still_held(world, pods) == 0
+
+
+async def ask_about_the_others(world: World, pods: list[RawObject], first: RawObject) -> None:
+    """Ask as kube-scheduler does that came to see the first pod after all others, until nobody else is released."""
+    asked = [first]
+    for _ in range(2 * len(pods) // WINDOW):
+        await passes(0.05)
+        for pod in pods:
+            if pod not in asked and not gates(world.cluster, pod):
+                asked.append(pod)
+                await world.filter(pod, *ROOMY)
+
+
+async def test_a_pod_that_kube_scheduler_comes_to_last_is_not_overtaken_by_more_than_the_span() -> None:
+    async with living(*ROOMY, gpus=100) as world:
+        pods = [world.pod(f"p{number:03}", gates=HELD) for number in range(SPAN + 10)]
+        await ask_about_the_others(world, pods, pods[0])
+        assert still_held(world, pods) == 10
+
+        await world.filter(pods[0], *ROOMY)
+        await passes(0.5)
+        assert still_held(world, pods) == 0
+
+
+@pytest.mark.parametrize("end", [World.refuse, World.delete], ids=["refused", "deleted"])
+async def test_a_pod_that_is_not_asked_about_any_more_holds_up_nobody(end: Callable[[World, RawObject], None]) -> None:
+    async with living(*ROOMY, gpus=100) as world:
+        pods = [world.pod(f"p{number:03}", gates=HELD) for number in range(SPAN + 10)]
+        await ask_about_the_others(world, pods, pods[0])
+
+        end(world, pods[0])
+        await passes(0.5)
+
+        assert still_held(world, pods[1:]) == 0
 
 
 async def test_a_promise_does_not_expire_while_its_pod_stands_in_our_own_queue() -> None:
