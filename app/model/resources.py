@@ -35,11 +35,23 @@ class Resources:
     gpu_milli: int = 0
     pods: int = 0
 
+    # Amount by amount: what is charged to queues and nodes is summed up here for every pod.
+
     def __add__(self, other: "Resources") -> "Resources":
-        return Resources.of(a + b for a, b in zip(self.amounts, other.amounts, strict=True))
+        return Resources(
+            cpu_milli=self.cpu_milli + other.cpu_milli,
+            memory_bytes=self.memory_bytes + other.memory_bytes,
+            gpu_milli=self.gpu_milli + other.gpu_milli,
+            pods=self.pods + other.pods,
+        )
 
     def __sub__(self, other: "Resources") -> "Resources":
-        return Resources.of(a - b for a, b in zip(self.amounts, other.amounts, strict=True))
+        return Resources(
+            cpu_milli=self.cpu_milli - other.cpu_milli,
+            memory_bytes=self.memory_bytes - other.memory_bytes,
+            gpu_milli=self.gpu_milli - other.gpu_milli,
+            pods=self.pods - other.pods,
+        )
 
     @staticmethod
     def of(amounts: Iterable[int]) -> "Resources":
