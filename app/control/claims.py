@@ -1,12 +1,12 @@
 """Remembers which places were told to pods that are being created, until the cache charges those pods itself."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from app.cluster.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
-from app.model.pod import Pod
-from app.model.resources import NOTHING, Resources
+from app.model.resources import NOTHING, Resources, Scalars
 from app.model.seam import RawObject
 from app.model.snapshot import Snapshot, Usage
 
@@ -14,11 +14,24 @@ EXPIRES_AFTER_S = 2.0
 """A pod that has not shown up after this time was refused by others, or its promise is refused to it."""
 
 MOST = 128
-"""Claims at once: each costs the next question a few microseconds."""
+"""Claims at once: so many pods may be on their way into the cluster without being seen."""
 
 Origin = tuple[str, str]
 """Namespace and the name given, which for pods of controllers is the beginning of the name: all that is known of a pod
 before it is created and after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one claim takes up, where and of whom: alike for the pods of one job that go to one node."""
+
+    node: NodeName
+    queue: QueueName
+    request: Resources
+    scalars: Scalars
+    cost: Resources
+    """What the queue pays."""
+    preemptible: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,11 +39,7 @@ class _Claim:
     """One place of one pod."""
 
     origin: Origin
-    pod: Pod
-    """As it was before it was created."""
-    node: NodeName
-    queue: QueueName
-    preemptible: bool
+    charge: Charge
     expires_at: float
     uid: PodUid | None = None
     """Of the pod once the watch has shown it."""
@@ -48,25 +57,18 @@ class Claims:
         self._cache = cache
         self._clock = clock
         self._claims: list[_Claim] = []
+        self._charges = Counter[Charge]()
+        """What they take up together: every pod of a burst is placed beside all that came just before it."""
 
     @property
     def is_full(self) -> bool:
         """Whether there are as many as there may be."""
         return len(self._claims) >= MOST
 
-    def add(self, raw: RawObject, pod: Pod, node: NodeName, *, queue: QueueName, preemptible: bool) -> None:
-        """Count a pod that is about to be created as if it were on the node."""
-        expires_at = self._clock() + EXPIRES_AFTER_S
-        self._claims.append(
-            _Claim(
-                origin=_origin(raw),
-                pod=pod,
-                node=node,
-                queue=queue,
-                preemptible=preemptible,
-                expires_at=expires_at,
-            )
-        )
+    def add(self, raw: RawObject, charge: Charge) -> None:
+        """Count a pod that is about to be created as if it were on its node."""
+        self._claims.append(_Claim(origin=_origin(raw), charge=charge, expires_at=self._clock() + EXPIRES_AFTER_S))
+        self._charges[charge] += 1
 
     def learn(self, raw: RawObject) -> None:
         """Recognise a pod when the watch shows it for the first time; not yet applied to the cache."""
@@ -79,8 +81,15 @@ class Claims:
 
     def end_over(self) -> None:
         """Drop the claims whose pods are charged in the cache, or will not come."""
-        now = self._clock()
-        self._claims = [one for one in self._claims if one.expires_at > now and not self._is_charged(one)]
+        now, kept = self._clock(), []
+        for one in self._claims:
+            if one.expires_at > now and not self._is_charged(one):
+                kept.append(one)
+                continue
+            self._charges[one.charge] -= 1
+            if not self._charges[one.charge]:
+                del self._charges[one.charge]
+        self._claims = kept
 
     def groups(self) -> set[GroupKey]:
         """Return the groups of those that have shown up: they wait, but count as placed."""
@@ -92,16 +101,16 @@ class Claims:
         if not self._claims:
             return snapshot
         free, scalars, usage = snapshot.free.copy(), dict(snapshot.scalars), dict(snapshot.usage)
-        for one in self._claims:
+        for one, count in self._charges.items():
             column = snapshot.nodes.index.get(one.node)
             if column is not None:
-                free[:, column] -= one.pod.request.amounts
-                for name, amount in one.pod.scalars:
+                free[:, column] -= (one.request * count).amounts
+                for name, amount in one.scalars:
                     # Its node may have lost the resource meanwhile, and with it the place.
                     if name in scalars:
                         scalars[name] = scalars[name].copy()
-                        scalars[name][column] -= amount
-            cost = one.pod.charge(snapshot.nodes.smallest_device_mib)
+                        scalars[name][column] -= amount * count
+            cost = one.cost * count
             usage[one.queue] = _with(usage.get(one.queue, Usage()), cost, NOTHING if one.preemptible else cost)
         return replace(snapshot, free=free, scalars=scalars, usage=usage)
 

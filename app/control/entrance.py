@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from app.cluster import decode
 from app.cluster.admit import shape
 from app.cluster.cache import ClusterCache
-from app.control.claims import Claims
+from app.control.claims import Charge, Claims
 from app.control.planning import Planning
 from app.control.podgrouper import PodGrouper, keeps_of
 from app.model.names import NodeName
@@ -81,7 +81,15 @@ class Entrance:
         node = self._place(snapshot, group) if group else None
         if group is None or node is None:
             return False
-        self._claims.add(newcomer.raw, pod, node, queue=group.queue, preemptible=group.preemptible)
+        charge = Charge(
+            node=node,
+            queue=group.queue,
+            request=pod.request,
+            scalars=pod.scalars,
+            cost=pod.charge(snapshot.nodes.smallest_device_mib),
+            preemptible=group.preemptible,
+        )
+        self._claims.add(newcomer.raw, charge)
         return True
 
     def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:

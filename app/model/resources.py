@@ -53,6 +53,9 @@ class Resources:
             pods=self.pods - other.pods,
         )
 
+    def __mul__(self, count: int) -> "Resources":
+        return Resources.of(amount * count for amount in self.amounts)
+
     @staticmethod
     def of(amounts: Iterable[int]) -> "Resources":
         """Build from amounts in the order of `AXES`."""
