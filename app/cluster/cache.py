@@ -50,6 +50,8 @@ class ClusterCache:
         """Grows whenever somebody may have been refused who waits now."""
         self.unsettled: dict[GroupKey, int] = {}
         """Waiting groups that changed since a plan considered them, with the version of the change."""
+        self._gone: set[GroupKey] = set()
+        """Groups that have stopped waiting since somebody last asked for them."""
         self.reservations = Reservations()
         self.groups = Membership(self._place)
         """Asked freely; changed through this cache alone."""
@@ -417,6 +419,12 @@ class ClusterCache:
         """Return the groups with pods that have no place; not to be kept across an await."""
         return self.groups.waiting(self._note_change)
 
+    def take_gone(self) -> Collection[GroupKey]:
+        """Return, once, the groups that have stopped waiting since last asked; some may wait again."""
+        self.waiting()
+        gone, self._gone = self._gone, set()
+        return gone
+
     def form_groups(self) -> None:
         """Form the groups now that have changed, so that the next snapshot need not."""
         self.waiting()
@@ -453,7 +461,14 @@ class ClusterCache:
 
     def snapshot(self) -> Snapshot:
         """Freeze what is known now."""
-        table, waiting, charges = self.table(), self.waiting(), self._charges
+        return self._seen_with(dict(self.waiting()))
+
+    def glance(self) -> Snapshot:
+        """Return what is known now, not to be kept across an await: who waits, thousands maybe, is not copied."""
+        return self._seen_with(self.waiting())
+
+    def _seen_with(self, waiting: Mapping[GroupKey, PodGroup]) -> Snapshot:
+        table, charges = self.table(), self._charges
         return Snapshot(
             version=self.version,
             nodes=table,
@@ -463,7 +478,7 @@ class ClusterCache:
             releasing_scalars=charges.releasing_scalars(),
             queues=self.queues(),
             usage=charges.usage(),
-            groups=dict(waiting),
+            groups=waiting,
             running=self.groups.running(),
             total=charges.divided(),
             topologies=self._topologies,
@@ -595,6 +610,7 @@ class ClusterCache:
     def _note_change(self, key: GroupKey, group: PodGroup | None) -> None:
         if group is None:
             self.unsettled.pop(key, None)
+            self._gone.add(key)
         else:
             self.unsettled[key] = self.version
 

@@ -76,7 +76,7 @@ class Entrance:
             return False
         if self._claims.is_full or not self._is_settled():
             return False
-        snapshot = self._claims.charged_on(self._cache.snapshot())
+        snapshot = self._claims.charged_on(self._cache.glance())
         group = self._group(pod, newcomer.said, snapshot)
         node = self._place(snapshot, group) if group else None
         if group is None or node is None:

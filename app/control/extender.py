@@ -243,7 +243,7 @@ class Extender:
     def _rate(self, question: PodQuestion) -> planner.Rating:
         pod = self._decode(question.pod)
         group = self._cache.groups.alone(pod)
-        return planner.rate(self._cache.snapshot(), group, pod, question.offered, policy=self._policy)
+        return planner.rate(self._cache.glance(), group, pod, question.offered, policy=self._policy)
 
     def _is_ours(self, question: PodQuestion) -> bool:
         return self._decode(question.pod).managed

@@ -95,7 +95,7 @@ class Planning:
         self._wall_clock = wall_clock
         self._unready = unready
         self._backoff = Backoff()
-        self._planned_relief = self._tidied_at = -1
+        self._planned_relief = -1
         self._aged_at = float("-inf")
         self._kept_for: frozenset[GroupKey] = frozenset()
         self._changed = asyncio.Event()
@@ -125,6 +125,7 @@ class Planning:
             except TimeoutError:
                 pass
             self._changed.clear()
+            self._takeover.forget_gone()
             if self._activity.failure():
                 self._gpus.stand_down()
                 self._awaiting.stand_down()
@@ -172,7 +173,7 @@ class Planning:
             self._cache.considered(list(self._cache.unsettled), self._cache.version)
             self._planned_relief, self._kept_for = relief, frozenset()
             return
-        snapshot = self._cache.snapshot()
+        snapshot = self._cache.glance()
         keys = self._due(snapshot)
         with self._metrics.plan_duration.time():
             result = plan_some(snapshot, keys, self._policy, withheld=self._search.withheld)
@@ -267,7 +268,7 @@ class Planning:
 
     def _due(self, snapshot: Snapshot) -> Collection[GroupKey]:
         """Return who is to be planned: all who wait when there was relief, else those that have changed."""
-        return snapshot.groups if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
+        return list(snapshot.groups) if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
 
     async def _plan_aside(self) -> None:
         self._promises.make_way()
@@ -295,6 +296,8 @@ class Planning:
 
         Whoever loses a promise is planned anew at once, after the gang.
         """
+        if not torn:
+            return False
         snapshot, taken = self._cache.snapshot(), False
         for key in torn & snapshot.groups.keys():
             rivals = self._promises.of_pods_alone(up_to=snapshot.groups[key].priority)
@@ -329,6 +332,3 @@ class Planning:
             self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
             self._cache.readmit(key)
-        if self._tidied_at != self._cache.version:
-            self._tidied_at = self._cache.version
-            self._takeover.forget_gone()

@@ -79,9 +79,10 @@ class TakeOver:
 
     def forget_gone(self) -> None:
         """Forget why groups waited that wait no more."""
-        waiting = self._cache.waiting()
-        for key in [key for key in self.refusals if key not in waiting]:
-            del self.refusals[key]
+        gone, waiting = self._cache.take_gone(), self._cache.waiting()
+        for key in gone:
+            if key not in waiting:
+                self.refusals.pop(key, None)
 
     # Carrying out ---------------------------------------------------------------------------------------------------
 
