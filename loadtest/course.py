@@ -23,8 +23,9 @@ LOOK_EVERY_S = 0.1
 QUIET_S = 1.0
 """Nothing is written for so long: then it is quiet."""
 QUIET_WITHIN_S = 10.0
-WORKED_ON_S = 20.0
-"""For so long at the most a scheduler works on what it cannot do before others come."""
+WORKED_ON_S = 60.0
+"""For so long at the most a scheduler works on what it cannot do before others come: on a slow machine kube-scheduler
+needs more than 20 s to refuse 2,000 pods once, and others never rest."""
 
 
 class TimeUpError(Exception):
