@@ -5,7 +5,7 @@ arrive one by one is formed once.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -25,7 +25,7 @@ from app.cluster.groups import (
 )
 from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
-from app.model.podgroup import GroupSpec, PodGroup, PodSet
+from app.model.podgroup import GroupSpec, PodGroup, PodSet, TopologyConstraint
 from app.model.reason import Refusal
 
 NEVER = 1 << 31
@@ -220,6 +220,13 @@ class Membership:
     def spec(self, key: GroupKey) -> GroupSpec | None:
         """Return a PodGroup object."""
         return self._specs.get(key)
+
+    def constraints(self, pod: Pod) -> Sequence[TopologyConstraint]:
+        """Return what the pod is to be close to others by; nothing for a pod that has nobody to be close to."""
+        spec = self._specs.get(pod.group)
+        if spec is None or spec.root is None or len(self._pods.get(pod.group, ())) <= 1:
+            return ()
+        return tuple(spec.root.constraints_on(pod.subgroup if has_sub_groups(spec) else ""))
 
     def min_member(self, key: GroupKey) -> int:
         """Return how many pods of a group must start together; more than there can be while its PodGroup is missing."""

@@ -158,7 +158,11 @@ class Extender:
             # than a promise lasts, should its watch pause for so long.
             self._extend(held)
             return Refused(Reason.DECIDING)
-        if decode.nominated_node(question.pod) == held.node or len(question.offered) < ALWAYS_COMPLETE_BELOW:
+        nominated = decode.nominated_node(question.pod)
+        if nominated != held.node and question.offered == (nominated,):
+            # It was to go there before. kube-scheduler looks at all others next, and asks again.
+            return Refused(Reason.DECIDING)
+        if nominated == held.node or len(question.offered) < ALWAYS_COMPLETE_BELOW:
             return self._learn_refusal(held)
         # The list may be a sample: nominated, the node is looked at whatever the sample holds.
         self._waker.nominate(pod.uid)
@@ -175,9 +179,10 @@ class Extender:
     def _elsewhere(self, pod: Pod, held: Reservation, question: PodQuestion) -> NodeName | None:
         if held.devices:
             return None  # A GPU has been made ready for it there.
-        places, spec = self._cache.places_without(pod, held.node), self._cache.groups.spec(pod.group)
-        root = spec.root if spec is not None else None
-        return planner.move_one(places, pod, held.node, question.offered, self._policy, root=root)
+        if self._planning.keeps_room_from(pod.group):
+            return None  # What looks free may be kept for others, which the plan that promised its node has seen.
+        places, constraints = self._cache.places_without(pod, held.node), self._cache.groups.constraints(pod)
+        return planner.move_one(places, pod, held.node, question.offered, self._policy, constraints=constraints)
 
     def _learn_refusal(self, held: Reservation) -> FilterAnswer:
         self._cache.refuse_node(held.pod, held.node)

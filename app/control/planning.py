@@ -198,6 +198,10 @@ class Planning:
         self._cache.waiting()
         return self._running is None and not self._has_relief() and self._cache.unsettled.keys() <= apart_from
 
+    def keeps_room_from(self, key: GroupKey) -> bool:
+        """Whether the last plan keeps free room for others that its snapshot does not show as taken."""
+        return bool(self._search.withheld) or bool(self._kept_for - {key})
+
     def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan:
         """Return what would be decided for a group that is not there yet; nothing comes of it."""
         first = {key: snapshot.groups[key] for key in self._kept_for if key in snapshot.groups}

@@ -23,7 +23,6 @@ from app.model.seam import (
     RejectedError,
     UnavailableError,
 )
-from app.scheduling.gang import constraints_on
 from app.telemetry import Metrics
 
 log = structlog.get_logger()
@@ -160,14 +159,15 @@ class Releases:
             self._opened.add(uid)
             self._end(uid)
             return
-        self._window.answer(uid)
+        self._window.withdraw(uid)
         await self._sleep(pause_s)
         # At the end of the queue: a pod that cannot be released must not hold up those that can.
         self._put(uid)
 
     def _is_over(self, uid: PodUid) -> bool:
+        """Whether kube-scheduler has come to an end with a pod that it did not ask about, for now at least."""
         pod = self._cache.pod(uid)
-        return pod is None or pod.node is not None or pod.refused_by_scheduler
+        return pod is None or pod.node is not None or pod.deleting or pod.refused_by_scheduler
 
     def _put(self, uid: PodUid) -> None:
         pod = self._cache.pod(uid)
@@ -187,25 +187,33 @@ class Releases:
 
         A GPU was made ready for a pod that shares, and who is to be close to its gang goes where that was planned.
         """
-        spec = self._cache.groups.spec(pod.group)
-        root = spec.root if spec is not None else None
-        return pod.sharing is not None or (root is not None and any(constraints_on(root, pod.subgroup)))
+        return pod.sharing is not None or bool(self._cache.groups.constraints(pod))
 
-    async def _nominate(self, pod: PodRef) -> None:
+    async def _nominate(self, pod: PodRef) -> bool:
         """Have kube-scheduler look first at the promised node, which a sample of many nodes need not contain.
 
-        Refused for that, the pod would cost two writes and another attempt instead of this one write.
+        Refused for that, the pod would cost two writes and another attempt instead of this one write. Return whether
+        the pod is still to be released: its promise may have ended meanwhile, or our right to decide.
         """
         held = self._cache.reservations.promised(pod.uid)
-        if held is not None and len(self._cache.table().nodes) >= ALWAYS_COMPLETE_BELOW:
-            await self._cluster.nominate(pod, held.node)
+        if held is None or len(self._cache.table().nodes) < ALWAYS_COMPLETE_BELOW:
+            return True
+        await self._cluster.nominate(pod, held.node)
+        if self._inactive():
+            return False
+        now = self._cache.reservations.promised(pod.uid)
+        if now is not None and now.node == held.node:
+            return True
+        # kube-scheduler never looks at a held pod, and so would count it on that node until it is released.
+        await self._cluster.nominate(pod, None)
+        return False
 
     async def _try(self, pod: Pod) -> float | None:
-        """Write one patch; return None when the gate is off or the pod gone, else how long to wait."""
+        """Take the gate off; return None when it is off or the pod gone, else how long to wait before the next try."""
         ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
         try:
-            if self._is_tied(pod):
-                await self._nominate(ref)
+            if self._is_tied(pod) and not await self._nominate(ref):
+                return 0.0
             await self._cluster.release(ref)
         except NotFoundError:
             return None

@@ -45,6 +45,15 @@ class Window:
         if self._unanswered.pop(uid, None) is not None:
             self._answered.set()
 
+    def withdraw(self, uid: PodUid) -> None:
+        """Note that the pod was not sent after all: it has overtaken nobody."""
+        number, _ = self._unanswered.get(uid, (self._sent, 0.0))
+        self.answer(uid)
+        if number < self._sent:
+            later = self._unanswered.items()
+            self._unanswered = {one: (at - (at > number), since) for one, (at, since) in later}
+            self._sent -= 1
+
     async def room(self) -> None:
         """Wait until kube-scheduler has asked about enough of those that were sent before."""
         while not self._has_room():

@@ -47,6 +47,15 @@ class SubGroup:
             yield from group.leaves()
         yield from self.pod_sets
 
+    def constraints_on(self, pod_set: str) -> Iterator[TopologyConstraint]:
+        """Yield the constraints that a pod set stands under: those of the sub-groups around it and its own."""
+        within = [leaf for leaf in self.leaves() if leaf.name == pod_set]
+        if within and self.topology is not None:
+            yield self.topology
+        for group in self.groups:
+            yield from group.constraints_on(pod_set)
+        yield from (leaf.topology for leaf in self.pod_sets if leaf.name == pod_set and leaf.topology is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:

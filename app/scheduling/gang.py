@@ -44,13 +44,6 @@ def is_whole(group: PodGroup) -> bool:
     return all(held.get(leaf.name, 0) >= leaf.min_member for leaf in group.tree.leaves())
 
 
-def constraints_on(root: SubGroup, pod_set: str) -> Iterator[TopologyConstraint]:
-    """Yield the topology constraints that a pod set stands under: its own and those of the sub-groups around it."""
-    for branch, constraint in _constrained(root):
-        if any(leaf.name == pod_set for leaf in _leaves(branch)):
-            yield constraint
-
-
 def members(group: PodGroup, branch: Branch, pods: Sequence[Pod]) -> list[Pod]:
     """Return those of the pods that belong to the branch."""
     names = {leaf.name for leaf in _leaves(branch)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from app.model.decision import Action, Plan, Start
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
-from app.model.podgroup import PodGroup, SubGroup
+from app.model.podgroup import PodGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from app.model.resources import Amounts
 from app.model.snapshot import Mask, Snapshot
@@ -21,7 +21,6 @@ from app.scheduling import explain, score
 from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
 from app.scheduling.board import Board, Strategy, Timing
 from app.scheduling.budget import Budget
-from app.scheduling.gang import constraints_on
 from app.scheduling.minruntime import Protection
 from app.scheduling.order import Turns, is_torn, next_chunk
 from app.scheduling.quota import Ledger
@@ -115,16 +114,16 @@ def move_one(  # noqa: PLR0913 - one question, told by who asks, from where and 
     offered: Collection[NodeName],
     policy: Policy = DEFAULT_POLICY,
     *,
-    root: SubGroup | None = None,
+    constraints: Sequence[TopologyConstraint] = (),
 ) -> NodeName | None:
     """Return the best of the offered nodes that has room for the pod instead of its own, None when none has.
 
-    `root` is of its PodGroup: what that is to be close together by holds for the move, too.
+    It stays in the domains of its own node that these constraints of its PodGroup name.
     """
     board = Board(snapshot, policy.strategy)
     allowed = board.allowed(pod) & snapshot.nodes.mask(offered)
-    if root is not None:
-        allowed &= same_domains(node, constraints_on(root, pod.subgroup), snapshot.nodes, snapshot.topologies)
+    if constraints:
+        allowed &= same_domains(node, constraints, snapshot.nodes, snapshot.topologies)
     return board.choose(pod, allowed)
 
 

@@ -118,7 +118,8 @@ def same_domains(
 ) -> Mask:
     """Return the nodes in the same domain as one node at every level that is required or preferred, shape [node].
 
-    A pod that goes there instead stays as close to its group as was planned. None does while a Topology is unusable.
+    A pod that goes there instead stays as close to its group as was planned. None does while a Topology is unusable, or
+    the node has lost the label of a required level.
     """
     column = nodes.index.get(node)
     same = np.full(len(nodes.nodes), column is not None)
@@ -130,7 +131,8 @@ def same_domains(
         for key in (constraint.required, constraint.preferred):
             if key:
                 codes = levels[keys.index(key) + 1].codes
-                same &= codes == codes[column]
+                # Outside every domain nobody is close to anybody.
+                same &= (codes == codes[column]) & (key != constraint.required or codes[column] >= 0)
     return same
 
 

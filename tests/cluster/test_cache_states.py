@@ -23,6 +23,7 @@ from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
 from app.model.resources import AXES, NOTHING, Resources
 from app.model.snapshot import Snapshot, Usage
+from app.model.topology import Topology
 from tests import given
 
 ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
@@ -258,6 +259,10 @@ class Anything(RuleBasedStateMachine):
     def drop(self, uid: PodUid) -> None:
         del self.held[uid]
         self.cache.drop_promise(uid)
+
+    @rule(level=st.sampled_from(["zone", "rack"]))
+    def topology_is_stated(self, level: str) -> None:
+        self.cache.apply_topology(Topology(name="t", levels=(level,)))
 
     # What is learnt and decided -------------------------------------------------------------------------------------
 

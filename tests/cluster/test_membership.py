@@ -9,7 +9,7 @@ from app.cluster.groups import Place, Terms
 from app.cluster.membership import Membership
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
-from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup
+from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from tests import given
 
@@ -294,3 +294,34 @@ def test_a_pod_that_is_not_there_yet_is_the_group_it_would_be() -> None:
     assert found.alone(A) == PodGroup(key=G, queue=QueueName("r"), priority=50, pending=(A,))
     assert found.alone(lone) == replace(given.group(lone), priority=50)
     assert waiting(found) == {}
+
+
+# Close to whom -------------------------------------------------------------------------------------------------------
+
+IN_A_ZONE, IN_A_RACK = (TopologyConstraint("t", required=level) for level in ("zone", "rack"))
+PREFERS_A_RACK = TopologyConstraint("t", preferred="rack")
+
+
+def test_a_pod_stands_under_the_constraint_of_its_pod_set_and_those_of_the_sub_groups_around_it() -> None:
+    inner = SubGroup(name="inner", topology=PREFERS_A_RACK, pod_sets=(PodSet(name="v", topology=IN_A_RACK),))
+    root = SubGroup(topology=IN_A_ZONE, groups=(inner,), pod_sets=(PodSet(name="w"),))
+    v, w, stray = (replace(A, subgroup=name) for name in ("v", "w", "stray"))
+    found = membership(A, B, spec=replace(SPEC, root=root))
+
+    assert found.constraints(v) == (IN_A_ZONE, PREFERS_A_RACK, IN_A_RACK)
+    assert found.constraints(w) == (IN_A_ZONE,)
+    assert found.constraints(stray) == ()
+
+
+def test_where_a_group_is_not_divided_the_label_of_a_sub_group_means_nothing() -> None:
+    root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(min_member=2),))
+    found = membership(A, B, spec=replace(SPEC, root=root))
+
+    assert found.constraints(A) == found.constraints(replace(A, subgroup="stray")) == (IN_A_RACK,)
+
+
+def test_a_pod_that_has_nobody_to_be_close_to_stands_under_no_constraint() -> None:
+    root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(min_member=1),))
+
+    assert membership(A, spec=replace(SPEC, root=root)).constraints(A) == ()
+    assert membership(A, B).constraints(A) == ()

@@ -200,17 +200,20 @@ async def test_a_promised_node_outside_a_sample_is_nominated() -> None:
         assert await world.filter(pod, "promised", nominated="promised") == fits("promised")
 
 
+@pytest.mark.parametrize("labels", [{}, {"kai.scheduler/subgroup-name": "stray"}], ids=["plain", "stray label"])
 @pytest.mark.parametrize("level", ["requiredTopologyLevel", "preferredTopologyLevel"])
-async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str) -> None:
+async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str, labels: dict[str, str]) -> None:
     left = ("left-1", "left-2", "left-3")
     async with living() as world:
         for name in (*left, *SAMPLE):
-            labels = {"rack": "left" if name in left else "right"}
-            world.cluster.create(Resource.NODES, manifests.node(name, gpus=2, cpu=64, labels=labels))
+            rack = {"rack": "left" if name in left else "right"}
+            world.cluster.create(Resource.NODES, manifests.node(name, gpus=2, cpu=64, labels=rack))
         world.cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
         pods = world.gang("crew", size=2, gpus=2)
         crew = Ref(resource=Resource.POD_GROUPS, namespace="q", name="crew")
         world.cluster.patch(crew, {"spec": {"topologyConstraint": {"topology": "t", level: "rack"}}})
+        for pod in pods:
+            world.patch(pod, metadata={"labels": pod["metadata"]["labels"] | labels})
         await passes(1)
         one, other = (world.promised(pod) for pod in pods)
         (free,) = {*left} - {one, other}
@@ -221,6 +224,19 @@ async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str) -> 
 
         assert world.cluster.nominations == [("crew-0", one)]
         assert await world.filter(pods[0], str(one), nominated=one) == fits(str(one))
+
+
+async def test_a_node_that_was_nominated_before_says_nothing_of_the_one_that_is_promised_now() -> None:
+    async with living("promised") as world:
+        world.nodes("before", gpus=0)
+        pod = world.pod("one")
+        await passes(1)
+
+        # kube-scheduler looks at the nominated node first, and goes on to all others when it is refused.
+        assert await world.filter(pod, "before", nominated="before") == Refused(Reason.DECIDING)
+
+        assert world.promised(pod) == "promised"
+        assert await world.filter(pod, "promised", "before", nominated="before") == fits("promised")
 
 
 async def test_a_nominated_node_that_is_still_not_offered_is_refused_for_good() -> None:

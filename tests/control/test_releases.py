@@ -5,7 +5,7 @@ import pytest
 
 from app.control.promises import REFUSED_NODES_FOR_S
 from app.control.releases import ALWAYS_COMPLETE_BELOW, REFUSED_FOR_GOOD, SPAN, WINDOW
-from app.control.window import ASKED_WITHIN_S
+from app.control.window import ASKED_WITHIN_S, Window
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
 from app.model.question import Refused
@@ -56,16 +56,39 @@ async def test_a_held_pod_whose_turn_has_come_is_released_and_not_nominated() ->
         assert await world.choose(pod, "a") == "a"
 
 
+def gang_in_a_rack(world: World, *, nodes: int) -> list[RawObject]:
+    """Create nodes of one GPU, two in each rack, and a held gang that takes up one of the racks."""
+    for number in range(nodes):
+        labels = {"rack": str(number // 2)}
+        world.cluster.create(Kind.NODES, manifests.node(f"n{number}", gpus=1, cpu=64, labels=labels))
+    world.cluster.create(Kind.TOPOLOGIES, manifests.topology("t", "rack"))
+    pods = world.gang("crew", size=2, gates=HELD)
+    crew = Ref(resource=Kind.POD_GROUPS, namespace="q", name="crew")
+    world.cluster.patch(crew, {"spec": {"topologyConstraint": {"topology": "t", "requiredTopologyLevel": "rack"}}})
+    return pods
+
+
+async def test_a_pod_that_loses_its_promise_while_it_is_nominated_stays_held_and_keeps_no_nomination() -> None:
+    async with living() as world:
+        pods = gang_in_a_rack(world, nodes=ALWAYS_COMPLETE_BELOW + 2)
+        world.cluster.takes_s["nominate"] = 1
+        await passes(0.5)
+        lost = {pod["metadata"]["name"]: str(world.promised(pod)) for pod in pods}
+
+        for node in lost.values():
+            world.delete_node(node)
+        await passes(10)
+
+        assert still_held(world, pods) == 0
+        now = {pod["metadata"]["name"]: world.promised(pod) for pod in pods}
+        assert world.cluster.nominations[:4] == [*lost.items(), *((name, None) for name in lost)]
+        assert dict(world.cluster.nominations) == now
+
+
 @pytest.mark.parametrize("nodes", [ALWAYS_COMPLETE_BELOW - 1, ALWAYS_COMPLETE_BELOW])
 async def test_a_pod_that_is_to_be_close_to_its_gang_is_nominated_where_it_may_not_be_in_the_sample(nodes: int) -> None:
     async with living() as world:
-        for number in range(nodes):
-            labels = {"rack": str(number // 2)}
-            world.cluster.create(Kind.NODES, manifests.node(f"n{number}", gpus=1, cpu=64, labels=labels))
-        world.cluster.create(Kind.TOPOLOGIES, manifests.topology("t", "rack"))
-        pods = world.gang("crew", size=2, gates=HELD)
-        crew = Ref(resource=Kind.POD_GROUPS, namespace="q", name="crew")
-        world.cluster.patch(crew, {"spec": {"topologyConstraint": {"topology": "t", "requiredTopologyLevel": "rack"}}})
+        pods = gang_in_a_rack(world, nodes=nodes)
         await passes(1)
 
         assert still_held(world, pods) == 0
@@ -177,7 +200,12 @@ async def test_a_pod_that_kube_scheduler_comes_to_last_is_not_overtaken_by_more_
         assert still_held(world, pods) == 0
 
 
-@pytest.mark.parametrize("end", [World.refuse, World.delete], ids=["refused", "deleted"])
+def leave(world: World, pod: RawObject) -> None:
+    """Delete a pod that a finalizer keeps, as those of Jobs have one."""
+    world.patch(pod, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+
+
+@pytest.mark.parametrize("end", [World.refuse, World.delete, leave], ids=["refused", "deleted", "leaving"])
 async def test_a_pod_that_is_not_asked_about_any_more_holds_up_nobody(end: Callable[[World, RawObject], None]) -> None:
     async with living(*ROOMY, gpus=100) as world:
         pods = [world.pod(f"p{number:03}", gates=HELD) for number in range(SPAN + 10)]
@@ -187,6 +215,23 @@ async def test_a_pod_that_is_not_asked_about_any_more_holds_up_nobody(end: Calla
         await passes(0.5)
 
         assert still_held(world, pods[1:]) == 0
+
+
+async def test_who_was_not_sent_after_all_has_overtaken_nobody() -> None:
+    window = Window(WINDOW, span=3)
+    window.send(PodUid("oldest"))
+    for number in range(10):
+        await window.room()
+        window.send(PodUid(f"fails-{number}"))
+        window.withdraw(PodUid(f"fails-{number}"))
+    window.send(PodUid("second"))
+    window.send(PodUid("third"))
+
+    room = asyncio.create_task(window.room())
+    await asyncio.sleep(1)
+    assert not room.done()
+    window.answer(PodUid("oldest"))
+    await room
 
 
 async def test_a_promise_does_not_expire_while_its_pod_stands_in_our_own_queue() -> None:

@@ -1,7 +1,9 @@
 """What becomes of a gang that is bound in part while others want the same room: nobody takes what its rest needs."""
 
+from app.control.releases import ALWAYS_COMPLETE_BELOW
 from app.model.names import GroupKey
-from app.model.question import Fits
+from app.model.question import Fits, Refused
+from app.model.reason import Reason
 from app.model.seam import RawObject
 from app.simulation import manifests
 from app.simulation.manifests import Job
@@ -71,6 +73,24 @@ async def test_a_pod_alone_gives_up_its_promise_to_a_gang_whose_member_has_lost_
         await passes(1)
 
         assert (world.promised(second), world.promised(alone)) == (other, refused)
+
+
+async def test_no_promise_moves_to_room_that_is_kept_for_the_rest_of_a_gang() -> None:
+    async with living("a", "kept", gpus=2) as world:
+        bound_in_part(world, size=3, gpus=2)
+        others = [f"full-{number}" for number in range(ALWAYS_COMPLETE_BELOW)]
+        world.nodes("small")
+        world.nodes(*others, gpus=0)
+        await passes(1)
+        alone = world.pod("alone")
+        await passes(1)
+        assert world.promised(alone) == "small"
+
+        assert await world.filter(alone, "kept", *others) == Refused(Reason.DECIDING)
+        await passes(1)
+
+        assert world.promised(alone) == "small"
+        assert world.cluster.nominations == [("alone-0", "small")]
 
 
 async def test_room_for_a_part_of_the_rest_is_left_to_the_gang() -> None:

@@ -93,12 +93,3 @@ def test_a_group_is_whole_when_every_pod_set_has_its_minimum(running: tuple[str,
     held = [given.placed(pod, "a") for name in running for pod in pods(name, 1)]
 
     assert gang.is_whole(given.group(*pods("w", 1), running=held, root=root)) is whole
-
-
-def test_a_pod_set_stands_under_its_own_constraint_and_those_around_it() -> None:
-    in_a_zone, prefers_a_rack = TopologyConstraint("t", required="zone"), TopologyConstraint("t", preferred="rack")
-    inner = SubGroup(name="inner", topology=prefers_a_rack, pod_sets=(PodSet(name="v", topology=IN_A_RACK),))
-    root = SubGroup(topology=in_a_zone, groups=(inner,), pod_sets=(PodSet(name="w"),))
-
-    assert list(gang.constraints_on(root, "v")) == [in_a_zone, prefers_a_rack, IN_A_RACK]
-    assert list(gang.constraints_on(root, "w")) == [in_a_zone]

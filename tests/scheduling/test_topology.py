@@ -379,6 +379,7 @@ def test_of_five_thousand_nodes_the_one_rack_with_room_is_found() -> None:
         ("a", "", RACK, "ab"),
         ("d", ZONE, RACK, "de"),
         ("h", "", RACK, "gh"),
+        ("h", RACK, "", ""),
         ("gone", RACK, "", ""),
     ],
 )

@@ -218,7 +218,7 @@ def test_the_real_kube_scheduler_takes_our_configuration(installed: Bed, tmp_pat
     read = _as_kube_scheduler_reads_it(installed, tmp_path, {"EXTENDER_URL": "http://127.0.0.1:8888"})
 
     assert [profile["schedulerName"] for profile in read["profiles"]] == ["kai-scheduler"]
-    assert (read["percentageOfNodesToScore"], read["podMaxBackoffSeconds"]) == (10, 2)
+    assert (read["percentageOfNodesToScore"], read["podMaxBackoffSeconds"]) == (5, 2)
     assert read["leaderElection"]["leaderElect"] is False
     assert [_verbs(entry) for entry in read["extenders"]] == [
         ({"filterVerb", "prioritizeVerb", "preemptVerb"}, "5s", True),
