@@ -11,13 +11,13 @@ from app.control.releases import ALWAYS_COMPLETE_BELOW
 from app.model.decision import Plan
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import Fits, Refused
-from app.model.reason import Reason
+from app.model.reason import Reason, phrase
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan_some
 from tests import given
 from tests.control.virtual import threads_take
-from tests.control.wired import living, passes
+from tests.control.wired import living, not_scheduled, passes
 
 MANY = FEW + 1
 """So many groups are planned beside the event loop."""
@@ -401,11 +401,24 @@ async def test_a_pod_that_nobody_asks_about_after_it_was_woken_leaves_its_node_t
         silent, other = world.pod("one"), world.pod("two")
         await passes(1)
         assert world.promised(silent) == "a"
-        world.patch(silent, status={"nominatedNodeName": "a"})
+        ours = not_scheduled("Unschedulable", f"0/1 nodes are available: 1 {phrase(Reason.NO_NODE_FITS)}.")
+        world.patch(silent, status={"nominatedNodeName": "a", "conditions": [ours]})
 
         await passes(65)
 
         assert (world.promised(silent), world.promised(other)) == (None, "a")
+
+
+async def test_no_node_is_refused_for_a_nomination_beside_a_release_that_kube_scheduler_has_not_come_to() -> None:
+    async with living("a") as world:
+        silent = world.pod("one")
+        await passes(1)
+        world.patch(silent, status={"nominatedNodeName": "a"})
+
+        await passes(65)
+
+        assert world.count("promises_expired") == 1
+        assert world.promised(silent) == "a"
 
 
 async def test_a_pod_that_turns_out_to_be_refused_everywhere_keeps_no_nomination() -> None:
