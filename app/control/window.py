@@ -47,12 +47,14 @@ class Window:
 
     def withdraw(self, uid: PodUid) -> None:
         """Note that the pod was not sent after all: it has overtaken nobody."""
-        number, _ = self._unanswered.get(uid, (self._sent, 0.0))
+        if uid not in self._unanswered:
+            return
+        number, _ = self._unanswered[uid]
         self.answer(uid)
-        if number < self._sent:
-            later = self._unanswered.items()
-            self._unanswered = {one: (at - (at > number), since) for one, (at, since) in later}
-            self._sent -= 1
+        self._sent -= 1
+        for later, (at, since) in self._unanswered.items():
+            if at > number:
+                self._unanswered[later] = at - 1, since
 
     async def room(self) -> None:
         """Wait until kube-scheduler has asked about enough of those that were sent before."""

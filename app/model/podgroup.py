@@ -31,6 +31,10 @@ class PodSet:
     min_member: int = 1
     topology: TopologyConstraint | None = None
 
+    def leaves(self) -> "Iterator[PodSet]":
+        """Yield itself, as a tree of one."""
+        yield self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubGroup:
@@ -47,14 +51,21 @@ class SubGroup:
             yield from group.leaves()
         yield from self.pod_sets
 
+    def constrained(self) -> "Iterator[tuple[SubGroup | PodSet, TopologyConstraint]]":
+        """Yield the parts of the tree that have a topology, with it, the outer ones first."""
+        if self.topology is not None:
+            yield self, self.topology
+        for group in self.groups:
+            yield from group.constrained()
+        for leaf in self.pod_sets:
+            if leaf.topology is not None:
+                yield leaf, leaf.topology
+
     def constraints_on(self, pod_set: str) -> Iterator[TopologyConstraint]:
         """Yield the constraints that a pod set stands under: those of the sub-groups around it and its own."""
-        within = [leaf for leaf in self.leaves() if leaf.name == pod_set]
-        if within and self.topology is not None:
-            yield self.topology
-        for group in self.groups:
-            yield from group.constraints_on(pod_set)
-        yield from (leaf.topology for leaf in self.pod_sets if leaf.name == pod_set and leaf.topology is not None)
+        for part, constraint in self.constrained():
+            if any(leaf.name == pod_set for leaf in part.leaves()):
+                yield constraint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,7 @@ class Snapshot:
     usage: Mapping[QueueName, Usage]
     """Per queue, its own pods only; ancestors are summed by who needs them."""
     groups: Mapping[GroupKey, PodGroup]
-    """The managed PodGroups that have pending pods."""
+    """The managed PodGroups that have pending pods; what the cache gives for a glance is its own mapping of them."""
     total: Resources
     """What the queues divide: allocatable of Ready nodes minus what pods outside every queue hold."""
     running: Mapping[GroupKey, PodGroup] = field(default_factory=dict)

@@ -22,7 +22,7 @@ Branch = SubGroup | PodSet
 
 def place(board: Board, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> Seats | None:
     """Take places for the pods on the board, or nothing at all and None."""
-    if group.root is None or not any(_constraints(group.root)):
+    if group.root is None or not any(group.root.constrained()):
         return _in_any_order(board, pods, ANYWHERE, timing)
     return _Attempt(group, timing).place(board, group.root, pods, ANYWHERE)
 
@@ -31,7 +31,7 @@ def refusal(board: Board, group: PodGroup, pods: Sequence[Pod]) -> Refusal | Non
     """Return why no topology domain can take the pods; None when the topology is not what is in their way."""
     if group.root is None:
         return None
-    asking = ((branch, constraint, members(group, branch, pods)) for branch, constraint in _constrained(group.root))
+    asking = ((branch, constraint, members(group, branch, pods)) for branch, constraint in group.root.constrained())
     found = (
         _candidates(board, group, branch, constraint, asked, ANYWHERE) for branch, constraint, asked in asking if asked
     )
@@ -46,26 +46,8 @@ def is_whole(group: PodGroup) -> bool:
 
 def members(group: PodGroup, branch: Branch, pods: Sequence[Pod]) -> list[Pod]:
     """Return those of the pods that belong to the branch."""
-    names = {leaf.name for leaf in _leaves(branch)}
+    names = {leaf.name for leaf in branch.leaves()}
     return [pod for pod in pods if group.pod_set(pod) in names]
-
-
-def _leaves(branch: Branch) -> Sequence[PodSet]:
-    return (branch,) if isinstance(branch, PodSet) else tuple(branch.leaves())
-
-
-def _constrained(root: SubGroup) -> Iterator[tuple[Branch, TopologyConstraint]]:
-    if root.topology is not None:
-        yield root, root.topology
-    for child in root.groups:
-        yield from _constrained(child)
-    for leaf in root.pod_sets:
-        if leaf.topology is not None:
-            yield leaf, leaf.topology
-
-
-def _constraints(root: SubGroup) -> Iterator[TopologyConstraint]:
-    return (constraint for _, constraint in _constrained(root))
 
 
 def _in_any_order(board: Board, pods: Sequence[Pod], where: Where, timing: Timing) -> Seats | None:
@@ -128,7 +110,7 @@ def _candidates(  # noqa: PLR0913, PLR0917 # one question, told by who asks, for
     where: Where,
 ) -> NodeSets | Refusal:
     nodes = board.snapshot.nodes
-    names = {leaf.name for leaf in _leaves(branch)}
+    names = {leaf.name for leaf in branch.leaves()}
     within = np.ones(len(nodes.nodes), dtype=np.bool_) if where.within is None else where.within
     may_go = np.logical_or.reduce([board.eligible(pod) & board.room_later(pod) for pod in board.unlike(pods)])
     asked = np.array([board.stock.amounts(pod) or board.stock.impossible for pod in pods], dtype=np.int64)

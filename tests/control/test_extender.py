@@ -205,13 +205,10 @@ async def test_a_promised_node_outside_a_sample_is_nominated() -> None:
 async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str, labels: dict[str, str]) -> None:
     left = ("left-1", "left-2", "left-3")
     async with living() as world:
-        for name in (*left, *SAMPLE):
-            rack = {"rack": "left" if name in left else "right"}
-            world.cluster.create(Resource.NODES, manifests.node(name, gpus=2, cpu=64, labels=rack))
-        world.cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
+        world.rack("left", *left, gpus=2)
+        world.rack("right", *SAMPLE, gpus=2)
         pods = world.gang("crew", size=2, gpus=2)
-        crew = Ref(resource=Resource.POD_GROUPS, namespace="q", name="crew")
-        world.cluster.patch(crew, {"spec": {"topologyConstraint": {"topology": "t", level: "rack"}}})
+        world.keep_in_a_rack("crew", level=level)
         for pod in pods:
             world.patch(pod, metadata={"labels": pod["metadata"]["labels"] | labels})
         await passes(1)

@@ -20,8 +20,6 @@ from app.model.seam import (
     UnavailableError,
 )
 from app.model.seam import Resource as Kind
-from app.simulation import manifests
-from app.simulation.cluster import Ref
 from tests.control.leases import BESIDE_US, LEASE, SETTLED_S, active, elected
 from tests.control.wired import FickleCluster, World, furnished, living, passes
 
@@ -59,12 +57,9 @@ async def test_a_held_pod_whose_turn_has_come_is_released_and_not_nominated() ->
 def gang_in_a_rack(world: World, *, nodes: int) -> list[RawObject]:
     """Create nodes of one GPU, two in each rack, and a held gang that takes up one of the racks."""
     for number in range(nodes):
-        labels = {"rack": str(number // 2)}
-        world.cluster.create(Kind.NODES, manifests.node(f"n{number}", gpus=1, cpu=64, labels=labels))
-    world.cluster.create(Kind.TOPOLOGIES, manifests.topology("t", "rack"))
+        world.rack(str(number // 2), f"n{number}")
     pods = world.gang("crew", size=2, gates=HELD)
-    crew = Ref(resource=Kind.POD_GROUPS, namespace="q", name="crew")
-    world.cluster.patch(crew, {"spec": {"topologyConstraint": {"topology": "t", "requiredTopologyLevel": "rack"}}})
+    world.keep_in_a_rack("crew")
     return pods
 
 

@@ -391,6 +391,17 @@ class World:
         pods = [gated(manifests.pod(job, member=member), gates) for member in range(size)]
         return [self.cluster.create(Resource.PODS, pod) for pod in pods]
 
+    def rack(self, rack: str, *names: str, gpus: int = 1) -> None:
+        """Create nodes that stand in one rack."""
+        for name in names:
+            self.cluster.create(Resource.NODES, manifests.node(name, gpus=gpus, cpu=64, labels={"rack": rack}))
+
+    def keep_in_a_rack(self, name: str, *, level: str = "requiredTopologyLevel") -> None:
+        """Have the pods of a PodGroup of queue `q` stay in one rack; to be called once."""
+        self.cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
+        group = Ref(resource=Resource.POD_GROUPS, namespace="q", name=name)
+        self.cluster.patch(group, {"spec": {"topologyConstraint": {"topology": "t", level: "rack"}}})
+
     def make_firm(self, name: str) -> None:
         """Delete a PodGroup of queue `q` and create it anew as one that nobody may evict."""
         ref = Ref(resource=Resource.POD_GROUPS, namespace="q", name=name)
