@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadtest import admission, plot, sheets
+from loadtest import admission, plot, removal, sheets
 from loadtest.contender import CannotError, Contender
 from loadtest.lab import Lab
 from loadtest.programs import CONTROL_PLANE, command_line
@@ -88,7 +88,7 @@ class Bench:
             for number in range(1, self._plan.repeats + 1):
                 for contender in self._built:
                     self._run(lab, scenario, contender, number)
-                self._measure_deletions(lab)
+                self._measure_removals(lab)
 
     def _run(self, lab: Lab, scenario: Scenario, contender: Contender, number: int) -> None:
         before = [run for run in self._report.runs if (run.scenario, run.contender) == (scenario.name, contender.name)]
@@ -99,10 +99,10 @@ class Bench:
         self._keep(self._report.with_run(run, contender.flags()))
         print(f"  {number}/{self._plan.repeats} {contender.name}: {_said(run)}", flush=True)
 
-    def _measure_deletions(self, lab: Lab) -> None:
-        rate = lab.deletions_per_s()
-        if rate is not None:
-            self._keep(replace(self._report, deletions_per_s=(*self._report.deletions_per_s, rate)))
+    def _measure_removals(self, lab: Lab) -> None:
+        deleted, evicted = lab.removals_per_s(removal.delete), lab.removals_per_s(removal.evict)
+        if deleted is not None and evicted is not None:
+            self._keep(self._report.with_removals(deleted, evicted))
 
     def _measure_admission(self) -> None:
         print("admission: creating pods with and without it", flush=True)

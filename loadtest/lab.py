@@ -13,10 +13,10 @@ from typing import Self
 
 import httpx
 
-from loadtest import deletion
 from loadtest.contender import CannotError, Contender
 from loadtest.course import Course, TimeUpError, create
 from loadtest.programs import CONTROL_PLANE, Programs, loop_ms, without_paths
+from loadtest.removal import Remove, removals_per_s
 from loadtest.results import Run
 from loadtest.scenarios import Scenario, node_objects
 from tests.system.agents import GPU_NODES
@@ -79,15 +79,15 @@ class Lab:
             self._end_programs()
         return replace(run, loop_ms=(begun_ms, loop_ms()))
 
-    def deletions_per_s(self) -> float | None:
-        """Return how fast as many pods as must leave can be deleted by nobody but us; None where nobody runs."""
+    def removals_per_s(self, remove: Remove) -> float | None:
+        """Return how fast as many pods as must leave can be removed by nobody but us; None where nobody runs."""
         running = self._scenario.running
         if running is None or not self._stores:
             return None
         self._bed.restore_store(next(iter(self._stores.values())))
         with self._bed.api() as api:
             names = sorted(item["metadata"]["name"] for item in api.items("/api/v1/namespaces/default/pods"))
-        return deletion.deletions_per_s(self._bed, names[: running.count // 2])
+        return removals_per_s(self._bed, names[: running.count // 2], remove)
 
     def _measured(self, run: Run, contender: Contender, work: Mapping[str, Sequence[Object]]) -> Run:
         with self._bed.api() as api, self._kubelets(api):

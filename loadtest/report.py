@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from loadtest.admission import Creation, Others
-from loadtest.ratios import Verdict, verdicts
+from loadtest.ratios import Ceilings, Verdict, verdicts
 from loadtest.results import Row, Run, Spread, rows
 
 
@@ -25,6 +25,8 @@ class Report:
     runs: Sequence[Run] = ()
     deletions_per_s: Sequence[float] = ()
     """Of pods, by nobody but the bench, as many at once as Leeboard evicts."""
+    evictions_per_s: Sequence[float] = ()
+    """The same by the Eviction API."""
     creations: Sequence[Creation] = ()
     others: Sequence[Others] = ()
     unfinished: str = ""
@@ -33,6 +35,14 @@ class Report:
     def with_run(self, run: Run, flags: Mapping[str, Sequence[str]]) -> Self:
         """Return it with one run more, of programs with these flags."""
         return replace(self, runs=(*self.runs, run), flags={**self.flags, run.contender: flags or {}})
+
+    def with_removals(self, deleted: float, evicted: float) -> Self:
+        """Return it with one measurement more of how many pods can leave a second."""
+        return replace(
+            self,
+            deletions_per_s=(*self.deletions_per_s, deleted),
+            evictions_per_s=(*self.evictions_per_s, evicted),
+        )
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -47,7 +57,8 @@ class Report:
             Creation(**{**one, "pods_per_s": tuple(one["pods_per_s"])}) for one in read["creations"]
         )
         read["others"] = tuple(Others(**one) for one in read["others"])
-        return cls(**{**read, "deletions_per_s": tuple(read["deletions_per_s"])})
+        read |= {name: tuple(read.get(name, ())) for name in ("deletions_per_s", "evictions_per_s")}
+        return cls(**read)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -55,6 +66,11 @@ class Report:
         return rows(self.runs)
 
     @property
+    def ceilings(self) -> Ceilings:
+        """How fast pods can leave at all."""
+        return Ceilings(deletions=Spread.of(self.deletions_per_s), evictions=Spread.of(self.evictions_per_s))
+
+    @property
     def verdicts(self) -> Sequence[Verdict]:
         """Each budget beside what was measured."""
-        return verdicts(self.rows, Spread.of(self.deletions_per_s))
+        return verdicts(self.rows, self.ceilings)

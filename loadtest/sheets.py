@@ -137,8 +137,9 @@ def _made(found: Sequence[Row], report: Report) -> Sheet:
         before = [_shown(row.spread_made(name), digits=digits) for name, digits in names]
         after = [_shown(row.spread_made(name), digits=digits) for name, digits in (("plans", 0), ("planned_s", 2))]
         lines.append([row.contender, *before, last, *after])
-    ceiling = Spread.of(report.deletions_per_s)
-    note = f"Deleting as many pods, 8 at once and for nobody: {_shown(ceiling, digits=0)} a second." if ceiling else ""
+    removals = (("deleted", report.ceilings.deletions), ("evicted", report.ceilings.evictions))
+    rates = [f"{_shown(ceiling, digits=0)} {how}" for how, ceiling in removals if ceiling]
+    note = f"As many pods, as many at once, for nobody: {' or '.join(rates)} a second." if rates else ""
     return Sheet(title="reclaim: who left, and when", columns=columns, rows=lines, note=note)
 
 

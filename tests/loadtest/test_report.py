@@ -66,11 +66,11 @@ def test_report_shows_the_backlog_beside_none_and_who_made_room() -> None:
     made = report(
         run(HELD, 90, scenario="backlog", empty_pods_per_s=100.0), run(HELD, 8, scenario="reclaim", made=MADE)
     )
-    text = to_markdown(replace(made, deletions_per_s=(400.0, 420.0)))
+    text = to_markdown(made.with_removals(400.0, 300.0).with_removals(420.0, 320.0))
 
     assert "| Leeboard, held | 100 | 90 |" in text
     assert "| Leeboard, held | 800 | 280 | 3.00 | 10.00 | 4 | 1.50 |" in text
-    assert "Deleting as many pods, 8 at once and for nobody: 410 (400-420) a second." in text
+    assert "As many pods, as many at once, for nobody: 410 (400-420) deleted or 310 (300-320) evicted a second." in text
 
 
 def test_report_shows_admission_beside_none() -> None:
@@ -95,7 +95,7 @@ def test_report_that_was_interrupted_says_so_at_its_top() -> None:
 
 @pytest.mark.parametrize("made", [report(*SIDE_BY_SIDE), report(failed("x", "no.")), report()])
 def test_report_survives_json_as_it_was(made: Report) -> None:
-    whole = replace(made, creations=CREATIONS, others=OTHERS, deletions_per_s=(400.0,))
+    whole = replace(made, creations=CREATIONS, others=OTHERS).with_removals(400.0, 300.0)
 
     read = Report.from_json(whole.to_json())
 
