@@ -23,6 +23,9 @@ log = structlog.get_logger()
 EVENTS_PER_ROUND = 20
 """Ten thousand pods that wait for one cause must not become a storm of events."""
 
+AT_ONCE = 500
+"""Causes that are looked at before the event loop gets a turn."""
+
 TOLD_FOR_S = 1800.0
 """How long the same reason is not told again for the same group."""
 
@@ -73,7 +76,9 @@ class Events:
             return
         lasting, self._waited_before = self._waited_before, {}
         news = 0
-        for key, refusal in self._causes():
+        for number, (key, refusal) in enumerate(self._causes()):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             if refusal.reason in PASSING:
                 continue
             self._waited_before[key] = refusal.reason
@@ -87,8 +92,7 @@ class Events:
 
     def _causes(self) -> list[tuple[GroupKey, Refusal]]:
         """Return why everybody waits, or has a place and cannot use it yet."""
-        waiting = [(key, why) for key, (_, why) in self._inspect.waiting_by_key().items() if why is not None]
-        return [*waiting, *self._planning.stalled().items()]
+        return [*self._inspect.refused(), *self._planning.stalled().items()]
 
     async def _record(self, key: GroupKey, refusal: Refusal) -> None:
         regarding = group_reference(self._cache.groups, key)

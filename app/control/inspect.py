@@ -79,6 +79,15 @@ class Inspect:
         refusals = self._planning.refusals
         return {key: (group, refusals.get(key)) for key, group in self._cache.waiting().items()}
 
+    def refusal(self, key: GroupKey) -> Refusal | None:
+        """Return why a group with pods that have no place waits; None when it has none, or is undecided."""
+        return self._planning.refusals.get(key) if key in self._cache.waiting() else None
+
+    def refused(self) -> Sequence[tuple[GroupKey, Refusal]]:
+        """Return the groups with pods that have no place and why, those aside that are undecided."""
+        waiting = self._cache.waiting()
+        return [(key, refusal) for key, refusal in self._planning.refusals.items() if key in waiting]
+
     def promises(self) -> Mapping[str, int]:
         """Return how many reservations are in each state."""
         return Counter(held.state.value for held in self._cache.reservations)

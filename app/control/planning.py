@@ -286,7 +286,7 @@ class Planning:
             result = await asyncio.to_thread(plan_some, snapshot, keys, self._policy, withheld=withheld)
         if self._take_back_for(result.kept_for):
             return
-        whole = self._takeover.take(result, keys)
+        whole = await self._takeover.take_by_steps(result, keys)
         self._note_refusals(keys)
         # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
         self._planned_relief, self._kept_for = relief if whole else -1, result.kept_for

@@ -133,14 +133,14 @@ class Status:
             yield _Target(Resource.QUEUES, "", name), status
 
     def _pod_groups(self, keys: Collection[GroupKey]) -> Iterator[tuple[_Target, RawObject]]:
-        waiting, stalled = self._inspect.waiting_by_key(), self._planning.stalled()
+        stalled = self._planning.stalled()
         for key in keys:
             target, spec = _target(key), self._cache.groups.spec(key)
             if spec is None or not self._cache.groups.has_object(key):
                 self._said.pop(target, None)
             else:
-                _, refusal = waiting.get(key, (None, None))
-                yield target, self._pod_group(spec, refusal or stalled.get(key) or _of_owner(spec))
+                refusal = self._inspect.refusal(key) or stalled.get(key) or _of_owner(spec)
+                yield target, self._pod_group(spec, refusal)
 
     def _pod_group(self, spec: GroupSpec, refusal: Refusal | None) -> RawObject:
         status = encode.pod_group_status(self._standing(spec), refusal, now=self._now())

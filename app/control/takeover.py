@@ -3,7 +3,8 @@
 A deal of which any part is stale is dropped as a whole: then the next plan finds another.
 """
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from app.cluster.cache import ClusterCache
 from app.control.awaiting import Awaiting
@@ -15,8 +16,11 @@ from app.control.recheck import Recheck
 from app.control.records import refusal_of, start_of, taken_back, workload_name
 from app.model.decision import Eviction, Plan
 from app.model.names import GroupKey, PodUid
-from app.model.reason import Reason, Refusal
+from app.model.reason import Refusal
 from app.telemetry import Metrics, PlanOutcome
+
+STEP = 200
+"""Pods that are decided for before the event loop gets a turn, in some 5 ms: one plan may decide for ten thousand."""
 
 
 class TakeOver:
@@ -31,7 +35,7 @@ class TakeOver:
         metrics: Metrics,
         decisions: Decisions,
     ) -> None:
-        """`refusals`, `taken` and `_news` are changed by `take` and `forget_gone` alone."""
+        """`refusals`, `taken` and `_news` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
         self._cache = cache
         self._promises = promises
         self._awaiting = awaiting
@@ -49,28 +53,18 @@ class TakeOver:
 
         Unless it `settles`, those of them that have changed are still to be planned.
         """
-        self._metrics.plans[PlanOutcome.APPLIED].inc()
-        self.taken += 1
-        unchanged = self._cache.version == plan.snapshot_version
-        # Who is just being bound may not leave, even if nothing has changed.
-        recheck = None if unchanged and not plan.evictions else Recheck(self._cache)
-        if settles:
-            self._cache.considered(considered, plan.snapshot_version)
-        before = {key: self.refusals.pop(key, None) for key in considered}
-        stale = False
-        for deal in deals(plan):
-            as_planned = unchanged and not stale
-            if recheck is None or (recheck.may_leave(deal) if as_planned else recheck.admits(deal)):
-                self._carry_out(deal, plan.snapshot_version)
-            else:
-                stale = True
-                self._metrics.plans[PlanOutcome.STALE].inc()
-        for key, refusal in plan.refusals.items():
-            self._refuse(key, refusal)
-        news = [key for key, old in before.items() if _reason(old) is not _reason(self.refusals.get(key))]
-        self._news.update(news)
-        self._record_refusals(news, plan.snapshot_version)
-        return not stale
+        whole = True
+        for is_whole in self._steps(plan, considered, settles=settles):
+            whole = whole and is_whole
+        return whole
+
+    async def take_by_steps(self, plan: Plan, considered: Collection[GroupKey]) -> bool:
+        """Do the same, a step at a time: others are answered meanwhile, and may change what the next step may do."""
+        whole = True
+        for is_whole in self._steps(plan, considered, settles=True):
+            whole = whole and is_whole
+            await asyncio.sleep(0)
+        return whole
 
     def take_news(self) -> set[GroupKey]:
         """Return, once, the groups whose reason to wait has changed since last asked; new numbers are no news."""
@@ -84,7 +78,40 @@ class TakeOver:
             if key not in waiting:
                 self.refusals.pop(key, None)
 
+    def _steps(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool) -> Iterator[bool]:
+        """Carry out a plan; yield after each step whether nothing in it was stale."""
+        self._metrics.plans[PlanOutcome.APPLIED].inc()
+        if settles:
+            self._cache.considered(considered, plan.snapshot_version)
+        unchanged, expected = True, plan.snapshot_version
+        for some in _by_steps(deals(plan)):
+            # What the steps before have promised is no change: the plan counts on it.
+            unchanged = unchanged and self._cache.version == expected
+            is_whole = self._carry_out_some(some, plan, unchanged=unchanged)
+            unchanged, expected = unchanged and is_whole, self._cache.version
+            yield is_whole
+        judged = list(considered)
+        for begin in range(0, len(judged), STEP):
+            for key in judged[begin : begin + STEP]:
+                self._judge(key, plan)
+            yield True
+        self.taken += 1
+
     # Carrying out ---------------------------------------------------------------------------------------------------
+
+    def _carry_out_some(self, some: Iterable[Deal], plan: Plan, *, unchanged: bool) -> bool:
+        """Carry out what may still be done of these deals; return whether that is all of them."""
+        # Who is just being bound may not leave, even if nothing has changed.
+        recheck = None if unchanged and not plan.evictions else Recheck(self._cache)
+        whole = True
+        for deal in some:
+            as_planned = unchanged and whole
+            if recheck is None or (recheck.may_leave(deal) if as_planned else recheck.admits(deal)):
+                self._carry_out(deal, plan.snapshot_version)
+            else:
+                whole = False
+                self._metrics.plans[PlanOutcome.STALE].inc()
+        return whole
 
     def _carry_out(self, deal: Deal, generation: int) -> None:
         for eviction in deal.evictions:
@@ -124,24 +151,34 @@ class TakeOver:
         if pod is not None:
             self._decisions.record(taken_back(eviction, pod, beneficiary=beneficiary, generation=generation))
 
-    def _record_refusals(self, keys: Collection[GroupKey], generation: int) -> None:
-        waiting = self._cache.waiting()
-        for key in keys:
-            refusal, group = self.refusals.get(key), waiting.get(key)
-            if refusal is not None and group is not None:
-                self._decisions.record(refusal_of(group, refusal, generation=generation))
-
     # Refusing -------------------------------------------------------------------------------------------------------
 
-    def _refuse(self, key: GroupKey, refusal: Refusal) -> None:
-        group = self._cache.waiting().get(key)
-        if group is None:
+    def _judge(self, key: GroupKey, plan: Plan) -> None:
+        """Note what the plan says of a group that it has considered, and tell it where that is another reason."""
+        before, refusal = self.refusals.pop(key, None), plan.refusals.get(key)
+        group = self._cache.waiting().get(key) if refusal else None
+        if refusal is None or group is None:
+            if before is not None:
+                self._news.add(key)
             return
         self.refusals[key] = refusal
+        if before is None or before.reason is not refusal.reason:
+            self._news.add(key)
+            self._decisions.record(refusal_of(group, refusal, generation=plan.snapshot_version))
         if group.owed > 0 and group.started:
             # The rest of the gang has nowhere to go: what it holds would only keep others out.
             self._promises.release(key, "the gang cannot start as a whole")
 
 
-def _reason(refusal: Refusal | None) -> Reason | None:
-    return refusal.reason if refusal else None
+def _by_steps(found: Iterable[Deal]) -> Iterator[Sequence[Deal]]:
+    """Yield the deals in their order, so many at once as make a step; each stays whole."""
+    some: list[Deal] = []
+    pods = 0
+    for deal in found:
+        some.append(deal)
+        pods += len(deal.evictions) + sum(len(start.placements) for start in deal.starts)
+        if pods >= STEP:
+            yield some
+            some, pods = [], 0
+    if some:
+        yield some

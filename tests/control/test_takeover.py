@@ -1,5 +1,6 @@
 """Hand-made plans: what is carried out together, what is dropped, and in which order."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from app.cluster.reservations import State
 from app.control.awaiting import RECONSIDERED_AFTER_S, Failure
 from app.control.deals import Deal, deals
 from app.control.evictor import WRITERS
+from app.control.planning import GATHER_S
 from app.model.decision import Action, Eviction, Placement, Plan, Start
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import RawObject, Resource
@@ -242,6 +244,24 @@ async def test_pods_of_one_start_are_promised_when_there_is_room_for_all_of_them
 
         assert states(world, *gang) == [State.PROMISED] * 2
         assert sorted(world.cluster.nominations) == [("gang-0", "a"), ("gang-1", "a")]
+
+
+async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_changed_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.control.takeover.STEP", 2)
+    async with living("a", gpus=6) as world:
+        pods = [world.pod(f"waits-{number}") for number in range(6)]
+        await passes(GATHER_S / 2)
+        made = Plan(snapshot_version=world.cache.version, starts=tuple(start(pod, waits=False) for pod in pods))
+
+        taking = asyncio.create_task(world.takeover.take_by_steps(made, ()))
+        await asyncio.sleep(0)
+        assert states(world, *pods) == [*[State.PROMISED] * 2, *[None] * 4]
+        world.planning.dissolve(key(pods[3]), "it failed")
+
+        assert await taking is False
+        assert states(world, *pods) == [*[State.PROMISED] * 3, None, *[State.PROMISED] * 2]
 
 
 async def test_waiting_in_vain_is_said_once_for_each_group() -> None:
