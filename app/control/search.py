@@ -31,6 +31,10 @@ GATHER_S = 0.2
 REST = 4
 """A search is followed by a rest of so many times as long as it took: the webhooks need the interpreter too."""
 
+REST_IN_VAIN = 16
+"""The same after a search that found nobody, as long as nobody else is refused and nothing becomes free: all that can
+help then is that somebody comes to run who may be made to leave. A full cluster changes all the time."""
+
 LOOK_AGAIN_S = 10.0
 """How long after a search that found nothing the passing of time alone is worth another: of a min-runtime, say."""
 
@@ -78,7 +82,8 @@ class Search:
         """`clock` is monotonic, `wall_clock` seconds since the epoch; `unready` says why nothing may be decided now.
 
         Without `budgets` no victim is preferred to another for the sake of its PodDisruptionBudget.
-        `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free.
+        `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free. When it
+        found nobody `_in_vain` is what might have helped, and not before `_rested_at` is another worth it without.
         """
         self._cache = cache
         self._takeover = takeover
@@ -93,6 +98,8 @@ class Search:
         self._withheld: Collection[NodeName] = ()
         self._considered = -1
         self._look_again_at = clock()
+        self._in_vain: tuple[int, int] | None = None
+        self._rested_at = clock()
         self._poked = asyncio.Event()
 
     @property
@@ -118,7 +125,15 @@ class Search:
             return False
         if self._cache.version == self._considered and not self._is_due_again():
             return False
-        return self._somebody_waits() or self._somebody_is_stale()
+        if self._somebody_is_stale():
+            return True
+        if self._in_vain == self._hope() and self._clock() < self._rested_at:
+            return False
+        return self._somebody_waits()
+
+    def _hope(self) -> tuple[int, int]:
+        """Return what changes when somebody has made room, or somebody else asks for it."""
+        return self._cache.relief, self._takeover.refused
 
     def _is_due_again(self) -> bool:
         """Whether the mere passing of time may let somebody run, or have a stale gang leave, when nothing was found."""
@@ -133,7 +148,8 @@ class Search:
         return policy.ageing_s is not None or any(runtimes)
 
     def _somebody_waits(self) -> bool:
-        return any(refusal.reason not in HOPELESS for refusal in self._takeover.refusals.values())
+        refusals = self._takeover.refusals.values()
+        return any(refusal.reason not in HOPELESS and not refusal.exceeds_cluster for refusal in refusals)
 
     def _somebody_is_stale(self) -> bool:
         if Action.EVICT_STALE not in self._policy.actions:
@@ -155,9 +171,12 @@ class Search:
             log.exception("search for victims failed")
             self._metrics.plans[PlanOutcome.ERROR].inc()
             return LOOK_AGAIN_S
-        return REST * (self._clock() - began)
+        took_s = self._clock() - began
+        self._rested_at = self._clock() + REST_IN_VAIN * took_s
+        return REST * took_s
 
     async def _search(self) -> None:
+        hope = self._hope()
         snapshot, result = await self._planned()
         if self._budgets is not None and await self._budgets.inquire(result.evictions):
             # Made anew once, whatever it says: whom it still needs has to leave, budget or not.
@@ -169,6 +188,7 @@ class Search:
             self._metrics.plans_unfinished.inc()
         # From here to the end there is no await: what is checked is what is promised and evicted.
         # Who has only just come is still to be refused what is free: a promise that moves counts on that.
+        self._in_vain = None if result.starts or result.evictions else hope
         whole = self._takeover.take(result, snapshot.groups, settles=False)
         self._withheld = result.withheld
         self._look_again_at = self._clock() + LOOK_AGAIN_S

@@ -35,7 +35,7 @@ class TakeOver:
         metrics: Metrics,
         decisions: Decisions,
     ) -> None:
-        """`refusals`, `taken` and `_news` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
+        """`refusals`, `taken`, `refused` and `_news` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
         self._cache = cache
         self._promises = promises
         self._awaiting = awaiting
@@ -46,6 +46,8 @@ class TakeOver:
         """Why each waiting group waits, as of the last plan that considered it."""
         self.taken = 0
         """How many plans have been taken over."""
+        self.refused = 0
+        """How often somebody was refused for another reason than before."""
         self._news: set[GroupKey] = set()
 
     def take(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool = True) -> bool:
@@ -163,6 +165,7 @@ class TakeOver:
             return
         self.refusals[key] = refusal
         if before is None or before.reason is not refusal.reason:
+            self.refused += 1
             self._news.add(key)
             self._decisions.record(refusal_of(group, refusal, generation=plan.snapshot_version))
         if group.owed > 0 and group.started:

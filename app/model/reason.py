@@ -98,5 +98,10 @@ class Refusal:
     queue: QueueNumbers | None = None
     """Set where a limit or a deserved share is what is in the way."""
 
+    @property
+    def exceeds_cluster(self) -> bool:
+        """Whether the nodes could not hold the pods even if nobody else were there: who leaves does not help them."""
+        return "even_when_empty" in self.details
+
     def __repr__(self) -> str:
         return f"<Refusal {self.reason.value}: {self.sentence}>"

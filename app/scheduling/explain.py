@@ -43,7 +43,7 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: Board, rivals: Rivals) 
 
 def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Rivals) -> Refusal:
     """Say first that others came before, where the pods would start but for them."""
-    ahead = 0 if "even_when_empty" in refusal.details else rivals.ahead(group, pods)
+    ahead = 0 if refusal.exceeds_cluster else rivals.ahead(group, pods)
     if not ahead:
         return refusal
     others = "1 PodGroup that takes" if ahead == 1 else f"{ahead} PodGroups that take"
@@ -208,7 +208,7 @@ def _no_node(pod: Pod, board: Board, promises: Promises) -> Refusal:
 
 def nobody_leaves(refusal: Refusal, account: Account, share: Share, request: Resources) -> Refusal:
     """Add to a refusal for want of room why nobody has to leave for the pods."""
-    if "even_when_empty" in refusal.details:
+    if refusal.exceeds_cluster:
         return refusal
     asked, held, fair = quantities(request), account.allocated, quantities(share.fair_share)
     over = next((axis for axis in QUOTA_AXES if asked[axis] > 0 and held[axis] + asked[axis] > fair[axis]), None)

@@ -350,7 +350,7 @@ class _Pass:
 
     def _may_ask(self, group: PodGroup) -> bool:
         refusal = self.refusals.get(group.key, group.refusal)
-        return refusal is None or refusal.reason in NO_ROOM
+        return refusal is None or (refusal.reason in NO_ROOM and not refusal.exceeds_cluster)
 
     def _likeness(self, group: PodGroup) -> object:
         """Return what makes two groups' searches end alike; None for a group like no other."""

@@ -11,8 +11,11 @@ from app.control.search import LOOK_AGAIN_S
 from app.model.decision import Plan
 from app.model.names import GroupKey
 from app.model.reason import Reason
+from app.model.seam import Resource
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan
+from app.simulation import manifests
+from tests.control.virtual import threads_take
 from tests.control.wired import living, passes
 
 URGENT = "build-preemptible"
@@ -46,13 +49,51 @@ async def test_nobody_searches_while_nobody_waits_or_nothing_changes() -> None:
         assert counting.searches == 1
 
 
-async def test_nobody_searches_for_those_whom_no_victim_helps() -> None:
+@pytest.mark.parametrize("hopeless", [{"queue": "no-such-queue"}, {"gpus": 2}], ids=["queue", "too-large"])
+async def test_nobody_searches_for_those_whom_no_victim_helps(hopeless: dict[str, Any]) -> None:
     counting = Counting()
     async with living("a", plan=counting) as world:
-        world.pod("lost", queue="no-such-queue")
+        world.runs("one", "a")
+        world.pod("lost", **hopeless)
         await passes(10)
 
         assert counting.searches == 0
+
+
+async def test_searches_in_vain_become_rare_in_a_full_cluster_until_somebody_else_is_refused() -> None:
+    counting = Counting()
+    async with living("a", plan=counting) as world:
+        threads_take(1.0)
+        world.runs("one", "a")
+        world.pod("waits")
+        await passes(5)
+        assert counting.searches == 1
+
+        for number in range(30):
+            world.runs(f"other-{number}", "a", gpus=0)
+            await passes(1)
+        in_vain = counting.searches
+        assert in_vain <= 3
+
+        world.pod("urgent", priority_class=URGENT)
+        await passes(4)
+
+        assert counting.searches > in_vain
+        assert world.cluster.evictions == ["one-0"]
+
+
+async def test_who_is_too_large_for_every_node_has_others_leave_a_larger_one() -> None:
+    async with living("a") as world:
+        world.runs("one", "b")
+        waits = world.pod("waits", gpus=2, priority_class=URGENT)
+        await passes(10)
+        assert world.cluster.evictions == []
+
+        world.cluster.create(Resource.NODES, manifests.node("b", gpus=2, cpu=64, labels={}))
+        await passes(10)
+
+        assert world.cluster.evictions == ["one-0"]
+        assert world.held(waits) is not None
 
 
 async def test_the_passing_of_time_is_worth_a_search_where_pods_are_protected_for_a_while() -> None:
