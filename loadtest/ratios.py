@@ -93,7 +93,7 @@ class Ceilings:
 
     deletions: Spread | None = None
     evictions: Spread | None = None
-    """Slower than deletions, and what Leeboard uses: what is missing to these is Leeboard's own doing."""
+    """Slower than deletions, and what Leeboard uses, with others beside it that use the machine."""
 
 
 def verdicts(rows: Sequence[Row], ceilings: Ceilings) -> Sequence[Verdict]:

@@ -115,7 +115,8 @@ class Extender:
         self._waker.forget(uid)
         self._end_attempt(uid)
         self._learn_what_is_refused(uid, question)
-        if self._cache.reservations.get(uid) is None:
+        held = self._cache.reservations.get(uid)
+        if held is None or (self._planning.is_taking_over and held.node not in question.offered):
             await self._decide(uid)
         # From here to the answer there is no await: what is read is what is promised.
         held = self._cache.reservations.get(uid)

@@ -100,6 +100,7 @@ class Planning:
         self._kept_for: frozenset[GroupKey] = frozenset()
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
+        self._is_taking_over = False
 
     @property
     def refusals(self) -> Mapping[GroupKey, Refusal]:
@@ -148,6 +149,8 @@ class Planning:
             # One object that the planner cannot take must not end the service; it is tried again, not at once.
             log.exception("planning failed")
             self._metrics.plans[PlanOutcome.ERROR].inc()
+            # Those may count as considered whom it has not come to.
+            self._planned_relief = -1
             await asyncio.sleep(TICK_S)
 
     async def settle(self) -> None:
@@ -198,9 +201,14 @@ class Planning:
         self._cache.waiting()
         return self._running is None and not self._has_relief() and self._cache.unsettled.keys() <= apart_from
 
+    @property
+    def is_taking_over(self) -> bool:
+        """Whether a plan is only promised in part so far: what looks free may be somebody's."""
+        return self._is_taking_over
+
     def keeps_room_from(self, key: GroupKey) -> bool:
-        """Whether the last plan keeps free room for others that its snapshot does not show as taken."""
-        return bool(self._search.withheld) or bool(self._kept_for - {key})
+        """Whether free room is for others, which the cache does not show as taken."""
+        return self._is_taking_over or bool(self._search.withheld) or bool(self._kept_for - {key})
 
     def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan:
         """Return what would be decided for a group that is not there yet; nothing comes of it."""
@@ -286,10 +294,14 @@ class Planning:
             result = await asyncio.to_thread(plan_some, snapshot, keys, self._policy, withheld=withheld)
         if self._take_back_for(result.kept_for):
             return
-        whole = await self._takeover.take_by_steps(result, keys)
+        self._is_taking_over, self._kept_for = True, result.kept_for
+        try:
+            whole = await self._takeover.take_by_steps(result, keys)
+        finally:
+            self._is_taking_over = False
         self._note_refusals(keys)
         # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
-        self._planned_relief, self._kept_for = relief if whole else -1, result.kept_for
+        self._planned_relief = relief if whole else -1
 
     def _note_refusals(self, considered: Collection[GroupKey]) -> None:
         if not self._cache.waiting().keys().isdisjoint(considered):

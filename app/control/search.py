@@ -32,8 +32,11 @@ REST = 4
 """A search is followed by a rest of so many times as long as it took: the webhooks need the interpreter too."""
 
 REST_IN_VAIN = 16
-"""The same after a search that found nobody, as long as nobody else is refused and nothing becomes free: all that can
-help then is that somebody comes to run who may be made to leave. A full cluster changes all the time."""
+"""The same after a search that found nobody, as long as nobody else asks and nothing becomes free: what is left is that
+somebody comes to run who may be made to leave, or that shares shift. A full cluster changes all the time."""
+
+AT_MOST_IN_VAIN_S = 30.0
+"""No longer than this for that, or `REST` times."""
 
 LOOK_AGAIN_S = 10.0
 """How long after a search that found nothing the passing of time alone is worth another: of a min-runtime, say."""
@@ -127,7 +130,7 @@ class Search:
             return False
         if self._somebody_is_stale():
             return True
-        if self._in_vain == self._hope() and self._clock() < self._rested_at:
+        if self._in_vain == self._hope() and self._clock() < self._rested_at and not self._is_due_again():
             return False
         return self._somebody_waits()
 
@@ -171,9 +174,10 @@ class Search:
             log.exception("search for victims failed")
             self._metrics.plans[PlanOutcome.ERROR].inc()
             return LOOK_AGAIN_S
-        took_s = self._clock() - began
-        self._rested_at = self._clock() + REST_IN_VAIN * took_s
-        return REST * took_s
+        ended = self._clock()
+        rest_s = REST * (ended - began)
+        self._rested_at = ended + max(rest_s, min(REST_IN_VAIN * (ended - began), AT_MOST_IN_VAIN_S))
+        return rest_s
 
     async def _search(self) -> None:
         hope = self._hope()
@@ -188,7 +192,7 @@ class Search:
             self._metrics.plans_unfinished.inc()
         # From here to the end there is no await: what is checked is what is promised and evicted.
         # Who has only just come is still to be refused what is free: a promise that moves counts on that.
-        self._in_vain = None if result.starts or result.evictions else hope
+        self._in_vain = None if result.starts or result.evictions or result.unfinished else hope
         whole = self._takeover.take(result, snapshot.groups, settles=False)
         self._withheld = result.withheld
         self._look_again_at = self._clock() + LOOK_AGAIN_S

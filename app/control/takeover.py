@@ -4,6 +4,7 @@ A deal of which any part is stale is dropped as a whole: then the next plan find
 """
 
 import asyncio
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from app.cluster.cache import ClusterCache
@@ -47,7 +48,7 @@ class TakeOver:
         self.taken = 0
         """How many plans have been taken over."""
         self.refused = 0
-        """How often somebody was refused for another reason than before."""
+        """How often somebody was refused who had come or changed, or for another reason than before."""
         self._news: set[GroupKey] = set()
 
     def take(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool = True) -> bool:
@@ -56,14 +57,17 @@ class TakeOver:
         Unless it `settles`, those of them that have changed are still to be planned.
         """
         whole = True
-        for is_whole in self._steps(plan, considered, settles=settles):
+        for is_whole in self._steps(plan, considered, settles=settles, pods=sys.maxsize):
             whole = whole and is_whole
         return whole
 
     async def take_by_steps(self, plan: Plan, considered: Collection[GroupKey]) -> bool:
-        """Do the same, a step at a time: others are answered meanwhile, and may change what the next step may do."""
+        """Do the same, a step at a time: others are answered meanwhile, and may change what the next step may do.
+
+        No promise may move meanwhile: where there seems to be room a later step may have put somebody.
+        """
         whole = True
-        for is_whole in self._steps(plan, considered, settles=True):
+        for is_whole in self._steps(plan, considered, settles=True, pods=STEP):
             whole = whole and is_whole
             await asyncio.sleep(0)
         return whole
@@ -80,40 +84,42 @@ class TakeOver:
             if key not in waiting:
                 self.refusals.pop(key, None)
 
-    def _steps(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool) -> Iterator[bool]:
-        """Carry out a plan; yield after each step whether nothing in it was stale."""
+    def _steps(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool, pods: int) -> Iterator[bool]:
+        """Carry out a plan, and yield after each step, which is for so many pods, whether nothing in it was stale."""
         self._metrics.plans[PlanOutcome.APPLIED].inc()
+        changed = self._cache.unsettled.keys() & considered if settles else frozenset()
         if settles:
             self._cache.considered(considered, plan.snapshot_version)
-        unchanged, expected = True, plan.snapshot_version
-        for some in _by_steps(deals(plan)):
-            # What the steps before have promised is no change: the plan counts on it.
-            unchanged = unchanged and self._cache.version == expected
-            is_whole = self._carry_out_some(some, plan, unchanged=unchanged)
-            unchanged, expected = unchanged and is_whole, self._cache.version
-            yield is_whole
+        yield from self._carried_out(plan, pods)
         judged = list(considered)
-        for begin in range(0, len(judged), STEP):
-            for key in judged[begin : begin + STEP]:
-                self._judge(key, plan)
+        for begin in range(0, len(judged), pods):
+            for key in judged[begin : begin + pods]:
+                self._judge(key, plan, changed)
             yield True
         self.taken += 1
 
     # Carrying out ---------------------------------------------------------------------------------------------------
 
-    def _carry_out_some(self, some: Iterable[Deal], plan: Plan, *, unchanged: bool) -> bool:
-        """Carry out what may still be done of these deals; return whether that is all of them."""
-        # Who is just being bound may not leave, even if nothing has changed.
-        recheck = None if unchanged and not plan.evictions else Recheck(self._cache)
-        whole = True
-        for deal in some:
-            as_planned = unchanged and whole
-            if recheck is None or (recheck.may_leave(deal) if as_planned else recheck.admits(deal)):
-                self._carry_out(deal, plan.snapshot_version)
-            else:
-                whole = False
-                self._metrics.plans[PlanOutcome.STALE].inc()
-        return whole
+    def _carried_out(self, plan: Plan, pods: int) -> Iterator[bool]:
+        """Carry out what may still be done of a plan; yield after each step whether that was all of it."""
+        as_planned, expected = True, plan.snapshot_version
+        recheck: Recheck | None = None
+        for some in _by_steps(deals(plan), pods):
+            # What the steps before have promised is no change: the plan counts on it.
+            if self._cache.version != expected:
+                as_planned, recheck = False, None
+            # Who is just being bound may not leave, even if nothing has changed.
+            if recheck is None and (plan.evictions or not as_planned):
+                recheck = Recheck(self._cache)
+            is_whole = True
+            for deal in some:
+                if recheck is None or (recheck.may_leave(deal) if as_planned else recheck.admits(deal)):
+                    self._carry_out(deal, plan.snapshot_version)
+                else:
+                    as_planned = is_whole = False
+                    self._metrics.plans[PlanOutcome.STALE].inc()
+            expected = self._cache.version
+            yield is_whole
 
     def _carry_out(self, deal: Deal, generation: int) -> None:
         for eviction in deal.evictions:
@@ -155,7 +161,7 @@ class TakeOver:
 
     # Refusing -------------------------------------------------------------------------------------------------------
 
-    def _judge(self, key: GroupKey, plan: Plan) -> None:
+    def _judge(self, key: GroupKey, plan: Plan, changed: Collection[GroupKey]) -> None:
         """Note what the plan says of a group that it has considered, and tell it where that is another reason."""
         before, refusal = self.refusals.pop(key, None), plan.refusals.get(key)
         group = self._cache.waiting().get(key) if refusal else None
@@ -164,24 +170,26 @@ class TakeOver:
                 self._news.add(key)
             return
         self.refusals[key] = refusal
-        if before is None or before.reason is not refusal.reason:
-            self.refused += 1
+        is_news = before is None or before.reason is not refusal.reason
+        self.refused += is_news or key in changed
+        if is_news:
             self._news.add(key)
             self._decisions.record(refusal_of(group, refusal, generation=plan.snapshot_version))
-        if group.owed > 0 and group.started:
-            # The rest of the gang has nowhere to go: what it holds would only keep others out.
+        if group.owed > 0 and group.started and key not in self._cache.unsettled:
+            # The rest of the gang has nowhere to go: what it holds would only keep others out. Of one that has changed
+            # since the next plan knows better.
             self._promises.release(key, "the gang cannot start as a whole")
 
 
-def _by_steps(found: Iterable[Deal]) -> Iterator[Sequence[Deal]]:
-    """Yield the deals in their order, so many at once as make a step; each stays whole."""
+def _by_steps(found: Iterable[Deal], pods: int) -> Iterator[Sequence[Deal]]:
+    """Yield the deals in their order, at once those for so many pods; each stays whole."""
     some: list[Deal] = []
-    pods = 0
+    size = 0
     for deal in found:
         some.append(deal)
-        pods += len(deal.evictions) + sum(len(start.placements) for start in deal.starts)
-        if pods >= STEP:
+        size += len(deal.evictions) + sum(len(start.placements) for start in deal.starts)
+        if size >= pods:
             yield some
-            some, pods = [], 0
+            some, size = [], 0
     if some:
         yield some

@@ -200,7 +200,8 @@ def _for_whom(pods: Sequence[Pod], stuck: Pod | None, board: Board) -> str:
 def _no_node(pod: Pod, board: Board, promises: Promises) -> Refusal:
     lacking = of(pod, board, promises)
     details = dict(lacking.details)
-    if pod.sharing is not None and not (board.eligible(pod) & _divisible(pod.sharing, board)).any():
+    may_go = fit.eligible(pod.constraint, board.snapshot.nodes)
+    if pod.sharing is not None and not (may_go & _divisible(pod.sharing, board)).any():
         # Those that could are not for this pod: nobody who leaves would change that.
         details["even_when_empty"] = 0
     return Refusal(reason=Reason.NO_NODE_FITS, sentence=f"No node has room: {lacking}.", details=details)

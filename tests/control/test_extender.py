@@ -6,8 +6,9 @@ from app.cluster.reservations import State
 from app.control.binder import BOUND
 from app.control.extender import WATCH_LAG_S
 from app.control.releases import ALWAYS_COMPLETE_BELOW
+from app.model.decision import Start
 from app.model.names import NodeName, PodUid
-from app.model.question import Failed, Fits, PodQuestion, Refused
+from app.model.question import Failed, FilterAnswer, Fits, PodQuestion, Refused
 from app.model.reason import PHRASES, UNREADY, Reason, phrase
 from app.model.seam import RawObject, Resource
 from app.settings import Settings
@@ -221,6 +222,29 @@ async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str, lab
 
         assert world.cluster.nominations == [("crew-0", one)]
         assert await world.filter(pods[0], str(one), nominated=one) == fits(str(one))
+
+
+async def test_no_promise_moves_while_a_plan_is_promised_only_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.control.planning.FEW", 0)
+    monkeypatch.setattr("app.control.takeover.STEP", 1)
+    asked: list[asyncio.Task[FilterAnswer]] = []
+    async with living("small") as world:
+        world.nodes("large", gpus=2)
+        world.nodes(*SAMPLE, gpus=0)
+        await passes(1)
+        make = world.promises.make
+
+        def make_and_be_asked(start: Start) -> None:
+            make(start)
+            if not asked:
+                asked.append(asyncio.create_task(world.filter(first, "large", *SAMPLE)))
+
+        monkeypatch.setattr(world.promises, "make", make_and_be_asked)
+        first, second = world.pod("first"), world.pod("second", gpus=2)
+        await passes(1)
+
+        assert [world.promised(first), world.promised(second)] == ["small", "large"]
+        assert await asked[0] == Refused(Reason.DECIDING)
 
 
 async def test_a_node_that_was_nominated_before_says_nothing_of_the_one_that_is_promised_now() -> None:

@@ -82,13 +82,28 @@ async def test_searches_in_vain_become_rare_in_a_full_cluster_until_somebody_els
         assert world.cluster.evictions == ["one-0"]
 
 
-async def test_who_is_too_large_for_every_node_has_others_leave_a_larger_one() -> None:
-    async with living("a") as world:
-        world.runs("one", "b")
+async def test_a_long_search_in_vain_does_not_keep_others_safe_beyond_their_least_time() -> None:
+    async with living("a", actions="preempt", preempt_min_runtime_s=20) as world:
+        threads_take(4.0)
+        victim = world.runs("victim", "a")
+        world.patch(victim, status={"startTime": "1970-01-01T00:00:01Z"})
+        await passes(1)
+        world.pod("urgent", priority_class=URGENT)
+        for number in range(28):
+            world.runs(f"other-{number}", "a", gpus=0)
+            await passes(1)
+
+        assert world.cluster.evictions == ["victim-0"]
+
+
+async def test_who_is_too_large_for_every_node_has_others_leave_once_there_is_a_larger_one() -> None:
+    counting = Counting()
+    async with living("a", plan=counting) as world:
         waits = world.pod("waits", gpus=2, priority_class=URGENT)
         await passes(10)
-        assert world.cluster.evictions == []
+        assert counting.searches == 0
 
+        world.runs("one", "b")
         world.cluster.create(Resource.NODES, manifests.node("b", gpus=2, cpu=64, labels={}))
         await passes(10)
 

@@ -158,6 +158,7 @@ def test_a_pod_that_may_only_go_where_no_gpus_are_is_told_so_and_nothing_of_leav
     assert said.sentence == (
         "No node has room: 1 of 2 nodes has no GPUs, 1 is left out by its node selector or affinity."
     )
+    assert said.exceeds_cluster
 
 
 def test_a_pod_that_asks_for_a_mig_profile_is_told_how_many_nodes_lack_it() -> None:
@@ -349,6 +350,7 @@ def test_a_node_where_a_pod_that_shares_was_tried_in_vain_is_not_said_to_be_refu
     said = refusal(given.group(HALF), nodes=[given.node("a")], refused={HALF.uid: frozenset([NodeName("a")])})
 
     assert "the only node is left out after a try in vain" in said.sentence
+    assert not said.exceeds_cluster
 
 
 def test_a_gang_whose_racks_are_all_tainted_is_told_that_besides_the_racks() -> None:
@@ -365,8 +367,9 @@ def test_a_gang_whose_racks_are_all_tainted_is_told_that_besides_the_racks() -> 
     )
 
 
-def test_a_node_that_is_withheld_for_an_older_group_is_told() -> None:
-    pod = given.group(given.pod("w", gpus=0))
+@pytest.mark.parametrize("kind", [given.pod("w", gpus=0), HALF], ids=["no-gpus", "half-a-gpu"])
+def test_a_node_that_is_withheld_for_an_older_group_is_told(kind: Pod) -> None:
+    pod = given.group(kind)
     snapshot = given.snapshot([given.node("a")], [given.queue("q")], [pod])
 
     found = plan_some(snapshot, snapshot.groups, withheld=[NodeName("a")])
@@ -374,6 +377,7 @@ def test_a_node_that_is_withheld_for_an_older_group_is_told() -> None:
     assert found.refusals[pod.key].sentence == (
         "No node has room: the only node is withheld for a PodGroup that has waited for longer."
     )
+    assert not found.refusals[pod.key].exceeds_cluster
 
 
 def test_only_those_count_as_ahead_who_start_where_the_pod_would_have_room() -> None:
