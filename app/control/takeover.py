@@ -20,8 +20,9 @@ from app.model.names import GroupKey, PodUid
 from app.model.reason import Refusal
 from app.telemetry import Metrics, PlanOutcome
 
-STEP = 200
-"""Pods that are decided for before the event loop gets a turn, in some 5 ms: one plan may decide for ten thousand."""
+STEP = 40
+"""Pods that are decided for before the event loop gets a turn, in some 3 ms: one plan may decide for ten thousand, and
+an answer takes the loop several turns."""
 
 
 class TakeOver:
@@ -69,6 +70,8 @@ class TakeOver:
         whole = True
         for is_whole in self._steps(plan, considered, settles=True, pods=STEP):
             whole = whole and is_whole
+            # Else the next who asks who waits has to form all of them at once.
+            self._cache.form_groups()
             await asyncio.sleep(0)
         return whole
 
