@@ -102,6 +102,7 @@ class Search:
         self._considered = -1
         self._look_again_at = clock()
         self._in_vain: tuple[int, int] | None = None
+        self._nobody_waited_at: tuple[int, int] | None = None
         self._rested_at = clock()
         self._poked = asyncio.Event()
 
@@ -132,7 +133,12 @@ class Search:
             return True
         if self._in_vain == self._hope() and self._clock() < self._rested_at and not self._is_due_again():
             return False
-        return self._somebody_waits()
+        # Thousands may wait whom nobody can help: they are looked at once, not at every turn.
+        seen = self._cache.version, self._takeover.taken
+        if seen != self._nobody_waited_at and self._somebody_waits():
+            return True
+        self._nobody_waited_at = seen
+        return False
 
     def _hope(self) -> tuple[int, int]:
         """Return what changes when somebody has made room, or somebody else asks for it."""
