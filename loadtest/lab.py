@@ -20,7 +20,7 @@ from loadtest.removal import Remove, removals_per_s
 from loadtest.results import Run
 from loadtest.scenarios import Scenario, node_objects
 from tests.system.agents import GPU_NODES
-from tests.system.api import Api, Object
+from tests.system.api import DEFAULT_PODS, Api, Object
 from tests.system.bed import Bed
 from tests.system.children import ChildDiedError
 from tests.system.cluster import wait_until_served
@@ -86,7 +86,7 @@ class Lab:
             return None
         self._bed.restore_store(next(iter(self._stores.values())))
         with self._bed.api() as api:
-            names = sorted(item["metadata"]["name"] for item in api.items("/api/v1/namespaces/default/pods"))
+            names = sorted(item["metadata"]["name"] for item in api.items(DEFAULT_PODS))
         return removals_per_s(self._bed, names[: running.count // 2], remove)
 
     def _measured(self, run: Run, contender: Contender, work: Mapping[str, Sequence[Object]]) -> Run:

@@ -12,17 +12,17 @@ import aiohttp
 
 from app.control.evictor import WRITERS
 from loadtest.results import OURSELVES
+from tests.system.api import DEFAULT_PODS
 from tests.system.bed import Bed
 from tests.system.identities import User
 
-PODS = "/api/v1/namespaces/default/pods"
 Remove = Callable[[aiohttp.ClientSession, str], Awaitable[None]]
 """Has the pod of this name leave without any grace."""
 
 
 async def delete(session: aiohttp.ClientSession, name: str) -> None:
     """Delete the pod."""
-    async with session.delete(f"{PODS}/{name}?gracePeriodSeconds=0") as answer:
+    async with session.delete(f"{DEFAULT_PODS}/{name}?gracePeriodSeconds=0") as answer:
         await answer.read()
 
 
@@ -34,7 +34,7 @@ async def evict(session: aiohttp.ClientSession, name: str) -> None:
         "metadata": {"name": name},
         "deleteOptions": {"gracePeriodSeconds": 0},
     }
-    async with session.post(f"{PODS}/{name}/eviction", json=eviction) as answer:
+    async with session.post(f"{DEFAULT_PODS}/{name}/eviction", json=eviction) as answer:
         await answer.read()
 
 

@@ -87,6 +87,7 @@ class Search:
         Without `budgets` no victim is preferred to another for the sake of its PodDisruptionBudget.
         `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free. When it
         found nobody `_in_vain` is what might have helped, and not before `_rested_at` is another worth it without.
+        As things were at `_nobody_waited_at`, nobody waited who could be helped.
         """
         self._cache = cache
         self._takeover = takeover
@@ -133,7 +134,7 @@ class Search:
             return True
         if self._in_vain == self._hope() and self._clock() < self._rested_at and not self._is_due_again():
             return False
-        # Thousands may wait whom nobody can help: they are looked at once, not at every turn.
+        # Thousands may wait whom nobody can help: they are looked at after a change, not at every turn.
         seen = self._cache.version, self._takeover.taken
         if seen != self._nobody_waited_at and self._somebody_waits():
             return True

@@ -15,6 +15,7 @@ Object = dict[str, Any]
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
+DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 QUEUES = "/apis/scheduling.run.ai/v2/queues"
 POD_GROUPS = "/apis/scheduling.run.ai/v2alpha2/podgroups"
 JOBS = "/apis/batch/v1/jobs"

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import httpx
 
 from app.model.marks import GATE
-from tests.system.api import Api, Object
+from tests.system.api import DEFAULT_PODS, Api, Object
 from tests.system.bed import HOST, Bed, free_ports
 from tests.system.cluster import SCHEDULER_CONFIG, connected, install
 from tests.system.observer import Observer
-from tests.system.watched import DEFAULT_PODS, WatchedCluster
+from tests.system.watched import WatchedCluster
 
 METRICS_OPEN = ("--authorization-always-allow-paths=/metrics", "--authentication-tolerate-lookup-failure=true")
 

@@ -20,7 +20,7 @@ from app.model.marks import GATE
 from app.telemetry import Metrics
 from app.web import admission
 from app.web.listener import listener
-from tests.system.api import PROFILE, QUEUE_LABEL, Api, ApiError, Object, pod
+from tests.system.api import DEFAULT_PODS, PROFILE, QUEUE_LABEL, Api, ApiError, Object, pod
 from tests.system.bed import HOST
 from tests.system.rendered import objects
 from tests.system.waiting import eventually
@@ -28,7 +28,6 @@ from tests.system.waiting import eventually
 NAME = "reviewed-by-the-test"
 OPT_IN = {"leeboard.dev/managed": "true"}
 PATH = "/apis/admissionregistration.k8s.io/v1"
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 DRY_RUN = {"dryRun": "All"}
 MANAGED = f"has(object.spec.schedulerName) && object.spec.schedulerName == '{PROFILE}'"
 NAMES_QUEUE = f"has(object.metadata.labels) && '{QUEUE_LABEL}' in object.metadata.labels"

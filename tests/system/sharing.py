@@ -7,7 +7,7 @@ from itertools import count
 import httpx
 
 from tests.system.agents import GPU_NODES
-from tests.system.api import PODS, Api, Object, gpu_node, pod
+from tests.system.api import DEFAULT_PODS, PODS, Api, Object, gpu_node, pod
 from tests.system.bed import HOST, PLAIN_SCHEDULER, Bed, free_ports
 from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.conftest import sweep
@@ -20,7 +20,6 @@ from tests.system.shares import RESERVATIONS, devices, environment, is_reservati
 from tests.system.waiting import eventually
 
 QUEUE = "default-queue"
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 RESERVATION_PODS = f"/api/v1/namespaces/{RESERVATIONS}/pods"
 WITHIN_S = 30.0
 """No promise of ours, but what a busy machine may take."""

@@ -15,11 +15,24 @@ from app.model.admission import AdmissionAnswer, AdmissionQuestion, Operation
 from app.model.marks import ASK_MARKER, DEVICES_ANNOTATION, GATE
 from app.settings import Settings
 from tests.control.desk import FakeEntrance
-from tests.system.api import POD_GROUPS, PODS, QUEUES, Api, ApiError, Object, collection_of, job, pod, pod_group, queue
+from tests.system.api import (
+    DEFAULT_PODS,
+    POD_GROUPS,
+    PODS,
+    QUEUES,
+    Api,
+    ApiError,
+    Object,
+    collection_of,
+    job,
+    pod,
+    pod_group,
+    queue,
+)
 from tests.system.bed import Bed
 from tests.system.cluster import install
 from tests.system.identities import User
-from tests.system.reviewing import DEFAULT_PODS, DRY_RUN, OPT_IN, held, reviewed
+from tests.system.reviewing import DRY_RUN, OPT_IN, held, reviewed
 from tests.system.waiting import eventually
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"

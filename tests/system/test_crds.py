@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.system.api import Api, ApiError, Object, pod, pod_group
+from tests.system.api import DEFAULT_PODS, Api, ApiError, Object, pod, pod_group
 from tests.system.bed import Bed
 from tests.system.cluster import SCHEDULER_CONFIG, connected, install
 from tests.system.identities import User
 
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 TOPOLOGIES = "/apis/kai.scheduler/v1alpha1/topologies"
 OPEN = {"quota": 0, "limit": -1, "overQuotaWeight": 1}
 MAY = [

@@ -7,12 +7,12 @@ import pytest
 from app.kube.client import KubeCluster
 from app.model.names import PodUid
 from app.model.seam import PodRef
-from tests.system.api import Api, Object, gang, gpu_node, pod, queue
+from tests.system.api import DEFAULT_PODS, Api, Object, gang, gpu_node, pod, queue
 from tests.system.bed import Bed
 from tests.system.cluster import install
 from tests.system.identities import User
 from tests.system.waiting import eventually
-from tests.system.watched import DEFAULT_PODS, WITHIN_S, WatchedCluster, leaves, replica_set, watched
+from tests.system.watched import WITHIN_S, WatchedCluster, leaves, replica_set, watched
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 

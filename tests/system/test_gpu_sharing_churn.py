@@ -13,10 +13,10 @@ from random import Random
 
 import pytest
 
-from tests.system.api import RUN_FOR, Api, Object
+from tests.system.api import DEFAULT_PODS, RUN_FOR, Api, Object
 from tests.system.bed import Bed
 from tests.system.shares import is_over, node_of
-from tests.system.sharing import DEFAULT_PODS, Ground, SharingCluster, ground, sharer, whole
+from tests.system.sharing import Ground, SharingCluster, ground, sharer, whole
 from tests.system.waiting import eventually
 
 ARRIVALS, KILLS = map(int, os.environ.get("LEEBOARD_GPU_CHURN", "150:3").split(":"))

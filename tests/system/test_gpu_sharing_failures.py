@@ -5,22 +5,12 @@ from functools import partial
 
 import pytest
 
-from tests.system.api import RUN_FOR, Api, Object
+from tests.system.api import DEFAULT_PODS, RUN_FOR, Api, Object
 from tests.system.bed import Bed
 from tests.system.gpus import Uuids
 from tests.system.identities import User
 from tests.system.shares import RESERVATIONS, devices, groups, node_of, path_of_pod
-from tests.system.sharing import (
-    DEFAULT_PODS,
-    RESERVATION_PODS,
-    WITHIN_S,
-    Ground,
-    SharingCluster,
-    ground,
-    same_device,
-    sharer,
-    whole,
-)
+from tests.system.sharing import RESERVATION_PODS, WITHIN_S, Ground, SharingCluster, ground, same_device, sharer, whole
 from tests.system.tenants import TEAM, refusal, refused_patch, settle
 from tests.system.waiting import eventually
 

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from tests.system.agents import GPU_NODES
-from tests.system.api import Api
+from tests.system.api import DEFAULT_PODS, Api
 from tests.system.bed import Bed
 from tests.system.cluster import install
 from tests.system.conftest import sweep
@@ -17,7 +17,7 @@ from tests.system.machines import machine_node
 from tests.system.pairs import Pair, allow_election, need_names, two_replicas
 from tests.system.rendered import policies_in_force
 from tests.system.shares import devices, is_reservation
-from tests.system.sharing import DEFAULT_PODS, RESERVATION_PODS, sharer
+from tests.system.sharing import RESERVATION_PODS, sharer
 from tests.system.waiting import eventually
 
 HALVES = 8

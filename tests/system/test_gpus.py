@@ -7,15 +7,13 @@ import pytest
 
 from tests.deploy.rendering import CHART
 from tests.system.agents import GPU_NODES
-from tests.system.api import NODES, Api, ApiError, Object, pod
+from tests.system.api import DEFAULT_PODS, NODES, Api, ApiError, Object, pod
 from tests.system.bed import Bed
 from tests.system.cluster import apply_all, documents
 from tests.system.gpus import DevicePlugins, Uuids
 from tests.system.machines import DGX_1V, GPU, machine_node
 from tests.system.shares import environment
 from tests.system.waiting import eventually
-
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 
 _numbers = count()
 

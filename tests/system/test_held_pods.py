@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from app.model.marks import GATE
-from tests.system.api import RUN_FOR, Api, gang, pod
+from tests.system.api import DEFAULT_PODS, RUN_FOR, Api, gang, pod
 from tests.system.bed import Bed
 from tests.system.held import HeldCluster, gates, held, holding
 from tests.system.waiting import eventually
-from tests.system.watched import DEFAULT_PODS, WITHIN_S
+from tests.system.watched import WITHIN_S
 
 QUEUE = "default-queue"
 FOREIGN = "example.com/approval"

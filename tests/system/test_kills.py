@@ -21,14 +21,13 @@ import httpx
 import pytest
 import yaml
 
-from tests.system.api import NODES, Api, gang, gpu_node, pod, pod_group
+from tests.system.api import DEFAULT_PODS, NODES, Api, gang, gpu_node, pod, pod_group
 from tests.system.bed import HOST, STAGES, ApiServerOptions, Audit, Bed, free_ports
 from tests.system.cluster import documents, install, start_leeboard, start_own_scheduler
 from tests.system.conftest import sweep
 from tests.system.observer import Observer, Rules, Sight, breaches, lost, partial_stretches
 from tests.system.waiting import eventually
 
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 DEFAULT_GROUPS = "/apis/scheduling.run.ai/v2alpha2/namespaces/default/podgroups"
 QUEUE = "default-queue"
 SEED = int(os.environ.get("LEEBOARD_KILLS_SEED", "20"))

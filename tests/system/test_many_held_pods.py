@@ -1,20 +1,33 @@
 """What thousands of held pods cost while nothing changes."""
 
-from tests.system.api import Api, pod
+from tests.system.api import DEFAULT_PODS, Api, pod
 from tests.system.bed import Bed
 from tests.system.held import HeldCluster, cpu_share, held, holding
 from tests.system.waiting import eventually
-from tests.system.watched import DEFAULT_PODS, EVENTS
+from tests.system.watched import EVENTS
 
 MANY = 5000
 WATCHED_FOR_S = 10.0
 """How long CPU is counted, at the least."""
+
+STARTING = 0.2
+"""Of a core: what it uses while it starts is a multiple of this, and at rest a small part."""
+
+AT_MOST = 4.0
+"""Times the CPU that Leeboard uses while nobody is held: a look at everybody, once an interval, would be ten times."""
 
 
 def test_leeboard_rests_while_5000_pods_are_held_and_nothing_changes(bed: Bed, api: Api) -> None:
     # At its own pace Leeboard tells 20 owners a second why their pods wait.
     with holding(bed, api, status_interval_s="0.1") as cluster:
         cluster.add_nodes(100, gpus=8)
+        eventually(
+            lambda: cpu_share(bed, for_s=1.0),
+            until=lambda used: used < STARTING,
+            within_s=60,
+            what="Leeboard has started",
+        )
+        alone = cpu_share(bed, for_s=WATCHED_FOR_S)
         crowd(cluster, MANY)
         eventually(
             lambda: len(api.items(EVENTS, fieldSelector="reason=NoNodeFits")),
@@ -23,12 +36,12 @@ def test_leeboard_rests_while_5000_pods_are_held_and_nothing_changes(bed: Bed, a
             what="everybody has been told why",
             every_s=1.0,
         )
-        used = cpu_share(bed, for_s=WATCHED_FOR_S)
+        crowded = cpu_share(bed, for_s=WATCHED_FOR_S)
         attempts = cluster.told("scheduler_schedule_attempts_total{")
-    print(f"Leeboard used {used:.2%} of a core with {MANY} pods held")
+    print(f"Leeboard used {alone:.2%} of a core with nobody held, {crowded:.2%} with {MANY} pods")
     remove_crowd(api)
 
-    assert (used < 0.01, attempts) == (True, 0)
+    assert (crowded < AT_MOST * alone, attempts) == (True, 0)
 
 
 def crowd(cluster: HeldCluster, number: int) -> None:

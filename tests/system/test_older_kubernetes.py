@@ -15,7 +15,6 @@ from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.forms import Deployed, Form, deployed
 from tests.system.waiting import eventually
 
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 OLDER = "1.33.0"
 ROTATIONS = 1000
 CREATORS, EVERY_S = 4, 0.1

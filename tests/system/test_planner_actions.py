@@ -5,10 +5,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from tests.system.api import Api, gang, pod, pod_group, queue
+from tests.system.api import DEFAULT_PODS, Api, gang, pod, pod_group, queue
 from tests.system.bed import Bed
 from tests.system.waiting import eventually
-from tests.system.watched import DEFAULT_PODS, OWED_NOTHING, WITHIN_S, WatchedCluster, replica_set, watched
+from tests.system.watched import OWED_NOTHING, WITHIN_S, WatchedCluster, replica_set, watched
 
 ROOM_IS_HELD = "were told to leave for it are still there"
 """How it is told that victims have yet to leave."""

@@ -5,13 +5,11 @@ from itertools import count
 
 import pytest
 
-from tests.system.api import Api, Object, gang, gpu_node, pod, pod_group, queue
+from tests.system.api import DEFAULT_PODS, Api, Object, gang, gpu_node, pod, pod_group, queue
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.forms import Deployed, Form, deployed
 from tests.system.waiting import eventually
-
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 
 _node_numbers = count()
 

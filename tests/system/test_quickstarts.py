@@ -15,14 +15,13 @@ from threading import Event
 import pytest
 
 from tests.system import audit
-from tests.system.api import Api, gang, gpu_node, pod, queue
+from tests.system.api import DEFAULT_PODS, Api, gang, gpu_node, pod, queue
 from tests.system.bed import ApiServerOptions, Audit, Bed
 from tests.system.cluster import install, start_leeboard, start_own_scheduler
 from tests.system.identities import User
 from tests.system.waiting import eventually
 
 MANIFESTS = Path(__file__).parent / "manifests"
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 REASON = "{.status.schedulingConditions[*].reasons[*].reason}"
 VALID = '{.status.conditions[?(@.type=="Valid")]'
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.api import Api, gang, pod, queue
+from tests.system.api import DEFAULT_PODS, Api, gang, pod, queue
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.forms import Deployed, Form, deployed
 from tests.system.stuck import Cause, Details, StuckCluster, stuck_cluster
-from tests.system.watched import DEFAULT_PODS
 
 TEAM = "team"
 RACK = "example.com/rack"

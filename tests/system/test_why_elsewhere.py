@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.system.api import POD_GROUPS, Api, Object, gang, pod, queue
+from tests.system.api import DEFAULT_PODS, POD_GROUPS, Api, Object, gang, pod, queue
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.forms import Deployed, Form, deployed
 from tests.system.sharing import Ground, SharingCluster, sharer
 from tests.system.stuck import WITHIN_S, ZONE, Cause, Details, StuckCluster, stuck_cluster
 from tests.system.test_lifecycle import gang_job
 from tests.system.waiting import eventually
-from tests.system.watched import DEFAULT_PODS, EVENTS
+from tests.system.watched import EVENTS
 from tests.system.workloads.kinds import JOB
 
 TEAM = "team"

@@ -9,13 +9,12 @@ from typing import Self
 
 import httpx
 
-from tests.system.api import PODS, Api, Object, gpu_node, pod
+from tests.system.api import DEFAULT_PODS, PODS, Api, Object, gpu_node, pod
 from tests.system.bed import HOST, Bed, free_ports
 from tests.system.cluster import install, start_leeboard, start_own_scheduler
 from tests.system.observer import Observer, Rules, breaches
 from tests.system.waiting import eventually
 
-DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 DEFAULT_GROUPS = "/apis/scheduling.run.ai/v2alpha2/namespaces/default/podgroups"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 OURS_ALONE = (
