@@ -3,10 +3,12 @@
 A pod is charged once, whether its place is a promise or a fact, so a promise that comes true changes no sum.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import add
+from types import MappingProxyType
 from typing import NamedTuple
 
 from app.cluster.groups import Terms
@@ -102,6 +104,22 @@ class DeviceCharge(NamedTuple):
 
 NO_DEVICES = DeviceCharge()
 
+
+class Load(NamedTuple):
+    """What pods ask of a node together, or give back when they leave it."""
+
+    request: Resources = NOTHING
+    scalars: Mapping[str, int] = MappingProxyType({})
+    """Of extended resources, by name."""
+
+    def plus(self, pod: Pod) -> "Load":
+        """Return the load with one pod more."""
+        if not pod.scalars:
+            return self._replace(request=self.request + pod.request)
+        return Load(self.request + pod.request, Counter(self.scalars) + Counter(dict(pod.scalars)))
+
+
+NO_LOAD = Load()
 
 ZEROS: Sequence[int] = NOTHING.amounts
 
@@ -227,13 +245,21 @@ class Charges:
         """Return what is free on a node."""
         return node.allocatable - self._used.on(node.name)
 
-    def fits(self, node: Node, request: Resources) -> bool:
+    def fits(self, node: Node, load: Load) -> bool:
         """Whether this much is free on a node."""
-        return _covers(self.free_on(node), request)
+        used, have = self._used, dict(node.scalars)
+        return _covers(self.free_on(node), load.request) and all(
+            have.get(name, 0) - used.scalar_on(name, node.name) >= asked for name, asked in load.scalars.items()
+        )
 
-    def fits_later(self, node: Node, request: Resources) -> bool:
-        """Whether this much is free on a node once the pods have gone that are leaving it."""
-        return _covers(self.free_on(node) + self._part_of_used[Hold.LEAVING].on(node.name), request)
+    def fits_later(self, node: Node, load: Load, freed: Load) -> bool:
+        """Whether this much is free on a node once those have gone that are leaving it, and who gives back `freed`."""
+        used, leaving, have = self._used, self._part_of_used[Hold.LEAVING], dict(node.scalars)
+        return _covers(self.free_on(node) + leaving.on(node.name) + freed.request, load.request) and all(
+            have.get(name, 0) - used.scalar_on(name, node.name) + leaving.scalar_on(name, node.name)
+            >= asked - freed.scalars.get(name, 0)
+            for name, asked in load.scalars.items()
+        )
 
     def fits_beside(self, charge: Charge, node: Node, *, without: Collection[Hold]) -> bool:
         """Whether the charge, which is counted on the node, fits there beside all but others that hold like this."""

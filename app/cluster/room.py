@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from app.cluster.charges import Charge, Charges, Hold
+from app.cluster.charges import NO_LOAD, Charge, Charges, Hold, Load
 from app.cluster.gpus import Gpus
 from app.cluster.limits import Limits
 from app.cluster.nodes import Nodes
@@ -30,15 +30,18 @@ class Room:
         charges = (self._charges.get(pod.uid) for pod in pods)
         return sum((one.request for one in charges if one is not None and one.node is not None), NOTHING)
 
-    def is_free(self, name: NodeName, request: Resources) -> bool:
+    def is_free(self, name: NodeName, load: Load) -> bool:
         """Whether the node takes work and has this much free."""
         node = self._usable(name)
-        return node is not None and self._charges.fits(node, request)
+        return node is not None and self._charges.fits(node, load)
 
-    def is_free_later(self, name: NodeName, request: Resources) -> bool:
-        """Whether the node takes work and has this much free once the pods have gone that are leaving it."""
+    def is_free_later(self, name: NodeName, load: Load, freed: Load = NO_LOAD) -> bool:
+        """Whether the node takes work and has this much free once those have gone that are leaving it.
+
+        `freed` is what others give back besides, who are still to be told to leave.
+        """
         node = self._usable(name)
-        return node is not None and self._charges.fits_later(node, request)
+        return node is not None and self._charges.fits_later(node, load, freed)
 
     def suffices(self, uids: Collection[PodUid]) -> bool:
         """Whether these pods fit on the nodes held for them, now and all at once.

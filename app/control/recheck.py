@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from app.cluster.cache import ClusterCache
-from app.cluster.charges import Hold
+from app.cluster.charges import NO_LOAD, Hold, Load
 from app.control.deals import Deal
 from app.model.decision import Action, Eviction, Placement, Start
 from app.model.names import NodeName, PodUid
@@ -76,14 +76,15 @@ class Recheck:
             return False
         wanted = self._summed((placement.node, placement.pod) for placement in places)
         for node, devices in self._opened(places, deal).items():
-            wanted[node] = wanted.get(node, NOTHING) + devices
+            wanted[node] = _with_devices(wanted[node], devices)
+        room = self._cache.room
         if not deal.waits:
-            return all(self._cache.room.is_free(node, request) for node, request in wanted.items())
+            return all(room.is_free(node, load) for node, load in wanted.items())
         freed = self._summed((eviction.node, eviction.pod) for eviction in deal.evictions)
-        for node in freed:
-            freed[node] += _whole(sum(hold is Hold.KEPT for hold in self._whole_again(node, deal).values()))
-        missing = {node: _beyond(request, freed.get(node, NOTHING)) for node, request in wanted.items()}
-        return all(self._cache.room.is_free_later(node, request) for node, request in missing.items())
+        for node, load in freed.items():
+            kept = sum(hold is Hold.KEPT for hold in self._whole_again(node, deal).values())
+            freed[node] = _with_devices(load, kept)
+        return all(room.is_free_later(node, load, freed.get(node, NO_LOAD)) for node, load in wanted.items())
 
     def _has_parts(self, deal: Deal, places: Collection[Placement]) -> bool:
         """Whether the shared GPUs that the plan counts on still have as much to give, now or when others have left."""
@@ -102,11 +103,10 @@ class Recheck:
         free = self._cache.room.parts_free(node, name, without=victims, later=deal.waits)
         return free is not None and parts <= free
 
-    def _opened(self, places: Iterable[Placement], deal: Deal) -> dict[NodeName, Resources]:
-        """Return what whole devices are to be opened, by node, those among them that all others will have left."""
+    def _opened(self, places: Iterable[Placement], deal: Deal) -> Mapping[NodeName, int]:
+        """Return how many whole devices are to be opened, by node, with those that all others will have left."""
         names = {(place.node, name) for place in places for name in place.devices}
-        nodes = Counter(node for node, name in names if self._is_opened(node, name, deal))
-        return {node: _whole(number) for node, number in nodes.items()}
+        return Counter(node for node, name in names if self._is_opened(node, name, deal))
 
     def _is_opened(self, node: NodeName, name: str, deal: Deal) -> bool:
         return self._cache.gpus.find(node, name) is None or (deal.waits and name in self._whole_again(node, deal))
@@ -134,11 +134,11 @@ class Recheck:
         found = ((self._cache.pod(uid), self._cache.gpus.size(node)[0]) for uid, node in places)
         return sum((pod.charge(memory_mib) for pod, memory_mib in found if pod is not None), NOTHING)
 
-    def _summed(self, places: Iterable[tuple[NodeName, PodUid]]) -> dict[NodeName, Resources]:
-        sums: dict[NodeName, Resources] = {}
+    def _summed(self, places: Iterable[tuple[NodeName, PodUid]]) -> dict[NodeName, Load]:
+        sums: dict[NodeName, Load] = {}
         for node, uid in places:
-            pod = self._cache.pod(uid)
-            sums[node] = sums.get(node, NOTHING) + (NOTHING if pod is None else pod.request)
+            pod, load = self._cache.pod(uid), sums.get(node, NO_LOAD)
+            sums[node] = load if pod is None else load.plus(pod)
         return sums
 
 
@@ -149,9 +149,5 @@ def is_open(cache: ClusterCache, uid: PodUid, node: NodeName) -> bool:
     return pod is not None and column is not None and bool(fit.eligible(pod.constraint, table)[column])
 
 
-def _whole(devices: int) -> Resources:
-    return Resources(gpu_milli=GPU_MILLI * devices)
-
-
-def _beyond(request: Resources, freed: Resources) -> Resources:
-    return Resources.of(max(0, asked - left) for asked, left in zip(request.amounts, freed.amounts, strict=True))
+def _with_devices(load: Load, devices: int) -> Load:
+    return load._replace(request=load.request + Resources(gpu_milli=GPU_MILLI * devices))

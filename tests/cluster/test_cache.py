@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from app.cluster.cache import ClusterCache
+from app.cluster.charges import Load
 from app.cluster.reservations import State
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -517,16 +518,19 @@ def test_a_group_holds_what_its_pods_were_promised_or_have() -> None:
 def test_a_node_has_room_for_what_is_free_on_it_if_it_takes_work() -> None:
     found = promised(cache(P, given.node("n2", ready=False)))
 
-    asked = {name: found.room.is_free(NodeName(name), gpus(6)) for name in ("n1", "n2", "gone")}
+    asked = {name: found.room.is_free(NodeName(name), Load(gpus(6))) for name in ("n1", "n2", "gone")}
 
     assert asked == {"n1": True, "n2": False, "gone": False}
-    assert not found.room.is_free(N1, gpus(7))
+    assert not found.room.is_free(N1, Load(gpus(7)))
 
 
 def test_an_overcommitted_node_has_room_for_what_it_still_has() -> None:
     found = promised(cache(given.node("n1", gpus=1), P))
 
-    assert (found.room.is_free(N1, Resources(cpu_milli=1000)), found.room.is_free(N1, gpus(1))) == (True, False)
+    assert (found.room.is_free(N1, Load(Resources(cpu_milli=1000))), found.room.is_free(N1, Load(gpus(1)))) == (
+        True,
+        False,
+    )
 
 
 def test_what_is_free_can_be_asked_before_the_first_snapshot() -> None:

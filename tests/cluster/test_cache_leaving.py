@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from app.cluster.cache import ClusterCache
+from app.cluster.charges import Load
 from app.cluster.reservations import State
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
@@ -134,10 +135,14 @@ def test_pods_of_other_schedulers_release_what_they_hold_as_well() -> None:
 def test_there_is_room_later_for_what_is_being_released_on_a_node_that_takes_work() -> None:
     found = cache(LEAVING, replace(P, node=N2))
 
-    assert [found.room.is_free_later(node, gpus(8)) for node in (N1, N2, NodeName("gone"))] == [True, False, False]
-    assert (found.room.is_free_later(N1, gpus(9)), found.room.is_free(N1, gpus(1))) == (False, False)
+    assert [found.room.is_free_later(node, Load(gpus(8))) for node in (N1, N2, NodeName("gone"))] == [
+        True,
+        False,
+        False,
+    ]
+    assert (found.room.is_free_later(N1, Load(gpus(9))), found.room.is_free(N1, Load(gpus(1)))) == (False, False)
     found.apply_node(given.node("n1", ready=False))
-    assert not found.room.is_free_later(N1, gpus(8))
+    assert not found.room.is_free_later(N1, Load(gpus(8)))
 
 
 # Who waits for it ---------------------------------------------------------------------------------------------------
@@ -150,7 +155,7 @@ def test_room_that_is_awaited_is_taken_though_it_is_not_free_yet() -> None:
 
     assert (free_and_releasing(seen), state(found)) == (([-2, 8], [8, 0]), State.AWAITING)
     assert (seen.running[P.group].placed, dict(seen.groups)) == ((Placed(pod=P, node=N1),), {})
-    assert (found.room.is_free_later(N1, gpus(6)), found.room.is_free_later(N1, gpus(7))) == (True, False)
+    assert (found.room.is_free_later(N1, Load(gpus(6))), found.room.is_free_later(N1, Load(gpus(7)))) == (True, False)
 
 
 def test_who_waits_has_room_when_the_others_have_left_enough_for_it() -> None:

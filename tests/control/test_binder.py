@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.cluster.charges import Load
 from app.cluster.reservations import State
 from app.control.binder import BOUND, LOOK_AGAIN_S
 from app.model.names import NodeName
@@ -283,4 +284,4 @@ async def test_a_binding_that_the_watch_has_not_shown_yet_never_expires() -> Non
 
         await passes(60)
 
-        assert world.cache.room.is_free(NodeName("a"), world.cache.pod(ref(pod).uid).request) is False  # type: ignore[union-attr] # it is known
+        assert world.cache.room.is_free(NodeName("a"), Load(world.cache.pod(ref(pod).uid).request)) is False  # type: ignore[union-attr] # it is known

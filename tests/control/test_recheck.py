@@ -1,0 +1,71 @@
+"""What is checked again of a plan that comes late: the extended resources of nodes, and nodes that have shrunk."""
+
+import pytest
+
+from app.cluster.cache import ClusterCache
+from app.control.deals import Deal
+from app.control.recheck import Recheck
+from app.model.decision import Action, Eviction, Placement, Start
+from app.model.names import NodeName
+from app.model.pod import Pod
+from tests import given
+
+SLICE = "nvidia.com/mig-3g.40gb"
+A = NodeName("a")
+
+
+def sliced(name: str, slices: int, **more: object) -> Pod:
+    return given.pod(name, gpus=0, scalars=((SLICE, slices),), **more)  # type: ignore[arg-type] # free-form by design
+
+
+def start(pod: Pod, *, waits: bool) -> Start:
+    return Start(group=pod.group, placements=(Placement(pod.uid, A),), awaits_release=waits)
+
+
+def eviction(pod: Pod, beneficiary: Pod) -> Eviction:
+    return Eviction(pod=pod.uid, group=pod.group, node=A, action=Action.PREEMPT, beneficiary=beneficiary.group)
+
+
+@pytest.fixture
+def cache() -> ClusterCache:
+    """A node with two GPUs and two slices of others."""
+    found = ClusterCache()
+    found.apply_queue(given.queue("q", deserved=8))
+    found.apply_node(given.node("a", gpus=2, scalars=((SLICE, 2),)))
+    return found
+
+
+def test_a_slice_that_somebody_else_has_been_promised_is_not_promised_again(cache: ClusterCache) -> None:
+    pod, rival = sliced("pod", 2), sliced("rival", 1)
+    for one in (pod, rival):
+        cache.apply_pod(one)
+    deal = Deal((start(pod, waits=False),))
+    assert Recheck(cache).admits(deal)
+
+    cache.promise(rival.uid, A, expires_at=10.0)
+
+    assert not Recheck(cache).admits(deal)
+
+
+def test_nobody_leaves_for_slices_of_which_another_has_been_promised_the_rest(cache: ClusterCache) -> None:
+    pod, rival, victim = sliced("pod", 2), sliced("rival", 1), sliced("victim", 1, node=A)
+    for one in (pod, rival, victim):
+        cache.apply_pod(one)
+    deal = Deal((start(pod, waits=True),), (eviction(victim, pod),))
+    assert Recheck(cache).admits(deal)
+
+    cache.promise(rival.uid, A, expires_at=10.0)
+
+    assert not Recheck(cache).admits(deal)
+
+
+def test_nobody_leaves_where_a_gpu_is_lost_that_the_room_was_counted_with(cache: ClusterCache) -> None:
+    pod, victim, stays = given.pod("pod"), given.pod("victim", node=A), given.pod("stays", node=A)
+    for one in (pod, victim, stays):
+        cache.apply_pod(one)
+    deal = Deal((start(pod, waits=True),), (eviction(victim, pod),))
+    assert Recheck(cache).admits(deal)
+
+    cache.apply_node(given.node("a", gpus=1))
+
+    assert not Recheck(cache).admits(deal)
