@@ -116,7 +116,7 @@ class Extender:
         self._end_attempt(uid)
         self._learn_what_is_refused(uid, question)
         held = self._cache.reservations.get(uid)
-        if held is None or (self._planning.is_taking_over and held.node not in question.offered):
+        if held is None or (self._planning.is_taking_over and _may_move(held, question)):
             await self._decide(uid)
         # From here to the answer there is no await: what is read is what is promised.
         held = self._cache.reservations.get(uid)
@@ -256,6 +256,11 @@ class Extender:
 
     def _decode(self, raw: RawObject) -> Pod:
         return decode.asked_pod(raw, profiles=self._settings.profiles, rules=self._rules)
+
+
+def _may_move(held: Reservation, question: PodQuestion) -> bool:
+    """Whether a promise moves to one of the offered nodes if there is room."""
+    return held.state not in {State.AWAITING, State.BINDING} and not held.devices and held.node not in question.offered
 
 
 def _only(node: NodeName, offered: tuple[NodeName, ...]) -> FilterAnswer:

@@ -149,8 +149,6 @@ class Planning:
             # One object that the planner cannot take must not end the service; it is tried again, not at once.
             log.exception("planning failed")
             self._metrics.plans[PlanOutcome.ERROR].inc()
-            # Those may count as considered whom it has not come to.
-            self._planned_relief = -1
             await asyncio.sleep(TICK_S)
 
     async def settle(self) -> None:
@@ -159,11 +157,16 @@ class Planning:
             await self._plan_once()
 
     async def consider(self, uid: PodUid) -> None:
-        """Return when a pod has a promise, or a plan that began after this question has considered it."""
+        """Return when no plan is being made, and one has considered a pod as it is now unless it has a promise."""
         if self._running is not None:
             await asyncio.shield(self._running)
         if self._cache.reservations.get(uid) is None and self._is_due():
             await self._plan_once()
+
+    async def ended(self) -> None:
+        """Return when the plan has ended that is being made beside the event loop, if there is one."""
+        if self._running is not None:
+            await asyncio.wait({self._running})
 
     def plan_now(self) -> None:
         """Decide on the spot for the groups that changed, or for all that wait when there was relief."""
@@ -183,8 +186,10 @@ class Planning:
         if self._take_back_for(result.kept_for):
             self.plan_now()
             return
-        self._planned_relief, self._kept_for = relief, result.kept_for
+        # Until all of it is carried out: an error leaves some whom it has not come to, and who count as considered.
+        self._planned_relief, self._kept_for = -1, result.kept_for
         self._takeover.take(result, keys)
+        self._planned_relief = relief
         self._note_refusals(keys)
         self.poke()
 
@@ -278,6 +283,9 @@ class Planning:
             self._running.add_done_callback(self._plan_ended)
         await asyncio.shield(self._running)
 
+    def _may_not_decide(self) -> str:
+        return self._activity.failure() or self._unready()
+
     def _due(self, snapshot: Snapshot) -> Collection[GroupKey]:
         """Return who is to be planned: all who wait when there was relief, else those that have changed."""
         return list(snapshot.groups) if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
@@ -292,11 +300,12 @@ class Planning:
         with self._metrics.plan_duration.time():
             withheld = self._search.withheld
             result = await asyncio.to_thread(plan_some, snapshot, keys, self._policy, withheld=withheld)
-        if self._take_back_for(result.kept_for):
+        if self._may_not_decide() or self._take_back_for(result.kept_for):
             return
-        self._is_taking_over, self._kept_for = True, result.kept_for
+        self._planned_relief, self._kept_for = -1, result.kept_for
+        self._is_taking_over = True
         try:
-            whole = await self._takeover.take_by_steps(result, keys)
+            whole = await self._takeover.take_by_steps(result, keys, unready=self._may_not_decide)
         finally:
             self._is_taking_over = False
         self._note_refusals(keys)

@@ -6,7 +6,7 @@ thousands of running pods takes longer than kube-scheduler waits, and its result
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,7 +17,6 @@ from app.control.budgets import Budgets
 from app.control.takeover import TakeOver
 from app.model.decision import Action, Plan
 from app.model.names import NodeName
-from app.model.reason import Reason
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy
 from app.scheduling.planner import plan as full_plan
@@ -41,22 +40,6 @@ AT_MOST_IN_VAIN_S = 30.0
 LOOK_AGAIN_S = 10.0
 """How long after a search that found nothing the passing of time alone is worth another: of a min-runtime, say."""
 
-HOPELESS = frozenset(
-    {
-        Reason.QUEUE_DOES_NOT_EXIST,
-        Reason.QUEUE_IS_INVALID,
-        Reason.QUEUE_IS_NOT_A_LEAF,
-        Reason.INVALID_REQUEST,
-        Reason.POD_GROUP_DOES_NOT_EXIST,
-        Reason.POD_GROUP_IS_INVALID,
-        Reason.MEMBERS_MISSING,
-        Reason.NON_PREEMPTIBLE_OVER_QUOTA,
-        Reason.REFUSED_BY_SCHEDULER,
-        Reason.BACKING_OFF,
-    }
-)
-"""Reasons to wait that no victim cures."""
-
 
 class Plans(Protocol):
     """The planner's own `plan`."""
@@ -79,11 +62,13 @@ class Search:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         unready: Callable[[], str],
+        plan_ended: Callable[[], Awaitable[None]],
         budgets: Budgets | None = None,
         plan: Plans = full_plan,
     ) -> None:
         """`clock` is monotonic, `wall_clock` seconds since the epoch; `unready` says why nothing may be decided now.
 
+        `plan_ended` returns when the planning loop is not in the middle of a plan.
         Without `budgets` no victim is preferred to another for the sake of its PodDisruptionBudget.
         `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free. When it
         found nobody `_in_vain` is what might have helped, and not before `_rested_at` is another worth it without.
@@ -96,6 +81,7 @@ class Search:
         self._clock = clock
         self._wall_clock = wall_clock
         self._unready = unready
+        self._plan_ended = plan_ended
         self._budgets = budgets
         self._plan = plan
         self._may_help = policy.ageing_s is not None or bool(set(policy.actions) - {Action.ALLOCATE})
@@ -142,8 +128,8 @@ class Search:
         return False
 
     def _hope(self) -> tuple[int, int]:
-        """Return what changes when somebody has made room, or somebody else asks for it."""
-        return self._cache.relief, self._takeover.refused
+        """Return what changes when somebody has made room, or others ask for it than before."""
+        return self._cache.relief, self._takeover.claims
 
     def _is_due_again(self) -> bool:
         """Whether the mere passing of time may let somebody run, or have a stale gang leave, when nothing was found."""
@@ -158,8 +144,7 @@ class Search:
         return policy.ageing_s is not None or any(runtimes)
 
     def _somebody_waits(self) -> bool:
-        refusals = self._takeover.refusals.values()
-        return any(refusal.reason not in HOPELESS and not refusal.exceeds_cluster for refusal in refusals)
+        return any(refusal.may_find_victims for refusal in self._takeover.refusals.values())
 
     def _somebody_is_stale(self) -> bool:
         if Action.EVICT_STALE not in self._policy.actions:
@@ -192,6 +177,8 @@ class Search:
         if self._budgets is not None and await self._budgets.inquire(result.evictions):
             # Made anew once, whatever it says: whom it still needs has to leave, budget or not.
             snapshot, result = await self._planned()
+        # Free room comes before victims: who still waits may have a place in a plan that is not taken over yet.
+        await self._plan_ended()
         if self._unready():
             return
         if result.unfinished:

@@ -16,7 +16,7 @@ from app.control.inspect import Inspect
 from app.control.planning import Planning
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import GroupSpec
-from app.model.reason import Reason, Refusal
+from app.model.reason import FREEING, Reason, Refusal
 from app.model.resources import Resources
 from app.model.seam import Cluster, KubeError, NotFoundError, RawObject, Resource
 from app.settings import Settings
@@ -30,8 +30,6 @@ AT_ONCE = 100
 
 RENEWED_AT_ONCE = 20
 """Waiting PodGroups a round whose numbers are brought up to date although their reason has not changed."""
-
-FREEING = frozenset({Reason.WAITING_FOR_VICTIMS, Reason.WAITING_FOR_DEVICES})
 
 
 @dataclass(frozen=True, slots=True)

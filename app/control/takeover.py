@@ -5,7 +5,7 @@ A deal of which any part is stale is dropped as a whole: then the next plan find
 
 import asyncio
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from app.cluster.cache import ClusterCache
 from app.control.awaiting import Awaiting
@@ -37,7 +37,7 @@ class TakeOver:
         metrics: Metrics,
         decisions: Decisions,
     ) -> None:
-        """`refusals`, `taken`, `refused` and `_news` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
+        """`refusals`, `taken`, `claims` and `_news` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
         self._cache = cache
         self._promises = promises
         self._awaiting = awaiting
@@ -48,8 +48,8 @@ class TakeOver:
         """Why each waiting group waits, as of the last plan that considered it."""
         self.taken = 0
         """How many plans have been taken over."""
-        self.refused = 0
-        """How often somebody was refused who had come or changed, or for another reason than before."""
+        self.claims = 0
+        """How often that has changed who is refused what others have: somebody came or changed, or waits no more."""
         self._news: set[GroupKey] = set()
 
     def take(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool = True) -> bool:
@@ -62,10 +62,13 @@ class TakeOver:
             whole = whole and is_whole
         return whole
 
-    async def take_by_steps(self, plan: Plan, considered: Collection[GroupKey]) -> bool:
+    async def take_by_steps(
+        self, plan: Plan, considered: Collection[GroupKey], *, unready: Callable[[], object]
+    ) -> bool:
         """Do the same, a step at a time: others are answered meanwhile, and may change what the next step may do.
 
-        No promise may move meanwhile: where there seems to be room a later step may have put somebody.
+        No promise may move meanwhile: where there seems to be room a later step may have put somebody. It ends early,
+        as one of which something was stale, when nothing may be decided any more, which `unready` tells.
         """
         whole = True
         for is_whole in self._steps(plan, considered, settles=True, pods=STEP):
@@ -73,6 +76,8 @@ class TakeOver:
             # Else the next who asks who waits has to form all of them at once.
             self._cache.form_groups()
             await asyncio.sleep(0)
+            if unready():
+                return False
         return whole
 
     def take_news(self) -> set[GroupKey]:
@@ -84,8 +89,8 @@ class TakeOver:
         """Forget why groups waited that wait no more."""
         gone, waiting = self._cache.take_gone(), self._cache.waiting()
         for key in gone:
-            if key not in waiting:
-                self.refusals.pop(key, None)
+            before = self.refusals.pop(key, None) if key not in waiting else None
+            self.claims += before is not None and before.may_find_victims
 
     def _steps(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool, pods: int) -> Iterator[bool]:
         """Carry out a plan, and yield after each step, which is for so many pods, whether nothing in it was stale."""
@@ -171,10 +176,11 @@ class TakeOver:
         if refusal is None or group is None:
             if before is not None:
                 self._news.add(key)
+                self.claims += before.may_find_victims
             return
         self.refusals[key] = refusal
         is_news = before is None or before.reason is not refusal.reason
-        self.refused += is_news or key in changed
+        self.claims += refusal.may_find_victims and (is_news or key in changed)
         if is_news:
             self._news.add(key)
             self._decisions.record(refusal_of(group, refusal, generation=plan.snapshot_version))

@@ -6,11 +6,10 @@ from app.control.standing import KnownPod
 from app.model.explanation import Decision, Explanation, GroupState, Outcome, PodState, Subject, Unknown, Why, Workload
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
-from app.model.reason import Reason, Refusal
+from app.model.reason import FREEING, Reason, Refusal
 
 PLACED = (PodState.PROMISED, PodState.BINDING)
 WAITING = (PodState.HELD, PodState.AWAITING)
-FREEING = frozenset({Reason.WAITING_FOR_VICTIMS, Reason.WAITING_FOR_DEVICES})
 SETTLED = frozenset({GroupState.RUNNING, GroupState.ENDING, GroupState.FINISHED})
 
 

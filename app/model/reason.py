@@ -58,6 +58,16 @@ PHRASES: Mapping[Reason, str] = {
 """What kube-scheduler is told; a fixed vocabulary, prefixed when sent (`phrase`)."""
 
 
+NO_PLACE = frozenset({Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT})
+"""Refusals for want of a node."""
+
+NO_ROOM = NO_PLACE | {Reason.OVER_LIMIT}
+"""Refusals that somebody's leaving may end."""
+
+FREEING = frozenset({Reason.WAITING_FOR_VICTIMS, Reason.WAITING_FOR_DEVICES})
+"""Reasons of those who have a place, which is not free yet."""
+
+
 def phrase(reason: Reason) -> str:
     """Return the fixed text for kube-scheduler, recognisable as ours in a pod's condition."""
     return f"Leeboard({reason.value}): {PHRASES[reason]}"
@@ -102,6 +112,11 @@ class Refusal:
     def exceeds_cluster(self) -> bool:
         """Whether the nodes could not hold the pods even if nobody else were there: who leaves does not help them."""
         return "even_when_empty" in self.details
+
+    @property
+    def may_find_victims(self) -> bool:
+        """Whether it may end when others leave."""
+        return self.reason in NO_ROOM and not self.exceeds_cluster
 
     def __repr__(self) -> str:
         return f"<Refusal {self.reason.value}: {self.sentence}>"

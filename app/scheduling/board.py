@@ -256,6 +256,8 @@ class Board:
         nodes, left = self.snapshot.nodes, self.snapshot.nodes.allocatable.copy()
         chosen: dict[NodeName, None] = {}
         for pod in pods:
+            if any(name not in self.snapshot.scalars for name, _ in pod.scalars):
+                return ()
             fitting = self.eligible(pod) & fit.room(pod.request.amounts, left)
             column = score.best(-self.stock.future[GPU], fitting)
             if column is None:

@@ -14,7 +14,7 @@ from app.model.decision import Action, Plan, Start
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
-from app.model.reason import Reason, Refusal
+from app.model.reason import NO_PLACE, Refusal
 from app.model.resources import Amounts
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import explain, score
@@ -150,11 +150,6 @@ def rate(
     return Rating(refusal=refusal, fitting=fitting, scores=score.scores(board.costs(pod), fitting))
 
 
-NO_PLACE = (Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT)
-NO_ROOM = (*NO_PLACE, Reason.OVER_LIMIT)
-"""Refusals that somebody's leaving may end."""
-
-
 @dataclass(slots=True)
 class _Pass:
     """One plan in the making."""
@@ -199,7 +194,7 @@ class _Pass:
         if self.policy.ageing_s is None or now - group.created_at < self.policy.ageing_s:
             return False
         refusal = self.refusals.get(group.key)
-        return refusal is not None and refusal.reason in NO_PLACE
+        return refusal is not None and refusal.reason in NO_PLACE and not refusal.exceeds_cluster
 
     def _withhold(self, group: PodGroup) -> None:
         """Keep nodes for a group that has waited for long: whoever comes after it in this plan goes elsewhere.
@@ -350,7 +345,7 @@ class _Pass:
 
     def _may_ask(self, group: PodGroup) -> bool:
         refusal = self.refusals.get(group.key, group.refusal)
-        return refusal is None or (refusal.reason in NO_ROOM and not refusal.exceeds_cluster)
+        return refusal is None or refusal.may_find_victims
 
     def _likeness(self, group: PodGroup) -> object:
         """Return what makes two groups' searches end alike; None for a group like no other."""

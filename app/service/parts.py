@@ -201,6 +201,10 @@ def _planning(
         awaiting.note_failure(victim)
         planning.poke()
 
+    async def plan_ended() -> None:
+        # The planning loop comes after the search that it pokes.
+        await planning.ended()
+
     promises = Promises(on.cache, barrier, waker, on.metrics, on.settings, clock=clock)
     evictor = Evictor(on.cache, on.cluster, on.activity, on.metrics, decisions=on.decisions, on_failure=stays)
     gpus = SharedGpus(on.cache, on.cluster, on.activity, evictor, on.settings, clock=clock)
@@ -214,6 +218,7 @@ def _planning(
         clock=clock,
         wall_clock=time.time,
         unready=cannot_decide,
+        plan_ended=plan_ended,
         budgets=Budgets(on.cache, on.cluster, clock=clock),
     )
     planning = Planning(

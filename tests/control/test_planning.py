@@ -69,6 +69,26 @@ async def test_nothing_is_planned_while_nothing_changes(planner: Planner) -> Non
         assert (len(planner.considered), world.count("plans", outcome="applied")) == (1, plans)
 
 
+async def test_whom_a_plan_had_not_come_to_when_it_failed_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with living("a", "b") as world:
+        world.pod("one")
+        await passes(1)
+        pod, take = world.pod("two"), world.takeover.take
+
+        def fail(made: Plan, considered: Collection[GroupKey]) -> None:
+            world.cache.considered(considered, made.snapshot_version)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(world.takeover, "take", fail)
+        await passes(planning.GATHER_S / 2)
+        with pytest.raises(ZeroDivisionError):
+            await world.filter(pod, "a", "b")
+        monkeypatch.setattr(world.takeover, "take", take)
+        await passes(2)
+
+        assert world.held(pod) is not None
+
+
 async def test_relief_for_which_nobody_waits_makes_no_plan(planner: Planner) -> None:
     async with living("a", "b") as world:
         pod = world.pod("one")

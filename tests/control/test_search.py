@@ -82,6 +82,55 @@ async def test_searches_in_vain_become_rare_in_a_full_cluster_until_somebody_els
         assert world.cluster.evictions == ["one-0"]
 
 
+async def test_those_whom_no_victim_helps_do_not_end_the_rest_after_a_search_in_vain() -> None:
+    counting = Counting()
+    async with living("a", plan=counting) as world:
+        threads_take(1.0)
+        world.runs("one", "a")
+        world.pod("waits")
+        await passes(5)
+        assert counting.searches == 1
+
+        for number in range(30):
+            world.pod(f"lost-{number}", queue="no-such-queue")
+            await passes(1)
+
+        assert counting.searches <= 3
+
+
+async def test_one_claimant_less_is_worth_a_search_for_the_others() -> None:
+    counting = Counting()
+    async with living("a", plan=counting) as world:
+        threads_take(1.0)
+        world.runs("one", "a")
+        withdrawn, _ = world.pod("withdrawn"), world.pod("waits")
+        await passes(5)
+        assert counting.searches == 1
+
+        world.delete(withdrawn)
+        await passes(4)
+
+        assert counting.searches == 2
+
+
+async def test_nobody_leaves_for_who_has_free_room_in_a_plan_that_is_still_being_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.control.planning.FEW", 0)
+    async with living("a") as world:
+        world.runs("one", "a")
+        await passes(1)
+        threads_take(2.0)
+        urgent = world.pod("urgent", priority_class=URGENT)
+        await passes(3)
+        assert world.reason(urgent) is Reason.NO_NODE_FITS
+
+        world.nodes("b")
+        await passes(5)
+
+        assert (world.promised(urgent), world.cluster.evictions) == ("b", [])
+
+
 async def test_a_long_search_in_vain_does_not_keep_others_safe_beyond_their_least_time() -> None:
     async with living("a", actions="preempt", preempt_min_runtime_s=20) as world:
         threads_take(4.0)

@@ -255,13 +255,24 @@ async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_ch
         await passes(GATHER_S / 2)
         made = Plan(snapshot_version=world.cache.version, starts=tuple(start(pod, waits=False) for pod in pods))
 
-        taking = asyncio.create_task(world.takeover.take_by_steps(made, ()))
+        taking = asyncio.create_task(world.takeover.take_by_steps(made, (), unready=str))
         await asyncio.sleep(0)
         assert states(world, *pods) == [*[State.PROMISED] * 2, *[None] * 4]
         world.planning.dissolve(key(pods[3]), "it failed")
 
         assert await taking is False
         assert states(world, *pods) == [*[State.PROMISED] * 3, None, *[State.PROMISED] * 2]
+
+
+async def test_no_step_follows_once_nothing_may_be_decided_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.control.takeover.STEP", 2)
+    async with living("a", gpus=4) as world:
+        pods = [world.pod(f"waits-{number}") for number in range(4)]
+        await passes(GATHER_S / 2)
+        made = Plan(snapshot_version=world.cache.version, starts=tuple(start(pod, waits=False) for pod in pods))
+
+        assert await world.takeover.take_by_steps(made, (), unready=lambda: "the lease is lost") is False
+        assert states(world, *pods) == [*[State.PROMISED] * 2, *[None] * 2]
 
 
 async def test_waiting_in_vain_is_said_once_for_each_group() -> None:

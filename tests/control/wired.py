@@ -228,6 +228,7 @@ class World:
             clock=clock,
             wall_clock=clock,
             unready=lambda: self.activity.failure() or self.feed.unready(),
+            plan_ended=lambda: self.planning.ended(),  # noqa: PLW0108 # it comes after the search
             budgets=Budgets(self.cache, cluster, clock=clock),
             plan=plan,
         )

@@ -1,7 +1,12 @@
 """Who has waited for long: nodes are kept for one such PodGroup, when the policy says so."""
 
+from typing import Any
+
+import pytest
+
 from app.model.decision import Plan
 from app.model.names import NodeName
+from app.model.pod import Sharing
 from app.model.podgroup import PodGroup
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan, plan_some
@@ -34,6 +39,23 @@ def test_nodes_that_will_be_empty_soonest_are_kept_for_a_group_that_has_aged() -
     made = plan(cluster(), AGEING, now=NOW)
 
     assert started(made) == []
+    assert made.withheld == ("b",)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"sharing": Sharing(portion_ppm=500_000, devices=9)}, {"scalars": (("nvidia.com/mig-3g.40gb", 1),)}],
+    ids=["parts of more GPUs than any node has", "a slice that no node has"],
+)
+def test_nothing_is_kept_for_a_pod_that_not_even_empty_nodes_would_hold(asked: dict[str, Any]) -> None:
+    first = given.group(given.pod("first", gpus=0, **asked), priority=1000)
+    big = given.group(given.pod("big", gpus=8))
+    busy = [running("r0", "a", gpus=8), running("r1", "b", gpus=4)]
+    sizes = {"a": 8, "b": 8, "c": 6}
+    nodes = [given.node(name, gpus=gpus, device_memory_mib=80_000) for name, gpus in sizes.items()]
+
+    made = plan(given.snapshot(nodes, [given.queue("q", deserved=16)], [*busy, first, big]), AGEING, now=NOW)
+
     assert made.withheld == ("b",)
 
 
