@@ -191,6 +191,8 @@ class ClusterCache:
             pod = replace(pod, started_preemptible=True)
         if before != pod:
             self._take_over(before, pod)
+        elif before.said != pod.said:
+            self._hear(before, pod)
         if started_at is not None and pod.managed and self.groups.note_start(pod, started_at):
             self.version += 1
 
@@ -212,6 +214,21 @@ class ClusterCache:
         self._settle(pod.uid)
         for key in keys:
             self._follow_terms(key, on[key])
+
+    def _hear(self, before: Pod, pod: Pod) -> None:
+        """Take over what kube-scheduler has said of a pod, about which nothing else has changed."""
+        self._pods[pod.uid] = pod
+        self.version += 1
+        if pod.reserves:
+            self._gpu_books.put_reservation(pod.uid, pod)
+        if not pod.managed:
+            return
+        self.groups.hear(pod)
+        if self._learn_from_condition(before, pod):
+            self._settle(pod.uid)
+        elif self._refused.of(pod.uid) or self.groups.is_stuck(pod):
+            # Why it waits is told in these words.
+            self._unsettle_in_new_words(pod.group)
 
     def _stays_preemptible(self, before: Pod, pod: Pod) -> bool:
         """Whether a pod was preemptible when it got its place and nothing on it says so: admission has not seen it.
@@ -361,7 +378,7 @@ class ClusterCache:
         """Note that kube-scheduler's own filters refuse just these nodes for a pod, for causes we cannot see."""
         pod = self._pods.get(uid)
         if pod is not None and self._refused.set(uid, nodes):
-            self.unsettle(pod.group)
+            self._unsettle_in_new_words(pod.group)
 
     def refuse_node(self, uid: PodUid, node: NodeName) -> None:
         """Note that kube-scheduler's own filters refuse one more node for a pod."""
@@ -390,6 +407,10 @@ class ClusterCache:
         """Have a waiting group considered again although it did not change."""
         self.version += 1
         self.unsettled[key] = self.version
+
+    def _unsettle_in_new_words(self, key: GroupKey) -> None:
+        self.groups.touch(key)
+        self.unsettle(key)
 
     def considered(self, keys: Iterable[GroupKey], version: int) -> None:
         """Note that a plan of this version has considered these groups."""
@@ -601,11 +622,14 @@ class ClusterCache:
         if held is not None and (pod.node is not None or (pod.deleting and not held.is_written)):
             self.reservations.drop(pod.uid)
 
-    def _learn_from_condition(self, before: Pod | None, pod: Pod) -> None:
+    def _learn_from_condition(self, before: Pod | None, pod: Pod) -> bool:
+        """Take back what is promised to a pod that kube-scheduler's own filters accept nowhere; return whether."""
         held = self.reservations.get(pod.uid)
-        if held is not None and before is not None and held.is_refused(before, pod):
-            self.groups.mark_stuck(pod)
-            self._lose_promise(pod.uid)
+        if held is None or before is None or not held.is_refused(before, pod):
+            return False
+        self.groups.mark_stuck(pod)
+        self._lose_promise(pod.uid)
+        return True
 
     def _note_change(self, key: GroupKey, group: PodGroup | None) -> None:
         if group is None:

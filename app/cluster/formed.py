@@ -34,13 +34,13 @@ class FormedGroups:
     def put_waiting(self, key: GroupKey, group: PodGroup | None) -> bool:
         """Take over who of a group waits now, None when nobody does; return whether that is news."""
         waiting = group if group is not None and (group.pending or group.refusal) else None
-        if waiting == self.waiting.get(key):
-            return False
-        if waiting is None:
-            del self.waiting[key]
-        else:
+        before = self.waiting.get(key)
+        if waiting is not None:
+            # Also an equal one: what kube-scheduler has said of its pods may be new.
             self.waiting[key] = waiting
-        return True
+        elif before is not None:
+            del self.waiting[key]
+        return waiting != before
 
     def running(self) -> FrozenGroups[PodGroup]:
         """Return the groups that hold places; the same value as long as none of them has changed."""

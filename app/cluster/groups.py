@@ -226,7 +226,7 @@ def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
             return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"Pod {pod.name}: {pod.problem}.")
     for pod in pods:
         if pod.uid in members.stuck:
-            said = f": {pod.refused_because}" if pod.refused_because else "; see its PodScheduled condition"
+            said = f": {pod.said.because}" if pod.said.because else "; see its PodScheduled condition"
             sentence = f"The scheduler's own filters accept pod {pod.name} on no node{said}."
             return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence, details={"pod": pod.name})
     return None

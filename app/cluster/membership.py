@@ -119,6 +119,10 @@ class Membership:
         self._pods.setdefault(pod.group, {})[pod.uid] = pod
         self._mark(pod.group)
 
+    def hear(self, pod: Pod) -> None:
+        """Replace a pod by one of which kube-scheduler has said something else: no reason to form its group anew."""
+        self._pods[pod.group][pod.uid] = pod
+
     def leave(self, pod: Pod) -> None:
         """Remove a pod from its group."""
         self._stuck.discard(pod.uid)
@@ -172,6 +176,10 @@ class Membership:
         """Note that kube-scheduler's own filters accept the pod nowhere, although there seemed to be room."""
         self._stuck.add(pod.uid)
         self._mark(pod.group)
+
+    def is_stuck(self, pod: Pod) -> bool:
+        """Return whether that is so, as far as is known."""
+        return pod.uid in self._stuck
 
     def unmark_stuck(self, pod: Pod) -> bool:
         """Note that kube-scheduler offers nodes for the pod again; return whether that is news."""

@@ -64,10 +64,10 @@ class Reservation:
         those that wait for others to leave. It counts when it comes after our promise: as a new condition, or by the
         nomination being cleared.
         """
-        if not pod.refused_by_scheduler or self.state not in {State.PROMISED, State.ANSWERED}:
+        if not pod.said.by_scheduler or self.state not in {State.PROMISED, State.ANSWERED}:
             return False
         cleared = before.nominated == self.node and pod.nominated is None
-        return cleared or not before.refused_by_scheduler
+        return cleared or not before.said.by_scheduler
 
     def __repr__(self) -> str:
         return f"<{self.state.value} {self.pod} on {self.node}>"

@@ -63,7 +63,7 @@ class Amends:
         until = self._clock() - AFTER_S
         for uid in [uid for uid, since in self._since.items() if since <= until]:
             pod = self._cache.pod(uid)
-            if pod is None or not pod.told_unready or pod.node is not None:
+            if pod is None or not pod.said.unready or pod.node is not None:
                 del self._since[uid]
             elif not self._inactive() and self._cache.reservations.promised(uid) is None:
                 del self._since[uid]

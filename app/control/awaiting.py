@@ -198,7 +198,7 @@ class Awaiting:
                 del self._served[uid]
             elif self._cache.reservations.get(uid) is None and not self._is_refused(group):
                 del self._served[uid]
-                said = f": {pod.refused_because}" if pod.refused_because else ""
+                said = f": {pod.said.because}" if pod.said.because else ""
                 yield Failure(group, f"the room that others were evicted from was of no use to it{said}", WASTED_S)
 
     def _is_refused(self, group: GroupKey) -> bool:

@@ -218,9 +218,9 @@ class Extender:
         if pod is None or held is None or held.state is not State.ANSWERED:
             return
         self._cache.reservations.asked_again(uid)
-        if pod.attempt_failed:
-            log.warning("bind failed", pod=f"{pod.namespace}/{pod.name}", error=pod.attempt_failed)
-            self._planning.dissolve(pod.group, f"binding it failed: {pod.attempt_failed}")
+        if pod.said.attempt_failed:
+            log.warning("bind failed", pod=f"{pod.namespace}/{pod.name}", error=pod.said.attempt_failed)
+            self._planning.dissolve(pod.group, f"binding it failed: {pod.said.attempt_failed}")
 
     def _stand_by(self, uid: PodUid) -> None:
         """Let a promise live on that is answered now; where kube-scheduler binds by itself, nobody else gets it."""

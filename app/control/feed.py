@@ -247,9 +247,9 @@ class Feed:
         self._cache.apply_pod(pod, seen.started_at)
         if before is not None and before.group != pod.group:
             self._grouper.forget_if_over(before.group)
-        if before is None and pod.refused_by_us:
+        if before is None and pod.said.by_us:
             self._on_parked(pod.uid)
-        if pod.told_unready and pod.managed:
+        if pod.said.unready and pod.managed:
             self._on_unready(pod.uid)
         if not pod.ungrouped:
             self._note_arrival(pod.uid)

@@ -147,8 +147,8 @@ class Promises:
         log.info("promise expired", pod=held.pod, node=held.node)
         pod = self._cache.pod(held.pod)
         is_asked = held.state is State.ANSWERED
-        was_woken = pod is not None and pod.refused_by_us and pod.nominated == held.node
-        if pod is not None and not is_asked and (pod.refused_by_scheduler or was_woken):
+        was_woken = pod is not None and pod.said.by_us and pod.nominated == held.node
+        if pod is not None and not is_asked and (pod.said.by_scheduler or was_woken):
             # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node. A
             # nomination beside the release proves nothing: kube-scheduler may not have come to it yet.
             self._cache.refuse_node(held.pod, held.node)

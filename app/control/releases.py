@@ -167,7 +167,7 @@ class Releases:
     def _is_over(self, uid: PodUid) -> bool:
         """Whether kube-scheduler has come to an end with a pod that it did not ask about, for now at least."""
         pod = self._cache.pod(uid)
-        return pod is None or pod.node is not None or pod.deleting or pod.refused_by_scheduler
+        return pod is None or pod.node is not None or pod.deleting or pod.said.by_scheduler
 
     def _put(self, uid: PodUid) -> None:
         pod = self._cache.pod(uid)

@@ -99,8 +99,8 @@ class SharedGpus:
         """Return what kube-scheduler says of a reservation pod that it does not place."""
         gpu = self._cache.gpus.find(*place)
         pods = gpu.reservations if gpu is not None else ()
-        pod = next((pod for pod in pods if pod.refused_because), None)
-        return f"its reservation pod {pod.namespace}/{pod.name} finds no place: {pod.refused_because}" if pod else ""
+        pod = next((pod for pod in pods if pod.said.because), None)
+        return f"its reservation pod {pod.namespace}/{pod.name} finds no place: {pod.said.because}" if pod else ""
 
     def review(self) -> list[PodUid]:
         """See to what has changed, and now and then to everything that is not as it should be.

@@ -54,9 +54,9 @@ def _why_held(refusals: Mapping[GroupKey, Refusal], pod: Pod) -> Refusal | None:
     if pod.problem:
         return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"{pod.problem}.")
     refusal = refusals.get(pod.group)
-    if refusal is None and pod.refused_by_scheduler and pod.refused_because:
+    if refusal is None and pod.said.by_scheduler and pod.said.because:
         # Beyond its group's minimum: the others start without it, so that the group waits for nothing.
-        sentence = f"The scheduler's own filters accept it on no node: {pod.refused_because}."
+        sentence = f"The scheduler's own filters accept it on no node: {pod.said.because}."
         return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence)
     return refusal
 

@@ -30,8 +30,8 @@ def why_pod(known: KnownPod, last: Decision | None, refusal: Refusal | None, spe
         case PodState.PROMISED if known.refusal is None:
             # What it said last may be older than the promise, or why it never asks: only time tells.
             pod, said = known.pod, ""
-            if pod.refused_by_scheduler and pod.refused_because:
-                said = f"; when it looked last it said: {pod.refused_because}"
+            if pod.said.by_scheduler and pod.said.because:
+                said = f"; when it looked last it said: {pod.said.because}"
             sentence = f"Node {node} is promised to it; kube-scheduler has yet to ask to bind it{said}."
             return Why(reason=known.state, sentence=sentence)
         case PodState.RELEASING:

@@ -1,7 +1,7 @@
 """One pod: what it asks for, where it may go, and what has become of it so far."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
@@ -113,6 +113,25 @@ class Near:
     """Anti-affinity: away from such pods, not near them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What kube-scheduler has said of a pod last, in its condition PodScheduled; nothing where it finds no fault."""
+
+    by_scheduler: bool = False
+    """Its own filters accept the pod nowhere (PodScheduled=False with a text that is not ours)."""
+    by_us: bool = False
+    """It has parked the pod after one of our refusals, so that the pod must be woken when its turn comes."""
+    because: str = ""
+    """What it says of its own filters, without a full stop; empty when they refuse no node."""
+    attempt_failed: str = ""
+    """The error that surely ended its last attempt after our answer, without a full stop; empty when none did."""
+    unready: bool = False
+    """Leeboard could not answer it."""
+
+
+NOTHING_SAID = Said()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A pod as the watch last showed it."""
@@ -173,16 +192,8 @@ class Pod:
     gated: bool = False
     """A scheduling gate of somebody else is on it, who alone may take it off."""
     deleting: bool = False
-    refused_by_scheduler: bool = False
-    """kube-scheduler's own filters accept it nowhere (PodScheduled=False with a text that is not ours)."""
-    refused_because: str = ""
-    """What kube-scheduler says of its own filters, without a full stop; empty when they refuse it no node."""
-    refused_by_us: bool = False
-    """kube-scheduler has parked it after one of our refusals, so it must be woken when its turn comes."""
-    attempt_failed: str = ""
-    """The error that ended kube-scheduler's last attempt after our answer, without a full stop; empty when none did."""
-    told_unready: bool = False
-    """kube-scheduler has said of it last that Leeboard could not answer."""
+    said: Said = field(default=NOTHING_SAID, compare=False)
+    """No difference to whoever plans: each refusal would else have the refused planned anew."""
     problem: str = ""
     """One sentence for its owner when a value on the pod cannot be read; empty when all can."""
 

@@ -96,5 +96,5 @@ def _refusing(pod: Pod) -> str:
     if pod.sharing is not None:
         # Nodes that gave it no GPU in time are left out for a while as if kube-scheduler had refused them.
         return "left out after a try in vain (refused by the scheduler's own filters, or no GPU came to share)"
-    said = f": {pod.refused_because}" if pod.refused_because else ""
+    said = f": {pod.said.because}" if pod.said.because else ""
     return f"refused by the scheduler's own filters{said}"

@@ -98,7 +98,7 @@ def _refused_everywhere(pods: Sequence[Pod], board: Board) -> Refusal | None:
 
 def _refused_by_scheduler(pod: Pod, nodes: int) -> Refusal:
     which = "the only node" if nodes == 1 else f"all {nodes} nodes"
-    said = pod.refused_because or "see its PodScheduled condition"
+    said = pod.said.because or "see its PodScheduled condition"
     return Refusal(
         reason=Reason.REFUSED_BY_SCHEDULER,
         sentence=f"The scheduler's own filters refuse {which} to which pod {pod.name} may go: {said}.",

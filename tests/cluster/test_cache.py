@@ -12,7 +12,7 @@ from app.cluster.charges import Load
 from app.cluster.reservations import State
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.pod import Pod
+from app.model.pod import Pod, Said
 from app.model.podgroup import GroupSpec
 from app.model.priority import PriorityClass
 from app.model.queue import Queue
@@ -235,7 +235,7 @@ def test_what_may_let_somebody_run_is_relief(change: Callable[[ClusterCache], No
 )
 def test_what_is_told_or_decided_makes_a_new_version(change: Callable[[ClusterCache], None]) -> None:
     found = promised(cache(SPEC, A, B, P))
-    found.apply_pod(replace(P, refused_by_scheduler=True))
+    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
     found.set_aside(G, ASIDE)
     version = found.version
 
@@ -390,15 +390,42 @@ def test_a_promise_to_a_preemptible_pod_ends_when_it_is_made_firm() -> None:
 def test_a_refusal_after_our_promise_ends_it_and_the_pod_is_stuck_until_it_is_accepted() -> None:
     found = promised(cache(P))
 
-    found.apply_pod(replace(P, refused_by_scheduler=True))
+    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
     assert (state(found), refusal(found)) == (None, Reason.REFUSED_BY_SCHEDULER)
 
     found.accept(P.uid)
     assert refusal(found) is None
 
 
+def test_what_kube_scheduler_says_of_a_pod_that_waits_has_it_not_planned_anew() -> None:
+    found = considered(cache(P))
+
+    found.apply_pod(replace(P, said=Said(by_us=True)))
+    found.waiting()
+
+    assert (found.unsettled, [pod.said.by_us for pod in found.pods()]) == ({}, [True])
+
+
+@pytest.mark.parametrize("first", ["node", "words"])
+def test_whom_kube_scheduler_accepts_on_fewer_nodes_is_planned_anew_in_its_words(first: str) -> None:
+    found, refused = considered(cache(P)), replace(P, said=Said(by_scheduler=True, because="two are tainted"))
+    steps = [lambda: found.refuse_node(P.uid, N1), lambda: found.apply_pod(refused)]
+    for step in steps if first == "node" else reversed(steps):
+        considered(found)
+        step()
+
+    assert [pod.said.because for pod in found.waiting()[P.group].pending] == ["two are tainted"]
+    assert set(found.unsettled) == {P.group}
+
+
+def considered(found: ClusterCache) -> ClusterCache:
+    """Have a plan consider all who wait."""
+    found.considered(list(found.waiting()), found.version)
+    return found
+
+
 def test_a_nomination_that_is_cleared_after_our_promise_is_a_refusal() -> None:
-    refused = replace(P, refused_by_scheduler=True, nominated=N1)
+    refused = replace(P, said=Said(by_scheduler=True), nominated=N1)
     found = promised(cache(refused))
 
     found.apply_pod(replace(refused, created_at=1.0))
@@ -413,7 +440,7 @@ def test_a_refusal_tells_nothing_while(prepare: Callable[[ClusterCache], Cluster
     found = prepare(cache(P))
     before = state(found)
 
-    found.apply_pod(replace(P, refused_by_scheduler=True))
+    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
     found.drop_promise(P.uid)
 
     assert (before, refusal(found)) == (state(prepare(cache(P))), None)
@@ -423,7 +450,7 @@ def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
     found = promised(promised(cache(P, A, B), A), B)
     promised(found)
 
-    found.apply_pod(replace(P, refused_by_scheduler=True))
+    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
     found.apply_pod(replace(A, group=P.group))
     found.drop_promise(B.uid)
 

@@ -9,7 +9,7 @@ from app.cluster.cache import ClusterCache
 from app.cluster.charges import Load
 from app.cluster.reservations import State
 from app.model.names import GroupKey, NodeName, QueueName
-from app.model.pod import Placed, Pod
+from app.model.pod import Placed, Pod, Said
 from app.model.podgroup import GroupSpec, PodSet, SubGroup
 from app.model.resources import GPU, Resources
 from app.model.snapshot import Snapshot, Usage
@@ -244,7 +244,7 @@ def test_a_promise_that_awaited_room_changes_no_sum_and_is_no_relief() -> None:
 def test_who_waits_for_room_is_refused_by_kube_scheduler_and_that_tells_nothing() -> None:
     found = awaiting(cache(LEAVING, P), P)
 
-    found.apply_pod(replace(P, refused_by_scheduler=True))
+    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
 
     assert (state(found), found.take_bereft()) == (State.AWAITING, set())
 

@@ -16,7 +16,7 @@ from app.cluster.queues import judged
 from app.cluster.reservations import State
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.pod import Pod
+from app.model.pod import Pod, Said
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.priority import PriorityClass
 from app.model.queue import Queue
@@ -75,8 +75,8 @@ changes: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"held": st.booleans()}),
     st.fixed_dictionaries({"priority_classes": classes}),
     st.fixed_dictionaries({"nominated": st.none() | node_names}),
-    st.fixed_dictionaries({"refused_by_scheduler": st.booleans()}),
-    st.fixed_dictionaries({"refused_by_scheduler": st.booleans()}),
+    st.fixed_dictionaries({"said": st.builds(Said, by_scheduler=st.booleans(), by_us=st.booleans())}),
+    st.fixed_dictionaries({"said": st.builds(Said, by_scheduler=st.booleans(), by_us=st.booleans())}),
     st.fixed_dictionaries({"deleting": st.sampled_from([True])}),
     st.fixed_dictionaries({"node": node_names, "started_preemptible": st.booleans()}),
 )
@@ -208,7 +208,7 @@ class Anything(RuleBasedStateMachine):
         moved, promised = before.group != pod.group, state is State.PROMISED
         cleared = before.nominated == node and pod.nominated is None
         revocable = state not in (None, State.BINDING)
-        refused = promised and not moved and pod.refused_by_scheduler and (cleared or not before.refused_by_scheduler)
+        refused = promised and not moved and pod.said.by_scheduler and (cleared or not before.said.by_scheduler)
         if refused:
             self.stuck.add(pod.uid)
         if moved:

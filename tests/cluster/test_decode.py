@@ -356,7 +356,7 @@ def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
     def parked(message: str, reason: str = "Unschedulable") -> tuple[bool, bool]:
         condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
         seen = pod(status={"conditions": [{"type": "Ready"}, condition]})
-        return seen.refused_by_us, seen.refused_by_scheduler
+        return seen.said.by_us, seen.said.by_scheduler
 
     assert parked(f"0/3 nodes: {phrase(Reason.OVER_LIMIT)}") == (True, False)
     assert parked("0/3 nodes are available: 3 Insufficient cpu") == (False, True)
@@ -383,7 +383,7 @@ def test_what_surely_ended_an_attempt_of_kube_scheduler_is_told(
 
     seen = pod(status={"conditions": [condition]})
 
-    assert (seen.attempt_failed, seen.refused_by_us) == (failed, False)
+    assert (seen.said.attempt_failed, seen.said.by_us) == (failed, False)
 
 
 @pytest.mark.parametrize(
@@ -411,8 +411,8 @@ def test_what_surely_ended_an_attempt_of_kube_scheduler_is_told(
 def test_what_kube_scheduler_says_of_its_own_filters_is_kept(message: str, because: str) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
 
-    assert pod(status={"conditions": [condition]}).refused_because == because
-    assert pod(status={"conditions": [condition | {"reason": "SchedulingGated"}]}).refused_because == ""
+    assert pod(status={"conditions": [condition]}).said.because == because
+    assert pod(status={"conditions": [condition | {"reason": "SchedulingGated"}]}).said.because == ""
 
 
 def test_gates_deletion_nomination_and_age_are_seen() -> None:

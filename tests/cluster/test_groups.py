@@ -6,7 +6,7 @@ import pytest
 
 from app.cluster.groups import Members, Place, Terms, form, terms
 from app.model.names import NodeName, PodUid, QueueName
-from app.model.pod import Placed, Pod
+from app.model.pod import Placed, Pod, Said
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from tests import given
@@ -130,7 +130,7 @@ def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> No
 
 def test_a_member_that_kube_scheduler_accepts_nowhere_is_told_with_what_it_said_also_when_it_is_alone() -> None:
     said = "0/3 nodes are available: 3 node(s) had volume node affinity conflict"
-    refused, lone = replace(B, refused_because=said), given.pod("lone", refused_because=said)
+    refused, lone = replace(B, said=Said(because=said)), given.pod("lone", said=Said(because=said))
     alone = formed(Members(pods=[lone], places={}, stuck=[lone.uid]), None)
 
     sentences = [one.refusal.sentence for one in (formed(members(A, refused, stuck="b")), alone) if one.refusal]

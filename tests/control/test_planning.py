@@ -89,6 +89,26 @@ async def test_whom_a_plan_had_not_come_to_when_it_failed_is_planned_again(monke
         assert world.held(pod) is not None
 
 
+async def test_a_condition_that_repeats_our_refusal_has_nobody_planned_anew(planner: Planner) -> None:
+    async with living("a") as world:
+        pod = world.pod("waits", gpus=2)
+        uid = PodUid(pod["metadata"]["uid"])
+        await passes(1)
+        made = len(planner.considered)
+
+        world.patch(pod, status={"conditions": [not_scheduled("Unschedulable", f"0/1: {phrase(Reason.NO_NODE_FITS)}")]})
+        await passes(1)
+        seen = world.cache.pod(uid)
+        assert seen is not None
+        assert seen.said.by_us
+        world.patch(pod, status={"conditions": [not_scheduled("Unschedulable", "0/1: 1 Insufficient nvidia.com/gpu")]})
+        await passes(1)
+
+        seen = world.cache.pod(uid)
+        assert seen is not None
+        assert (seen.said.by_scheduler, len(planner.considered)) == (True, made)
+
+
 async def test_relief_for_which_nobody_waits_makes_no_plan(planner: Planner) -> None:
     async with living("a", "b") as world:
         pod = world.pod("one")

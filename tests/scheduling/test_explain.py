@@ -8,7 +8,7 @@ import pytest
 from app.model.decision import Action
 from app.model.names import NodeName
 from app.model.node import Node, Taint
-from app.model.pod import Constraint, Placed, Pod, Sharing, Toleration
+from app.model.pod import Constraint, Placed, Pod, Said, Sharing, Toleration
 from app.model.podgroup import PodGroup, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from app.model.resources import Resources
@@ -194,7 +194,7 @@ def words(group: PodGroup, nodes: list[Node], **more: object) -> str:
 
 def test_each_node_that_is_left_out_is_told_under_its_first_cause() -> None:
     here = Constraint(node_selector=(("zone", "here"),))
-    pod = given.pod("w", constraint=here, refused_because="node(s) had volume node affinity conflict")
+    pod = given.pod("w", constraint=here, said=Said(because="node(s) had volume node affinity conflict"))
     zone = {"zone": "here"}
     nodes = [
         given.node("broken", ready=False, unschedulable=True),
@@ -323,7 +323,7 @@ def test_a_pod_that_would_have_no_room_anyhow_is_behind_nobody() -> None:
 
 
 def test_a_pod_whose_nodes_are_all_refused_by_the_schedulers_filters_is_told_so_and_no_victims_are_looked_for() -> None:
-    pod = given.pod("w", refused_because="node(s) had volume node affinity conflict")
+    pod = given.pod("w", said=Said(because="node(s) had volume node affinity conflict"))
     victim = given.group(running=[given.placed(given.pod("r", queue="r"), "a")])
     nodes = [given.node("a", gpus=1), given.node("b", gpus=1)]
     snapshot = given.snapshot(

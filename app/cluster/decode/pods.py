@@ -6,11 +6,11 @@ from sys import intern
 
 from app.cluster.decode.demand import request
 from app.cluster.decode.environment import shows_devices
-from app.cluster.decode.judgement import judgement
 from app.cluster.decode.neighbours import neighbours
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps, origin
 from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.reading import HIGHEST_INT32, Fields, Reading, identified, int32
+from app.cluster.decode.said import said_of
 from app.cluster.decode.sharing import FRACTION_ANNOTATION, MEMORY_ANNOTATION, given, reserved, sharing
 from app.cluster.decode.whereabouts import constraint
 from app.model import marks
@@ -99,7 +99,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
     near, kept = neighbours(spec, labels, namespace)
     asked, scalars = request(reading, spec, parts.status)
     part = _part(parts, asked, scalars, rules) if managed and parts.annotations else None
-    said = judgement(reading, parts.status)
+    said = said_of(reading, parts.status)
     held, gated = _gates(spec)
     node = _node(reading, spec, "nodeName")
     unmarked = managed and rules.marks_binds and not _has_bind_marker(spec)
@@ -141,11 +141,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         held=held,
         gated=gated,
         deleting=parts.metadata.get("deletionTimestamp") is not None,
-        refused_by_scheduler=said.by_scheduler,
-        refused_by_us=said.by_us,
-        refused_because=said.because,
-        attempt_failed=said.attempt_failed,
-        told_unready=said.unready,
+        said=said,
         problem=reading.problem,
     )
 

@@ -1,10 +1,10 @@
 """Reads what kube-scheduler says of a pod in its condition PodScheduled."""
 
 import re
-from dataclasses import dataclass
 from sys import intern
 
 from app.cluster.decode.reading import Fields, Reading
+from app.model.pod import NOTHING_SAID, Said
 from app.model.reason import PHRASE_MARK, UNREADY
 
 KNOWS_NO_NODE = "no nodes available to schedule pods"
@@ -24,48 +24,29 @@ LONGEST_MESSAGE = 300
 """Characters that are kept of a message: enough for the causes, and little where ten thousand pods are refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What kube-scheduler has said of a pod last; nothing when it found no fault with it, or has not looked yet."""
-
-    by_scheduler: bool = False
-    """Parked by its own filters."""
-    by_us: bool = False
-    """Parked after our refusal."""
-    because: str = ""
-    """What it says of its own filters."""
-    attempt_failed: str = ""
-    """The error that ended its last attempt after our answer; empty also where the pod may be bound all the same."""
-    unready: bool = False
-    """We could not answer it."""
-
-
-NOT_JUDGED = Judgement()
-
-
-def judgement(reading: Reading, status: Fields) -> Judgement:
+def said_of(reading: Reading, status: Fields) -> Said:
     """Read it from the status of a pod."""
     for condition in reading.mappings(status, "conditions"):
         if condition.get("type") == "PodScheduled":
             failed = condition.get("status") == "False"
-            return _judged(condition, reading.text(condition, "message")) if failed else NOT_JUDGED
-    return NOT_JUDGED
+            return _judged(condition, reading.text(condition, "message")) if failed else NOTHING_SAID
+    return NOTHING_SAID
 
 
-def _judged(condition: Fields, message: str) -> Judgement:
+def _judged(condition: Fields, message: str) -> Said:
     match condition.get("reason"):
         # A kube-scheduler that knows no node has judged none: it is behind us, after a restart of the API server say.
         case "Unschedulable" if message.startswith(KNOWS_NO_NODE):
-            return NOT_JUDGED
+            return NOTHING_SAID
         case "Unschedulable":
             ours = PHRASE_MARK in message
-            return Judgement(by_scheduler=not ours, by_us=ours, because=_because(message))
+            return Said(by_scheduler=not ours, by_us=ours, because=_because(message))
         case "SchedulerError" if UNREADY in message:
-            return Judgement(unready=True)
+            return Said(unready=True)
         case "SchedulerError":
-            return Judgement(attempt_failed=_failure(message))
+            return Said(attempt_failed=_failure(message))
         case _:
-            return NOT_JUDGED
+            return NOTHING_SAID
 
 
 def _failure(message: str) -> str:
@@ -81,8 +62,8 @@ def _failure(message: str) -> str:
 def _because(message: str) -> str:
     """Return what kube-scheduler says of its own filters, without our phrases and what it tried afterwards.
 
-    Beside a phrase of ours the numbers of nodes are left out: they change with every attempt, and each change of a pod
-    has it planned again.
+    Beside a phrase of ours the numbers of nodes are left out: they change with every attempt, and whoever waits because
+    of it is planned anew to be told in these words.
     """
     said = message
     for mark in AFTERMATH_MARKS:
