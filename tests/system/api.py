@@ -48,7 +48,8 @@ class Api:
             base_url=url,
             verify=verify,
             headers={"Authorization": f"Bearer {token}", "User-Agent": "leeboard-tests/1"},
-            limits=httpx.Limits(max_connections=WRITERS, max_keepalive_connections=WRITERS),
+            # No expiry of idle connections: one thread would close what another has just been given (httpcore #1110).
+            limits=httpx.Limits(max_connections=WRITERS, max_keepalive_connections=WRITERS, keepalive_expiry=None),
             timeout=30.0,
             trust_env=False,
         )
