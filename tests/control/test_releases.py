@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from app.control.promises import REFUSED_NODES_FOR_S
-from app.control.releases import ALWAYS_COMPLETE_BELOW, REFUSED_FOR_GOOD, SPAN, WINDOW
+from app.control.releases import ALWAYS_COMPLETE_BELOW, BURST, REFUSED_FOR_GOOD, SPAN, WINDOW
 from app.control.window import ASKED_WITHIN_S, Window
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
@@ -159,15 +159,19 @@ async def test_a_held_pod_for_which_others_leave_is_released_when_they_are_gone(
 # How fast
 
 
-async def test_no_more_are_released_than_kube_scheduler_asks_about() -> None:
+async def test_no_more_are_released_than_kube_scheduler_asks_about_and_those_together() -> None:
     async with living(*ROOMY, gpus=100) as world:
-        pods = [world.pod(f"p{number}", gates=HELD) for number in range(WINDOW + 2)]
+        pods = [world.pod(f"p{number:02}", gates=HELD) for number in range(WINDOW + BURST + 2)]
         await passes(1)
-        assert still_held(world, pods) == 2
+        assert still_held(world, pods) == BURST + 2
 
-        await world.filter(pods[0], *ROOMY)
+        for pod in pods[: BURST - 1]:
+            await world.filter(pod, *ROOMY)
         await passes(0.5)
-        assert still_held(world, pods) == 1
+        assert still_held(world, pods) == BURST + 2
+        await world.filter(pods[BURST - 1], *ROOMY)
+        await passes(0.5)
+        assert still_held(world, pods) == 2
 
         await passes(ASKED_WITHIN_S + 1)
         assert still_held(world, pods) == 0

@@ -1,0 +1,30 @@
+"""Writes that come soon after each other."""
+
+import asyncio
+
+from app.control.bursts import Bursts
+
+
+async def test_who_comes_soon_after_a_burst_goes_on_with_the_next_and_who_comes_later_at_once() -> None:
+    bursts, began = Bursts(1.0), list[float]()
+
+    async def write(after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await bursts.wait()
+        began.append(asyncio.get_running_loop().time())
+
+    await asyncio.gather(*map(write, [0.0, 0.25, 0.75, 1.25, 1.5, 4.0]))
+
+    assert began == [0.0, 1.0, 1.0, 2.0, 2.0, 4.0]
+
+
+async def test_who_gives_up_keeps_nobody_from_going_on() -> None:
+    bursts = Bursts(1.0)
+    await bursts.wait()
+    second, third = (asyncio.create_task(bursts.wait()) for _ in range(2))
+    await asyncio.sleep(0.5)
+
+    second.cancel()
+    await third
+
+    assert asyncio.get_running_loop().time() == 1.0
