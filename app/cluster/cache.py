@@ -219,8 +219,6 @@ class ClusterCache:
         """Take over what kube-scheduler has said of a pod, about which nothing else has changed."""
         self._pods[pod.uid] = pod
         self.version += 1
-        if pod.reserves:
-            self._gpu_books.put_reservation(pod.uid, pod)
         if not pod.managed:
             return
         self.groups.hear(pod)
@@ -410,7 +408,8 @@ class ClusterCache:
 
     def _unsettle_in_new_words(self, key: GroupKey) -> None:
         self.groups.touch(key)
-        self.unsettle(key)
+        if key in self.waiting():
+            self.unsettle(key)
 
     def considered(self, keys: Iterable[GroupKey], version: int) -> None:
         """Note that a plan of this version has considered these groups."""

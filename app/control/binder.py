@@ -143,7 +143,7 @@ class Binder:
         """Write until the outcome is sure, then give up the promise unless the pod is on its node."""
         # Looked up once: who is made firm while it is tried again starts on the terms that it was promised the node on.
         pauses, marks = iter(FORBIDDEN_PAUSES_S), self._marks(question.pod.uid)
-        answer: str | None = NO_GPU if self._cache.gpus.not_ready(question.pod.uid) else None
+        answer: str | None = None
         while answer is None:
             answer = await self._try(question, marks, pauses)
         self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
@@ -174,7 +174,9 @@ class Binder:
             return "this replica is no longer active"
         pod = self._cache.pod(uid)
         # It would be tried for as long as a finalizer holds the pod.
-        return "the pod is being deleted" if pod is not None and pod.deleting else ""
+        if pod is not None and pod.deleting:
+            return "the pod is being deleted"
+        return NO_GPU if self._cache.gpus.not_ready(uid) else ""
 
     async def _try(self, question: BindQuestion, marks: Mapping[str, str], pauses: Iterator[float]) -> str | None:
         """Write once, unless something speaks against it; None when it was surely not done and may be tried again."""

@@ -7,6 +7,8 @@ answered with no, and the planner decides when the pod is there.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import structlog
+
 from app.cluster import decode
 from app.cluster.admit import shape
 from app.cluster.cache import ClusterCache
@@ -19,6 +21,8 @@ from app.model.podgroup import GroupSpec, PodGroup
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
 from app.settings import Settings
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,12 @@ class Entrance:
         if not self._planning.can_decide_now():
             return False
         # Who came a moment ago and is not decided yet would have the next one held, and that one all who follow.
-        self._planning.plan_now()
+        try:
+            self._planning.plan_now()
+        except Exception:
+            # One object that the planner cannot take must not keep others from being created; the loop tries it again.
+            log.exception("planning failed")
+            return False
         self._claims.end_over()
         return self._planning.is_settled(self._claims.groups())
 

@@ -98,8 +98,9 @@ class SharedGpus:
     def _refused(self, place: Place) -> str:
         """Return what kube-scheduler says of a reservation pod that it does not place."""
         gpu = self._cache.gpus.find(*place)
-        pods = gpu.reservations if gpu is not None else ()
-        pod = next((pod for pod in pods if pod.said.because), None)
+        # As the cache knows them: what kube-scheduler says of a pod is no change of its GPU.
+        pods = [self._cache.pod(pod.uid) for pod in gpu.reservations] if gpu is not None else []
+        pod = next((pod for pod in pods if pod is not None and pod.said.because), None)
         return f"its reservation pod {pod.namespace}/{pod.name} finds no place: {pod.said.because}" if pod else ""
 
     def review(self) -> list[PodUid]:

@@ -250,6 +250,19 @@ async def test_a_pod_whose_reservation_the_node_refuses_says_what_the_node_said(
         assert "has ended: Unexpected." in why(world, pod).sentence
 
 
+async def test_a_pod_whose_reservation_kube_scheduler_does_not_place_says_what_that_said() -> None:
+    async with machines("a", device_ttl_s=10) as (world, (a,)):
+        a.binds_reservations = False
+        pod = sharer(world, "pod")
+        await passes(2)
+        (reservation,) = a.reservations()
+        world.refuse(reservation, "0/1 nodes are available: 1 node(s) had untolerated taint.")
+        await passes(2)
+
+        said = "finds no place: 0/1 nodes are available: 1 node(s) had untolerated taint"
+        assert said in why(world, pod).sentence
+
+
 # Many
 
 

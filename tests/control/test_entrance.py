@@ -156,6 +156,20 @@ async def test_who_came_a_moment_ago_is_decided_before_the_next() -> None:
         assert (world.promised(first), answers) == ("a", [True, True, False])
 
 
+async def test_a_pod_is_held_where_the_planner_fails_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async with living("a", gpus=3) as world:
+        await passes(1)
+        monkeypatch.setattr("app.control.planning.plan_some", fail)
+        world.pod("first")
+        await passes(0)
+        await passes(0)
+
+        assert not lets_in(world.entrance, unnamed())
+
+
 async def test_nobody_is_let_through_while_many_wait_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.control.planning.FEW", 0)
     async with living("a", gpus=2) as world:
