@@ -408,6 +408,7 @@ class ClusterCache:
 
     def _unsettle_in_new_words(self, key: GroupKey) -> None:
         self.groups.touch(key)
+        self.version += 1
         if key in self.waiting():
             self.unsettle(key)
 
