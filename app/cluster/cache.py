@@ -407,6 +407,7 @@ class ClusterCache:
         self.unsettled[key] = self.version
 
     def _unsettle_in_new_words(self, key: GroupKey) -> None:
+        """Have a group formed anew of its pods as they are, and considered again if it waits."""
         self.groups.touch(key)
         self.version += 1
         if key in self.waiting():

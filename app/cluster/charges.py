@@ -247,17 +247,19 @@ class Charges:
 
     def fits(self, node: Node, load: Load) -> bool:
         """Whether this much is free on a node."""
-        used, have = self._used, dict(node.scalars)
-        return _covers(self.free_on(node), load.request) and all(
-            have.get(name, 0) - used.scalar_on(name, node.name) >= asked for name, asked in load.scalars.items()
-        )
+        return self._fits_with(node, load, NO_LOAD)
 
     def fits_later(self, node: Node, load: Load, freed: Load) -> bool:
         """Whether this much is free on a node once those have gone that are leaving it, and who gives back `freed`."""
-        used, leaving, have = self._used, self._part_of_used[Hold.LEAVING], dict(node.scalars)
-        return _covers(self.free_on(node) + leaving.on(node.name) + freed.request, load.request) and all(
-            have.get(name, 0) - used.scalar_on(name, node.name) + leaving.scalar_on(name, node.name)
-            >= asked - freed.scalars.get(name, 0)
+        leaving = self._part_of_used[Hold.LEAVING]
+        scalars = {name: leaving.scalar_on(name, node.name) + freed.scalars.get(name, 0) for name in load.scalars}
+        return self._fits_with(node, load, Load(leaving.on(node.name) + freed.request, scalars))
+
+    def _fits_with(self, node: Node, load: Load, more: Load) -> bool:
+        """Whether this much is free on a node that has so much more."""
+        have = Counter(dict(node.scalars))
+        return _covers(self.free_on(node) + more.request, load.request) and all(
+            have[name] - self._used.scalar_on(name, node.name) + more.scalars.get(name, 0) >= asked
             for name, asked in load.scalars.items()
         )
 

@@ -557,10 +557,8 @@ def test_a_node_has_room_for_what_is_free_on_it_if_it_takes_work() -> None:
 def test_an_overcommitted_node_has_room_for_what_it_still_has() -> None:
     found = promised(cache(given.node("n1", gpus=1), P))
 
-    assert (found.room.is_free(N1, Load(Resources(cpu_milli=1000))), found.room.is_free(N1, Load(gpus(1)))) == (
-        True,
-        False,
-    )
+    loads = Load(Resources(cpu_milli=1000)), Load(gpus(1))
+    assert [found.room.is_free(N1, load) for load in loads] == [True, False]
 
 
 def test_what_is_free_can_be_asked_before_the_first_snapshot() -> None:

@@ -135,11 +135,8 @@ def test_pods_of_other_schedulers_release_what_they_hold_as_well() -> None:
 def test_there_is_room_later_for_what_is_being_released_on_a_node_that_takes_work() -> None:
     found = cache(LEAVING, replace(P, node=N2))
 
-    assert [found.room.is_free_later(node, Load(gpus(8))) for node in (N1, N2, NodeName("gone"))] == [
-        True,
-        False,
-        False,
-    ]
+    later = [found.room.is_free_later(node, Load(gpus(8))) for node in (N1, N2, NodeName("gone"))]
+    assert later == [True, False, False]
     assert (found.room.is_free_later(N1, Load(gpus(9))), found.room.is_free(N1, Load(gpus(1)))) == (False, False)
     found.apply_node(given.node("n1", ready=False))
     assert not found.room.is_free_later(N1, Load(gpus(8)))

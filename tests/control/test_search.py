@@ -1,5 +1,7 @@
 """When victims are looked for, and what may be switched."""
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +13,12 @@ from app.control.search import LOOK_AGAIN_S
 from app.model.decision import Plan
 from app.model.names import GroupKey
 from app.model.reason import Reason
-from app.model.seam import Resource
+from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan
 from app.simulation import manifests
 from tests.control.virtual import threads_take
-from tests.control.wired import living, passes
+from tests.control.wired import World, living, passes
 
 URGENT = "build-preemptible"
 
@@ -34,6 +36,19 @@ class Counting:
     def __call__(self, snapshot: Snapshot, policy: Policy, *, now: float) -> Plan:
         self.searches += 1
         return replace(plan(snapshot, policy, now=now), unfinished=self.unfinished)
+
+
+@asynccontextmanager
+async def searched_in_vain(*names: str) -> AsyncIterator[tuple[World, Counting, Sequence[RawObject]]]:
+    """Run a cluster of one GPU, which is taken, in which pods wait for whom a search of a second has found nobody."""
+    counting = Counting()
+    async with living("a", plan=counting) as world:
+        threads_take(1.0)
+        world.runs("one", "a")
+        pods = [world.pod(name) for name in names]
+        await passes(5)
+        assert counting.searches == 1
+        yield world, counting, pods
 
 
 async def test_nobody_searches_while_nobody_waits_or_nothing_changes() -> None:
@@ -61,14 +76,7 @@ async def test_nobody_searches_for_those_whom_no_victim_helps(hopeless: dict[str
 
 
 async def test_searches_in_vain_become_rare_in_a_full_cluster_until_somebody_else_is_refused() -> None:
-    counting = Counting()
-    async with living("a", plan=counting) as world:
-        threads_take(1.0)
-        world.runs("one", "a")
-        world.pod("waits")
-        await passes(5)
-        assert counting.searches == 1
-
+    async with searched_in_vain("waits") as (world, counting, _):
         for number in range(30):
             world.runs(f"other-{number}", "a", gpus=0)
             await passes(1)
@@ -83,14 +91,7 @@ async def test_searches_in_vain_become_rare_in_a_full_cluster_until_somebody_els
 
 
 async def test_those_whom_no_victim_helps_do_not_end_the_rest_after_a_search_in_vain() -> None:
-    counting = Counting()
-    async with living("a", plan=counting) as world:
-        threads_take(1.0)
-        world.runs("one", "a")
-        world.pod("waits")
-        await passes(5)
-        assert counting.searches == 1
-
+    async with searched_in_vain("waits") as (world, counting, _):
         for number in range(30):
             world.pod(f"lost-{number}", queue="no-such-queue")
             await passes(1)
@@ -99,14 +100,7 @@ async def test_those_whom_no_victim_helps_do_not_end_the_rest_after_a_search_in_
 
 
 async def test_one_claimant_less_is_worth_a_search_for_the_others() -> None:
-    counting = Counting()
-    async with living("a", plan=counting) as world:
-        threads_take(1.0)
-        world.runs("one", "a")
-        withdrawn, _ = world.pod("withdrawn"), world.pod("waits")
-        await passes(5)
-        assert counting.searches == 1
-
+    async with searched_in_vain("withdrawn", "waits") as (world, counting, (withdrawn, _)):
         world.delete(withdrawn)
         await passes(4)
 
