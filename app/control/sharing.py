@@ -27,6 +27,11 @@ log = structlog.get_logger()
 LOOK_AGAIN_S = 5.0
 """How often what is not as it should be is looked at although nothing has changed: a write may have failed."""
 
+IN_THE_WAY_S = 10.0
+"""For how long a reservation pod that nobody has a part of may keep the GPU for which others wait: a replica that was
+stopped in the midst of writing it may have made it after another has decided anew. Shorter than the grace of one that
+is in nobody's way, and long enough to see whom that replica has bound."""
+
 AT_ONCE = 16
 """How many reservation pods one shared GPU may have, whatever an agent says: each takes a GPU, and no node has more."""
 
@@ -188,14 +193,29 @@ class SharedGpus:
 
     def _circumstances(self, place: Place, gpu: SharedGpu) -> Circumstances:
         node, gpus = place[0], self._cache.gpus
-        unheld_s = self._clock() - self._unheld_since.get(place, self._clock())
         return Circumstances(
             node=node,
             agent=gpus.reliable(node),
             parts=tuple(gpus.parts_on(node)),
             is_wanted=place in self._wanted,
-            is_over=not gpu.holders and (place in self._had_pods or unheld_s >= self._settings.reservation_grace_s),
+            is_over=not gpu.holders and self._is_over(place, gpu),
         )
+
+    def _is_over(self, place: Place, gpu: SharedGpu) -> bool:
+        """Whether a shared GPU that nobody has a part of is needed no more."""
+        if place in self._had_pods:
+            return True
+        grace_s = self._settings.reservation_grace_s
+        if self._is_in_the_way(place[0], gpu):
+            grace_s = min(grace_s, IN_THE_WAY_S)
+        return self._clock() - self._unheld_since.get(place, self._clock()) >= grace_s
+
+    def _is_in_the_way(self, node: NodeName, gpu: SharedGpu) -> bool:
+        """Whether it has a GPU of its node while pods wait for another one whose reservation pod finds no place."""
+        if all(pod.node is None for pod in gpu.reservations):
+            return False
+        waited_for = (each for each in self._cache.gpus.shared(node) if each.holders and each.reservations)
+        return any(all(pod.node is None for pod in each.reservations) for each in waited_for)
 
     def _dismiss(self, need: Dismiss) -> None:
         pod = self._cache.pod(need.pod)

@@ -107,12 +107,15 @@ class Machine:
         if _pinned_to(pod):
             self.reserved.add(ref.uid)
         if "nodeName" not in pod["spec"]:
-            if self.binds_reservations:
+            if self.binds_reservations and self._requested() < len(self.devices):
                 self._cluster.patch(ref, {"spec": {"nodeName": self.name}})
         elif pod["metadata"].get("deletionTimestamp"):
             self._cluster.delete(ref)
         elif not self.held_by(pod):
             self._admit(pod)
+
+    def _requested(self) -> int:
+        return sum(_gpus(pod) for pod in self._pods() if "nodeName" in pod["spec"])
 
     def _admit(self, pod: RawObject) -> None:
         asked, free = _gpus(pod), [uuid for uuid in self.devices if self._is_free(uuid)]

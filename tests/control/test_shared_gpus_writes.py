@@ -5,17 +5,21 @@ from typing import Any
 
 import pytest
 
+from app.cluster.reservationpods import Terms, reservation_pod
 from app.cluster.sharedgpus import Stand
 from app.control.activity import Activity
-from app.control.sharing import LOOK_AGAIN_S
+from app.control.sharing import IN_THE_WAY_S, LOOK_AGAIN_S
 from app.model.marks import RESERVED_DEVICE_ANNOTATION
+from app.model.names import NodeName
 from app.model.seam import (
     ForbiddenError,
     KubeError,
     OutcomeUnknownError,
     RejectedError,
+    Resource,
     UnavailableError,
 )
+from app.simulation.cluster import Ref
 from tests.control.gpu_machines import (
     GRACE_S,
     RESERVATIONS,
@@ -31,6 +35,8 @@ from tests.control.gpu_machines import (
 )
 from tests.control.wired import World, furnished, passes
 
+A = NodeName("a")
+TERMS = Terms(image="pause", priority_class="", scheduler="default-scheduler")
 Running = AbstractAsyncContextManager[tuple[World, list[Machine]]]
 
 
@@ -44,6 +50,12 @@ class Site:
 
     def leeboard(self, **settings: Any) -> Running:
         return machines(cluster=self.cluster, known=[self.machine], **settings)
+
+    async def reserve_late(self, name: str) -> None:
+        """Have a reservation pod come that nobody waits for, and kube-scheduler place it."""
+        await self.cluster.create_pod(RESERVATIONS, reservation_pod(A, "late", name, owner_uid="", terms=TERMS))
+        (created,) = [pod for pod in self.machine.reservations() if pod["metadata"]["name"] == name]
+        self.cluster.patch(Ref.of(Resource.PODS, created), {"spec": {"nodeName": A}})
 
     def reservations(self) -> list[str]:
         return [pod["metadata"]["uid"] for pod in self.machine.reservations()]
@@ -113,6 +125,22 @@ async def test_a_whole_gpu_that_is_reserved_for_nobody_is_waited_for_and_given()
         await runs(world, whole, within_s=GRACE_S + 30)
 
         assert a.held_by(whole) == ["GPU-a-0"]
+
+
+async def test_what_another_replica_reserves_late_keeps_the_gpu_from_those_who_wait_for_it_for_seconds_only() -> None:
+    site = Site()
+    async with site.leeboard() as (world, (a,)):
+        a.binds_reservations = False
+        halves = [sharer(world, f"half-{number}") for number in range(2)]
+        await passes(1)
+        (ours,) = site.reservations()
+        await site.reserve_late("late")
+        a.binds_reservations = True
+
+        await passes(IN_THE_WAY_S - 1)
+        assert (a.holders["GPU-a-0"] != ours, len(site.reservations())) == (True, 2)
+        assert await runs(world, *halves) == ["GPU-a-0"] * 2
+        assert (site.reservations(), set(site.cluster.removed)) == ([ours], {"late"})
 
 
 async def test_where_sharing_is_turned_off_what_runs_keeps_its_gpu_until_it_goes() -> None:
