@@ -153,10 +153,7 @@ class Binder:
         return answer
 
     def _marks(self, uid: PodUid) -> Mapping[str, str]:
-        """Return what is annotated with the node: what was started as preemptible shall not be made firm later.
-
-        Also which GPUs it shares: one atomic write, so that no pod is bound that would see none, or all of them.
-        """
+        """Return what is annotated with the node: what was started as preemptible shall not be made firm later."""
         pod = self._cache.pod(uid)
         if pod is None or not pod.managed:
             return {}
@@ -165,8 +162,15 @@ class Binder:
         if pod.names_group and self._cache.groups.has_object(pod.group):
             # As KAI's pods carry it; and a pod whose owner is gone after a restart still has its gang.
             found[POD_GROUP_ANNOTATION] = pod.group.name
-        gpus = self._cache.gpus.of_pod(uid)
-        return {**found, **marks_of(pod.sharing, gpus)} if pod.sharing is not None and gpus else found
+        return found
+
+    def _devices(self, uid: PodUid) -> Mapping[str, str]:
+        """Return what is annotated with the node of the GPUs that the pod shares, as they are at this moment.
+
+        In one atomic write, so that no pod is bound that would see none, or all of them.
+        """
+        pod, gpus = self._cache.pod(uid), self._cache.gpus.of_pod(uid)
+        return marks_of(pod.sharing, gpus) if pod is not None and pod.sharing is not None and gpus else {}
 
     def _obstacle(self, uid: PodUid) -> str:
         """Return why not to write now, "" when nothing speaks against it."""
@@ -203,7 +207,7 @@ class Binder:
             # Asked last: whoever has waited, for its turn or because we were stopped, may no longer be right.
             obstacle = self._obstacle(pod.uid)
             if not obstacle:
-                await self._bind_while_active(pod, node, marks)
+                await self._bind_while_active(pod, node, {**marks, **self._devices(pod.uid)})
             return obstacle or BOUND
 
     async def _bind_while_active(self, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> None:

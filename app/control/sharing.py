@@ -28,9 +28,9 @@ LOOK_AGAIN_S = 5.0
 """How often what is not as it should be is looked at although nothing has changed: a write may have failed."""
 
 IN_THE_WAY_S = 10.0
-"""For how long a reservation pod that nobody has a part of may keep the GPU for which others wait: a replica that was
-stopped in the midst of writing it may have made it after another has decided anew. Shorter than the grace of one that
-is in nobody's way, and long enough to see whom that replica has bound."""
+"""For how long a reservation pod that nobody has a part of may keep the GPU for which others wait: what a replica wrote
+last may have come about when another had decided anew. Shorter than the grace of one that is in nobody's way, and long
+enough to see whom that replica has bound."""
 
 AT_ONCE = 16
 """How many reservation pods one shared GPU may have, whatever an agent says: each takes a GPU, and no node has more."""

@@ -1,9 +1,11 @@
 """Shared GPUs of which the reservation pod, the device, the agent or the whole node is not what it was any more."""
 
+import asyncio
+
 import pytest
 
 from app.cluster.sharedgpus import Stand
-from app.model.seam import RawObject, Resource
+from app.model.seam import RawObject, Resource, UnavailableError
 from app.simulation import manifests
 from tests.control.gpu_machines import Machine, exists, gpu_is_free, machines, runs, sharer, stands
 from tests.control.wired import World, passes
@@ -62,6 +64,35 @@ async def test_a_device_that_somebody_else_has_by_now_is_left_to_it() -> None:
 
         assert (a.held_by(thief), exists(world, pod)) == (["GPU-a-0"], False)
         a.both.clear()  # That is what a scheduler of somebody else can do.
+
+
+async def test_who_is_bound_at_a_later_try_is_told_the_device_that_its_gpu_is_by_then() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        world.cluster.errors["bind"].append(UnavailableError("busy", retry_after_s=15.0))
+        binding = asyncio.create_task(runs(world, sharer(world, "pod")))
+        await passes(3)
+        assert (len(world.cluster.binds), a.held_by(a.reservations()[0])) == (1, ["GPU-a-0"])
+
+        a.devices.reverse()
+        world.delete(a.reservations()[0])
+
+        assert (await binding, a.held_by(a.reservations()[0])) == (["GPU-a-1"], ["GPU-a-1"])
+
+
+async def test_who_is_about_to_be_bound_is_not_while_its_gpu_is_not_ready() -> None:
+    async with machines("a") as (world, (a,)):
+        world.cluster.errors["bind"].append(UnavailableError("busy", retry_after_s=15.0))
+        pod = sharer(world, "pod")
+        binding = asyncio.create_task(runs(world, pod))
+        await passes(3)
+
+        a.binds_reservations = False
+        world.delete(a.reservations()[0])
+        await passes(16)
+        assert (len(world.cluster.binds), binding.done()) == (1, False)
+        a.binds_reservations = True
+
+        assert await binding == ["GPU-a-0"]
 
 
 # The device or the node is not what it was
