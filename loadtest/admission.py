@@ -3,7 +3,8 @@
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -13,12 +14,12 @@ from loadtest.scenarios import QUEUE, Size, node_objects
 from tests.system.api import NODES, PODS, QUEUES, Api, Object, pod, queue
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.forms import Form, deployed
-from tests.system.observer import Observer
+from tests.system.observer import Observer, Sight
 from tests.system.waiting import eventually
 
 UNMANAGED_EVERY_S = 0.05
 IDLE_S = 10.0
-OTHERS = "other"
+OTHERS, HELD = "other", "held"
 WAITING, STARTING = "waits", "starts at once"
 """What becomes of a pod while others are created: one that starts costs the API server three writes more."""
 
@@ -131,51 +132,54 @@ def _others(bed: Bed, api: Api, plain_scheduler: str, *, node_count: int, pods: 
             eventually(lambda: time.monotonic() >= idle_from + IDLE_S, within_s=2 * IDLE_S, what="an idle while")
             released_at = time.monotonic()
             api.create(queue(QUEUE))
-            api.wait_for_bound(pods, within_s=300, labelSelector=f"kai.scheduler/queue={QUEUE}")
+            # From what the observer is told anyhow: to list them all again and again would be a load of our own.
+            eventually(lambda: _are_bound(observer, pods), within_s=300, what=f"{pods} held pods are bound")
             over_at = time.monotonic()
         spans = {"before the release": (idle_from, released_at), f"while {pods:,} are released": (released_at, over_at)}
-        return [_fared(observer, when, *span) for when, span in spans.items()]
+        return [fared(observer.history(), when, *span) for when, span in spans.items()]
+
+
+def _are_bound(observer: Observer, pods: int) -> bool:
+    return sum(bool(sight.node) and sight.name.startswith(HELD) for sight in observer.present()) == pods
 
 
 def _held_pods(count: int) -> Sequence[Object]:
     gates = {"schedulingGates": [{"name": GATE}]}
-    return [pod(f"held-{index:05}", queue=QUEUE, spec=gates) for index in range(count)]
+    return [pod(f"{HELD}-{index:05}", queue=QUEUE, spec=gates) for index in range(count)]
 
 
 @contextmanager
 def _users(api: Api) -> Iterator[None]:
-    """Create pods for kube-scheduler alone all the time."""
+    """Create pods for kube-scheduler alone all the time; raises in the end what kept it from that."""
     ended = threading.Event()
 
     def run() -> None:
         while not ended.wait(UNMANAGED_EVERY_S):
             api.create(pod(f"{OTHERS}-{next(_names)}", scheduler="default-scheduler", gpus=0))
 
-    users = threading.Thread(target=run)
-    users.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        users.join()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        users = pool.submit(run)
+        try:
+            yield
+        finally:
+            ended.set()
+        users.result()
 
 
-def _fared(observer: Observer, when: str, since: float, until: float) -> Others:
+def fared(history: Iterable[Sight], when: str, since: float, until: float) -> Others:
+    """Return how others fared between two moments; who still waits at the second has waited so long by then."""
     first: dict[str, float] = {}
-    took: list[float] = []
-    bound = set[str]()
-    for sight in observer.history():
-        if not sight.name.startswith(OTHERS):
-            continue
-        first.setdefault(sight.uid, sight.at_s)
-        if sight.node and sight.uid not in bound:
-            bound.add(sight.uid)
-            if since <= sight.at_s < until:
-                took.append(sight.at_s - first[sight.uid])
-    took.sort()
+    bound_at: dict[str, float] = {}
+    for sight in history:
+        if sight.name.startswith(OTHERS) and sight.at_s < until:
+            first.setdefault(sight.uid, sight.at_s)
+            if sight.node:
+                bound_at.setdefault(sight.uid, sight.at_s)
+    took = sorted(bound_at.get(uid, until) - began for uid, began in first.items() if bound_at.get(uid, until) >= since)
+    bound = sum(since <= at < until for at in bound_at.values())
     return Others(
         when=when,
-        pods_per_s=len(took) / (until - since),
-        median_s=took[len(took) // 2],
-        p99_s=took[min(len(took) - 1, len(took) * 99 // 100)],
+        pods_per_s=bound / (until - since),
+        median_s=took[len(took) // 2] if took else 0.0,
+        p99_s=took[min(len(took) - 1, len(took) * 99 // 100)] if took else 0.0,
     )

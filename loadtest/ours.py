@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain
+from typing import ClassVar
 
 import yaml
 
@@ -21,6 +22,7 @@ from tests.system.controlplane.build import KUBERNETES_VERSION
 from tests.system.forms import Deployed, Form, install_form
 
 ALONE = "kube-scheduler alone"
+SAMPLED = "kube-scheduler alone, 5 % of the nodes"
 EXTENDER_ONLY = "Leeboard, extender-only"
 LET_IN = "Leeboard, let in"
 HELD = "Leeboard, held"
@@ -35,6 +37,7 @@ def ours() -> Sequence[Contender]:
     """Return all of them."""
     return (
         KubeScheduler(),
+        SampledScheduler(),
         Leeboard(EXTENDER_ONLY, Form.EXTENDER_ONLY),
         LetInLeeboard(LET_IN, Form.HELD),
         HeldLeeboard(HELD, Form.HELD),
@@ -45,6 +48,8 @@ class KubeScheduler:
     """Stock kube-scheduler, which takes the members of a gang for so many pods."""
 
     name = ALONE
+    _more: ClassVar[Mapping[str, object]] = {}
+    """Keys of its configuration that are not the default."""
 
     def __init__(self) -> None:
         # Of the kube-scheduler that was started last; changed by `start`.
@@ -73,7 +78,7 @@ class KubeScheduler:
         """Start it, held back by the lease."""
         with bed.api() as api:
             lease.hold(api)
-        self._flags = self._started(bed, yaml.safe_load(PLAIN_SCHEDULER), "")
+        self._flags = self._started(bed, yaml.safe_load(PLAIN_SCHEDULER) | self._more, "")
         return [SCHEDULER]
 
     def release(self, api: Api, queues: Sequence[Entitled]) -> None:  # noqa: ARG002 - it knows no queues
@@ -100,6 +105,23 @@ class KubeScheduler:
         )
         lease.await_wait(scheduler)
         return {SCHEDULER: [*command_line(scheduler), *_configured(config)]}
+
+
+class SampledScheduler(KubeScheduler):
+    """The same with the one setting of Leeboard's kube-scheduler that saves work without Leeboard, too."""
+
+    name = SAMPLED
+    _more: ClassVar[Mapping[str, object]] = {"percentageOfNodesToScore": 5}
+
+    def version(self) -> str:
+        """Return which it is."""
+        return f"kube-scheduler {KUBERNETES_VERSION}, with the `percentageOfNodesToScore` of Leeboard's kube-scheduler"
+
+    def work(self, batch: Batch) -> Sequence[Object]:
+        """Return pods alone: members of a gang are no other to it."""
+        if batch.gang_size > 1:
+            raise CannotError("It is compared on pods alone only: members of a gang are no other to it.")
+        return super().work(batch)
 
 
 class Leeboard(KubeScheduler):

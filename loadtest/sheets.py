@@ -19,7 +19,11 @@ NOTES = """\
 * Client limits of every program are lifted, priority and fairness of the API server are off, and etcd does not wait
   for the disk: this compares schedulers on one machine and says nothing about a production cluster.
 * kube-scheduler alone, coscheduling and Leeboard's kube-scheduler are held back by a lease that is deleted at the
-  release. They look for it five times a second, so up to 0.2 s are part of every run. Leeboard has no queue before.
+  release. They look for it every 0.1 to 0.22 s, so up to that is part of every run. Leeboard has no queue before. KAI
+  is released by its queues, and KAI's podgrouper and Volcano's controllers by being let go on: their start, about a
+  second, is part of their runs.
+* Leeboard's own kube-scheduler is configured to look for a twentieth of the nodes, at least 100, since Leeboard decides
+  among all of them. "kube-scheduler alone, 5 % of the nodes" shows what that setting does by itself.
 * With Leeboard's admission, pods that are there before the clock starts are as it makes them: in the rows "held" with
   its gate, in the rows "let in" without, as lone pods that can run at once; a new gang has the gate in any case. Those
   who come late go through admission, which holds those that cannot run now: for them the two are the same.

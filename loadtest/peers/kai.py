@@ -28,6 +28,8 @@ MANIFESTS = "deployments/kai-scheduler"
 NAMESPACE = "kai-scheduler"
 NAMESPACES = (NAMESPACE, kai_devices.NAMESPACE, "kai-scale-adjust")
 RATE = ("--qps=5000", "--burst=10000")
+GARBAGE = {"GOGC": "400"}
+"""What KAI's operator sets for the scheduler's container, and for no other."""
 NO_SERVERS = ("--metrics-bind-address=0", "--health-probe-bind-address=0")
 """Of the binder and the podgrouper, which would both listen on the same ports of every address."""
 
@@ -78,7 +80,8 @@ class Kai:
         kai_devices.start(bed)
         for name in (SCHEDULER, BINDER):
             (bed.folder / f"{name}.log").unlink(missing_ok=True)
-            bed.start(name, [self._programs / name, *self._flags[name]], env)
+            more = GARBAGE if name == SCHEDULER else {}
+            bed.start(name, [self._programs / name, *self._flags[name]], env | more)
         command: list[str | Path] = [self._programs / PODGROUPER, *self._flags[PODGROUPER]]
         self._podgrouper = paused.start(bed, PODGROUPER, command, env)
         # Both say so when their caches are filled.
@@ -98,8 +101,9 @@ class Kai:
         return None
 
     def flags(self) -> Mapping[str, Sequence[str]]:
-        """Return the command line of each of its programs."""
-        return self._flags
+        """Return the command line of each of its programs, and what is set for it in its environment."""
+        set_for = [f"{name}={value}" for name, value in GARBAGE.items()]
+        return {name: [*set_for, *each] if name == SCHEDULER else each for name, each in self._flags.items()}
 
 
 def flags(*, metrics_port: int) -> Mapping[str, Sequence[str]]:
