@@ -103,7 +103,7 @@ class Room:
         None when there is no such GPU, or nobody new may come on it.
         """
         found = self._gpus.find(node, name)
-        if found is None or found.listed is None:
+        if found is None or not found.is_open:
             return None
         going = sum(
             part.parts
@@ -129,7 +129,7 @@ class Room:
             counted = sum(part.parts for part in others if part.pod in mine or part.hold not in without)
             if found is None or counted > found.whole_mib * PART:
                 return False
-            if found.listed is None and not (found.may_pass and Hold.LEAVING in without):
+            if not found.is_open and not (found.may_pass and Hold.LEAVING in without):
                 return False
         return True
 

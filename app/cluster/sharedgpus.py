@@ -89,10 +89,18 @@ class SharedGpu:
         return self.reservations[0].device_uuids == (self.uuid,)
 
     @property
-    def listed(self) -> SharedDevice | None:
-        """Return it as the planner sees it; None when nobody new may come on it."""
-        if self.state not in OPEN or self.reason:
-            return None
+    def is_open(self) -> bool:
+        """Whether somebody new may come on it."""
+        return self.state in OPEN and not self.reason
+
+    @property
+    def listed(self) -> SharedDevice:
+        """Return it as the planner sees it: one that is not open has less than nothing free, whoever leaves.
+
+        It is listed all the same, so that no new one gets its name.
+        """
+        if not self.is_open:
+            return SharedDevice(self.name, -self.whole_mib * PART)
         return SharedDevice(self.name, self.free, self.releasing)
 
 
@@ -113,7 +121,7 @@ class NodeGpus:
     @property
     def listed(self) -> tuple[SharedDevice, ...]:
         """Return what the planner sees of them."""
-        return tuple(listed for each in self.shared if (listed := each.listed))
+        return tuple(each.listed for each in self.shared)
 
     def is_like(self, before: "NodeGpus") -> bool:
         """Whether nothing differs but the words of the reasons, which tell how much is used at the moment."""
@@ -129,8 +137,8 @@ class NodeGpus:
             return True
         if self.held.get(Hold.LEAVING, 0) > before.held.get(Hold.LEAVING, 0):
             return True
-        there = {each.name: each for each in before.listed}
-        return any(_frees(each, there.get(each.name)) for each in self.listed)
+        there = {each.name: each.listed for each in before.shared if each.is_open}
+        return any(_frees(each.listed, there.get(each.name)) for each in self.shared if each.is_open)
 
 
 NO_GPUS = NodeGpus()

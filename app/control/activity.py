@@ -12,7 +12,7 @@ from math import inf
 import structlog
 
 from app.model.question import Check
-from app.model.seam import Cluster, KubeError, Lease
+from app.model.seam import Cluster, KubeError, Lease, OutcomeUnknownError
 
 log = structlog.get_logger()
 
@@ -77,6 +77,18 @@ class Activity:
     def surely_for_s(self) -> float | None:
         """Return for how long no other replica can become active, whatever happens; None: for ever."""
         return None if self._until == inf else self._until - self._clock()
+
+    async def while_sure(self, write: Awaitable[None]) -> None:
+        """Write, and end the write when another replica may decide: it may not have been sent yet, if we were stopped.
+
+        The other one sees what was sent before, and gives what is sent after that to others. Raises
+        `OutcomeUnknownError` then, and what the write raises.
+        """
+        try:
+            async with asyncio.timeout(self.surely_for_s()):
+                await write
+        except TimeoutError:
+            raise OutcomeUnknownError("the lease was over before the reply was here") from None
 
     def check(self) -> Check:
         """Return our line of /readyz."""

@@ -207,19 +207,8 @@ class Binder:
             # Asked last: whoever has waited, for its turn or because we were stopped, may no longer be right.
             obstacle = self._obstacle(pod.uid)
             if not obstacle:
-                await self._bind_while_active(pod, node, {**marks, **self._devices(pod.uid)})
+                await self._activity.while_sure(self._cluster.bind(pod, node, {**marks, **self._devices(pod.uid)}))
             return obstacle or BOUND
-
-    async def _bind_while_active(self, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> None:
-        """Write, and end the write when another replica may decide: it may not have been sent yet, if we were stopped.
-
-        The other one sees what was sent before, and gives what is sent after that to others.
-        """
-        try:
-            async with asyncio.timeout(self._activity.surely_for_s()):
-                await self._cluster.bind(pod, node, marks)
-        except TimeoutError:
-            raise OutcomeUnknownError("the lease was over before the reply was here") from None
 
     async def _wait_for_permission(self, pod: PodRef, pauses: Iterator[float], error: ForbiddenError) -> str | None:
         pause = next(pauses, None)

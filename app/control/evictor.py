@@ -217,7 +217,7 @@ class Evictor:
         pauses = iter(PAUSES_S)
         while self._is_needed(pod):
             try:
-                await write()
+                await self._activity.while_sure(write())
             except NotFoundError:
                 return
             except (BudgetError, RejectedError):

@@ -143,8 +143,12 @@ class ReservationPods:
         """Return why the last reservation pod of a shared GPU did not come to be; empty when nothing is known."""
         return self._said.get(place, "")
 
+    def note_ready(self, place: Place) -> None:
+        """Note that a shared GPU has come to be: whatever kept it from that does so no more."""
+        self._said.pop(place, None)
+
     def forget(self, place: Place) -> None:
-        """Forget what was remembered of a shared GPU that is no more, or is ready."""
+        """Forget what was remembered of a shared GPU that is no more."""
         self._said.pop(place, None)
         self._paused_until.pop(place, None)
         self._made_at.pop(place, None)
@@ -166,7 +170,7 @@ class ReservationPods:
             place, write = await self._orders.get()
             try:
                 if not self._activity.failure() and self._is_due(place, write):
-                    await self._carry_out(place, write)
+                    await self._activity.while_sure(self._carry_out(place, write))
             except KubeError as error:
                 log.warning("reservation pod not written", node=place[0], group=place[1], error=str(error))
                 pause_s = error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S

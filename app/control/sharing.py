@@ -98,7 +98,7 @@ class SharedGpus:
     def obstacle(self, uids: Collection[PodUid]) -> str:
         """Return what keeps the GPUs from being ready that these pods are to share, "" when nobody has said so."""
         places = [place for uid in uids for place in self._cache.gpus.not_ready(uid)]
-        return next(filter(None, (self._pods.obstacle(place) or self._refused(place) for place in places)), "")
+        return next(filter(None, (self._refused(place) or self._pods.obstacle(place) for place in places)), "")
 
     def _refused(self, place: Place) -> str:
         """Return what kube-scheduler says of a reservation pod that it does not place."""
@@ -123,6 +123,9 @@ class SharedGpus:
             self._tidy()
         for pod in gpus.take_vanished():
             place = node_of(pod) or NOWHERE[0], pod.reserves
+            if place in self._closed and not self._is_reserved(place):
+                # It is gone, and somebody may have been given a new one of its name.
+                self._reopen(place)
             self._pods.bury(pod, place, pause_s=LOOK_AGAIN_S)
         for name in names:
             for gpu in gpus.shared(name):
@@ -136,6 +139,7 @@ class SharedGpus:
         self._wanted.clear()
         self._unheld_since.clear()
         self._had_pods.clear()
+        self._annotated.clear()
         # Those that end meanwhile are for the other one to remove.
         self._cache.gpus.take_vanished()
         self._swept = self._knows_all = False
@@ -183,6 +187,8 @@ class SharedGpus:
         if gpu.is_bound:
             self._had_pods.add(place)
             self._wanted.discard(place)
+        if gpu.state is Stand.READY:
+            self._pods.note_ready(place)
         if gpu.state is Stand.CONTESTED and place not in self._contested:
             self._contested.add(place)
             log.warning("shared GPU is contested", node=place[0], gpu=gpu.uuid, group=gpu.name, cause=gpu.reason)
@@ -211,10 +217,12 @@ class SharedGpus:
         return self._clock() - self._unheld_since.get(place, self._clock()) >= grace_s
 
     def _is_in_the_way(self, node: NodeName, gpu: SharedGpu) -> bool:
-        """Whether it has a GPU of its node while pods wait for another one whose reservation pod finds no place."""
+        """Whether it has a GPU of its node while pods wait for another one whose reservation pod has no place yet."""
         if all(pod.node is None for pod in gpu.reservations):
             return False
-        waited_for = (each for each in self._cache.gpus.shared(node) if each.holders and each.reservations)
+        held = (each for each in self._cache.gpus.shared(node) if each.holders)
+        # Those on which pods run, and which nothing reserves, are for `upkeep` to judge.
+        waited_for = (each for each in held if each.reservations or not each.is_bound)
         return any(all(pod.node is None for pod in each.reservations) for each in waited_for)
 
     def _dismiss(self, need: Dismiss) -> None:
@@ -258,10 +266,17 @@ class SharedGpus:
         # Of what may have been removed nobody gets a part until the watch shows whether it has been.
         if place in self._closed and not isinstance(error, OutcomeUnknownError):
             self._reopen(place)
+        # It may have been the annotation.
+        gpu = self._cache.gpus.find(*place)
+        self._annotated.difference_update(pod.uid for pod in (gpu.reservations if gpu is not None else ()))
 
     def _is_held(self, place: Place) -> bool:
         gpu = self._cache.gpus.find(*place)
         return gpu is not None and bool(gpu.holders)
+
+    def _is_reserved(self, place: Place) -> bool:
+        gpu = self._cache.gpus.find(*place)
+        return gpu is not None and bool(gpu.reservations)
 
     def _reopen(self, place: Place) -> None:
         self._closed.discard(place)

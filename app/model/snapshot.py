@@ -46,7 +46,7 @@ class SharedDevice:
     name: str
     """Unique on its node."""
     free: int
-    """Parts nobody holds (see `PART`)."""
+    """Parts nobody holds (see `PART`); minus all of them where nobody may come on it."""
     releasing: int = 0
     """Parts held by pods that are leaving."""
 

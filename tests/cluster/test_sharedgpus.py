@@ -61,7 +61,7 @@ def test_what_nobody_confirms_is_unconfirmed_and_takes_nobody_new(agent: object)
     running, waiting = gpu(RUNS, R, agent=agent), gpu(WAITS, R, agent=agent)  # type: ignore[arg-type] # as above
 
     assert (running.state, waiting.state) == (Stand.UNCONFIRMED, Stand.OPENING)
-    assert (running.listed, waiting.listed) == (None, None)
+    assert (running.is_open, waiting.is_open) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_nobody_confirms_is_unconfirmed_and_takes_nobody_new(agent: object)
 def test_a_gpu_about_which_the_sources_disagree_is_contested(of: tuple[Part | Pod, ...], reason: str) -> None:
     found = gpu(*of, agent=ALL_IS_WELL)
 
-    assert (found.state, found.reason, found.listed) == (Stand.CONTESTED, reason, None)
+    assert (found.state, found.reason, found.is_open) == (Stand.CONTESTED, reason, False)
 
 
 def test_of_several_reservation_pods_the_one_counts_whose_device_the_pods_were_given() -> None:
@@ -93,7 +93,7 @@ def test_of_several_reservation_pods_the_one_counts_whose_device_the_pods_were_g
 def test_nobody_comes_on_a_gpu_whose_reservation_is_being_removed() -> None:
     found = gpu(R, agent=ALL_IS_WELL, closing={"g"})
 
-    assert (found.state, found.listed) == (Stand.CLOSING, None)
+    assert (found.state, found.listed) == (Stand.CLOSING, SharedDevice("g", -WHOLE))
 
 
 def test_a_pod_that_turns_out_to_be_bound_keeps_a_gpu_open() -> None:
@@ -142,11 +142,11 @@ def test_a_pod_of_two_gpus_holds_as_much_of_each() -> None:
 def test_what_is_wrong_with_a_device_keeps_others_off(state: dict[str, object], reason: str) -> None:
     found = gpu(RUNS, R, agent=report(device("u1", R, **state)), tolerance_mib=150)
 
-    assert (found.state, found.reason, found.listed) == (Stand.READY, reason, None)
+    assert (found.state, found.reason, found.is_open) == (Stand.READY, reason, False)
 
 
 def test_a_little_more_than_was_promised_is_put_up_with() -> None:
-    assert gpu(RUNS, R, agent=report(device("u1", R, used_mib=650)), tolerance_mib=150).listed
+    assert gpu(RUNS, R, agent=report(device("u1", R, used_mib=650)), tolerance_mib=150).is_open
 
 
 # How the whole device is held

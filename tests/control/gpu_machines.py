@@ -5,14 +5,14 @@ gets the first devices that are free, and the agent publishes who has which. It 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from app.cluster.decode.environment import VISIBLE_DEVICES, path_of
 from app.cluster.sharedgpus import Stand
 from app.model.marks import DEVICES_ANNOTATION
-from app.model.names import NodeName
+from app.model.names import NodeName, PodUid
 from app.model.question import Fits
 from app.model.seam import PodRef, RawObject, Resource
 from app.settings import Settings
@@ -42,6 +42,10 @@ class SharingCluster(FickleCluster):
         await self._begin("create_pod")
         await super().create_pod(namespace, pod)
         self._end("create_pod")
+
+    async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
+        await self._begin("annotate_pod")
+        await super().annotate_pod(pod, annotations)
 
     async def remove_pod(self, pod: PodRef) -> None:
         self.removed.append(pod.name)
@@ -212,6 +216,11 @@ async def _is_scheduled(world: World, pod: RawObject, nodes: Sequence[str], end:
             return
         await passes(0.5)
     raise AssertionError(f"{pod['metadata']['name']} waits: {world.reason(pod)}, {world.held(pod)}")
+
+
+def uid_of(pod: RawObject) -> PodUid:
+    """Return the uid of a pod."""
+    return PodUid(pod["metadata"]["uid"])
 
 
 def devices(world: World, pod: RawObject) -> str:

@@ -12,9 +12,9 @@ SETTLED_S = LOOK_EVERY_S + NOTICED_WITHIN_S + 0.1
 """After so long a replica has seen that the lease is its own, and trusts it."""
 
 
-def elected(holder: str = "pod-a_5b5c", *, gpus: int = 1) -> FickleCluster:
+def elected(holder: str = "pod-a_5b5c", *, gpus: int = 1, cluster: FickleCluster | None = None) -> FickleCluster:
     """Build a cluster of the node `a` whose lease is held already."""
-    cluster = furnished("a", gpus=gpus)
+    cluster = furnished("a", gpus=gpus, cluster=cluster)
     cluster.holders[LEASE] = holder
     return cluster
 

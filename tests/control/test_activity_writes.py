@@ -9,6 +9,7 @@ from app.model.decision import Action, Eviction
 from app.model.marks import GATE
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import UnavailableError
+from tests.control.gpu_machines import Machine, SharingCluster, exists, machines, sharer
 from tests.control.leases import BESIDE_US, LEASE_S, SETTLED_S, elected
 from tests.control.wired import living, passes, ref
 
@@ -87,6 +88,34 @@ async def test_a_victim_that_was_evicted_is_not_told_of_once_more_by_a_replica_t
         await passes(30)
 
         assert (len(world.cluster.evictions), world.cluster.marks) == (1, [])
+
+
+async def test_an_eviction_that_is_not_sent_when_the_lease_is_over_is_not_sent_any_more() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        await passes(SETTLED_S)
+        victim = world.runs("victim", "a")
+        await passes(1)
+        world.cluster.takes_s["evict"] = LEASE_S + 5
+
+        world.evictor.dismiss(ref(victim).uid, cause="overuse", message="it uses too much")
+        world.cluster.is_renewed = False
+        await passes(LEASE_S + 10)
+
+        assert (len(world.cluster.evictions), exists(world, victim)) == (1, True)
+
+
+async def test_a_reservation_pod_that_is_not_sent_when_the_lease_is_over_is_not_sent_any_more() -> None:
+    elected(cluster=(cluster := SharingCluster()))
+    async with machines(cluster=cluster, known=[Machine(cluster, "a", gpus=1)], **BESIDE_US) as (world, (a,)):
+        await passes(SETTLED_S)
+        cluster.takes_s["create_pod"] = LEASE_S + 5
+
+        sharer(world, "half")
+        await passes(1)
+        cluster.is_renewed = False
+        await passes(LEASE_S + 10)
+
+        assert (len(cluster.created), a.reservations()) == (1, [])
 
 
 async def test_statuses_that_wait_for_their_turn_are_left_to_the_replica_that_is_active() -> None:

@@ -5,7 +5,7 @@ import pytest
 from app.control.events import EVENTS_PER_ROUND
 from app.model.marks import GATE
 from app.model.reason import Reason, Refusal
-from app.model.seam import ForbiddenError, KubeError, RawObject, RejectedError, Resource
+from app.model.seam import ForbiddenError, KubeError, RawObject, RejectedError, Resource, UnavailableError
 from app.simulation import manifests
 from app.simulation.manifests import Quota
 from tests.control.gpu_machines import SharingCluster, machines, sharer
@@ -252,9 +252,11 @@ async def test_a_pod_whose_reservation_the_node_refuses_says_what_the_node_said(
 
 async def test_a_pod_whose_reservation_kube_scheduler_does_not_place_says_what_that_said() -> None:
     async with machines("a", device_ttl_s=10) as (world, (a,)):
+        # What was in the way before is not any more.
+        world.cluster.errors["create_pod"].append(UnavailableError("busy", retry_after_s=1.0))  # type: ignore[attr-defined] # fickle
         a.binds_reservations = False
         pod = sharer(world, "pod")
-        await passes(2)
+        await passes(6)
         (reservation,) = a.reservations()
         world.refuse(reservation, "0/1 nodes are available: 1 node(s) had untolerated taint.")
         await passes(2)

@@ -7,7 +7,7 @@ import pytest
 from app.cluster.sharedgpus import Stand
 from app.model.seam import RawObject, Resource, UnavailableError
 from app.simulation import manifests
-from tests.control.gpu_machines import Machine, exists, gpu_is_free, machines, runs, sharer, stands
+from tests.control.gpu_machines import Machine, exists, gpu_is_free, machines, runs, sharer, stands, uid_of
 from tests.control.wired import World, passes
 
 # The reservation pod is not what it was
@@ -168,6 +168,19 @@ async def test_a_device_with_something_wrong_takes_no_work_until_that_is_over(st
         a.states.clear()
 
         assert await runs(world, shared) == ["GPU-a-0"]
+
+
+async def test_who_once_opened_a_gpu_that_is_sick_by_now_is_given_another_one() -> None:
+    async with machines("a", gpus=2) as (world, (a,)):
+        opener, joiner = (sharer(world, name) for name in ("opener", "joiner"))
+        await passes(1)
+        assert await runs(world, joiner) == ["GPU-a-0"]
+
+        a.states["GPU-a-0"] = {"health": "Unhealthy"}
+        await passes(1)
+        world.planning.give_up(uid_of(opener))
+
+        assert await runs(world, opener) == ["GPU-a-1"]
 
 
 # Contested

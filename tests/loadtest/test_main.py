@@ -24,8 +24,8 @@ def test_name_that_no_scheduler_has_is_refused_with_those_there_are(capsys: pyte
         main(["--peers", "none", "--contender", "yunikorn"])
 
     assert (
-        "No scheduler has yunikorn in its name; there are: kube-scheduler alone, kube-scheduler alone, 5 % of the nodes, "
-        "Leeboard, extender-only, Leeboard, let in, Leeboard, held." in " ".join(capsys.readouterr().err.split())
+        "No scheduler has yunikorn in its name; there are: kube-scheduler alone, kube-scheduler alone, 5 % of the "
+        "nodes, Leeboard, extender-only, Leeboard, let in, Leeboard, held." in " ".join(capsys.readouterr().err.split())
     )
 
 
