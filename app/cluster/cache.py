@@ -124,6 +124,11 @@ class ClusterCache:
         self.gpus.reopen(node, name)
         self._gpu_books.restand([node])
 
+    def doubt_gpu(self, node: NodeName, name: str) -> None:
+        """Let nobody else wait for a shared GPU that its node has given no device in time."""
+        self.gpus.doubt(node, name)
+        self._gpu_books.restand([node])
+
     def apply_queue(self, queue: Queue) -> None:
         """Take over a queue as it is now."""
         if self._queues.put(queue):

@@ -42,6 +42,8 @@ class Gpus:
         self._reservations: dict[PodUid, tuple[NodeName, Pod]] = {}
         self._reservations_on: dict[NodeName, dict[PodUid, Pod]] = {}
         self._closing: dict[NodeName, set[str]] = {}
+        self._doubted: dict[NodeName, set[str]] = {}
+        """Shared GPUs that have not come to be in time, until they do or are gone; changed by `doubt` and `refresh`."""
         self._formed: dict[NodeName, NodeGpus] = {}
         self._unsettled: set[NodeName] = set()
         """Nodes with shared GPUs about which something is still to be done: few, so that they may be asked often."""
@@ -120,6 +122,10 @@ class Gpus:
         if not names:
             self._closing.pop(node, None)
 
+    def doubt(self, node: NodeName, name: str) -> None:
+        """Let nobody else wait for a shared GPU that has not come to be in time."""
+        self._doubted.setdefault(node, set()).add(name)
+
     def refresh(self, name: NodeName) -> tuple[NodeGpus, NodeGpus]:
         """Work out anew how a node stands; return how it stood before and does now."""
         before = self._formed.get(name, NO_GPUS)
@@ -132,10 +138,15 @@ class Gpus:
                 parts=self._parts_on.get(name, {}).values(),
                 reservations=self._reservations_on.get(name, {}).values(),
                 closing=self._closing.get(name, ()),
+                doubted=self._doubted.get(name, ()),
                 tolerance_mib=self._tolerance_mib,
                 divides=self._divides(name),
             )
         )
+        if name in self._doubted:
+            self._doubted[name] &= {gpu.name for gpu in now.shared if gpu.state is Stand.OPENING}
+            if not self._doubted[name]:
+                del self._doubted[name]
         if now == before:
             return before, before
         self._formed[name] = now

@@ -159,6 +159,8 @@ class Sources:
     """The reservation pods for this node, also those that are leaving."""
     closing: Collection[str] = ()
     """Shared GPUs whose reservation we are removing."""
+    doubted: Collection[str] = ()
+    """Those that have not come to be in time."""
     tolerance_mib: int = 0
     divides: bool = True
     """Whether the node's labels let its GPUs be shared: where each is handed out several times, or cut, they do not."""
@@ -229,6 +231,9 @@ def _shared(claim: _Claim, of: Sources, devices: Mapping[DeviceUuid, Device]) ->
     promised_mib, device = sum(part.memory_mib for part in parts), devices.get(uuid)
     if state in OPEN and not of.divides:
         reason = "by now its node hands out each GPU several times, or cuts them by MIG"
+    if state is Stand.OPENING and not reason and claim.name in of.doubted:
+        # Who comes next would wait as long, while there may be room elsewhere.
+        reason = "its node has given it no device in time"
     is_free_to_share = state is Stand.READY and not reason
     if is_free_to_share:
         reason = _obstacle_to_more(device, promised_mib, of.tolerance_mib)

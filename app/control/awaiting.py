@@ -180,13 +180,15 @@ class Awaiting:
 
         Of a node where a reservation pod is refused or fails, for causes we cannot see, nothing else would be learnt.
         """
-        for uid in wait.pods:
-            for node, _ in self._cache.gpus.not_ready(uid):
-                self._cache.refuse_node(uid, node)
+        missing = [(uid, place) for uid in wait.pods for place in self._cache.gpus.not_ready(uid)]
+        for uid, (node, _) in missing:
+            self._cache.refuse_node(uid, node)
         table = self._cache.table()
         others = (table.shares_devices & ~table.mask(self._cache.refused(uid)) for uid in wait.pods)
         if wait.victims or not all(mask.any() for mask in others):
             return False
+        for _, place in missing:
+            self._cache.doubt_gpu(*place)
         for one in self._held(wait):
             self._cache.drop_promise(one.pod)
         return True

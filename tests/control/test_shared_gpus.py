@@ -208,6 +208,18 @@ async def test_who_gets_no_gpu_on_one_node_is_given_one_on_another() -> None:
         assert await runs(world, sharer(world, "pod"), within_s=60) == ["GPU-b-0"]
 
 
+async def test_for_a_gpu_that_its_node_has_not_given_in_time_nobody_else_waits_until_it_does() -> None:
+    async with machines("a", "b", gpus=2, device_ttl_s=10) as (world, (a, _)):
+        a.binds_reservations = False
+        assert await runs(world, sharer(world, "first", "0.6")) == ["GPU-b-0"]
+
+        assert await runs(world, sharer(world, "second", "0.6"), within_s=5) == ["GPU-b-1"]
+        a.binds_reservations = True
+        await passes(1)
+
+        assert await runs(world, sharer(world, "third", "0.6")) == ["GPU-a-0"]
+
+
 async def test_a_reservation_pod_that_fails_is_made_again_and_not_many_times_a_second() -> None:
     async with machines("a") as (world, (a,)):
         a.admits = False
