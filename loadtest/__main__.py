@@ -1,6 +1,7 @@
 """`make bench-cluster`: the same work through kube-scheduler alone, with Leeboard, and through others, side by side."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,16 +39,33 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-cluster", description=__doc__)
     names = [*(one.name for one in scenarios(Size())), ADMISSION]
     add = parser.add_argument
-    add("--nodes", type=int, help=f"nodes of 8 GPUs of the first scenario; others follow (default {Size().nodes})")
-    add("--pods", type=int, help=f"single-GPU pods of the first scenario; others follow (default {Size().pods})")
-    add("--repeats", type=int, help="runs of each, interleaved (default 3, with --quick 1)")
+    add("--nodes", type=_count, help=f"nodes of 8 GPUs of the first scenario; others follow (default {Size().nodes})")
+    add("--pods", type=_count, help=f"single-GPU pods of the first scenario; others follow (default {Size().pods})")
+    add("--repeats", type=_count, help="runs of each, interleaved (default 3, with --quick 1)")
     add("--quick", action="store_true", help=f"small: {QUICK.nodes} nodes, {QUICK.pods} pods, one run of each")
     add("--only", action="append", choices=names, default=[], help="this scenario; may be given again")
     add("--contender", action="append", default=[], metavar="NAME", help="schedulers whose name has this in it")
     add("--peers", choices=("all", "none"), default="all", help="whether others than ours are built and run")
-    add("--limit", type=float, default=300.0, metavar="SECONDS", help="of each run (default 300)")
+    add("--limit", type=_seconds, default=300.0, metavar="SECONDS", help="of each run (default 300)")
     add("--out", type=Path, default=Path("build/bench-cluster"), metavar="FOLDER", help="of the report")
     return _checked(parser, parser.parse_args(arguments))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    # Of nan neither this nor any comparison with a clock is true.
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds above 0")
+    return seconds
 
 
 def _checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:

@@ -51,8 +51,9 @@ class Bench:
 
     def run(self) -> None:
         """Measure everything."""
-        self._build()
-        if self._plan.scenarios and self._built:
+        if self._plan.scenarios:
+            self._build()
+        if self._built:
             with _bed(Audit.WRITES) as bed:
                 for scenario in self._plan.scenarios:
                     self._run_scenario(bed, scenario)

@@ -82,8 +82,14 @@ async def _asked(port: int, questions: dict[str, bytes]) -> Asked:
     here, there = multiprocessing.Pipe()
     asker = multiprocessing.get_context("spawn").Process(target=_ask, args=(there, port, questions), daemon=True)
     asker.start()
-    answer: Asked = await asyncio.to_thread(here.recv)
-    asker.join()
+    # Only its own end is left open, so that one that fails is noticed.
+    there.close()
+    try:
+        answer: Asked = await asyncio.to_thread(here.recv)
+    except EOFError:
+        raise RuntimeError("the program that asks the webhooks has failed; see above") from None
+    finally:
+        asker.join()
     return answer
 
 

@@ -146,7 +146,9 @@ def _reclaim(size: Size) -> Scenario:
 
 def _fractions(size: Size) -> Scenario:
     batch = Batch(name="half", count=size.pods * 2 // 3, queue=QUEUE, gpus=0, fraction="0.5")
-    return Scenario(name="fractions", nodes=size.nodes // 5 * 2, batch=batch)
+    halves_a_node = 2 * GPUS_A_NODE
+    nodes = max(size.nodes // 5 * 2, -(-batch.count // halves_a_node))
+    return Scenario(name="fractions", nodes=nodes, batch=batch)
 
 
 def _said(batch: Batch) -> str:

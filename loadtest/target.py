@@ -129,6 +129,10 @@ class Target:
 
     def _end(self) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=WITHIN_S)
+        try:
+            self._process.communicate(timeout=WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
         self._client.close()
         self._log.close()

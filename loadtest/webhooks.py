@@ -121,6 +121,8 @@ def _run(target: Target, phase: Phase, options: argparse.Namespace, summary: Pat
             _keep_planning(target, until=time.monotonic() + options.seconds * RAISED_AT)
             target.let_start()
         return locust.wait(options.seconds + GRACE_S) == 0
+    except subprocess.TimeoutExpired:
+        return False
     finally:
         locust.kill()
         locust.wait()

@@ -29,6 +29,25 @@ def test_name_that_no_scheduler_has_is_refused_with_those_there_are(capsys: pyte
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--repeats", "0"), "'0' is no number from 1 on"),
+        (("--nodes", "-5"), "'-5' is no number from 1 on"),
+        (("--pods", "many"), "'many' is no number from 1 on"),
+        (("--limit", "nan"), "'nan' is no time in seconds above 0"),
+        (("--limit", "soon"), "'soon' is no time in seconds above 0"),
+    ],
+)
+def test_numbers_that_make_no_measurement_are_refused(
+    given: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--peers", "none", *given])
+
+    assert said in capsys.readouterr().err
+
+
 def test_bench_that_is_interrupted_leaves_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: Bench) -> None:
         raise KeyboardInterrupt

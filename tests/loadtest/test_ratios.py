@@ -72,6 +72,25 @@ def test_budget_against_one_that_failed_is_not_measured() -> None:
     assert judged(run(EXTENDER_ONLY, 310), failed(ALONE, "time was up after 300 s.", bound=10)) == {}
 
 
+def test_budget_is_missed_when_one_of_our_runs_failed_however_fast_the_others_were() -> None:
+    late = failed(LET_IN, "time was up after 300 s.", bound=10)
+
+    found = judged(run(LET_IN, 390), late, run(ALONE, 400))
+
+    assert found == {
+        ("lone pods", ">= 0.7 x kube-scheduler alone (goal 0.9)"): (f"failed: {late.outcome}", Outcome.MISSED),
+        ("lone pods", ">= 5 x KAI-Scheduler"): (f"failed: {late.outcome}", Outcome.MISSED),
+    }
+
+
+def test_a_peer_that_failed_is_named_where_nothing_could_be_compared() -> None:
+    late = failed(ALONE, "time was up after 300 s.", bound=10)
+
+    found = next(one for one in verdicts(rows([run(HELD, 310), late]), Ceilings()) if one.path == "held pods")
+
+    assert (found.measured, found.outcome) == (f"{ALONE} failed: {late.outcome}", Outcome.NOT_MEASURED)
+
+
 def test_everything_is_not_measured_where_nothing_was_run() -> None:
     assert {one.outcome for one in verdicts([], Ceilings())} == {Outcome.NOT_MEASURED}
 

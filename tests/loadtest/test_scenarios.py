@@ -18,7 +18,9 @@ def test_scenarios_in_their_full_size_are_those_of_the_report() -> None:
     ]
 
 
-@pytest.mark.parametrize("size", [Size(), QUICK, Size(nodes=10, pods=60), Size(nodes=10, pods=80)])
+@pytest.mark.parametrize(
+    "size", [Size(), QUICK, Size(nodes=10, pods=60), Size(nodes=10, pods=80), Size(nodes=14, pods=112)]
+)
 def test_pods_that_count_have_room_in_every_size(size: Size) -> None:
     for scenario in scenarios(size):
         fitting = [batch for batch in (scenario.early, scenario.batch) if batch]
