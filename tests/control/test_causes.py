@@ -253,7 +253,7 @@ async def test_a_pod_whose_reservation_the_node_refuses_says_what_the_node_said(
 async def test_a_pod_whose_reservation_kube_scheduler_does_not_place_says_what_that_said() -> None:
     async with machines("a", device_ttl_s=10) as (world, (a,)):
         # What was in the way before is not any more.
-        world.cluster.errors["create_pod"].append(UnavailableError("busy", retry_after_s=1.0))  # type: ignore[attr-defined] # fickle
+        world.cluster.errors["create_pod"].append(UnavailableError("busy", retry_after_s=1.0))
         a.binds_reservations = False
         pod = sharer(world, "pod")
         await passes(6)

@@ -1,7 +1,6 @@
 """The bench itself, small, and the budgets that are counts: what a lone pod may cost with Leeboard beside it."""
 
 from collections.abc import Mapping
-
 from pathlib import Path
 
 from loadtest.lab import Lab
