@@ -53,8 +53,8 @@ class Ratio:
         row, others = find(self.scenario, self.ours), find(self.scenario, self.other)
         goal = f" (goal {self.goal:g})" if self.goal else ""
         budget = f">= {self.least:g} x {self.other}{goal}"
-        ours, other = _rate(row), _rate(others)
-        if (row and row.failures) or ours is None or other is None:
+        ours, other = _rate(_unfailed(row)), _rate(others)
+        if ours is None or other is None:
             return _without(self.path, budget, row, others)
         measured = f"{ours / other:.2f} x ({ours:.0f}/s against {other:.0f}/s)"
         return Verdict(path=self.path, budget=budget, measured=measured, outcome=_reached(ours / other >= self.least))
@@ -118,8 +118,8 @@ def verdicts(rows: Sequence[Row], ceilings: Ceilings) -> Sequence[Verdict]:
 
 def _backlog(row: Row | None, name: str) -> Verdict:
     path, budget = f"backlog, {name}", f"the rate of an empty backlog (>= {LEVEL:g} x)"
-    behind, empty = _rate(row), row.spread("empty_pods_per_s") if row else None
-    if (row and row.failures) or behind is None or empty is None:
+    behind, empty = _rate(_unfailed(row)), row.spread("empty_pods_per_s") if row else None
+    if behind is None or empty is None:
         return _without(path, budget, row)
     ratio = behind / empty.median
     measured = f"{ratio:.2f} x ({behind:.0f}/s against {empty.median:.0f}/s)"
@@ -128,8 +128,8 @@ def _backlog(row: Row | None, name: str) -> Verdict:
 
 def _planned(row: Row | None, name: str) -> Verdict:
     path, budget = f"reclaim, {name}: planned", f"< {PLAN_BUDGET_S:g} s, all plans together"
-    spent, plans = _made(row, "planned_s"), _made(row, "plans")
-    if (row and row.failures) or spent is None or plans is None:
+    spent, plans = (_made(_unfailed(row), name) for name in ("planned_s", "plans"))
+    if spent is None or plans is None:
         return _without(path, budget, row)
     measured = f"{spent.median:.2f} s in {plans.median:.0f} plans"
     return Verdict(path=path, budget=budget, measured=measured, outcome=_reached(spent.median < PLAN_BUDGET_S))
@@ -137,8 +137,8 @@ def _planned(row: Row | None, name: str) -> Verdict:
 
 def _evicted(row: Row | None, name: str, verb: str, ceiling: Spread | None) -> Verdict:
     path, budget = f"reclaim, {name}: executed", f"as fast as the API server {verb} (>= {LEVEL:g} x)"
-    rate = _made(row, "evictions_per_s")
-    if (row and row.failures) or rate is None or ceiling is None:
+    rate = _made(_unfailed(row), "evictions_per_s")
+    if rate is None or ceiling is None:
         return _without(path, budget, row)
     ratio = rate.median / ceiling.median
     measured = f"{ratio:.2f} x ({rate.median:.0f}/s against {ceiling.median:.0f}/s)"
@@ -151,6 +151,11 @@ def _without(path: str, budget: str, ours: Row | None, other: Row | None = None)
         return Verdict(path=path, budget=budget, measured=f"failed: {ours.failures[0]}", outcome=Outcome.MISSED)
     why = f"{other.contender} failed: {other.failures[0]}" if other and other.failures else ""
     return Verdict(path=path, budget=budget, measured=why, outcome=Outcome.NOT_MEASURED)
+
+
+def _unfailed(ours: Row | None) -> Row | None:
+    """Return a row of ours; None when any of its runs failed: no budget is reached by the others."""
+    return None if ours and ours.failures else ours
 
 
 def _rate(row: Row | None) -> float | None:

@@ -74,18 +74,15 @@ class Activity:
             return "the lease of kube-scheduler was not seen renewed in time, so another replica may be active"
         return ""
 
-    def surely_for_s(self) -> float | None:
-        """Return for how long no other replica can become active, whatever happens; None: for ever."""
-        return None if self._until == inf else self._until - self._clock()
-
     async def while_sure(self, write: Awaitable[None]) -> None:
         """Write, and end the write when another replica may decide: it may not have been sent yet, if we were stopped.
 
         The other one sees what was sent before, and gives what is sent after that to others. Raises
         `OutcomeUnknownError` then, and what the write raises.
         """
+        sure_for_s = None if self._until == inf else self._until - self._clock()
         try:
-            async with asyncio.timeout(self.surely_for_s()):
+            async with asyncio.timeout(sure_for_s):
                 await write
         except TimeoutError:
             raise OutcomeUnknownError("the lease was over before the reply was here") from None

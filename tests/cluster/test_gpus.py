@@ -126,11 +126,11 @@ def test_a_closed_gpu_is_open_again_when_that_is_taken_back() -> None:
     found = gpus()
     found.put_part(RUNS.pod, None)
     found.close(A, "g")
-    assert (state(found), [each.free < 0 for each in found.listed()[A]]) == (Stand.CLOSING, [True])
+    assert (state(found), [(each.name, each.free < 0) for each in found.listed()[A]]) == (Stand.CLOSING, [("g", True)])
 
     found.reopen(A, "g")
 
-    assert (state(found), [each.free > 0 for each in found.listed()[A]]) == (Stand.READY, [True])
+    assert (state(found), [(each.name, each.free < 0) for each in found.listed()[A]]) == (Stand.READY, [("g", False)])
     found.reopen(A, "g")
 
 

@@ -297,7 +297,9 @@ async def test_who_once_opened_a_gpu_opens_it_anew_in_the_moment_in_which_it_is_
         await passes(1)
 
         world.delete(joiner)
+        gone_by = world.now() + 10
         while world.cache.gpus.find(A, name) is not None:
+            assert world.now() < gone_by
             await passes(0.001)
         world.cache.readmit(GroupKey("q", uid_of(opener)))
         plans = world.takeover.taken
@@ -309,11 +311,20 @@ async def test_who_once_opened_a_gpu_opens_it_anew_in_the_moment_in_which_it_is_
 
 
 @pytest.mark.parametrize("error", FAILURES)
-async def test_a_reservation_pod_says_which_device_it_has_as_kais_tools_read_it(error: KubeError) -> None:
+async def test_which_device_a_reservation_pod_has_is_written_again_where_that_failed(error: KubeError) -> None:
     async with machines("a") as (world, (a,)):
         world.cluster.errors["annotate_pod"].append(error)
         await runs(world, sharer(world, "pod"))
         await passes(2 * LOOK_AGAIN_S + 1)
+
+        (reservation,) = a.reservations()
+        assert reservation["metadata"]["annotations"][RESERVED_DEVICE_ANNOTATION] == "GPU-a-0"
+
+
+async def test_a_reservation_pod_says_which_device_it_has_as_kais_tools_read_it() -> None:
+    async with machines("a") as (world, (a,)):
+        await runs(world, sharer(world, "pod"))
+        await passes(LOOK_AGAIN_S + 1)
 
         (reservation,) = a.reservations()
         assert reservation["metadata"]["annotations"][RESERVED_DEVICE_ANNOTATION] == "GPU-a-0"
