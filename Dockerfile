@@ -8,7 +8,7 @@ WORKDIR /src
 # Everything is fetched once, each file checked against its hash; what follows installs from these files only.
 COPY requirements.lock ./
 RUN python -m pip wheel --no-cache-dir --no-deps --require-hashes --requirement requirements.lock --wheel-dir /wheels
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY app ./app
 # Compiled here, since nothing can be kept at run time: each start would cost two and a half seconds of a core more.
 RUN python -m venv --without-pip /opt/leeboard \
@@ -18,6 +18,6 @@ FROM ${BASE}
 COPY --from=build /opt/leeboard /opt/leeboard
 ENV PATH=/opt/leeboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 65532:65532
-EXPOSE 8080 8888 9443
+EXPOSE 8080 8081 8888 9443
 ENTRYPOINT ["leeboard"]
 CMD ["serve"]

@@ -4,6 +4,8 @@ PYTHON ?= python3
 NODES ?= 20
 GPUS ?= 8
 FORM ?= own-scheduler
+KUBERNETES ?= 1.36
+OTHER_VERSIONS ?= 1.37
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ENGINE ?= docker
@@ -16,9 +18,11 @@ INSTALLED_LOAD := $(VENV)/.installed-load
 PYTHON_FILES := app tests loadtest
 TEST_FOLDERS = $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 FAST_TESTS = $(sort $(TEST_FOLDERS) $(wildcard tests/test_*.py))
+VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed crds policies held_pods queues_and_gangs planner_actions \
+	disruption_budgets gpu_sharing why workloads lifecycle)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test cluster check fmt bench bench-scale bench-webhooks bench-cluster manifests image lock clean
+.PHONY: help run test test-versions cluster check fmt bench bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +33,13 @@ run: $(INSTALLED) ## run the service on a simulated cluster, with traffic; no Ku
 test: check ## check, then run every test; those on a real control plane last
 	$(BIN)/python -m pytest $(FAST_TESTS) tests/system $(PYTEST_ARGS)
 
-cluster: $(INSTALLED) ## real API server and kube-scheduler with Leeboard beside it (NODES=20 GPUS=8 FORM=own-scheduler)
-	@exec $(BIN)/python -m tests.system.playground --nodes $(NODES) --gpus $(GPUS) --form $(FORM)
+test-versions: $(INSTALLED) ## the tests of admission, gangs, actions and GPU sharing on other versions of Kubernetes
+	for version in $(OTHER_VERSIONS); do \
+		LEEBOARD_KUBERNETES=$$version $(BIN)/python -m pytest $(VERSION_TESTS) $(PYTEST_ARGS) || exit; \
+	done
+
+cluster: $(INSTALLED) ## real API server and kube-scheduler with Leeboard beside it (NODES=20 GPUS=8 FORM=own-scheduler KUBERNETES=1.36)
+	@exec env LEEBOARD_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.system.playground --nodes $(NODES) --gpus $(GPUS) --form $(FORM)
 
 check: $(INSTALLED) ## format, lint, types, the Dockerfile, and which module may import which
 	$(BIN)/ruff format --check $(wildcard $(PYTHON_FILES))
@@ -45,12 +54,16 @@ fmt: $(INSTALLED) ## format, and fix what can be fixed without thinking
 
 bench: $(INSTALLED) ## time the planner on large clusters and print each plan beside its budget
 	$(BIN)/python -m loadtest.budgets
+	$(BIN)/python -m loadtest.saturated --seeds 1
 
 bench-scale: $(INSTALLED) ## cache, planner and webhooks as a simulated cluster grows to 15,000 nodes and 100,000 pods
 	$(BIN)/python -m loadtest.scale
 
 bench-webhooks: $(INSTALLED_LOAD) ## filter, prioritize, bind and preempt under locust, each latency beside its budget
 	$(BIN)/python -m loadtest.webhooks
+
+bench-hostile: $(INSTALLED) ## health probes, filter and the event loop beside hostile clients of every port
+	$(BIN)/python -m loadtest.hostile
 
 bench-cluster: $(INSTALLED_LOAD) ## the same work through kube-scheduler, Leeboard, KAI, coscheduling and Volcano (BENCH_ARGS=--quick)
 	$(BIN)/python -m loadtest $(BENCH_ARGS)

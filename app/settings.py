@@ -1,11 +1,12 @@
 """Everything a person can set, frozen, from `LEEBOARD_*` environment variables; wrong values name the variable."""
 
 import socket
+from collections.abc import Mapping
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import Annotated
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -35,6 +36,24 @@ class ResolveMethod(StrEnum):
     """That of the victim's own queue, or the nearest ancestor that states one."""
 
 
+class Preset(StrEnum):
+    """Whose defaults hold for what is not set."""
+
+    LEEBOARD = "leeboard"
+    KAI = "kai"
+
+
+KAI_DEFAULTS: Mapping[str, object] = {
+    "borrow_last": False,
+    "ageing_s": None,
+    "preempt_min_runtime_s": 0.0,
+    "reclaim_min_runtime_s": 0.0,
+    "consolidate_min_runtime_s": 0.0,
+    "patience_s": 0.0,
+}
+"""What the preset `kai` sets where nothing else is said."""
+
+
 class Autoscaling(StrEnum):
     """How a cluster autoscaler learns of held pods, which it cannot see."""
 
@@ -54,6 +73,9 @@ class Settings(BaseSettings):
     """Path of a kubeconfig; without one the pod's service account is used."""
     profiles: Annotated[frozenset[str], NoDecode] = frozenset({"kai-scheduler"})
     """Scheduler names whose pods are managed; comma-separated in the environment."""
+    preset: Preset = Preset.LEEBOARD
+    """Whose defaults hold for settings that are not set: `leeboard`, or `kai`, with which plans are those of
+    KAI-Scheduler. A setting that is set always wins."""
     placement: PlacementStrategy = PlacementStrategy.BINPACK
     """Whether nodes are filled one after the other (`binpack`) or all evenly (`spread`)."""
 
@@ -65,6 +87,14 @@ class Settings(BaseSettings):
     """Where health, metrics and the read API are served."""
     operations_port: int = Field(default=8080, ge=0, le=65535)
     """Health, metrics and the read API. 0 takes a free port."""
+    anonymous_reads: bool = False
+    """Whether metrics and the read API show everything to everybody. False: they ask for a token of the cluster, and
+    name what is in a namespace only to those who may list pods there."""
+    probe_host: str = "127.0.0.1"
+    """Where probes are served."""
+    probe_port: int | None = Field(default=None, ge=0, le=65535)
+    """Health alone, on a port and a thread of its own, whatever the other ports suffer. Unset: only the operations port
+    tells it. 0 takes a free port."""
 
     webhook_tls_dir: str | None = Field(default=None, validate_default=True)
     """Folder with `tls.crt`, `tls.key` and `ca.crt`: the extender's verbs are then served over TLS, to clients whose
@@ -106,16 +136,29 @@ class Settings(BaseSettings):
     """What may end pods that run, comma-separated: `consolidate`, `reclaim`, `preempt`, `stalegangeviction`. Empty:
     nobody is ever evicted."""
     stale_grace_s: float = Field(default=60.0, ge=0)
-    """How long a gang may run with fewer pods than its minimum before the rest is evicted (KAI's default)."""
-    preempt_min_runtime_s: float = Field(default=0.0, ge=0)
+    """How long a gang may run with fewer pods than its minimum before the rest is evicted (KAI's default). For as long,
+    but ten minutes at most, room is kept for its missing pods, as far as its queue's fair share allows that."""
+    preempt_min_runtime_s: float = Field(default=10.0, ge=0)
     """For how long a running pod is safe from preemption in its own queue, where no queue says otherwise."""
-    reclaim_min_runtime_s: float = Field(default=0.0, ge=0)
+    reclaim_min_runtime_s: float = Field(default=10.0, ge=0)
     """For how long a running pod is safe from being reclaimed by other queues, where no queue says otherwise."""
+    consolidate_min_runtime_s: float = Field(default=10.0, ge=0)
+    """For how long a running pod is safe from being moved to make room on its node."""
     reclaim_resolve_method: ResolveMethod = ResolveMethod.LCA
     """Which queue's reclaim min-runtime protects a victim: `lca` or `queue`."""
-    ageing_s: float | None = Field(default=None, gt=0)
-    """From this age on nodes are kept free for the first PodGroup that finds no room, so that a big gang is not
-    starved by small ones. Unset: never."""
+    borrow_last: bool = True
+    """Whether PodGroups that stay within their queue's fair share start before those that borrow, and nobody borrows
+    what another queue is owed: it would be reclaimed at once. False: by KAI's order alone."""
+    patience_s: float = Field(default=300.0, ge=0)
+    """For how long a PodGroup waits at most for what its queue is owed beyond its deserved share, before running pods
+    leave for it that have worked for longer than it has waited (GPU-seconds are compared). A queue below its deserved
+    share does not wait. 0: pods leave at once."""
+    ageing_s: float | None = Field(default=120.0, gt=0)
+    """From this age on nodes are kept free for the oldest PodGroup that finds no room and that its queue's fair share
+    allows, so that small pods do not starve a large gang; younger pods of its queue leave it what is left of that
+    share. Queues below what they deserve may use these nodes, and pods whose activeDeadlineSeconds ends them in time.
+    What stands idle for one PodGroup is paid back before nodes are kept for the next: 2 % of the cluster in the long
+    run. Empty: never."""
     fair_share_k: float = Field(default=0.0, ge=0, le=1000)
     """How strongly past usage lowers a queue's part of what is left over (KAI's `kValue`); 0: not at all."""
     usage_half_life_s: float = Field(default=7 * 24 * 3600.0, ge=60, le=10 * 365 * 24 * 3600)
@@ -185,13 +228,26 @@ class Settings(BaseSettings):
     evict_overuse_after_s: float | None = Field(default=None, gt=0)
     """After so long a pod is evicted that uses more memory of a shared GPU than it asked for. Unset: never."""
 
+    audit_interval_s: float = Field(default=300.0, ge=0)
+    """How often what the watches have shown is compared with what is stored, and repaired. 0: never."""
+
     rights_interval_s: float = Field(default=60.0, ge=0.5)
     """How often we ask the API server whether our service account may do all that we need."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_the_presets_defaults(cls, given: Mapping[str, object]) -> Mapping[str, object]:
+        return {**KAI_DEFAULTS, **given} if given.get("preset") == Preset.KAI else given
 
     @field_validator("profiles", "actions", "certificate_names", "markers", mode="before")
     @classmethod
     def _split_on_commas(cls, value: object) -> object:
         return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("ageing_s", mode="before")
+    @classmethod
+    def _take_empty_as_never(cls, value: object) -> object:
+        return None if value == "" else value
 
     @field_validator("profiles")
     @classmethod

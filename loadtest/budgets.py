@@ -21,6 +21,8 @@ from app.model.podgroup import PodGroup
 from app.model.snapshot import Snapshot
 from app.scheduling import cliques
 from app.scheduling.planner import DEFAULT_POLICY, Policy, plan
+from loadtest import largest
+from loadtest.crowds import crowded
 from loadtest.mixtures import mixed, racks
 from loadtest.snapshots import (
     NOW,
@@ -193,6 +195,38 @@ def show_plans(only: str) -> int:
     return wrong
 
 
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """One plan of a crowded cluster."""
+
+    nodes: int
+    whatifs: int
+    """What it may try at most."""
+    served: int
+    """How many PodGroups it has to serve at least by making others leave or move."""
+
+
+CROWDS = (Crowd(300, 700, 190), Crowd(1000, 1100, 290), Crowd(5000, 1700, 380), Crowd(15_000, 1900, 450))
+
+
+def show_crowds(only: str) -> int:
+    """Plan every crowded cluster and print a line each; return how many took too much work or served too few."""
+    print(
+        f"\n{'crowded cluster':24} {'CPU s':>7} {'what-ifs':>9} {'most':>7} {'served':>10} {'least':>7} {'unserved':>9}"
+    )
+    wrong = 0
+    for each in CROWDS:
+        name = f"crowded: {each.nodes:,} nodes"
+        if only in name:
+            took_s, made = measure(crowded(each.nodes))
+            served = sum(start.action is not Action.ALLOCATE for start in made.starts)
+            wrong += made.whatifs > each.whatifs or served < each.served
+            figures = f"{took_s:7.2f} {made.whatifs:9} {f'< {each.whatifs}':>7} {served:10} {f'> {each.served}':>7}"
+            figures = f"{figures} {len(made.refusals):9}"
+            print(f"{name:24} {figures}{'  unfinished' if made.unfinished else ''}")
+    return wrong
+
+
 def show_growths(only: str) -> None:
     """Time every growing plan at both sizes and print a line each: 1 is linear, 2 the square."""
     print(f"\n{'growth, by the number of':52} {'few':>7} {'CPU s':>7} {'many':>7} {'CPU s':>7} {'exponent':>8}")
@@ -209,9 +243,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.budgets", description=__doc__)
     parser.add_argument("--only", default="", help="those whose name contains this")
     only = parser.parse_args().only
-    wrong = show_plans(only)
+    wrong = show_plans(only) + show_crowds(only)
     show_growths(only)
     show_choices(only)
+    if only in "largest objects":
+        largest.show()
     return 1 if wrong else 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from typing import ClassVar
@@ -11,6 +12,7 @@ import yaml
 from app.cluster.admit import environment, shape
 from app.cluster.admit.patch import Changes
 from app.model.marks import BIND_MARKER
+from app.model.names import QueueName
 from loadtest import lease
 from loadtest.contender import Batch, CannotError, Contender, Entitled, Planned
 from loadtest.programs import command_line
@@ -244,7 +246,8 @@ def _admitted(batch: Batch) -> Sequence[Object]:
     Pods of the bench name no class and no preemptibility, so they are of class `train` and preemptible, and nobody owns
     them: those alone on whole GPUs need not be bound by Leeboard, and have no marker.
     """
-    mark = shape.preemptible if batch.gang_size == 1 and not batch.fraction else _marked
+    stamped = partial(shape.stamped, queue=QueueName(batch.queue))
+    mark = stamped if batch.gang_size == 1 and not batch.fraction else _marked
     return [
         patched(item, chain(environment.devices(item), mark(item))) if item["kind"] == "Pod" else item
         for item in _objects(batch)

@@ -9,9 +9,8 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,9 @@ from app.model.seam import Resource
 from app.service import GARBAGE_THRESHOLDS, Parts, build
 from app.settings import Settings
 from app.telemetry import Metrics
-from app.web.scrape import Scrape
+from app.web.scrape import scrape
+from app.web.visits import OnTheSpot
+from loadtest.holds import watched
 from loadtest.scale_cluster import Wire
 from loadtest.scale_objects import gpu_node, node
 from loadtest.scale_pods import Size, pod, written
@@ -35,36 +36,6 @@ ROUNDS = 200
 
 FEW = 5
 """Times that what takes up to seconds is measured."""
-
-TICK_S = 0.001
-
-
-@dataclass(slots=True)
-class Holds:
-    """For how long the event loop was held at a time, in CPU time of its thread: a busy machine does not change it."""
-
-    longest_s: float = 0.0
-
-    async def watch(self) -> None:
-        """Wake up all the time, and see how much was done in between."""
-        before = time.thread_time()
-        while True:
-            await asyncio.sleep(TICK_S)
-            now = time.thread_time()
-            self.longest_s = max(self.longest_s, now - before)
-            before = now
-
-
-@asynccontextmanager
-async def _holds() -> AsyncIterator[Holds]:
-    holds = Holds()
-    watching = asyncio.create_task(holds.watch())
-    try:
-        yield holds
-    finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
 
 
 def rss_bytes(field: str = "VmRSS") -> int:
@@ -90,7 +61,7 @@ class Probe:
     async def fill(self) -> Figures:
         """List everything."""
         before, began, spent = rss_bytes(), time.perf_counter(), time.process_time()
-        async with _holds() as holds:
+        async with watched() as holds:
             self._running = asyncio.create_task(self._parts.feed.run())
             while self._parts.feed.unready():  # noqa: ASYNC110 # the owners are known later, and nobody tells of it
                 await asyncio.sleep(0.01)
@@ -181,7 +152,7 @@ class Probe:
         }
 
     async def _settled(self) -> tuple[float, float]:
-        async with _holds() as holds:
+        async with watched() as holds:
             await asyncio.sleep(0)
             began = time.process_time()
             await self._parts.planning.settle()
@@ -195,7 +166,7 @@ class Probe:
         block = self._size.running
         asked = [(f"team-{(block * 43 + each) % 950}", f"alone-{block}-0-{each}") for each in range(FEW)]
         whys = [_timed(partial(inspect.explain, *one)) for one in asked]
-        scrapes = [_timed(lambda: Scrape(self._parts.metrics.registry, inspect)) for _ in range(FEW)]
+        scrapes = [await self._scraped() for _ in range(FEW)]
         await self._looked(status.round)  # writes what it has to say first
         await self._looked(events.round)
         looks = [await self._looked(status.round) for _ in range(FEW)]
@@ -209,6 +180,12 @@ class Probe:
             "status_idle_ms": statistics.median(looks) * 1e3,
             "gpus_list_s": gpus,
         }
+
+    async def _scraped(self) -> float:
+        """Return how long one scrape holds the loop in all; in the service others come in between."""
+        began = time.process_time()
+        await scrape(self._parts.metrics.registry, self._parts.inspect, OnTheSpot())
+        return time.process_time() - began
 
     async def _looked_after_change(self, number: int) -> float:
         await self._wire.send(Resource.PODS, "ADDED", written(f"told-{number}", team="team-4"))

@@ -2,11 +2,13 @@
 
 Nobody lives in the cluster. Whoever asks the webhooks creates and deletes pods through one more port on loopback:
 GET /nodes names the nodes, POST /pods takes a list of pods and returns them as stored, DELETE /pods takes their
-namespaces and names, PATCH /queues/NAME takes a merge patch.
+namespaces and names, PATCH /queues/NAME takes a merge patch. GET /longest-hold tells for how many seconds the event
+loop was held at a time since it was asked last.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 
 import click
 import orjson
@@ -22,6 +24,7 @@ from app.simulation import manifests
 from app.simulation.cluster import Ref, SimulatedCluster
 from app.simulation.manifests import Quota
 from app.telemetry import Logging, Metrics
+from loadtest.holds import Holds, watched
 from loadtest.questions import GPUS_A_NODE, LATER_QUEUE, QUEUE, running
 
 HOST = "127.0.0.1"
@@ -42,7 +45,7 @@ def simulated(webhook_port: int | None, operations_port: int | None, cluster_por
 
     Prints one line of JSON that says where what listens; Ctrl-C ends it.
     """
-    settings = read_settings(webhook_port=webhook_port, operations_port=operations_port)
+    settings = read_settings(webhook_port=webhook_port, operations_port=operations_port, anonymous_reads=True)
     metrics = Metrics()
     with Logging(on_drop=metrics.log_lines_dropped.inc):
         run_until_asked(_serve(settings, metrics, used_in_part(nodes), cluster_port))
@@ -67,20 +70,21 @@ async def _serve(settings: Settings, metrics: Metrics, cluster: SimulatedCluster
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(run_service(settings, cluster, metrics=metrics, on_ready=ready.set_result))
         endpoints = await ready
-        async with Door(cluster, port) as url:
-            said = {"webhooks": endpoints.webhooks, "operations": endpoints.operations, "cluster": url}
-            click.echo(orjson.dumps(said).decode())
+        async with watched() as holds, Door(cluster, port, holds) as url:
+            click.echo(orjson.dumps({**asdict(endpoints), "cluster": url}).decode())
             await asyncio.Event().wait()
 
 
 class Door:
     """The port through which pods come and go, open while the block runs."""
 
-    def __init__(self, cluster: SimulatedCluster, port: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, port: int, holds: Holds) -> None:
         self._cluster = cluster
+        self._holds = holds
         self._port = port
         app = web.Application(client_max_size=BODY_BYTES)
         app.router.add_get("/nodes", self._nodes)
+        app.router.add_get("/longest-hold", self._longest_hold)
         app.router.add_post("/pods", _told(self._create))
         app.router.add_delete("/pods", _told(self._delete))
         app.router.add_patch("/queues/{name}", _told(self._patch_queue))
@@ -97,6 +101,11 @@ class Door:
     async def _nodes(self, request: web.Request) -> web.StreamResponse:
         del request
         return _json([node["metadata"]["name"] for node in self._cluster.objects(Resource.NODES)])
+
+    async def _longest_hold(self, request: web.Request) -> web.StreamResponse:
+        del request
+        longest_s, self._holds.longest_s = self._holds.longest_s, 0.0
+        return _json(longest_s)
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
         stored: list[RawObject] = []

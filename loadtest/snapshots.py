@@ -187,7 +187,7 @@ def halves(nodes: int, pods: int) -> Snapshot:
     """Build an empty cluster for which pods wait that ask for half a GPU each."""
     made, sharing = lone_pods(nodes, pods), Sharing(portion_ppm=PPM // 2)
     groups = {key: _sharing(group, sharing) for key, group in made.groups.items()}
-    return replace(made, groups=groups, nodes=_with_memory(made.nodes))
+    return replace(made, groups=groups, nodes=with_memory(made.nodes))
 
 
 def _sharing(group: PodGroup, sharing: Sharing) -> PodGroup:
@@ -199,7 +199,7 @@ def gangs_of_parts(nodes: int, count: int, *, pods: int) -> Snapshot:
     """Build an empty cluster for which gangs wait whose pods ask for a quarter of each of two GPUs."""
     made, sharing = gangs(nodes, count, pods=pods), Sharing(portion_ppm=PPM // 4, devices=2)
     groups = {key: _sharing(group, sharing) for key, group in made.groups.items()}
-    return replace(made, groups=groups, nodes=_with_memory(made.nodes))
+    return replace(made, groups=groups, nodes=with_memory(made.nodes))
 
 
 def shared_full(nodes: int, *more: PodGroup) -> Snapshot:
@@ -212,7 +212,7 @@ def shared_full(nodes: int, *more: PodGroup) -> Snapshot:
     free[GPU] = 0
     return replace(
         made,
-        nodes=_with_memory(made.nodes),
+        nodes=with_memory(made.nodes),
         free=free,
         shared={each.name: tuple(SharedDevice(f"d{number}", 0) for number in range(GPUS)) for each in made.nodes.nodes},
     )
@@ -225,7 +225,8 @@ def _half_of(group: PodGroup, half: Sharing, slot: int) -> PodGroup:
     return replace(group, placed=(replace(placed, pod=one, devices=devices),))
 
 
-def _with_memory(table: NodeTable) -> NodeTable:
+def with_memory(table: NodeTable) -> NodeTable:
+    """Give every GPU of the nodes a memory, so that pods may share it."""
     return NodeTable.of(replace(each, device_memory_mib=DEVICE_MIB) for each in table.nodes)
 
 

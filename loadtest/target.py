@@ -1,5 +1,6 @@
 """Starts the service on a simulated cluster, puts a backlog into it, and reads what the service counts of itself."""
 
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import httpx
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.model.seam import RawObject
 from app.simulation.manifests import UNLIMITED
 from loadtest import questions
 from loadtest.questions import LATER_QUEUE, NAMESPACE, Shape
@@ -48,14 +50,18 @@ class Usage:
 class Target:
     """The service in a process of its own, ready while the block runs."""
 
-    def __init__(self, nodes: int, log: Path) -> None:
+    def __init__(self, nodes: int, log: Path, **settings: str) -> None:
+        """Start it; `settings` are further ones, by the names that they have in `app.settings`."""
         self._log = log.open("wb")
         ports = ("--webhook-port=0", "--operations-port=0", "--cluster-port=0")
         command = [sys.executable, "-m", "loadtest.simulated", f"--nodes={nodes}", *ports]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log)
+        env = {**os.environ, **{f"LEEBOARD_{name.upper()}": value for name, value in settings.items()}}
+        self._process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=self._log)
         self._client = httpx.Client(timeout=60.0, trust_env=False)
         self._backlog: list[tuple[str, str]] = []
         self.webhooks = self.operations = self.cluster = ""
+        # Empty where the settings ask for none.
+        self.admission = self.probes = ""
 
     def __enter__(self) -> Self:
         try:
@@ -84,6 +90,18 @@ class Target:
             planning_s=sums["leeboard_plan_duration_seconds_sum"],
         )
 
+    def longest_hold_s(self) -> float:
+        """Return for how long its event loop was held at a time since this was asked last."""
+        return float(self._client.get(f"{self.cluster}/longest-hold").raise_for_status().json())
+
+    def nodes(self) -> list[str]:
+        """Return the names of its nodes."""
+        return list(self._client.get(f"{self.cluster}/nodes").raise_for_status().json())
+
+    def create(self, *pods: RawObject) -> list[RawObject]:
+        """Create pods; return them as stored."""
+        return list(self._ask("POST", "/pods", pods).json())
+
     def fill(self, pods: int) -> None:
         """Create held pods of the queue that may not start any."""
         for start in range(0, pods, AT_ONCE):
@@ -111,8 +129,8 @@ class Target:
     def _limit(self, gpus: int) -> None:
         self._ask("PATCH", f"/queues/{LATER_QUEUE}", {"spec": {"resources": {"gpu": {"limit": gpus}}}})
 
-    def _ask(self, method: str, path: str, value: object) -> None:
-        self._client.request(method, f"{self.cluster}{path}", content=orjson.dumps(value)).raise_for_status()
+    def _ask(self, method: str, path: str, value: object) -> httpx.Response:
+        return self._client.request(method, f"{self.cluster}{path}", content=orjson.dumps(value)).raise_for_status()
 
     def _wait(self) -> None:
         assert self._process.stdout is not None
@@ -121,6 +139,7 @@ class Target:
             raise RuntimeError(f"the service did not start; {self._log.name} says why")
         where = orjson.loads(said)
         self.webhooks, self.operations, self.cluster = where["webhooks"], where["operations"], where["cluster"]
+        self.admission, self.probes = where["admission"], where["probes"]
         deadline = time.monotonic() + WITHIN_S
         while self._client.get(f"{self.operations}/readyz").status_code != httpx.codes.OK:
             if time.monotonic() > deadline:

@@ -4,5 +4,9 @@ import os
 
 from hypothesis import settings
 
+# Tests start programs while a fake kubelet serves. gRPC would otherwise start a thread in the child between fork and
+# exec, which ends the child when subprocess closes its descriptors (grpc/grpc#43055). gRPC reads this as it is loaded.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
 settings.register_profile("leeboard", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("leeboard")

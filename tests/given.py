@@ -85,8 +85,9 @@ def snapshot(nodes: Iterable[Node], queues: Iterable[Queue], groups: Iterable[Po
     free = table.allocatable.copy()
     usage: dict[QueueName, Usage] = {}
     for one in (waiting | running).values():
-        held = sum((each.pod.request for each in one.placed if each.node in table.index), NOTHING)
-        asked = sum((each.request for each in one.pending), held)
+        there = [(each.pod, table.index[each.node]) for each in one.placed if each.node in table.index]
+        held = sum((each.charge(int(table.device_memory_mib[column])) for each, column in there), NOTHING)
+        asked = sum((each.charge(table.smallest_device_mib) for each in one.pending), held)
         before = usage.get(one.queue, Usage())
         firm = NOTHING if one.preemptible else held
         usage[one.queue] = Usage(

@@ -126,4 +126,5 @@ class Publication:
 def patch(status: Status) -> dict[str, Any]:
     """Return the merge patch that leaves nothing of an earlier status in place."""
     kubelet = {"reason": None} | dict(status["kubelet"])
-    return dict.fromkeys(TOP) | dict(status) | {"kubelet": kubelet}
+    summary = {"products": None} | status["summary"] if "summary" in status else None
+    return dict.fromkeys(TOP) | dict(status) | {"kubelet": kubelet, "summary": summary}

@@ -4,7 +4,7 @@ One value out of bounds would have the API server refuse all of it, so everythin
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +25,8 @@ PROFILE = re.compile(r"[0-9a-z.+-]{1,32}")
 
 REPLICA = "::"
 """Ends the UUID in the id of one of several replicas of a device."""
+
+WORST_FIRST = (Health.UNHEALTHY, Health.UNKNOWN, Health.HEALTHY)
 
 SILENT = "the NVIDIA driver does not answer"
 OF_GKE = re.compile(r"nvidia(\d+)(?:/.*)?")
@@ -59,6 +61,7 @@ def status_of(sight: Sight) -> dict[str, Any]:
         message=machine.message[:512],
         kubelet=_known(answers=kubelet.answers, reason=kubelet.reason[:256]),
         failures=[_failure(each) for each in failures],
+        summary=summary_of((each.health for each in devices), (each.product or "" for each in devices)) or None,
     ) | {"devices": [_device(_linked(each, devices), sight.owners, holders[each.uuid]) for each in devices]}
 
 
@@ -71,6 +74,22 @@ def silent(machine: Machine) -> Machine:
     """Return what is left of a machine whose driver has not answered for long: nothing of it is taken for certain."""
     doubted = (replace(each, health=Health.UNKNOWN, health_reason=SILENT) for each in machine.devices)
     return replace(machine, devices=tuple(doubted), message=SILENT)
+
+
+def summary_of(healths: Iterable[Health], names: Iterable[str]) -> dict[str, str]:
+    """Return what all devices are, the worst first: a column of `kubectl get` would show the first of a list alone."""
+    health, products = Counter(healths), Counter(names)
+    worst_first = {each.value: health[each] for each in WORST_FIRST if health[each]}
+    return _known(
+        health=_all_of(worst_first, "{count} {name}")[:128],
+        products=_all_of(dict(products.most_common()), "{count} x {name}")[:512],
+    )
+
+
+def _all_of(counts: Mapping[str, int], form: str) -> str:
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(form.format(count=count, name=name) for name, count in counts.items() if name)
 
 
 def _device(device: Device, owners: Owners, holders: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ async def policies(reviews: Reviews, wanted: Wanted) -> AsyncIterator[Finding]:
         if unbound:
             yield broken(title, f"without a binding, so without effect: {', '.join(sorted(unbound))}", "bind them")
         elif ours:
-            yield ok(title, f"{len(ours)} are bound")
+            yield ok(title, f"{len(ours)} {'is' if len(ours) == 1 else 'are'} bound")
         elif wanted is Wanted.UNKNOWN:
             yield warning(title, "there are none; not known whether there should be", TELL_THE_FORM)
         else:

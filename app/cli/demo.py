@@ -53,14 +53,21 @@ Ctrl-C ends it."""
 
 @click.command
 @port_options
-@click.option("--speed", type=click.FloatRange(0.1, 100), default=4.0, show_default=True, help="Simulated s a real s.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(0.1, 100),
+    default=4.0,
+    show_default=True,
+    help="Simulated seconds per real second.",
+)
 @click.option("--seed", type=int, default=SEED, show_default=True, help="The same seed brings the same work.")
 def demo(webhook_port: int | None, operations_port: int | None, speed: float, seed: int) -> None:
     """Run the service on a simulated cluster with work in it.
 
     Needs no Kubernetes. Prints four curl commands to try; Ctrl-C ends it.
     """
-    settings = read_settings(webhook_port=webhook_port, operations_port=operations_port)
+    # Nobody here has a token, and there is nobody's name to keep.
+    settings = read_settings(webhook_port=webhook_port, operations_port=operations_port, anonymous_reads=True)
     metrics = Metrics()
     with Logging(on_drop=metrics.log_lines_dropped.inc):
         run_until_asked(_demo(settings, metrics, speed=speed, seed=seed))

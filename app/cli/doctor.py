@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import click
 
-from app.cli import admission_health, cluster_health, gpu_health, pod_health, replica_health
+from app.cli import admission_health, cluster_health, gpu_health, object_health, pod_health, replica_health
 from app.cli.admission_health import Wanted
-from app.cli.asking import IN_CLUSTER_URL, usual_url
+from app.cli.asking import IN_CLUSTER_URL, headers, usual_url
 from app.cli.findings import Examination, Finding, State, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
 from app.control.rights import rights_of, rights_to_owners
@@ -30,6 +31,8 @@ class Patient:
     settings: Settings
     urls: tuple[str, ...]
     account: str | None
+    token: str | None = None
+    """To show to the service; None: that of the kubeconfig, or of our service account."""
 
 
 @click.command
@@ -42,13 +45,16 @@ class Patient:
     help="Operations address, of each replica or of a headless Service. "
     f"[default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
 )
+@click.option("--token", envvar="LEEBOARD_TOKEN", help="Token to show. [default: ours, as the kubeconfig has it]")
 @click.option(
     "--service-account",
     metavar="NAMESPACE/NAME",
     help="Whose rights are examined; only an administrator may ask for others. [default: our own]",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def doctor(kubeconfig: str | None, urls: tuple[str, ...], service_account: str | None, output: str) -> None:
+def doctor(
+    kubeconfig: str | None, urls: tuple[str, ...], token: str | None, service_account: str | None, output: str
+) -> None:
     """Check an installation and say what to do about each fault.
 
     Which optional parts are examined follows from the same LEEBOARD_* variables as the service has. Ends with 0 when
@@ -57,7 +63,8 @@ def doctor(kubeconfig: str | None, urls: tuple[str, ...], service_account: str |
     settings = read_settings(kubeconfig=kubeconfig)
     check_kubeconfig(settings.kubeconfig)
     _check_account(service_account)
-    patient = Patient(settings=settings, urls=urls or (usual_url(settings),), account=service_account)
+    asked = urls or (usual_url(settings),)
+    patient = Patient(settings=settings, urls=asked, account=service_account, token=token)
     findings = asyncio.run(examine(patient))
     click.echo(as_json(findings) if output == "json" else as_text(findings))
     raise SystemExit(1 if any(finding.state is State.BROKEN for finding in findings) else 0)
@@ -91,6 +98,7 @@ def _cluster_examinations(reviews: Reviews, patient: Patient) -> Sequence[tuple[
         ("webhooks", lambda: admission_health.webhooks(reviews, webhooks, wanted)),
         ("policies", lambda: admission_health.policies(reviews, wanted)),
         ("pods", lambda: pod_health.pods(reviews, settings.profiles, settings.markers)),
+        ("objects", lambda: object_health.objects(reviews)),
         ("gpus", lambda: gpu_health.gpus(reviews, settings, wanted)),
         ("gpu-sharing", lambda: gpu_health.sharing(reviews, settings, wanted)),
         ("gpu-runtime", lambda: gpu_health.runtime(reviews, settings, wanted)),
@@ -108,9 +116,10 @@ def _wanted(settings: Settings) -> Wanted:
 def _replica_examinations(patient: Patient) -> Sequence[tuple[str, Examination]]:
     settings = patient.settings
     profiles = sorted(settings.profiles)
+    headers_for = partial(headers, token=patient.token, kubeconfig=settings.kubeconfig)
     extender = f"http://{settings.webhook_host}:{settings.webhook_port}"
     return (
-        ("leeboard", lambda: replica_health.replicas(patient.urls, profiles)),
+        ("leeboard", lambda: replica_health.replicas(patient.urls, profiles, headers_for)),
         ("what-if", lambda: replica_health.what_if(extender, profiles)),
     )
 

@@ -10,6 +10,7 @@ from app.cli.findings import TELL_THE_FORM, Finding, broken, few, ok, warning
 from app.kube.reviews import Reviews
 from app.model.device import Health
 from app.model.seam import ForbiddenError, RawObject, Resource
+from app.model.sentence import counted
 from app.settings import Settings
 
 GPU = "nvidia.com/gpu"
@@ -34,12 +35,13 @@ async def gpus(reviews: Reviews, settings: Settings, wanted: Wanted) -> AsyncIte
     if not names:
         yield warning("gpus", f"no node offers {GPU}", "install the device plugin on the GPU nodes")
         return
-    told = {_name(each): each for each in await reviews.objects(Resource.GPU_NODES.value) if _name(each) in names}
+    reports = (each for each in await reviews.objects(Resource.GPU_NODES.value) if _status(each))
+    told = {_name(each): each for each in reports if _name(each) in names}
     shares = settings.gpu_sharing and wanted is not Wanted.NO
     if told:
         yield _counted(names, told)
     else:
-        message = f"{len(names)} nodes have GPUs; no agents: whole GPUs work from node labels, and none can be shared"
+        message = f"{_nodes_have(len(names))} GPUs; no agents: whole GPUs work from node labels, and none can be shared"
         yield warning("gpus", message, NO_AGENTS) if shares else ok("gpus", message)
     for finding in _of_agents(told, settings.agent_ttl_s):
         yield finding
@@ -90,10 +92,14 @@ async def _may_be_there(reviews: Reviews, path: str) -> bool:
 def _counted(names: Collection[str], told: Collection[str]) -> Finding:
     silent = set(names) - set(told)
     if not silent:
-        return ok("gpus", f"{len(names)} nodes have GPUs, and agents tell of all of them")
-    message = f"no agent has told of {len(silent)} of {len(names)} GPU nodes: {few(silent)}"
+        return ok("gpus", f"{_nodes_have(len(names))} GPUs, and agents tell of all of them")
+    message = f"no agent has told of {len(silent)} of {counted(len(names), 'GPU node')}: {few(silent)}"
     fix = f"look at {AGENTS_PODS}; agent.allNodes puts one on nodes without labels, too"
     return warning("gpus", f"{message}; whole GPUs work there, and none can be shared", fix)
+
+
+def _nodes_have(count: int) -> str:
+    return "1 node has" if count == 1 else f"{count} nodes have"
 
 
 def _of_agents(told: Mapping[str, RawObject], ttl_s: float) -> Iterator[Finding]:
@@ -110,7 +116,9 @@ def _of_agents(told: Mapping[str, RawObject], ttl_s: float) -> Iterator[Finding]
         yield warning("gpu-kubelet", message, "is agent.kubeletFolder the folder of the kubelet there?")
     if sick := [text for name, each in fresh.items() for text in _sick(name, each)]:
         fix = "leeboard gpus NODE shows who is on it; without them reboot the node, or take the agent off and reset it"
-        yield warning("gpu-health", f"{len(sick)} GPUs take no new work: {few(sick, SICK_SHOWN)}", fix)
+        takes = "takes" if len(sick) == 1 else "take"
+        message = f"{counted(len(sick), 'GPU')} {takes} no new work: {few(sick, SICK_SHOWN)}"
+        yield warning("gpu-health", message, fix)
 
 
 def _sick(name: str, raw: RawObject) -> Iterator[str]:
@@ -149,8 +157,9 @@ def _status(raw: RawObject) -> dict[str, Any]:
 
 
 def _has_gpus(node: RawObject) -> bool:
-    amount = node.get("status", {}).get("allocatable", {}).get(GPU, "0")
-    return str(amount) != "0"
+    # GPUs that are sick are in the capacity alone.
+    status = node.get("status", {})
+    return any(str(status.get(of, {}).get(GPU, "0")) != "0" for of in ("allocatable", "capacity"))
 
 
 def _is_replicated(node: RawObject) -> bool:

@@ -20,13 +20,15 @@ READY = "ready"
 def nodes_table(answer: GpuNodeList, *, width: int) -> str:
     """Return one line a node."""
     if not answer.items:
-        return NO_AGENTS
-    lines = table("NODE", ">GPUS", ">FREE", ">SHARED", ">GiB USED", "HEALTH")
+        return answer.incomplete or NO_AGENTS
+    lines = table("NODE", ">GPUS", ">FREE", ">RESERVED", ">SHARED", ">GiB USED", "HEALTH")
     for node in answer.items:
         devices = node.devices
         free, shared = sum(each.free for each in devices), sum(bool(each.shared) for each in devices)
-        row(lines, node.name, f"{len(devices)}", f"{free}", f"{shared}", _used_of_all(devices), _condition(node))
-    return drawn(lines, width)
+        counts = len(devices), free, sum(each.devices for each in node.reserved), shared
+        row(lines, node.name, *map(str, counts), _used_of_all(devices), _condition(node))
+    note = folded([answer.incomplete], width) if answer.incomplete else ""
+    return "\n\n".join(filter(None, (drawn(lines, width), note)))
 
 
 def node_picture(node: GpuNodeDetail, *, width: int) -> str:
@@ -91,8 +93,8 @@ def _add_device(lines: Table, device: DeviceAnswer) -> None:
 
 def _add_pods(lines: Table, pods: Iterable[OccupantAnswer], total_mib: int | None) -> None:
     for pod in pods:
-        full = bar(pod.used_mib, total_mib)
-        row(lines, "", f"  {pod.namespace}/{pod.name}", full, gib(pod.used_mib), gib(pod.promised_mib), _part(pod))
+        full, name = bar(pod.used_mib, total_mib), "/".join(filter(None, (pod.namespace, pod.name)))
+        row(lines, "", f"  {name}", full, gib(pod.used_mib), gib(pod.promised_mib), _part(pod))
 
 
 def _state(device: DeviceAnswer) -> str:
@@ -121,7 +123,7 @@ def _part(pod: OccupantAnswer) -> str:
 def _notes(node: GpuNodeDetail) -> Iterator[str]:
     """Say in sentences what the table has no room for."""
     if not node.trusted:
-        yield f"! its agent is silent for {_lately(node)}: what is shown may be old"
+        yield f"! its agent has been silent for {_lately(node)}: what is shown may be old"
     if node.message:
         yield f"! {node.message}"
     if not node.kubelet_answers:
@@ -137,6 +139,10 @@ def _notes(node: GpuNodeDetail) -> Iterator[str]:
     ]
     if any(pod.used_mib is None for pod in pods):
         yield f"{UNKNOWN}: nobody measures what the pod uses"
+    for held in node.reserved:
+        gpus = f"{held.devices} GPUs" if held.devices > 1 else "1 GPU"
+        waiting = f"{held.pods} pods that are" if held.pods > 1 else "1 pod that is"
+        yield f"{gpus} reserved for {waiting} not bound yet: {held.state}"
     yield from _closed(node)
     yield from (f"! not told: {each}" for each in node.failures)
 

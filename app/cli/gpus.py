@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 from pydantic import BaseModel, ValidationError
 
-from app.cli.asking import IN_CLUSTER_URL, NotFoundAnswer, ask, usual_url
+from app.cli.asking import NotFoundAnswer, Service, service_options
 from app.cli.findings import few
 from app.cli.gpu_tables import node_picture, nodes_table
 from app.cli.options import read_settings
@@ -23,34 +23,30 @@ T = TypeVar("T", bound=BaseModel)
 
 @click.command
 @click.argument("node", required=False)
-@click.option(
-    "--url",
-    envvar="LEEBOARD_URL",
-    help=f"Operations address. [default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
-)
+@service_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def gpus(node: str | None, url: str | None, output: str) -> None:
+def gpus(node: str | None, url: str | None, token: str | None, output: str) -> None:
     """Show the GPUs, who is on them and how full they are.
 
     Without NODE one line a node; with it its devices, their pods and how they reach each other. Memory is in GiB: what
     is used, as measured on the node, and what is promised to pods.
     """
-    address = next(iter((url or "").split()), usual_url(read_settings()))
+    service = Service(read_settings(), url=url, token=token)
     width = shutil.get_terminal_size().columns
     if node is None:
-        answer = asyncio.run(ask(address, PATH))
+        answer = asyncio.run(service.ask(PATH))
         text = answer.decode() if output == "json" else nodes_table(_read(GpuNodeList, answer), width=width)
     else:
-        answer = asyncio.run(_of_node(address, node))
+        answer = asyncio.run(_of_node(service, node))
         text = answer.decode() if output == "json" else node_picture(_read(GpuNodeDetail, answer), width=width)
     click.echo(text)
 
 
-async def _of_node(address: str, node: str) -> bytes:
+async def _of_node(service: Service, node: str) -> bytes:
     try:
-        return await ask(address, f"{PATH}/{quote(node, safe='')}")
+        return await service.ask(f"{PATH}/{quote(node, safe='')}")
     except NotFoundAnswer:
-        known = [each.name for each in _read(GpuNodeList, await ask(address, PATH)).items]
+        known = [each.name for each in _read(GpuNodeList, await service.ask(PATH)).items]
         names = f"there are {few(known, MOST_NAMES)}" if known else "there are none"
         raise click.ClickException(f"no agent tells of GPUs on a node {node!r}; {names}") from None
 

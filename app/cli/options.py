@@ -86,7 +86,8 @@ def _shown(default: object) -> str:
 
 def _sentence(prefix: str, location: tuple[int | str, ...], message: str, given: object) -> str:
     variable = _variable(prefix, str(location[0])) if location else f"{prefix}*"
-    return f"{variable}: {message[:1].lower()}{message[1:]}, not {given!r}"
+    but_given = "" if given is None or given == "" else f", not {given!r}"
+    return f"{variable}: {message[:1].lower()}{message[1:]}{but_given}"
 
 
 def _variable(prefix: str, place: str) -> str:

@@ -6,7 +6,7 @@ import shutil
 import click
 from pydantic import ValidationError
 
-from app.cli.asking import IN_CLUSTER_URL, ask, usual_url
+from app.cli.asking import Service, service_options
 from app.cli.findings import few
 from app.cli.options import read_settings
 from app.cli.queue_tables import RESOURCES, queues_table, subtree
@@ -22,19 +22,15 @@ MOST_NAMES = 20
 @click.option(
     "-r", "--resource", type=click.Choice(list(RESOURCES)), default="gpu", show_default=True, help="What to count."
 )
-@click.option(
-    "--url",
-    envvar="LEEBOARD_URL",
-    help=f"Operations address. [default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
-)
+@service_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def queues(name: str | None, resource: str, url: str | None, output: str) -> None:
+def queues(name: str | None, resource: str, url: str | None, token: str | None, output: str) -> None:
     """Show the tree of queues: what each deserves, holds and asks for.
 
     With NAME only that queue and those below it. A queue's numbers include those below it; WAIT counts PodGroups.
     """
-    address = next(iter((url or "").split()), usual_url(read_settings()))
-    answer = asyncio.run(ask(address, PATH))
+    service = Service(read_settings(), url=url, token=token)
+    answer = asyncio.run(service.ask(PATH))
     if output == "json" and name is None:
         click.echo(answer)
         return

@@ -2,9 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 import aiohttp
 import orjson
@@ -12,15 +13,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from app.cli.asking import NO_ANSWER_FIX
-from app.cli.findings import Finding, broken, ok, warning
+from app.cli.findings import Finding, broken, few, ok, warning
+from app.model.queue import ORPHANED
+from app.model.sentence import counted
 from app.telemetry import Verb
 
 WITHIN_S = aiohttp.ClientTimeout(total=4.0)
 MOST_BYTES = 4 << 20
 """Of a reply that is read: an address that is wrong may lead to anybody."""
 
-FAILED = "[-]"
+FAILED, PASSED = "[-]", "[+]"
 ACTIVE = "active"
+REFUSALS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+SAY_WHO_FIX = "name a token that may see them: --token $(kubectl -n leeboard create token leeboard-reader)"
 CALLS = "leeboard_webhook_duration_seconds_count"
 
 
@@ -31,15 +36,27 @@ class Replica:
     address: str
     failed: dict[str, str] = field(default_factory=dict)
     """Check -> why it failed."""
+    degraded: dict[str, str] = field(default_factory=dict)
+    """Check -> what some pods wait for."""
     filter_calls: int = 0
     queues: int = 0
+    invalid_queues: tuple[str, ...] = ()
+    """With what is wrong with each."""
+    orphaned: bool = False
+    """Pods run whose queues do not exist."""
 
 
-async def replicas(urls: Sequence[str], profiles: Sequence[str]) -> AsyncIterator[Finding]:
-    """See how every replica behind these addresses is, and what kube-scheduler has asked of them."""
+async def replicas(
+    urls: Sequence[str], profiles: Sequence[str], headers: Callable[[str], Awaitable[Mapping[str, str]]]
+) -> AsyncIterator[Finding]:
+    """See how every replica behind these addresses is, and what kube-scheduler has asked of them.
+
+    `headers` says of an address who we are to it.
+    """
     seen: list[Replica] = []
-    async with aiohttp.ClientSession(timeout=WITHIN_S, cookie_jar=aiohttp.DummyCookieJar()) as session:
-        for url in urls:
+    for url in urls:
+        jar, ours = aiohttp.DummyCookieJar(), await headers(url)
+        async with aiohttp.ClientSession(timeout=WITHIN_S, cookie_jar=jar, headers=ours) as session:
             for answer in await _behind(session, url):
                 if isinstance(answer, Replica):
                     seen.append(answer)
@@ -71,8 +88,11 @@ async def what_if(url: str, profiles: Sequence[str]) -> AsyncIterator[Finding]:
             session.post(url + "/filter", json=question) as it,
         ):
             answer = orjson.loads(await it.content.read(MOST_BYTES))
-    except (aiohttp.ClientError, OSError):
+    except (aiohttp.ClientError, OSError, orjson.JSONDecodeError):
         # Only kube-scheduler's own loopback leads there.
+        return
+    if not isinstance(answer, dict) or not isinstance(answer.get("Error"), str):
+        # Somebody else has the port.
         return
     if answer.get("Error"):
         yield warning("what-if", f"no answer: {answer['Error']}", "see why it is not ready or not active")
@@ -96,18 +116,48 @@ async def _asked(session: aiohttp.ClientSession, address: URL) -> Replica | Find
         status, health = await _text(session, address / "readyz", verbose="")
         if status not in {HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE} or "readyz check" not in health:
             return broken("leeboard", f"{address} is not Leeboard's operations port", NO_ANSWER_FIX)
-        _, metrics = await _text(session, address / "metrics")
-        _, queues = await _text(session, address / "api" / "v1" / "queues")
+        allowed, metrics = await _text(session, address / "metrics")
+        also, queues = await _text(session, address / "api" / "v1" / "queues")
+        if not {allowed, also}.isdisjoint(REFUSALS):
+            return warning(
+                "leeboard", f"{address} does not show us metrics and queues: {_detail(metrics)}", SAY_WHO_FIX
+            )
+        items = orjson.loads(queues)["items"]
+        names = [each["name"] for each in items]
         return Replica(
             address=str(address),
-            failed=_failures(health),
+            failed=_told(health, FAILED, " failed: "),
+            degraded=_told(health, PASSED, " ok, degraded: "),
             filter_calls=_filter_calls(metrics),
-            queues=len(orjson.loads(queues)["items"]),
+            queues=len([name for name in names if name != ORPHANED.name]),
+            invalid_queues=tuple(_invalid(items)),
+            orphaned=ORPHANED.name in names,
         )
     except (aiohttp.ClientError, OSError) as error:
         return broken("leeboard", f"{address} does not answer: {str(error) or type(error).__name__}", NO_ANSWER_FIX)
     except (ValueError, KeyError, TypeError):
         return broken("leeboard", f"{address} gives answers that cannot be read", "is it the version of this doctor?")
+
+
+def _invalid(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield each queue that takes part in nothing for a cause of its own, with that cause."""
+    parents = {str(each["name"]): each.get("parent") for each in items}
+    for each in items:
+        name, parent = str(each["name"]), each.get("parent")
+        above = {parent}
+        while parent in parents and parents[parent] not in above:
+            above.add(parent := parents[parent])
+        circle = "its parents form a circle" if name in above else ""
+        missing = f"its parent {each['parent']} does not exist" if each.get("parent") not in {None, *parents} else ""
+        if problem := each.get("problem") or missing or circle:
+            yield f"{name} ({str(problem).rstrip('.')})"
+
+
+def _detail(problem: str) -> str:
+    try:
+        return str(orjson.loads(problem)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return "no reason given"
 
 
 async def _text(session: aiohttp.ClientSession, address: URL, **query: str) -> tuple[int, str]:
@@ -118,13 +168,9 @@ async def _text(session: aiohttp.ClientSession, address: URL, **query: str) -> t
         return response.status, body.decode(errors="replace")
 
 
-def _failures(health: str) -> dict[str, str]:
-    failed = {}
-    for line in health.splitlines():
-        if line.startswith(FAILED):
-            name, _, why = line.removeprefix(FAILED).partition(" failed: ")
-            failed[name] = why
-    return failed
+def _told(health: str, mark: str, words: str) -> dict[str, str]:
+    lines = (line.removeprefix(mark).partition(words) for line in health.splitlines() if line.startswith(mark))
+    return {name: why for name, found, why in lines if found}
 
 
 def _filter_calls(metrics: str) -> int:
@@ -137,6 +183,9 @@ def _health(replica: Replica) -> Finding:
     failed = [f"{name}: {why}" for name, why in replica.failed.items() if name != ACTIVE]
     if failed:
         return broken("leeboard", f"{replica.address} is not ready; {'; '.join(failed)}", "do what each of them says")
+    if replica.degraded:
+        degraded = "; ".join(f"{name}: {why}" for name, why in replica.degraded.items())
+        return warning("leeboard", f"{replica.address} is ready, but some pods wait; {degraded}", "do what each says")
     return ok("leeboard", f"{replica.address} is ready")
 
 
@@ -156,15 +205,23 @@ def _activity(seen: Sequence[Replica]) -> Finding:
 def _extender(seen: Sequence[Replica], profiles: Sequence[str]) -> Finding:
     calls = sum(replica.filter_calls for replica in seen)
     if calls:
-        return ok("extender", f"kube-scheduler has asked {calls} times")
+        return ok("extender", f"kube-scheduler has asked {counted(calls, 'time')}")
     fix = f"create a pod with schedulerName {' or '.join(profiles)} and look again"
     return warning("extender", "not asked by kube-scheduler since the start", fix)
 
 
 def _queues(seen: Sequence[Replica]) -> Finding:
     known = max(replica.queues for replica in seen)
+    if any(replica.orphaned for replica in seen):
+        message = f"pods run whose queues do not exist; they are the first to be reclaimed (queue {ORPHANED.name})"
+        fix = "create the queues again that the annotation leeboard.dev/queue of these pods names, or delete the pods"
+        return warning("queues", message, fix)
+    invalid = {each for replica in seen for each in replica.invalid_queues}
+    if invalid:
+        fix = "correct what is named: kubectl edit queues; their pods wait until then"
+        return warning("queues", f"{len(invalid)} of {counted(known, 'queue')} cannot be used: {few(invalid, 3)}", fix)
     if known:
-        return ok("queues", f"{known} are known")
+        return ok("queues", f"{known} {'is' if known == 1 else 'are'} known")
     return warning(
         "queues", "there are none, so every managed pod waits", "kubectl apply -f deploy/default-queues.yaml"
     )

@@ -41,7 +41,8 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
 
 def _say_where(endpoints: Endpoints) -> None:
     admission = {"admission": endpoints.admission} if endpoints.admission else {}
-    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations, **admission)
+    probes = {"probes": endpoints.probes} if endpoints.probes else {}
+    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations, **admission, **probes)
 
 
 def _allow_open_files() -> None:

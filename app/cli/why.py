@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import click
 from pydantic import ValidationError
 
-from app.cli.asking import IN_CLUSTER_URL, NotFoundAnswer, ask, usual_url
+from app.cli.asking import NotFoundAnswer, Service, service_options
 from app.cli.options import read_settings
 from app.cli.why_tables import answer_picture
 from app.web.why_answers import ExplanationAnswer
@@ -43,21 +43,17 @@ class _Target:
 @click.command
 @click.argument("target")
 @click.option("-n", "--namespace", help=f"Its namespace. [default: {DEFAULT_NAMESPACE}]")
-@click.option(
-    "--url",
-    envvar="LEEBOARD_URL",
-    help=f"Operations address. [default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
-)
+@service_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def why(target: str, namespace: str | None, url: str | None, output: str) -> None:
+def why(target: str, namespace: str | None, url: str | None, token: str | None, output: str) -> None:
     """Tell why a pod or a PodGroup waits, runs or is gone.
 
     TARGET is NAME, pod/NAME, podgroup/NAME, NAMESPACE/NAME or KIND/NAME of a workload, such as job/NAME. A NAME that
     several have is the pod's first, then the PodGroup's. Who was evicted lately is told of as well.
     """
     asked = _targets(target, namespace)
-    address = next(iter((url or "").split()), usual_url(read_settings()))
-    answer = asyncio.run(_first_answer(address, asked))
+    service = Service(read_settings(), url=url, token=token)
+    answer = asyncio.run(_first_answer(service, asked))
     if output == "json":
         click.echo(answer)
         return
@@ -65,11 +61,11 @@ def why(target: str, namespace: str | None, url: str | None, output: str) -> Non
     click.echo(answer_picture(_read(answer), width=width, now=datetime.now(UTC)))
 
 
-async def _first_answer(address: str, asked: Sequence[_Target]) -> bytes:
+async def _first_answer(service: Service, asked: Sequence[_Target]) -> bytes:
     unknown = ""
     for target in asked:
         try:
-            return await ask(address, target.path)
+            return await service.ask(target.path)
         except NotFoundAnswer as error:
             # Without the path that the service was asked for, which is nothing to a person.
             unknown = unknown or error.message.partition(": ")[2] or error.message

@@ -57,7 +57,8 @@ def _facts(told: ExplanationAnswer, now: datetime) -> Iterator[Line]:
         yield "autoscaler", told.autoscaler
     for leaver in told.waits_for:
         since = f", told to leave {age((now - leaver.since).total_seconds())} ago" if leaver.since is not None else ""
-        yield "waits for", f"{leaver.namespace}/{leaver.name} to leave {leaver.node}{since}"
+        name = f"{leaver.namespace}/{leaver.name}" if leaver.name else "a pod in another namespace"
+        yield "waits for", f"{name} to leave {leaver.node}{since}"
 
 
 def _terms(told: ExplanationAnswer) -> Iterator[Line]:
@@ -96,7 +97,7 @@ def _position(position: PositionAnswer, queue: str) -> str:
     else:
         more = f" and {ahead - len(first)} more" if ahead > len(first) else ""
         said = f"behind {ahead} PodGroup{'s' * (ahead != 1)} in queue {queue}: {', '.join(first)}{more}"
-    if position.ahead == ahead and not position.at_least:
+    if position.ahead == ahead and not (position.at_least and ahead):
         return said
     return f"{said}; {'at least ' if position.at_least else ''}{position.ahead} ahead in all queues"
 

@@ -29,7 +29,13 @@ from app.model.queue import Queue
 from app.model.reason import Refusal
 from app.model.resources import NOTHING, Amounts
 from app.model.snapshot import NodeTable, Snapshot, Usage
-from app.model.topology import Topology
+from app.model.topology import Topology, UnknownTopologies
+
+FIXED_BY_BIND = "bound_queue", "started_firm", "sharing", "devices", "device_uuids", "group", "names_group"
+"""Fields of a pod that nothing changes any more once bind has written on it what they follow from."""
+
+UNLISTED_TOPOLOGIES = "Leeboard cannot list Topologies now; its /readyz says why"
+UNREAD_PODS = "a pod on it holds amounts that cannot be read"
 
 
 class ClusterCache:
@@ -53,7 +59,7 @@ class ClusterCache:
         self._gone: set[GroupKey] = set()
         """Groups that have stopped waiting since somebody last asked for them."""
         self.reservations = Reservations()
-        self.groups = Membership(self._place)
+        self.groups = Membership(self._place, self._takes_pods)
         """Asked freely; changed through this cache alone."""
         self._nodes = Nodes()
         self._queues = Queues()
@@ -74,6 +80,8 @@ class ClusterCache:
         self._refused = RefusedNodes()
         self._labelled = LabelledPods()
         self._topologies: Mapping[str, Topology] = {}
+        self._unread: dict[NodeName, set[PodUid]] = {}
+        """Who holds amounts on a node that cannot be read."""
         self._bereft: set[PodUid] = set()
         self._relieved: set[NodeName] = set()
         self._taken_by_others: set[NodeName] = set()
@@ -132,19 +140,29 @@ class ClusterCache:
     def apply_queue(self, queue: Queue) -> None:
         """Take over a queue as it is now."""
         if self._queues.put(queue):
-            self._relieve()
+            self._follow_queues()
 
     def delete_queue(self, name: QueueName) -> None:
-        """Forget a queue; its running pods stay charged to its name."""
+        """Forget a queue; its running pods stay charged to its name, and the others are promised nothing any more."""
         self.history.forget(name)
         if self._queues.drop(name):
-            self._relieve()
+            self._follow_queues()
+            self._lose_promises([one for one in self.reservations if one.is_revocable and self._is_unpaid(one)])
 
     def apply_topology(self, topology: Topology) -> None:
         """Take over a Topology as it is now."""
         if self._topologies.get(topology.name) != topology:
             self._topologies = {**self._topologies, topology.name: topology}
             self._relieve()
+
+    def doubt_topologies(self) -> None:
+        """Refuse whoever names a Topology until `trust_topologies`: which there are is not known yet."""
+        self._topologies = UnknownTopologies(UNLISTED_TOPOLOGIES)
+
+    def trust_topologies(self) -> None:
+        """Note that all Topologies there are have been told."""
+        self._topologies = dict(self._topologies)
+        self._relieve()
 
     def delete_topology(self, name: str) -> None:
         """Forget a Topology; what already runs by it goes on."""
@@ -153,9 +171,9 @@ class ClusterCache:
             self._relieve()
 
     def apply_class(self, priority_class: PriorityClass) -> None:
-        """Take over a priority class as it is now; one that cannot be read counts as not there."""
-        value = None if priority_class.problem else priority_class.value
-        self._resettle(self.groups.set_class(priority_class.name, value))
+        """Take over a priority class as it is now; one that cannot be read is as it was, or not there."""
+        if not priority_class.problem:
+            self._resettle(self.groups.set_class(priority_class.name, priority_class.value))
 
     def delete_class(self, name: str) -> None:
         """Forget a priority class."""
@@ -192,8 +210,8 @@ class ClusterCache:
         if pod.uid in self._told_to_leave:
             self._told_to_leave[pod.uid] = pod
             pod = replace(pod, deleting=True)
-        if before is not None and self._stays_preemptible(before, pod):
-            pod = replace(pod, started_preemptible=True)
+        if before is not None:
+            pod = self._as_started(before, pod)
         if before != pod:
             self._take_over(before, pod)
         elif before.said != pod.said:
@@ -207,6 +225,7 @@ class ClusterCache:
         if before is not None and before.managed:
             self._part(before, pod)
         self._pods[pod.uid] = pod
+        self._close_unread(before, pod)
         if pod.reserves:
             self._gpu_books.put_reservation(pod.uid, pod)
         self._gpu_books.meet(pod)
@@ -232,6 +251,19 @@ class ClusterCache:
         elif self._refused.of(pod.uid) or self.groups.is_stuck(pod):
             # Why it waits is told in these words.
             self._unsettle_in_new_words(pod.group)
+
+    def _as_started(self, before: Pod, pod: Pod) -> Pod:
+        """Return a pod as it is now, on the terms on which it has started: no policy may guard what is noted on it."""
+        if self._stays_preemptible(before, pod):
+            pod = replace(pod, started_preemptible=True)
+        if not before.bound_queue:
+            return pod
+        if before.node is None:
+            return replace(pod, bound_queue=before.bound_queue)
+        fixed = {name: getattr(before, name) for name in FIXED_BY_BIND}
+        # Its owners may tell its sub-group, and be known later.
+        fixed["subgroup"] = pod.subgroup if before.ungrouped else before.subgroup
+        return pod if all(getattr(pod, name) == value for name, value in fixed.items()) else replace(pod, **fixed)
 
     def _stays_preemptible(self, before: Pod, pod: Pod) -> bool:
         """Whether a pod was preemptible when it got its place and nothing on it says so: admission has not seen it.
@@ -261,6 +293,7 @@ class ClusterCache:
         self._refused.set(uid, NONE)
         self.groups.leave(pod)
         self._settle(uid)
+        self._close_unread(pod, None)
         self._gpu_books.part_with(uid)
         self._follow_terms(pod.group, on)
 
@@ -373,6 +406,19 @@ class ClusterCache:
         if pod is not None and self.groups.unmark_stuck(pod):
             self.version += 1
 
+    def overlook(self, uid: PodUid) -> None:
+        """Note that kube-scheduler did not ask about a pod while it had a place: it gets none until `reconsider`."""
+        pod = self._pods.get(uid)
+        if pod is not None and pod.managed:
+            self.groups.overlook(pod)
+            self.version += 1
+
+    def reconsider(self, uid: PodUid) -> None:
+        """Take that back: kube-scheduler asks about the pod, or enough time has passed."""
+        pod = self._pods.get(uid)
+        if pod is not None and self.groups.reconsider(pod):
+            self.version += 1
+
     def refused(self, uid: PodUid) -> frozenset[NodeName]:
         """Return the nodes that kube-scheduler's own filters refuse for a pod, as far as is known."""
         return self._refused.of(uid)
@@ -465,6 +511,10 @@ class ClusterCache:
         """Return what the pods of each queue that has any hold and ask for."""
         return self._charges.usage()
 
+    def node_as_shown(self, name: NodeName) -> Node | None:
+        """Return a node as the watch shows it, without what its agent adds."""
+        return self._nodes.shown(name)
+
     def table(self) -> NodeTable:
         """Return the nodes as columns."""
         table = self._nodes.table()
@@ -548,6 +598,10 @@ class ClusterCache:
         if self.history.tell():
             self.version += 1
 
+    def unreadable_nodes(self) -> Collection[NodeName]:
+        """Return the nodes that give out nothing more because of pods there; not to be kept."""
+        return self._unread
+
     # How it stays consistent ----------------------------------------------------------------------------------------
 
     def _settle(self, uid: PodUid) -> None:
@@ -565,7 +619,7 @@ class ClusterCache:
         """Return the nodes on which the pod shares GPUs otherwise than before, for `GpuBooks.restand`."""
         before, pod = self._charges.get(uid), self._pods.get(uid)
         charge = self._charge_of(pod) if pod else None
-        if pod is not None and self._is_borrowed(uid, before, charge):
+        if pod is not None and self._has_other_terms(uid, before, charge):
             self._lose_promise(uid)
             charge = self._charge_of(pod)
         if charge != before:
@@ -588,17 +642,33 @@ class ClusterCache:
         # Nobody ends it there: its queue could not start another in its place for as long as the machine is dead.
         return replace(charge, queue=None) if self._nodes.is_lost(charge.node) else charge
 
+    def _close_unread(self, before: Pod | None, pod: Pod | None) -> None:
+        """Close the node of a pod that holds more there than can be read, for as long as it does."""
+        for one, is_there in ((before, False), (pod, True)):
+            if one is None or not one.unread or one.node is None:
+                continue
+            uids = self._unread.setdefault(one.node, set())
+            (uids.add if is_there else uids.discard)(one.uid)
+            if not uids:
+                del self._unread[one.node]
+        for name in {one.node for one in (before, pod) if one is not None and one.unread and one.node is not None}:
+            if self._nodes.close(name, UNREAD_PODS if name in self._unread else ""):
+                self._drop_promises(name)
+                self._relieved.add(name)
+                self._relieve()
+
     def _note_gpus(self, node: NodeName, frees: bool) -> None:  # noqa: FBT001 - a callback's only word
         self._relieved.add(node)
         self.version += 1
         self.relief += frees
 
-    def _is_borrowed(self, uid: PodUid, before: Charge | None, charge: Charge | None) -> bool:
-        """Whether a pod is promised a node as preemptible, and would not be any more when it is bound."""
+    def _has_other_terms(self, uid: PodUid, before: Charge | None, charge: Charge | None) -> bool:
+        """Whether a pod is promised a node on terms on which it would not be bound: in its queue, or as preemptible."""
         held = self.reservations.get(uid)
         if held is None or not held.is_revocable or before is None or before.node is None or charge is None:
             return False
-        return before.preemptible and not charge.preemptible
+        moves = None not in (before.queue, charge.queue) and before.queue != charge.queue
+        return moves or (before.preemptible and not charge.preemptible)
 
     def _place(self, pod: Pod) -> Place | None:
         if pod.node is not None:
@@ -607,9 +677,11 @@ class ClusterCache:
         return Place(held.node, held.devices) if held else None
 
     def _part(self, before: Pod, pod: Pod) -> None:
-        """Take a pod out of the group it no longer names, with the promise made to it as a member there."""
-        if before.group != pod.group or not pod.managed:
+        """Take back the promise to a pod that is in another group now, or asks for another part of a GPU."""
+        moves = before.group != pod.group or not pod.managed
+        if moves:
             self.groups.leave(before)
+        if moves or before.sharing != pod.sharing:
             held = self.reservations.get(pod.uid)
             if held is not None and held.is_revocable:
                 self._lose_promise(pod.uid)
@@ -649,6 +721,21 @@ class ClusterCache:
         after = self.groups.terms(key)
         if after != before and after is not None and before is not None:
             self._settle_all(key)
+
+    def _takes_pods(self, name: QueueName) -> bool:
+        queue = self._queues.tree().get(name)
+        return queue is not None and not queue.problem
+
+    def _is_unpaid(self, held: Reservation) -> bool:
+        """Whether the queue that would pay for a pod takes no pods."""
+        charge = self._charges.get(held.pod)
+        return charge is not None and charge.queue is not None and not self._takes_pods(charge.queue)
+
+    def _follow_queues(self) -> None:
+        """Charge anew the pods of PodGroups that were moved to a queue: it may have come, gone, or broken."""
+        for key in self.groups.moved():
+            self._settle_all(key)
+        self._relieve()
 
     def _resettle(self, keys: Collection[GroupKey]) -> None:
         """Charge the pods of these groups anew: the terms of their groups have changed."""

@@ -11,13 +11,15 @@ from operator import add
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
 from app.cluster.groups import Terms
 from app.cluster.nodesums import NodeSums
 from app.cluster.reservations import Reservation, State
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
-from app.model.resources import AXES, GPU_MILLI, NOTHING, Amounts, Resources, Scalars, mig_gpus
+from app.model.resources import AXES, GPU, GPU_MILLI, NOTHING, Amounts, Resources, Scalars, mig_gpus
 from app.model.snapshot import NodeTable, Usage
 
 
@@ -75,10 +77,11 @@ def charge_of(
     if pod.managed:
         node = pod.node or (held.node if held else None)
         queue, preemptible = (on.queue, on.preemptible) if on else (pod.queue, True)
+        preemptible = preemptible and not pod.started_firm
     elif node is None:
         # Another scheduler's pod is subtracted from what is divided, unless it names the queue that pays for it.
         return None
-    if node is None and (pod.gated or pod.deleting or pod.problem):
+    if node is None and (pod.gated or pod.deleting or pod.problem or pod.lacks_claim):
         # It can make no use of a share: counted, it would only take others' (KAI counts what is Pending, not gated).
         # A pod that only we hold back counts: it is ready when we are.
         return None
@@ -165,7 +168,8 @@ class Charges:
         self._devices: dict[NodeName, DeviceCharge] = {}
         self._table = NodeTable.of(())
         self._scalars: Mapping[str, Amounts] = {}
-        self._capacity = NOTHING
+        self._capacity: Amounts = self._table.allocatable
+        """What each node has for queues to divide, shape [resource, node]."""
 
     def get(self, pod: PodUid) -> Charge | None:
         """Return the pod's charge."""
@@ -214,7 +218,9 @@ class Charges:
             return
         self._table = table
         self._scalars = scalars
-        self._capacity = table.capacity + Resources(gpu_milli=self._mig_gpu_milli())
+        self._capacity = table.allocatable.copy()
+        for name, amounts in scalars.items():
+            self._capacity[GPU] += GPU_MILLI * mig_gpus(name) * amounts
         for sums in (self._used, *self._part_of_used.values()):
             sums.lay_over(table, self._scalars)
         self._outside.lay_over(table, ())
@@ -283,15 +289,12 @@ class Charges:
         """Return what queues divide: what nodes have that take work, minus what pods outside every queue hold there.
 
         A MIG profile counts as its GPUs, as it does where a pod is charged for it. What other nodes have is not divided
-        (KAI), so what is held there is not subtracted either.
+        (KAI), so what is held there is not subtracted either. Nobody holds more there than there is: a pod may name a
+        node by itself and ask for anything, until the kubelet refuses it.
         """
+        divided = np.maximum(self._capacity - self._outside.columns, 0)
         # Not columns[:, takes_work]: gathering the columns takes ten times as long as adding them up.
-        return self._capacity - Resources.of(self._outside.columns.sum(axis=1, where=self._table.takes_work))
-
-    def _mig_gpu_milli(self) -> int:
-        ready = self._table.takes_work
-        gpus = (mig_gpus(name) * int(amounts.sum(where=ready)) for name, amounts in self._scalars.items())
-        return GPU_MILLI * sum(gpus)
+        return Resources.of(divided.sum(axis=1, where=self._table.takes_work))
 
     def usage(self) -> dict[QueueName, Usage]:
         """Return the sums of every queue that has any pods."""

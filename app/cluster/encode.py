@@ -12,6 +12,8 @@ from app.model.queue import Queue
 from app.model.reason import QueueNumbers, Refusal
 from app.model.resources import QUOTA_AXES, UNLIMITED, Resources
 from app.model.seam import RawObject
+from app.model.sentence import EVERYBODY, Reader, told
+from app.model.snapshot import Usage
 
 NODE_POOL = "default"
 """KAI's name for the nodes of an unpartitioned cluster."""
@@ -32,22 +34,29 @@ def amounts(resources: Resources) -> dict[str, str]:
     return texts
 
 
+MOST_CONDITIONS = 64
+"""Of one list that is looked through for the time of ours: others write there too."""
+
+
 def queue_status(
-    queue: Queue, share: Share | None, children: Iterable[QueueName], *, now: str, past: Tally | None = None
+    queue: Queue, held: Share | Usage, children: Iterable[QueueName], *, now: str, past: Tally | None = None
 ) -> RawObject:
-    """Return the status of a queue; `now` is RFC 3339. Of no past nothing is said: what was said stays."""
+    """Return the status of a queue; `now` is RFC 3339. Of no past nothing is said: what was said stays.
+
+    A queue that takes part in nothing has no share, but pods that run in it go on.
+    """
     conditions = [_condition("Valid", not queue.problem, "QueueIsInvalid", queue.problem, now=now)]
-    if share is not None:
-        conditions.append(_over_quota(share, now=now))
-    held = share or Share()
+    if isinstance(held, Share):
+        conditions.append(_over_quota(held, now=now))
+    share = held if isinstance(held, Share) else Share()
     return {
         "childQueues": sorted(children),
         "conditions": conditions,
         "allocated": amounts(held.allocated),
         "allocatedNonPreemptible": amounts(held.allocated_non_preemptible),
         "requested": amounts(held.requested),
-        "deserved": amounts(held.deserved),
-        "fairShare": amounts(held.fair_share),
+        "deserved": amounts(share.deserved),
+        "fairShare": amounts(share.fair_share),
         **({} if past is None else {"usage": usage(past)}),
     }
 
@@ -75,8 +84,8 @@ class Standing:
     pending: int
 
 
-def pod_group_status(standing: Standing, refusal: Refusal | None, *, now: str) -> RawObject:
-    """Return the status of a PodGroup; `refusal` says why pods of it wait, None when none do."""
+def pod_group_status(standing: Standing, refusal: Refusal | None, *, now: str, reader: Reader = EVERYBODY) -> RawObject:
+    """Return the status of a PodGroup for this reader; `refusal` says why pods of it wait, None when none do."""
     return {
         "phase": standing.phase,
         "running": standing.running,
@@ -86,7 +95,7 @@ def pod_group_status(standing: Standing, refusal: Refusal | None, *, now: str) -
             "allocatedNonPreemptible": amounts(standing.non_preemptible),
             "requested": amounts(standing.requested),
         },
-        "schedulingConditions": [] if refusal is None else [_scheduling_condition(refusal, now)],
+        "schedulingConditions": [] if refusal is None else [_scheduling_condition(refusal, reader, now)],
     }
 
 
@@ -125,7 +134,7 @@ def _dated(condition: object, before: object) -> object:
     """Return the condition with the times of the one of its type, status and reason that was there before."""
     if not isinstance(condition, dict) or not isinstance(before, list):
         return condition
-    for old in before:
+    for old in before[:MOST_CONDITIONS]:
         if isinstance(old, dict) and all(old.get(key) == condition.get(key) for key in ("type", "status", "reason")):
             return condition | {key: old[key] for key in VOLATILE if key in old}
     return condition
@@ -146,8 +155,8 @@ def _condition(kind: str, holds: object, reason: str, message: str, *, now: str)
     }
 
 
-def _scheduling_condition(refusal: Refusal, now: str) -> RawObject:
-    said = {"reason": refusal.reason.value, "message": refusal.sentence}
+def _scheduling_condition(refusal: Refusal, reader: Reader, now: str) -> RawObject:
+    said = {"reason": refusal.reason.value, "message": told(refusal.sentence, reader)}
     details = {} if refusal.queue is None else {"details": {"queueDetails": _queue_details(refusal.queue)}}
     return {
         "type": "UnschedulableOnNodePool",

@@ -83,10 +83,17 @@ def unschedulable(ask: CapacityRequest, now: str) -> RawObject:
         "type": "PodScheduled",
         "status": "False",
         "reason": UNSCHEDULABLE,
-        "message": f"It stands for pods of PodGroup {ask.key!r}, for which no node has room.",
+        "message": f"It stands for {_asked_for(ask)}, for which no node has room.",
         "lastTransitionTime": now,
     }
     return {"conditions": [condition]}
+
+
+def _asked_for(ask: CapacityRequest) -> str:
+    sample = ask.shapes[0].sample if ask.shapes else None
+    if sample is None or sample.names_group:
+        return f"pods of PodGroup {ask.key!r}"
+    return f"pod {sample.namespace}/{sample.name}"
 
 
 def _metadata(ask: CapacityRequest, name: str) -> RawObject:

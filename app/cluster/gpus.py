@@ -1,6 +1,7 @@
 """Remembers what is known of the GPUs of every node: the agents' reports, who holds parts, and what reserves them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TypeVar
 
@@ -33,6 +34,8 @@ class Gpus:
         self._divides = divides
         self._tolerance_mib = tolerance_mib
         self._reports: dict[NodeName, GpuNode] = {}
+        self._read: dict[NodeName, GpuNode] = {}
+        """The last reports in which the devices could be read."""
         self._heard_at: dict[NodeName, float] = {}
         self._none_before = inf
         """Nobody who is trusted was heard before that time, so that not everybody is asked at every change."""
@@ -62,11 +65,17 @@ class Gpus:
         """Take over what an agent says; return whether that is news."""
         self._heard_at[node.name] = heard_at
         self._none_before = min(self._none_before, heard_at)
-        is_new = self._reports.get(node.name) != node
+        known = self._reports.get(node.name)
+        if node.problem and known is not None:
+            # What its devices are, they still are while nothing more can be read of them.
+            node = replace(known, problem=node.problem)
+        is_new = known != node
         is_news = is_new or node.name in self._silent
         if is_new:
             # A heartbeat leaves the record that others may have judged.
             self._reports[node.name] = node
+        if not (node.message or node.problem):
+            self._read[node.name] = node
         self._silent.discard(node.name)
         if is_news and any(gpu.state is not Stand.READY for gpu in self.shared(node.name)):
             # What such a GPU needs depends on who has the other ones, too.
@@ -76,6 +85,7 @@ class Gpus:
     def forget(self, name: NodeName) -> bool:
         """Forget what an agent said; return whether it had said anything."""
         self._heard_at.pop(name, None)
+        self._read.pop(name, None)
         self._silent.discard(name)
         return self._reports.pop(name, None) is not None
 
@@ -133,6 +143,7 @@ class Gpus:
         now = node_gpus(
             Sources(
                 agent=self.reliable(name),
+                last=self._read.get(name),
                 memory_mib=memory_mib,
                 offered=offered,
                 parts=self._parts_on.get(name, {}).values(),
@@ -143,6 +154,9 @@ class Gpus:
                 divides=self._divides(name),
             )
         )
+        if self._is_unreadable(name):
+            # A GPU that was bad is not good because nobody can read about it any more.
+            now = replace(now, blocked=max(now.blocked, min(before.blocked, offered)))
         if name in self._doubted:
             self._doubted[name] &= {gpu.name for gpu in now.shared if gpu.state is Stand.OPENING}
             if not self._doubted[name]:
@@ -196,6 +210,10 @@ class Gpus:
         report = self._reports.get(name) if self.is_trusted(name) else None
         # Devices that could not be read are not gone: nobody is sent away for that.
         return None if report is None or report.message or report.problem else report
+
+    def _is_unreadable(self, name: NodeName) -> bool:
+        report = self._reports.get(name)
+        return report is not None and bool(report.problem)
 
     def on(self, name: NodeName) -> NodeGpus:
         """Return how the GPUs of a node stand."""

@@ -9,6 +9,7 @@ from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet
 from app.model.reason import Reason, Refusal
+from app.model.sentence import counted
 
 NAMES_SHOWN = 10
 """Sub-groups that a sentence names: a PodGroup of hundreds shall not fill its own status."""
@@ -44,6 +45,8 @@ class Members:
     """Where those are that have a place: promised, binding or bound."""
     stuck: Collection[PodUid]
     """Those that kube-scheduler's own filters accept nowhere, although there seemed to be room."""
+    overlooked: Collection[PodUid] = ()
+    """Those that kube-scheduler did not ask about when they had a place."""
     succeeded: Mapping[str, int] = field(default_factory=lambda: NOBODY)
     """Those that have finished well, by pod set."""
     started: Mapping[PodUid, float] = field(default_factory=lambda: NEVER)
@@ -66,12 +69,19 @@ class Members:
         running = (pod.uid for pod in self.pods if pod.node is not None and not pod.deleting)
         return min((self.started[uid] for uid in running if uid in self.started), default=None)
 
+    def last_bound_at(self) -> float:
+        """Return when the last of the bound pods began, or was created where nothing tells; 0 when none is bound."""
+        bound = (pod for pod in self.pods if pod.node is not None and not pod.deleting)
+        return max((self.started.get(pod.uid, pod.created_at) for pod in bound), default=0.0)
+
     def waiting(self) -> list[Pod]:
         """Return the pods that have no place yet and may still get one."""
         return [pod for pod in self.pods if pod.uid not in self.places and not pod.deleting]
 
     def _can_start(self, pod: Pod) -> bool:
-        return not (pod.gated or pod.deleting or pod.problem or pod.ungrouped or pod.uid in self.stuck)
+        if pod.uid in self.stuck or pod.uid in self.overlooked:
+            return False
+        return not (pod.gated or pod.deleting or pod.problem or pod.ungrouped or pod.lacks_claim)
 
 
 def _ordered(pods: Iterable[Pod]) -> tuple[Pod, ...]:
@@ -144,6 +154,12 @@ def is_stale(group: PodGroup) -> bool:
     return all(one.pod.node is not None for one in group.placed)
 
 
+def is_bound_in_part(group: PodGroup) -> bool:
+    """Whether some pods of a gang are bound, and fewer than its minimum, whatever is promised to the others."""
+    bound = tuple(one for one in group.placed if one.pod.node is not None)
+    return bool(bound) and replace(group, placed=bound).owed > 0
+
+
 def has_sub_groups(spec: GroupSpec) -> bool:
     """Whether the object divides its pods; the root of one that only states a topology does not."""
     return spec.root is not None and any(leaf.name for leaf in spec.root.leaves())
@@ -178,7 +194,7 @@ def _preemptible(spec: GroupSpec, pod: Pod, priority: int) -> bool:
 
 def _unknown_owner(members: Members) -> Refusal | None:
     """Say that it is not known yet which pods a pod belongs to: alone it might start without its gang."""
-    sentence = next((pod.ungrouped for pod in members.waiting() if pod.ungrouped), "")
+    sentence = next((pod.ungrouped for pod in _ordered(pod for pod in members.waiting() if pod.ungrouped)), "")
     return Refusal(reason=Reason.OWNER_UNKNOWN, sentence=sentence) if sentence else None
 
 
@@ -200,7 +216,7 @@ def _lost_member(group: PodGroup, members: Members) -> Refusal | None:
     if group.root is None:
         return None
     names = sorted(leaf.name for leaf in group.root.leaves())
-    lost = next((pod for pod in members.waiting() if group.pod_set(pod) not in names), None)
+    lost = next(iter(_ordered(pod for pod in members.waiting() if group.pod_set(pod) not in names)), None)
     if lost is None:
         return None
     more = len(names) - NAMES_SHOWN
@@ -215,8 +231,9 @@ def _missing_members(group: PodGroup, members: Members) -> Refusal | None:
     short = _short(group)
     if short is None:
         return None
-    mine = [pod for pod in members.pods if group.pod_set(pod) == short.name]
-    return _unable(mine, members) or _too_few(group, short, mine, members)
+    mine = [pod for pod in members.pods if group.pod_set(pod) == short.name and not pod.deleting]
+    waiting = _ordered(pod for pod in mine if pod.uid not in members.places)
+    return _unable(waiting, members) or _too_few(group, short, mine, members)
 
 
 def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
@@ -225,6 +242,9 @@ def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
         if pod.problem:
             return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"Pod {pod.name}: {pod.problem}.")
     for pod in pods:
+        if cause := overlooked(pod, is_overlooked=pod.uid in members.overlooked):
+            return cause
+    for pod in pods:
         if pod.uid in members.stuck:
             said = f": {pod.said.because}" if pod.said.because else "; see its PodScheduled condition"
             sentence = f"The scheduler's own filters accept pod {pod.name} on no node{said}."
@@ -232,11 +252,26 @@ def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
     return None
 
 
+def overlooked(pod: Pod, *, is_overlooked: bool) -> Refusal | None:
+    """Say why a pod gets no place although there may be room: kube-scheduler would not look at it; None if it would."""
+    if pod.lacks_claim:
+        sentence = f"The scheduler does not consider pod {pod.name} before its ResourceClaim {pod.lacks_claim}, exists."
+    elif is_overlooked:
+        asked = f"The scheduler did not ask about pod {pod.name} while it had a place"
+        sentence = f"{asked}; check that each ResourceClaim exists that the pod names."
+    else:
+        return None
+    return Refusal(reason=Reason.NOT_CONSIDERED, sentence=sentence, details={"pod": pod.name})
+
+
 def _too_few(group: PodGroup, short: PodSet, pods: Collection[Pod], members: Members) -> Refusal:
-    exist = members.succeeded.get(short.name, 0) + sum(not pod.deleting for pod in pods)
+    exist = members.succeeded.get(short.name, 0) + len(pods)
     gated = sum(pod.gated for pod in pods)
     of = f" of sub-group {short.name}" if short.name else ""
-    sentence = f"Waiting for {short.min_member} pods{of}, currently {exist} exist, {gated} are gated"
+    sentence = (
+        f"Waiting for {counted(short.min_member, 'pod')}{of}, currently {exist} exist{'s' * (exist == 1)}, "
+        f"{gated} {'is' if gated == 1 else 'are'} gated"
+    )
     details: dict[str, int | str] = {"minMember": short.min_member, "exist": exist, "gated": gated}
     if short.name:
         details["subGroup"] = short.name

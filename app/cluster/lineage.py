@@ -151,12 +151,16 @@ class OwnedObjects:
         self._links: dict[GroupKey, Link] = {}
         self._keys: dict[Link, set[GroupKey]] = {}
 
-    def put(self, spec: GroupSpec) -> None:
-        """Take over who owns an object now."""
+    def put(self, spec: GroupSpec) -> bool:
+        """Take over who owns an object now; return whether that is news."""
+        link = link_of(spec.owner, spec.key.namespace) if spec.owner is not None else None
+        if self._links.get(spec.key) == link:
+            return False
         self.drop(spec.key)
-        if spec.owner is not None:
-            link = self._links[spec.key] = link_of(spec.owner, spec.key.namespace)
+        if link is not None:
+            self._links[spec.key] = link
             self._keys.setdefault(link, set()).add(spec.key)
+        return True
 
     def drop(self, key: GroupKey) -> None:
         """Forget an object."""
@@ -167,9 +171,9 @@ class OwnedObjects:
         if not self._keys[link]:
             del self._keys[link]
 
-    def of(self, owner: Owner) -> Collection[GroupKey]:
+    def of(self, owner: OwnerRef, namespace: str) -> Collection[GroupKey]:
         """Return the objects that an owner has."""
-        return tuple(self._keys.get(link_of(owner.ref, owner.namespace), ()))
+        return tuple(self._keys.get(link_of(owner, namespace), ()))
 
 
 def pods_of(lines: Iterable[Line]) -> list[PodUid]:

@@ -23,7 +23,9 @@ from app.cluster.groups import (
     merged,
     terms,
 )
-from app.model.names import GroupKey, PodUid
+from app.cluster.stamps import Stamps
+from app.cluster.torn import TornSince
+from app.model.names import GroupKey, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, TopologyConstraint
 from app.model.reason import Refusal
@@ -38,9 +40,10 @@ Places = Callable[[Pod], Place | None]
 class Membership:
     """Groups, their objects and their pods. Only `ClusterCache` calls what changes it."""
 
-    def __init__(self, place: Places) -> None:
-        """Start empty; `place` tells where a pod has a place."""
+    def __init__(self, place: Places, takes_pods: Callable[[QueueName], bool] = bool) -> None:
+        """Start empty; `place` tells where a pod has a place, `takes_pods` whether a queue exists and is sound."""
         self._place = place
+        self._takes_pods = takes_pods
         self._classes: dict[str, int] = {}
         self._objects: dict[GroupKey, GroupSpec] = {}
         """PodGroup objects."""
@@ -52,11 +55,14 @@ class Membership:
         self._succeeded: dict[GroupKey, dict[PodUid, str]] = {}
         """The pods that have finished well, with the sub-group that each was in."""
         self._started: dict[PodUid, float] = {}
-        self._started_preemptible = Counter[GroupKey]()
-        """How many pods of a group have: they may run on what is others', who get it back whatever is written now."""
+        self._stamps = Stamps()
+        self._moved: dict[GroupKey, None] = {}
+        """Groups whose PodGroup object names another queue than the one with which their pods were bound."""
         self._stuck: set[PodUid] = set()
+        self._overlooked: set[PodUid] = set()
         self._set_aside: dict[GroupKey, Refusal] = {}
         self._formed = FormedGroups()
+        self._torn = TornSince()
         self._stale: set[GroupKey] = set()
         """Groups that have changed since those that wait were asked for."""
         self._unformed: set[GroupKey] = set()
@@ -97,7 +103,8 @@ class Membership:
     def set_spec(self, key: GroupKey, spec: GroupSpec | None) -> bool:
         """Set a PodGroup object, or remove it (None); return whether anything changed."""
         _put(self._objects, key, spec)
-        return self._restate(key)
+        is_moved = self._note_move(key)
+        return self._restate(key) or is_moved
 
     def set_derived(self, key: GroupKey, spec: GroupSpec) -> bool:
         """Set what its owners say of a group whose pods are about to join; return whether anything changed."""
@@ -115,7 +122,7 @@ class Membership:
 
     def join(self, pod: Pod) -> None:
         """Add or replace a pod in its group."""
-        self._count_start(self._pods.get(pod.group, {}).get(pod.uid), pod)
+        self._stamp(self._pods.get(pod.group, {}).get(pod.uid), pod)
         self._pods.setdefault(pod.group, {})[pod.uid] = pod
         self._mark(pod.group)
 
@@ -126,15 +133,16 @@ class Membership:
     def leave(self, pod: Pod) -> None:
         """Remove a pod from its group."""
         self._stuck.discard(pod.uid)
+        self._overlooked.discard(pod.uid)
         self._started.pop(pod.uid, None)
         members = self._pods.get(pod.group)
         if members is None:
             return
-        self._count_start(members.pop(pod.uid, None), None)
+        self._stamp(members.pop(pod.uid, None), None)
         if not members:
-            del self._started_preemptible[pod.group]
             del self._pods[pod.group]
             self._set_aside.pop(pod.group, None)
+            self._torn.forget(pod.group)
             if self._derived.pop(pod.group, None) is not None:
                 self._restate(pod.group)
             self._forget_if_empty(pod.group)
@@ -186,6 +194,23 @@ class Membership:
         if pod.uid not in self._stuck:
             return False
         self._stuck.discard(pod.uid)
+        self._mark(pod.group)
+        return True
+
+    def overlook(self, pod: Pod) -> None:
+        """Note that kube-scheduler did not ask about a pod while it had a place: it gets none until `reconsider`."""
+        self._overlooked.add(pod.uid)
+        self._mark(pod.group)
+
+    def is_overlooked(self, pod: Pod) -> bool:
+        """Return whether that is so."""
+        return pod.uid in self._overlooked
+
+    def reconsider(self, pod: Pod) -> bool:
+        """Take that back: kube-scheduler asks about the pod, or enough time has passed; return whether that is news."""
+        if pod.uid not in self._overlooked:
+            return False
+        self._overlooked.discard(pod.uid)
         self._mark(pod.group)
         return True
 
@@ -273,13 +298,38 @@ class Membership:
 
     def _terms(self, key: GroupKey, spec: GroupSpec | None, pod: Pod) -> Terms:
         stated = terms(spec, pod, self._classes)
-        return stated if stated.preemptible or not self._started_preemptible[key] else replace(stated, preemptible=True)
+        queue = self._queue(key) or stated.queue
+        preemptible = stated.preemptible or self._stamps.preemptible(key) > 0
+        if (queue, preemptible) == (stated.queue, stated.preemptible):
+            return stated
+        return replace(stated, queue=queue, preemptible=preemptible)
+
+    def _queue(self, key: GroupKey) -> QueueName:
+        """Return the queue of a group that has started: where its PodGroup was moved to, else where it was bound.
+
+        Empty when it has not started. A queue that takes no pods is no place to move to: nobody would pay.
+        """
+        named = self._objects[key].queue if key in self._moved else None
+        return named if named and self._takes_pods(named) else self._stamps.queue(key)
+
+    def moved(self) -> Collection[GroupKey]:
+        """Return the groups whose queue depends on whether the queue that their PodGroup object names takes pods."""
+        return list(self._moved)
+
+    def _note_move(self, key: GroupKey) -> bool:
+        """Note whether a group was moved; return whether that is news."""
+        spec, bound, before = self._objects.get(key), self._stamps.queue(key), len(self._moved)
+        if spec is not None and spec.queue and bound and spec.queue != bound:
+            self._moved[key] = None
+        else:
+            self._moved.pop(key, None)
+        return len(self._moved) != before
 
     def kept_preemptible(self, key: GroupKey, spec: GroupSpec) -> int:
         """Return how many pods keep a group preemptible that would not be with this object; 0 when it would be."""
         members = self._pods.get(key)
         stated = terms(spec, next(iter(members.values())), self._classes) if members else None
-        return 0 if stated is None or stated.preemptible else self._started_preemptible[key]
+        return 0 if stated is None or stated.preemptible else self._stamps.preemptible(key)
 
     def has_object(self, key: GroupKey) -> bool:
         """Return whether a group has a PodGroup object."""
@@ -321,9 +371,9 @@ class Membership:
         return self._formed.stale_since()
 
     def age_stale(self, now: float) -> bool:
-        """Note which gangs have become stale since last asked, in seconds since the epoch; return whether any has."""
+        """Note which gangs have become stale or torn since last asked, in seconds since the epoch; return if any."""
         self.running()
-        aged = self._formed.age(now)
+        aged = list(dict.fromkeys((*self._formed.age(now), *self._torn.age(now))))
         for key in aged:
             self._mark(key)
         return bool(aged)
@@ -333,11 +383,11 @@ class Membership:
         touched, self._touched = self._touched, set()
         return touched
 
-    def _count_start(self, before: Pod | None, pod: Pod | None) -> None:
-        for one, change in ((before, -1), (pod, 1)):
-            # On a pod that is not bound yet it speaks for that pod alone, not for the others of a group.
-            if one is not None and one.started_preemptible and (one.node is not None or not one.names_group):
-                self._started_preemptible[one.group] += change
+    def _stamp(self, before: Pod | None, pod: Pod | None) -> None:
+        self._stamps.replace(before, pod)
+        for one in (before, pod):
+            if one is not None and one.bound_queue:
+                self._note_move(one.group)
 
     def _mark(self, key: GroupKey) -> None:
         self._stale.add(key)
@@ -359,6 +409,7 @@ class Membership:
     def _put_running(self, key: GroupKey, members: Members | None) -> PodGroup | None:
         spec, on = self._specs.get(key), self.terms(key)
         group = form(key, spec, members, on, self._set_aside.get(key)) if members and on else None
+        group = self._torn.timed(group, spec, members.last_bound_at) if members else None
         return self._formed.put_running(key, group, spec)
 
     def _members(self, key: GroupKey) -> Members | None:
@@ -369,6 +420,7 @@ class Membership:
             pods=pods,
             places={pod.uid: place for pod in pods if (place := self._place(pod))},
             stuck=self._stuck,
+            overlooked=self._overlooked,
             succeeded=self._succeeded_by_set(key),
             started=self._started,
         )

@@ -35,6 +35,8 @@ class Nodes:
         self._stated: dict[NodeName, Node] = {}
         """As the Node objects say."""
         self._facts: dict[NodeName, AgentFacts] = {}
+        self._closed: dict[NodeName, str] = {}
+        """Nodes that give out nothing more, with why; known or not."""
         self._by_name: dict[NodeName, Node] = {}
         self._sizes = Counter[int]()
         """How many nodes have GPUs of each size: asked at every change of a node, which must not cost a table."""
@@ -65,6 +67,15 @@ class Nodes:
         """Return what was taken over last of what the agent of a node says."""
         return self._facts.get(name, NO_AGENT)
 
+    def close(self, name: NodeName, problem: str) -> bool:
+        """Have a node give out nothing more for this reason, or as before for none; return whether that is news."""
+        if self._closed.get(name, "") == problem:
+            return False
+        self._closed[name] = problem
+        if not problem:
+            del self._closed[name]
+        return name in self._stated and self._combine(name)
+
     def drop(self, name: NodeName) -> bool:
         """Forget a node; return whether it was known."""
         self._count(self._by_name.pop(name, None), -1)
@@ -77,6 +88,10 @@ class Nodes:
     def get(self, name: NodeName) -> Node | None:
         """Return the node of this name."""
         return self._by_name.get(name)
+
+    def shown(self, name: NodeName) -> Node | None:
+        """Return the node of this name as its object says."""
+        return self._stated.get(name)
 
     def is_lost(self, name: NodeName) -> bool:
         """Whether nobody there can end a pod: the node is gone, or its kubelet does not answer."""
@@ -127,6 +142,7 @@ class Nodes:
             shares_devices=node.shares_devices and facts.opens_devices,
             device_memory_mib=node.device_memory_mib or facts.memory_mib,
             layout=facts.layout,
+            problem=node.problem or self._closed.get(name, ""),
         )
         if self._by_name.get(name) == combined:
             return False
@@ -153,7 +169,9 @@ def _renewed(table: NodeTable, changed: Sequence[Node]) -> NodeTable:
     nodes, columns = list(table.nodes), [table.index[node.name] for node in changed]
     allocatable, takes_work = table.allocatable.copy(), table.takes_work.copy()
     memory_mib, shares = table.device_memory_mib.copy(), table.shares_devices.copy()
+    same_labels = True
     for column, node in zip(columns, changed, strict=True):
+        same_labels = same_labels and nodes[column].labels == node.labels
         nodes[column] = node
         allocatable[:, column] = node.allocatable.amounts
         takes_work[column], shares[column] = node.takes_work, node.shares_devices
@@ -165,6 +183,7 @@ def _renewed(table: NodeTable, changed: Sequence[Node]) -> NodeTable:
         takes_work=takes_work,
         device_memory_mib=memory_mib,
         shares_devices=shares,
+        label_memo=table.label_memo if same_labels else {},
     )
 
 

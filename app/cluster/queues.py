@@ -4,11 +4,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from app.model.names import QueueName
-from app.model.queue import Queue
+from app.model.queue import MOST_LEVELS, Queue
 from app.model.resources import QUOTA_AXES, UNLIMITED
 
 CIRCLE_SHOWN = 5
 """Queues of a circle that its sentence names: a circle of thousands shall not fill its own status."""
+
+
+TOO_DEEP = f"it is more than {MOST_LEVELS} levels deep; change spec.parentQueue to a queue nearer to the top"
 
 
 class Queues:
@@ -44,7 +47,7 @@ class Queues:
         if name not in self._lines:
             names: dict[QueueName, None] = {}
             at: QueueName | None = name
-            while at is not None and at not in names and at in self._by_name:
+            while at is not None and at not in names and at in self._by_name and len(names) < MOST_LEVELS:
                 names[at] = None
                 at = self._by_name[at].parent
             self._lines[name] = tuple(names)
@@ -70,14 +73,17 @@ def judged(queues: Iterable[Queue]) -> dict[QueueName, Queue]:
     """
     known = {queue.name: queue for queue in queues}
     verdicts: dict[QueueName, str] = {}
+    levels: dict[QueueName, int] = {}
     for name in known:
         if name not in verdicts:
-            _judge_path(name, known, verdicts)
+            _judge_path(name, known, verdicts, levels)
     return {name: replace(queue, problem=verdicts[name]) if verdicts[name] else queue for name, queue in known.items()}
 
 
-def _judge_path(start: QueueName, known: Mapping[QueueName, Queue], verdicts: dict[QueueName, str]) -> None:
-    """Walk up to what is already judged, then give every queue on the way its verdict, top down."""
+def _judge_path(
+    start: QueueName, known: Mapping[QueueName, Queue], verdicts: dict[QueueName, str], levels: dict[QueueName, int]
+) -> None:
+    """Walk up to what is already judged, then give every queue on the way its verdict and its level, top down."""
     path: dict[QueueName, None] = {}
     name: QueueName | None = start
     while name is not None and name in known and name not in verdicts and name not in path:
@@ -86,8 +92,11 @@ def _judge_path(start: QueueName, known: Mapping[QueueName, Queue], verdicts: di
     if name in path:
         _judge_circle(list(path), name, known, verdicts)
     for below in reversed(path):
+        parent = known[below].parent
+        levels[below] = 1 if parent is None else levels.get(parent, 0) + 1
         if below not in verdicts:
-            verdicts[below] = known[below].problem or _from_above(known[below].parent, known, verdicts)
+            too_deep = TOO_DEEP if levels[below] == MOST_LEVELS + 1 else ""
+            verdicts[below] = known[below].problem or too_deep or _from_above(parent, known, verdicts)
 
 
 def _judge_circle(

@@ -46,6 +46,8 @@ class Reservation:
     """On the caller's monotonic clock; a Binding never expires: it ends with the watch's echo or a sure failure."""
     refusals: int = 0
     """`ClusterCache.refusals` as it was made."""
+    is_asked: bool = False
+    """kube-scheduler has asked about the pod since."""
 
     @property
     def is_revocable(self) -> bool:
@@ -135,6 +137,12 @@ class Reservations:
     def asked_again(self, pod: PodUid) -> None:
         """Mark that kube-scheduler does not bind the pod: it asks once more."""
         self.put(replace(self._held[pod], state=State.PROMISED))
+
+    def note_asked(self, pod: PodUid) -> None:
+        """Note that kube-scheduler asks about the pod."""
+        held = self._held.get(pod)
+        if held is not None and not held.is_asked:
+            self.put(replace(held, is_asked=True))
 
     def extend(self, pod: PodUid, expires_at: float) -> None:
         """Let the promise live on, in the state in which it is: kube-scheduler has just asked for the pod."""

@@ -26,9 +26,14 @@ class Room:
         self._queues = queues
 
     def held_by(self, pods: Iterable[Pod]) -> Resources:
-        """Return what these pods hold together."""
+        """Return what is paid for these pods together as far as they have nodes."""
         charges = (self._charges.get(pod.uid) for pod in pods)
-        return sum((one.request for one in charges if one is not None and one.node is not None), NOTHING)
+        return sum((one.paid for one in charges if one is not None and one.node is not None), NOTHING)
+
+    def asked_by(self, pods: Iterable[Pod]) -> Resources:
+        """Return what is paid for these pods together once all have nodes."""
+        charges = ((pod, self._charges.get(pod.uid)) for pod in pods)
+        return sum((pod.request if one is None else one.paid for pod, one in charges), NOTHING)
 
     def is_free(self, name: NodeName, load: Load) -> bool:
         """Whether the node takes work and has this much free."""

@@ -150,6 +150,8 @@ class Sources:
 
     agent: GpuNode | None
     """Its last report, None when there is none that can be relied upon now."""
+    last: GpuNode | None = None
+    """The last report in which its devices could be read, where there is none that can be relied upon now."""
     memory_mib: int
     """Of each GPU, as it is accounted; 1 when nothing tells."""
     offered: int
@@ -165,11 +167,17 @@ class Sources:
     divides: bool = True
     """Whether the node's labels let its GPUs be shared: where each is handed out several times, or cut, they do not."""
 
+    @property
+    def devices(self) -> Sequence[Device]:
+        """The devices as they were last read."""
+        known = self.agent or self.last
+        return known.devices if known else ()
+
 
 def node_gpus(of: Sources) -> NodeGpus:
     """Return how the GPUs of a node stand."""
     claims = _claims(of)
-    if not claims and of.agent is None:
+    if not claims and of.agent is None and of.last is None:
         return NO_GPUS
     devices = {device.uuid: device for device in of.agent.devices} if of.agent else {}
     shared = tuple(_shared(claims[name], of, devices) for name in sorted(claims))
@@ -177,7 +185,7 @@ def node_gpus(of: Sources) -> NodeGpus:
     contested = [each for each in shared if each.state is Stand.CONTESTED]
     reasons = [f"shared GPU {each.name}: {each.reason}" for each in contested]
     idle = _idle(of.agent, taken)
-    blocked, sentences = _bad(idle, of)
+    blocked, sentences = _bad(idle or _perhaps_idle(of, taken), of)
     return NodeGpus(
         shared=shared,
         # While it is not known which device such pods really have, whoever gets a whole one might get theirs.
@@ -332,10 +340,17 @@ def _idle(agent: GpuNode | None, taken: Collection[DeviceUuid]) -> list[Device]:
     return [one for one in agent.devices if not one.holders and one.uuid not in taken and not one.is_mig]
 
 
+def _perhaps_idle(of: Sources, taken: Collection[DeviceUuid]) -> list[Device]:
+    """Return the whole devices that nobody may have by now, where the agent does not say who has them."""
+    if of.agent is not None and of.agent.kubelet_answers:
+        return []
+    return [one for one in of.devices if one.uuid not in taken and not one.is_mig]
+
+
 def _bad(idle: Iterable[Device], of: Sources) -> tuple[int, list[str]]:
     """Return how many idle devices take no work, beyond those that the device plugin has taken back itself, and why."""
     found = [sentence for one in idle if (sentence := _obstacle(one, of.tolerance_mib))]
-    whole = sum(not one.is_mig for one in of.agent.devices) if of.agent else 0
+    whole = sum(not one.is_mig for one in of.devices)
     return max(0, len(found) - max(0, whole - of.offered)), found
 
 

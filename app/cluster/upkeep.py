@@ -17,6 +17,7 @@ from app.cluster.sharedgpus import Part, SharedGpu, Stand, is_held_by
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
+from app.model.sentence import Name, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ def _why_lost(uuid: DeviceUuid, device: Device | None, gpu: SharedGpu, at: Circu
         return f"was given GPU {uuid or 'of no name'}, which node {at.node} has no more"
     taken = next((one for one in device.holders if not _reserves(one, gpu, at)), None)
     if taken is not None:
-        return f"was given GPU {uuid}, which pod {taken.namespace}/{taken.name} has by now"
+        by = Name(taken.namespace, taken.name, "in another namespace")
+        return say("was given GPU {uuid}, which pod {by} has by now", uuid=uuid, by=by)
     is_kept = any(is_held_by(device, pod) for pod in gpu.reservations)
     # The device plugin gives out no device that it finds unhealthy.
     return f"was given GPU {uuid}, which is unhealthy" if device.health is Health.UNHEALTHY and not is_kept else ""

@@ -11,6 +11,7 @@ from typing import Protocol
 from app.cluster.admit import environment, pods, policy, shape
 from app.cluster.admit.pods import GpuSharing
 from app.cluster.cache import ClusterCache
+from app.cluster.decode.excess import excess
 from app.cluster.decode.glances import UNBORN
 from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL
 from app.control.entrance import Newcomer
@@ -63,6 +64,10 @@ class Entrance(Protocol):
         """Return whether it is sure that something is; neither is known of a pod whose owners nobody has seen yet."""
         ...
 
+    def queue(self, newcomer: Newcomer) -> QueueName:
+        """Return the queue that the pod is in, alone as it is, by its labels and its owners."""
+        ...
+
     def owners_class(self, newcomer: Newcomer) -> str:
         """Return the priority class that the owners of the pod name, as far as they are known; empty for none."""
         ...
@@ -102,11 +107,15 @@ class Admission:
         profile = self._profile_of(raw)
         if profile is None or shape.is_placed(raw):
             return Admitted()
-        if found := pods.excess(raw):
+        if found := excess(raw):
+            return Denied(found)
+        pod, warnings = shape.of_scheduler(raw, profile), list(pods.replaced(raw))
+        # Where the API server holds pods by itself, those that stay held are not validated as well.
+        if found := self._pod_problem(environment.with_devices(pod)):
             return Denied(found)
         if cause := self._unready():
             return Undecided(cause)
-        pod, warnings = shape.of_scheduler(raw, profile), list(pods.replaced(raw))
+        warnings += pods.oddities(pod, profiles=self._profiles, queues=self._cache.queues())
         newcomer = self._entrance.look(pod)
         if name := self._class(pod, newcomer, warnings):
             newcomer = self._entrance.look(shape.of_class(pod, name))
@@ -159,11 +168,11 @@ class Admission:
         if BIND_MARKER in self._markers and self._entrance.may_be_bound_elsewhere(newcomer):
             yield from shape.markers(pod, self._markers - {BIND_MARKER})
             yield from shape.unmarked(pod, BIND_MARKER)
-            yield from shape.preemptible(pod)
+            yield from shape.stamped(pod, self._entrance.queue(newcomer))
         else:
             yield from shape.markers(pod, self._markers)
             if BIND_MARKER in self._markers:
-                yield from shape.not_preemptible(pod)
+                yield from shape.not_stamped(pod)
 
     def _can_run_now(self, pod: RawObject, newcomer: Newcomer, question: AdmissionQuestion) -> bool:
         # What keeps room must not happen for a pod that will not be stored.
@@ -192,6 +201,8 @@ class Admission:
         raw, queues = _named(question.object, question), self._cache.queues()
         if _kind(question) == POD and question.operation is Operation.CREATE:
             yield from pods.oddities(raw, profiles=self._profiles, queues=queues)
+        elif _kind(question) == POD and question.old is not None:
+            yield from pods.relabelled(_named(question.old, question), raw, profiles=self._profiles)
         elif _kind(question) == QUEUE:
             yield from policy.queue_oddities(raw, queues)
         elif _kind(question) == POD_GROUP:

@@ -23,6 +23,7 @@ from app.control.waker import Waker
 from app.model.decision import Start
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason, Refusal
+from app.model.sentence import say
 from app.settings import Settings
 
 
@@ -171,7 +172,8 @@ class Awaiting:
                 # Asked first: whoever is planned anew elsewhere is told nothing of this node.
                 said = self._gpus.obstacle(wait.pods)
                 if not self._moves(wait):
-                    error = f"its node has given it no GPU to share in time{': ' * bool(said)}{said}"
+                    error = "its node has given it no GPU to share in time"
+                    error = say("{error}: {said}", error=error, said=said) if said else error
                     failures[wait.group] = Failure(wait.group, error)
         yield from failures.values()
 

@@ -37,7 +37,15 @@ class Backoff:
         self._failures: dict[GroupKey, _Failure] = {}
         self._waiting: set[GroupKey] = set()
 
-    def failed(self, key: GroupKey, now: float, *, least_s: float = 0.0, setback: Setback | None = None) -> float:
+    def failed(
+        self,
+        key: GroupKey,
+        now: float,
+        *,
+        least_s: float = 0.0,
+        longest_s: float = LONGEST_S,
+        setback: Setback | None = None,
+    ) -> float:
         """Note a failed attempt; return for how many seconds the group is left out, `least_s` at the least.
 
         Only attempts that cost others their places ask for any. A gang has many members to tell of one attempt: while
@@ -49,7 +57,7 @@ class Backoff:
             self._failures[key] = replace(before, until=until, setback=setback or before.setback)
             return self._failures[key].until - now
         fresh = before is None or now > before.until + FORGIVEN_AFTER_S
-        longest_s = LONGEST_COSTLY_S if least_s else LONGEST_S
+        longest_s = LONGEST_COSTLY_S if least_s else longest_s
         delay_s = FIRST_S if before is None or fresh else min(2 * before.delay_s, longest_s)
         delay_s = max(delay_s, least_s)
         self._failures[key] = _Failure(delay_s, now + delay_s, setback)

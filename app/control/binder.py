@@ -13,7 +13,7 @@ from app.cluster.shares import marks_of
 from app.control.activity import Activity
 from app.control.barrier import GangBarrier
 from app.control.bursts import Bursts
-from app.model.marks import PREEMPTIBLE_ANNOTATION
+from app.model.marks import PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion
 from app.model.seam import (
@@ -43,13 +43,23 @@ BURST_EVERY_S = 0.02
 all programs summed up. kube-scheduler goes on meanwhile."""
 
 LOOK_AGAIN_S = 0.5
-"""How long to wait before asking again what became of a write whose outcome is unknown."""
+"""How long to wait before asking again what became of a write whose outcome is unknown; doubled by each failure."""
+
+LONGEST_LOOK_AGAIN_S = 8.0
+
+LOOK_UPS = 10
+"""Reads that may fail before kube-scheduler is answered: about a minute. The promise stays until the watch tells more,
+and the next question for the pod tries again."""
 
 FORBIDDEN_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 """An API server that has just started forbids everything until it has read its own roles: a gang of which half is
 written must not be given up for that."""
 
 NO_GPU = "the GPU that the pod was to share is not ready any more; it will be asked for again"
+
+GONE = "the pod is gone"
+
+NOT_KNOWN = "it is not known yet whether the pod is bound; it will be asked for again"
 
 Dissolve = Callable[[GroupKey, str], None]
 
@@ -140,7 +150,7 @@ class Binder:
             return error
 
     async def _write(self, question: BindQuestion) -> str:
-        """Write until the outcome is sure, then give up the promise unless the pod is on its node."""
+        """Write until the outcome is sure, then give up the promise unless the pod is on its node, or may be."""
         # Looked up once: who is made firm while it is tried again starts on the terms that it was promised the node on.
         pauses, marks = iter(FORBIDDEN_PAUSES_S), self._marks(question.pod.uid)
         answer: str | None = None
@@ -149,18 +159,21 @@ class Binder:
         self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
         if answer != BOUND:
             log.warning("bind failed", pod=f"{question.pod.namespace}/{question.pod.name}", error=answer)
+        if answer not in {BOUND, NOT_KNOWN}:
             self._give_up(question.pod.uid)
         return answer
 
     def _marks(self, uid: PodUid) -> Mapping[str, str]:
-        """Return what is annotated with the node: what was started as preemptible shall not be made firm later."""
+        """Return what is annotated with the node: the terms of its start, which nobody shall change later."""
         pod = self._cache.pod(uid)
         if pod is None or not pod.managed:
             return {}
         on = self._cache.groups.terms(pod.group)
-        found = {PREEMPTIBLE_ANNOTATION: "true"} if on is not None and on.preemptible else {}
-        if pod.names_group and self._cache.groups.has_object(pod.group):
-            # As KAI's pods carry it; and a pod whose owner is gone after a restart still has its gang.
+        found: dict[str, str] = {}
+        if on is not None:
+            found |= {QUEUE_ANNOTATION: on.queue, PREEMPTIBLE_ANNOTATION: "true" if on.preemptible else "false"}
+        if pod.names_group:
+            # As KAI's pods carry it; and after a restart it is in this group, whatever has become of its owners.
             found[POD_GROUP_ANNOTATION] = pod.group.name
         return found
 
@@ -177,8 +190,10 @@ class Binder:
         if self._activity.failure():
             return "this replica is no longer active"
         pod = self._cache.pod(uid)
+        if pod is None:
+            return GONE
         # It would be tried for as long as a finalizer holds the pod.
-        if pod is not None and pod.deleting:
+        if pod.deleting:
             return "the pod is being deleted"
         return NO_GPU if self._cache.gpus.not_ready(uid) else ""
 
@@ -188,7 +203,7 @@ class Binder:
         try:
             return await self._in_turn(pod, node, marks)
         except NotFoundError:
-            return "the pod is gone"
+            return GONE
         except ForbiddenError as error:
             return await self._wait_for_permission(pod, pauses, error)
         except RejectedError as error:
@@ -219,22 +234,38 @@ class Binder:
         return f"the API server refuses the binding: {error}"
 
     async def _look_up(self, pod: PodRef, node: NodeName) -> str | None:
-        """Find out what became of the pod before anything else happens to it; None when it is still unbound."""
-        while True:
+        """Find out what became of the pod before anything else happens to it; None when it is still unbound.
+
+        The watch may tell as well: a pod that it shows as gone or bound needs no read.
+        """
+        pause_s = LOOK_AGAIN_S
+        for _ in range(LOOK_UPS):
             try:
                 raw = await self._cluster.read_pod(pod)
             except KubeError as error:
                 self._metrics.binds[BindOutcome.UNKNOWN].inc()
                 log.warning("outcome of a binding is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-                await self._sleep(LOOK_AGAIN_S)
+                await self._sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_LOOK_AGAIN_S)
+                shown = self._shown(pod.uid, node)
+                if shown is not None:
+                    return shown
                 continue
             if raw is None:
-                return "the pod is gone"
+                return GONE
             bound_to = decode.bound_node(raw)
             if bound_to is None:
                 await self._sleep(LOOK_AGAIN_S)
                 return None
-            return BOUND if bound_to == node else f"the pod is already bound to {bound_to}"
+            return _outcome(bound_to, node)
+        return NOT_KNOWN
+
+    def _shown(self, uid: PodUid, node: NodeName) -> str | None:
+        """Return what the watch shows of a binding; None while it shows the pod unbound, which may be old."""
+        pod = self._cache.pod(uid)
+        if pod is None:
+            return GONE
+        return None if pod.node is None else _outcome(pod.node, node)
 
     def _give_up(self, uid: PodUid) -> None:
         pod = self._cache.pod(uid)
@@ -245,3 +276,7 @@ class Binder:
         pod = self._cache.pod(uid)
         if pod is not None and pod.managed:
             self._on_failure(pod.group, error)
+
+
+def _outcome(bound_to: NodeName, node: NodeName) -> str:
+    return BOUND if bound_to == node else f"the pod is already bound to {bound_to}"

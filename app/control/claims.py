@@ -16,6 +16,15 @@ EXPIRES_AFTER_S = 2.0
 MOST = 128
 """Claims at once: so many pods may be on their way into the cluster without being seen."""
 
+MOST_OF_ONE = 64
+"""Of these, the claims of one namespace."""
+
+MOST_UNTRIED = 32
+"""Of these, the claims of all namespaces whose pods have not come lately: anybody may ask of pods that never come."""
+
+REMEMBERED = 1024
+"""Namespaces whose pods came lately."""
+
 Origin = tuple[str, str]
 """Namespace and the name given, which for pods of controllers is the beginning of the name: all that is known of a pod
 before it is created and after."""
@@ -59,11 +68,16 @@ class Claims:
         self._claims: list[_Claim] = []
         self._charges = Counter[Charge]()
         """What they take up together: every pod of a burst is placed beside all that came just before it."""
+        # The namespace of a claim is here from when its pod came until one of its pods did not; the oldest first.
+        self._tried: dict[str, None] = {}
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there are as many as there may be."""
-        return len(self._claims) >= MOST
+    def has_room(self, raw: RawObject) -> bool:
+        """Whether a pod that is about to be created may have a claim, too."""
+        unseen = [one.origin[0] for one in self._claims if one.uid is None]
+        namespace = _origin(raw)[0]
+        if namespace not in self._tried and sum(one not in self._tried for one in unseen) >= MOST_UNTRIED:
+            return False
+        return len(self._claims) < MOST and unseen.count(namespace) < MOST_OF_ONE
 
     def add(self, raw: RawObject, charge: Charge) -> None:
         """Count a pod that is about to be created as if it were on its node."""
@@ -78,6 +92,7 @@ class Claims:
         claim = next((one for one in self._claims if one.uid is None and one.origin == origin), None)
         if claim is not None:
             claim.uid = PodUid(raw["metadata"]["uid"])
+            self._note_tried(origin[0])
 
     def end_over(self) -> None:
         """Drop the claims whose pods are charged in the cache, or will not come."""
@@ -86,10 +101,18 @@ class Claims:
             if one.expires_at > now and not self._is_charged(one):
                 kept.append(one)
                 continue
+            if one.uid is None:
+                self._tried.pop(one.origin[0], None)
             self._charges[one.charge] -= 1
             if not self._charges[one.charge]:
                 del self._charges[one.charge]
         self._claims = kept
+
+    def _note_tried(self, namespace: str) -> None:
+        self._tried.pop(namespace, None)
+        self._tried[namespace] = None
+        if len(self._tried) > REMEMBERED:
+            del self._tried[next(iter(self._tried))]
 
     def groups(self) -> set[GroupKey]:
         """Return the groups of those that have shown up: they wait, but count as placed."""

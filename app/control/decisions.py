@@ -12,6 +12,7 @@ from itertools import islice
 
 from app.model.explanation import Decision, Outcome
 from app.model.names import GroupKey
+from app.model.sentence import open_ended, say
 
 KEPT = 1_000
 """Decisions of each of the two sorts."""
@@ -125,6 +126,7 @@ def _belong_together(one: Decision, other: Decision) -> bool:
 def _together(one: Decision, more: Sequence[Decision]) -> Decision:
     if not more:
         return one
-    said = one.sentence.removesuffix(".")
+    said = open_ended(one.sentence)
     pods = (*one.pods, *(seat for each in more for seat in each.pods))
-    return replace(one, pods=pods, sentence=f"{said}, and {len(more)} more of its PodGroup with it.")
+    sentence = say("{said}, and {more} more of its PodGroup with it.", said=said, more=len(more))
+    return replace(one, pods=pods, sentence=sentence)

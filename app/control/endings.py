@@ -92,9 +92,13 @@ class Endings:
     def _member(self, raw: RawObject) -> tuple[GroupKey, PodUid, str] | None:
         try:
             decoded = decode.pod(raw, profiles=self._profiles, keeps=self._keeps)
+            pod, _ = self._grouper.rehearse(decoded)
         except decode.DecodeError:
             return None
-        pod, _ = self._grouper.rehearse(decoded)
+        except Exception:
+            # A mistake of ours that one pod brings out: it has finished, and holds nothing.
+            log.exception("finished pod cannot be read", pod=decode.full_name(raw))
+            return None
         return (pod.group, pod.uid, pod.subgroup) if pod.managed and pod.names_group else None
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ from app.cluster.cache import ClusterCache
 from app.control.claims import Charge, Claims
 from app.control.planning import Planning
 from app.control.podgrouper import PodGrouper, keeps_of
-from app.model.names import NodeName
+from app.model.names import NodeName, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.seam import RawObject, Resource
@@ -78,7 +78,7 @@ class Entrance:
         # Whoever shares a device is let through once it is known which: somebody may have to reserve it first.
         if not pod.managed or pod.node is not None or pod.sharing is not None or pod.ungrouped:
             return False
-        if self._claims.is_full or not self._is_settled():
+        if not self._claims.has_room(newcomer.raw) or not self._is_settled():
             return False
         snapshot = self._claims.charged_on(self._cache.glance())
         group = self._group(pod, newcomer.said, snapshot)
@@ -117,6 +117,10 @@ class Entrance:
             return True
         is_known = not pod.ungrouped and self._knows_classes(newcomer)
         return is_known and not self._cache.groups.alone(pod, newcomer.said).preemptible
+
+    def queue(self, newcomer: Newcomer) -> QueueName:
+        """Return the queue that the pod is in, alone as it is, by its labels and its owners."""
+        return self._cache.groups.alone(newcomer.pod, newcomer.said).queue
 
     def owners_class(self, newcomer: Newcomer) -> str:
         """Return the priority class that the owners of a pod name, as far as they are known; empty for none."""

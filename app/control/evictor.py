@@ -22,7 +22,7 @@ import structlog
 from app.cluster.cache import ClusterCache
 from app.control.activity import Activity
 from app.control.decisions import Decisions
-from app.control.records import eviction_of, workload_name
+from app.control.records import after_noun, eviction_of, workload_name
 from app.control.references import group_reference, pod_reference
 from app.model.decision import Action, Eviction
 from app.model.explanation import Decision
@@ -38,6 +38,7 @@ from app.model.seam import (
     RejectedError,
     UnavailableError,
 )
+from app.model.sentence import EVERYTHING, Name, counted, say, tenant, told
 from app.telemetry import Metrics
 
 log = structlog.get_logger()
@@ -113,13 +114,13 @@ class Evictor:
 
         `generation` is the version of the snapshot that it was decided on.
         """
-        told: set[GroupKey] = set()
+        ended: set[GroupKey] = set()
         for eviction in evictions:
             pod = self._staying(eviction.pod)
             if pod is None:
                 continue
-            if eviction.action is Action.EVICT_STALE and pod.group not in told:
-                told.add(pod.group)
+            if eviction.action is Action.EVICT_STALE and pod.group not in ended:
+                ended.add(pod.group)
                 self._put(_Turn.SAY, self._telling_of_stale(pod.group))
             # Worded now: by the time of its turn the beneficiary may be gone.
             message = self._message(eviction, pod)
@@ -127,7 +128,7 @@ class Evictor:
                 pod,
                 cause=eviction.action.value,
                 message=message,
-                beneficiary=self._workload(eviction),
+                beneficiary=self._beneficiary(eviction),
                 generation=generation,
             )
             self._order(pod, message, record)
@@ -138,7 +139,7 @@ class Evictor:
         if pod is not None:
             generation = self._cache.version
             self._order(
-                pod, message, eviction_of(pod, cause=cause, message=message, beneficiary="", generation=generation)
+                pod, message, eviction_of(pod, cause=cause, message=message, beneficiary=None, generation=generation)
             )
 
     def _staying(self, uid: PodUid) -> Pod | None:
@@ -190,7 +191,7 @@ class Evictor:
             self._cache.unmark_leaving(pod.uid)
             self._on_failure(pod.uid)
         else:
-            log.info("pod evicted", pod=name, podgroup=repr(pod.group), action=cause, reason=message)
+            log.info("pod evicted", pod=name, podgroup=repr(pod.group), action=cause, reason=told(message, EVERYTHING))
             self._metrics.pod_evicted(cause)
             self._decisions.record(record)
             self._put(_Turn.SAY, partial(self._say, pod, message, regarding))
@@ -246,17 +247,18 @@ class Evictor:
             pass  # It is gone already: the event says it.
         except KubeError as error:
             log.warning("condition of an evicted pod not written", pod=pod.name, error=str(error))
-        await self._tell(regarding, EVICTED, message)
+        await self._tell(regarding, EVICTED, told(message, tenant(pod.namespace)))
 
     def _marking(self, pod: Pod, message: str) -> Callable[[], Awaitable[None]]:
-        return partial(self._cluster.mark_disrupted, _ref(pod), reason=DISRUPTION_REASON, message=message)
+        said = told(message, tenant(pod.namespace))
+        return partial(self._cluster.mark_disrupted, _ref(pod), reason=DISRUPTION_REASON, message=said)
 
     def _message(self, eviction: Eviction, pod: Pod) -> str:
         """Say why, in KAI's words (`unschedule_info.go`)."""
-        name = f"{pod.namespace}/{pod.name}"
+        name, by = f"{pod.namespace}/{pod.name}", after_noun(self._beneficiary(eviction))
         match eviction.action:
             case Action.PREEMPT:
-                return f"Pod {name} was preempted by higher priority workload {self._workload(eviction)}"
+                return say("Pod {name} was preempted by higher priority workload {by}", name=name, by=by)
             case Action.CONSOLIDATE:
                 return f"Pod {name} was preempted and rescheduled due to bin packing (resource consolidation) procedure"
             case Action.EVICT_STALE:
@@ -265,14 +267,15 @@ class Evictor:
                     f"Workload doesn't meet the minimum required number of pods {least}, evicting remaining pod: {name}"
                 )
             case Action.RECLAIM | Action.ALLOCATE:
-                return f"Pod {name} was preempted by workload {self._workload(eviction)}"
+                return say("Pod {name} was preempted by workload {by}", name=name, by=by)
 
-    def _workload(self, eviction: Eviction) -> str:
+    def _beneficiary(self, eviction: Eviction) -> Name | None:
         return workload_name(self._cache.groups, eviction.beneficiary)
 
     def _telling_of_stale(self, key: GroupKey) -> Callable[[], Awaitable[None]]:
         regarding, least = group_reference(self._cache.groups, key), self._cache.groups.min_member(key)
-        note = f"Job is stale. {self._cache.groups.bound(key)} pods are active, minMember is {least}"
+        active = self._cache.groups.bound(key)
+        note = f"Job is stale. {counted(active, 'pod')} {'is' if active == 1 else 'are'} active, minMember is {least}"
         return partial(self._tell, regarding or {}, STALE, note)
 
     async def _tell(self, regarding: RawObject, reason: str, note: str) -> None:

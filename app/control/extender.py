@@ -137,6 +137,7 @@ class Extender:
             self._planning.poke()
 
     def _answer_promised(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
+        self._cache.reservations.note_asked(held.pod)
         if held.state is State.AWAITING:
             return Refused(self._planning.reason(held.pod))
         if held.state is State.BINDING or held.node in question.offered:
@@ -152,6 +153,7 @@ class Extender:
         node = self._elsewhere(pod, held, question)
         if node is not None:
             self._cache.move(pod.uid, node, expires_at=self._planning.answered_expiry())
+            self._cache.reservations.note_asked(pod.uid)
             self._stand_by(pod.uid)
             return Fits((node,))
         if self._lags(question):
@@ -196,6 +198,7 @@ class Extender:
         Only nodes where we see room tell anything: what is full is missing from the list for that reason alone.
         """
         self._cache.accept(uid)
+        self._cache.reconsider(uid)
         pod = self._cache.pod(uid)
         only_nominated = len(question.offered) == 1 and decode.nominated_node(question.pod) == question.offered[0]
         if pod is None or only_nominated:

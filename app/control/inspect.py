@@ -3,8 +3,10 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from app.cluster.cache import ClusterCache
+from app.control import verdicts
 from app.control.activity import Activity
 from app.control.feed import Feed
 from app.control.occupancy import by_health, occupancy, shared_memory
@@ -12,7 +14,7 @@ from app.control.planning import Planning
 from app.control.standing import KnownPod, known
 from app.control.why import Explainer
 from app.model.decision import Share
-from app.model.device import Health
+from app.model.device import GpuNode, Health
 from app.model.explanation import Explanation, QueueStand, Subject, Unknown
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.occupancy import NodeUse, SharedMemory
@@ -21,6 +23,7 @@ from app.model.question import Check
 from app.model.reason import Refusal
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.stands import stands
+from app.scheduling.unsatisfiable import judged
 
 __all__ = ["Inspect", "KnownPod"]
 
@@ -56,7 +59,7 @@ class Inspect:
 
     def queues(self) -> Mapping[QueueName, Share]:
         """Return every queue's share of the cluster as it is now."""
-        return fair_shares(self._cache.snapshot())
+        return fair_shares(judged(self._cache.snapshot()))
 
     def queue_stands(self) -> Sequence[QueueStand]:
         """Return how every queue stands, in the order of their names."""
@@ -64,7 +67,9 @@ class Inspect:
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         """Tell why a pod or a PodGroup stands where it does; what of the two is meant is found out if need be."""
-        return self._explainer.explain(namespace, name, subject)
+        told = self._explainer.explain(namespace, name, subject)
+        failed = next((check for check in self.readiness() if not check.passed), None)
+        return told if failed is None else verdicts.undecided(told, failed)
 
     def version(self) -> tuple[int, int]:
         """Return what changes whenever `waiting_by_key` does."""
@@ -72,7 +77,8 @@ class Inspect:
 
     def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
         """Return the groups with pods that have no place, and why."""
-        return list(self.waiting_by_key().values())
+        refusals = self._planning.refusals_to_tell
+        return [(group, refusals.get(key)) for key, group in self._cache.waiting().items()]
 
     def waiting_by_key(self) -> Mapping[GroupKey, tuple[PodGroup, Refusal | None]]:
         """Return the groups with pods that have no place, and why, by their key."""
@@ -100,20 +106,27 @@ class Inspect:
         if pod is None:
             return None
         stalled, awaited = planning.stalled(), planning.awaited(pod.group)
-        return known(self._cache, planning.refusals, pod, stalled=stalled, awaited=awaited)
+        on = self._cache.groups.terms(pod.group) if pod.managed else None
+        # The queue that pays, which the labels of a running pod do not change.
+        pod = replace(pod, queue=on.queue) if on is not None else pod
+        return known(self._cache, planning.refusals_to_tell, pod, stalled=stalled, awaited=awaited)
 
     def gpu_nodes(self) -> Sequence[NodeName]:
-        """Return the nodes of whose GPUs an agent tells, in order."""
-        return sorted(self._cache.gpus.nodes())
+        """Return the nodes of whose GPUs an agent tells, in order; what is left of a deleted node is not told."""
+        return sorted(self._cache.gpus.nodes().keys() & self._cache.table().index.keys())
 
     def gpu_node(self, name: NodeName) -> NodeUse | None:
         """Return who is on the GPUs of a node; None when no agent tells of it."""
-        return occupancy(self._cache, name, now=self._clock())
+        return occupancy(self._cache, name, now=self._clock()) if name in self._cache.table().index else None
 
     def gpu_health(self) -> Mapping[Health, int]:
         """Return how many GPUs there are of each health."""
-        return by_health(self._cache.gpus)
+        return by_health(self._reports())
 
     def shared_gpus(self) -> Iterable[SharedMemory]:
         """Return the memory of the GPUs in shared use."""
-        return shared_memory(self._cache.gpus)
+        return shared_memory(self._cache.gpus, self._reports())
+
+    def _reports(self) -> Mapping[NodeName, GpuNode]:
+        reports = self._cache.gpus.nodes()
+        return {name: reports[name] for name in self.gpu_nodes()}

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from app.cluster.gpus import Gpus
+from app.cluster.reservations import Reservations
 from app.cluster.sharedgpus import NodeGpus, SharedGpu
-from app.model.device import Device, DeviceUuid, Health, Holder
+from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
-from app.model.occupancy import DeviceUse, NodeUse, Occupant, SharedMemory, SharedUse
+from app.model.occupancy import DeviceUse, NodeUse, Occupant, Reserved, SharedMemory, SharedUse
 from app.model.pod import PPM, Pod
+from app.model.resources import GPU_MILLI
 
 
 class Books(Protocol):
@@ -25,7 +27,16 @@ class Books(Protocol):
         ...
 
 
-def occupancy(books: Books, name: NodeName, *, now: float) -> NodeUse | None:
+class ReservingBooks(Books, Protocol):
+    """What is held as well for pods that are not bound yet."""
+
+    @property
+    def reservations(self) -> Reservations:
+        """The reservations of all nodes."""
+        ...
+
+
+def occupancy(books: ReservingBooks, name: NodeName, *, now: float) -> NodeUse | None:
     """Return who is on the GPUs of a node, None when no agent has ever told of it; `now` is by the feed's clock."""
     gpus = books.gpus
     report, heard_at = gpus.nodes().get(name), gpus.heard_at(name)
@@ -41,7 +52,19 @@ def occupancy(books: Books, name: NodeName, *, now: float) -> NodeUse | None:
         reasons=stand.reasons,
         devices=tuple(view.device(bit, device) for bit, device in enumerate(report.devices)),
         opening=tuple(view.shared_use(each, {}) for each in stand.shared if each.uuid not in known),
+        reserved=_reserved(books, name),
     )
+
+
+def _reserved(books: ReservingBooks, node: NodeName) -> tuple[Reserved, ...]:
+    """Return how many whole devices of a node are held for pods; parts of devices show under their device."""
+    devices, pods = Counter[str](), Counter[str]()
+    for held in books.reservations.on_node(node):
+        pod = books.pod(held.pod)
+        if pod is not None and pod.request.gpu_milli:
+            devices[held.state.value] += pod.request.gpu_milli // GPU_MILLI
+            pods[held.state.value] += 1
+    return tuple(Reserved(state=state, devices=devices[state], pods=pods[state]) for state in sorted(devices))
 
 
 def measured(device: Device, sharers: Sequence[PodUid]) -> Mapping[PodUid, int]:
@@ -62,14 +85,14 @@ def measured(device: Device, sharers: Sequence[PodUid]) -> Mapping[PodUid, int]:
     return used
 
 
-def by_health(gpus: Gpus) -> Mapping[Health, int]:
+def by_health(reports: Mapping[NodeName, GpuNode]) -> Mapping[Health, int]:
     """Return how many devices there are of each health, as the agents say."""
-    return Counter(device.health for report in gpus.nodes().values() for device in report.devices)
+    return Counter(device.health for report in reports.values() for device in report.devices)
 
 
-def shared_memory(gpus: Gpus) -> Iterator[SharedMemory]:
+def shared_memory(gpus: Gpus, reports: Mapping[NodeName, GpuNode]) -> Iterator[SharedMemory]:
     """Return the devices in shared use that an agent reports: without their pods, since of 8,000 it is asked often."""
-    for name, report in gpus.nodes().items():
+    for name, report in reports.items():
         promised = Counter[DeviceUuid]()
         for shared in gpus.shared(name):
             promised[shared.uuid] += shared.promised_mib
@@ -95,11 +118,11 @@ class _View:
         """Return who is on one device, the one of this bit."""
         shared = [each for each in self._stand.shared if each.uuid == device.uuid]
         used = measured(device, [uid for each in shared for uid in each.holders])
-        whole = (one for one in device.holders if not self._reserves(one))
+        whole, named = (one for one in device.holders if not self._reserves(one)), self._by_name(used)
         return DeviceUse(
             device=device,
             is_free=bool(self._stand.idle >> bit & 1),
-            whole=tuple(self._whole(one, device, used) for one in whole),
+            whole=tuple(self._whole(one, device, used, named) for one in whole),
             shared=tuple(self.shared_use(each, used) for each in shared),
         )
 
@@ -114,8 +137,10 @@ class _View:
             occupants=tuple(sorted(filter(None, occupants), key=lambda one: (one.namespace, one.name))),
         )
 
-    def _whole(self, holder: Holder, device: Device, used: Mapping[PodUid, int]) -> Occupant:
-        uid = PodUid(holder.uid) or self._uid_of(holder, used)
+    def _whole(
+        self, holder: Holder, device: Device, used: Mapping[PodUid, int], named: Mapping[tuple[str, str], PodUid]
+    ) -> Occupant:
+        uid = PodUid(holder.uid) or named.get((holder.namespace, holder.name), PodUid(""))
         return Occupant(
             namespace=holder.namespace,
             name=holder.name,
@@ -125,13 +150,13 @@ class _View:
             used_mib=used.get(uid, holder.memory_mib),
         )
 
-    def _uid_of(self, holder: Holder, used: Mapping[PodUid, int]) -> PodUid:
-        # The kubelet tells who has a device by name, processes tell by uid: we know both.
-        for uid in used:
-            pod = self._books.pod(uid)
-            if pod is not None and (pod.namespace, pod.name) == (holder.namespace, holder.name):
-                return uid
-        return PodUid("")
+    def _by_name(self, used: Mapping[PodUid, int]) -> Mapping[tuple[str, str], PodUid]:
+        """Return the pods that use a device, by namespace and name; the first counts.
+
+        The kubelet tells who has a device by name, processes tell by uid: we know both.
+        """
+        pods = ((uid, self._books.pod(uid)) for uid in reversed(list(used)))
+        return {(pod.namespace, pod.name): uid for uid, pod in pods if pod is not None}
 
     def _sharer(self, uid: PodUid, shared: SharedGpu, used: Mapping[PodUid, int]) -> Occupant | None:
         pod, part = self._books.pod(uid), self._books.gpus.part(uid)

@@ -1,11 +1,13 @@
 """Follows the kinds of objects that own pods: each from the first time that somebody asks for one of its objects.
 
 Kinds that are not installed, or that we may not read, are `denied` until that changes: a walk up the owners ends there.
+Pods whose owners are of a kind that cannot be listed for another reason wait, and no others.
 What a watch should show and does not is read by itself, since nobody may wait for an owner that is gone.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum
 from functools import partial
 from typing import Protocol
@@ -26,8 +28,15 @@ LAG_S = 1.0
 LOOK_AGAIN_S = 30.0
 """How often it is looked whether a kind is served that was not."""
 
+LOSSES_UNTIL_OTHERS_GO_ON = 3
+"""Failures in a row before the first list of a kind until only the pods wait that need it."""
+
 MOST_KINDS = 200
-"""Kinds that are followed or looked for; whoever invents new ones in ownerReferences must not cost us a task each."""
+"""Kinds that are followed or looked for; whoever invents new ones in ownerReferences must not cost us a task each.
+
+Of more, the first that cannot be read is forgotten for each new one, and the others wait for their turn: invented kinds
+must not keep others from being followed.
+"""
 
 POD_KIND = Kind("", "v1", "Pod")
 POD_PATH = "api/v1/pods"
@@ -99,16 +108,54 @@ class OwnerWatch:
         # Pods are followed already; as owners they are looked up in the cache.
         self._kinds: dict[Kind, Follow] = {POD_KIND: Follow.LISTED}
         self._paths: dict[Kind, str] = {POD_KIND: POD_PATH}
+        self._losses: Counter[Kind] = Counter()
+        """Of kinds that have not been listed yet."""
+        self._causes: dict[Kind, str] = {}
+        """Why those were lost last."""
+        self._unreadable: set[OwnerRef] = set()
+        """Owners on which our reader has failed, until it does not or they are gone."""
         self._new: list[Kind] = []
+        self._queued: dict[Kind, None] = {}
+        """Kinds for which there is no room yet."""
+        self._tasks: dict[Kind, asyncio.Task[None]] = {}
+        """That follow the kinds or look for them."""
         self._is_new = asyncio.Event()
         self._is_late = asyncio.Event()
 
     def ask_for(self, kind: Kind) -> None:
         """Have the objects of a kind followed, if they are not and may own pods."""
-        if kind not in self._kinds and len(self._kinds) < MOST_KINDS and not _never_owns(kind):
+        if kind not in self._kinds and not _never_owns(kind) and self._has_turns():
+            self._queued.setdefault(kind)
+            self._begin()
+
+    def _has_turns(self) -> bool:
+        """Whether there is room for another kind, now or when it is known which of these can be read."""
+        return len(self._kinds) < MOST_KINDS or any(state is not Follow.LISTED for state in self._kinds.values())
+
+    def _begin(self) -> None:
+        """Follow queued kinds as long as there is room."""
+        while self._queued and self._makes_room():
+            kind = next(iter(self._queued))
+            del self._queued[kind]
             self._kinds[kind] = Follow.BEGUN
             self._new.append(kind)
             self._is_new.set()
+
+    def _makes_room(self) -> bool:
+        """Forget a kind that cannot be read if there are too many; return whether there is room for another."""
+        if len(self._kinds) < MOST_KINDS:
+            return True
+        forgotten = next((kind for kind in self._kinds if self._is_in_vain(kind)), None)
+        if forgotten is None:
+            return False
+        del self._kinds[forgotten]
+        for of_kinds in (self._paths, self._losses, self._causes):
+            of_kinds.pop(forgotten, None)
+        self._tasks.pop(forgotten).cancel()
+        return True
+
+    def _is_in_vain(self, kind: Kind) -> bool:
+        return self._kinds[kind] is Follow.DENIED or self._losses[kind] >= LOSSES_UNTIL_OTHERS_GO_ON
 
     def miss(self, kind: Kind) -> None:
         """Note that an object of this kind is waited for."""
@@ -119,15 +166,26 @@ class OwnerWatch:
     def is_denied(self, kind: Kind) -> bool:
         """Return whether objects of this kind are waited for in vain."""
         state = self._kinds.get(kind)
-        return state is Follow.DENIED or (state is None and (_never_owns(kind) or len(self._kinds) >= MOST_KINDS))
+        if state is None:
+            return _never_owns(kind) or (len(self._kinds) >= MOST_KINDS and kind not in self._queued)
+        return state is Follow.DENIED
 
     def kinds(self) -> list[Kind]:
         """Return the kinds that are followed."""
         return list(self._kinds)
 
     def unlisted(self) -> list[Kind]:
-        """Return the kinds of which nothing is known yet."""
-        return [kind for kind, state in self._kinds.items() if state is Follow.BEGUN]
+        """Return the kinds of which nothing is known yet, but may be soon."""
+        begun = (kind for kind, state in self._kinds.items() if state is Follow.BEGUN)
+        return [*(kind for kind in begun if self._losses[kind] < LOSSES_UNTIL_OTHERS_GO_ON), *self._queued]
+
+    def unwatchable(self) -> Mapping[Kind, str]:
+        """Return the kinds that cannot be listed for now, with why."""
+        return {kind: cause for kind, cause in self._causes.items() if self._losses[kind] >= LOSSES_UNTIL_OTHERS_GO_ON}
+
+    def is_unreadable(self, ref: OwnerRef) -> bool:
+        """Return whether an owner is there and our reader has failed on it."""
+        return ref in self._unreadable
 
     async def run(self) -> None:
         """Follow for ever whatever is asked for."""
@@ -138,7 +196,7 @@ class OwnerWatch:
                 self._is_new.clear()
                 new, self._new = self._new, []
                 for kind in new:
-                    tasks.create_task(self._follow(kind), name=f"watch {kind!r}")
+                    self._tasks[kind] = tasks.create_task(self._follow(kind), name=f"watch {kind!r}")
 
     async def _follow(self, kind: Kind) -> None:
         path = await self._path(kind)
@@ -154,6 +212,7 @@ class OwnerWatch:
                 path = None
             except KubeError as error:
                 log.warning("kind of an owner not looked up", kind=repr(kind), error=str(error))
+                await self._lose(kind, str(error))
                 await self._sleep(LAG_S)
                 continue
             if path is not None:
@@ -163,45 +222,82 @@ class OwnerWatch:
             self._on_change()
             await self._sleep(LOOK_AGAIN_S)
 
-    async def _take(self, kind: Kind, event: WatchEvent[Owner | None]) -> None:
+    async def _lose(self, kind: Kind, cause: str) -> None:
+        """Note that a kind could not be listed, if it never was: when that repeats, the others go on without it."""
+        if self._kinds[kind] is not Follow.BEGUN:
+            return
+        self._losses[kind] += 1
+        self._causes[kind] = cause
+        if self._losses[kind] == LOSSES_UNTIL_OTHERS_GO_ON:
+            await self._dependants.kind_answered(kind)
+            self._on_change()
+            self._begin()
+
+    async def _take(self, kind: Kind, event: WatchEvent[Owner | OwnerRef | None]) -> None:
+        if kind not in self._kinds:
+            return  # Forgotten a moment ago.
         if self._kinds[kind] is Follow.DENIED and not isinstance(event, Lost | Listed):
             # A watch goes on where it was refused, often without a list.
             self._allow(kind)
         match event:
             case Listed(owners):
-                await self._replace(kind, [one for one in owners if one is not None])
-            case Changed(owner) if owner is not None:
-                if self._owners.put(owner):
-                    await self._dependants.owner_changed(owner)
-            case Deleted(owner) if owner is not None:
-                self._dependants.owner_gone(owner)
+                await self._replace(kind, owners)
+            case Changed(Owner() as owner):
+                await self._put(owner)
+            case Changed(OwnerRef() as ref):
+                # What was known of it stays; who waits for it learns why.
+                self._unreadable.add(ref)
+                await self._dependants.kind_answered(kind)
+            case Deleted(Owner() as owner):
+                self._forget(owner)
+            case Deleted(OwnerRef() as ref):
+                for owner in [one for one in self._owners.of(kind) if one.ref == ref]:
+                    self._forget(owner)
             case Lost(cause, denied):
                 log.warning("watch lost", kind=repr(kind), cause=cause)
-                if denied:
-                    await self._deny(kind)
+                await (self._deny(kind) if denied else self._lose(kind, cause))
             case _:
                 pass
 
-    async def _replace(self, kind: Kind, owners: list[Owner]) -> None:
+    async def _put(self, owner: Owner) -> None:
+        self._unreadable.discard(owner.ref)
+        if self._owners.put(owner):
+            await self._dependants.owner_changed(owner)
+
+    def _forget(self, owner: Owner) -> None:
+        self._unreadable.discard(owner.ref)
+        self._dependants.owner_gone(owner)
+
+    async def _replace(self, kind: Kind, seen: list[Owner | OwnerRef | None]) -> None:
         self._allow(kind)
-        there = {owner.ref.uid for owner in owners}
+        self._unreadable = {ref for ref in self._unreadable if ref.kind != kind}
+        self._unreadable |= {one for one in seen if isinstance(one, OwnerRef)}
+        there = {one.uid if isinstance(one, OwnerRef) else one.ref.uid for one in seen if one is not None}
         for owner in self._owners.of(kind):
-            if owner.ref.uid not in there:
+            # An object that cannot even be named may be any of them.
+            if owner.ref.uid not in there and None not in seen:
                 self._dependants.owner_gone(owner)
-        for owner in owners:
-            if self._owners.put(owner):
-                await self._dependants.owner_changed(owner)
+        for one in seen:
+            if isinstance(one, Owner):
+                await self._put(one)
         await self._dependants.kind_answered(kind)
 
     def _allow(self, kind: Kind) -> None:
         self._kinds[kind] = Follow.LISTED
+        self._losses.pop(kind, None)
+        self._causes.pop(kind, None)
         self._owners.reopen(kind)
 
     async def _deny(self, kind: Kind) -> None:
         if self._kinds[kind] is not Follow.DENIED:
             self._kinds[kind] = Follow.DENIED
-            log.info("owners of this kind are not read: their pods are grouped by what is below", kind=repr(kind))
+            self._losses.pop(kind, None)
+            self._causes.pop(kind, None)
+            # Whoever invents kinds must not fill the log.
+            if len(self._kinds) < MOST_KINDS:
+                log.info("owners of this kind are not read: their pods are grouped by what is below", kind=repr(kind))
         await self._dependants.kind_answered(kind)
+        self._begin()
 
     async def _look_for_late(self) -> None:
         while True:
@@ -224,12 +320,15 @@ class OwnerWatch:
             log.warning("owner not read", owner=f"{namespace}/{ref.name}", kind=repr(ref.kind), error=str(error))
             self._is_late.set()
             return
-        owner = None if raw is None else _kept(ref.kind, raw)
-        if owner is None or owner.ref.uid != ref.uid:
+        found = None if raw is None else _kept(ref.kind, raw)
+        if found == ref:
+            self._unreadable.add(ref)
+            await self._dependants.owner_missed(ref, namespace)
+        elif isinstance(found, Owner) and found.ref.uid == ref.uid:
+            await self._put(found)
+        else:
             self._owners.end_at(ref)
             await self._dependants.owner_missed(ref, namespace)
-        elif self._owners.put(owner):
-            await self._dependants.owner_changed(owner)
         self._on_change()
 
 
@@ -237,9 +336,13 @@ def _never_owns(kind: Kind) -> bool:
     return kind.group in NEVER_OWNERS or (not kind.group and kind != POD_KIND)
 
 
-def _kept(kind: Kind, raw: RawObject) -> Owner | None:
+def _kept(kind: Kind, raw: RawObject) -> Owner | OwnerRef | None:
+    """Read an owner; only which one it is when our reader fails on it, and None when nothing tells that."""
     try:
         return decode.owner(raw, kind=kind, parts=fields_read(kind))
     except decode.DecodeError as error:
         log.warning("owner without a name", kind=repr(kind), error=str(error))
         return None
+    except Exception:
+        log.exception("owner cannot be read", kind=repr(kind), owner=decode.full_name(raw))
+        return OwnerRef(kind, *decode.identity(raw)) if all(decode.identity(raw)) else None

@@ -6,6 +6,7 @@ with relief everything that waits is planned anew, beside the event loop when th
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -19,14 +20,17 @@ from app.control.backoff import Backoff, Setback
 from app.control.promises import Promises
 from app.control.search import Search
 from app.control.sharing import SharedGpus
-from app.control.stalled import capital, stalled
+from app.control.stalled import stalled
 from app.control.takeover import TakeOver
 from app.model.decision import Action, Plan
-from app.model.names import GroupKey, PodUid
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
+from app.model.sentence import capital, say
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan_some
+from app.scheduling.quota import Ledger
 from app.settings import Settings
 from app.telemetry import Metrics, PlanOutcome
 
@@ -37,6 +41,12 @@ FEW = 64
 
 FEW_PODS = 500
 """Pods in these, likewise (some 20 us each)."""
+
+FEW_WITH_TERMS = 8
+"""Pods among these that want to be near others or apart: each is compared with all that do (some ms)."""
+
+FEW_NODES = 500
+"""Up to so many nodes PodGroups with a topology are planned on the spot, too: a domain of each may be tried (1 ms)."""
 
 GATHER_S = 0.01
 """How long changes are gathered before a plan: a burst of pods is ordered as one."""
@@ -54,7 +64,10 @@ def policy_of(settings: Settings) -> Policy:
         stale_grace_s=settings.stale_grace_s,
         preempt_min_runtime_s=settings.preempt_min_runtime_s,
         reclaim_min_runtime_s=settings.reclaim_min_runtime_s,
+        consolidate_min_runtime_s=settings.consolidate_min_runtime_s,
         reclaim_resolve_method=settings.reclaim_resolve_method,
+        borrow_last=settings.borrow_last,
+        patience_s=settings.patience_s,
         ageing_s=settings.ageing_s,
     )
 
@@ -106,6 +119,11 @@ class Planning:
     def refusals(self) -> Mapping[GroupKey, Refusal]:
         """Why each waiting group waits, as of the last plan that considered it."""
         return self._takeover.refusals
+
+    @property
+    def refusals_to_tell(self) -> Mapping[GroupKey, Refusal]:
+        """The same; none while another replica decides, since nobody here knows why they wait now."""
+        return {} if self._activity.failure() else self.refusals
 
     @property
     def version(self) -> tuple[int, int]:
@@ -182,13 +200,17 @@ class Planning:
         snapshot = self._cache.glance()
         keys = self._due(snapshot)
         with self._metrics.plan_duration.time():
-            result = plan_some(snapshot, keys, self._policy, withheld=self._search.withheld)
+            (withheld, aged), now = self._kept(), self._wall_clock()
+            result = plan_some(
+                snapshot, keys, self._policy, withheld=withheld, aged=aged, now=now, memory=self._search.memory
+            )
         if self._take_back_for(result.kept_for):
             self.plan_now()
             return
         # Until all of it is carried out: an error leaves some whom it has not come to, and who count as considered.
         self._planned_relief, self._kept_for = -1, result.kept_for
         self._takeover.take(result, keys)
+        self._search.withhold(result)
         self._planned_relief = relief
         self._note_refusals(keys)
         self.poke()
@@ -199,7 +221,12 @@ class Planning:
             return False
         waiting = self._cache.waiting()
         keys = waiting if self._has_relief() else self._cache.unsettled
-        return len(keys) <= FEW and sum(len(waiting[key].pending) for key in keys if key in waiting) <= FEW_PODS
+        groups = [waiting[key] for key in keys if key in waiting] if len(keys) <= FEW else []
+        if len(keys) > FEW or sum(len(group.pending) for group in groups) > FEW_PODS:
+            return False
+        if any(group.root is not None for group in groups) and len(self._cache.table().nodes) > FEW_NODES:
+            return False
+        return sum(bool(pod.near) for group in groups for pod in group.pending) <= FEW_WITH_TERMS
 
     def is_settled(self, apart_from: set[GroupKey]) -> bool:
         """Whether nobody waits undecided as things are now, these groups aside."""
@@ -217,9 +244,11 @@ class Planning:
 
     def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan:
         """Return what would be decided for a group that is not there yet; nothing comes of it."""
-        first = {key: snapshot.groups[key] for key in self._kept_for if key in snapshot.groups}
-        alone = replace(snapshot, groups={**first, group.key: group})
-        plan = plan_some(alone, alone.groups, self._policy, withheld=self._search.withheld)
+        aged, withheld, now = self._search.aged, self._search.withheld, self._wall_clock()
+        first = {key: each for key, each in snapshot.groups.items() if key in self._kept_for}
+        kept = {key: each for key, each in snapshot.groups.items() if key == aged}
+        alone = replace(snapshot, groups={**kept, **first, group.key: group})
+        plan = plan_some(alone, {*first, group.key}, self._policy, withheld=withheld, aged=aged, now=now)
         return replace(plan, starts=tuple(start for start in plan.starts if start.group == group.key))
 
     def reason(self, uid: PodUid) -> Reason:
@@ -238,7 +267,7 @@ class Planning:
         """End a gang's attempt: no promise is kept, whoever stands at the barrier is sent away, and it backs off."""
         setback = Setback(error, self._cache.groups.bound(key))
         delay_s = self._backoff.failed(key, self._clock(), least_s=least_s, setback=setback)
-        sentence = f"{capital(error)}; tried again in {delay_s:.0f} s."
+        sentence = say("{error}; tried again in {delay} s.", error=capital(error), delay=math.ceil(delay_s))
         self._cache.set_aside(key, Refusal(reason=Reason.BACKING_OFF, sentence=sentence))
         self._promises.release(key, error)
         self.poke()
@@ -269,9 +298,12 @@ class Planning:
     def _has_relief(self) -> bool:
         if self._cache.relief != self._planned_relief:
             return True
-        # What was kept for a gang is free for others when it needs it no more.
-        waiting, changed = self._cache.waiting(), self._cache.unsettled
-        return any(key in changed or key not in waiting for key in self._kept_for)
+        # What was kept for a gang is free for others when it needs it no more, or has had it for too long.
+        waiting, changed, now = self._cache.waiting(), self._cache.unsettled, self._wall_clock()
+        return any(
+            key in changed or key not in waiting or not self._policy.keeps_room_for(waiting[key], now)
+            for key in self._kept_for
+        )
 
     async def _plan_once(self) -> None:
         if self.can_decide_now():
@@ -290,6 +322,14 @@ class Planning:
         """Return who is to be planned: all who wait when there was relief, else those that have changed."""
         return list(snapshot.groups) if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
 
+    def _kept(self) -> tuple[Collection[NodeName], GroupKey | None]:
+        """Return the nodes that the last search keeps, and for which PodGroup.
+
+        A plan for all that wait keeps nodes by itself. Given those of the search, it would refuse them to the queue
+        that they are kept for as well, and keep them after the reason is gone.
+        """
+        return ((), None) if self._has_relief() else (self._search.withheld, self._search.aged)
+
     async def _plan_aside(self) -> None:
         self._promises.make_way()
         # Whom it refuses is known only later; until then promises may move.
@@ -298,8 +338,17 @@ class Planning:
         snapshot = self._cache.snapshot()
         keys = self._due(snapshot)
         with self._metrics.plan_duration.time():
-            withheld = self._search.withheld
-            result = await asyncio.to_thread(plan_some, snapshot, keys, self._policy, withheld=withheld)
+            (withheld, aged), now = self._kept(), self._wall_clock()
+            result = await asyncio.to_thread(
+                plan_some,
+                snapshot,
+                keys,
+                self._policy,
+                withheld=withheld,
+                aged=aged,
+                now=now,
+                memory=self._search.memory,
+            )
         if self._may_not_decide() or self._take_back_for(result.kept_for):
             return
         self._planned_relief, self._kept_for = -1, result.kept_for
@@ -308,6 +357,7 @@ class Planning:
             whole = await self._takeover.take_by_steps(result, keys, unready=self._may_not_decide)
         finally:
             self._is_taking_over = False
+        self._search.withhold(result)
         self._note_refusals(keys)
         # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
         self._planned_relief = relief if whole else -1
@@ -319,13 +369,16 @@ class Planning:
     def _take_back_for(self, torn: frozenset[GroupKey]) -> bool:
         """Take back what is promised to pods alone where that completes a gang that is bound in part; return whether.
 
-        Whoever loses a promise is planned anew at once, after the gang.
+        Whoever loses a promise is planned anew at once, after the gang. A promise within what another queue deserves
+        is not taken back.
         """
         if not torn:
             return False
         snapshot, taken = self._cache.snapshot(), False
-        for key in torn & snapshot.groups.keys():
-            rivals = self._promises.of_pods_alone(up_to=snapshot.groups[key].priority)
+        for key in sorted(torn & snapshot.groups.keys()):
+            gang = snapshot.groups[key]
+            alone, ledger = self._promises.of_pods_alone(up_to=gang.priority), Ledger(snapshot)
+            rivals = [(pod, node) for pod, node in alone if not _is_owed(pod, gang, snapshot, ledger)]
             trial = snapshot
             for pod, node in rivals:
                 trial = trial.without(pod, node)
@@ -357,3 +410,14 @@ class Planning:
             self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
             self._cache.readmit(key)
+
+
+def _is_owed(pod: Pod, gang: PodGroup, snapshot: Snapshot, ledger: Ledger) -> bool:
+    """Whether the queue of a pod with a place would be below its deserved share without it, beside that of a gang."""
+    group, charge = snapshot.running.get(pod.group), pod.charge(snapshot.nodes.smallest_device_mib)
+    if group is None:
+        return False
+    ledger.refund(group, charge)
+    is_below = ledger.is_below_deserved(group, charge, beside=gang.queue)
+    ledger.charge(group, charge)
+    return is_below

@@ -6,9 +6,11 @@ gone before its pods keeps them together as long as they are there.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+
+import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
@@ -27,6 +29,8 @@ from app.model.podgroup import GroupSpec
 from app.model.question import Check
 from app.model.seam import Objects
 from app.settings import Settings
+
+log = structlog.get_logger()
 
 REGROUPED_AT_ONCE = 50
 """Pods that are regrouped before the event loop gets a turn: an owner may have five thousand."""
@@ -80,13 +84,16 @@ class PodGrouper:
         self._part_from_others(pod, first)
         if pod.origin is None:
             return pod
+        bound_in = self._bound_in(pod)
+        if bound_in is not None:
+            pod = replace(pod, group=bound_in, names_group=bound_in.name != pod.uid)
         if first is None:
-            return self._join(pod, group(pod, Chain(), self._defaults))
+            return self._join(pod, group(pod, Chain(), self._defaults), bound_in)
         line = self._lineage.add(first, pod.namespace, pod.uid)
         walk = self._walk(line)
         if walk.missing is not None:
-            return self._as_known(pod, walk.missing)
-        return self._join(pod, group(pod, self._chain(line, walk, pod), self._defaults))
+            return self._as_known(pod, walk.missing, bound_in)
+        return self._join(pod, group(pod, self._chain(line, walk, pod), self._defaults), bound_in)
 
     def rehearse(self, pod: Pod) -> tuple[Pod, GroupSpec | None]:
         """Return the same for a pod that is not there yet, and what its owners say; nothing comes of it."""
@@ -98,7 +105,7 @@ class PodGrouper:
         else:
             walk = self._owners.walk(first, pod.namespace)
             if walk.missing is not None:
-                return replace(pod, ungrouped=_being_read(walk.missing)), None
+                return replace(pod, ungrouped=self._waits_for(walk.missing)), None
             grouping = group(pod, self._chain(Line(first, pod.namespace), walk, pod), self._defaults)
         if grouping is None or _own_group(pod) not in {"", grouping.name}:
             return pod, None
@@ -112,12 +119,20 @@ class PodGrouper:
         if not owners:
             return None
         groups = {pod.group: None for pod in self._pods_below(owners[0])}
-        groups.update(dict.fromkeys(self._objects.of(owners[0])))
+        groups.update(dict.fromkeys(self._objects.of(owners[0].ref, namespace)))
         return Workload(
             kind=owners[0].ref.kind.name,
             suspended=suspension(self._owners.walk(owners[0].ref, namespace).owners),
             groups=tuple(groups),
         )
+
+    def owners_of(self, pod: Pod) -> Sequence[OwnerRef]:
+        """Return the object that owns a pod, and the topmost above it if that is another."""
+        first = pod.origin.owner if pod.origin is not None else None
+        if first is None or not first.uid:
+            return ()
+        above = [owner.ref for owner in self._owners.walk(first, pod.namespace).owners]
+        return tuple({each.uid: each for each in (first, *above[-1:])}.values())
 
     def owners_class(self, pod: Pod) -> str:
         """Return the priority class that an owner of a pod names by its label, and that exists; empty for none."""
@@ -146,10 +161,15 @@ class PodGrouper:
 
     def settle_object(self, spec: GroupSpec) -> GroupSpec:
         """Return a PodGroup object with whether its owner is suspended: it may have no pods left that would tell."""
-        self._objects.put(spec)
+        is_news = self._objects.put(spec)
         if spec.owner is None:
             return spec
         self._watch.ask_for(spec.owner.kind)
+        if is_news and self._watch.is_denied(spec.owner.kind):
+            # Its pods may have been taken for pods that are alone.
+            self._owners.forget_end(spec.owner)
+            for uid in pods_of(self._lineage.lines_to(spec.owner, spec.key.namespace)):
+                self._regroup_pod(uid)
         return replace(spec, suspended=suspension(self._owners.walk(spec.owner, spec.key.namespace).owners))
 
     def note_pods_listed(self) -> None:
@@ -160,7 +180,8 @@ class PodGrouper:
     def check(self) -> Check:
         """Return our line of /readyz: after a start nothing is decided before the owners of all pods are known."""
         if self._is_settled:
-            return Check("owners", "")
+            unread = ", ".join(f"{kind!r}: {cause}" for kind, cause in self._watch.unwatchable().items())
+            return Check("owners", degraded=f"pods with these owners wait: {unread}" if unread else "")
         unlisted = ", ".join(map(repr, self._watch.unlisted()))
         return Check("owners", f"owners of pods are not listed yet: {unlisted}" if unlisted else "not listed yet")
 
@@ -175,7 +196,7 @@ class PodGrouper:
     async def owner_changed(self, owner: Owner) -> None:
         """Group the pods anew that come from this object."""
         await self._regroup(self._lineage.lines_of(owner))
-        for key in self._objects.of(owner):
+        for key in self._objects.of(owner.ref, owner.namespace):
             spec = self._cache.groups.object(key)
             if spec is not None:
                 self._cache.apply_group(self.settle_object(spec))
@@ -214,9 +235,15 @@ class PodGrouper:
             self._lineage.remove(before, pod.namespace, pod.uid)
 
     def _walk(self, line: Line) -> Walk:
-        """Walk up, past what cannot be read, and note whom the line meets and misses."""
+        """Walk up, past what cannot be read, and note whom the line meets and misses.
+
+        What has a PodGroup could be read once: without it, pods would start alone that belong together.
+        """
         walk = self._owners.walk(line.first, line.namespace)
-        while walk.missing is not None and walk.missing.uid and self._watch.is_denied(walk.missing.kind):
+        while walk.missing is not None and walk.missing.uid:
+            self._watch.ask_for(walk.missing.kind)
+            if not self._watch.is_denied(walk.missing.kind) or self._objects.of(walk.missing, line.namespace):
+                break
             self._owners.end_at(walk.missing)
             walk = self._owners.walk(line.first, line.namespace)
         if walk.missing is not None:
@@ -264,11 +291,23 @@ class PodGrouper:
 
     # A pod and its group --------------------------------------------------------------------------------------------
 
-    def _join(self, pod: Pod, grouping: Grouping | None) -> Pod:
+    def _bound_in(self, pod: Pod) -> GroupKey | None:
+        """Return the group that a pod was bound in and stays in; None when its owners still decide.
+
+        Bind writes on each pod in which group it is: what it names when it is first seen is true, or that it is alone.
+        """
+        known = self._cache.pod(pod.uid) or pod
+        if not (pod.stays_in_group and known.stays_in_group):
+            return None
+        return known.group
+
+    def _join(self, pod: Pod, grouping: Grouping | None, bound_in: GroupKey | None) -> Pod:
         if grouping is None or _own_group(pod) not in {"", grouping.name}:
             return pod
         said = self._say(pod, grouping)
         spec = said.spec
+        if bound_in not in {None, spec.key}:
+            return pod
         if spec.key.name == pod.uid:
             # What was said before is taken back too: of an owner that was suspended, say.
             if _says_more(spec, pod) or self._cache.groups.spec(spec.key) is not None:
@@ -286,12 +325,33 @@ class PodGrouper:
         name = grouping.name if may_have_object or _own_group(pod) else pod.uid
         return self._sayings.of(GroupKey(pod.namespace, name), pod, grouping)
 
-    def _as_known(self, pod: Pod, missing: OwnerRef) -> Pod:
-        """Return a pod whose owner is missing as it was grouped before, if it was; else it waits."""
+    def _as_known(self, pod: Pod, missing: OwnerRef, bound_in: GroupKey | None) -> Pod:
+        """Return a pod whose owner is missing as it was grouped before, if it was; else it waits.
+
+        One that is bound runs; what it waits for is to know its sub-group.
+        """
         known = self._cache.pod(pod.uid)
-        if known is not None and not known.ungrouped and _own_group(pod) in {"", known.group.name}:
+        # Before the PodGroup of an owner that may not be read was seen, its pods were taken for single ones.
+        was_grouped = known is not None and (known.names_group or not self._watch.is_denied(missing.kind))
+        if known is not None and was_grouped and not known.ungrouped and _own_group(pod) in {"", known.group.name}:
             return replace(pod, group=known.group, names_group=known.names_group, subgroup=known.subgroup)
-        return pod if _own_group(pod) else replace(pod, ungrouped=_being_read(missing))
+        is_named = _own_group(pod) and bound_in is None
+        return pod if is_named else replace(pod, ungrouped=self._waits_for(missing))
+
+    def _waits_for(self, missing: OwnerRef) -> str:
+        owner = f"{missing.kind.name} {missing.name}"
+        if not missing.uid:
+            return f"{missing.kind.name}.{missing.kind.group} {missing.name}, which its label names, does not exist."
+        if self._watch.is_unreadable(missing):
+            return f"Its owner {owner} cannot be read by this version of Leeboard, whose log says why."
+        if self._watch.is_denied(missing.kind):
+            return (
+                f"Its owner {owner}, which has a PodGroup, cannot be read any more: let Leeboard list this kind again;"
+                " `leeboard doctor` names the right."
+            )
+        if missing.kind in self._watch.unwatchable():
+            return f"Its owner {owner} is not known: Leeboard cannot list this kind now, and its /readyz says why."
+        return f"Its owner {owner} is still being read."
 
     async def _regroup(self, lines: Iterable[Line]) -> None:
         """Group the pods of these lines anew, some at a time."""
@@ -310,7 +370,11 @@ class PodGrouper:
         # Who is to be evicted looks to the cache as if it left already: should that fail, it stays.
         pod = self._cache.pod_as_shown(uid)
         if pod is not None:
-            self._cache.apply_pod(self.settle(_bare(pod)))
+            try:
+                self._cache.apply_pod(self.settle(_bare(pod)))
+            except Exception:
+                # A mistake of ours that one object brings out: the pod stays as it was, and the others are grouped.
+                log.exception("pod cannot be grouped", pod=repr(pod))
             self.forget_if_over(pod.group)
 
 
@@ -329,12 +393,6 @@ def _bare(pod: Pod) -> Pod:
     own, labels = _own_group(pod), pod.origin.labels if pod.origin else {}
     key = GroupKey(pod.namespace, own or pod.uid)
     return replace(pod, group=key, names_group=bool(own), subgroup=labels.get(SUBGROUP_LABEL, ""), ungrouped="")
-
-
-def _being_read(missing: OwnerRef) -> str:
-    if missing.uid:
-        return f"Its owner {missing.kind.name} {missing.name} is still being read."
-    return f"{missing.kind.name}.{missing.kind.group} {missing.name}, which its label names, does not exist."
 
 
 def _says_more(spec: GroupSpec, pod: Pod) -> bool:

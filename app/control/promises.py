@@ -6,6 +6,7 @@ import structlog
 
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation, State
+from app.control.backoff import LONGEST_COSTLY_S, Backoff
 from app.control.barrier import GangBarrier
 from app.control.waker import Waker
 from app.model.decision import Start
@@ -45,6 +46,8 @@ class Promises:
         self._clock = clock
         self._forget_at = clock() + REFUSED_NODES_FOR_S
         self._expire_at = clock()
+        self._overlooked = Backoff()
+        """By pod: how long one gets no other place that kube-scheduler did not ask about while it had one."""
 
     def make(self, start: Start) -> None:
         """Promise the places of a start, and have its pods asked about."""
@@ -114,6 +117,8 @@ class Promises:
             # Not at every change: with 40,000 promises a look at all of them takes 8 ms.
             self._expire_at = now + EXPIRES_WITHIN_S
             self._expire_all(now)
+            for key in self._overlooked.over(now):
+                self._cache.reconsider(PodUid(key.name))
         if now >= self._forget_at:
             self._forget_at = now + REFUSED_NODES_FOR_S
             self._cache.forget_refused_nodes()
@@ -152,5 +157,9 @@ class Promises:
             # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node. A
             # nomination beside the release proves nothing: kube-scheduler may not have come to it yet.
             self._cache.refuse_node(held.pod, held.node)
+        if pod is not None and not is_asked and not held.is_asked:
+            # Others may have the room meanwhile, for longer each time: kube-scheduler may never look at the pod.
+            self._overlooked.failed(GroupKey(pod.namespace, pod.uid), self._clock(), longest_s=LONGEST_COSTLY_S)
+            self._cache.overlook(held.pod)
         self._waker.park(held.pod)
         self.give_up(held.pod)

@@ -117,17 +117,11 @@ class Recheck:
     def _charge(self, start: Start) -> bool:
         """Count a start in its queue, unless others have used up the quota since."""
         group = self._group(start)
-        request = self._request(placement.pod for placement in start.placements)
-        if group is None or self._ledger.check(group, request) is not None:
+        cost = self._cost((placement.pod, placement.node) for placement in start.placements)
+        if group is None or self._ledger.check(group, cost) is not None:
             return False
-        self._ledger.charge(group, self._cost((placement.pod, placement.node) for placement in start.placements))
+        self._ledger.charge(group, cost)
         return True
-
-    def _request(self, uids: Iterable[PodUid]) -> Resources:
-        """Return what the pods' queue is asked for, as long as they have no place."""
-        memory_mib = self._snapshot.nodes.smallest_device_mib
-        pods = filter(None, map(self._cache.pod, uids))
-        return sum((pod.charge(memory_mib) for pod in pods), NOTHING)
 
     def _cost(self, places: Iterable[tuple[PodUid, NodeName]]) -> Resources:
         """Return what pods cost their queue there."""

@@ -1,6 +1,7 @@
 """Words decisions for those who look at them later: starts, refusals, evictions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from app.cluster.membership import Membership
 from app.control.references import group_reference
@@ -10,14 +11,21 @@ from app.model.names import GroupKey
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
+from app.model.sentence import Name, open_ended, say
 
 
-def workload_name(groups: Membership, key: GroupKey | None) -> str:
-    """Return how people know a PodGroup that something is done for; empty when it is done for nobody in particular."""
-    reference = None if key is None else group_reference(groups, key)
-    if reference is not None:
-        return f"{reference['namespace']}/{reference['name']}"
-    return "" if key is None else f"{key}"
+def workload_name(groups: Membership, key: GroupKey | None) -> Name | None:
+    """Return how people know a PodGroup that something is done for; None when it is done for nobody in particular."""
+    if key is None:
+        return None
+    reference = group_reference(groups, key)
+    name = key.name if reference is None else reference["name"]
+    return Name(key.namespace, name, "a workload in another namespace")
+
+
+def after_noun(workload: Name | None) -> Name | str:
+    """Return the name of a workload as it stands behind the word, such as `workload team/train`."""
+    return "" if workload is None else replace(workload, otherwise="in another namespace")
 
 
 def start_of(start: Start, pods: Sequence[Pod | None], *, generation: int, victims: int) -> Decision:
@@ -66,9 +74,9 @@ def refusal_of(group: PodGroup, refusal: Refusal, *, generation: int) -> Decisio
     )
 
 
-def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: str, generation: int) -> Decision:
+def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: Name | None, generation: int) -> Decision:
     """Record that a pod which runs nowhere yet lost its promise to somebody else."""
-    others = f" for workload {beneficiary}" if beneficiary else ""
+    others = say(" for workload {beneficiary}", beneficiary=after_noun(beneficiary)) if beneficiary else ""
     return Decision(
         outcome=Outcome.TAKEN_BACK,
         group=eviction.group,
@@ -76,11 +84,17 @@ def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: str, generation: in
         pods=(Seat(pod.uid, pod.name, eviction.node),),
         cause=eviction.action,
         beneficiary=beneficiary,
-        sentence=f"The promise of node {eviction.node} to pod {pod.namespace}/{pod.name} was taken back{others}.",
+        sentence=say(
+            "The promise of node {node} to pod {namespace}/{name} was taken back{others}.",
+            node=eviction.node,
+            namespace=pod.namespace,
+            name=pod.name,
+            others=others,
+        ),
     )
 
 
-def eviction_of(pod: Pod, *, cause: str, message: str, beneficiary: str, generation: int) -> Decision:
+def eviction_of(pod: Pod, *, cause: str, message: str, beneficiary: Name | None, generation: int) -> Decision:
     """Record that a pod was told to leave its node."""
     return Decision(
         outcome=Outcome.EVICTED,
@@ -89,5 +103,5 @@ def eviction_of(pod: Pod, *, cause: str, message: str, beneficiary: str, generat
         pods=(Seat(pod.uid, pod.name, pod.node),),
         cause=cause,
         beneficiary=beneficiary,
-        sentence=f"{message.removesuffix('.')}.",
+        sentence=say("{message}.", message=open_ended(message)),
     )

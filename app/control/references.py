@@ -19,7 +19,7 @@ def group_reference(groups: Membership, key: GroupKey) -> RawObject | None:
     if pod is None:
         return None
     owner = pod.origin.owner if pod.origin is not None and len(groups.pods(key)) > 1 else None
-    return pod_reference(pod) if owner is None or not owner.uid else _owner_reference(pod, owner)
+    return pod_reference(pod) if owner is None or not owner.uid else owner_reference(pod, owner)
 
 
 def pod_reference(pod: Pod) -> RawObject:
@@ -27,7 +27,8 @@ def pod_reference(pod: Pod) -> RawObject:
     return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
 
 
-def _owner_reference(pod: Pod, owner: OwnerRef) -> RawObject:
+def owner_reference(pod: Pod, owner: OwnerRef) -> RawObject:
+    """Name an object that owns a pod, in whose namespace it is."""
     kind = owner.kind
     named = {"apiVersion": kind.api_version, "kind": kind.name, "name": owner.name, "uid": owner.uid}
     return {**named, "namespace": pod.namespace}

@@ -29,6 +29,7 @@ from app.model.seam import (
     RawObject,
     UnavailableError,
 )
+from app.model.sentence import Name, say
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -224,7 +225,8 @@ class ReservationPods:
         raw = await self._cluster.find_pod(self._namespace, pod.name)
         cause = decode.end_of(raw) if raw is not None and raw["metadata"]["uid"] == pod.uid else ""
         if cause:
-            self._said[place] = f"its reservation pod {self._namespace}/{pod.name} has ended: {cause}"
+            name = Name(self._namespace, pod.name, "in Leeboard's namespace")
+            self._said[place] = say("its reservation pod {name} has ended: {cause}", name=name, cause=cause)
 
     async def _make_way(self, name: str) -> None:
         """Remove a reservation pod that has ended, which the watch does not show: it holds its name, and no device."""

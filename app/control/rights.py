@@ -5,7 +5,7 @@ missing, and when it is granted again nothing has to be restarted.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -49,6 +49,8 @@ def rights_of(settings: Settings) -> tuple[Right, ...]:
         needed += rights.of_provisioning_requests()
     if settings.autoscaling is Autoscaling.SCALING_PODS:
         needed += rights.of_scaling_pods(settings.autoscaling_namespace)
+    if not settings.anonymous_reads:
+        needed += rights.CALLERS
     if settings.scheduler_lease:
         needed += rights.of_lease(*settings.scheduler_lease.split("/"))
     if settings.certificate_secret:
@@ -89,7 +91,11 @@ class Rights:
 
     def checks(self) -> Sequence[Check]:
         """Return our line of /readyz."""
-        return (Check("rights", self._unknown or "; ".join(right.sentence for right in self._missing)),)
+        needed, optional = ("; ".join(self._sentences(optional=each)) for each in (False, True))
+        return (Check("rights", self._unknown or needed, degraded=optional),)
+
+    def _sentences(self, *, optional: bool) -> Iterator[str]:
+        return (right.sentence for right in self._missing if right.optional is optional)
 
     def poke(self) -> None:
         """Ask soon: the API server has just refused something."""

@@ -20,6 +20,7 @@ from app.cluster.decode import scaling as decode
 from app.cluster.decode.scaling import ScalingPod
 from app.model.scaling import CapacityRequest, MadeRequest, Shape
 from app.model.seam import Cluster, ConflictError, Depth, NotFoundError, RawObject, Resource
+from app.model.sentence import counted
 from app.settings import Settings
 
 MOST = 500
@@ -90,8 +91,8 @@ class ScalingPods:
 
     def told(self, made: MadeRequest, age_s: int) -> str:
         """Return for how long they have been there: an autoscaler answers them with nodes or with events."""
-        pods = "1 scaling pod asks" if made.units == 1 else f"{made.units} scaling pods ask"
-        return f"{pods} the autoscaler for its nodes since {age_s} s ago, in namespace {self._stand.namespace}."
+        pods, have = counted(made.units, "scaling pod"), "has" if made.units == 1 else "have"
+        return f"For {age_s} s {pods} in namespace {self._stand.namespace} {have} asked the autoscaler for nodes."
 
     async def _read(self, shape: Shape) -> RawObject | None:
         path, sample = Resource.PODS.value, shape.sample

@@ -8,6 +8,7 @@ thousands of running pods takes longer than kube-scheduler waits, and its result
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
+from math import inf
 from typing import Protocol
 
 import structlog
@@ -16,7 +17,8 @@ from app.cluster.cache import ClusterCache
 from app.control.budgets import Budgets
 from app.control.takeover import TakeOver
 from app.model.decision import Action, Plan
-from app.model.names import NodeName
+from app.model.memory import NO_MEMORY, PlanMemory
+from app.model.names import GroupKey, NodeName
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy
 from app.scheduling.planner import plan as full_plan
@@ -44,7 +46,7 @@ LOOK_AGAIN_S = 10.0
 class Plans(Protocol):
     """The planner's own `plan`."""
 
-    def __call__(self, snapshot: Snapshot, policy: Policy, *, now: float) -> Plan:
+    def __call__(self, snapshot: Snapshot, policy: Policy, *, now: float, memory: PlanMemory) -> Plan:
         """Decide for every waiting PodGroup, with victims."""
         ...
 
@@ -72,7 +74,8 @@ class Search:
         Without `budgets` no victim is preferred to another for the sake of its PodDisruptionBudget.
         `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free. When it
         found nobody `_in_vain` is what might have helped, and not before `_rested_at` is another worth it without.
-        As things were at `_nobody_waited_at`, nobody waited who could be helped.
+        As things were at `_nobody_waited_at`, nobody waited who could be helped. `_memory` is what the last search
+        tells the next, `_aged_at` is when the next of those that wait has waited for long.
         """
         self._cache = cache
         self._takeover = takeover
@@ -84,10 +87,14 @@ class Search:
         self._plan_ended = plan_ended
         self._budgets = budgets
         self._plan = plan
-        self._may_help = policy.ageing_s is not None or bool(set(policy.actions) - {Action.ALLOCATE})
+        self._may_help = bool(set(policy.actions) - {Action.ALLOCATE})
         self._withheld: Collection[NodeName] = ()
+        self._aged: GroupKey | None = None
+        self._memory = NO_MEMORY
+        self._is_unfinished = False
         self._considered = -1
         self._look_again_at = clock()
+        self._aged_at = inf
         self._in_vain: tuple[int, int] | None = None
         self._nobody_waited_at: tuple[int, int] | None = None
         self._rested_at = clock()
@@ -97,6 +104,21 @@ class Search:
     def withheld(self) -> Collection[NodeName]:
         """The nodes that the last search keeps free for a PodGroup that has waited for long."""
         return self._withheld if self._withheld and self._somebody_waits() else ()
+
+    @property
+    def memory(self) -> PlanMemory:
+        """What the last search tells the next plan."""
+        return self._memory
+
+    @property
+    def aged(self) -> GroupKey | None:
+        """The PodGroup that has waited for long, for which these nodes are kept and a part of its queue's share."""
+        return self._aged if self.withheld else None
+
+    def withhold(self, plan: Plan) -> None:
+        """Keep what this plan keeps, if it keeps nodes: it has no victims, and has found since who is owed room."""
+        if plan.withheld:
+            self._withheld, self._aged = plan.withheld, plan.aged
 
     def poke(self) -> None:
         """Note that something may have changed."""
@@ -137,11 +159,16 @@ class Search:
             return False
         if self._somebody_is_stale():
             return True
-        policy, queues = self._policy, self._cache.queues().values()
-        runtimes = [policy.preempt_min_runtime_s, policy.reclaim_min_runtime_s]
-        for queue in queues:
-            runtimes += [queue.preempt_min_runtime_s or 0, queue.reclaim_min_runtime_s or 0]
-        return policy.ageing_s is not None or any(runtimes)
+        changes_at = self._memory.conditions.changes_at if self._memory.conditions else inf
+        return min(changes_at, self._aged_at) <= self._wall_clock()
+
+    def _next_ageing(self, snapshot: Snapshot) -> float:
+        """Return when the next PodGroup will have waited for long, in seconds since the epoch."""
+        if self._policy.ageing_s is None:
+            return inf
+        now, ageing_s = self._wall_clock(), self._policy.ageing_s
+        ages = (group.created_at + ageing_s for group in snapshot.groups.values())
+        return min((each for each in ages if each > now), default=inf)
 
     def _somebody_waits(self) -> bool:
         return any(refusal.may_find_victims for refusal in self._takeover.refusals.values())
@@ -182,16 +209,20 @@ class Search:
         if self._unready():
             return
         if result.unfinished:
-            log.warning("plan budget reached", waiting=len(snapshot.groups), evictions=len(result.evictions))
+            # Once, not for every part of a search that takes many plans.
+            if not self._is_unfinished:
+                log.warning("plan budget reached", waiting=len(snapshot.groups), evictions=len(result.evictions))
             self._metrics.plans_unfinished.inc()
+        self._is_unfinished = result.unfinished
         # From here to the end there is no await: what is checked is what is promised and evicted.
         # Who has only just come is still to be refused what is free: a promise that moves counts on that.
         self._in_vain = None if result.starts or result.evictions or result.unfinished else hope
         whole = self._takeover.take(result, snapshot.groups, settles=False)
-        self._withheld = result.withheld
+        self._withheld, self._aged, self._memory = result.withheld, result.aged, result.memory
         self._look_again_at = self._clock() + LOOK_AGAIN_S
-        # What it changed itself makes another search due: another group may have its turn now.
-        self._considered = snapshot.version if whole else -1
+        self._aged_at = self._next_ageing(snapshot)
+        # What it changed itself makes another search due: another group may have its turn now. So does an interruption.
+        self._considered = snapshot.version if whole and not result.unfinished else -1
 
     async def _planned(self) -> tuple[Snapshot, Plan]:
         """Return a plan and what it was made from."""
@@ -200,4 +231,5 @@ class Search:
         if self._budgets is not None:
             snapshot = replace(snapshot, guarded=self._budgets.guarded())
         with self._metrics.plan_duration.time():
-            return snapshot, await asyncio.to_thread(self._plan, snapshot, self._policy, now=self._wall_clock())
+            now, memory = self._wall_clock(), self._memory
+            return snapshot, await asyncio.to_thread(self._plan, snapshot, self._policy, now=now, memory=memory)

@@ -20,6 +20,7 @@ from app.control.reserving import NOWHERE, Annotate, Place, ReservationPods, Swe
 from app.model.marks import BIND_MARKER
 from app.model.names import NodeName, PodUid
 from app.model.seam import Cluster, KubeError, OutcomeUnknownError
+from app.model.sentence import Name, say
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -106,7 +107,10 @@ class SharedGpus:
         # As the cache knows them: what kube-scheduler says of a pod is no change of its GPU.
         pods = [self._cache.pod(pod.uid) for pod in gpu.reservations] if gpu is not None else []
         pod = next((pod for pod in pods if pod is not None and pod.said.because), None)
-        return f"its reservation pod {pod.namespace}/{pod.name} finds no place: {pod.said.because}" if pod else ""
+        if pod is None:
+            return ""
+        name = Name(pod.namespace, pod.name, "in Leeboard's namespace")
+        return say("its reservation pod {name} finds no place: {said}", name=name, said=pod.said.because)
 
     def review(self) -> list[PodUid]:
         """See to what has changed, and now and then to everything that is not as it should be.
@@ -228,7 +232,8 @@ class SharedGpus:
     def _dismiss(self, need: Dismiss) -> None:
         pod = self._cache.pod(need.pod)
         if pod is not None and not self._activity.failure():
-            message = f"Pod {pod.namespace}/{pod.name} {need.message}"
+            name = f"{pod.namespace}/{pod.name}"
+            message = say("Pod {name} {message}", name=name, message=need.message)
             self._evictor.dismiss(need.pod, cause="devicelost", message=message)
 
     def _order(self, place: Place, need: Reserve | Free) -> None:

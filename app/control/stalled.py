@@ -7,6 +7,7 @@ from app.control.awaiting import Awaiting
 from app.control.backoff import Backoff, Setback
 from app.model.names import GroupKey
 from app.model.reason import Reason, Refusal
+from app.model.sentence import capital, say
 
 
 def stalled(cache: ClusterCache, awaiting: Awaiting, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
@@ -14,14 +15,9 @@ def stalled(cache: ClusterCache, awaiting: Awaiting, backoff: Backoff) -> Mappin
     waiting, found = cache.waiting(), dict(awaiting.refusals())
     for key, setback in backoff.setbacks().items():
         if key not in found and key not in waiting and not _is_over(cache, key, setback):
-            sentence = f"{capital(setback.error)}; it is being tried again."
+            sentence = say("{error}; it is being tried again.", error=capital(setback.error))
             found[key] = Refusal(reason=Reason.BACKING_OFF, sentence=sentence)
     return found
-
-
-def capital(error: str) -> str:
-    """Return an error as a sentence begins."""
-    return f"{error[:1].upper()}{error[1:].rstrip('.')}"
 
 
 def _is_over(cache: ClusterCache, key: GroupKey, setback: Setback) -> bool:

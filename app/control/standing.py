@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.cluster.cache import ClusterCache
+from app.cluster.groups import overlooked
 from app.cluster.reservations import State
 from app.model.explanation import PodState
 from app.model.names import GroupKey, NodeName, PodUid
@@ -39,7 +40,7 @@ def known(
     if held is None and pod.deleting:
         return KnownPod(pod=pod, state=PodState.RELEASING)
     if held is None:
-        return KnownPod(pod=pod, state=PodState.HELD, refusal=_why_held(refusals, pod))
+        return KnownPod(pod=pod, state=PodState.HELD, refusal=_why_held(cache, refusals, pod))
     why = stalled.get(pod.group)
     if held.state is State.AWAITING:
         why = awaited.get(pod.uid) or _why_awaiting(cache, pod, held.node)
@@ -50,10 +51,10 @@ def known(
     return KnownPod(pod=pod, state=state, node=held.node, refusal=why)
 
 
-def _why_held(refusals: Mapping[GroupKey, Refusal], pod: Pod) -> Refusal | None:
+def _why_held(cache: ClusterCache, refusals: Mapping[GroupKey, Refusal], pod: Pod) -> Refusal | None:
     if pod.problem:
         return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"{pod.problem}.")
-    refusal = refusals.get(pod.group)
+    refusal = refusals.get(pod.group) or overlooked(pod, is_overlooked=cache.groups.is_overlooked(pod))
     if refusal is None and pod.said.by_scheduler and pod.said.because:
         # Beyond its group's minimum: the others start without it, so that the group waits for nothing.
         sentence = f"The scheduler's own filters accept it on no node: {pod.said.because}."

@@ -19,6 +19,8 @@ from app.model.podgroup import GroupSpec
 from app.model.reason import FREEING, Reason, Refusal
 from app.model.resources import Resources
 from app.model.seam import Cluster, KubeError, NotFoundError, RawObject, Resource
+from app.model.sentence import tenant
+from app.model.snapshot import Usage
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -125,9 +127,10 @@ class Status:
         for queue in queues.values():
             if queue.parent is not None:
                 children.setdefault(queue.parent, []).append(queue.name)
+        usage = self._cache.snapshot().usage
         for name, queue in queues.items():
-            past = self._cache.history.told(name)
-            status = encode.queue_status(queue, shares.get(name), children.get(name, ()), now=self._now(), past=past)
+            past, told = self._cache.history.told(name), shares.get(name) or usage.get(name, Usage())
+            status = encode.queue_status(queue, told, children.get(name, ()), now=self._now(), past=past)
             yield _Target(Resource.QUEUES, "", name), status
 
     def _pod_groups(self, keys: Collection[GroupKey]) -> Iterator[tuple[_Target, RawObject]]:
@@ -141,7 +144,8 @@ class Status:
                 yield target, self._pod_group(spec, refusal)
 
     def _pod_group(self, spec: GroupSpec, refusal: Refusal | None) -> RawObject:
-        status = encode.pod_group_status(self._standing(spec), refusal, now=self._now())
+        reader = tenant(spec.key.namespace)
+        status = encode.pod_group_status(self._standing(spec), refusal, reader=reader, now=self._now())
         return status | encode.invalid_pod_group_status(spec.problem, now=self._now())
 
     def _standing(self, spec: GroupSpec) -> encode.Standing:
@@ -151,7 +155,7 @@ class Status:
         bound = sum(pod.node is not None for pod in members)
         return encode.Standing(
             allocated=allocated,
-            requested=sum((pod.request for pod in members), Resources()),
+            requested=self._cache.room.asked_by(members),
             non_preemptible=Resources() if on is None or on.preemptible else allocated,
             phase=self._phase(spec, bound),
             running=bound,

@@ -15,6 +15,7 @@ from app.control.evictor import Evictor
 from app.control.promises import Promises
 from app.control.recheck import Recheck
 from app.control.records import refusal_of, start_of, taken_back, workload_name
+from app.control.words import Words
 from app.model.decision import Eviction, Plan
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Refusal
@@ -23,6 +24,9 @@ from app.telemetry import Metrics, PlanOutcome
 STEP = 40
 """Pods that are decided for before the event loop gets a turn, in some 3 ms: one plan may decide for ten thousand, and
 an answer takes the loop several turns."""
+
+Wording = Callable[[GroupKey, Refusal, int], Refusal]
+"""Returns what people are told after a plan on a snapshot of this version refused a group."""
 
 
 class TakeOver:
@@ -51,6 +55,7 @@ class TakeOver:
         self.claims = 0
         """How often that has changed who is refused what others have: somebody came or changed, or waits no more."""
         self._news: set[GroupKey] = set()
+        self._words = Words()
 
     def take(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool = True) -> bool:
         """Carry out a plan that considered these groups; return whether nothing of it was stale.
@@ -89,7 +94,7 @@ class TakeOver:
         """Forget why groups waited that wait no more."""
         gone, waiting = self._cache.take_gone(), self._cache.waiting()
         for key in gone:
-            before = self.refusals.pop(key, None) if key not in waiting else None
+            before = self._no_longer_refused(key) if key not in waiting else None
             self.claims += before is not None and before.may_find_victims
 
     def _steps(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool, pods: int) -> Iterator[bool]:
@@ -99,10 +104,10 @@ class TakeOver:
         if settles:
             self._cache.considered(considered, plan.snapshot_version)
         yield from self._carried_out(plan, pods)
-        judged = list(considered)
+        judged, word = list(considered), self._words.of_short_plan if settles else self._words.of_full_plan
         for begin in range(0, len(judged), pods):
             for key in judged[begin : begin + pods]:
-                self._judge(key, plan, changed)
+                self._judge(key, plan, changed, word)
             yield True
         self.taken += 1
 
@@ -169,16 +174,20 @@ class TakeOver:
 
     # Refusing -------------------------------------------------------------------------------------------------------
 
-    def _judge(self, key: GroupKey, plan: Plan, changed: Collection[GroupKey]) -> None:
+    def _no_longer_refused(self, key: GroupKey) -> Refusal | None:
+        self._words.forget(key)
+        return self.refusals.pop(key, None)
+
+    def _judge(self, key: GroupKey, plan: Plan, changed: Collection[GroupKey], word: Wording) -> None:
         """Note what the plan says of a group that it has considered, and tell it where that is another reason."""
-        before, refusal = self.refusals.pop(key, None), plan.refusals.get(key)
+        before, refusal = self.refusals.get(key), plan.refusals.get(key)
         group = self._cache.waiting().get(key) if refusal else None
         if refusal is None or group is None:
-            if before is not None:
+            if self._no_longer_refused(key) is not None and before is not None:
                 self._news.add(key)
                 self.claims += before.may_find_victims
             return
-        self.refusals[key] = refusal
+        self.refusals[key] = refusal = word(key, refusal, plan.snapshot_version)
         is_news = before is None or before.reason is not refusal.reason
         self.claims += refusal.may_find_victims and (is_news or key in changed)
         if is_news:

@@ -1,12 +1,15 @@
 """Words the one answer to why a pod or a PodGroup stands where it does."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from app.control.standing import KnownPod
 from app.model.explanation import Decision, Explanation, GroupState, Outcome, PodState, Subject, Unknown, Why, Workload
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
+from app.model.question import Check
 from app.model.reason import FREEING, Reason, Refusal
+from app.model.sentence import capital, counted, open_ended, say
 
 PLACED = (PodState.PROMISED, PodState.BINDING)
 WAITING = (PodState.HELD, PodState.AWAITING)
@@ -42,7 +45,7 @@ def why_pod(known: KnownPod, last: Decision | None, refusal: Refusal | None, spe
 
 def _why_leaving(known: KnownPod, last: Decision | None) -> Why:
     if last is not None and last.outcome is Outcome.EVICTED and known.node is not None:
-        sentence = f"{last.sentence.removesuffix('.')}; it is ending."
+        sentence = say("{last}; it is ending.", last=open_ended(last.sentence))
         return Why(reason=PodState.EVICTED, sentence=sentence, details=_details(last))
     until = f" and gives node {known.node} back when it has ended" if known.node else ""
     return Why(reason=known.state, sentence=f"It is being deleted{until}.")
@@ -105,28 +108,42 @@ def why_group(
         return of_refusal(refusal)
     if state in {GroupState.WAITING, GroupState.PARTLY_RUNNING, GroupState.SUSPENDED}:
         return _why_undecided(state, spec, counts)
-    bound, total = counts.get(PodState.BOUND, 0), _pods(sum(counts.values()))
+    bound, total = counts.get(PodState.BOUND, 0), counted(sum(counts.values()), "pod")
     sentences = {
-        GroupState.RUNNING: f"{_pods(bound)} of it {_are(bound)} on {_nodes(nodes)}.",
-        GroupState.STARTING: f"Places are promised to its {total}; kube-scheduler has yet to ask to bind them.",
+        GroupState.RUNNING: f"{counted(bound, 'pod')} of it {_are(bound)} on {counted(nodes, 'node')}.",
+        GroupState.STARTING: _promised(counts),
         GroupState.ENDING: f"Its {total} {_are(sum(counts.values()))} being deleted.",
         GroupState.FINISHED: "Its pods have finished.",
     }
     return Why(reason=state, sentence=sentences[state])
 
 
+def _promised(counts: Mapping[str, int]) -> str:
+    placed, total = sum(counts.get(each, 0) for each in PLACED), sum(counts.values())
+    which = f"{placed} of its {total} pods" if placed < total else f"its {counted(total, 'pod')}"
+    unasked = counts.get(PodState.PROMISED, 0)
+    if not unasked:
+        return f"{which[:1].upper()}{which[1:]} {_are(placed)} being bound."
+    places, them = ("A place is", "it") if placed == 1 else ("Places are", "them")
+    them = them if unasked == placed else f"{unasked} of them"
+    return f"{places} promised to {which}; kube-scheduler has yet to ask to bind {them}."
+
+
 def _why_undecided(state: GroupState, spec: GroupSpec | None, counts: Mapping[str, int]) -> Why:
     if not sum(counts.values()):
         least = spec.min_member if spec is not None else 1
-        sentence = f"None of its pods exists yet, and {_pods(least)} must start together; its owner has to create them."
+        together = f"It has no pods, and {least} must start together; its owner has to create them."
+        sentence = together if least > 1 else "It has no pods; its owner has to create one."
         return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence, details={"minMember": least})
     if not any(counts.get(each, 0) for each in WAITING):
         bound = counts.get(PodState.BOUND, 0)
         on = "is on its node" if bound == 1 else "are on their nodes"
         if not any(counts.get(each, 0) for each in PLACED):
-            sentence = f"{_pods(bound)} of it {on}, fewer than its minimum; its owner has to create the others."
+            sentence = (
+                f"{counted(bound, 'pod')} of it {on}, fewer than its minimum; its owner has to create the others."
+            )
             return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence)
-        return Why(reason=state, sentence=f"{_pods(bound)} of it {on}, and the others are being bound.")
+        return Why(reason=state, sentence=f"{counted(bound, 'pod')} of it {on}, and the others are being bound.")
     return Why(reason=Reason.DECIDING, sentence="Its turn is being decided.")
 
 
@@ -211,21 +228,24 @@ def unknown(namespace: str, name: str, subject: Subject | None) -> Unknown:
     )
 
 
+def undecided(told: Explanation | Unknown, failed: Check) -> Explanation | Unknown:
+    """Say why nothing is decided here, where an answer depends on what was decided; `failed` is a line of /readyz."""
+    here = f"this replica decides nothing now ({failed.name}: {failed.failure})"
+    said = f"{here}; where there are several, ask the one that decides, by kubectl port-forward to its pod"
+    if isinstance(told, Unknown):
+        return Unknown(f"{told.sentence}; {said}")
+    if told.why.reason != Reason.DECIDING:
+        return told
+    return replace(told, why=Why(reason=Reason.DECIDING, sentence=f"{capital(said)}."))
+
+
 def _details(decision: Decision) -> Mapping[str, int | str]:
     told: dict[str, int | str] = {"action": decision.cause, "generation": decision.generation}
-    return told | ({"for": decision.beneficiary} if decision.beneficiary else {})
+    return told | ({"for": say("{beneficiary}", beneficiary=decision.beneficiary)} if decision.beneficiary else {})
 
 
 def _full(sentence: str) -> str:
     return sentence if sentence.endswith(".") else f"{sentence}."
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod{'s' * (count != 1)}"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"
 
 
 def _are(count: int) -> str:

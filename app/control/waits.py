@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from app.cluster.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.reason import Reason, Refusal
-
-NAMES_SHOWN = 3
-"""Pods and nodes that a sentence names: hundreds may have to leave for one gang."""
+from app.model.sentence import NAMES_SHOWN, Name, Names, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +28,46 @@ class Wait:
 
 def for_victims(wait: Wait, cache: ClusterCache) -> Refusal:
     """Say who is still in the room."""
-    where = f"node{'s' * (len(wait.nodes) > 1)} {_listed(wait.nodes)}"
+    where = _where(wait)
     details: dict[str, int | str] = {"node": min(wait.nodes), "nodes": len(wait.nodes), "since": wait.began}
     known = [pod for uid in wait.victims if (pod := cache.pod(uid)) is not None]
     there = [pod for pod in known if pod.node is not None]
     if there:
         # Who only lost a promise runs nowhere, and goes on waiting: it is not in the way.
         victims = len(wait.victims) - len(known) + len(there)
-        names = _listed(f"{pod.namespace}/{pod.name}" for pod in there)
-        cause = f"{len(there)} of {victims} pods that were told to leave for it are still there ({names})"
+        cause = say(
+            "{which} told to leave for it {are} still there ({names})",
+            which="the pod that was" if victims == 1 else f"{len(there)} of {victims} pods that were",
+            are="is" if len(there) == 1 else "are",
+            names=Names(tuple(Name(pod.namespace, pod.name) for pod in there)),
+        )
         details |= {"leaving": len(there), "victims": victims}
     else:
-        cause = "pods that leave anyhow are still there"
-    sentence = f"Its room on {where} is held for it since {wait.began}; {cause}."
+        cause = say("pods that leave anyhow are still there")
+    sentence = say(
+        "Its room on {where} has been held for it since {began}; {cause}.", where=where, began=wait.began, cause=cause
+    )
     return Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence=sentence, details=details)
 
 
 def for_devices(wait: Wait, obstacle: str) -> Refusal:
     """Say since when a GPU is being made ready to be shared, and what keeps it from that, "" if nothing is known."""
-    sentence = f"A GPU on node {_listed(wait.nodes)} is being made ready for it to share since {wait.began}"
+    sentence = "It has been waiting since {began} for {gpus} on {where} to become ready for sharing"
     return Refusal(
         reason=Reason.WAITING_FOR_DEVICES,
-        sentence=f"{sentence}{': ' * bool(obstacle)}{obstacle}.",
+        sentence=say(
+            f"{sentence}: {{obstacle}}." if obstacle else f"{sentence}.",
+            began=wait.began,
+            gpus="a GPU" if len(wait.pods) == 1 else "GPUs",
+            where=_where(wait),
+            obstacle=obstacle,
+        ),
         details={"node": min(wait.nodes), "since": wait.began},
     )
+
+
+def _where(wait: Wait) -> str:
+    return f"node{'s' * (len(wait.nodes) > 1)} {_listed(wait.nodes)}"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -30,8 +30,15 @@ def group(pod: Pod, chain: Chain, defaults: Defaults = NO_DEFAULTS) -> Grouping 
     row = row_of(case.owner.ref.kind)
     shape = row.shape(case) if row.shape is not None else Shape()
     found = grouping(case, shape, fallback=row.fallback)
+    if problem := _unread(chain.owners):
+        found = replace(found, problem=problem)
     suspended = suspension(chain.owners)
     return replace(found, suspended=suspended) if suspended else found
+
+
+def _unread(owners: tuple[Owner, ...]) -> str:
+    """Return what is to be told of the first owner that could not be read as a whole; empty when all could."""
+    return next((f"{one.ref.kind.name} {one.ref.name}: {one.problem}" for one in owners if one.problem), "")
 
 
 def first_link(pod: Pod) -> OwnerRef | None:

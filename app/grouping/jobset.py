@@ -1,9 +1,14 @@
 """The row of JobSets: one PodGroup each, or one a replicated Job where those start one after the other."""
 
+from collections import Counter
+from collections.abc import Mapping
+
 from app.grouping import marks
 from app.grouping.case import Case, Shape
 from app.grouping.reading import Block, Reading
 from app.grouping.terms import group_name
+
+NONE: Mapping[str, int] = {}
 
 
 def jobset(case: Case) -> Shape:
@@ -11,15 +16,17 @@ def jobset(case: Case) -> Shape:
     reading, ref = Reading(case.owner), case.owner.ref
     spec = reading.spec()
     jobs = spec.blocks("replicatedJobs")
+    there = _there(case) if any(_leads(case, one) for one in jobs) else NONE
     if _start_together(spec, jobs):
-        return Shape(min_member=_least(reading, case, sum(_pods(case, one) for one in jobs)), problem=reading.problem)
+        total = sum(_pods(case, one, there) for one in jobs)
+        return Shape(min_member=_least(reading, case, total), problem=reading.problem)
     template = case.label(marks.REPLICATED_JOB)
     if not template:
         reading.doubt(
             f"its pod {case.pod.name} has no label {marks.REPLICATED_JOB}; let the JobSet controller write it"
         )
         return Shape(problem=reading.problem)
-    mine = (_pods(case, one) for one in jobs if one.text("name") == template)
+    mine = (_pods(case, one, there) for one in jobs if one.text("name") == template)
     return Shape(
         name=group_name(ref.name, ref.uid, f"-{template}"),
         min_member=_least(reading, case, next(mine, 1)),
@@ -41,10 +48,11 @@ def _start_together(spec: Block, jobs: list[Block]) -> bool:
     return order not in ("", "InOrder") and not any(job.fields.get("dependsOn") for job in jobs)
 
 
-def _pods(case: Case, job: Block) -> int:
+def _pods(case: Case, job: Block, there: Mapping[str, int]) -> int:
     """Return how many pods the Jobs of a template have at once: none, where they are told to have none."""
     spec, replicas = job.block("template", "spec"), job.number("replicas", otherwise=1)
-    if _leads(case, job) and not _is_followed(case, job, replicas):
+    # Led by their first pods, as long as no others are there.
+    if _leads(case, job) and there.get(job.text("name"), 0) <= replicas:
         return replicas
     parallelism = spec.number("parallelism", otherwise=1)
     return replicas * min(parallelism, spec.number("completions", otherwise=parallelism))
@@ -59,8 +67,7 @@ def _leads(case: Case, job: Block) -> bool:
     return bool(exclusive and not selected)
 
 
-def _is_followed(case: Case, job: Block, leaders: int) -> bool:
-    """Whether the Jobs of a template have more pods than their first ones."""
+def _there(case: Case) -> Mapping[str, int]:
+    """Return how many pods the Jobs of each template have now; counted once, however many templates there are."""
     origins = (pod.origin for pod in case.chain.siblings() if not pod.deleting)
-    mine = (one for one in origins if one is not None and one.labels.get(marks.REPLICATED_JOB) == job.text("name"))
-    return sum(1 for _ in mine) > leaders
+    return Counter(origin.labels.get(marks.REPLICATED_JOB, "") for origin in origins if origin is not None)

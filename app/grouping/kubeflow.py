@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 
 from app.grouping import marks
 from app.grouping.case import Case, Shape
-from app.grouping.reading import Block, Reading
+from app.grouping.reading import MOST_ITEMS, Block, Reading
 
 LAUNCHER, WORKER = "Launcher", "Worker"
 PYTORCH = "pytorchReplicaSpecs"
@@ -51,7 +52,9 @@ def _total(reading: Reading, specs: Block, needed: Iterable[str]) -> int:
     for role in needed:
         if role not in specs.fields:
             reading.doubt(f"{specs.where} has no {role}; write one")
-    return sum(_replicas(specs.block(role)) for role in specs.fields)
+    if len(specs.fields) > MOST_ITEMS:
+        reading.doubt(f"{specs.where} has {len(specs.fields)} roles; write at most {MOST_ITEMS}")
+    return sum(_replicas(specs.block(role)) for role in islice(specs.fields, MOST_ITEMS))
 
 
 def _replicas(role: Block) -> int:

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 from app.grouping import marks
 from app.grouping.case import Case, Shape
-from app.grouping.parts import divided, part
+from app.grouping.parts import are_too_many, divided, part
 from app.grouping.pytorch import segment_constraint
 from app.grouping.reading import Block, Reading
 from app.grouping.terms import group_name
 from app.model.seam import RawObject
+from app.model.sentence import counted
 
 LEADER, WORKERS = "leader", "workers"
 FIRST_SEGMENT = "segment-0"
@@ -34,10 +35,19 @@ class _Segments:
         """Return the segment of the worker with this index, which is 1 or more."""
         return (index - 1 if self.shifts else index) // self.length
 
+    @property
+    def first(self) -> int:
+        """How many workers the first segment has."""
+        return self.length if self.shifts else self.length - 1
+
+    @property
+    def count(self) -> int:
+        """How many segments there are."""
+        return 1 + len(range(self.first, self.size - 1, self.length))
+
     def workers(self) -> list[int]:
         """Return how many workers each segment has."""
-        others = self.size - 1
-        first = self.length if self.shifts else self.length - 1
+        others, first = self.size - 1, self.first
         return [first, *(min(self.length, others - start) for start in range(first, others, self.length))]
 
 
@@ -102,7 +112,9 @@ def _segmented(reading: Reading, case: Case, template: Block, size: int) -> _Seg
     if not length or size == 1:
         return None
     if not 1 < length <= size:
-        reading.doubt(f"a segment of it has {length} pods and it has {size}; write a segment size from 2 to {size}")
+        reading.doubt(
+            f"a segment of it has {counted(length, 'pod')} and it has {size}; write a segment size from 2 to {size}"
+        )
         return None
     found = _Segments(size, length, excludes_leader=policy.text("subGroupPolicyType") == "LeaderExcluded")
     if found.excludes_leader and not found.shifts:
@@ -116,6 +128,8 @@ def _segmented(reading: Reading, case: Case, template: Block, size: int) -> _Seg
 def _parts(reading: Reading, case: Case, template: Block, size: int, segments: _Segments | None) -> list[RawObject]:
     if segments is None:
         return [part(LEADER, 1), *([part(WORKERS, size - 1)] if size > 1 else [])]
+    if are_too_many(reading, segments.count + (1 if segments.excludes_leader else 2)):
+        return []
     near = segment_constraint(reading, case, template.block("workerTemplate"))
     counts = segments.workers()
     inner = [part(f"segment-{at}", many, topology=near) for at, many in enumerate(counts)]
@@ -127,7 +141,7 @@ def _parts(reading: Reading, case: Case, template: Block, size: int, segments: _
 
 def _of_leader(parts: list[RawObject]) -> list[RawObject]:
     """Return the sub-group of the leader, and the one that holds it."""
-    parent = next(one.get("parent") for one in parts if one["name"] == LEADER)
+    parent = next((one.get("parent") for one in parts if one["name"] == LEADER), None)
     return [one for one in parts if one["name"] in (LEADER, parent)]
 
 
@@ -138,5 +152,5 @@ def _subgroup(reading: Reading, case: Case, segments: _Segments | None) -> str:
         return LEADER
     if segments is None:
         return WORKERS
-    at = min(segments.of(index), len(segments.workers()) - 1)
+    at = min(segments.of(index), segments.count - 1)
     return WORKERS if at == 0 and not segments.excludes_leader else f"segment-{at}"

@@ -21,10 +21,16 @@ def part(name: str, min_member: int, *, parent: str = "", topology: RawObject | 
     return raw
 
 
+def are_too_many(reading: Reading, count: int) -> bool:
+    """Return whether so many sub-groups are too many; each pod has them written again, so it is asked before that."""
+    if count > MAX_PARTS:
+        reading.doubt(f"it has {count} sub-groups; divide it into at most {MAX_PARTS}, each of more pods")
+    return count > MAX_PARTS
+
+
 def divided(reading: Reading, parts: Sequence[RawObject]) -> tuple[RawObject, ...]:
     """Return the sub-groups, or none where they could not be told apart."""
-    if len(parts) > MAX_PARTS:
-        reading.doubt(f"it has {len(parts)} sub-groups; divide it into at most {MAX_PARTS}, each of more pods")
+    if are_too_many(reading, len(parts)):
         return ()
     names = [one["name"] for one in parts]
     wrong = next((name for name in names if not name or len(name) > LONGEST_NAME), None)

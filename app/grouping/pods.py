@@ -8,6 +8,7 @@ from app.grouping.reading import Block, Reading
 from app.grouping.terms import group_name
 from app.model.owner import Kind, Origin, Owner, OwnerRef
 from app.model.pod import Pod
+from app.model.sentence import counted
 
 POD = Kind("", "v1", "Pod")
 NODE_COUNT = "AZUREML_NODE_COUNT"
@@ -70,7 +71,7 @@ def whole_job(owner: Owner) -> Shape:
     least, most = reading.digits(f"annotation {marks.BATCH_MIN_MEMBER}", asked), _at_once(reading.spec())
     if most is not None and least > most > 0:
         reading.doubt(
-            f"annotation {marks.BATCH_MIN_MEMBER} is {least} and it never has more than {most} pods at once;"
+            f"annotation {marks.BATCH_MIN_MEMBER} is {least} and it never has more than {counted(most, 'pod')} at once;"
             f" write 1 to {most}, or raise spec.parallelism and spec.completions"
         )
     return Shape(min_member=least, owner=owner, problem=reading.problem)

@@ -3,7 +3,7 @@
 from app.grouping import marks
 from app.grouping.case import Case, Shape
 from app.grouping.kubeflow import PYTORCH, least
-from app.grouping.parts import constraint, divided, part
+from app.grouping.parts import are_too_many, constraint, divided, part
 from app.grouping.reading import Block, Reading
 from app.model.seam import RawObject
 
@@ -24,6 +24,8 @@ def pytorch_job(case: Case) -> Shape:
             # No sub-group may need nobody, so any of its pods may start first; operators make the master before.
             return Shape(min_member=total, problem=reading.problem)
         size = _segment_size(reading, case)
+        if size and are_too_many(reading, len(parts) + 1 + len(range(0, _workers(reading), size))):
+            return Shape(min_member=total, problem=reading.problem)
         parts += _segments(reading, case, workers, size) if size else [part(WORKER, workers)]
         role = f"{WORKER}-{_segment(reading, case, size)}" if size and role == WORKER else role
     divisions = divided(reading, parts)

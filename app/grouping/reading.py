@@ -13,6 +13,9 @@ NO_FIELDS: Fields = {}
 MAX_MEMBERS = 100_000
 """Of a PodGroup, and of each of its parts."""
 
+MOST_ITEMS = 512
+"""Of one list: every pod of the owner has them looked at again, and a PodGroup has at most 256 parts."""
+
 LONGEST_KEY = 64
 """Of a field that a sentence shows as it is."""
 
@@ -88,8 +91,10 @@ class Block:
             return []
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             self.reading.doubt(f"{self.where}.{key} is not readable; write a list in which every item is a mapping")
-        items = value if isinstance(value, list) else ()
-        numbered = enumerate(items)
+        items = value if isinstance(value, list) else []
+        if len(items) > MOST_ITEMS:
+            self.reading.doubt(f"{self.where}.{key} has {len(items)} items; write at most {MOST_ITEMS}")
+        numbered = enumerate(items[:MOST_ITEMS])
         return [Block(self.reading, (*self.path, key, at), item) for at, item in numbered if isinstance(item, dict)]
 
     def number(self, key: str, *, otherwise: int, minimum: int = 0) -> int:

@@ -3,34 +3,34 @@
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Self, TypeVar
-from urllib.parse import quote
 
 import orjson
 
 from app.kube.access import Credentials
 from app.kube.errors import BrokenStreamError
 from app.kube.installation import KubeInstallation
-from app.kube.lines import decode_page
 from app.kube.objects import KubeObjects
-from app.kube.places import Collection, namespaced, path_of_object
+from app.kube.pages import pages
+from app.kube.places import MANY, Collection, namespaced, path_of_object
 from app.kube.reviews import Reviews
-from app.kube.transport import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Limits, Transport
+from app.kube.transport import MERGE_PATCH, OWED, STRATEGIC_MERGE_PATCH, Limits, Terms, Transport
 from app.model.marks import GATE
 from app.model.names import NodeName
-from app.model.seam import BudgetError, Lease, NotFoundError, PodRef, RawObject, Resource, WatchEvent
+from app.model.seam import BudgetError, Depth, Lease, NotFoundError, PodRef, RawObject, Resource, WatchEvent
 
 T = TypeVar("T")
 
 REPORTER = "leeboard"
 ACTION = "Scheduling"
-FINISHED_PODS = f"{Resource.PODS.value}?limit=100&fieldSelector=status.phase%3DSucceeded"
+FINISHED = "&fieldSelector=status.phase%3DSucceeded"
 LEASES = "apis/coordination.k8s.io/v1/leases"
 EVENTS = "apis/events.k8s.io/v1/events"
-DISRUPTION_BUDGETS = "apis/policy/v1/poddisruptionbudgets?limit=250"
+DISRUPTION_BUDGETS = "apis/policy/v1/poddisruptionbudgets"
 NOTE_BYTES = 1024
 """More is refused by the API server, which counts bytes."""
 
@@ -82,6 +82,15 @@ class KubeCluster(KubeObjects):
         """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error."""
         return self._watch(Collection.of(resource), keep)
 
+    async def listed(
+        self, resource: Resource, keep: Callable[[RawObject], T], *, depth: Depth, namespace: str = "", name: str = ""
+    ) -> list[T]:
+        """List what `watch` shows of a kind, page by page, each shrunk at once; or what has one name."""
+        collection = Collection.of(resource)
+        if name:
+            collection = collection.named(namespace, name)
+        return await self._list(collection.path, keep, MANY[depth], selector=collection.selector)
+
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
         """Bind the pod and set its annotations in one atomic write.
 
@@ -104,18 +113,17 @@ class KubeCluster(KubeObjects):
 
     async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
         """List the pods that have succeeded, page by page, each shrunk at once."""
-        return await self._list(FINISHED_PODS, keep)
+        return await self._list(Resource.PODS.value, keep, selector=FINISHED)
 
-    async def _list(self, path: str, keep: Callable[[RawObject], T]) -> list[T]:
+    async def _list(
+        self, path: str, keep: Callable[[RawObject], T], terms: Terms = OWED, *, selector: str = ""
+    ) -> list[T]:
         kept: list[T] = []
-        token = ""
-        while True:
-            page = decode_page(await self._transport.read_page(f"{path}&continue={quote(token, safe='')}"))
-            kept += map(keep, page.objects)
-            token = page.next
-            if not token:
-                return kept
-            await self._sleep(0)
+        async with aclosing(pages(self._transport, path, terms, selector=selector)) as listed:
+            async for page in listed:
+                kept += map(keep, page.objects)
+                await self._sleep(0)
+        return kept
 
     async def read_lease(self, namespace: str, name: str) -> Lease | None:
         """Read a Lease from the store, never from a cache; None when it does not exist."""
@@ -188,7 +196,7 @@ class KubeCluster(KubeObjects):
 
     async def pods_in(self, namespace: str, keep: Callable[[RawObject], T]) -> list[T]:
         """List the pods of a namespace, finished ones too, page by page, each shrunk at once."""
-        return await self._list(f"{namespaced(Resource.PODS.value, namespace)}?limit=100", keep)
+        return await self._list(namespaced(Resource.PODS.value, namespace), keep)
 
     async def find_pod(self, namespace: str, name: str) -> RawObject | None:
         """Read the pod of this name from the store, finished or not; None when there is none."""

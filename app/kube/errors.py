@@ -49,6 +49,14 @@ class BrokenStreamError(KubeError):
     """A list or a watch said something that cannot be true or cannot be read: begin it again."""
 
 
+class TooLongError(UnavailableError):
+    """The answer to a read is longer than what is read of it."""
+
+
+class LongAnswerError(aiohttp.ClientPayloadError):
+    """Ends the reading of such an answer."""
+
+
 class StaleError(BrokenStreamError):
     """What we know cannot be continued: list anew."""
 
@@ -96,6 +104,8 @@ def lost(method: str, cause: aiohttp.ClientError | OSError) -> KubeError:
     if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         # No connection, so not a byte of the request has left.
         return UnavailableError(text, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
+    if isinstance(cause, LongAnswerError) and method == "GET":
+        return TooLongError(text)
     return unanswered(method, text)
 
 

@@ -1,13 +1,15 @@
 """Where objects are served, and in which form they are asked for; pure, for `client`, `objects` and `watch`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from app.kube.transport import ANY_JSON, OWED, Terms
 from app.model.seam import Depth, Resource
 
-SELECTORS = {Resource.PODS: "&fieldSelector=" + quote("status.phase!=Succeeded,status.phase!=Failed", safe="")}
+UNFINISHED = quote("status.phase!=Succeeded,status.phase!=Failed", safe="")
+
+SELECTORS = {Resource.PODS: "&fieldSelector=" + UNFINISHED}
 """A pod that finishes leaves the selection, so it arrives as DELETED with the last object that was in it."""
 
 
@@ -41,6 +43,12 @@ class Collection:
     def at(cls, path: str, depth: Depth) -> "Collection":
         """Return all of a kind, which may not be installed, or not be ours to read."""
         return cls(path=path, listed=MANY[depth], watched=ONE[depth])
+
+    def named(self, namespace: str, name: str) -> "Collection":
+        """Return the same for the objects of one name in a namespace; in all of the cluster where that is empty."""
+        one = quote(f"metadata.name={name}", safe="")
+        selector = f"{self.selector}{quote(',')}" if self.selector else "&fieldSelector="
+        return replace(self, path=namespaced(self.path, namespace), selector=selector + one)
 
     @property
     def kind(self) -> str:

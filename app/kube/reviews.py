@@ -1,18 +1,21 @@
 """What an API server says of itself and of what somebody may do there: `control.rights` and `leeboard doctor` ask."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 import orjson
 
 from app.kube.errors import BrokenStreamError
-from app.kube.lines import decode_page
+from app.kube.pages import pages
 from app.kube.transport import Transport
-from app.model.rights import Right
+from app.model.rights import Right, User
 from app.model.seam import NotFoundError, RawObject
 
 REVIEWS = "apis/authorization.k8s.io/v1"
+TOKEN_REVIEWS = "apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 # a path
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,11 +50,29 @@ class Reviews:
         user = f"system:serviceaccount:{namespace}:{name}"
         return await self._review("SubjectAccessReview", right, user=user, groups=groups)
 
+    async def allows_user(self, right: Right, user: User) -> bool:
+        """Return whether a user has this right."""
+        extra = {key: list(values) for key, values in user.extra}
+        return await self._review(
+            "SubjectAccessReview", right, user=user.name, uid=user.uid, groups=list(user.groups), extra=extra
+        )
+
+    async def user_of(self, token: str) -> User | None:
+        """Return the user that a token belongs to; None when it is nobody's."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        answer = _decoded(await self._transport.ask(TOKEN_REVIEWS, orjson.dumps(body)))
+        try:
+            status = answer["status"]
+            return _user(status["user"]) if status.get("authenticated") is True else None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BrokenStreamError("the API server's answer is no token review") from error
+
     async def _review(self, kind: str, right: Right, **subject: object) -> bool:
+        asked = {"nonResourceAttributes": {"path": right.path, "verb": right.verb}} if right.path else None
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": kind,
-            "spec": {"resourceAttributes": _attributes(right), **subject},
+            "spec": {**(asked or {"resourceAttributes": _attributes(right)}), **subject},
         }
         answer = _decoded(await self._transport.ask(f"{REVIEWS}/{kind.lower()}s", orjson.dumps(body)))
         try:
@@ -100,18 +121,12 @@ class Reviews:
 
     async def each(self, path: str, *, fields: str = "") -> AsyncIterator[RawObject]:
         """Read the objects of a collection that this field selector takes, page by page."""
-        token = ""
-        while True:
-            query = f"limit=250&fieldSelector={quote(fields, safe='')}&continue={quote(token, safe='')}"
-            try:
-                page = decode_page(await self._transport.read_page(f"{path}?{query}"))
-            except NotFoundError:
-                return
-            for found in page.objects:
-                yield found
-            token = page.next
-            if not token:
-                return
+        selector = f"&fieldSelector={quote(fields, safe='')}"
+        with suppress(NotFoundError):
+            async with aclosing(pages(self._transport, path, selector=selector)) as listed:
+                async for page in listed:
+                    for found in page.objects:
+                        yield found
 
 
 def _attributes(right: Right) -> dict[str, str]:
@@ -124,6 +139,16 @@ def _attributes(right: Right) -> dict[str, str]:
         "namespace": right.namespace,
         "name": right.name,
     }
+
+
+def _user(said: Mapping[str, Any]) -> User:
+    extra = said.get("extra") or {}
+    return User(
+        name=said["username"],
+        uid=said.get("uid") or "",
+        groups=tuple(said.get("groups") or ()),
+        extra=tuple((key, tuple(extra[key])) for key in sorted(extra)),
+    )
 
 
 def _decoded(body: bytes) -> RawObject:

@@ -6,7 +6,7 @@ Writes have connections of their own, so that relisting fifty thousand pods cann
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import aiohttp
@@ -47,6 +47,8 @@ class Limits:
     line_bytes: int = 16 << 20
     page_objects: int = 250
     """A page of pods takes 10 ms to read, all at once; client-go asks for 500."""
+    page_bytes: int = 3 << 20
+    """Of a page with more than one object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class Request:
     headers: Mapping[str, str] | None = None
     owed: bool = True
     """As in `Terms`."""
+    most_bytes: int | None = None
+    """Of the answer, where `Limits.reply_bytes` is too much."""
 
 
 class PromptBody(aiohttp.BytesPayload):
@@ -134,9 +138,9 @@ class Transport:
         """Return one object; raises `KubeError`, where a time-out is `UnavailableError`."""
         return await self._call(_get(path, self._answer, terms))
 
-    async def read_page(self, path: str, terms: Terms = OWED) -> bytes:
-        """Return one page of a list, for which the API server may take longer."""
-        return await self._call(_get(path, self._page, terms))
+    async def read_page(self, path: str, terms: Terms, *, most_bytes: int) -> bytes:
+        """Return one page of a list, for which the API server may take longer; raises `TooLongError`."""
+        return await self._call(replace(_get(path, self._page, terms), most_bytes=most_bytes))
 
     @asynccontextmanager
     async def stream(self, path: str, terms: Terms = OWED) -> AsyncIterator[aiohttp.StreamReader]:
@@ -145,7 +149,8 @@ class Transport:
         try:
             async with asyncio.timeout(self.limits.answer_within_s):
                 response = await self._send(request)
-                reply = await self._reply(response) if response.status >= FIRST_REFUSAL else None
+                is_refusal = response.status >= FIRST_REFUSAL
+                reply = await self._reply(response, self.limits.reply_bytes) if is_refusal else None
         except (aiohttp.ClientError, OSError) as cause:
             raise errors.lost("GET", cause) from cause
         if reply:
@@ -158,7 +163,7 @@ class Transport:
 
     async def _call(self, request: Request) -> bytes:
         try:
-            reply = await self._reply(await self._send(request))
+            reply = await self._reply(await self._send(request), request.most_bytes or self.limits.reply_bytes)
         except (aiohttp.ClientError, OSError) as cause:
             raise errors.lost(request.method, cause) from cause
         if reply.status >= FIRST_REFUSAL:
@@ -193,9 +198,9 @@ class Transport:
             proxy=self._proxy,
         )
 
-    async def _reply(self, response: aiohttp.ClientResponse) -> Reply:
+    async def _reply(self, response: aiohttp.ClientResponse, most_bytes: int) -> Reply:
         try:
-            body = await _whole(response.content, self.limits.reply_bytes)
+            body = await _whole(response.content, most_bytes)
         except BaseException:
             response.close()
             raise
@@ -239,5 +244,5 @@ async def _whole(content: aiohttp.StreamReader, most_bytes: int) -> bytes:
         parts.append(part)
         size += len(part)
         if size > most_bytes:
-            raise aiohttp.ClientPayloadError(f"the answer is longer than {most_bytes} bytes")
+            raise errors.LongAnswerError(f"the answer is longer than {most_bytes} bytes")
     return b"".join(parts)

@@ -5,9 +5,13 @@ What ends an attempt, and what follows:
   410, as HTTP or as ERROR event                          list anew, at once
   any other ERROR event, or a list from the past          `Lost`, pause, list anew
   silence, garbage, lost connection, refusal              `Lost`, pause, reconnect from the last resourceVersion
+  silence or garbage again before any line                `Lost`, pause, list anew
   404: the kind is not installed; 403: not ours to read   `Lost`, 10-30 s (soon, if it was), list
 An API server that has just started refuses what it will soon serve: `Lost.denied` is told of what has been refused
 PATIENCE times in a row, or of a kind that is not installed and never was.
+A list from the past comes from an API server that lags, or from a store that was restored. Only the second repeats:
+RESTORED_AFTER such lists, none older than the one before, are taken over as `Listed.restored`. A watch from a
+resourceVersion that a restored store has not reached yet is silent for ever, hence the list after silence.
 "At once" holds for two attempts in a row that brought no line; then they pause as well: no fault makes a hot loop.
 """
 
@@ -18,8 +22,9 @@ from random import Random
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
-from app.kube.errors import ExpiredError, StaleError, UnauthenticatedError
-from app.kube.lines import Batch, Page, batches, decode, decode_page
+from app.kube.errors import BrokenStreamError, ExpiredError, StaleError, UnauthenticatedError
+from app.kube.lines import Batch, batches, decode
+from app.kube.pages import pages
 from app.kube.places import Collection
 from app.kube.transport import Transport
 from app.model.seam import (
@@ -41,7 +46,8 @@ DENIED_PAUSE_S = (10.0, 30.0)
 STREAM_LASTS_S = (270, 330)
 FREE_ATTEMPTS = 2
 PATIENCE = 3
-SLICE = 100
+RESTORED_AFTER = 5
+SLICE = 10
 """Objects of a list that are reduced without a pause."""
 VERSION_DIGITS = 20
 DOUBLINGS = 6
@@ -69,6 +75,7 @@ class Watch(Generic[T]):
         self._version = ""  # where the next watch begins; empty asks for a list
         self._newest = 0  # the highest resourceVersion ever seen
         self._failures = 0  # attempts that have ended since the last line
+        self._past: list[int] = []  # resourceVersions of the lists since the last event that were older than that
         self._refusals = 0  # attempts that have ended in a row because the kind is not there, or not ours to read
         self._is_lost = False
 
@@ -107,7 +114,8 @@ class Watch(Generic[T]):
 
     def _lose(self, error: KubeError) -> Lost:
         self._is_lost = True
-        if isinstance(error, StaleError | NotFoundError):
+        is_broken_again = isinstance(error, BrokenStreamError) and self._failures > 0
+        if is_broken_again or isinstance(error, StaleError | NotFoundError):
             self._version = ""
         if isinstance(error, NotFoundError):
             return Lost(f"{self._collection.kind} is not installed", denied=self._is_denied(error))
@@ -123,16 +131,19 @@ class Watch(Generic[T]):
         return event
 
     async def _list(self) -> WatchEvent[T]:
-        page = await self._page("")
-        self._check_recent(page.version)
-        version = page.version
-        kept = await self._kept(page.objects)
-        while page.next:
-            page = await self._page(page.next)
-            kept += await self._kept(page.objects)
-        self._version = version
-        self._newest = max(self._newest, _number(version))
-        return self._found(Listed(kept))
+        kept, version, restored = list[T](), "", False
+        # No resourceVersion: the API server answers from the store, or a cache that it knows to be as new.
+        collection = self._collection
+        listed = pages(self._transport, collection.path, collection.listed, selector=collection.selector)
+        async with aclosing(listed):
+            async for page in listed:
+                if not version:
+                    version = page.version
+                    restored = self._is_restored(_number(version))
+                kept += await self._kept(page.objects)
+        self._version, self._past = version, []
+        self._newest = _number(version) if restored else max(self._newest, _number(version))
+        return self._found(Listed(kept, restored=restored))
 
     async def _kept(self, objects: list[RawObject]) -> list[T]:
         """Reduce a page, slice by slice: it costs tens of milliseconds, and others must run in between."""
@@ -142,16 +153,17 @@ class Watch(Generic[T]):
             kept += map(self._keep, objects[start : start + SLICE])
         return kept
 
-    async def _page(self, token: str) -> Page:
-        # No resourceVersion: the API server answers from the store, or a cache that it knows to be as new.
-        limit = f"{self._collection.path}?limit={self._transport.limits.page_objects}"
-        path = f"{limit}{self._collection.selector}&continue={quote(token, safe='')}"
-        return decode_page(await self._transport.read_page(path, self._collection.listed))
-
-    def _check_recent(self, version: str) -> None:
-        # An API server behind the one we left (Sieve's "time travel"): its pods are from the past.
-        if 0 < _number(version) < self._newest:
+    def _is_restored(self, version: int) -> bool:
+        """Whether a list older than what was seen shows a restored store; raises `StaleError` while it may just lag."""
+        if not 0 < version < self._newest:
+            return False
+        if self._past and version < self._past[-1]:
+            self._past.clear()
+        self._past.append(version)
+        if len(self._past) < RESTORED_AFTER:
+            # An API server behind the one we left (Sieve's "time travel"): its pods are from the past.
             raise StaleError(f"a list of resourceVersion {version} is older than {self._newest}, seen before")
+        return True
 
     def _watch_path(self) -> str:
         lasts_s = self._chance.randint(*STREAM_LASTS_S)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.model.memory import NO_MEMORY, PlanMemory
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.reason import Refusal
 from app.model.resources import NOTHING, Resources
@@ -78,8 +79,14 @@ class Plan:
     refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
     shares: Mapping[QueueName, Share] = field(default_factory=dict)
     withheld: tuple[NodeName, ...] = ()
-    """Nodes that are kept for a PodGroup that has waited for long."""
+    """Nodes that are kept for a PodGroup that has waited for long, or is owed room."""
+    aged: GroupKey | None = None
+    """The one that has waited for long: for it is also kept what its queue has left of its fair share."""
     kept_for: frozenset[GroupKey] = frozenset()
     """Gangs that are bound in part, for whose rest the plan kept what room there is: nobody who came later got it."""
     unfinished: bool = False
     """A budget of the victim search was reached: what was found is kept, the next plan goes on."""
+    whatifs: int = field(default=0, compare=False)
+    """How many what-ifs the victim searches tried: the work that budgets count."""
+    memory: PlanMemory = field(default=NO_MEMORY, compare=False, repr=False)
+    """To be given to the next plan."""

@@ -7,6 +7,7 @@ from enum import StrEnum
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.queue import Queue
 from app.model.resources import NOTHING, Resources
+from app.model.sentence import Name
 
 
 class Subject(StrEnum):
@@ -81,15 +82,18 @@ class Decision:
     """Of a refusal only the pod that is a group of its own."""
     cause: str = ""
     """The action of a start or an eviction, the reason of a refusal."""
-    beneficiary: str = ""
-    """For whom it was done, as namespace and name; empty when for nobody in particular."""
+    beneficiary: Name | None = None
+    """The workload for which it was done; None when it was done for none in particular."""
     at: float = 0.0
     """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """The answer: one word for programs, one sentence for people, and its numbers."""
+    """The answer: one word for programs, one sentence for people, and its numbers.
+
+    Sentence and details may name objects of tenants: `sentence.told` makes what a reader may see.
+    """
 
     reason: str
     """A `Reason` while something waits, else its state."""
@@ -113,8 +117,8 @@ class Position:
     """How many PodGroups have their turn earlier, as things are now."""
 
     ahead_in_queue: int
-    first: tuple[str, ...]
-    """The names of the first of these."""
+    first: tuple[Name, ...]
+    """The first of these."""
     ahead: int
     """In all queues together."""
     is_least: bool = False

@@ -31,8 +31,17 @@ GROUPS_ANNOTATION = "leeboard.dev/device-groups"
 """Beside it, in the same order: the shared devices by the names under which they are accounted; each is the name of a
 reservation pod's group too, so that the books can be made anew from what is stored."""
 
+SHARE_ANNOTATION = "leeboard.dev/gpu-share"
+"""Beside it: what the pod pays for of each of them until it ends, a fraction such as `0.50` or an amount such as
+`8192Mi`, whatever its own annotations say later."""
+
 PREEMPTIBLE_ANNOTATION = "leeboard.dev/preemptible"
-"""On a pod, with the value `true`, written by bind: its group was preemptible when it started, and stays so with it."""
+"""On a pod, written by bind: whether its group was preemptible when it started, `true` or `false`. What starts as
+preemptible stays so. Admission writes `true` on a pod that kube-scheduler binds by itself."""
+
+QUEUE_ANNOTATION = "leeboard.dev/queue"
+"""On a pod, written by bind: the queue that pays for it until it ends, whatever its labels say later. Admission writes
+it on a pod that kube-scheduler binds by itself."""
 
 RESERVATION_APP = "kai-resource-reservation"
 """Label `app` of a reservation pod, which holds a whole device so that parts of it can be given out (KAI's name)."""

@@ -6,6 +6,9 @@ PodUid = NewType("PodUid", str)
 NodeName = NewType("NodeName", str)
 QueueName = NewType("QueueName", str)
 
+NO_QUEUE = QueueName("")
+"""Nobody pays, or nobody noted who does."""
+
 
 class GroupKey(NamedTuple):
     """Identity of a PodGroup; a tenant's reference is only ever resolved inside its own namespace.

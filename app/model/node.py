@@ -27,6 +27,8 @@ class Node:
     """Allocatable extended resources by name, MIG profiles among them."""
     device_memory_mib: int = 0
     """Of each GPU; 0 when nothing tells."""
+    names_gpus: bool = False
+    """It says that it has GPUs of whatever kind, be any of them allocatable now or not."""
     shares_devices: bool = True
     """False where no pod gets a part of a device: GPUs are cut by MIG, or handed out several times over already."""
     layout: Layout | None = None

@@ -65,6 +65,15 @@ class SharedMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """Whole devices of a node that are held for pods which are not bound yet, in one state of their reservation."""
+
+    state: str
+    devices: int
+    pods: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
     """The GPUs of one node."""
 
@@ -79,6 +88,8 @@ class NodeUse:
     """In the order of the driver."""
     opening: tuple[SharedUse, ...] = ()
     """Devices in shared use of which it is not known which they are, or which the agent does not report."""
+    reserved: tuple[Reserved, ...] = ()
+    """By state. Which devices these will be is not known: the device plugin picks them."""
 
     def __repr__(self) -> str:
         return f"<NodeUse {self.report.name}: {len(self.devices)} devices>"

@@ -57,6 +57,8 @@ class Owner:
     """`spec` and `status`, without what containers run; empty where `Depth.METADATA` is enough."""
     created_at: float = 0.0
     """Seconds since the epoch."""
+    problem: str = ""
+    """What its owner must change before its pods can be grouped, without a full stop; empty when nothing."""
 
     def __repr__(self) -> str:
         return f"<{self.ref.kind.name} {self.namespace}/{self.ref.name}>"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.owner import Origin
 from app.model.resources import GPU_MILLI, NOTHING, Resources, Scalars, mig_gpus
 
@@ -45,6 +45,10 @@ class Toleration:
     effect: str = ""
 
 
+LONGEST_KEPT = 4096
+"""Characters of what a pod states, written out, that is remembered for longer than the pod is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """Where a pod may go at all. Pods of one template share one value: it keys the cache of node masks."""
@@ -53,9 +57,23 @@ class Constraint:
     terms: tuple[Term, ...] | None = None
     """Required node affinity: one term must match; None when the pod states none."""
     tolerations: tuple[Toleration, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+    """It is a key wherever a pod is looked at: computed once, however much its owner wrote."""
+    is_long: bool = field(init=False, repr=False, compare=False)
+    """Whether its owner wrote so much that nobody shall remember it for longer than the pod."""
+
+    def __post_init__(self) -> None:
+        stated = self.node_selector, self.terms, self.tolerations
+        object.__setattr__(self, "_hash", hash(stated))
+        object.__setattr__(self, "is_long", len(repr(stated)) > LONGEST_KEPT)
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 ANYWHERE = Constraint()
+NOWHERE = Constraint(terms=())
+"""No node satisfies it: what cannot be read allows nothing."""
 
 
 PPM = 1_000_000
@@ -160,12 +178,19 @@ class Pod:
     started_preemptible: bool = False
     """It was bound, or made for kube-scheduler to bind, when its group was preemptible: its queue may have more than is
     its own."""
+    started_firm: bool = False
+    """It was bound when its group was not: it counts against the quota for such pods until it ends. Else it could be
+    made preemptible while others like it start, and firm again."""
+    bound_queue: QueueName = NO_QUEUE
+    """The queue with which it was bound, or made for kube-scheduler to bind; empty when an older release did that."""
     task_priority: int = 0
     """Order inside the PodGroup, higher first (label `kai.scheduler/task-priority`)."""
     subgroup: str = ""
     """Part of the PodGroup that it belongs to (label `kai.scheduler/subgroup-name`)."""
     created_at: float = 0.0
     """Seconds since the epoch; only the order matters."""
+    runs_at_most_s: float | None = None
+    """`spec.activeDeadlineSeconds`: the kubelet ends it after so long; None when it may run for ever."""
     managed: bool = True
     """False for pods of other schedulers: they are only subtracted."""
     bare: bool = False
@@ -176,6 +201,9 @@ class Pod:
     """True when the pod belongs to a PodGroup, by its annotation or its owners; false when it is one of its own."""
     origin: Origin | None = None
     """Where it comes from, for grouping; None when it names its PodGroup itself, or nothing on it says more."""
+    lacks_claim: str = ""
+    """A ResourceClaim that is still to be made from a template, and the template, in words: kube-scheduler does not
+    consider the pod before; empty when it lacks none."""
     ungrouped: str = ""
     """One sentence while it is not known yet to which PodGroup its owners put it; empty when it is."""
     node: NodeName | None = None
@@ -196,6 +224,13 @@ class Pod:
     """No difference to whoever plans: each refusal would else have the refused planned anew."""
     problem: str = ""
     """One sentence for its owner when a value on the pod cannot be read; empty when all can."""
+    unread: bool = False
+    """It is on its node and holds amounts there that cannot be read: nothing more may be given out on that node."""
+
+    @property
+    def stays_in_group(self) -> bool:
+        """Whether it was bound with its queue noted on it: nothing moves it to another PodGroup until it ends."""
+        return bool(self.bound_queue) and self.node is not None
 
     def charge(self, device_memory_mib: int) -> Resources:
         """Return what its queue pays, given the memory of a device there.

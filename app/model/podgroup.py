@@ -121,8 +121,17 @@ class PodGroup:
     """For how long it may be stale before all of it has to leave, as it says itself; None leaves it to the policy."""
     stale_since: float | None = None
     """Seconds since the epoch: since when it holds pods but fewer than its minimum; None when it does not."""
+    torn_since: float | None = None
+    """Seconds since the epoch: since when some of its pods are bound, and fewer than its minimum, whatever is promised
+    to the others; None when they are not, or when nobody has noted the time yet."""
     refusal: Refusal | None = None
     """Set when the group cannot be considered at all, whatever is free."""
+
+    @property
+    def name(self) -> str:
+        """How people know it: one that is a pod alone goes by the name of the pod, not its uid."""
+        first = self.pending[0] if self.pending else self.placed[0].pod if self.placed else None
+        return self.key.name if first is None or first.names_group else first.name
 
     @property
     def tree(self) -> SubGroup:
@@ -142,6 +151,8 @@ class PodGroup:
     def owed(self) -> int:
         """How many more pods must start together, over all pod sets; 0 when the gang already runs."""
         if self.root is None:
+            if not self.placed and not self.succeeded:  # as most groups that wait
+                return self.min_member
             return max(0, self.min_member - len(self.placed) - sum(self.succeeded.values()))
         held = self.held()
         return sum(max(0, leaf.min_member - held.get(leaf.name, 0)) for leaf in self.root.leaves())

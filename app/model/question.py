@@ -65,8 +65,10 @@ class Check:
     name: str
     failure: str = ""
     """Empty when all is well; else what is wrong and what to do."""
+    degraded: str = ""
+    """What some pods wait for while all others go on; no failure."""
 
     @property
     def passed(self) -> bool:
-        """Whether all is well."""
+        """Whether questions can be answered."""
         return not self.failure

@@ -8,6 +8,9 @@ from app.model.resources import UNLIMITED
 DEFAULT_PRIORITY = 100
 """KAI's default, applied where the object names none."""
 
+MOST_LEVELS = 32
+"""Of the tree of queues: every pod is charged to each queue above it, and nobody's company is deeper."""
+
 WEIGHT_SCALE = 1_000_000
 """An over-quota weight of 1 in the integers of `Entitlement.over_quota_weight_micro`."""
 
@@ -23,6 +26,12 @@ class Entitlement:
 
 UNGOVERNED = Entitlement(deserved=UNLIMITED)
 """A resource that the queue says nothing about: it neither guarantees nor limits it."""
+
+
+UNENTITLED = Entitlement(limit=0)
+"""Nothing is deserved, and nothing may be had."""
+
+LAST_PRIORITY = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +61,14 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}{' invalid' if self.problem else ''}>"
+
+
+ORPHANED = Queue(
+    name=QueueName("(orphaned)"),
+    priority=LAST_PRIORITY,
+    cpu_milli=UNENTITLED,
+    memory_bytes=UNENTITLED,
+    gpu_milli=UNENTITLED,
+    problem="the queues of these pods do not exist; the pods are the first to be reclaimed",
+)
+"""Pays for the pods of queues that do not exist, so that no pod is in no books. No object can have such a name."""

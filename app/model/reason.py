@@ -5,11 +5,13 @@ The phrase never carries a number: a changing refusal makes kube-scheduler retry
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Self
 
 from app.model.names import QueueName
 from app.model.resources import Resources
+from app.model.sentence import joined
 
 
 class Reason(StrEnum):
@@ -29,6 +31,7 @@ class Reason(StrEnum):
     NO_NODE_FITS = "NoNodeFits"
     GANG_DOES_NOT_FIT = "GangDoesNotFit"
     REFUSED_BY_SCHEDULER = "RefusedByScheduler"
+    NOT_CONSIDERED = "NotConsidered"
     BACKING_OFF = "BackingOff"
     DECIDING = "Deciding"
     WAITING_FOR_VICTIMS = "WaitingForVictims"
@@ -50,6 +53,7 @@ PHRASES: Mapping[Reason, str] = {
     Reason.NO_NODE_FITS: "no node has room for it",
     Reason.GANG_DOES_NOT_FIT: "its PodGroup does not fit as a whole",
     Reason.REFUSED_BY_SCHEDULER: "a member of its PodGroup is refused by the scheduler's own filters",
+    Reason.NOT_CONSIDERED: "the scheduler does not consider a member of its PodGroup",
     Reason.BACKING_OFF: "its PodGroup backs off after failed attempts",
     Reason.DECIDING: "its turn is being decided",
     Reason.WAITING_FOR_VICTIMS: "its room is still being freed",
@@ -98,19 +102,38 @@ class QueueNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfVictims:
+    """Why nobody has to leave for a PodGroup that finds no room."""
+
+    clause: str = ""
+    """The end of a sentence; empty where there is nothing to say: nobody who leaves would make room."""
+    details: Mapping[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why a PodGroup waits, with the numbers a person needs; equal refusals are one event."""
 
     reason: Reason
     sentence: str
-    """One sentence with numbers and units, for status, events and the insight API; never for kube-scheduler."""
+    """One sentence with numbers and units, for status, events and the insight API; never for kube-scheduler.
+
+    It may name objects of tenants, so whoever writes or shows it says for which reader (`sentence.told`).
+    """
     details: Mapping[str, int | str] = field(default_factory=dict)
     queue: QueueNumbers | None = None
     """Set where a limit or a deserved share is what is in the way."""
+    of_victims: OfVictims | None = None
+    """Part of sentence and details; None as long as it is not known whether somebody may be made to leave."""
+
+    def with_victims(self, known: OfVictims) -> Self:
+        """Return the same with why nobody has to leave."""
+        sentence = joined(self.sentence, known.clause) if known.clause else self.sentence
+        return replace(self, sentence=sentence, details={**self.details, **known.details}, of_victims=known)
 
     @property
     def exceeds_cluster(self) -> bool:
-        """Whether the nodes could not hold the pods even if nobody else were there: who leaves does not help them."""
+        """Whether nodes or limits would not suffice even if nobody else were there: who leaves does not help."""
         return "even_when_empty" in self.details
 
     @property

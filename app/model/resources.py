@@ -82,3 +82,15 @@ def mig_gpus(name: str) -> int:
     """Return what one unit of an extended resource counts in GPUs: N for the MIG profile `Ng.*` (KAI), else 0."""
     profile = _MIG.fullmatch(name)
     return int(profile[1]) if profile else 0
+
+
+ACCELERATORS = ("amd.com/", "aws.amazon.com/neuron", "google.com/tpu", "habana.ai/", "huawei.com/")
+"""What the names of extended resources begin with that stand for accelerators and do not say GPU."""
+
+
+def is_gpu(name: str) -> bool:
+    """Return whether an extended resource stands for GPUs or parts of them, such as `amd.com/gpu` or a MIG profile.
+
+    Accelerators that are no GPUs count as well: pods that need none should not fill their nodes either.
+    """
+    return mig_gpus(name) > 0 or "gpu" in name.lower() or name.startswith(ACCELERATORS)

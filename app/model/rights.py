@@ -22,6 +22,10 @@ class Right:
     """Empty: in all namespaces, which a ClusterRole grants."""
     name: str = ""
     """The one object it is about; empty: all of them."""
+    optional: bool = False
+    """Only some pods need it: without it Leeboard is ready."""
+    path: str = ""
+    """A URL instead of a resource, such as /metrics."""
 
     def __repr__(self) -> str:
         return f"<Right {self.subject}>"
@@ -29,6 +33,8 @@ class Right:
     @property
     def subject(self) -> str:
         """Say what may be done, in the words of a Role."""
+        if self.path:
+            return f"{self.verb} {self.path}"
         name = f" {self.name}" if self.name else ""
         where = f", namespace {self.namespace}" if self.namespace else ""
         return f'{self.verb} {self.resource}{name} (apiGroup "{self.group}"{where})'
@@ -39,15 +45,26 @@ class Right:
         return f"may not {self.subject}: {self.without}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """The user that a token belongs to, as the API server names them."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+NO_BUDGETS = "nobody is spared for the sake of a PodDisruptionBudget"
 NOTHING_DECIDED = "nothing is decided"
 
 KAI = "scheduling.run.ai"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
 
 
-def _of(group: str, resource: str, verbs: Iterable[str], without: str) -> Iterator[Right]:
+def _of(group: str, resource: str, verbs: Iterable[str], without: str, *, optional: bool = False) -> Iterator[Right]:
     for verb in verbs:
-        yield Right(group=group, resource=resource, verb=verb, without=without)
+        yield Right(group=group, resource=resource, verb=verb, without=without, optional=optional)
 
 
 ASKING = Right(
@@ -65,14 +82,14 @@ ALWAYS: tuple[Right, ...] = (
     *_of("scheduling.k8s.io", "priorityclasses", ("list", "watch"), NOTHING_DECIDED),
     *_of(KAI, "queues", ("list", "watch"), NOTHING_DECIDED),
     *_of(KAI, "podgroups", ("list", "watch"), NOTHING_DECIDED),
-    *_of("kai.scheduler", "topologies", ("list", "watch"), NOTHING_DECIDED),
-    *_of("leeboard.dev", "gpunodes", ("list", "watch"), NOTHING_DECIDED),
+    *_of("kai.scheduler", "topologies", ("list", "watch"), "PodGroups with a topology wait", optional=True),
+    *_of("leeboard.dev", "gpunodes", ("list", "watch"), "pods that ask for a part of a GPU wait", optional=True),
     *_of("", "pods", ("get",), "a write whose outcome is unknown is never settled, and its gang waits"),
     *_of("", "pods/binding", ("create",), "no pod gets its node"),
     *_of("", "pods/status", ("patch",), "parked pods are not woken when their turn comes, and nobody is evicted"),
     *_of("", "pods/eviction", ("create",), "nobody is evicted, so nothing is reclaimed, preempted or consolidated"),
     *_of("", "pods", ("delete",), "pods that a PodDisruptionBudget guards are never evicted, whatever the quotas say"),
-    *_of("policy", "poddisruptionbudgets", ("list",), "nobody is spared for the sake of a PodDisruptionBudget"),
+    *_of("policy", "poddisruptionbudgets", ("list",), NO_BUDGETS, optional=True),
     *_of(KAI, "queues/status", ("patch",), "queues do not show what they hold, and a restart forgets past usage"),
     *_of(KAI, "podgroups/status", ("patch",), "PodGroups do not show why they wait"),
     *_of("events.k8s.io", "events", ("create",), "nobody reads in an event why a pod waits or was evicted"),
@@ -87,6 +104,13 @@ GROUPING: tuple[Right, ...] = (
     *_of(KAI, "podgroups", ("create", "patch"), "nobody sees the PodGroups that pods get by what owns them"),
 )
 """What is needed where pods are grouped by what owns them, beside the owners themselves."""
+
+
+CALLERS: tuple[Right, ...] = (
+    *_of("authentication.k8s.io", "tokenreviews", ("create",), "metrics and the read API answer nobody"),
+    *_of("authorization.k8s.io", "subjectaccessreviews", ("create",), "metrics and the read API answer nobody"),
+)
+"""What is needed where those who read metrics and the read API have to say who they are."""
 
 
 def of_owners(resources: Iterable[tuple[str, str]]) -> tuple[Right, ...]:

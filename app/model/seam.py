@@ -36,6 +36,8 @@ class Listed(Generic[T]):
     """All objects there are; whatever was known before and is not among them is gone."""
 
     objects: list[T]
+    restored: bool = False
+    """The cluster's store has gone back in time, so what other watches have shown may not be true any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ class BudgetError(KubeError):
 
 class OutcomeUnknownError(KubeError):
     """The write may or may not have been done (time-out, connection lost, 500): look before doing anything else."""
+
+
+class RestoredError(KubeError):
+    """The cluster's store was restored from a backup: all that is remembered has to be read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +181,12 @@ class Cluster(Objects, Protocol):
         `keep` is called with each object as it arrives and only what it returns is held: 50,000 raw pods would be
         950 MB. It must not raise; what it cannot read it says in what it returns.
         """
+        ...
+
+    async def listed(
+        self, resource: Resource, keep: Callable[[RawObject], T], *, depth: Depth, namespace: str = "", name: str = ""
+    ) -> list[T]:
+        """List what `watch` shows of a kind, as it is in the store now, or of one name alone; `keep` must not raise."""
         ...
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """The cluster at one moment, frozen: what the planner sees, promises included.
 
 Amounts over nodes are columns (int64, shape [resource, node]); nothing here is ever written again after it was built,
-except `NodeTable.memo`, which only remembers values derived from the table itself.
+except `NodeTable.memo` and `label_memo`, which only remember values derived from the table itself.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -17,7 +17,8 @@ from app.model.past import NO_PAST, Past
 from app.model.pod import Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
-from app.model.resources import AXES, NOTHING, Amounts, Resources
+from app.model.reason import Refusal
+from app.model.resources import AXES, GPU, NOTHING, Amounts, Resources, is_gpu
 from app.model.topology import Topology
 
 Mask = NDArray[np.bool_]
@@ -67,6 +68,8 @@ class NodeTable:
     """`Node.shares_devices` of each."""
     memo: dict[Hashable, Any] = field(default_factory=dict)
     """Derived columns by what they answer (such as the mask of a `Constraint`); valid as long as this table."""
+    label_memo: dict[Hashable, Any] = field(default_factory=dict)
+    """The same for what follows from the labels of the nodes alone; tables with the same labels share it."""
 
     @staticmethod
     def of(nodes: Iterable[Node]) -> "NodeTable":
@@ -90,6 +93,22 @@ class NodeTable:
             smallest = min((node.device_memory_mib for node in self.nodes if node.device_memory_mib), default=1)
             self.memo["smallest_device_mib"] = smallest
         return smallest
+
+    @property
+    def has_gpus(self) -> Mask:
+        """The nodes with GPUs of any kind, shape [node]: whole ones, MIG slices, or those of another vendor.
+
+        A node whose GPUs are not allocatable for a moment, since all are sick or their plugin starts, counts as well.
+        """
+        found: Mask | None = self.memo.get("has_gpus")
+        if found is None:
+            known = [
+                node.names_gpus or node.device_memory_mib > 0 or any(map(is_gpu, dict(node.scalars)))
+                for node in self.nodes
+            ]
+            found = np.array(known, dtype=np.bool_) | (self.allocatable[GPU] > 0)
+            self.memo["has_gpus"] = found
+        return found
 
     @property
     def capacity(self) -> Resources:
@@ -122,6 +141,17 @@ class Usage:
     allocated_non_preemptible: Resources = NOTHING
     requested: Resources = NOTHING
     """`allocated` plus what pending pods ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsatisfiable:
+    """The pods of one PodGroup that can never run as things are."""
+
+    queue: QueueName
+    request: Resources
+    """Their part of the queue's `Usage.requested`: no fair share is divided for it."""
+    refusal: Refusal | None
+    """Why; None where the queue takes no pods at all, which the ledger says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -165,6 +195,8 @@ class Snapshot:
     """What fair shares are to make up for."""
     guarded: frozenset[GroupKey] = frozenset()
     """Running groups of which a PodDisruptionBudget lets nobody leave now: asked last, not never."""
+    unsatisfiable: Mapping[GroupKey, Unsatisfiable] = field(default_factory=dict)
+    """The waiting PodGroups with pods that can never run as things are, as far as that was judged."""
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
     """Nodes that kube-scheduler's own filters refuse for a pod, for causes that nothing here can see."""
 

@@ -1,6 +1,7 @@
 """A Topology: the levels of closeness between nodes, from node labels."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,8 +11,31 @@ class Topology:
     name: str
     levels: tuple[str, ...] = ()
     """Node label keys, the widest first. A domain is all nodes with the same values down to that level."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of levels, and the node label key that each stands for."""
     problem: str = ""
     """One sentence for its owner when the object cannot be used; empty when it can."""
 
+    def label_of(self, level: str) -> str:
+        """Return the node label key of a level, whichever of its two names is given; of no level, the name itself."""
+        return self.aliases.get(level, level)
+
     def __repr__(self) -> str:
         return f"<Topology {self.name} {'/'.join(self.levels)}>"
+
+
+class UnknownTopologies(Mapping[str, Topology]):
+    """All Topologies while nobody knows which there are: each that is asked for has this problem."""
+
+    def __init__(self, problem: str) -> None:
+        """`problem` is one sentence without a full stop."""
+        self._problem = problem
+
+    def __getitem__(self, name: str) -> Topology:
+        return Topology(name=name, problem=self._problem)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0

@@ -8,11 +8,13 @@ from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING
+from app.scheduling.evictable import Scope
+from app.scheduling.patience import Patience
 from app.scheduling.quota import Quantities, quantities
 from app.scheduling.reclaimable import Judgement
-from app.scheduling.scenario import lost_of
+from app.scheduling.scenario import is_touched, lost_of
 from app.scheduling.search import Aim, Found
-from app.scheduling.victims import Safety, charge_at
+from app.scheduling.victims import Chunk, Safety, charge_at
 from app.scheduling.whatif import WhatIf
 
 Age = Callable[[PodGroup, PodGroup], Safety]
@@ -26,6 +28,8 @@ class Consolidate:
     claimed: bool
     """Somebody waits for what is owed to its queue. Nobody is moved then for one that is owed nothing: the room would
     be taken back at once, and pods would have been moved for nothing."""
+    min_runtime: Age
+    patience: Patience
     action = Action.CONSOLIDATE
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
@@ -34,17 +38,24 @@ class Consolidate:
             return False
         return not self.claimed or _judgement(state, group, pods).may_begin()
 
-    def concerns(self, _: PodGroup, __: QueueName) -> bool:
+    def scopes(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod]) -> Sequence[Scope]:
         """Return that pods of any queue may be moved."""
-        return True
+        return (Scope(bare=False, moved=True),)
 
-    def safety(self, _: PodGroup, other: PodGroup) -> Safety:
-        """Return that whatever is preemptible may be moved, if it is made again elsewhere."""
-        return Safety.ALL if any(one.pod.bare for one in other.placed) else Safety.NONE
+    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
+        """Return that groups may be moved after their min-runtime, if their pods are made again elsewhere."""
+        is_safe = any(one.pod.bare for one in other.placed) or self.min_runtime(group, other) is not Safety.NONE
+        return Safety.ALL if is_safe else Safety.NONE
+
+    def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], lost: Sequence[Chunk]) -> bool:
+        """Return whether everybody may find a place again."""
+        return not lost
 
     def allows(self, found: Found) -> bool:
-        """Return whether everybody has a place again."""
-        return not any(lost_of(chunk, found.after) for chunk in found.chunks)
+        """Return whether everybody has a place again, and the group has waited for long enough."""
+        if any(lost_of(chunk, found.after) for chunk in found.chunks):
+            return False
+        return self.patience.agrees(found.group, lambda: True, may_lose=_may_lose(self.patience, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +69,19 @@ class Preempt:
         """Return whether a non-preemptible group stays within its queue's quota: nobody's leaving would change that."""
         return state.ledger.over_quota(group, state.request(pods)) is None
 
-    def concerns(self, group: PodGroup, queue: QueueName) -> bool:
-        """Return that only pods of the same queue may have to leave."""
-        return queue == group.queue
+    def scopes(self, _: WhatIf, group: PodGroup, __: Sequence[Pod]) -> Sequence[Scope]:
+        """Return that only pods of the same queue and of lower priority may have to leave."""
+        return (Scope(queues=frozenset((group.queue,)), below=group.priority),)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return that groups with a lower priority are not safe after their min-runtime."""
         if other.priority >= group.priority:
             return Safety.ALL
         return self.min_runtime(group, other)
+
+    def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], ____: Sequence[Chunk]) -> bool:
+        """Return that priority is reason enough."""
+        return True
 
     def allows(self, _: Found) -> bool:
         """Return that priority is reason enough."""
@@ -78,31 +93,50 @@ class Reclaim:
     """Takes back what other queues hold beyond their share."""
 
     min_runtime: Age
+    patience: Patience
     action = Action.RECLAIM
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return whether the group's queue stays within its own share."""
         return _judgement(state, group, pods).may_begin()
 
-    def concerns(self, group: PodGroup, queue: QueueName) -> bool:
-        """Return that only pods of other queues may have to leave."""
-        return queue != group.queue
+    def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
+        """Return that pods of other queues may be lost to those that hold more than is theirs, and else be moved."""
+        others = [name for name in state.roster.queues if name != group.queue and state.ledger.payer(name) is not None]
+        taken = frozenset(_judgement(state, group, pods).takeable(others))
+        return Scope(queues=taken), Scope(queues=frozenset(others) - taken, moved=True)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return that groups are not safe after their min-runtime."""
         return self.min_runtime(group, other)
 
+    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[Chunk]) -> bool:
+        """Return whether these chunks are what their queues hold beyond their share; who else leaves is not known."""
+
+        def is_fair() -> bool:
+            by_queue: dict[QueueName, list[Quantities]] = {}
+            for chunk in lost:
+                by_queue.setdefault(chunk.group.queue, []).append(chunk.charge)
+            return _judgement(state, group, pods).reclaimable(by_queue)
+
+        may_lose = self.patience.may_lose(state, group, quantities(state.most_request(pods)), lost)
+        return self.patience.agrees(group, is_fair, may_lose=may_lose)
+
     def allows(self, found: Found) -> bool:
-        """Return whether what each queue loses for good is what it holds beyond its share."""
-        lost: dict[QueueName, list[Quantities]] = {}
-        for chunk in found.chunks:
-            gone = lost_of(chunk, found.after)
-            if len(gone) == len(chunk.placed):
-                lost.setdefault(chunk.group.queue, []).append(chunk.charge)
-            elif gone:
-                parts = (charge_at(found.before.snapshot, one) for one in chunk.placed if one.pod.uid in gone)
-                lost.setdefault(chunk.group.queue, []).append(quantities(sum(parts, NOTHING)))
-        return _judgement(found.before, found.group, found.pods).reclaimable(lost)
+        """Return whether what each queue loses for good is what it holds beyond its share, after waiting for it."""
+
+        def is_fair() -> bool:
+            lost: dict[QueueName, list[Quantities]] = {}
+            for chunk in found.chunks:
+                gone = lost_of(chunk, found.after)
+                if len(gone) == len(chunk.placed):
+                    lost.setdefault(chunk.group.queue, []).append(chunk.charge)
+                elif gone:
+                    parts = (charge_at(found.before.snapshot, one) for one in chunk.placed if one.pod.uid in gone)
+                    lost.setdefault(chunk.group.queue, []).append(quantities(sum(parts, NOTHING)))
+            return _judgement(found.before, found.group, found.pods).reclaimable(lost)
+
+        return self.patience.agrees(found.group, is_fair, may_lose=_may_lose(self.patience, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +155,29 @@ class Sparing:
         """Return what the other aim says."""
         return self.aim.may_begin(state, group, pods)
 
-    def concerns(self, group: PodGroup, queue: QueueName) -> bool:
+    def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
         """Return what the other aim says."""
-        return self.aim.concerns(group, queue)
+        return self.aim.scopes(state, group, pods)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return that the spared are safe, and others as far as the other aim says."""
         return Safety.ALL if other.key in self.spared else self.aim.safety(group, other)
+
+    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[Chunk]) -> bool:
+        """Return what the other aim says."""
+        return self.aim.may_allow(state, group, pods, lost)
 
     def allows(self, found: Found) -> bool:
         """Return what the other aim says."""
         return self.aim.allows(found)
 
 
+def _may_lose(patience: Patience, found: Found) -> bool:
+    """Return whether the group has waited for long enough for all that leave their places for it."""
+    request = quantities(found.before.most_request(found.pods))
+    gone = (chunk for chunk in found.chunks if is_touched(chunk, found.after, found.before))
+    return patience.may_lose(found.before, found.group, request, gone)
+
+
 def _judgement(state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Judgement:
-    return Judgement(state.ledger, state.shares, group, quantities(state.request(pods)))
+    return Judgement(state.ledger, state.shares, group, quantities(state.most_request(pods)))

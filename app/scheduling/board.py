@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from app.model.decision import Placement
-from app.model.names import NodeName
+from app.model.names import GroupKey, NodeName
 from app.model.pod import Constraint, Placed, Pod, Sharing
 from app.model.reason import Refusal
 from app.model.resources import GPU, GPU_MILLI, Amounts, Resources, Scalars
@@ -56,13 +56,18 @@ class Board:
         self.ranking = Ranks(snapshot, strategy.nodes, strategy.devices)
         """What the nodes would cost; copies share it, and the wishes: they only remember."""
         self._wishes: dict[Hashable, Wish] = {}
+        self.in_vain: dict[GroupKey, int] = {}
+        """How much of what `gang` tried for each PodGroup was in vain, on this board and all copies: they share it."""
         self.withheld: Mask | None = None
         """The nodes that nobody else may go to; None when there are none."""
+        self.withheld_for = ""
+        self.is_closed = False
+        """Whether who looks for a place now is one of these others."""
         # From how many pods of one shape on no room was found; true until something is given back.
-        self._too_many: dict[Shape, int] = {}
-        self.explained: dict[tuple[int, Shape, bool], Refusal] = {}
-        """What `explain` has found out in this plan, by the number and shape of the pods and whether others of their
-        group were served before."""
+        self._too_many: dict[tuple[Shape, bool], int] = {}
+        self.explained: dict[tuple[int, Shape, bool, bool], Refusal] = {}
+        """What `explain` has found out in this plan, by the number and shape of the pods, whether others of their
+        group were served before, and whether nodes were closed to them."""
 
     def copy(self) -> Self:
         """Return a board that may be changed without changing this one."""
@@ -85,13 +90,13 @@ class Board:
     ) -> tuple[Seat, ...] | None:
         """Take the best node for every pod, or nothing at all and None."""
         shape = self.common_shape(pods) if where is ANYWHERE else None
-        if shape is not None and len(pods) >= self._too_many.get(shape, len(pods) + 1):
+        if shape is not None and len(pods) >= self._too_many.get((shape, self.is_closed), len(pods) + 1):
             return None
         trial = self.copy() if len(pods) > 1 else self
         seats = trial.place_each(pods, where, timing)
         if seats is None:
             if shape is not None:
-                self._too_many[shape] = len(pods)
+                self._too_many[shape, self.is_closed] = len(pods)
             return None
         if trial is not self:
             self.adopt(trial)
@@ -136,7 +141,7 @@ class Board:
     def _ranks(self, pod: Pod, amounts: Sequence[int], timing: Timing) -> Amounts:
         """Return the rank of every node, shape [node]; not to be written, and true until a seat is taken."""
         waits = timing is Timing.LATER
-        shape = pod.constraint, tuple(amounts), pod.sharing, score.axis(pod), waits
+        shape = pod.constraint, tuple(amounts), pod.sharing, score.axis(pod), waits, self.is_closed
         wish = self._wishes.get(shape)
         if wish is None:
             wish = Wish.of(pod, amounts, self._open_to(pod), waits=waits)
@@ -167,6 +172,15 @@ class Board:
                 self.stock.take(seat)
                 kept.append(seat)
         return tuple(kept)
+
+    def may_gain(self, pods: Sequence[Pod], seats: Sequence[Seat]) -> bool:
+        """Whether any of the pods might find room on a node where such seats are let go; False is certain."""
+        columns, numbers = np.unique([seat.column for seat in seats], return_inverse=True)
+        there = self.stock.future[:, columns].copy()
+        for seat, number in zip(seats, numbers.tolist(), strict=True):
+            there[:, number] += self.stock.taken(seat.pod)
+        asking = ((self.eligible(pod)[columns], self.stock.amounts(pod)) for pod in self.unlike(pods))
+        return any(asked is not None and (mask & fit.room(asked, there)).any() for mask, asked in asking)
 
     def let_go(self, seats: Iterable[Seat]) -> None:
         """Give seats back that were only kept."""
@@ -208,7 +222,7 @@ class Board:
 
     def _open_to(self, pod: Pod) -> Mask:
         mask = fit.eligible(pod.constraint, self.snapshot.nodes)
-        return mask if self.withheld is None else mask & ~self.withheld
+        return mask if self.withheld is None or not self.is_closed else mask & ~self.withheld
 
     def _own_mask(self, pod: Pod) -> Mask | None:
         """Return where the pod may go for what no other of its shape has, shape [node]; None when that is nothing."""
@@ -232,9 +246,9 @@ class Board:
 
     def common_shape(self, pods: Sequence[Pod]) -> Shape | None:
         """Return the shape that all pods share, None where they differ or something of their own narrows them."""
-        shape = shape_of(pods[0])
+        first, shape = pods[0], shape_of(pods[0])
         for pod in pods:
-            if self._is_special(pod) or shape_of(pod) != shape:
+            if self._is_special(pod) or (pod is not first and shape_of(pod) != shape):
                 return None
         return shape
 
@@ -245,11 +259,14 @@ class Board:
             found.setdefault(pod.uid if self._is_special(pod) else shape_of(pod), pod)
         return list(found.values())
 
-    def withhold(self, nodes: Collection[NodeName]) -> None:
-        """Let nobody else onto these nodes."""
-        if nodes:
-            self.withheld = self.snapshot.nodes.mask(nodes)
+    def withhold(self, nodes: Collection[NodeName], *, is_owed: bool = False) -> None:
+        """Let nobody else onto these nodes; they are kept for what is owed, or for who has waited for long."""
+        self.withheld_for = f"a PodGroup that {'is owed room' if is_owed else 'has waited for longer'}"
+        before, self.withheld = self.withheld, self.snapshot.nodes.mask(nodes) if nodes else None
+        self.is_closed = bool(nodes)
+        if before is not None or nodes:
             self._forget()
+            self._too_many.clear()
 
     def soonest_empty(self, pods: Sequence[Pod]) -> tuple[NodeName, ...]:
         """Return the nodes on which the pods would find room if those were empty, the least used first; () if none."""

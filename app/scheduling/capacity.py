@@ -11,7 +11,7 @@ from app.model.resources import NOTHING
 from app.model.scaling import Shape
 from app.model.snapshot import Snapshot
 from app.scheduling.order import next_chunk
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import Ledger, least_charge
 
 PATIENCE = 20
 """How many groups of a queue that may have no more are looked at: a smaller one may still fit."""
@@ -39,13 +39,13 @@ def within_quota(snapshot: Snapshot, groups: Iterable[PodGroup], most: int) -> l
 
     Each was refused for want of room, so its queue would let it start alone; it may not let ten of them start.
     """
-    ledger, chosen, device_mib = Ledger(snapshot), list[PodGroup](), snapshot.nodes.smallest_device_mib
+    ledger, chosen = Ledger(snapshot), list[PodGroup]()
     refused = Counter[QueueName]()
     for group in groups:
         pods = () if refused[group.queue] == PATIENCE else lacking(group)
         if not pods:
             continue
-        request = sum((pod.charge(device_mib) for pod in pods), NOTHING)
+        request = sum((least_charge(pod, snapshot.nodes) for pod in pods), NOTHING)
         if ledger.check(group, request) is not None:
             refused[group.queue] += 1
             continue

@@ -43,18 +43,19 @@ class Devices:
         # All of them as columns; made when somebody first asks for a part, and brought up to date when somebody asks.
         self._parts: Parts | None = None
         self._outdated: set[int] = set()
+        # Whether no copy reads them as well: they are copied before they change.
+        self._owns_parts = False
 
     def copy(self) -> Self:
         """Return a twin that may be changed."""
+        self._owns_parts = False
         twin = copy(self)
         twin.detach()
         return twin
 
     def detach(self) -> None:
-        """Share nothing with the devices that these were copied from."""
-        self._changed = dict(self._changed)
-        self._parts = None if self._parts is None else self._parts.copy()
-        self._outdated = set(self._outdated)
+        """Share nothing that changes with the devices that these were copied from."""
+        self._changed, self._outdated = dict(self._changed), set(self._outdated)
 
     def _at(self, column: int) -> Sequence[Divided]:
         changed = self._changed.get(column)
@@ -66,7 +67,9 @@ class Devices:
 
     def _columns(self) -> Parts:
         if self._parts is None:
-            self._parts = self._initial.parts.copy()
+            self._parts = self._initial.parts
+        if self._outdated and not self._owns_parts:
+            self._parts, self._owns_parts = self._parts.copy(), True
         for column in self._outdated:
             self._parts.put(column, self._changed[column])
         self._outdated.clear()
@@ -201,6 +204,12 @@ class Devices:
         whole = (self._memory_mib[parts.columns] * PART)[:, None]
         free = np.where(parts.future == whole, 0, parts.future * GPU_MILLI // np.maximum(whole, 1))
         return int(free[parts.future > 0].sum())
+
+    def free_parts(self) -> Amounts:
+        """Return how many parts are free of the shared devices when everything leaving has left, shape [node]."""
+        parts, free = self._columns(), np.zeros(self._memory_mib.shape[0], dtype=np.int64)
+        free[parts.columns] = np.maximum(parts.future, 0).sum(axis=1)
+        return free
 
     def give_back(self, sharing: Sharing, column: int, names: tuple[str, ...]) -> int:
         """Have a pod leave its parts; return how many devices are whole again in future."""

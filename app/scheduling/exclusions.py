@@ -34,6 +34,11 @@ class Exclusion:
     """What is said of one node, and of several."""
     many: str
 
+    @property
+    def words(self) -> str:
+        """What is said of as many nodes as there are."""
+        return self.one if self.count == 1 else self.many
+
 
 def exclusions(pod: Pod, board: Board) -> list[Exclusion]:
     """Return what leaves nodes out for the pod; together all nodes that are not among `board.eligible`."""
@@ -57,9 +62,13 @@ def refused(pod: Pod, board: Board) -> Mask:
 def _causes(pod: Pod, board: Board) -> Iterator[tuple[Mask, str, str, str]]:
     nodes, stock = board.snapshot.nodes, board.stock
     idle = np.flatnonzero(~nodes.takes_work).tolist()
-    unreadable = nodes.mask(node.name for node in (nodes.nodes[column] for column in idle) if node.problem)
+    unread = {node.name: node.problem for node in (nodes.nodes[column] for column in idle) if node.problem}
+    unreadable = nodes.mask(unread)
     yield ~nodes.takes_work & ~unreadable, "not_ready", "is not ready", "are not ready"
-    yield unreadable, "unreadable", "cannot be read", "cannot be read"
+    if unread:
+        # Nobody else tells of it: the node looks well, and takes no new pods.
+        first = f"{min(unread)}: {unread[min(unread)].rstrip('.')}"
+        yield unreadable, "unreadable", f"cannot be read ({first})", f"cannot be read (such as {first})"
     yield from _taints(pod, board)
     selected = fit.eligible(replace(pod.constraint, tolerations=EVERYTHING), nodes)
     not_selected = "left out by its node selector or affinity"
@@ -72,8 +81,8 @@ def _causes(pod: Pod, board: Board) -> Iterator[tuple[Mask, str, str, str]]:
     if pod.uid in board.snapshot.refused:
         by = _refusing(pod)
         yield refused(pod, board), "refused", f"is {by}", f"are {by}"
-    if board.withheld is not None:
-        kept = "withheld for a PodGroup that has waited for longer"
+    if board.withheld is not None and board.is_closed:
+        kept = f"withheld for {board.withheld_for}"
         yield board.withheld, "withheld", f"is {kept}", f"are {kept}"
 
 

@@ -11,12 +11,14 @@ import numpy as np
 from app.model.decision import Share
 from app.model.pod import Pod, Sharing
 from app.model.podgroup import PodGroup
-from app.model.reason import Reason, Refusal
+from app.model.reason import NO_PLACE, OfVictims, Reason, Refusal
 from app.model.resources import AXES, GPU, GPU_MILLI, QUOTA_AXES, Amounts, Resources
+from app.model.sentence import as_clause, joined, say
 from app.model.snapshot import PART, Mask, parts_of
 from app.scheduling import fit, gang
 from app.scheduling.board import Board
 from app.scheduling.exclusions import refused
+from app.scheduling.labels import labels_of
 from app.scheduling.lacks import UNDIVIDED, of, part_text
 from app.scheduling.quota import Account, amount_text, quantities
 from app.scheduling.rivals import Promises, Rivals
@@ -30,12 +32,12 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: Board, rivals: Rivals) 
     """
     apart = gang.refusal(board, group, pods)
     if apart is not None:
-        return _behind(_no_domain(apart, pods, board, rivals), group, pods, rivals)
+        return _behind(_no_domain(apart, pods, board, rivals.promises), group, pods, rivals)
     shape = board.common_shape(pods)
     if shape is None:
         return _behind(_explain(pods, board, rivals), group, pods, rivals)
     # Of a group that was served already it is not told that it is behind others, or behind itself.
-    key = (len(pods), shape, rivals.has_served(group.key))
+    key = (len(pods), shape, rivals.has_served(group.key), board.is_closed)
     if key not in board.explained:
         board.explained[key] = _behind(_explain(pods, board, rivals), group, pods, rivals)
     return board.explained[key]
@@ -43,44 +45,40 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: Board, rivals: Rivals) 
 
 def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Rivals) -> Refusal:
     """Say first that others came before, where the pods would start but for them."""
-    ahead = 0 if refusal.exceeds_cluster else rivals.ahead(group, pods)
+    ahead = rivals.ahead(group, pods)
     if not ahead:
         return refusal
     others = "1 PodGroup that takes" if ahead == 1 else f"{ahead} PodGroups that take"
-    said = refusal.sentence
+    said = as_clause(refusal.sentence)
     return replace(
         refusal,
-        sentence=f"It is behind {others} the room it would find: {said[:1].lower()}{said[1:]}",
+        sentence=say("It is behind {others} the room it would find: {said}", others=others, said=said),
         details={**refusal.details, "behind": ahead},
     )
 
 
-def _no_domain(refusal: Refusal, pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
+def _no_domain(refusal: Refusal, pods: Sequence[Pod], board: Board, promises: Promises) -> Refusal:
     """Say more where no domain takes any of the pods, or there is none, which nobody who leaves would change."""
     if refusal.details.get("fitting") != 0:
         return refusal
     if refusal.details["domains"]:
-        each = of(pods[0], board, rivals.promises)
-        return replace(refusal, sentence=_joined(refusal, str(each)), details={**each.details, **refusal.details})
+        each = of(pods[0], board, promises)
+        said = joined(refusal.sentence, each.words)
+        return replace(refusal, sentence=said, details={**each.details, **refusal.details})
     level = str(refusal.details["level"])
-    lacking = replace(refusal, details={**refusal.details, "even_when_empty": 0})
     if not level or _has_label(level, board):
-        return lacking
-    return replace(lacking, sentence=f"No node has the label {level} of its required topology level.")
+        return refusal
+    return replace(refusal, sentence=f"No node has the label {level} of its required topology level.")
 
 
 def _has_label(key: str, board: Board) -> bool:
-    nodes = board.snapshot.nodes
-    found: bool | None = nodes.memo.get(("has label", key))
-    if found is None:
-        nodes.memo["has label", key] = found = any(key in node.labels for node in nodes.nodes)
-    return found
+    return bool(labels_of(board.snapshot.nodes).column(key).values)
 
 
 def _explain(pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
-    never = _never(pods, board) or _refused_everywhere(pods, board)
-    if never is not None:
-        return never
+    refused_everywhere = _refused_everywhere(pods, board)
+    if refused_everywhere is not None:
+        return refused_everywhere
     if len(pods) == 1:
         return _no_node(pods[0], board, rivals.promises)
     return _no_place_for_all(pods, board, rivals.promises)
@@ -90,9 +88,10 @@ def _refused_everywhere(pods: Sequence[Pod], board: Board) -> Refusal | None:
     """Return that the scheduler's own filters refuse all nodes to which a pod may go: nobody who leaves helps it."""
     for pod in pods:
         if pod.uid in board.snapshot.refused and pod.sharing is None and not board.eligible(pod).any():
-            mask = refused(pod, board) & fit.eligible(pod.constraint, board.snapshot.nodes)
-            if mask.any():
-                return _refused_by_scheduler(pod, int(mask.sum()))
+            open_to_it, mask = fit.eligible(pod.constraint, board.snapshot.nodes), refused(pod, board)
+            # Another node that something else closes, such as affinity to a pod, may open when that pod leaves.
+            if open_to_it.any() and not (open_to_it & ~mask).any():
+                return _refused_by_scheduler(pod, int(open_to_it.sum()))
     return None
 
 
@@ -106,21 +105,37 @@ def _refused_by_scheduler(pod: Pod, nodes: int) -> Refusal:
     )
 
 
-def _never(pods: Sequence[Pod], board: Board) -> Refusal | None:
-    """Return that all nodes could not hold the pods even if they were empty, which no share and no victim changes."""
-    allocatable = board.snapshot.nodes.allocatable
-    for pod in pods:
-        if allocatable.size and not fit.room(pod.request.amounts, allocatable).any():
-            return _too_large(pod, allocatable)
-        if pod.sharing is not None and not _divisible(pod.sharing, board).any():
-            return _indivisible(pod.sharing, board)
-    asked = np.array([pod.request.amounts for pod in pods], dtype=np.int64)
-    fitting = int(fitting_counts(asked, allocatable).sum())
-    if len(pods) == 1 or fitting >= len(pods):
-        return None
-    sentence = f"Even empty, all nodes together hold at most {fitting} of {len(pods)} pods that start together."
-    details = {"even_when_empty": fitting, "needed": len(pods)}
+def never_fits(pod: Pod, board: Board) -> Refusal:
+    """Return why no node could hold the pod, on a board without any pods."""
+    nodes = board.snapshot.nodes
+    allocatable = nodes.allocatable
+    if nodes.nodes and not fit.room(pod.request.amounts, allocatable).any():
+        return _too_large(pod, allocatable)
+    if pod.sharing is not None and not _divisible(pod.sharing, board).any():
+        return _indivisible(pod.sharing, board)
+    lacking = of(pod, board, Promises(board.snapshot, ()))
+    return Refusal(
+        reason=Reason.NO_NODE_FITS,
+        sentence=say("No node could hold it even when empty: {lacking}.", lacking=lacking.words),
+        details={**lacking.details, "even_when_empty": 0},
+    )
+
+
+def never_together(pods: Sequence[Pod], most: int, board: Board) -> Refusal:
+    """Return that the nodes of a board without any pods hold at most so many of the pods, which start together."""
+    everywhere = all(board.eligible(pod).all() for pod in board.unlike(pods))
+    nodes = "all nodes" if everywhere else "the nodes that its pods may use"
+    sentence = f"Even empty, {nodes} together hold at most {most} of {len(pods)} pods that start together."
+    details = {"even_when_empty": most, "needed": len(pods)}
     return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details=details)
+
+
+def never_in_a_domain(refusal: Refusal, pods: Sequence[Pod], board: Board) -> Refusal:
+    """Say of a topology, judged on a board without any pods, that nobody who leaves would change anything."""
+    if refusal.reason not in NO_PLACE:
+        return refusal
+    told = _no_domain(refusal, pods, board, Promises(board.snapshot, ()))
+    return replace(told, details={"even_when_empty": refusal.details.get("fitting", 0), **told.details})
 
 
 def _too_large(pod: Pod, allocatable: Amounts) -> Refusal:
@@ -136,9 +151,9 @@ def _too_large(pod: Pod, allocatable: Amounts) -> Refusal:
 
 def _capacity(pod: Pod, axis: int, most: int) -> str:
     asked = pod.request.amounts[axis]
-    if axis == GPU:
-        return f"{asked / 1000:g} GPUs asked, the largest has {most / 1000:g}"
-    return f"{asked} {AXES[axis]} asked, the largest has {most}"
+    if axis not in QUOTA_AXES:
+        return f"{asked} {AXES[axis]} asked, the largest has {most}"
+    return f"{amount_text(axis, asked)} asked, the largest has {amount_text(axis, most).partition(' ')[0]}"
 
 
 def _divisible(sharing: Sharing, board: Board) -> Mask:
@@ -158,12 +173,13 @@ def _large_enough(sharing: Sharing, board: Board) -> Mask:
 def _indivisible(sharing: Sharing, board: Board) -> Refusal:
     nodes = board.snapshot.nodes
     shared: Mask = nodes.shares_devices & (nodes.allocatable[GPU] > 0)
+    suited: Mask = shared & _large_enough(sharing, board)
     if not shared.any():
         cause = f"no node has GPUs that can be shared ({UNDIVIDED})"
-    elif not (shared & _large_enough(sharing, board)).any():
+    elif not suited.any():
         cause = f"{part_text(sharing)} asked, the largest GPU has {nodes.device_memory_mib[shared].max()} MiB"
     else:
-        most = int(nodes.allocatable[GPU][shared].max()) // GPU_MILLI
+        most = int(nodes.allocatable[GPU][suited].max()) // GPU_MILLI
         cause = f"parts of {sharing.devices} GPUs asked, no node that has such GPUs has more than {most}"
     return Refusal(
         reason=Reason.NO_NODE_FITS,
@@ -182,9 +198,12 @@ def _no_place_for_all(pods: Sequence[Pod], board: Board, promises: Promises) -> 
     lacking = of(stuck, board, promises) if stuck else of(left[0], trial, promises)
     return Refusal(
         reason=Reason.GANG_DOES_NOT_FIT,
-        sentence=(
-            f"Only {fitting} of {len(pods)} pods that start together would find room now; "
-            f"{_for_whom(pods, stuck, board)} {lacking}."
+        sentence=say(
+            "Only {fitting} of {pods} pods that start together would find room now; {which} {lacking}.",
+            fitting=fitting,
+            pods=len(pods),
+            which=_for_whom(pods, stuck, board),
+            lacking=lacking.words,
         ),
         details={"fitting": fitting, "needed": len(pods), **lacking.details},
     )
@@ -199,33 +218,43 @@ def _for_whom(pods: Sequence[Pod], stuck: Pod | None, board: Board) -> str:
 
 def _no_node(pod: Pod, board: Board, promises: Promises) -> Refusal:
     lacking = of(pod, board, promises)
-    details = dict(lacking.details)
-    may_go = fit.eligible(pod.constraint, board.snapshot.nodes)
-    if pod.sharing is not None and not (may_go & _divisible(pod.sharing, board)).any():
-        # Those that could are not for this pod: nobody who leaves would change that.
-        details["even_when_empty"] = 0
-    return Refusal(reason=Reason.NO_NODE_FITS, sentence=f"No node has room: {lacking}.", details=details)
+    sentence = say("No node has room: {lacking}.", lacking=lacking.words)
+    return Refusal(reason=Reason.NO_NODE_FITS, sentence=sentence, details=lacking.details)
 
 
-def nobody_leaves(refusal: Refusal, account: Account, share: Share, request: Resources) -> Refusal:
-    """Add to a refusal for want of room why nobody has to leave for the pods."""
-    if refusal.exceeds_cluster:
-        return refusal
+def helps_if_all_leave(pods: Sequence[Pod], board: Board, promises: Promises) -> bool:
+    """Whether the pods might fit if everybody left that Leeboard placed; what others hold, or close, stays so."""
+    there = board.stock.future[: len(AXES)] + promises.held
+    amounts = np.array([pod.request.amounts for pod in pods], dtype=np.int64)
+    open_to_some: Mask = np.logical_or.reduce([board.eligible(pod) for pod in board.unlike(pods)])
+    return int(fitting_counts(amounts, there[:, open_to_some]).sum()) >= len(pods)
+
+
+def nobody_leaves(
+    account: Account, share: Share, request: Resources, *, reclaims: bool = True, patience_s: float = 0.0
+) -> OfVictims:
+    """Return why nobody has to leave for pods that every search has left without room.
+
+    `reclaims` says whether queues take back what is theirs at all. `patience_s` is for how long the pods wait at most
+    until others lose more work for them; 0 when that is not the cause.
+    """
     asked, held, fair = quantities(request), account.allocated, quantities(share.fair_share)
     over = next((axis for axis in QUOTA_AXES if asked[axis] > 0 and held[axis] + asked[axis] > fair[axis]), None)
+    if over is None and not reclaims:
+        return OfVictims(clause="no pod of another queue has to leave for it: reclaim is switched off")
+    if over is None and patience_s:
+        clause = (
+            "nobody has to leave for it yet, since more work would be lost than it has waited for; "
+            f"after {patience_s:g} s of waiting that no longer counts"
+        )
+        return OfVictims(clause=clause)
     if over is None:
-        cause = "nobody may be made to leave for it: others hold what is theirs, by share, priority or min-runtime"
-        return replace(refusal, sentence=_joined(refusal, cause))
-    numbers = {"fair_share": fair[over], "allocated": held[over], "requested": asked[over]}
-    said = {name: amount_text(over, amount) for name, amount in numbers.items()}
-    cause = (
+        clause = "nobody may be made to leave for it: others hold what is theirs, by share, priority or min-runtime"
+        return OfVictims(clause=clause)
+    amounts = {"fair_share": fair[over], "allocated": held[over], "requested": asked[over]}
+    said = {name: amount_text(over, amount) for name, amount in amounts.items()}
+    clause = (
         f"queue {account.name} holds {said['allocated']} of a fair share of {said['fair_share']} "
         f"and asks for {said['requested']}, so it takes nothing back from others"
     )
-    return replace(
-        refusal, sentence=_joined(refusal, cause), details={**refusal.details, "queue": account.name, **said}
-    )
-
-
-def _joined(refusal: Refusal, cause: str) -> str:
-    return f"{refusal.sentence.rstrip('.')}; {cause}."
+    return OfVictims(clause=clause, details={"queue": account.name, **said})

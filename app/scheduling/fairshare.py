@@ -5,14 +5,14 @@ Pure division; that nobody takes more is left to `quota`, whose turn it is to `o
 error, KAI's floor may fall one GPU short and ours does not.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.past import MICRO, Past
-from app.model.queue import WEIGHT_SCALE, Queue
+from app.model.queue import ORPHANED, WEIGHT_SCALE, Queue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
 from app.scheduling.quota import Account, Ledger, Quantities, quantities
@@ -142,26 +142,43 @@ class _Division:
 def fair_shares(snapshot: Snapshot) -> dict[QueueName, Share]:
     """Divide the snapshot's total down the queue tree; children divide their parent's fair share.
 
-    Queues that are invalid, or whose ancestors are missing, invalid or in a circle, get no share.
+    Queues that are invalid, or whose ancestors are missing, invalid or in a circle, are left out. What pods hold whose
+    queues do not exist is told of under `ORPHANED`.
     """
-    accounts = Ledger(snapshot).accounts
+    ledger = Ledger(snapshot)
+    accounts, useful = ledger.accounts, _useful(ledger, snapshot)
     children: dict[QueueName | None, list[Account]] = {}
     for account in accounts.values():
         children.setdefault(account.queue.parent, []).append(account)
     fair: dict[QueueName, Quantities] = {}
     families: list[tuple[QueueName | None, Quantities]] = [(None, quantities(snapshot.total))]
     for parent, amounts in families:
-        shares = _among(amounts, children.get(parent, ()), snapshot.past)
+        shares = _among(amounts, children.get(parent, ()), useful, snapshot.past)
         fair |= shares
         families += [(name, share) for name, share in shares.items() if name in children]
-    return {name: _share(accounts[name], fair[name]) for name in accounts}
+    told = (name for name, account in accounts.items() if not account.queue.problem or account.queue is ORPHANED)
+    return {name: _share(accounts[name], fair[name]) for name in told}
 
 
-def _among(amounts: Quantities, family: Sequence[Account], past: Past) -> dict[QueueName, Quantities]:
+def _useful(ledger: Ledger, snapshot: Snapshot) -> dict[QueueName, Sequence[int]]:
+    """Return what the queues hold and ask for, by queue, without what can never be given to them."""
+    useful: dict[QueueName, Sequence[int]] = {name: each.requested for name, each in ledger.accounts.items()}
+    for lost in snapshot.unsatisfiable.values():
+        payer = ledger.accounts.get(lost.queue)
+        # What waits in an unsound queue was never counted.
+        for account in () if payer is None or payer.queue.problem else ledger.ancestors(lost.queue):
+            before, request = useful[account.name], quantities(lost.request)
+            useful[account.name] = [amount - each for amount, each in zip(before, request, strict=True)]
+    return useful
+
+
+def _among(
+    amounts: Quantities, family: Sequence[Account], useful: Mapping[QueueName, Sequence[int]], past: Past
+) -> dict[QueueName, Quantities]:
     cpu, memory, gpu = (
         divide(
             amounts[axis],
-            [_claim(account, axis, past) for account in family],
+            [_claim(account, axis, useful[account.name][axis], past) for account in family],
             unit=UNITS[axis],
             k_micro=past.k_micro,
         )
@@ -170,11 +187,11 @@ def _among(amounts: Quantities, family: Sequence[Account], past: Past) -> dict[Q
     return {account.name: share for account, share in zip(family, zip(cpu, memory, gpu, strict=True), strict=True)}
 
 
-def _claim(account: Account, axis: int, past: Past) -> Claim:
+def _claim(account: Account, axis: int, requested: int, past: Past) -> Claim:
     queue: Queue = account.queue
     return Claim(
         name=account.name,
-        requested=account.requested[axis],
+        requested=requested,
         priority=queue.priority,
         created_at=queue.created_at,
         deserved=account.deserved[axis],

@@ -1,18 +1,16 @@
 """Answers on which nodes a pod may run at all, and where it has room; which of them is best is `score`'s to say."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.model.node import Node, Taint
-from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Requirement, Term, Toleration
+from app.model.pod import Constraint, Operator, Requirement, Term, Toleration
+from app.model.quantity import int64
 from app.model.resources import Amounts
 from app.model.snapshot import Mask, NodeTable
-
-INT64_DIGITS = 18
-"""More decimal digits may not fit an int64."""
+from app.scheduling.labels import labels_of
 
 MOST_REMEMBERED = 2048
 """Answers remembered in one table: tenants choose what they ask for, and a table lives until a node changes."""
@@ -29,7 +27,8 @@ def eligible(constraint: Constraint, nodes: NodeTable) -> Mask:
     mask: Mask | None = nodes.memo.get(constraint)
     if mask is None:
         mask = nodes.takes_work & _selected(constraint, nodes) & _tolerated(constraint.tolerations, nodes)
-        _remember(constraint, mask, nodes)
+        if not constraint.is_long:
+            _remember(constraint, mask, nodes)
     return mask
 
 
@@ -64,7 +63,7 @@ def _remember(question: Hashable, answer: object, nodes: NodeTable) -> None:
 def _selected(constraint: Constraint, nodes: NodeTable) -> Mask:
     mask = np.ones(len(nodes.nodes), dtype=np.bool_)
     for key, value in constraint.node_selector:
-        mask &= _matches(Requirement(key, Operator.IN, (value,)), nodes)
+        mask &= labels_of(nodes).column(key).among((value,))
     if constraint.terms is not None:
         mask &= _any_term(constraint.terms, nodes)
     return mask
@@ -74,12 +73,19 @@ def _any_term(terms: tuple[Term, ...], nodes: NodeTable) -> Mask:
     mask = np.zeros(len(nodes.nodes), dtype=np.bool_)
     for term in terms:
         if term:  # an empty term matches no node (Kubernetes' NodeSelectorTerm)
-            mask |= np.logical_and.reduce([_matches(requirement, nodes) for requirement in term])
+            mask |= _all_of(term, nodes)
+    return mask
+
+
+def _all_of(term: Term, nodes: NodeTable) -> Mask:
+    mask = _matches(term[0], nodes)
+    for requirement in term[1:]:
+        mask &= _matches(requirement, nodes)
     return mask
 
 
 def _matches(requirement: Requirement, nodes: NodeTable) -> Mask:
-    column = _label_column(requirement.key, nodes)
+    column = labels_of(nodes).column(requirement.key)
     match requirement.operator:
         case Operator.IN:
             return column.among(requirement.values)
@@ -89,75 +95,38 @@ def _matches(requirement: Requirement, nodes: NodeTable) -> Mask:
             return column.codes >= 0
         case Operator.DOES_NOT_EXIST:
             return column.codes < 0
-        case Operator.GT:
-            return column.among([text for text in column.values if _exceeds(text, requirement.values)])
-        case Operator.LT:
-            return column.among([text for text in column.values if _is_below(text, requirement.values)])
+        case Operator.GT | Operator.LT:
+            return column.where(_beyond(requirement, nodes))
 
 
-@dataclass(frozen=True, slots=True)
-class _LabelColumn:
-    """One label over all nodes: `codes[node]` is the number of its value, -1 where the label is absent."""
-
-    values: dict[str, int]
-    codes: NDArray[np.int32]
-
-    def among(self, texts: tuple[str, ...] | list[str]) -> Mask:
-        wanted = [self.values[text] for text in texts if text in self.values]
-        return np.isin(self.codes, wanted)
-
-
-def _label_column(key: str, nodes: NodeTable) -> _LabelColumn:
-    column: _LabelColumn | None = nodes.memo.get(("label", key))
-    if column is None:
-        values: dict[str, int] = {}
-        codes = [_code(_label(node, key), values) for node in nodes.nodes]
-        column = _LabelColumn(values, np.array(codes, dtype=np.int32))
-        _remember(("label", key), column, nodes)
-    return column
+def _beyond(requirement: Requirement, nodes: NodeTable) -> NDArray[np.int64]:
+    """Return the numbers of the values that are greater, or less, than the one bound."""
+    values, numbers = labels_of(nodes).integers(requirement.key)
+    bound = int64(requirement.values[0]) if len(requirement.values) == 1 else None
+    if bound is None:
+        return numbers[:0]
+    return numbers[values > bound if requirement.operator is Operator.GT else values < bound]
 
 
 def label_codes(key: str, nodes: NodeTable) -> NDArray[np.int32]:
     """Return the number of each node's value of a label, shape [node]; -1 where the label is absent."""
-    return _label_column(key, nodes).codes
-
-
-def _label(node: Node, key: str) -> str | None:
-    return node.name if key == NODE_NAME_FIELD else node.labels.get(key)
-
-
-def _code(text: str | None, values: dict[str, int]) -> int:
-    return -1 if text is None else values.setdefault(text, len(values))
-
-
-def _exceeds(text: str, bounds: tuple[str, ...]) -> bool:
-    label, bound = _integer(text), _integer(bounds[0] if len(bounds) == 1 else "")
-    return label is not None and bound is not None and label > bound
-
-
-def _is_below(text: str, bounds: tuple[str, ...]) -> bool:
-    label, bound = _integer(text), _integer(bounds[0] if len(bounds) == 1 else "")
-    return label is not None and bound is not None and label < bound
-
-
-def _integer(text: str) -> int | None:
-    # int() alone would take blanks, underscores and the digits of every script; Kubernetes compares as int64.
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= INT64_DIGITS else None
+    return labels_of(nodes).column(key).codes
 
 
 def _tolerated(tolerations: tuple[Toleration, ...], nodes: NodeTable) -> Mask:
     sets, codes = _taint_sets(nodes)
-    verdicts = [all(any(_tolerates(one, taint) for one in tolerations) for taint in taints) for taints in sets]
+    tolerated = _Tolerated(tolerations)
+    verdicts = [all(map(tolerated.covers, taints)) for taints in sets]
     return np.array(verdicts, dtype=np.bool_)[codes]
 
 
 def untolerated(tolerations: tuple[Toleration, ...], nodes: NodeTable) -> dict[Taint, Mask]:
     """Return the taints that keep a pod away, each with the nodes where it is the first that does, shape [node]."""
     sets, codes = _taint_sets(nodes)
+    tolerated = _Tolerated(tolerations)
     first: dict[Taint, list[int]] = {}
     for number, taints in enumerate(sets):
-        taint = next((taint for taint in taints if not any(_tolerates(one, taint) for one in tolerations)), None)
+        taint = next((taint for taint in taints if not tolerated.covers(taint)), None)
         if taint is not None:
             first.setdefault(taint, []).append(number)
     return {taint: np.isin(codes, numbers) for taint, numbers in first.items()}
@@ -178,13 +147,17 @@ def _taints(node: Node) -> tuple[Taint, ...]:
     return (*node.taints, UNSCHEDULABLE) if node.unschedulable else node.taints
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Follow `ToleratesTaint` of the Kubernetes API."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    # Kubernetes may learn other operators (Lt and Gt are alpha): what we do not know tolerates nothing.
-    return toleration.operator == "Equal" and bool(toleration.key) and toleration.value == taint.value
+class _Tolerated:
+    """The taints that some tolerations cover (`ToleratesTaint` of the Kubernetes API), however many these are."""
+
+    def __init__(self, tolerations: tuple[Toleration, ...]) -> None:
+        # Kubernetes may learn other operators (Lt and Gt are alpha): what we do not know tolerates nothing.
+        self._exists = {(one.key, one.effect) for one in tolerations if one.operator == "Exists"}
+        self._equal = {(one.key, one.value, one.effect) for one in tolerations if one.operator == "Equal" and one.key}
+
+    def covers(self, taint: Taint) -> bool:
+        """Whether one of the tolerations covers this taint; an empty key or effect of one means any."""
+        keys, effects = ("", taint.key), ("", taint.effect)
+        return any((key, effect) in self._exists for key in keys for effect in effects) or any(
+            (taint.key, taint.value, effect) in self._equal for effect in effects
+        )

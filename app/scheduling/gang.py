@@ -4,13 +4,16 @@ Nested groups go first, then pod sets, each inside the nodes of its parent (KAI'
 in which order, is `topology`'s to say.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from hashlib import blake2b
 
 import numpy as np
 
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Refusal
+from app.model.resources import Amounts
+from app.model.snapshot import Mask
 from app.scheduling.board import Board, Timing, largest_first
 from app.scheduling.ranks import ANYWHERE, Where
 from app.scheduling.stock import Seat
@@ -19,12 +22,31 @@ from app.scheduling.topology import NodeSets, Subtree, fitting_counts, node_sets
 Seats = tuple[Seat, ...]
 Branch = SubGroup | PodSet
 
+MOST_TRIALS = 4096
+"""Domains that one attempt tries, one in vain for four: that they may take the pods is only an upper bound.
 
-def place(board: Board, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> Seats | None:
+Pods that keep apart fail in each of them, and those of sub-groups in each other in every combination.
+"""
+
+IN_VAIN = 4
+
+FEW_TRIALS = 64
+"""The same for each further attempt in one plan when so many were in vain for the PodGroup: a search for victims makes
+hundreds of attempts, and others wait for its end.
+"""
+
+
+def place(
+    board: Board, group: PodGroup, pods: Sequence[Pod], *, timing: Timing, where: Where = ANYWHERE
+) -> Seats | None:
     """Take places for the pods on the board, or nothing at all and None."""
     if group.root is None or not any(group.root.constrained()):
-        return _in_any_order(board, pods, ANYWHERE, timing)
-    return _Attempt(group, timing).place(board, group.root, pods, ANYWHERE)
+        return _in_any_order(board, pods, where, timing)
+    spent = board.in_vain.get(group.key, 0)
+    attempt = _Attempt(group, timing, most=max(MOST_TRIALS - spent, min(FEW_TRIALS, MOST_TRIALS)))
+    seats = attempt.place(board, group.root, pods, where)
+    board.in_vain[group.key] = spent + attempt.in_vain
+    return seats
 
 
 def refusal(board: Board, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
@@ -63,29 +85,53 @@ def _in_any_order(board: Board, pods: Sequence[Pod], where: Where, timing: Timin
 class _Attempt:
     """One attempt to place pods of a group with topology constraints."""
 
-    def __init__(self, group: PodGroup, timing: Timing) -> None:
+    def __init__(self, group: PodGroup, timing: Timing, *, most: int) -> None:
         self._group = group
         self._timing = timing
+        self._left = most
+        self.in_vain = 0
+        """What was tried in vain, in the unit of `MOST_TRIALS`."""
+        # What was tried in vain: a domain of one level is offered again inside each domain of a wider one.
+        self._in_vain = set[Hashable]()
 
-    def place(self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where) -> Seats | None:
-        """Place the pods of a branch inside what its parent leaves it."""
+    def place(
+        self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where, before: Seats = ()
+    ) -> Seats | None:
+        """Place the pods of a branch inside what its parent leaves it, after those that sit there `before` it."""
         if not pods:
             return ()
+        question = self._question(branch, where, before)
+        if question in self._in_vain:
+            return None
         for domain in self._domains(board, branch, pods, where):
+            if self._left <= 0:
+                return None
             trial = board.copy()
-            seats = self._inside(trial, branch, pods, domain)
+            seats = self._inside(trial, branch, pods, domain, before)
             if seats is not None:
+                self._left -= 1
                 board.adopt(trial)
                 return seats
+            self._left -= IN_VAIN
+            self.in_vain += IN_VAIN
+        if question is not None:
+            self._in_vain.add(question)
         return None
 
-    def _inside(self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where) -> Seats | None:
+    def _question(self, branch: Branch, where: Where, before: Seats) -> Hashable:
+        """Return what the answer for a branch depends on; None where that is asked only once."""
+        if branch is self._group.root or branch.topology is None:
+            return None
+        masks = tuple(b"" if each is None else _digest(each) for each in (where.within, where.steps))
+        return id(branch), masks, tuple((seat.pod.uid, seat.column, seat.devices, seat.later) for seat in before)
+
+    def _inside(self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where, before: Seats) -> Seats | None:
         if isinstance(branch, PodSet):
             return _in_any_order(board, pods, where, self._timing)
         seats: list[Seat] = []
         children: tuple[Branch, ...] = (*branch.groups, *branch.pod_sets)
         for child in children:
-            found = self.place(board, child, members(self._group, child, pods), where)
+            found = self.place(board, child, members(self._group, child, pods), where, (*before, *seats))
             if found is None:
                 return None
             seats += found
@@ -99,6 +145,10 @@ class _Attempt:
         if not isinstance(found, Refusal):
             steps = where.steps if found.steps is None else found.steps
             yield from (Where(within, steps) for within in found)
+
+
+def _digest(column: Mask | Amounts) -> bytes:
+    return blake2b(column.tobytes(), digest_size=16).digest()
 
 
 def _candidates(  # noqa: PLR0913, PLR0917 # one question, told by who asks, for what and where

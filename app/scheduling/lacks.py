@@ -10,6 +10,7 @@ import numpy as np
 
 from app.model.pod import PPM, Pod, Sharing
 from app.model.resources import AXES, CPU, GPU, MEMORY, PODS, Amounts
+from app.model.sentence import Sentence, say
 from app.model.snapshot import Mask
 from app.scheduling.board import Board
 from app.scheduling.exclusions import Exclusion, exclusions
@@ -20,6 +21,9 @@ UNDIVIDED = "no agent that says which is which, MIG or time-slicing; see leeboar
 
 BLOCKED = "(unhealthy, contested, or others' already; see leeboard gpus)"
 
+ONE_MORE = "{said} and {what}"
+"""Of the same node."""
+
 SCARCE = {CPU: "too little CPU", MEMORY: "too little memory", GPU: "too few GPUs", PODS: "no room for another pod"}
 
 
@@ -27,12 +31,9 @@ SCARCE = {CPU: "too little CPU", MEMORY: "too little memory", GPU: "too few GPUs
 class Lacks:
     """Why a pod finds no node, in words and in numbers."""
 
-    words: str
+    words: Sentence
+    """A part of a sentence, such as `12 of 14 nodes have too few GPUs (asks 8, at most 4 free)`."""
     details: Mapping[str, int | str]
-
-    def __str__(self) -> str:
-        """Return a part of a sentence, such as `12 of 14 nodes have too few GPUs (asks 8, at most 4 free)`."""
-        return self.words
 
 
 def of(pod: Pod, board: Board, promises: Promises) -> Lacks:
@@ -40,9 +41,13 @@ def of(pod: Pod, board: Board, promises: Promises) -> Lacks:
     eligible, out = board.eligible(pod), exclusions(pod, board)
     promised = promises.in_the_way(pod, board)
     lacking = [*_scarce(pod, board, eligible & ~promised), *_without_parts(pod, board, eligible)]
-    for_whom = f"promised to {promises.first(promised)}"
-    several = f"promised already, the first to {promises.first(promised)}"
-    held = Exclusion(key="promised", count=int(promised.sum()), one=f"is {for_whom}", many=f"are {several}")
+    first = promises.first(promised)
+    held = Exclusion(
+        key="promised",
+        count=int(promised.sum()),
+        one=say("is promised to {first}", first=first),
+        many=say("are promised already, the first to {first}", first=first),
+    )
     counts: dict[str, int | str] = {"nodes": eligible.size, "excluded": int(eligible.size - eligible.sum())}
     told = [*lacking, held, *out]
     counts |= {each.key: each.count for each in lacking} | {each.key: each.count for each in (held, *out) if each.count}
@@ -58,17 +63,24 @@ def part_text(sharing: Sharing) -> str:
     return f"{part} of a GPU" if sharing.devices == 1 else f"{part} of each of {sharing.devices} GPUs"
 
 
-def _said(told: list[Exclusion], nodes: int, blocked: int) -> str:
-    parts = [f"{each.count} {each.one if each.count == 1 else each.many}" for each in told if each.count]
+def _said(told: list[Exclusion], nodes: int, blocked: int) -> Sentence:
+    given = [each for each in told if each.count]
     if not nodes:
-        return "the cluster has no nodes"
-    if not parts:
-        return f"none of {nodes} nodes has all that it asks for at once"
-    which = "the only node" if nodes == 1 else f"{parts[0].partition(' ')[0]} of {nodes} nodes"
-    parts[0] = f"{which} {parts[0].partition(' ')[2]}"
+        return say("the cluster has no nodes")
+    if not given:
+        return say("none of {nodes} nodes has all that it asks for at once", nodes=nodes)
+    first, *more = given
+    which = "the only node" if nodes == 1 else f"{first.count} of {nodes} nodes"
+    said = say("{which} {what}", which=which, what=first.words)
+    for each in more:
+        said = say(ONE_MORE if nodes == 1 else "{said}, {count} {what}", said=said, count=each.count, what=each.words)
     if blocked:
-        parts.append(f"{blocked} {'GPU takes' if blocked == 1 else 'GPUs take'} no work {BLOCKED}")
-    return ", ".join(parts)
+        said = say("{said}, {gpus} no work {why}", said=said, gpus=_gpus_take(blocked), why=BLOCKED)
+    return said
+
+
+def _gpus_take(count: int) -> str:
+    return "1 GPU takes" if count == 1 else f"{count} GPUs take"
 
 
 def _scarce(pod: Pod, board: Board, eligible: Mask) -> Iterator[Exclusion]:

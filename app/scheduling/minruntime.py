@@ -27,6 +27,10 @@ class Defaults(Protocol):
     def reclaim_min_runtime_s(self) -> float:
         """Safe from being reclaimed by other queues."""
 
+    @property
+    def consolidate_min_runtime_s(self) -> float:
+        """Safe from being moved; no queue says otherwise."""
+
 
 class Protection:
     """Answers for one plan, made at `now` (seconds since the epoch)."""
@@ -54,6 +58,10 @@ class Protection:
     def from_reclaim(self, group: PodGroup, victim: PodGroup) -> Safety:
         """Return how far the victim is safe from a group of another queue."""
         return self._safety(victim, self.reclaim_s(group.queue, victim.queue))
+
+    def from_consolidate(self, _group: PodGroup, victim: PodGroup) -> Safety:
+        """Return how far the victim is safe from being moved, whoever wants its room."""
+        return self._safety(victim, self._defaults.consolidate_min_runtime_s)
 
     def preempt_s(self, victim: QueueName) -> float:
         """Return for how long what runs in this queue is safe from preemption."""
@@ -85,6 +93,17 @@ class Protection:
         if victim.started_at is None or self._now >= victim.started_at + min_runtime_s:
             return Safety.NONE
         return Safety.MINIMUM if is_elastic(victim) else Safety.ALL
+
+
+def runtimes(queues: Iterable[Queue], defaults: Defaults) -> tuple[float, ...]:
+    """Return every min-runtime that may protect somebody, each once."""
+    stated = ((queue.preempt_min_runtime_s, queue.reclaim_min_runtime_s) for queue in queues)
+    every = (*(each for pair in stated for each in pair if each), *_of(defaults))
+    return tuple(dict.fromkeys(every))
+
+
+def _of(defaults: Defaults) -> tuple[float, ...]:
+    return defaults.preempt_min_runtime_s, defaults.reclaim_min_runtime_s, defaults.consolidate_min_runtime_s
 
 
 def is_elastic(group: PodGroup) -> bool:

@@ -27,6 +27,8 @@ EXACT_BITS = 128
 PENALTIES: Quantities = (1000, 1000, 1)
 """What KAI multiplies use by where a queue's share is zero: 1000 a millicore, a byte, a whole GPU."""
 
+NOTHING_MORE: Quantities = (0, 0, 0)
+
 Rank = tuple[bool, bool, int, bool, int, int, Quantities, float, str]
 """A queue's place among its siblings, the lowest first."""
 
@@ -63,7 +65,7 @@ def turn(group: PodGroup) -> Turn:
     return -group.priority, Elastic.of(owed=owed, spare=spare), group.created_at, group.key.name, group.key.namespace
 
 
-PASSING = frozenset({Reason.BACKING_OFF, Reason.REFUSED_BY_SCHEDULER})
+PASSING = frozenset({Reason.BACKING_OFF, Reason.REFUSED_BY_SCHEDULER, Reason.NOT_CONSIDERED})
 """Why a gang is not considered for the moment, although it could start."""
 
 
@@ -72,14 +74,15 @@ def is_torn(group: PodGroup) -> bool:
 
     Its rest needs the room that there is: a crash, or a member whose node was refused, must not give that to others.
     """
-    is_bound = group.owed > 0 and any(one.pod.node is not None for one in group.placed)
+    is_bound = bool(group.placed) and group.owed > 0 and any(one.pod.node is not None for one in group.placed)
     return is_bound and (group.refusal is None or group.refusal.reason in PASSING)
 
 
 def next_chunk(group: PodGroup) -> tuple[Pod, ...]:
     """Return the pods that start next, all or none: everything owed to the minima, then one at a time."""
     if group.root is None:
-        return group.pending[: max(group.owed, 1)]
+        # Of one pod, as most groups are, nothing has to be counted.
+        return group.pending if len(group.pending) == 1 else group.pending[: max(group.owed, 1)]
     held = group.held()
     owing = [leaf for leaf in group.root.leaves() if leaf.min_member > held.get(leaf.name, 0)]
     if owing:
@@ -183,30 +186,38 @@ class Contender:
         # 1. not over its fair share  2. the next one fits the deserved  3. priority  4. uses nothing it has no share of
         # 5. lower dominant share with the next one  6. and without  7. smaller allocatable share  8. older, name
         cpu, memory, gpu = allocated
-        later = (cpu + request[CPU], memory + request[MEMORY], gpu + request[GPU])
-        fair, deserved, allocatable = self.fair_share, self.deserved, self.allocatable
+        later_cpu, later_memory, later_gpu = cpu + request[CPU], memory + request[MEMORY], gpu + request[GPU]
+        fair, deserved, (most_cpu, most_memory, most_gpu) = self.fair_share, self.deserved, self.allocatable
+        dominant = self._dominant(later_cpu, later_memory, later_gpu)
         over = fair[CPU] < cpu and fair[MEMORY] < memory and fair[GPU] < gpu
-        fits = later[CPU] <= deserved[CPU] and later[MEMORY] <= deserved[MEMORY] and later[GPU] <= deserved[GPU]
+        fits = later_cpu <= deserved[CPU] and later_memory <= deserved[MEMORY] and later_gpu <= deserved[GPU]
+        has_no_share = (
+            (later_cpu > 0 and not most_cpu)
+            or (later_memory > 0 and not most_memory)
+            or (later_gpu > 0 and not most_gpu)
+        )
         return (
             over,
             not fits,
             -self.queue.priority,
-            any(amount > 0 and not share for amount, share in zip(later, allocatable, strict=True)),
-            self._dominant(later),
-            self._dominant((cpu, memory, gpu)),
+            has_no_share,
+            dominant,
+            dominant if request == NOTHING_MORE else self._dominant(cpu, memory, gpu),
             # KAI asks for less in no resource and more in none, which orders not all pairs and not transitively.
             # This agrees wherever KAI's order is defined, and with the whole of it when only GPUs are governed.
-            (allocatable[GPU], allocatable[CPU], allocatable[MEMORY]),
+            (most_gpu, most_cpu, most_memory),
             self.queue.created_at,
             self.queue.name,
         )
 
-    def _dominant(self, amounts: Quantities) -> int:
-        return max(map(_part, amounts, self.divisor, PENALTIES))
-
-
-def _part(amount: int, whole: int, penalty: int) -> int:
-    return (amount << EXACT_BITS) // whole if whole else (amount * penalty) << EXACT_BITS
+    def _dominant(self, cpu: int, memory: int, gpu: int) -> int:
+        # Written out: the victim search ranks two queues for every victim.
+        by_cpu, by_memory, by_gpu = self.divisor
+        return max(
+            (cpu << EXACT_BITS) // by_cpu if by_cpu else (cpu * PENALTIES[CPU]) << EXACT_BITS,
+            (memory << EXACT_BITS) // by_memory if by_memory else (memory * PENALTIES[MEMORY]) << EXACT_BITS,
+            (gpu << EXACT_BITS) // by_gpu if by_gpu else (gpu * PENALTIES[GPU]) << EXACT_BITS,
+        )
 
 
 def _allocatable(queue: Queue, axis: int, fair_share: int) -> int:

@@ -71,9 +71,16 @@ class Initial:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
+        self._known: dict[int, Sequence[Divided]] = {}
 
     def at(self, column: int) -> Sequence[Divided]:
         """Return those of one node, in the order of their names."""
+        found = self._known.get(column)
+        if found is None:
+            found = self._known[column] = self._read(column)
+        return found
+
+    def _read(self, column: int) -> Sequence[Divided]:
         devices = self._snapshot.shared.get(self._snapshot.nodes.nodes[column].name, ())
         # Who overstates a node's memory or asks for more than there is must not stop the plan for everybody.
         whole = int(self._snapshot.nodes.device_memory_mib[column]) * PART

@@ -7,31 +7,45 @@
    them, so that nobody is evicted for room or shares that are about to be free
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from app.model.decision import Action, Plan, Start
+from app.model.memory import NO_MEMORY, NOT_SEARCHED, KeptIdle, Likeness, PlanMemory, Searched
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
-from app.model.reason import NO_PLACE, Refusal
-from app.model.resources import Amounts
+from app.model.reason import NO_PLACE, OfVictims, Refusal
+from app.model.resources import Amounts, Resources
+from app.model.sentence import EVERYTHING, told
 from app.model.snapshot import Mask, Snapshot
-from app.scheduling import explain, score
+from app.scheduling import ageing, explain, lending, score
 from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
-from app.scheduling.board import Board, Strategy, Timing
+from app.scheduling.board import Board, Strategy
 from app.scheduling.budget import Budget
-from app.scheduling.minruntime import Protection
+from app.scheduling.conditions import conditions, still_true
+from app.scheduling.keeping import Keeping
+from app.scheduling.minruntime import Protection, runtimes
 from app.scheduling.order import Turns, is_torn, next_chunk
-from app.scheduling.quota import Ledger
+from app.scheduling.patience import Patience
+from app.scheduling.quota import Ledger, least_charge
 from app.scheduling.rivals import Rivals
 from app.scheduling.search import Aim, Search
+from app.scheduling.searches import Searches
 from app.scheduling.stock import Seat
 from app.scheduling.topology import same_domains
+from app.scheduling.unsatisfiable import judged
 from app.scheduling.whatif import WhatIf
 from app.settings import PlacementStrategy, ResolveMethod
 
 ALL_ACTIONS = tuple(Action)
+
+MOST_BYSTANDERS = 2000
+"""Of how many other PodGroups `plan_some` finds out whether they can run at all (some 10 us each, once a change)."""
+
+MOST_KEPT_S = 600.0
+"""For how long room is kept for the rest of a gang at most, however long a gang may be stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +59,31 @@ class Policy:
     actions: tuple[Action, ...] = ALL_ACTIONS
     stale_grace_s: float = 60.0
     """For how long a gang that says nothing itself may hold less than its minimum before all of it has to leave."""
-    preempt_min_runtime_s: float = 0.0
+    preempt_min_runtime_s: float = 10.0
     """For queues that say nothing themselves, as the next."""
-    reclaim_min_runtime_s: float = 0.0
+    reclaim_min_runtime_s: float = 10.0
+    consolidate_min_runtime_s: float = 10.0
+    """For all queues."""
     reclaim_resolve_method: ResolveMethod = ResolveMethod.LCA
     """Which queue's reclaim min-runtime counts where several on the line state one."""
-    ageing_s: float | None = None
-    """From this age on the first PodGroup that finds no room has nodes withheld for it; None: nobody's age counts."""
-    most_whatifs: int = 5000
-    """How many possible plans one plan may look at before it is taken as it is; a search has a fifth of them."""
+    patience_s: float = 0.0
+    """For how long a PodGroup waits at most for what its queue is owed beyond what it deserves, before pods lose more
+    work for it than it has waited for. 0, as for a plan that knows of none before it: not at all."""
+    ageing_s: float | None = 120.0
+    """From this age on the oldest PodGroup that finds no room has nodes withheld for it; None: nobody's age counts."""
+    most_whatifs: int = 6000
+    """How many possible plans one plan may look at: each action has an equal part, and what earlier ones have left."""
+
+    borrow_last: bool = True
+    """Whether those go first that stay within their queue's fair share, and nobody borrows what is owed to another."""
+
+    def keeps_room_for(self, group: PodGroup, now: float) -> bool:
+        """Whether a gang that is bound in part is so for a time so short that room may be kept for its rest.
+
+        For no longer than a gang that says nothing itself may be stale, nor than `MOST_KEPT_S`.
+        """
+        grace_s = min(self.grace_s(group.stale_grace_s), self.stale_grace_s, MOST_KEPT_S)
+        return group.torn_since is None or now - group.torn_since < grace_s
 
     @property
     def strategy(self) -> Strategy:
@@ -68,42 +98,64 @@ class Policy:
 DEFAULT_POLICY = Policy()
 
 
-def plan(snapshot: Snapshot, policy: Policy = DEFAULT_POLICY, *, now: float = 0.0) -> Plan:
-    """Decide for every waiting PodGroup of the snapshot; `now` is in seconds since the epoch."""
-    made = _Pass(snapshot, policy)
+def plan(
+    snapshot: Snapshot, policy: Policy = DEFAULT_POLICY, *, now: float = 0.0, memory: PlanMemory = NO_MEMORY
+) -> Plan:
+    """Decide for every waiting PodGroup of the snapshot; `now` is in seconds since the epoch.
+
+    `memory` is that of the plan before: searches that were in vain are not repeated, interrupted ones continue.
+    """
+    snapshot = judged(snapshot)
+    made = _Pass(snapshot, policy, memory, now=now)
     # Not in `plan_some`, which is made while kube-scheduler waits: fifty thousand running pods take milliseconds.
     made.rivals.look_into(snapshot.running.values())
     made.state.divide()
     if Action.ALLOCATE in policy.actions:
-        made.allocate(Turns(snapshot, made.state.ledger, made.state.shares), now)
+        made.allocate(Turns(snapshot, made.state.ledger, made.state.shares))
+        made.lend(holds_back=policy.borrow_last and bool(snapshot.running))
     else:
         made.waiting = dict(snapshot.groups)
     if snapshot.running:
         made.end_stale(now, made.cannot_be_completed)
+        made.open_what_is_owed()
         made.make_room(now)
+        made.lend_the_rest()
         made.end_stale(now, made.is_incomplete)
     return made.result()
 
 
-def plan_some(
+def plan_some(  # noqa: PLR0913 - what is asked, and what the plan before keeps
     snapshot: Snapshot,
     candidates: Collection[GroupKey],
     policy: Policy = DEFAULT_POLICY,
     *,
     withheld: Collection[NodeName] = (),
+    aged: GroupKey | None = None,
+    now: float = 0.0,
+    memory: PlanMemory = NO_MEMORY,
 ) -> Plan:
     """Decide for the candidates alone, when nobody else who waits could use what is free; nobody has to leave.
 
-    `withheld` are the nodes that the last plan keeps for a PodGroup that has waited for long.
+    `withheld` are the nodes that the last plan keeps for `aged`, a PodGroup that has waited for long, or for another
+    cause; `now` is in seconds since the epoch, `memory` that of the last `plan`.
     """
+    kept_for = None if aged is None else snapshot.groups.get(aged)
     waiting = {key: snapshot.groups[key] for key in candidates if key in snapshot.groups}
-    made = _Pass(replace(snapshot, groups=waiting), policy)
-    made.state.board.withhold(withheld)
+    # Fair shares depend on everybody who waits; one group alone needs none.
+    is_alone = len(waiting) == 1 and not any(map(is_torn, waiting.values()))
+    is_hurried = len(snapshot.groups) - len(waiting) > MOST_BYSTANDERS
+    snapshot = judged(snapshot, waiting if is_alone or is_hurried else None)
+    waiting = {key: snapshot.groups[key] for key in waiting}
+    made = _Pass(replace(snapshot, groups=waiting), policy, memory, now=now)
+    made.state.board.withhold(withheld, is_owed=aged is None)
+    if kept_for is not None and (kept_for.key not in waiting or len(waiting) == 1):
+        made.keep_for(kept_for, withheld)
     if len(waiting) == 1:
         made.allocate_alone()
         return made.result()
     made.state.divide()
     made.allocate(Turns(made.state.snapshot, made.state.ledger, made.state.shares))
+    made.lend()
     return made.result()
 
 
@@ -145,7 +197,7 @@ def rate(
     """Rate the offered nodes for a pod of a group, among themselves, without deciding anything."""
     board = Board(snapshot, policy.strategy)
     fitting = board.allowed(pod) & snapshot.nodes.mask(offered)
-    charge = pod.charge(snapshot.nodes.smallest_device_mib)
+    charge = least_charge(pod, snapshot.nodes)
     refusal = group.refusal or Ledger(snapshot).check(group, charge)
     return Rating(refusal=refusal, fitting=fitting, scores=score.scores(board.costs(pod), fitting))
 
@@ -156,45 +208,187 @@ class _Pass:
 
     snapshot: Snapshot
     policy: Policy
+    memory: PlanMemory = NO_MEMORY
+    """Of the plan before, then of this one."""
+    now: float = 0.0
+    """Seconds since the epoch."""
     state: WhatIf = field(init=False)
     starts: list[Start] = field(default_factory=list)
     refusals: dict[GroupKey, Refusal] = field(default_factory=dict)
     waiting: dict[GroupKey, PodGroup] = field(default_factory=dict)
     """Who found no room, as it is now."""
     withheld: tuple[NodeName, ...] = ()
-    kept: dict[GroupKey, tuple[Seat, ...]] = field(default_factory=dict)
+    keeping: Keeping = field(init=False)
     """What room there is for the rest of gangs that are bound in part."""
+    borrowers: list[PodGroup] = field(default_factory=list)
+    """Who goes above the fair share of its queue and has not been decided yet, in the order of turns."""
+    kept_nodes: ageing.Kept | None = None
+    """The nodes kept for a group that has waited for long."""
+    kept_idle: KeptIdle = field(init=False)
+    served: dict[GroupKey, PodGroup | None] = field(default_factory=dict)
+    """What is left of the groups that had their turn before their time."""
+    owed: GroupKey | None = None
+    """The first that is owed room and has found none."""
     rivals: Rivals = field(init=False)
     """For explaining alone."""
-    budget: Budget = field(init=False)
+    seats: list[Seat] = field(default_factory=list)
+    """Those of the preemptible groups that start: others may take them in the next plan."""
+    likenesses: dict[GroupKey, Likeness] = field(default_factory=dict)
+    since: dict[GroupKey, tuple[float, bool]] = field(default_factory=dict)
+    """What the next plan is to know of `PlanMemory.waiting_since`."""
+    too_dear: set[GroupKey] = field(default_factory=set)
+    """That of `Patience`."""
+    whatifs: int = 0
+    unfinished: bool = False
 
     def __post_init__(self) -> None:
         self.state = WhatIf(self.snapshot, self.policy.strategy)
         self.rivals = Rivals(self.snapshot, self.policy.strategy)
-        self.budget = Budget(self.policy.most_whatifs)
+        self.keeping = Keeping(self.state, self.rivals)
+        self.kept_idle = ageing.carried(self.memory.kept_idle, self.now)
 
     # Allocating -----------------------------------------------------------------------------------------------------
 
+    def keep_for(self, group: PodGroup, nodes: Collection[NodeName]) -> None:
+        """Keep nodes, and what its queue has left of its share, for a group for which the plan before kept them."""
+        self.kept_nodes, self.withheld = ageing.Kept.of(self.state, group, nodes, self.now), tuple(nodes)
+
     def allocate_alone(self) -> None:
-        """Take turns with one group: nobody to be ordered among, so fair shares need not be divided."""
+        """Take turns with one group: nobody to be ordered among, so fair shares are divided for a kept share alone."""
         rest: PodGroup | None = next(iter(self.snapshot.groups.values()))
+        if self.kept_nodes is not None and rest is not None and rest.queue == self.kept_nodes.group.queue:
+            self.state.divide()
         while rest is not None:
             rest = self._take_turn(rest)
 
-    def allocate(self, turns: Turns, now: float | None = None) -> None:
-        """Give every group its turns; `now` tells who has waited for long."""
+    def allocate(self, turns: Turns) -> None:
+        """Give every group its turns but those that borrow; those that have waited for long come first."""
+        self._serve_aged()
         while (group := turns.pop()) is not None:
-            rest = self._take_turn(group)
+            if group.key in self.served:
+                rest = self.served.pop(group.key)
+            elif self.policy.borrow_last and lending.borrows(self.state, group):
+                self.borrowers.append(group)
+                continue
+            else:
+                rest = self._take_turn(group)
             if rest is not None:
                 turns.push(rest)
-            elif now is not None and not self.withheld and self._has_aged(group, now):
-                self._withhold(group)
 
-    def _has_aged(self, group: PodGroup, now: float) -> bool:
-        if self.policy.ageing_s is None or now - group.created_at < self.policy.ageing_s:
+    def _serve_aged(self) -> None:
+        """Start those that have waited for long as far as there is room; keep nodes for the first that finds none."""
+        if self.policy.ageing_s is None or self.kept_nodes is not None:
+            return
+        if any(map(self._goes_first, self.snapshot.groups.values())):
+            return
+        precedence = ageing.Precedence(self.state)
+        for group in ageing.oldest(self.state, self.now - self.policy.ageing_s):
+            if precedence.allows(group):
+                finds_room = self._serve(group)
+            else:
+                finds_room = not lending.borrows(self.state, group) and lending.finds_room(self.state, group)
+            # For the rest of a gang that is bound in part, room was kept before, as long as that may be.
+            if not finds_room and not group.placed and ageing.may_keep(self.kept_idle, group, self.now):
+                self._withhold(group)
+                self.kept_nodes = ageing.Kept.of(self.state, group, self.withheld, self.now) if self.withheld else None
+                return
+
+    def _goes_first(self, group: PodGroup) -> bool:
+        """Whether a gang that holds some of its pods is for a while to be completed before everybody else starts."""
+        if not group.placed or group.owed == 0 or not self.policy.keeps_room_for(group, self.now):
             return False
-        refusal = self.refusals.get(group.key)
-        return refusal is not None and refusal.reason in NO_PLACE and not refusal.exceeds_cluster
+        return group.refusal is None or is_torn(group)
+
+    def _serve(self, group: PodGroup) -> bool:
+        """Give a group its turn before its time if there is room for it; return whether there is."""
+        chunk, request = self.state.next_of(group)
+        seats, refusal = self._seats(group, chunk, request)
+        if seats is not None:
+            self.served[group.key] = self._begin(group, chunk, seats)
+        elif refusal is not None and refusal is self.state.too_dear:
+            self._refuse(group, refusal)
+            self.served[group.key] = None
+        return group.key in self.served
+
+    def _remembered(self) -> PlanMemory:
+        """Return what the next plan is to know; it is due when nodes are no longer kept."""
+        kept_idle, found = self._cost_of_keeping(), self.memory.conditions
+        until = kept_idle.until if kept_idle.group is not None else inf
+        if self.owed is not None:
+            until = min(until, self._is_owed_until(self.owed))
+        if found is not None and until < found.changes_at:
+            found = replace(found, changes_at=until)
+        return replace(self.memory, kept_idle=kept_idle, conditions=found)
+
+    def _cost_of_keeping(self) -> KeptIdle:
+        kept = self.kept_nodes
+        if kept is None:
+            return replace(self.kept_idle, group=None, part=0.0)
+        others = (each for key, each in self.refusals.items() if key != kept.group.key)
+        return ageing.cost(self.kept_idle, self.state, kept, is_wanted=any(each.reason in NO_PLACE for each in others))
+
+    def lend(self, *, holds_back: bool = False) -> None:
+        """Give those their turns that borrow; `holds_back`: what is owed to another queue is to be decided first.
+
+        Then only those are decided that find no room anyway.
+        """
+        borrowers, self.borrowers = self.borrowers, []
+        if borrowers and self.state.board.withheld is None:
+            self._withhold_what_is_owed()
+        for group in borrowers:
+            if holds_back and self.owed is not None and lending.finds_room(self.state, group):
+                self.borrowers.append(group)
+            else:
+                self._take_turns(group)
+
+    def open_what_is_owed(self) -> None:
+        """Let those into the nodes kept from borrowers for whom others leave."""
+        if self.owed is not None:
+            self.state.board.withhold(())
+
+    def lend_the_rest(self) -> None:
+        """Give those their turns that were held back, but for queues from which this plan takes pods."""
+        losers = lending.losers(self.state)
+        if self.owed is not None:
+            self._withhold_what_is_owed()
+        borrowers, self.borrowers = self.borrowers, []
+        turns = Turns(self.snapshot, self.state.ledger, self.state.shares, borrowers)
+        while (group := turns.pop()) is not None:
+            if group.queue in losers:
+                self._refuse(group, lending.refusal(group))
+            elif (rest := self._take_turn(group)) is not None:
+                turns.push(rest)
+
+    def _withhold_what_is_owed(self) -> None:
+        """Keep nodes from borrowers for the first group that is owed room and has found none."""
+        given_up = {key for key in self.memory.waiting_since if self.now >= self._is_owed_until(key)}
+        self.owed = lending.first_owed(self.state, self.waiting.values(), self.refusals, given_up)
+        self.withheld = ()
+        if self.owed is not None:
+            self._withhold(self.waiting[self.owed])
+
+    def _is_owed_until(self, key: GroupKey) -> float:
+        """Return until when room is kept from borrowers for a group, in seconds since the epoch."""
+        since, borrows = self.memory.waiting_since.get(key, (self.now, False))
+        return (self.now if borrows else since) + max(lending.MOST_OWED_S, self.policy.patience_s)
+
+    def _take_turns(self, group: PodGroup) -> None:
+        rest: PodGroup | None = group
+        while rest is not None:
+            rest = self._take_turn(rest)
+
+    def _close_nodes_to(self, group: PodGroup) -> None:
+        if self.kept_nodes is not None:
+            self.state.board.is_closed = self.kept_nodes.is_closed_to(self.state, group)
+
+    def _is_share_kept_from(self, group: PodGroup) -> bool:
+        """Whether what its queue has left of its share is kept for another group; asked after `_close_nodes_to`."""
+        kept, board = self.kept_nodes, self.state.board
+        return kept is not None and board.is_closed and kept.needs_share_of(self.state, group)
+
+    def _refuse(self, group: PodGroup, refusal: Refusal) -> None:
+        self.refusals[group.key] = refusal
+        self.waiting[group.key] = group
 
     def _withhold(self, group: PodGroup) -> None:
         """Keep nodes for a group that has waited for long: whoever comes after it in this plan goes elsewhere.
@@ -203,21 +397,38 @@ class _Pass:
         chooses the same.
         """
         self.withheld = self.state.board.soonest_empty(next_chunk(group))
-        self.state.board.withhold(self.withheld)
+        self.state.board.withhold(self.withheld, is_owed=group.key == self.owed)
 
     def _take_turn(self, group: PodGroup) -> PodGroup | None:
         """Decide the group's next chunk; return what is left of the group when it may ask again in this plan."""
-        chunk = next_chunk(group)
+        chunk, request = self.state.next_of(group)
         if not chunk and group.refusal is None:
             return None  # those who are owed are not there, which whoever formed the group should have said
-        refusal = group.refusal or self.state.ledger.check(group, self.state.request(chunk))
-        seats = None if refusal else self.state.start(group, chunk, timing=Timing.NOW_OR_LATER)
-        if seats is None:
-            self.refusals[group.key] = refusal or explain.no_room(group, chunk, self.state.board, self.rivals)
-            self.waiting[group.key] = group
-            if is_torn(group):
-                self._keep_room(group, chunk)
-            return None
+        if self.kept_nodes is not None:
+            self._close_nodes_to(group)
+        seats, refusal = self._seats(group, chunk, request)
+        if seats is not None:
+            return self._begin(group, chunk, seats)
+        self._refuse(group, refusal or explain.no_room(group, chunk, self.state.board, self.rivals))
+        is_torn_briefly = is_torn(group) and self.policy.keeps_room_for(group, self.now)
+        if is_torn_briefly and self.keeping.may_be_completed(group, chunk):
+            self.keeping.keep(group, chunk)
+        return None
+
+    def _seats(
+        self, group: PodGroup, chunk: Sequence[Pod], request: Resources
+    ) -> tuple[Sequence[Seat] | None, Refusal | None]:
+        """Take places for a group's next pods; None, and why its queue may not pay for them, or None for no room."""
+        refusal = self.state.ledger.numbered(group.refusal, group, request) or self.state.ledger.check(group, request)
+        if refusal is not None:
+            return None, refusal
+        if self.kept_nodes is not None and self._is_share_kept_from(group):
+            return None, ageing.refusal(group)
+        seats = self.keeping.start(group, chunk)
+        return seats, self.state.too_dear if seats is None else None
+
+    def _begin(self, group: PodGroup, chunk: Sequence[Pod], seats: Sequence[Seat]) -> PodGroup | None:
+        """Note the places of a group's next pods; return what is left of it when it may ask again in this plan."""
         if any(seat.later for seat in seats):
             self._hold(group, seats)
             return None
@@ -226,19 +437,11 @@ class _Pass:
             return None
         return self._rest(group, seats)
 
-    def _keep_room(self, group: PodGroup, chunk: Sequence[Pod]) -> None:
-        """Let nobody start where the rest of a gang could that is bound in part, unless its queue must not pay for it.
-
-        It is soon completed or, as a stale one, gone.
-        """
-        if self.state.ledger.check(group, self.state.request(chunk)) is None:
-            self.kept[group.key] = self.state.board.keep(chunk)
-            self.rivals.note(group.key, self.kept[group.key])
-
     def _note(self, group: PodGroup, seats: Sequence[Seat], action: Action = Action.ALLOCATE) -> None:
         later = any(seat.later for seat in seats)
         placements = tuple(self.state.board.placement(seat) for seat in seats)
         self.starts.append(Start(group=group.key, placements=placements, awaits_release=later, action=action))
+        self.seats += seats if group.preemptible else ()
         self.rivals.note(group.key, seats)
 
     def _hold(self, group: PodGroup, seats: Sequence[Seat]) -> None:
@@ -273,88 +476,205 @@ class _Pass:
         """Let others leave for those who wait, by every action that the policy allows."""
         policy = self.policy
         protection = Protection(self.snapshot.queues, policy, now, method=policy.reclaim_resolve_method)
-        reclaim = Reclaim(protection.from_reclaim)
-        aims: tuple[Aim, ...] = (Consolidate(self._claimed(reclaim)), reclaim, Preempt(protection.from_preempt))
+        patience = Patience(policy.patience_s, now)
+        if self.memory.asks_again_at > now:
+            patience.asks_again_at = self.memory.asks_again_at
+        reclaim = Reclaim(protection.from_reclaim, patience)
+        claimed = self._claimed(reclaim)
+        patience.since = self._waiting_since(now, claimed=claimed)
+        aims: tuple[Aim, ...] = (
+            Consolidate(claimed, protection.from_consolidate, patience),
+            reclaim,
+            Preempt(protection.from_preempt),
+        )
         chosen = [aim for aim in aims if aim.action in policy.actions]
-        for aim in chosen:
-            if not self.budget.is_over:
-                self._pursue(aim)
-        if chosen:
-            self._say_why_nobody_leaves()
+        if not chosen:
+            return
+        self.too_dear = patience.too_dear
+        self._pursue_all(chosen, now, claimed=claimed)
+        self._remember_patience(patience)
+        self._say_why_nobody_leaves()
+
+    def _waiting_since(self, now: float, *, claimed: bool) -> Mapping[GroupKey, float]:
+        """Return since when those wait that others may leave for: those that are owed room, or all if none is."""
+        before = self.memory.waiting_since
+        for key, group in self.waiting.items():
+            borrows = lending.borrows(self.state, group)
+            if self._may_ask(group) and not (claimed and borrows):
+                # What was waited for as a borrower does not count for what is owed.
+                known, has_borrowed = before.get(key, (now, borrows))
+                self.since[key] = known if borrows == has_borrowed else now, borrows
+        return {key: since for key, (since, _) in self.since.items()}
+
+    def _remember_patience(self, patience: Patience) -> None:
+        """Have the next plan know who waits since when, and search again when one has waited for long enough."""
+        found = self.memory.conditions
+        if found is not None and patience.asks_again_at < found.changes_at:
+            found = replace(found, changes_at=patience.asks_again_at)
+        asks_again_at = patience.asks_again_at
+        self.memory = replace(self.memory, waiting_since=self.since, asks_again_at=asks_again_at, conditions=found)
+
+    def _pursue_all(self, aims: Sequence[Aim], now: float, *, claimed: bool) -> None:
+        """Give each action its part of the budget and what the earlier ones have left, and remember what is found."""
+        kept_for = None if self.kept_nodes is None else self.kept_nodes.group.key
+        runtimes_s = runtimes(self.snapshot.queues.values(), self.policy)
+        seen = conditions(self.state, claimed=claimed, kept_for=kept_for)
+        known = still_true(self.memory, seen, now)
+        part, left, searched = max(1, self.policy.most_whatifs // len(aims)), 0, dict[str, Searched]()
+        waiting = {(self._likeness(group), len(next_chunk(group))) for group in self.waiting.values()}
+        for aim in aims:
+            budget, starts = Budget(part + left), len(self.starts)
+            searches = Searches(part, known.searched.get(aim.action, NOT_SEARCHED))
+            self._pursue(aim, searches, budget)
+            left = budget.left
+            self.whatifs += budget.used
+            self.unfinished |= budget.spent or searches.is_unfinished
+            if searched and len(self.starts) > starts:
+                # Victims may leave more room than is needed, which may help the searches of the earlier actions.
+                before = PlanMemory(searched=searched, conditions=seen, since=now)
+                seen = conditions(self.state, claimed=claimed, kept_for=kept_for)
+                searched = dict(still_true(before, seen, now).searched)
+            searched[aim.action] = searches.frozen(waiting)
+        after = conditions(self.state, self.seats, claimed=claimed, kept_for=kept_for, runtimes_s=runtimes_s, now=now)
+        self.memory = PlanMemory(searched=searched, conditions=after, since=known.since)
 
     def _say_why_nobody_leaves(self) -> None:
-        said: dict[tuple[object, str], Refusal] = {}
+        said: dict[tuple[Likeness, int, str], Refusal] = {}
+        searched = self.memory.searched.values()
         for key, group in self.waiting.items():
-            refusal = self.refusals.get(key)
+            refusal, likeness, pods = self.refusals.get(key), self._likeness(group), len(next_chunk(group))
             if refusal is None or refusal.reason not in NO_PLACE or group.queue not in self.state.shares:
                 continue
+            if not refusal.exceeds_cluster and not all(each.is_in_vain(likeness, pods) for each in searched):
+                continue  # It is not known yet.
             # Ten thousand pods of one template wait for one cause.
-            like = self._likeness(group) or key, refusal.sentence
+            like = likeness, pods, told(refusal.sentence, EVERYTHING)
             if like not in said:
-                request = self.state.request(next_chunk(group))
-                account, share = self.state.ledger.accounts[group.queue], self.state.shares[group.queue]
-                said[like] = explain.nobody_leaves(refusal, account, share, request)
+                said[like] = refusal.with_victims(self._of_victims(group, refusal))
             self.refusals[key] = said[like]
+
+    def _of_victims(self, group: PodGroup, refusal: Refusal) -> OfVictims:
+        chunk, board = next_chunk(group), self.state.board
+        if refusal.exceeds_cluster or "kept" in refusal.details:
+            return OfVictims()
+        if not explain.helps_if_all_leave(chunk, board, self.rivals.promises):
+            return OfVictims()
+        account, share = self.state.ledger.accounts[group.queue], self.state.shares[group.queue]
+        is_patient = any(self._likeness(group) in each.too_dear for each in self.memory.searched.values())
+        patience_s, reclaims = self.policy.patience_s if is_patient else 0.0, Action.RECLAIM in self.policy.actions
+        request = self.state.request(chunk)
+        return explain.nobody_leaves(account, share, request, reclaims=reclaims, patience_s=patience_s)
 
     def _claimed(self, reclaim: Reclaim) -> bool:
         """Whether anybody waits for what is owed to its queue: it would take back what is handed out beyond."""
         if Action.RECLAIM not in self.policy.actions:
             return False
-        asked = set[object]()
+        asked = set[Likeness]()
         for group in self.waiting.values():
             likeness = self._likeness(group)
-            if self._may_ask(group) and (likeness is None or likeness not in asked):
+            if self._may_ask(group) and likeness not in asked:
                 asked.add(likeness)
                 if reclaim.may_begin(self.state, group, next_chunk(group)):
                     return True
         return False
 
-    def _pursue(self, aim: Aim) -> None:
-        state, hopeless, growing = self.state, set[object](), dict[QueueName, int]()
-        turns = Turns(self.snapshot, state.ledger, state.shares, [g for g in self.waiting.values() if self._may_ask(g)])
-        while (group := turns.pop()) is not None and not self.budget.is_over:
-            likeness = self._likeness(group)
-            # Who goes on growing in the next plan would have those leave again who came after it in this one.
-            if likeness in hopeless or group.priority < growing.get(group.queue, group.priority):
-                continue
-            kept = self.kept.pop(group.key, None)
-            if kept:
-                state.board.let_go(kept)
-            found = self._search(group, aim)
-            if found is None and kept is not None:
-                self.kept[group.key] = state.board.keep(seat.pod for seat in kept)
-            if found is None:
-                hopeless |= {likeness} - {None}
-                continue
-            hopeless.clear()
-            state.adopt(found)
-            del self.waiting[group.key]
-            self.refusals.pop(group.key, None)
-            self._note(group, found.seated, aim.action)
-            if len(found.seated) < len(group.pending):
-                growing.setdefault(group.queue, group.priority)
+    def _pursue(self, aim: Aim, searches: Searches, budget: Budget) -> None:
+        """Search for all that are due in this cycle, then deeper for those that were cut off."""
+        asking = [group for group in self.waiting.values() if self._may_ask(group)]
 
-    def _search(self, group: PodGroup, aim: Aim) -> WhatIf | None:
+        def due() -> list[PodGroup]:
+            return [group for group in asking if searches.is_due(self._likeness(group), len(next_chunk(group)))]
+
+        def due_deeper() -> list[PodGroup]:
+            waiting = (group for group in asking if group.key in self.waiting)
+            return [group for group in waiting if searches.is_due_deeper(self._likeness(group), len(next_chunk(group)))]
+
+        if not due():
+            searches.begin_cycle()
+        self._search_each(aim, searches, budget, due(), deep=False)
+        if budget.spent:
+            return
+        searches.begin_cycle()
+        while not budget.is_over:
+            if not due_deeper():
+                searches.begin_deep_cycle()
+            deeper = due_deeper()
+            if not deeper:
+                return
+            self._search_each(aim, searches, budget, deeper, deep=True)
+
+    def _search_each(
+        self, aim: Aim, searches: Searches, budget: Budget, groups: Sequence[PodGroup], *, deep: bool
+    ) -> None:
+        growing = dict[QueueName, int]()
+        turns, left = Turns(self.snapshot, self.state.ledger, self.state.shares, groups), len(groups)
+        while (group := turns.pop()) is not None:
+            if budget.is_over:
+                budget.spent = True
+                return
+            likeness, pods, left = self._likeness(group), len(next_chunk(group)), left - 1
+            is_due = searches.is_due_deeper(likeness, pods) if deep else searches.is_due(likeness, pods)
+            # Who goes on growing in the next plan would have those leave again who came after it in this one.
+            if not is_due or group.priority < growing.get(group.queue, group.priority):
+                continue
+            part = searches.deep(likeness, pods, budget) if deep else searches.wide(pods, budget, left + 1)
+            found = self._search(group, aim, part)
+            if found is None and part.spent:
+                searches.was_cut_off(likeness, pods, part, budget)
+            elif found is None:
+                searches.ended_in_vain(likeness, pods, too_dear=group.key in self.too_dear)
+            else:
+                searches.found(likeness, pods)
+                self._adopt(found, group, aim)
+                if len(found.seated) < len(group.pending):
+                    growing.setdefault(group.queue, group.priority)
+
+    def _adopt(self, found: WhatIf, group: PodGroup, aim: Aim) -> None:
+        del self.waiting[group.key]
+        self.refusals.pop(group.key, None)
+        self._note(group, found.seated, aim.action)
+
+    def _search(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
+        """Search for a group and adopt what is found."""
+        self._close_nodes_to(group)
+        if self._is_share_kept_from(group):
+            return None
+        # Kept nodes are closed to those that would need no victims there: others are helped, whoever waits.
+        self.state.board.is_closed = False
+        if lending.finds_room(self.state, group):
+            if self.owed is not None and lending.borrows(self.state, group):
+                return None  # It was refused what is owed to others.
+            self._close_nodes_to(group)
+        return self.keeping.aside(group, next_chunk(group), lambda: self._find_victims(group, aim, budget))
+
+    def _find_victims(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
         """Look for victims among those whom no disruption budget guards, and only then among all."""
         guarded = self.snapshot.guarded
         if guarded:
-            found = Search(self.state, group, Sparing(aim, guarded), self.budget.part()).solve()
+            found = Search(self.state, group, Sparing(aim, guarded), budget.part(max(1, budget.left // 2))).solve()
             if found is not None:
                 return found
-        return Search(self.state, group, aim, self.budget.part()).solve()
+        return Search(self.state, group, aim, budget).solve()
 
     def _may_ask(self, group: PodGroup) -> bool:
         refusal = self.refusals.get(group.key, group.refusal)
         return refusal is None or refusal.may_find_victims
 
-    def _likeness(self, group: PodGroup) -> object:
-        """Return what makes two groups' searches end alike; None for a group like no other."""
+    def _likeness(self, group: PodGroup) -> Likeness:
+        """Return what makes two groups' searches end alike, but for the number of their pods."""
+        found = self.likenesses.get(group.key)
+        if found is None:
+            found = self.likenesses[group.key] = self._find_likeness(group)
+        return found
+
+    def _find_likeness(self, group: PodGroup) -> Likeness:
         chunk = next_chunk(group)
         is_plain = chunk and group.root is None and not group.placed
         shape = self.state.board.common_shape(chunk) if is_plain else None
         if shape is None:
-            return None
-        return group.queue, group.priority, group.preemptible, shape, len(chunk)
+            pods = len(group.pending), len(group.placed)
+            return group.queue, group.priority, group.preemptible, group.key, pods
+        return group.queue, group.priority, group.preemptible, shape
 
     # Stale gangs ----------------------------------------------------------------------------------------------------
 
@@ -382,12 +702,19 @@ class _Pass:
 
     def result(self) -> Plan:
         """Return what was decided."""
+        for key, lost in self.snapshot.unsatisfiable.items():
+            # The others of its pods started, or wait for another reason.
+            if lost.refusal is not None and key in self.snapshot.groups:
+                self.refusals.setdefault(key, lost.refusal)
         return Plan(
             snapshot_version=self.snapshot.version,
             starts=tuple(self.starts),
             evictions=self.state.evictions(),
             refusals=self.refusals,
             withheld=self.withheld,
-            kept_for=frozenset(self.kept),
-            unfinished=self.budget.spent,
+            aged=None if self.kept_nodes is None else self.kept_nodes.group.key,
+            kept_for=frozenset(self.keeping.seats),
+            unfinished=self.unfinished,
+            whatifs=self.whatifs,
+            memory=self._remembered(),
         )

@@ -6,14 +6,17 @@ guess for the others: each start changes whose turn it is.
 
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import islice
 
 from app.model.explanation import Position
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
+from app.model.sentence import Name
 from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.order import Turn, Turns, is_torn, turn
 from app.scheduling.quota import Ledger, line
+from app.scheduling.unsatisfiable import judged
 
 FIRST = 5
 """Of those ahead in the queue: how many are named."""
@@ -30,6 +33,7 @@ MOST_QUEUES = 500
 
 def position(snapshot: Snapshot, key: GroupKey) -> Position | None:
     """Return the place of a waiting PodGroup; None when it has no turn, since nothing that is free would start it."""
+    snapshot = judged(snapshot, None if len(snapshot.groups) <= MOST_LINED_UP else _of_queue(snapshot, key))
     group = snapshot.groups.get(key)
     if group is None or not _has_turn(snapshot, group, group.queue):
         return None
@@ -43,16 +47,10 @@ def position(snapshot: Snapshot, key: GroupKey) -> Position | None:
     overall = _overall(snapshot, key)
     return Position(
         ahead_in_queue=len(ahead),
-        first=tuple(name_of(each) for _, each in first),
+        first=tuple(Name(each.key.namespace, each.name) for _, each in first),
         ahead=max(overall.count, len(ahead)),
         is_least=not overall.found,
     )
-
-
-def name_of(group: PodGroup) -> str:
-    """Return how people know a PodGroup: one that is a pod alone goes by the name of the pod, not its uid."""
-    pods = group.pending or tuple(one.pod for one in group.placed)
-    return pods[0].name if pods and not pods[0].names_group else group.key.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,13 @@ def _overall(snapshot: Snapshot, key: GroupKey) -> _Count:
         if group is None or group.key == key:
             return _Count(number, found=group is not None)
     return _Count(MOST_COUNTED, found=False)
+
+
+def _of_queue(snapshot: Snapshot, key: GroupKey) -> list[GroupKey]:
+    """Return the first of the PodGroups that wait in the same queue, and this one."""
+    mine = snapshot.groups.get(key)
+    others = (each.key for each in snapshot.groups.values() if mine is not None and each.queue == mine.queue)
+    return [key, *islice(others, MOST_LINED_UP)]
 
 
 def _place(group: PodGroup) -> tuple[bool, Turn]:

@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
+from app.model.decision import Share
 from app.model.names import QueueName
+from app.model.pod import Pod
 from app.model.podgroup import PodGroup
-from app.model.queue import Queue
+from app.model.queue import LAST_PRIORITY, MOST_LEVELS, ORPHANED, UNENTITLED, Queue
 from app.model.reason import QueueNumbers, Reason, Refusal
-from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Resources
-from app.model.snapshot import Snapshot
+from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Amounts, Resources
+from app.model.sentence import counted
+from app.model.snapshot import NodeTable, Snapshot, Usage
+from app.scheduling import fit
 
 Quantities = tuple[int, int, int]
 """Amounts in the order of `QUOTA_AXES`."""
@@ -45,6 +49,8 @@ def line(queues: Mapping[QueueName, Queue], name: QueueName) -> Line:
             return Line(names=tuple(names), problem=f"its parents form a circle through {at}")
         if at not in queues:
             return Line(names=tuple(names), problem=f"its parent {at} does not exist")
+        if len(names) == MOST_LEVELS:
+            return Line(names=tuple(names), problem=f"it is more than {MOST_LEVELS} levels deep")
         names[at] = None
         at = queues[at].parent
     return _judged(queues, tuple(names))
@@ -62,7 +68,7 @@ def _judged(queues: Mapping[QueueName, Queue], names: tuple[QueueName, ...]) -> 
 
 
 class Account:
-    """What one sound queue may hold and what it and all its descendants hold now."""
+    """What one queue may hold and what it and all its descendants hold now; an unsound one may hold nothing."""
 
     __slots__ = ("allocated", "deserved", "limit", "name", "non_preemptible", "queue", "requested")
 
@@ -138,8 +144,8 @@ class _Tree:
 
     lines: Mapping[QueueName, Line]
     parents: frozenset[QueueName | None]
-    sound: Mapping[QueueName, Account]
-    """Accounts to make others like; nothing is held in these."""
+    accounts: Mapping[QueueName, Account]
+    """To make others like; nothing is held in these."""
 
 
 class _Same:
@@ -162,8 +168,59 @@ class _Same:
 def _tree(same: _Same) -> _Tree:
     queues = same.queues
     lines = {name: line(queues, name) for name in queues}
-    sound = {name: Account(queues[name]) for name, each in lines.items() if not each.problem}
-    return _Tree(lines, frozenset(queue.parent for queue in queues.values()), sound)
+    accounts = {name: Account(_judged_queue(queues[name], each)) for name, each in lines.items()}
+    unsound = {name: replace(each, charged=(name, *each.charged)) for name, each in lines.items() if each.problem}
+    return _Tree(lines | unsound, frozenset(queue.parent for queue in queues.values()), accounts)
+
+
+def _judged_queue(queue: Queue, on: Line) -> Queue:
+    """Return a queue as it counts: an unsound one deserves nothing, below the nearest that is sound, if any is."""
+    if not on.problem:
+        return queue
+    return replace(
+        queue,
+        parent=on.charged[0] if on.charged else None,
+        priority=LAST_PRIORITY,
+        cpu_milli=UNENTITLED,
+        memory_bytes=UNENTITLED,
+        gpu_milli=UNENTITLED,
+        problem=on.problem,
+    )
+
+
+def least_charge(pod: Pod, nodes: NodeTable) -> Resources:
+    """Return the least that a queue may have to pay for a pod without a node: on the largest GPU that it may get."""
+    if pod.sharing is None:  # whole devices cost the same, however large they are
+        return pod.charge(0)
+    sizes = _sizes(pod, nodes)
+    return pod.charge(int(sizes.max()) if sizes.size else nodes.smallest_device_mib)
+
+
+def most_charge(pod: Pod, nodes: NodeTable) -> Resources:
+    """Return the most that a queue may have to pay for a pod without a node: on the smallest GPU that it may get."""
+    sizes = _sizes(pod, nodes)
+    return pod.charge(int(sizes.min()) if sizes.size else nodes.smallest_device_mib)
+
+
+def _sizes(pod: Pod, nodes: NodeTable) -> Amounts:
+    """Return the memory of the GPUs of which the pod may get a part, shape [node that has any]; none by other pods."""
+    if pod.sharing is None or not pod.sharing.memory_mib:
+        return nodes.device_memory_mib[:0]
+    may_get = fit.eligible(pod.constraint, nodes) & nodes.shares_devices & (nodes.allocatable[GPU] > 0)
+    sizes: Amounts = nodes.device_memory_mib[may_get & (nodes.device_memory_mib >= pod.sharing.memory_mib)]
+    return sizes
+
+
+def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Account, ...] | None:
+    """Return the accounts of a queue and its ancestors, itself first, in which nothing is held; not to be charged.
+
+    None for a queue that takes no pods.
+    """
+    tree = _tree(_Same(queues))
+    found = tree.lines.get(name)
+    if found is None or found.problem or name in tree.parents:
+        return None
+    return tuple(tree.accounts[each] for each in found.names)
 
 
 class Ledger:
@@ -172,22 +229,26 @@ class Ledger:
     def __init__(self, snapshot: Snapshot) -> None:
         tree = _tree(_Same(snapshot.queues))
         self._lines, self._parents = tree.lines, tree.parents
-        self.accounts = {name: account.opened() for name, account in tree.sound.items()}
-        """The accounts of the sound queues, by name; read-only for everyone else, and replaced when charged."""
+        self.accounts = {name: account.opened() for name, account in tree.accounts.items()}
+        """The accounts by name; read-only for everyone else, and replaced when charged. There is one of `ORPHANED` when
+        pods hold something whose queues do not exist."""
+        orphaned = (usage for name, usage in snapshot.usage.items() if name not in self._lines)
+        if any(usage.allocated.amounts != NOTHING.amounts for usage in orphaned):
+            self.accounts[ORPHANED.name] = Account(ORPHANED)
         # Those that no copy of this ledger reads as well: the others are copied before they are charged.
         self._own = set(self.accounts)
         # Ten thousand pods of one template are refused for one cause: by all that a refusal is made from.
         self._said: dict[tuple[object, ...], Refusal] = {}
         self.charged: list[QueueName] = []
         """The leaf queue of every charge so far; readers keep their own place in it."""
-        for name in snapshot.usage.keys() & snapshot.queues.keys():
-            self._open(name, snapshot)
+        for name, usage in snapshot.usage.items():
+            self._open(name, usage)
 
-    def _open(self, name: QueueName, snapshot: Snapshot) -> None:
-        usage = snapshot.usage[name]
+    def _open(self, name: QueueName, usage: Usage) -> None:
         held, firm = quantities(usage.allocated), quantities(usage.allocated_non_preemptible)
         # An unsound queue claims nothing new, but what its pods hold is really gone for its ancestors.
-        wanted = held if self._lines[name].problem else quantities(usage.requested)
+        sound = name in self._lines and not self._lines[name].problem
+        wanted = quantities(usage.requested) if sound else held
         for account in self.ancestors(name):
             for axis in QUOTA_AXES:
                 account.allocated[axis] += held[axis]
@@ -200,8 +261,18 @@ class Ledger:
         self.charged[:] = other.charged
 
     def ancestors(self, name: QueueName) -> tuple[Account, ...]:
-        """Return the accounts of a sound queue and its ancestors, itself first."""
-        return tuple(self.accounts[payer] for payer in self._lines[name].charged)
+        """Return the accounts that pay for what is held in a queue: its own and those of its sound ancestors."""
+        return tuple(self.accounts[payer] for payer in self._payers(name))
+
+    def payer(self, name: QueueName) -> QueueName | None:
+        """Return the queue whose account pays first for what is held in a queue, there or not; None where none does."""
+        return next(iter(self._payers(name)), None)
+
+    def _payers(self, name: QueueName) -> Sequence[QueueName]:
+        found = self._lines.get(name)
+        if found is not None:
+            return found.charged
+        return (ORPHANED.name,) if ORPHANED.name in self.accounts else ()
 
     def copy(self) -> Self:
         """Return a ledger that may be charged without charging this one."""
@@ -260,6 +331,51 @@ class Ledger:
             self._said[key] = replace(refusal, queue=account.numbers(request, firm=firm))
         return self._said[key]
 
+    def numbered(self, refusal: Refusal | None, group: PodGroup, request: Resources) -> Refusal | None:
+        """Add the numbers of the queue to a refusal that names one but was made without its account."""
+        if refusal is not None and refusal.reason is Reason.NON_PREEMPTIBLE_OVER_QUOTA:
+            return self.over_quota(group, request) or refusal
+        account = self.accounts.get(QueueName(str(refusal.details.get("queue")))) if refusal is not None else None
+        if refusal is None or account is None or refusal.queue is not None:
+            return refusal
+        return replace(refusal, queue=account.numbers(request, firm=NOTHING if group.preemptible else request))
+
+    def bounds_gpus(self, group: PodGroup) -> bool:
+        """Whether a limit, or for a non-preemptible group a quota, bounds what its queue may pay for GPUs."""
+        line = self.ancestors(group.queue)
+        return any(each.limit[GPU] != UNLIMITED for each in line) or (
+            not group.preemptible and any(each.deserved[GPU] != UNLIMITED for each in line)
+        )
+
+    def is_below_deserved(self, group: PodGroup, request: Resources, *, beside: QueueName) -> bool:
+        """Whether a queue holds less than it deserves of all that is requested, as far as it is not `beside` itself.
+
+        Judged on the group's line of queues, up to where it meets that of the queue `beside`.
+        """
+        theirs = {account.name for account in self.ancestors(beside)}
+        mine = [account for account in self.ancestors(group.queue) if account.name not in theirs]
+        asked = [axis for axis in QUOTA_AXES if quantities(request)[axis] > 0]
+        return bool(mine) and all(each.allocated[axis] < each.deserved[axis] for each in mine for axis in asked)
+
+    def is_within(self, group: PodGroup, request: Resources, shares: Mapping[QueueName, Share]) -> bool:
+        """Whether the group's queues stay within these fair shares with the request, in all that is requested."""
+        return self._is_within(group, request, shares, alone=False)
+
+    def is_within_alone(self, group: PodGroup, request: Resources, shares: Mapping[QueueName, Share]) -> bool:
+        """Say the same as if the queues held nothing."""
+        return self._is_within(group, request, shares, alone=True)
+
+    def _is_within(
+        self, group: PodGroup, request: Resources, shares: Mapping[QueueName, Share], *, alone: bool
+    ) -> bool:
+        asked = quantities(request)
+        return all(
+            (0 if alone else account.allocated[axis]) + asked[axis] <= quantities(shares[account.name].fair_share)[axis]
+            for account in self.ancestors(group.queue)
+            for axis in QUOTA_AXES
+            if asked[axis] > 0
+        )
+
     def charge(self, group: PodGroup, request: Resources) -> None:
         """Count `request` as held by the group's queue and every ancestor."""
         self._add(group, quantities(request))
@@ -270,10 +386,7 @@ class Ledger:
         self._add(group, (-cpu, -memory, -gpu))
 
     def _add(self, group: PodGroup, amounts: Quantities) -> None:
-        # Pods may run on in a queue that is gone or unsound; then only its sound ancestors pay, or nobody.
-        if group.queue not in self._lines:
-            return
-        for name in self._lines[group.queue].charged:
+        for name in self._payers(group.queue):
             account = self._owned(name)
             for axis in QUOTA_AXES:
                 account.allocated[axis] += amounts[axis]
@@ -296,6 +409,13 @@ class _Words:
     asked: str
     unit: str
     milli: int
+    is_counted: bool = True
+    """The unit has a plural, as that of memory has not."""
+
+    def amount(self, amount: int) -> str:
+        """Write an amount with its unit."""
+        said = self.said(amount)
+        return counted(said, self.unit) if self.is_counted else f"{said} {self.unit}"
 
     def said(self, amount: int) -> str:
         """Write an amount in the unit, cut to three digits as KAI does."""
@@ -304,15 +424,15 @@ class _Words:
 
 
 _WORDS = {
-    CPU: _Words(kind="CPU cores", asked="CPU cores", unit="cores", milli=1),
-    MEMORY: _Words(kind="memory", asked="GB memory", unit="GB", milli=1_000_000),
-    GPU: _Words(kind="GPUs", asked="GPUs", unit="GPUs", milli=1),
+    CPU: _Words(kind="CPU cores", asked="CPU cores", unit="core", milli=1),
+    MEMORY: _Words(kind="memory", asked="GB memory", unit="GB", milli=1_000_000, is_counted=False),
+    GPU: _Words(kind="GPUs", asked="GPUs", unit="GPU", milli=1),
 }
 
 
 def amount_text(axis: int, amount: int) -> str:
     """Return an amount of one of `QUOTA_AXES` as people say it."""
-    return f"{_WORDS[axis].said(amount)} {_WORDS[axis].unit}"
+    return _WORDS[axis].amount(amount)
 
 
 _Saying = Callable[[Account, int, int], Refusal]
@@ -321,10 +441,15 @@ _Saying = Callable[[Account, int, int], Refusal]
 
 def _over_limit(account: Account, axis: int, requested: int) -> Refusal:
     words = _WORDS[axis]
-    limit, held, asked = (words.said(each) for each in (account.limit[axis], account.allocated[axis], requested))
+    amounts = account.limit[axis], account.allocated[axis], requested
+    limit, held, asked = map(words.said, amounts)
+    # The first words are KAI's, for the case in which they are true.
+    is_full = account.allocated[axis] >= account.limit[axis]
+    what = "has reached the allowable limit" if is_full else "would exceed the limit"
+    most, has, wants = map(words.amount, amounts)
     sentence = (
-        f"{account.name} quota has reached the allowable limit of {words.kind}. Limit is {limit} {words.unit}, "
-        f"currently {held} {words.unit} allocated and workload requested {asked} {words.unit}"
+        f"{account.name} quota {what} of {words.kind}. Limit is {most}, currently {has} allocated and workload "
+        f"requested {wants}"
     )
     numbers = {"resource": words.asked, "limit": limit, "allocated": held, "requested": asked}
     return _refused(Reason.OVER_LIMIT, sentence, queue=account.name, **numbers)
@@ -333,11 +458,13 @@ def _over_limit(account: Account, axis: int, requested: int) -> Refusal:
 def _over_quota(account: Account, axis: int, requested: int) -> Refusal:
     words = _WORDS[axis]
     firm = account.non_preemptible[axis]
-    deserved, held, asked = (words.said(each) for each in (account.deserved[axis], firm, requested))
+    amounts = account.deserved[axis], firm, requested
+    deserved, held, asked = map(words.said, amounts)
+    most, has, wants = map(words.amount, amounts)
     sentence = (
-        f"Non-preemptible workload is over quota. Workload requested {asked} {words.asked}, "
-        f"but {account.name} quota is {deserved} {words.unit}, while {held} {words.unit} are already allocated "
-        "for non-preemptible pods. Use a preemptible workload to go over quota."
+        f"Non-preemptible workload is over quota. Workload requested {wants}, but {account.name} quota is {most}, "
+        f"while {has} {'is' if held == '1' else 'are'} already allocated for non-preemptible pods. "
+        "Use a preemptible workload to go over quota."
     )
     numbers = {"resource": words.asked, "deserved": deserved, "allocated": held, "requested": asked}
     return _refused(Reason.NON_PREEMPTIBLE_OVER_QUOTA, sentence, queue=account.name, **numbers)

@@ -151,6 +151,6 @@ class Ranks:
         cost = score.cost_of(stock.future.item(wish.compared, column), self._strategy)
         if wish.gpus > 1:
             cost += self._connections.loss(wish.gpus, column, stock.free.item(GPU, column))
-        if wish.compared == CPU and self._nodes.allocatable.item(GPU, column) > 0:
+        if wish.compared == CPU and self._nodes.has_gpus.item(column):
             cost += score.WRONG_KIND
         return cost

@@ -8,7 +8,7 @@ Who would have to leave, and whether that helps, is left to `victims` and `searc
 3. afterwards no queue on the reclaimer's line is fuller than a sibling from which something was taken
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.model.decision import Share
@@ -19,6 +19,9 @@ from app.scheduling.quota import Account, Ledger, Quantities, quantities
 
 SATURATION_MILLI = 1000
 """By how much a reclaimer's saturation is overstated, in thousandths (KAI's `reclaimerUtilizationMultiplier` of 1)."""
+
+NO_SHARE = Share()
+"""Of a queue that is unsound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +117,32 @@ class Judgement:
 
     def may_begin(self) -> bool:
         """Return whether the group's own queue entitles it to what it asks for, whoever would have to leave."""
-        if not self._line:
+        if not self._line or self._line[0].queue.problem:
             return False
         leaf = self._line[0]
         fits = within(self._fair_share(leaf), leaf.allocated, self._request)
         return fits and (self._preemptible or self._is_within_quota(leaf))
+
+    def takeable(self, names: Iterable[QueueName]) -> Iterator[QueueName]:
+        """Yield those of the leaf queues from which anything may be taken at all."""
+        fair: dict[QueueName, bool] = {}
+        for name in names:
+            parting = self._parting(self._ledger.ancestors(name))
+            if parting is None:
+                continue
+            # Queues that part from the own line at the top mostly have one and the same ancestor there.
+            theirs = parting[1].name
+            if theirs not in fair:
+                mine, other = (Standing.of(account, self._fair_share(account)) for account in parting)
+                fair[theirs] = fits_strategy(mine, other, other.allocated, self._request)
+            if fair[theirs] and self._may_stay_behind(name):
+                yield name
+
+    def _may_stay_behind(self, victim: QueueName) -> bool:
+        """Return whether the own line is less saturated than the victim's before anything is taken from that."""
+        taken = _Taken()
+        taken.touch(self._ledger.ancestors(victim), set())
+        return all(self._stays_behind(account, taken) for account in self._line)
 
     def reclaimable(self, victims: Mapping[QueueName, Sequence[Quantities]]) -> bool:
         """Return whether these chunks may be taken, by the leaf queues that hold them, in the order of leaving.
@@ -177,4 +201,4 @@ class Judgement:
         return within(account.deserved, account.non_preemptible, self._request)
 
     def _fair_share(self, account: Account) -> Quantities:
-        return quantities(self._shares[account.name].fair_share)
+        return quantities(self._shares.get(account.name, NO_SHARE).fair_share)

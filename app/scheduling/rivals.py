@@ -1,6 +1,6 @@
 """Remembers who has a better claim on the room of a plan: who starts or is kept room in it, who is promised a node.
 
-Only `note` and `look_into` change it.
+Only `note`, `forget` and `look_into` change it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +11,7 @@ from app.model.names import GroupKey
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import AXES, Amounts
+from app.model.sentence import Name
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import fit, gang
 from app.scheduling.board import Board, Strategy, Timing
@@ -25,13 +26,25 @@ class Promises:
         nodes = snapshot.nodes
         self.amounts: Amounts = np.zeros((len(AXES), len(nodes.nodes)), dtype=np.int64)
         """Shape [resource, node]."""
-        self._names: dict[int, str] = {}
+        self.held: Amounts = self.amounts.copy()
+        """The same of all pods that hold a place and do not leave it yet."""
+        self._names: dict[int, Name] = {}
         for group in groups:
             for one in group.placed:
-                column = nodes.index.get(one.node) if one.pod.node is None else None
-                if column is not None:
+                column = nodes.index.get(one.node)
+                if column is None:
+                    continue
+                if not one.pod.deleting:
+                    self.held[:, column] += one.pod.request.amounts
+                if one.pod.node is None:
                     self.amounts[:, column] += one.pod.request.amounts
-                    self._names.setdefault(column, name_of(group, one.pod))
+                    self._name(column, name_of(group, one.pod))
+
+    def _name(self, column: int, name: Name) -> None:
+        # The first by name, so that the same is told whoever came first.
+        known = self._names.get(column)
+        if known is None or (name.namespace, name.name) < (known.namespace, known.name):
+            self._names[column] = name
 
     def in_the_way(self, pod: Pod, board: Board) -> Mask:
         """Return the nodes that have no room now and would have it, now or later, if nothing were promised there.
@@ -45,8 +58,8 @@ class Promises:
         without = fit.room(pod.request.amounts, there)
         return board.eligible(pod) & without & ~board.allowed(pod) & self.amounts.any(axis=0)
 
-    def first(self, mask: Mask) -> str:
-        """Name a PodGroup, or a pod alone, to which one of these nodes is promised."""
+    def first(self, mask: Mask) -> Name | str:
+        """Name a PodGroup, or a pod alone, to which one of these nodes is promised; "" when none is."""
         return next((self._names[column] for column in np.flatnonzero(mask).tolist() if column in self._names), "")
 
 
@@ -69,6 +82,11 @@ class Rivals:
         """Note where a PodGroup starts, or where room is kept for its rest."""
         number = self._served.setdefault(key, len(self._served))
         self._seats += [(number, seat.column) for seat in seats]
+
+    def forget(self, key: GroupKey) -> None:
+        """Note that no room is kept for a PodGroup any more."""
+        number = self._served.get(key)
+        self._seats = [seat for seat in self._seats if seat[0] != number]
 
     def look_into(self, running: Iterable[PodGroup]) -> None:
         """Have promises told of as well, which takes a look at everybody who runs."""
@@ -99,6 +117,8 @@ class Rivals:
         return int(np.unique(numbers[open_to_them[columns]]).size)
 
 
-def name_of(group: PodGroup, pod: Pod) -> str:
+def name_of(group: PodGroup, pod: Pod) -> Name:
     """Return the name by which people know a group: of a pod alone its own."""
-    return f"{pod.namespace}/{group.key.name if pod.names_group else pod.name}"
+    if pod.names_group:
+        return Name(pod.namespace, group.key.name)
+    return Name(pod.namespace, pod.name, "a pod in another namespace")

@@ -42,7 +42,7 @@ def cost(
     if losses is not None:
         costs += losses
     if compared == CPU:
-        costs = costs + np.where(nodes.allocatable[GPU] > 0, np.int64(WRONG_KIND), np.int64(0))
+        costs = costs + np.where(nodes.has_gpus, np.int64(WRONG_KIND), np.int64(0))
     return costs
 
 

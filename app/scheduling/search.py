@@ -7,19 +7,25 @@
 Rules: KAI v0.13 (solvers of the reclaim, preempt and consolidation actions).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from app.model.decision import Action
-from app.model.names import GroupKey, NodeName, QueueName
+from app.model.names import GroupKey, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
-from app.model.resources import GPU, GPU_MILLI
-from app.scheduling import fit, scenario
-from app.scheduling.board import Timing
+from app.model.resources import GPU
+from app.model.snapshot import Mask
+from app.scheduling import reach, reprieve, scenario
+from app.scheduling.board import Timing, largest_first
 from app.scheduling.budget import Budget
+from app.scheduling.evictable import EVERYBODY, Scope
+from app.scheduling.lineup import Lineup
+from app.scheduling.noderoom import NodeRoom
 from app.scheduling.order import Turns, next_chunk
 from app.scheduling.victims import Chunk, Safety, Victims
 from app.scheduling.whatif import WhatIf
@@ -43,6 +49,22 @@ THOROUGH = 16
 """Up to so many pods of a gang are placed anew with each victim; pods of larger ones, if all alike, one by one."""
 
 
+LOOK = 64
+"""On so many nodes, and one more for each pod, victims are looked for first."""
+
+
+WIDER = 8
+"""And on so many times as many when that was in vain, again and again."""
+
+
+REPRIEVES = 8
+"""So many victims of a search are asked for at most whether they may stay after all."""
+
+
+MOST_OTHERS = 16
+"""So many others are looked at, of whom one might leave instead of several of the victims; `REPRIEVES` are tried."""
+
+
 class Aim(Protocol):
     """What a search may make leave, and what it may leave behind."""
 
@@ -53,11 +75,14 @@ class Aim(Protocol):
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return whether the group may ask others to leave at all."""
 
-    def concerns(self, group: PodGroup, queue: QueueName) -> bool:
-        """Return whether anybody of a queue may have to leave."""
+    def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
+        """Return who may have to leave at all."""
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return how far a preemptible running group is safe from the one that asks."""
+
+    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[Chunk]) -> bool:
+        """Return whether it may be fair that these lose their places for good, among others; False is certain."""
 
     def allows(self, found: Found) -> bool:
         """Return whether what is left behind is fair."""
@@ -71,19 +96,30 @@ class Search:
         self._group = group = _as_it_is(group, state)
         self._aim = aim
         self._budget = budget
-        self._victims: Victims | None = None
-        # The chunks named so far, how far the walk over them has come, and those already made to leave.
-        self._known: list[Chunk] = []
+        # Those named so far, up to which number this step and any step have walked over them, and who leaves already.
+        self._lineup: Lineup | None = None
         self._walked = 0
-        self._by_node: dict[NodeName, list[Chunk]] = {}
-        self._by_group: dict[GroupKey, list[Chunk]] = {}
+        self._seen = 0
         self._taken: list[Chunk] = []
+        self._scopes: Sequence[Scope] = (EVERYBODY,)
+        self._losing: Container[QueueName] = ()
+        """The queues that may lose pods for good."""
+        self._nodes: Mask | None = None
+        """The nodes where it may help that somebody leaves, shape [node]; None for all of them."""
+        self._useful: Mask | None = None
+        """Who is looked at, shape [group]; None for all of them."""
 
     def _all_victims(self) -> Victims:
         state = self._before
+        queues: Container[QueueName] = _queues(self._scopes, state.roster.queues)
+        unchanged, changed = self._useful, state.changed
+        if self._useful is not None:
+            queues = state.evictable.queues(self._useful)
+            unchanged = self._useful & ~state.evictable.changed
+            changed = {key: changed[key] for key in state.evictable.keys(self._useful & state.evictable.changed)}
         return Victims(
-            state.roster.of(partial(self._aim.concerns, self._group)),
-            state.changed,
+            state.roster.of(queues, unchanged),
+            changed,
             partial(self._safety_of, self._aim, self._group, state.growing),
             ledger=state.ledger,
             shares=state.shares,
@@ -98,21 +134,140 @@ class Search:
         pods = () if _has_lost(self._group, self._before) else next_chunk(self._group)
         if not pods or not self._aim.may_begin(self._before, self._group, pods):
             return None
-        if not self._before.may_suffice(pods):
+        if not self._may_suffice(pods):
             return None
-        if len(pods) > THOROUGH and self._group.root is None and self._before.board.common_shape(pods) is not None:
+        if self._nodes is None:
+            return self._solve(pods)
+        return self._solve_on(pods, self._nodes)
+
+    def _solve_on(self, pods: Sequence[Pod], nodes: Mask) -> WhatIf | None:
+        """Look for victims on some of the nodes, and on more of them as long as that is in vain."""
+        state, most, found = self._before, LOOK + len(pods), None
+        asked = min((state.board.stock.taken(pod)[GPU] for pod in pods), default=0)
+        needed = np.maximum(asked - state.board.stock.future[GPU], 1)
+        while found is None and not self._budget.spent:
+            is_all = most >= nodes.sum()
+            here = nodes if is_all else state.foremost(self._scopes, nodes, needed, most)
+            self._look_at(state.evictable.groups_on(self._scopes, here))
+            found = self._solve(pods)
+            if is_all:
+                break
+            most *= WIDER
+        return found
+
+    def _look_at(self, useful: Mask) -> None:
+        self._useful, self._lineup, self._walked, self._seen, self._taken = useful, None, 0, 0, []
+
+    def _solve(self, pods: Sequence[Pod]) -> WhatIf | None:
+        if len(pods) > THOROUGH and self._are_alike(pods):
             return self._solve_quickly(pods)
         return self._solve_thoroughly(pods)
 
+    def _are_alike(self, pods: Sequence[Pod]) -> bool:
+        return self._group.root is None and self._before.board.common_shape(pods) is not None
+
+    def _may_suffice(self, pods: Sequence[Pod]) -> bool:
+        """Return whether it may help that somebody leaves, and note who may be useful; False is certain."""
+        state, board = self._before, self._before.board
+        self._scopes = self._aim.scopes(state, self._group, pods)
+        self._losing = _queues([scope for scope in self._scopes if not scope.moved], state.roster.queues)
+        most = state.most(*(replace(scope, moved=False) for scope in self._scopes))
+        if not reach.may_suffice(board, pods, most):
+            return False
+        if self._is_moot(pods):
+            return True
+        nodes = reach.candidates(board, pods, state.most(*self._scopes))
+        if not nodes.any():
+            return False
+        if len(pods) > 1:
+            # Who leaves for the first pod of a gang may leave places for those who leave for the next.
+            nodes = reach.candidates(board, pods, most)
+        self._nodes = nodes
+        return True
+
+    def _is_moot(self, pods: Sequence[Pod]) -> bool:
+        """Whether it may help that somebody leaves, wherever that is."""
+        is_over = self._before.ledger.check(self._group, self._before.most_request(pods)) is not None
+        return is_over or any(pod.near or pod.labels is not None or pod.claims for pod in pods)
+
     def _solve_thoroughly(self, pods: Sequence[Pod]) -> WhatIf | None:
         """Begin anew with every pod more, but for who had to leave: the others may sit better elsewhere (as KAI)."""
-        found: WhatIf | None = None
-        for number in range(1, len(pods) + 1):
-            self._walked, self._by_node = 0, {}
-            found = self._step(_Step(self._before, self._group, pods[:number], pods[:number], tuple(self._taken)))
+        # What has found its place may be in the way of a larger pod, which only the victims of one node make room for.
+        largest, found = sorted(range(len(pods)), key=lambda number: largest_first(pods[number])), None
+        for count in range(1, len(pods) + 1):
+            self._walked = 0
+            some = [pods[number] for number in sorted(largest[:count])]
+            found = self._step(_Step(self._before, self._group, some, some, tuple(self._taken)))
             if found is None:
                 return None
+        return None if found is None else self._exchanged(self._reprieved(found, pods), pods)
+
+    def _reprieved(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
+        """Let those stay who turned out not to be needed, the last named first: who leaves later may make more room."""
+        lost = [chunk for chunk in reversed(self._taken) if scenario.lost_of(chunk, found)]
+        for chunk in lost[:REPRIEVES] if len(lost) > 1 else ():
+            found = self._without(found, pods, (chunk,)) or found
         return found
+
+    def _reprieved_together(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
+        """Do the same for pods that are all alike, of whose victims there may be hundreds: one count tells who stays.
+
+        A count knows nothing of who moves where, so fewer are asked for when the plan without all these fails.
+        """
+        # Who has its own place back by now might not get it if the pods were placed before it.
+        self._taken = [chunk for chunk in self._taken if scenario.is_touched(chunk, found, self._before)]
+        lost = [chunk for chunk in reversed(self._taken) if scenario.lost_of(chunk, found)]
+        staying = reprieve.spared(found, pods, lost) if len(lost) > 1 else ()
+        while staying:
+            better = self._without(found, pods, staying)
+            if better is not None:
+                return better
+            staying = staying[: len(staying) // 2]
+        return found
+
+    def _exchanged(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
+        """Have one pod leave instead of several where the order of leaving does not protect it better."""
+        lost = [chunk for chunk in reversed(self._taken) if scenario.lost_of(chunk, found)]
+        if len(lost) < 2 or not self._are_alike(pods) or pods[0].sharing is not None:  # noqa: PLR2004 # several
+            return found
+        asked = 0
+        for other in self._others(lost, found):
+            staying = reprieve.spared_instead(found, pods, lost, other)
+            better = self._without(found, pods, staying, other) if staying and asked < REPRIEVES else None
+            asked += bool(staying)
+            if better is not None:
+                found, lost = better, [chunk for chunk in lost if scenario.lost_of(chunk, better)]
+        return found
+
+    def _others(self, lost: Sequence[Chunk], found: WhatIf) -> Sequence[Chunk]:
+        """Return who else might leave: single pods that move, or that only their names protect better than the lost."""
+        ranks = {(chunk.group.queue, reprieve.rank_of(chunk)) for chunk in lost}
+        least = min(map(reprieve.gpus_of, lost))
+
+        def is_equal(chunk: Chunk) -> bool:
+            return (chunk.group.queue, reprieve.rank_of(chunk)) in ranks
+
+        lineup = self._named()
+        known = lineup.chunks[: self._seen]
+        for number in range(self._seen, self._seen + MOST_OTHERS):
+            chunk = lineup.at(number)
+            if chunk is None or not is_equal(chunk):
+                break
+            known.append(chunk)
+        moved = {id(chunk) for chunk in self._taken} - {id(chunk) for chunk in lost}
+        stay = (chunk for chunk in known if id(chunk) in moved or is_equal(chunk))
+        single = (chunk for chunk in stay if len(chunk.placed) == 1 and reprieve.gpus_of(chunk) > least)
+        return [chunk for chunk in single if not scenario.lost_of(chunk, found)][:MOST_OTHERS]
+
+    def _without(self, found: WhatIf, pods: Sequence[Pod], staying: Sequence[Chunk], *instead: Chunk) -> WhatIf | None:
+        """Return the plan in which these stay and others leave instead, None if no fewer pods are lost in it."""
+        taken, ids = self._taken, {id(chunk) for chunk in (*staying, *instead)}
+        fewer = tuple(each for each in taken if id(each) not in ids)
+        better = self._try(_Step(self._before, self._group, pods, pods, fewer), instead)
+        if better is not None and _number_lost(better) < _number_lost(found):
+            return better
+        self._taken = taken
+        return None
 
     def _solve_quickly(self, pods: Sequence[Pod]) -> WhatIf | None:
         """Go on from where the pod before found its place: what did not help it does not help its like either.
@@ -129,55 +284,48 @@ class Search:
         homeless = [one for one in scenario.homeless(self._taken, found) if one.pending]
         scenario.resettle(found, Turns(found.snapshot, found.ledger, found.shares, homeless))
         found.seated = tuple(seat for seat in found.all_seated if seat.pod.group == self._group.key)
-        return found
+        is_shared = pods[0].sharing is not None
+        found = self._reprieved(found, pods) if is_shared else self._reprieved_together(found, pods)
+        return self._exchanged(found, pods)
 
     def _step(self, step: "_Step") -> WhatIf | None:
         found = self._try(step, ())
         if found is not None:
             return found
-        taken = {id(chunk) for chunk in self._taken}
-        room = _Room(step)
-        while (chunk := self._next_chunk()) is not None:
-            if not self._budget.walk():
+        lineup, taken = self._named(), {id(chunk) for chunk in self._taken}
+        room = NodeRoom(step.base, step.group, step.pods, step.again)
+        while self._walked < len(lineup.chunks) or lineup.extend():
+            for spot in lineup.spots(room, step.pods, step.base.slots(), taken, self._walked):
+                if not self._walk_to(spot.number + 1):
+                    return None
+                if not room.may_do(spot.node, spot.chunks):
+                    continue
+                more = lineup.with_spare(spot.chunks, taken)
+                found = self._try(step, more) if self._may_allow(step, room.lost(spot.node, more)) else None
+                if found is not None or self._budget.spent:
+                    return found
+            if not self._walk_to(len(lineup.chunks)):
                 return None
-            if id(chunk) in taken:
-                continue
-            nodes = list(dict.fromkeys(one.node for one in chunk.placed))
-            for node in nodes:
-                self._by_node.setdefault(node, []).append(chunk)
-            for node in nodes:
-                here = [each for each in self._by_node[node] if id(each) not in taken]
-                if room.may_do(node, here):
-                    found = self._try(step, self._with_spare(here, taken))
-                    if found is not None:
-                        return found
-                    if self._budget.spent:
-                        return None
         return None
 
-    def _next_chunk(self) -> Chunk | None:
-        if self._walked == len(self._known):
-            if self._victims is None:
-                self._victims = self._all_victims()
-            chunk = self._victims.pop()
-            if chunk is None:
-                return None
-            self._known.append(chunk)
-            self._by_group.setdefault(chunk.group.key, []).append(chunk)
-        self._walked += 1
-        return self._known[self._walked - 1]
+    def _named(self) -> Lineup:
+        if self._lineup is None:
+            self._lineup = Lineup(self._all_victims(), self._before.evictable, self._losing)
+        return self._lineup
 
-    def _with_spare(self, chunks: Iterable[Chunk], taken: Collection[int]) -> list[Chunk]:
-        """Add to a gang that leaves as a whole what it had beyond its minimum elsewhere: that cannot run on alone."""
-        found: dict[int, Chunk] = {}
-        for chunk in chunks:
-            is_whole = len(chunk.placed) == len(chunk.group.placed)
-            together = self._by_group[chunk.group.key] if is_whole else [chunk]
-            found |= {id(each): each for each in together if id(each) not in taken}
-        return list(found.values())
+    def _walk_to(self, number: int) -> bool:
+        """Walk over the victims up to this number; return whether the budget allows it."""
+        walked, self._walked, self._seen = self._walked, number, max(self._seen, number)
+        return number == walked or self._budget.walk(number - walked)
+
+    def _may_allow(self, step: "_Step", lost: Sequence[Chunk]) -> bool:
+        """Return whether it may be allowed that these are lost; False is certain."""
+        return self._aim.may_allow(self._before, self._group, step.all_pods, lost)
 
     def _try(self, step: "_Step", more: Sequence[Chunk]) -> WhatIf | None:
         if not more and not step.may_do_without():
+            return None
+        if not self._may_settle(step, (*step.again, *more)):
             return None
         if not self._budget.take():
             return None
@@ -192,6 +340,15 @@ class Search:
             return None
         self._taken = [chunk for chunk in chunks if scenario.is_touched(chunk, state, self._before)]
         return state
+
+    def _may_settle(self, step: "_Step", chunks: Iterable[Chunk]) -> bool:
+        """Return whether there may be slots for the group's pods and for those who may not be lost."""
+        gone, moved = list[Placed](), list[Pod]()
+        for chunk in chunks:
+            gone += chunk.placed
+            if chunk.group.queue not in self._losing:
+                moved += (one.pod for one in chunk.placed)
+        return step.base.slots().may_hold((*step.pods, *moved), gone)
 
     def _settle(self, state: WhatIf, step: "_Step", chunks: Sequence[Chunk]) -> bool:
         """Place the group's pods and then whoever had to leave, in the order of turns; False when the group fails."""
@@ -226,10 +383,20 @@ class _Step:
         )
 
 
+def _queues(scopes: Sequence[Scope], every: Collection[QueueName]) -> Collection[QueueName]:
+    """Return the queues of these scopes, where a scope without any is of all."""
+    found = [scope.queues for scope in scopes]
+    return every if None in found else frozenset[QueueName]().union(*(each for each in found if each is not None))
+
+
 def _as_it_is(group: PodGroup, state: WhatIf) -> PodGroup:
     """Return a waiting group with its running pods where this plan has moved them."""
     now = state.changed.get(group.key)
     return group if now is None else replace(group, placed=now.placed)
+
+
+def _number_lost(state: WhatIf) -> int:
+    return sum(each.seat is None for each in state.leaving.values())
 
 
 def _has_lost(group: PodGroup, state: WhatIf) -> bool:
@@ -242,49 +409,3 @@ def _with_seats(group: PodGroup, state: WhatIf) -> PodGroup:
     nodes = state.snapshot.nodes.nodes
     seats = tuple(Placed(pod=seat.pod, node=nodes[seat.column].name, devices=seat.devices) for seat in state.seated)
     return replace(group, placed=group.placed + seats)
-
-
-class _Room:
-    """Whether it can help that somebody leaves a node; a bound that never errs on the no."""
-
-    def __init__(self, step: _Step) -> None:
-        self._board = step.base.board
-        # Where quota is in the way, it helps that somebody leaves, whatever there is room for.
-        is_over = step.base.ledger.check(step.group, step.base.request(step.pods)) is not None
-        # And somebody on one node may be what keeps a pod away from all others of a domain.
-        is_near = any(pod.near or pod.labels is not None for pod in step.pods)
-        self._is_moot = is_over or is_near
-        asked = {tuple(amounts) for pod in step.pods if (amounts := self._board.stock.amounts(pod)) is not None}
-        self._asked = list(asked)
-        self._asks_for_part = any(pod.sharing is not None for pod in step.pods)
-        # Who has left before may sit down where somebody else leaves, and make room elsewhere.
-        # What a victim has claimed is free for others anywhere.
-        is_bound = not step.again and not any(pod.claims for pod in step.pods)
-        self._open = self._board.open_to_any(step.pods) if is_bound else None
-        self._kept: dict[NodeName, list[Chunk]] = {}
-        for chunk in step.again:
-            for node in dict.fromkeys(one.node for one in chunk.placed):
-                self._kept.setdefault(node, []).append(chunk)
-
-    def may_do(self, node: NodeName, chunks: Sequence[Chunk]) -> bool:
-        """Return whether one of the pods might sit on the node when these have left."""
-        column = self._board.snapshot.nodes.index.get(node)
-        if column is None:
-            return False
-        if self._is_moot:
-            return True
-        if self._open is not None and not self._open.item(column) and _leave_only(node, chunks):
-            return False
-        room: list[int] = self._board.stock.future[:, column].tolist()
-        leaving = [one for chunk in (*self._kept.get(node, ()), *chunks) for one in chunk.placed if one.node == node]
-        for one in leaving:
-            if one.pod.claims or (one.pod.sharing is not None and self._asks_for_part):
-                return True  # what becomes free with them is known to the board alone
-            for row, amount in enumerate(self._board.stock.amounts(one.pod) or ()):
-                room[row] += amount
-        room[GPU] += GPU_MILLI * self._board.stock.devices.whole_without(leaving, column)
-        return any(fit.suffices(asked, room) for asked in self._asked)
-
-
-def _leave_only(node: NodeName, chunks: Iterable[Chunk]) -> bool:
-    return all(one.node == node for chunk in chunks for one in chunk.placed)

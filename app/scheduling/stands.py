@@ -7,20 +7,25 @@ from dataclasses import replace
 from app.model.decision import Share
 from app.model.explanation import QueueStand
 from app.model.names import QueueName
-from app.model.queue import Queue
+from app.model.queue import ORPHANED, Queue
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot, Usage
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.quota import line
+from app.scheduling.unsatisfiable import judged
 
 MOST_DIVIDED = 500
 """Queues up to which their fair shares are computed for a question about one of them (a few ms)."""
 
 
 def stands(snapshot: Snapshot) -> Sequence[QueueStand]:
-    """Return how every queue stands, invalid ones included, in the order of their names."""
-    shares, waiting = fair_shares(snapshot), _waiting(snapshot)
-    return [_stand(snapshot, snapshot.queues[name], shares, waiting[name]) for name in sorted(snapshot.queues)]
+    """Return how every queue stands, invalid ones included, in the order of their names.
+
+    Last comes what pods hold whose queues do not exist, if there are any.
+    """
+    shares, waiting = fair_shares(judged(snapshot)), _waiting(snapshot)
+    found = [_stand(snapshot, snapshot.queues[name], shares, waiting[name]) for name in sorted(snapshot.queues)]
+    return [*found, _stand(snapshot, ORPHANED, shares, 0)] if ORPHANED.name in shares else found
 
 
 def stand_of(snapshot: Snapshot, name: QueueName) -> QueueStand | None:
@@ -29,7 +34,7 @@ def stand_of(snapshot: Snapshot, name: QueueName) -> QueueStand | None:
     if queue is None:
         return None
     if len(snapshot.queues) <= MOST_DIVIDED:
-        return _stand(snapshot, queue, fair_shares(snapshot), _waiting(snapshot)[name])
+        return _stand(snapshot, queue, fair_shares(judged(snapshot)), _waiting(snapshot)[name])
     # Nothing but what the pods in it and below it hold: the tree is walked once, and nothing is divided.
     below = [each for each in snapshot.usage if name in {each, *_charged(snapshot, each)}]
     usages = [snapshot.usage[each] for each in below]

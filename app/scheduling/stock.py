@@ -59,6 +59,8 @@ class Stock:
         self.neighbours = Neighbours(snapshot)
         """Who sits where, for affinity; changed by this stock alone."""
         self._claimed = dict(snapshot.claimed)
+        self.changes = 0
+        """How often a node has changed; what is known of one number is true as long as it is the same."""
         self.is_leaving = bool(snapshot.releasing is not None or snapshot.releasing_scalars)
         """Whether `future` may differ from `free` anywhere: if not, nobody needs to look at it."""
 
@@ -182,7 +184,8 @@ class Stock:
                 return False
             asked = [one + more for one, more in zip(asked, amounts, strict=True)]
             if pod.sharing is not None:
-                asked[GPU] += pod.sharing.gpu_milli(self._snapshot.nodes.smallest_device_mib)
+                # On the largest, which it takes the smallest part of: too little may be said, not too much.
+                asked[GPU] += pod.sharing.gpu_milli(int(self._snapshot.nodes.device_memory_mib.max(initial=1)))
         there = np.maximum(self.future, 0).sum(axis=1)
         there[GPU] += self.devices.free_milli()
         return all(amount <= there[row] for row, amount in enumerate(asked) if amount)
@@ -204,6 +207,7 @@ class Stock:
             node, consumers = self._claimed.get(claim.key, (self._snapshot.nodes.nodes[column].name, 0))
             self._claimed[claim.key] = node, consumers + 1
         self.neighbours.add(pod, column)
+        self.changes += 1
         self.remembered.touch(column)
 
     def give_back(self, placed: Placed) -> None:
@@ -220,6 +224,7 @@ class Stock:
         if pod.sharing is not None:
             self.future[GPU, column] += GPU_MILLI * self.devices.give_back(pod.sharing, column, placed.devices)
         self.neighbours.remove(pod, column)
+        self.changes += 1
         self.remembered.touch(column)
         self.is_leaving = True
 
@@ -234,6 +239,7 @@ class Stock:
         """Have a pod of the plan leave the seat that it was to wait for; whole devices only."""
         self.future[:, seat.column] += np.array(self.taken(seat.pod), dtype=np.int64)
         self.neighbours.remove(seat.pod, seat.column)
+        self.changes += 1
         self.remembered.touch(seat.column)
 
     def postpone(self, seat: Seat) -> Seat:
@@ -244,6 +250,7 @@ class Stock:
         self.free[:, column] += np.array(self.taken(pod), dtype=np.int64)
         if pod.sharing is not None:
             self.free[GPU, column] += GPU_MILLI * self.devices.postpone(pod.sharing, column, seat.devices)
+        self.changes += 1
         self.remembered.touch(column)
         self.is_leaving = True
         return replace(seat, later=True)

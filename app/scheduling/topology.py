@@ -9,7 +9,7 @@ that would work is never left out. The walk over the tree of sub-groups is the p
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,13 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import Amounts
 from app.model.snapshot import Mask, NodeTable
 from app.model.topology import Topology
+from app.scheduling.labels import labels_of
 
 STEPS = 10
 """The most by which a node is preferred for its domain (KAI: each step is worth 10,000 points)."""
+
+MOST_REMEMBERED = 64
+"""Topologies whose levels are remembered: each takes some MB in a cluster of 15,000 nodes."""
 
 Numbers = NDArray[np.int64]
 """Counts of pods, or the numbers of nodes or domains."""
@@ -99,7 +103,8 @@ def node_sets(subtree: Subtree, nodes: NodeTable, topologies: Mapping[str, Topol
     unusable = _unusable(constraint, topologies)
     if unusable is not None:
         return unusable
-    keys = topologies[constraint.topology].levels
+    topology = topologies[constraint.topology]
+    keys, constraint = topology.levels, _by_label(constraint, topology)
     required = keys.index(constraint.required) + 1 if constraint.required else 0
     preferred = keys.index(constraint.preferred) + 1 if constraint.preferred else 0
     levels = _levels(keys, nodes)[: max(required, preferred) + 1]
@@ -123,10 +128,11 @@ def same_domains(
     """
     column = nodes.index.get(node)
     same = np.full(len(nodes.nodes), column is not None)
-    for constraint in constraints:
-        if column is None or _unusable(constraint, topologies) is not None:
+    for stated in constraints:
+        if column is None or _unusable(stated, topologies) is not None:
             return np.zeros_like(same)
-        keys = topologies[constraint.topology].levels
+        topology = topologies[stated.topology]
+        keys, constraint = topology.levels, _by_label(stated, topology)
         levels = _levels(keys, nodes)
         for key in (constraint.required, constraint.preferred):
             if key:
@@ -134,6 +140,15 @@ def same_domains(
                 # Outside every domain nobody is close to anybody.
                 same &= (codes == codes[column]) & (key != constraint.required or codes[column] >= 0)
     return same
+
+
+def sums_by_domain(
+    counts: Numbers, constraint: TopologyConstraint, nodes: NodeTable, topologies: Mapping[str, Topology]
+) -> Numbers:
+    """Sum up over the nodes of each domain of the required level: [node] becomes [domain]."""
+    topology = topologies[constraint.topology]
+    level = _levels(topology.levels, nodes)[topology.levels.index(topology.label_of(constraint.required)) + 1]
+    return level.sums(counts[np.newaxis])[0] if level.names else np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,12 +234,14 @@ def _tightness(asked: Amounts, room: Amounts) -> NDArray[np.float64]:
 
 def _levels(keys: tuple[str, ...], nodes: NodeTable) -> tuple[_Level, ...]:
     """Return the levels from the widest, which is all nodes as one domain, to the narrowest."""
-    remembered: tuple[_Level, ...] | None = nodes.memo.get(("levels", keys))
+    remembered: tuple[_Level, ...] | None = nodes.label_memo.get(("levels", keys))
     if remembered is None:
         levels = [_everything(nodes)]
         for key in keys:
             levels.append(_divided(levels[-1], key, nodes))
-        nodes.memo["levels", keys] = remembered = tuple(levels)
+        if len(nodes.label_memo) >= MOST_REMEMBERED:
+            nodes.label_memo.clear()
+        nodes.label_memo["levels", keys] = remembered = tuple(levels)
     return remembered
 
 
@@ -242,14 +259,15 @@ def _everything(nodes: NodeTable) -> _Level:
 
 
 def _divided(wider: _Level, key: str, nodes: NodeTable) -> _Level:
-    labels = [node.labels.get(key) for node in nodes.nodes]
-    values = sorted({label for label in labels if label is not None})
-    ranks = {value: rank for rank, value in enumerate(values)}
-    own = np.array([-1 if label is None else ranks[label] for label in labels], dtype=np.int64)
+    column = labels_of(nodes).column(key)
+    values = sorted(column.values)
+    ranks = np.full(len(values) + 1, -1, dtype=np.int64)  # the last one is that of nodes without the label
+    ranks[[column.values[value] for value in values]] = np.arange(len(values))
+    own = ranks[column.codes]
     inside = np.flatnonzero((own >= 0) & (wider.codes >= 0))
     paths, numbers = np.unique(wider.codes[inside] * len(values) + own[inside], return_inverse=True)
     parents, last = np.divmod(paths, max(len(values), 1))
-    codes = np.full(len(labels), -1, dtype=np.int64)
+    codes = np.full(own.size, -1, dtype=np.int64)
     codes[inside] = numbers
     order = np.argsort(numbers, kind="stable")
     return _Level(
@@ -264,6 +282,12 @@ def _divided(wider: _Level, key: str, nodes: NodeTable) -> _Level:
     )
 
 
+def _by_label(constraint: TopologyConstraint, topology: Topology) -> TopologyConstraint:
+    """Return the constraint with its levels as node labels, where it names them by their aliases."""
+    required, preferred = topology.label_of(constraint.required), topology.label_of(constraint.preferred)
+    return replace(constraint, required=required, preferred=preferred)
+
+
 def _unusable(constraint: TopologyConstraint, topologies: Mapping[str, Topology]) -> Refusal | None:
     topology = topologies.get(constraint.topology)
     if topology is None:
@@ -273,8 +297,8 @@ def _unusable(constraint: TopologyConstraint, topologies: Mapping[str, Topology]
     if not constraint.required and not constraint.preferred:
         return _invalid(f"It names topology {topology.name}, but no required or preferred level of it.", constraint)
     for level in (constraint.required, constraint.preferred):
-        if level and level not in topology.levels:
-            known = ", ".join(topology.levels) or "none"
+        if level and topology.label_of(level) not in topology.levels:
+            known = ", ".join((*topology.levels, *topology.aliases)) or "none"
             return _invalid(
                 f"Its topology {topology.name} has no level {level}; its levels: {known}.", constraint, level
             )
@@ -292,15 +316,19 @@ def _no_domain(subtree: Subtree, widest: _Judged) -> Refusal:
     pods, key, domains = len(subtree.asked), widest.level.key, int(widest.ranking.size)
     best, fitting = widest.best()
     where = " in which it already runs" if subtree.occupied.any() else ""
+    is_one = pods == 1  # Of it is not told how many of it fit.
+    what = "1 pod" if is_one else f"{pods} pods together"
     if not key:
-        sentence = f"All nodes that it may use take at most {fitting} of {pods} pods together."
+        most = f"All nodes that it may use take at most {fitting} of {what}."
+        sentence = f"No node that it may use takes {what}." if is_one else most
     elif not domains:
         sentence = f"No node that it may use is in a domain of level {key}{where}."
+    elif domains == 1:
+        most = "" if is_one else f": it takes at most {fitting}"
+        sentence = f"The only domain of level {key}{where}, {best}, does not take {what}{most}."
     else:
-        sentence = (
-            f"Of {domains} domains of level {key}{where}, none takes {pods} pods together: "
-            f"the best, {best}, takes at most {fitting}."
-        )
+        most = "" if is_one else f": the best, {best}, takes at most {fitting}"
+        sentence = f"Of {domains} domains of level {key}{where}, none takes {what}{most}."
     counts = {"domains": domains, "fitting": fitting, "needed": pods}
     return Refusal(
         reason=Reason.GANG_DOES_NOT_FIT,

@@ -5,20 +5,26 @@ Each queue is judged as if what was named before had left already. Whether anybo
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.model.decision import Share
 from app.model.names import GroupKey, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import QUOTA_AXES, Resources
-from app.model.snapshot import Snapshot
-from app.scheduling.order import Contender, Turn, last_chunk, turn
+from app.model.snapshot import Mask, Snapshot
+from app.scheduling.order import Contender, Elastic, last_chunk, turn
 from app.scheduling.quota import Ledger, Quantities, quantities
+
+LastTurn = tuple[int, int, float, int, str, str]
+"""A PodGroup's place among those of its queue that run: the last leaves first."""
 
 
 class Safety(Enum):
@@ -38,8 +44,15 @@ class Chunk:
     placed: tuple[Placed, ...]
     charge: Quantities
     """What their queue no longer pays when they have left."""
-    turn: Turn
+    turn: LastTurn
     """The group's place in its queue before they leave: the last goes first."""
+
+
+def last_turn(group: PodGroup) -> LastTurn:
+    """Return the group's place in its queue; of groups that only their names tell apart, fewer pods leave first."""
+    priority, elastic, created_at, name, namespace = turn(group)
+    leaving = 1 if elastic is Elastic.ABOVE else len(group.placed)
+    return priority, elastic, created_at, -leaving, name, namespace
 
 
 class Roster:
@@ -53,27 +66,49 @@ class Roster:
         self._snapshot = snapshot
         self.total = snapshot.total
         """What the queues divide."""
-        queues: dict[QueueName, list[PodGroup]] = {}
-        for group in snapshot.running.values():
+        queues: dict[QueueName, list[tuple[int, PodGroup]]] = {}
+        for number, group in enumerate(snapshot.running.values()):
             if group.preemptible and group.placed:
-                queues.setdefault(group.queue, []).append(group)
-        self.queues: Mapping[QueueName, Sequence[PodGroup]] = queues
-        """The groups by queue; read-only for everyone else."""
-        # Parts of the roster share it: it only remembers.
-        self._chunks: dict[QueueName, Sequence[Chunk]] = {}
+                queues.setdefault(group.queue, []).append((number, group))
+        self.queues: Mapping[QueueName, Sequence[tuple[int, PodGroup]]] = queues
+        """The groups by queue, each with its number among all that run; read-only for everyone else."""
+        self.useful: Mask | None = None
+        """Shape [group]: the others are left out; None when nobody is."""
+        # Parts of the roster share these: they only remember.
+        self._ordered: dict[QueueName, tuple[NDArray[np.int64], Sequence[PodGroup]]] = {}
+        self._chunks: dict[GroupKey, Chunk | None] = {}
 
-    def of(self, concerned: Callable[[QueueName], bool]) -> Self:
-        """Return the part of the roster that is of some queues."""
+    def of(self, queues: Container[QueueName] | None, useful: Mask | None = None) -> Self:
+        """Return the part of the roster that is of some queues, all if None, and `useful`, shape [group]."""
         part = copy(self)
-        part.queues = {name: groups for name, groups in self.queues.items() if concerned(name)}
+        if queues is not None:
+            part.queues = {name: groups for name, groups in self.queues.items() if name in queues}
+        part.useful = useful
         return part
 
-    def chunks(self, queue: QueueName) -> Sequence[Chunk]:
-        """Return the first chunk of every group of a queue, the first to leave first."""
-        found = self._chunks.get(queue)
+    def chunks(self, queue: QueueName) -> "Sequence[Chunk]":
+        """Return the first chunk of every group of a queue, the first to leave first; each is made when looked at."""
+        numbers, groups = self.order(queue)
+        if self.useful is not None:
+            groups = [groups[index] for index in np.flatnonzero(self.useful[numbers]).tolist()]
+        return _FirstChunks(self, groups)
+
+    def order(self, queue: QueueName) -> tuple[NDArray[np.int64], Sequence[PodGroup]]:
+        """Return the groups of a queue with their numbers, the first to leave first; remembered."""
+        found = self._ordered.get(queue)
         if found is None:
-            chunks = [chunk for group in self.queues[queue] if (chunk := self.chunk(group)) is not None]
-            found = self._chunks[queue] = sorted(chunks, key=lambda chunk: chunk.turn, reverse=True)
+            ordered = sorted(self.queues[queue], key=lambda each: last_turn(each[1]), reverse=True)
+            numbers = np.array([number for number, _ in ordered], dtype=np.int64)
+            found = self._ordered[queue] = numbers, [group for _, group in ordered]
+        return found
+
+    def first_chunk(self, group: PodGroup) -> Chunk:
+        """Return who of a group of the roster leaves first; remembered."""
+        found = self._chunks.get(group.key)
+        if found is None:
+            found = self._chunks[group.key] = self.chunk(group)
+        if found is None:
+            raise ValueError(f"{group!r} is not in the roster")
         return found
 
     def chunk(self, group: PodGroup) -> Chunk | None:
@@ -83,7 +118,29 @@ class Roster:
             return None
         charges = (quantities(charge_at(self._snapshot, one)) for one in placed)
         cpu, memory, gpu = (sum(amounts) for amounts in zip(*charges, strict=True))
-        return Chunk(group=group, placed=placed, charge=(cpu, memory, gpu), turn=turn(group))
+        return Chunk(group=group, placed=placed, charge=(cpu, memory, gpu), turn=last_turn(group))
+
+
+class _FirstChunks(Sequence[Chunk]):
+    """The first chunks of groups, made when somebody looks at them."""
+
+    def __init__(self, roster: Roster, groups: Sequence[PodGroup]) -> None:
+        self._roster = roster
+        self._groups = groups
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+
+    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
+        if isinstance(index, slice):
+            return _FirstChunks(self._roster, self._groups[index])
+        return self._roster.first_chunk(self._groups[index])
 
 
 def charge_at(snapshot: Snapshot, placed: Placed) -> Resources:
@@ -122,7 +179,9 @@ class _Place:
             return
         *by_use, created_at, name = self.contender.rank(self.allocated, (0, 0, 0))
         # Of queues that are alike in all they hold, the one whose next victim has the lower priority loses it first.
-        insort(siblings, ((*by_use, self.next.turn[0], created_at, name), self.stamp, self))
+        # Before them all leave the pods of queues that are gone or unsound, which deserve nothing.
+        is_void = bool(self.contender.queue.problem)
+        insort(siblings, ((is_void, *by_use, self.next.turn[0], created_at, name), self.stamp, self))
 
     def _own_next(self) -> Chunk | None:
         listed = self.waiting[self.position] if self.position < len(self.waiting) else None
@@ -163,15 +222,25 @@ class Victims:
         self._shares = shares
         self._places: dict[QueueName, _Place] = {}
         self._top: list[_Entry] = []
-        for name in roster.queues:
-            # Of a queue that is gone or unsound nobody knows what it may keep: its pods are left alone.
-            if name in ledger.accounts:
-                self._skip_safe(self._place(name, roster.chunks(name)))
+        for name, chunks in self._by_payer().items():
+            self._skip_safe(self._place(name, chunks))
         for group in changed.values():
-            if group.queue in roster.queues and group.queue in self._places:
-                self._push(self._places[group.queue], group)
+            payer = ledger.payer(group.queue)
+            if group.queue in roster.queues and payer in self._places:
+                self._push(self._places[payer], group)
         for place in reversed(self._places.values()):
             self._line_up(place)
+
+    def _by_payer(self) -> Mapping[QueueName, Sequence[Chunk]]:
+        """Return who may leave by the queue that pays, the first first: several queues that are gone have one payer."""
+        found: dict[QueueName, Sequence[Chunk]] = {}
+        for name in self._roster.queues:
+            payer, chunks = self._ledger.payer(name), self._roster.chunks(name)
+            if payer in found:
+                chunks = sorted((*found[payer], *chunks), key=lambda chunk: chunk.turn, reverse=True)
+            if payer is not None:
+                found[payer] = chunks
+        return found
 
     def _line_up(self, place: _Place) -> None:
         place.line_up(place.parent.children if place.parent else self._top)

@@ -6,18 +6,32 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
+import numpy as np
+
 from app.model.decision import Action, Eviction, Share
 from app.model.names import GroupKey, PodUid, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
+from app.model.reason import Refusal
 from app.model.resources import NOTHING, Amounts, Resources
-from app.model.snapshot import Snapshot
+from app.model.snapshot import Mask, Snapshot
 from app.scheduling import gang, reach
 from app.scheduling.board import Board, Strategy, Timing
+from app.scheduling.evictable import EVERYBODY, Evictable, Scope
 from app.scheduling.fairshare import fair_shares
-from app.scheduling.quota import Ledger
+from app.scheduling.foremost import Foremost
+from app.scheduling.order import next_chunk
+from app.scheduling.quota import Ledger, least_charge, most_charge
+from app.scheduling.ranks import Where
+from app.scheduling.slots import Slots
 from app.scheduling.stock import Seat
 from app.scheduling.victims import Roster, charge_at
+
+MOST_SIZES = 4
+"""Sizes of GPUs that are tried one after the other, the smallest of all among them."""
+
+FEW = 1000
+"""For every so many running PodGroups the line of victims may be one change out of date where it is only a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,9 @@ class Leaving:
     """Where there is room for it in its place; None when there is none."""
 
 
+_NOWHERE: Mask = np.zeros(1, dtype=np.bool_)
+
+
 class WhatIf:
     """What one plan knows; `start` and `evict` change it."""
 
@@ -45,14 +62,20 @@ class WhatIf:
         self.leaving: dict[PodUid, Leaving] = {}
         self.changed: dict[GroupKey, PodGroup] = {}
         """The running groups that are no longer as they are in the snapshot; pods that move are at their new places."""
-        # The changed groups as what is held by all takes them into account.
-        self._counted: dict[GroupKey, PodGroup] = {}
+        # For which shapes of pods there is room, and of which stock that is said.
+        self._places: tuple[object, Mask] = None, _NOWHERE
+        self._slots: tuple[object, Slots | None] = None, None
+        self._foremost: Foremost | None = None
+        self._most: tuple[object, dict[tuple[Scope, ...], Amounts]] = None, {}
         self.growing: set[GroupKey] = set()
         """The running groups of which more pods start in this plan: if any left, the new ones might start alone."""
         self.seated: tuple[Seat, ...] = ()
         """The places that were found last for the group that asks."""
+        self.too_dear: Refusal | None = None
+        """Why the queue may not pay for the places that were found last; None when none were, or it may."""
         self.all_seated: tuple[Seat, ...] = ()
         """These and those found before."""
+        self._next: dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources]] = {}
 
     @cached_property
     def roster(self) -> Roster:
@@ -60,28 +83,62 @@ class WhatIf:
         return Roster(self.snapshot)
 
     @cached_property
-    def _held(self) -> Amounts:
-        return reach.held_by_all(self.board, self.roster)
+    def evictable(self) -> Evictable:
+        """What those hold who may have to leave; as it is in the plan, whose copies share it."""
+        return Evictable(self.snapshot, self.board.stock)
 
     def may_suffice(self, pods: Sequence[Pod]) -> bool:
         """Return whether the pods might find places if everybody left who may ever have to; False is certain."""
-        return reach.may_suffice(self.board, pods, self.board.stock.future + self._held_now())
+        return reach.may_suffice(self.board, pods, self.most())
 
-    def _held_now(self) -> Amounts:
-        """Return what the roster holds, shape [resource, node]: only groups that changed since the last time differ."""
-        counted = self._counted
-        new = [key for key, now in self.changed.items() if now is not counted.get(key, self.snapshot.running.get(key))]
-        new = [key for key in new if key in self.snapshot.running and self.changed[key].preemptible]
-        if new:
-            before = [one for key in new for one in counted.get(key, self.snapshot.running[key]).placed]
-            now = [one for key in new for one in self.changed[key].placed]
-            self._held = self._held + reach.held(self.board, now) - reach.held(self.board, before)
-            counted.update((key, self.changed[key]) for key in new)
-        return self._held
+    def most(self, *scopes: Scope) -> Amounts:
+        """Return what is free when everybody of these scopes has left, at most, shape [resource, node].
+
+        Everybody who may ever have to leave, if there are none. Not to be asked of a copy, nor to be written.
+        """
+        scopes, stock = scopes or (EVERYBODY,), self.board.stock
+        if self._most[0] != (stock, stock.changes):
+            self._most = (stock, stock.changes), {}
+        found = self._most[1].get(scopes)
+        if found is None:
+            self.evictable.update(self.changed)
+            placeable = self._placeable() if any(scope.moved for scope in scopes) else _NOWHERE
+            found = self._most[1][scopes] = self.evictable.most(scopes, stock, placeable)
+        return found
+
+    def foremost(self, scopes: Sequence[Scope], candidates: Mask, needed: Amounts, most: int) -> Mask:
+        """Return those of the candidates where so many GPUs are free first when pods of these scopes leave."""
+        evictable, found = self.evictable, self._foremost
+        if found is None or evictable.changes - found.changes > len(evictable.ids) // FEW:
+            found = self._foremost = Foremost(evictable, self.roster, self.ledger, self.shares)
+        leaving = evictable.leaving(scopes, self.board.stock, self._placeable())
+        return found.nodes(leaving, candidates, needed, most)
+
+    def _placeable(self) -> Mask:
+        """Return for which shapes of pods that run there is room somewhere, shape [shape]."""
+        examples, (seen, known), stock = self.evictable.examples, self._places, self.board.stock
+        if seen != (stock, stock.changes) or len(known) != len(examples) + 1:
+            places = (self.board.find(pod, timing=Timing.LATER) is not None for pod in examples)
+            known = np.array([True, *places], dtype=np.bool_)
+            self._places = (stock, stock.changes), known
+        return known
+
+    def slots(self) -> Slots:
+        """Return how many pods of each size could sit somewhere, as things are now."""
+        (seen, found), stock = self._slots, self.board.stock
+        if found is None or seen != (stock, stock.changes):
+            found = Slots(stock)
+            self._slots = (stock, stock.changes), found
+        return found
 
     def divide(self) -> None:
         """Work out the fair shares; who only asks about one pod needs none."""
         self.shares = fair_shares(self.snapshot)
+
+    def share_of(self, queue: QueueName) -> Resources:
+        """Return the queue's fair share."""
+        share = self.shares.get(queue)
+        return NOTHING if share is None else share.fair_share
 
     def copy(self) -> Self:
         """Return a what-if of this one."""
@@ -93,7 +150,6 @@ class WhatIf:
         """Share nothing that changes with the one that this was copied from."""
         self.board, self.ledger = self.board.copy(), self.ledger.copy()
         self.leaving, self.changed, self.growing = dict(self.leaving), dict(self.changed), set(self.growing)
-        self._counted = dict(self._counted)
 
     def adopt(self, other: Self) -> None:
         """Become what a copy has become; whoever reads this ledger sees it."""
@@ -105,10 +161,25 @@ class WhatIf:
         """Return a running group without the pods that leave."""
         return self.changed.get(running.key, running)
 
+    def next_of(self, group: PodGroup) -> tuple[tuple[Pod, ...], Resources]:
+        """Return the pods that start next, and the least that their queue may have to pay for them.
+
+        Found out once for all who ask while the group stays as it is; all copies share it.
+        """
+        known, pods, request = self._next.get(group.key, (None, (), NOTHING))
+        if known is not group:
+            pods = next_chunk(group)
+            request = least_charge(pods[0], self.snapshot.nodes) if len(pods) == 1 else self.request(pods)
+            self._next[group.key] = group, pods, request
+        return pods, request
+
     def request(self, pods: Iterable[Pod]) -> Resources:
-        """Return what a queue is asked to pay for pods that have no node yet."""
-        memory_mib = self.snapshot.nodes.smallest_device_mib
-        return _sum(pod.charge(memory_mib) for pod in pods)
+        """Return the least that a queue may have to pay for pods that have no node yet: what limits are judged by."""
+        return _sum(least_charge(pod, self.snapshot.nodes) for pod in pods)
+
+    def most_request(self, pods: Iterable[Pod]) -> Resources:
+        """Return the most that a queue may have to pay for them: what is judged by that takes from others."""
+        return _sum(most_charge(pod, self.snapshot.nodes) for pod in pods)
 
     def start(self, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> tuple[Seat, ...] | None:
         """Place pods that start together and charge their queue, or change nothing and return None."""
@@ -139,10 +210,31 @@ class WhatIf:
         return Placed(pod=seat.pod, node=self.snapshot.nodes.nodes[seat.column].name, devices=seat.devices)
 
     def _place(self, group: PodGroup, pods: Sequence[Pod], timing: Timing) -> tuple[Seat, ...] | None:
-        seats = gang.place(self.board, group, pods, timing=timing)
+        self.too_dear = None
+        if any(pod.sharing is not None and pod.sharing.memory_mib for pod in pods) and self.ledger.bounds_gpus(group):
+            seats = self._place_within_quota(group, pods, timing)
+        else:
+            seats = gang.place(self.board, group, pods, timing=timing)
         if seats is not None:
             self.ledger.charge(group, self._charge(seats))
         return seats
+
+    def _place_within_quota(self, group: PodGroup, pods: Sequence[Pod], timing: Timing) -> tuple[Seat, ...] | None:
+        """Place pods that ask for GPU memory where the queue may pay for them: a part of a larger GPU costs less.
+
+        On the largest GPUs first, then on smaller ones as well.
+        """
+        memory_mib = self.snapshot.nodes.device_memory_mib
+        sizes = np.unique(memory_mib[self.board.open_to_any(pods)])[::-1].tolist()
+        for least in (*sizes[: MOST_SIZES - 1], *sizes[MOST_SIZES - 1 :][-1:]):
+            board = self.board.copy()
+            seats = gang.place(board, group, pods, timing=timing, where=Where(memory_mib >= least))
+            refusal = None if seats is None else self.ledger.check(group, self._charge(seats))
+            self.too_dear = refusal or self.too_dear
+            if seats is not None and refusal is None:
+                self.board.adopt(board)
+                return seats
+        return None
 
     def _charge(self, seats: Iterable[Seat]) -> Resources:
         memory = self.snapshot.nodes.device_memory_mib

@@ -6,9 +6,11 @@ Everything runs in one TaskGroup: a part that fails takes the process down, beca
 import asyncio
 import gc
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from app.control.barrier import GangBarrier
 from app.control.certificates.own import Installation
@@ -16,19 +18,22 @@ from app.control.feed import Feed
 from app.control.rights import Reviews, Rights
 from app.model.question import Check
 from app.model.seam import Cluster
-from app.service.doors import Door, Runs, admission_door, extender_door, operations_door
+from app.service.doors import Door, Runs, admission_door, extender_door, operations_door, probe_door
 from app.service.parts import Parts, build
 from app.settings import Settings
 from app.telemetry import Metrics
-from app.web import operations
+from app.web import health, operations
+from app.web.callers import Anybody, Authority, Callers, Nobody, Reviewed
+from app.web.visits import Visits
 from app.web.watchdog import Watchdog, alarm
 
 __all__ = ["GARBAGE_THRESHOLDS", "SWITCH_AFTER_S", "Endpoints", "Kubernetes", "Parts", "build", "serve"]
 
-GARBAGE_THRESHOLDS = (100_000, 20, 1000)
+GARBAGE_THRESHOLDS = (20_000, 100, 1000)
 """New containers until Python looks for cycles among them, among those that outlived that, and among all.
 
-The first is more than a page of a list holds, the last makes it look through everything once in days.
+The first bounds how long all threads stand still: garbage takes about a microsecond each. The last makes it look
+through everything once in days.
 """
 
 SWITCH_AFTER_S = 0.0005
@@ -47,6 +52,12 @@ class Endpoints:
     operations: str
     admission: str = ""
     """Empty when none is served."""
+    probes: str = ""
+    """Empty when none are served on a port of their own."""
+
+
+class Asked(Reviews, Authority, Protocol):
+    """What the API server is asked about rights: our own, and those of callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +65,7 @@ class Kubernetes:
     """What only a real cluster has: our own installation in it, and rights that may be missing."""
 
     installation: Installation
-    reviews: Reviews
+    reviews: Asked
 
 
 async def serve(
@@ -82,16 +93,23 @@ async def serve(
         doors = [verbs, *([opened(reviews)] if reviews else [])]
         rights = Rights(kubernetes.reviews, settings) if kubernetes else None
 
-        def installed() -> Sequence[Check]:
-            return [*(rights.checks() if rights else ()), *(check for door in doors for check in door.checks())]
+        def checks() -> Sequence[Check]:
+            installed = [*(rights.checks() if rights else ()), *(check for door in doors for check in door.checks())]
+            return [*parts.inspect.readiness(), *installed]
 
-        watchdog = Watchdog(alarm(parts.metrics))
-        app = operations.application(parts.inspect, parts.metrics, watchdog, installed=installed)
+        watchdog, published = Watchdog(alarm(parts.metrics)), health.Published(checks)
+        visits = Visits(asyncio.get_running_loop())
+        callers = _callers(settings, kubernetes.reviews if kubernetes else None, visits)
+        app = operations.application(
+            parts.inspect, parts.metrics, watchdog, callers=callers, checks=published, asks=visits
+        )
         reads = opened(operations_door(settings, app))
-        doors.append(reads)
+        probes = probe_door(settings, health.application(published, watchdog))
+        doors += [reads, *([opened(probes)] if probes else [])]
         async with asyncio.TaskGroup() as tasks:
             beside: list[Runs] = [
                 watchdog,
+                published,
                 *([rights] if rights else []),
                 *(one for door in doors for one in door.running),
             ]
@@ -100,13 +118,29 @@ async def serve(
             tasks.create_task(_freeze_until_synced(parts.feed), name="freeze")
             if on_ready is not None:
                 admission = reviews.url if reviews else ""
-                on_ready(Endpoints(webhooks=verbs.url, operations=reads.url, admission=admission))
+                urls = {"admission": admission, "probes": probes.url if probes else ""}
+                on_ready(Endpoints(webhooks=verbs.url, operations=reads.url, **urls))
             await _until_cancelled(parts.barrier)
+
+
+def _callers(settings: Settings, authority: Authority | None, visits: Visits) -> Callers:
+    if settings.anonymous_reads:
+        return Anybody()
+    return Nobody() if authority is None else Reviewed(authority, visits, clock=time.monotonic)
 
 
 def _deciding(parts: Parts) -> tuple[Runs, ...]:
     first = (parts.activity, parts.feed, parts.planning, parts.search, parts.waker, parts.evictor, parts.gpus)
-    return (*first, parts.meter, parts.status, parts.events, parts.overuse, parts.autoscaling, parts.amends)
+    return (
+        *first,
+        parts.meter,
+        parts.status,
+        parts.events,
+        parts.overuse,
+        parts.autoscaling,
+        parts.amends,
+        parts.audit,
+    )
 
 
 @contextmanager

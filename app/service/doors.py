@@ -13,10 +13,11 @@ from app.model.question import Check
 from app.service.parts import Parts
 from app.settings import Settings
 from app.telemetry import Metrics
-from app.web import admission, webhooks
+from app.web import admission, health, webhooks
 from app.web.asgi import ASGIApp
 from app.web.connection import EXTENDER_CONNECTIONS, OPERATIONS_CONNECTIONS
 from app.web.listener import Listener, listener
+from app.web.thread import Threaded
 from app.web.tls import LiveTls
 
 
@@ -43,6 +44,8 @@ class Door:
     host: str
     listener: Listener
     certificate: Source | None = None
+    thread: str = ""
+    """The name of the thread that serves it; empty: the main loop does."""
 
     @property
     def url(self) -> str:
@@ -53,7 +56,8 @@ class Door:
     @property
     def running(self) -> tuple[Runs, ...]:
         """What has to run for it to answer."""
-        return (self.listener, *([self.certificate] if self.certificate else []))
+        serving = Threaded(self.listener, name=self.thread) if self.thread else self.listener
+        return (serving, *([self.certificate] if self.certificate else []))
 
     def checks(self) -> Sequence[Check]:
         """Return its lines of /readyz."""
@@ -101,4 +105,13 @@ def _admission_certificate(
 def operations_door(settings: Settings, app: ASGIApp) -> Door:
     """Open the port of health, metrics and the read API; raises OSError when it is taken."""
     host, port = settings.operations_host, settings.operations_port
-    return Door(host=host, listener=listener(app, host, port, limits=OPERATIONS_CONNECTIONS))
+    bound = listener(app, host, port, limits=OPERATIONS_CONNECTIONS)
+    return Door(host=host, listener=bound, thread="operations")
+
+
+def probe_door(settings: Settings, app: ASGIApp) -> Door | None:
+    """Open the port of probes, if there is to be one; raises OSError when it is taken."""
+    if settings.probe_port is None:
+        return None
+    bound = listener(app, settings.probe_host, settings.probe_port, limits=health.PROBE_CONNECTIONS)
+    return Door(host=settings.probe_host, listener=bound, thread="probes")

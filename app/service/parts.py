@@ -9,6 +9,7 @@ from app.cluster.cache import ClusterCache
 from app.control.activity import Activity
 from app.control.admission import Admission
 from app.control.amends import Amends
+from app.control.audit import Audit
 from app.control.autoscaling import Autoscaling, way_of
 from app.control.awaiting import Awaiting
 from app.control.barrier import GangBarrier
@@ -55,6 +56,7 @@ class Parts:
     planning: Planning
     amends: Amends
     feed: Feed
+    audit: Audit
     inspect: Inspect
     meter: UsageMeter
     status: Status
@@ -138,7 +140,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
     )
     inspect = Inspect(cache, feed, planning, activity, explainer)
     status = Status(cache, planning, inspect, cluster, settings, wall_clock=_rfc3339)
-    events = Events(cache, planning, inspect, cluster, settings, clock=clock)
+    events = Events(cache, planning, inspect, grouper, cluster, settings, clock=clock)
     overuse = Overuse(cache, cluster, evictor, metrics, settings, clock=clock, unready=cannot_decide)
     autoscaling = Autoscaling(
         Shortages(cache, inspect, settings, clock=clock),
@@ -166,6 +168,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
         planning=planning,
         amends=amends,
         feed=feed,
+        audit=Audit(feed, cluster, metrics, interval_s=settings.audit_interval_s),
         inspect=inspect,
         meter=meter,
         status=status,

@@ -10,6 +10,7 @@ from app.model.marks import GATE
 from app.model.names import NodeName
 from app.model.seam import (
     ConflictError,
+    Depth,
     Lease,
     NotFoundError,
     PodRef,
@@ -51,6 +52,15 @@ class SimulatedCluster(SimulatedObjects):
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
         """Follow a kind for ever; pods that have finished are not among those watched."""
         return self._at(resource).watch(keep)
+
+    async def listed(
+        self, resource: Resource, keep: Callable[[RawObject], T], *, depth: Depth, namespace: str = "", name: str = ""
+    ) -> list[T]:
+        """Return what `watch` shows of a kind, or what of it has one name."""
+        shown = (item for item in self.objects(resource) if _is_watched(resource, item))
+        named = (item for item in shown if name in {"", item["metadata"]["name"]})
+        wanted = [item for item in named if namespace in {"", item["metadata"].get("namespace")}]
+        return [keep(item if depth is Depth.WHOLE else {"metadata": item["metadata"]}) for item in wanted]
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
         """Bind as the API server does: it does not ask whether the node exists, and ends a nomination."""

@@ -4,18 +4,21 @@ from app.telemetry.logs import Logging, LogWriter
 from app.telemetry.metrics import (
     OUTCOMES,
     BindOutcome,
+    Drift,
     Metrics,
     Outcome,
     PlanOutcome,
     Renewal,
     Review,
     ReviewOutcome,
+    Step,
     Verb,
 )
 
 __all__ = [
     "OUTCOMES",
     "BindOutcome",
+    "Drift",
     "LogWriter",
     "Logging",
     "Metrics",
@@ -24,5 +27,6 @@ __all__ = [
     "Renewal",
     "Review",
     "ReviewOutcome",
+    "Step",
     "Verb",
 ]

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -16,6 +17,41 @@ from structlog.typing import EventDict, Processor
 QUEUED_LINES = 10_000
 FLUSH_S = 2.0
 """How long a stopping process waits for a blocked reader of its log."""
+
+
+REPEATS = 50
+"""Warnings of one text that are written within `WINDOW_S`: whoever sends us junk must not fill a disk with it."""
+
+WINDOW_S = 10.0
+
+
+class Repeats:
+    """Leaves out warnings and errors of a text that has been written often enough; the next one says how many.
+
+    The text of an event is ours and never quotes anybody, so there are few.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
+        """`clock` is monotonic."""
+        self._clock = clock
+        # By text: when its window began, and how many have come since. Written by whichever thread logs.
+        self._windows: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
+        """Return the event as it is to be written; raise `DropEvent` when it is not."""
+        if event.get("level") not in {"warning", "error", "critical"}:
+            return event
+        text, now = str(event.get("event")), self._clock()
+        began, number = self._windows.get(text, (now, 0))
+        left_out = 0
+        if now - began >= WINDOW_S:
+            began, number, left_out = now, 0, max(0, number - REPEATS)
+        self._windows[text] = began, number + 1
+        if number >= REPEATS:
+            raise structlog.DropEvent
+        if left_out:
+            event["left_out"] = left_out
+        return event
 
 
 class LogWriter:
@@ -93,7 +129,7 @@ class Logging:
         shared = _shared_processors()
         renderer: list[Processor] = _console() if self._stream.isatty() else _json()
         structlog.configure(
-            processors=[*shared, *renderer],
+            processors=[*shared, Repeats(), *renderer],
             wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
             logger_factory=lambda *_: _Sink(self.writer),
         )

@@ -65,6 +65,22 @@ class BindOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Drift(StrEnum):
+    """How an object was not stored as its watch had shown it."""
+
+    MISSED = "missed"
+    STALE = "stale"
+    GONE = "gone"
+
+
+class Step(StrEnum):
+    """What was being done with an object that a watch has shown."""
+
+    READ = "read"
+    LEARN = "learn"
+    APPLY = "apply"
+
+
 class Renewal(StrEnum):
     """What was made or read anew."""
 
@@ -126,6 +142,18 @@ class Metrics:
         self._invalid_objects = Gauge(
             "leeboard_invalid_objects", "Objects that cannot be read or used.", ("resource",), registry=registry
         )
+        self._drift = Counter(
+            "leeboard_audit_drift",
+            "Objects that were not stored as their watch had shown them, and were repaired.",
+            ("resource", "drift"),
+            registry=registry,
+        )
+        self._objects_failed = Counter(
+            "leeboard_objects_failed",
+            "Times our own code failed on an object that a watch has shown, by what it was doing.",
+            ("resource", "step"),
+            registry=registry,
+        )
         self._certificate_renewals = Counter(
             "leeboard_certificate_renewals", "Certificates taken into use or made anew.", ("kind",), registry=registry
         )
@@ -153,6 +181,14 @@ class Metrics:
     def invalid_objects(self, resource: str, count: int) -> None:
         """Set how many objects of this kind cannot be used now."""
         self._invalid_objects.labels(resource).set(count)
+
+    def drifted(self, resource: str, drift: Drift) -> None:
+        """Count one object of this kind that the audit has repaired."""
+        self._drift.labels(resource, drift).inc()
+
+    def object_failed(self, resource: str, step: Step) -> None:
+        """Count one object of this kind on which our own code has failed."""
+        self._objects_failed.labels(resource, step).inc()
 
     def renewed(self, kind: Renewal) -> None:
         """Count one new certificate."""

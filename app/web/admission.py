@@ -5,6 +5,7 @@ being filled, a fault of ours) is an HTTP error, so that the API server goes by 
 would stop pods that Leeboard has nothing to say about. Never a redirect: the API server would follow it.
 """
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from app.model.quantity import shown
 from app.telemetry import Metrics, Review, ReviewOutcome
 from app.web import problem
 from app.web.asgi import MIB, ASGIApp, BodyLimits, Bounded, Direct
+from app.web.body import too_many_values
 from app.web.connection import ConnectionLimits
 
 CONNECTIONS = ConnectionLimits(connections=2048)
@@ -64,6 +66,8 @@ class BrokenReviewError(Exception):
 
 def read(body: bytes) -> Asked:
     """Read a review; raise `BrokenReviewError`."""
+    if found := too_many_values(body):
+        raise BrokenReviewError(f"the objects have {found}")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -155,12 +159,17 @@ def application(admission: Admission, metrics: Metrics, *, limits: BodyLimits = 
     reviews = Reviews(admission, metrics)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     problem.answer_errors_with_problems(app)
-    answers = {f"/{verb.value}": partial(_respond, reviews, verb) for verb in Review}
+    turns = asyncio.Lock()
+    answers = {f"/{verb.value}": partial(_respond, reviews, turns, verb) for verb in Review}
     return Bounded(Direct(app, answers), limits)
 
 
-async def _respond(reviews: Reviews, verb: Review, body: bytes) -> Response:
-    return reviews.answer(verb, body)
+async def _respond(reviews: Reviews, turns: asyncio.Lock, verb: Review, body: bytes) -> Response:
+    # One in each turn of the loop, however many came at once: the extender's questions come in between.
+    async with turns:
+        said = reviews.answer(verb, body)
+        await asyncio.sleep(0)
+    return said
 
 
 def _outcome(answer: Admitted | Denied) -> ReviewOutcome:

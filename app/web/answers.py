@@ -1,16 +1,17 @@
 """The read API's JSON: camelCase, integers with the unit in the name, null where there is no limit."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from app.model.explanation import QueueStand
+from app.model.explanation import QueueStand, Why
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
-from app.model.reason import Refusal
-from app.model.resources import UNLIMITED, Resources
+from app.model.reason import PHRASES, Refusal
+from app.model.resources import GPU_MILLI, UNLIMITED, Resources
+from app.model.sentence import EVERYTHING, Reader, told
 
 
 class Answer(BaseModel):
@@ -105,12 +106,6 @@ class QueueList(Object):
     kind: Literal["QueueList"] = "QueueList"
     items: tuple[QueueAnswer, ...]
 
-    @classmethod
-    def of_json(cls, items: Iterable[str]) -> str:
-        """Return the JSON of a list of which the items are JSON already: in one piece it would take too long."""
-        before, after = cls(items=()).model_dump_json(by_alias=True).split("[]")
-        return f"{before}[{','.join(items)}]{after}"
-
 
 class WhyAnswer(Answer):
     """Why something waits."""
@@ -120,19 +115,25 @@ class WhyAnswer(Answer):
     details: Mapping[str, int | str]
 
     @classmethod
-    def of(cls, refusal: Refusal | None) -> Self | None:
-        """Show this refusal; None when nothing was decided against it."""
-        if refusal is None:
-            return None
-        return cls(reason=refusal.reason.value, sentence=refusal.sentence, details=refusal.details)
+    def of(cls, refusal: Refusal | None, reader: Reader = EVERYTHING) -> Self | None:
+        """Show a reader this refusal; None when nothing was decided against it."""
+        return None if refusal is None else cls.told(refusal, reader)
+
+    @classmethod
+    def told(cls, why: Refusal | Why, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader why something stands where it does."""
+        details = {key: told(each, reader) if isinstance(each, str) else each for key, each in why.details.items()}
+        return cls(reason=str(why.reason), sentence=told(why.sentence, reader), details=details)
 
 
 class PodGroupAnswer(Answer):
-    """One PodGroup with pending pods; a pod alone is one, named by its uid."""
+    """One PodGroup with pending pods; a pod alone is one, named as the pod."""
 
     namespace: str
+    """Empty where the reader may not know it; `name` tells then how many GPUs the PodGroup asks for."""
     name: str
-    queue: str
+    queue: str | None
+    """None where the reader may not know it."""
     priority: int
     preemptible: bool
     min_member: int
@@ -142,19 +143,20 @@ class PodGroupAnswer(Answer):
     why: WhyAnswer | None
 
     @classmethod
-    def of(cls, group: PodGroup, refusal: Refusal | None) -> Self:
-        """Show this PodGroup."""
+    def of(cls, group: PodGroup, refusal: Refusal | None, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this PodGroup."""
+        seen = reader.sees(group.key.namespace)
         return cls(
-            namespace=group.key.namespace,
-            name=group.key.name,
-            queue=group.queue,
+            namespace=group.key.namespace if seen else "",
+            name=group.name if seen else elsewhere(_requested_milli(group)),
+            queue=group.queue if seen else None,
             priority=group.priority,
             preemptible=group.preemptible,
             min_member=group.min_member,
             pending_pods=len(group.pending),
             active_pods=group.active,
             succeeded_pods=sum(group.succeeded.values()),
-            why=WhyAnswer.of(refusal),
+            why=WhyAnswer.of(refusal, reader) if seen else _word(refusal),
         )
 
 
@@ -163,6 +165,8 @@ class PodGroupList(Object):
 
     kind: Literal["PodGroupList"] = "PodGroupList"
     items: tuple[PodGroupAnswer, ...]
+    incomplete: str | None = None
+    """Why the reader might be shown more; absent when this is all."""
 
 
 class PodAnswer(Object):
@@ -199,6 +203,25 @@ def entitled(queue: Queue, what: Literal["deserved", "limit"]) -> AmountsAnswer:
     return AmountsAnswer(
         cpu_milli=of(queue.cpu_milli), memory_bytes=of(queue.memory_bytes), gpu_milli=of(queue.gpu_milli)
     )
+
+
+def elsewhere(gpu_milli: int) -> str:
+    """Return what a reader is told of somebody in a namespace that they may not see."""
+    amount = f"{gpu_milli / 1000:g} {'GPU' if gpu_milli == GPU_MILLI else 'GPUs'}" if gpu_milli else "no GPU"
+    return f"another namespace, {amount}"
+
+
+def _requested_milli(group: PodGroup) -> int:
+    """Return the GPUs of its pending pods; a part by memory, whose device is not known yet, counts as a whole one."""
+    return sum(pod.charge(0).gpu_milli for pod in group.pending)
+
+
+def _word(refusal: Refusal | None) -> WhyAnswer | None:
+    """Show the reason alone: sentence and details may name the queue."""
+    if refusal is None:
+        return None
+    phrase = PHRASES[refusal.reason]
+    return WhyAnswer(reason=refusal.reason.value, sentence=f"{phrase[:1].upper()}{phrase[1:]}.", details={})
 
 
 def _limited(amount: int) -> int | None:

@@ -1,6 +1,6 @@
-"""Bounds what one connection may cost before it is a request: how many there are, how long a head may be and take.
+"""Bounds what one connection may cost: how many there are, how large and slow its requests and their pieces may be.
 
-httptools caps nothing, and uvicorn's only timer runs between requests. Bodies are `app.web.asgi`'s.
+httptools caps nothing, and uvicorn's only timer runs between requests. Bodies as a whole are `app.web.asgi`'s.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ncontent-type: text/plain\r\n"
     b"connection: close\r\n\r\n"
 )
+IN_SMALL_PIECES = "The request comes in too many small pieces."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +25,24 @@ class ConnectionLimits:
     """Received without completing a head or any part of a body."""
     head_deadline_s: float = 10.0
     """From the connection, or from the first byte of a later request, to the end of the head."""
+    unread_s: float = 30.0
+    """How long a client may leave an answer unread that does not fit into the buffers."""
+
+
+PIECES, PIECE_BYTES = 64, 64
+"""A request comes in so many pieces (reads and chunks), and one more for each so many bytes: each has its price."""
+MOST_HEADERS = 256
+MOST_PIPELINED = 16
+"""Requests that wait behind the one that is answered. Nobody we know sends any ahead."""
+
+
+class _WastefulError(Exception):
+    """The client sends what costs more than it says; the parser takes it for a broken request and closes."""
 
 
 EXTENDER_CONNECTIONS = ConnectionLimits(connections=8192)
 """Every bind that waits for its gang holds one (2,985 were seen at once)."""
-OPERATIONS_CONNECTIONS = ConnectionLimits(connections=256)
+OPERATIONS_CONNECTIONS = ConnectionLimits(connections=512)
 
 
 class Joined:
@@ -72,7 +86,7 @@ class GuardedConnection(HttpToolsProtocol):
     """uvicorn's connection with limits; each listener has a subclass of its own (`guarded`)."""
 
     limits: ClassVar[ConnectionLimits]
-    # Connections without a request under way, the longest idle first; shared by all of one listener.
+    # Connections without a complete request under way, the longest idle first; shared by all of one listener.
     idle: ClassVar[dict["GuardedConnection", None]]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
@@ -81,6 +95,10 @@ class GuardedConnection(HttpToolsProtocol):
         # Bytes since the parser last got anywhere; changed by `data_received` and `_progress`.
         self._unfinished_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
+        # Of the current request; changed by `_count`.
+        self._pieces = self._piece_bytes = 0
+        # Set while an answer does not leave.
+        self._unread: asyncio.TimerHandle | None = None
         self._arm()
         self.idle[self] = None
         if len(self.connections) > self.limits.connections:
@@ -91,12 +109,17 @@ class GuardedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._progress()
+        self._stop_waiting_for_reader()
         self.idle.pop(self, None)
         super().connection_lost(exc)
+        self._drop_pipelined()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, unless it has been fed too much already without getting anywhere."""
         self._unfinished_bytes += len(data)
+        if self._count(len(data)):
+            self.send_400_response(IN_SMALL_PIECES)
+            return
         super().data_received(data)
         if self.transport.is_closing() or not self._unfinished_bytes:
             return
@@ -106,20 +129,35 @@ class GuardedConnection(HttpToolsProtocol):
         elif self._deadline is None:
             self._arm()
 
+    def on_message_begin(self) -> None:
+        """Begin to count its pieces."""
+        self._pieces = self._piece_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one more header, or break off."""
+        super().on_header(name, value)
+        if len(self.headers) > MOST_HEADERS:
+            raise _WastefulError
+
     def on_headers_complete(self) -> None:
-        """Note that a request is under way."""
+        """Take one more request, or break off."""
         self._progress()
-        self.idle.pop(self, None)
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise _WastefulError
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Note that the body goes on; its own deadline is the middleware's."""
         self._progress()
+        if self._count(len(body)):
+            raise _WastefulError
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note that nothing is half said."""
+        """Note that a request is under way; before, its sender could leave it half said for as long as it liked."""
         self._progress()
+        self.idle.pop(self, None)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -127,6 +165,34 @@ class GuardedConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.idle[self] = None
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read, though not for ever."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.limits.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on with the answer."""
+        self._stop_waiting_for_reader()
+        super().resume_writing()
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _drop_pipelined(self) -> None:
+        # They refer to this connection as it does to them. As garbage they would hold up all threads while it is
+        # looked for: 100 ms after some thousand connections that pipeline.
+        for request, _ in self.pipeline:
+            request.on_response = _nothing
+        self.pipeline.clear()
+
+    def _count(self, size: int) -> bool:
+        """Count one more piece of the request; return whether there are too many."""
+        self._pieces += 1
+        self._piece_bytes += size
+        return self._pieces > PIECES + self._piece_bytes // PIECE_BYTES
 
     def _arm(self) -> None:
         self._deadline = self.loop.call_later(self.limits.head_deadline_s, self.transport.close)
@@ -136,6 +202,10 @@ class GuardedConnection(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _nothing() -> None:
+    pass
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedConnection]:

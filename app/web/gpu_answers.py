@@ -1,22 +1,24 @@
 """The read API's JSON of GPUs: which there are, who is on them, how full they are and how they reach each other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Literal, Self
 
 from app.model.device import Device, Health
 from app.model.layout import Layout
 from app.model.occupancy import DeviceUse, NodeUse, Occupant, SharedUse
+from app.model.sentence import EVERYTHING, Reader
 from app.web import links
-from app.web.answers import Answer, Object
+from app.web.answers import Answer, Object, elsewhere
 
 
 class OccupantAnswer(Answer):
     """A pod on a device."""
 
     namespace: str
+    """Empty where the reader may not know it; `name` tells then how much of a GPU it has."""
     name: str
     uid: str | None
-    """None where the agent could not find it out."""
+    """None where the agent could not find it out, or the reader may not know it."""
     portion_ppm: int
     """Of the device, in millionths."""
     promised_mib: int
@@ -24,12 +26,13 @@ class OccupantAnswer(Answer):
     """None when nobody measures it."""
 
     @classmethod
-    def of(cls, occupant: Occupant) -> Self:
-        """Show this pod."""
+    def of(cls, occupant: Occupant, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this pod."""
+        seen = reader.sees(occupant.namespace)
         return cls(
-            namespace=occupant.namespace,
-            name=occupant.name,
-            uid=occupant.uid or None,
+            namespace=occupant.namespace if seen else "",
+            name=occupant.name if seen else elsewhere(occupant.portion_ppm // 1000),
+            uid=occupant.uid or None if seen else None,
             portion_ppm=occupant.portion_ppm,
             promised_mib=occupant.promised_mib,
             used_mib=occupant.used_mib,
@@ -47,14 +50,14 @@ class SharedAnswer(Answer):
     pods: tuple[OccupantAnswer, ...]
 
     @classmethod
-    def of(cls, shared: SharedUse) -> Self:
-        """Show this device."""
+    def of(cls, shared: SharedUse, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this device."""
         return cls(
             name=shared.name,
             state=shared.state,
             reason=shared.reason or None,
             promised_mib=shared.promised_mib,
-            pods=tuple(map(OccupantAnswer.of, shared.occupants)),
+            pods=tuple(OccupantAnswer.of(each, reader) for each in shared.occupants),
         )
 
 
@@ -94,8 +97,8 @@ class DeviceAnswer(Answer):
     """More than one only where two of our books claim the same device."""
 
     @classmethod
-    def of(cls, use: DeviceUse) -> Self:
-        """Show this device and who is on it."""
+    def of(cls, use: DeviceUse, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this device and who is on it."""
         device = use.device
         return cls(
             uuid=device.uuid,
@@ -107,8 +110,8 @@ class DeviceAnswer(Answer):
             memory=_memory(device, use.promised_mib),
             mig=MigAnswer(enabled=device.is_mig, profiles=device.mig_profiles),
             numa_node=device.numa_node,
-            pods=tuple(map(OccupantAnswer.of, use.whole)),
-            shared=tuple(map(SharedAnswer.of, use.shared)),
+            pods=tuple(OccupantAnswer.of(each, reader) for each in use.whole),
+            shared=tuple(SharedAnswer.of(each, reader) for each in use.shared),
         )
 
 
@@ -137,6 +140,14 @@ class LinksAnswer(Answer):
         )
 
 
+class ReservedAnswer(Answer):
+    """Whole devices that are held for pods which are not bound yet, in one state of their reservation."""
+
+    state: str
+    devices: int
+    pods: int
+
+
 class GpuNodeAnswer(Answer):
     """The GPUs of one node."""
 
@@ -158,10 +169,12 @@ class GpuNodeAnswer(Answer):
     devices: tuple[DeviceAnswer, ...]
     opening: tuple[SharedAnswer, ...]
     """Devices in shared use of which it is not known yet which they are."""
+    reserved: tuple[ReservedAnswer, ...] = ()
+    """By state: which devices these will be, the device plugin decides."""
 
     @classmethod
-    def of(cls, use: NodeUse, **more: object) -> Self:
-        """Show this node."""
+    def of(cls, use: NodeUse, reader: Reader = EVERYTHING, **more: object) -> Self:
+        """Show a reader this node."""
         report = use.report
         return cls(
             name=report.name,
@@ -173,8 +186,9 @@ class GpuNodeAnswer(Answer):
             message=report.message or report.problem or None,
             failures=report.failures,
             reasons=use.reasons,
-            devices=tuple(map(DeviceAnswer.of, use.devices)),
-            opening=tuple(map(SharedAnswer.of, use.opening)),
+            devices=tuple(DeviceAnswer.of(each, reader) for each in use.devices),
+            opening=tuple(SharedAnswer.of(each, reader) for each in use.opening),
+            reserved=tuple(ReservedAnswer(state=one.state, devices=one.devices, pods=one.pods) for one in use.reserved),
             **more,
         )
 
@@ -184,12 +198,8 @@ class GpuNodeList(Object):
 
     kind: Literal["GpuNodeStateList"] = "GpuNodeStateList"
     items: tuple[GpuNodeAnswer, ...]
-
-    @classmethod
-    def of_json(cls, items: Iterable[str]) -> str:
-        """Return the JSON of a list of which the items are JSON already: in one piece it would take too long."""
-        before, after = cls(items=()).model_dump_json(by_alias=True).split("[]")
-        return f"{before}[{','.join(items)}]{after}"
+    incomplete: str | None = None
+    """Why the reader might be shown more; absent when this is all."""
 
 
 class GpuNodeDetail(GpuNodeAnswer, Object):
@@ -200,9 +210,16 @@ class GpuNodeDetail(GpuNodeAnswer, Object):
     """None when the agent tells nothing of it."""
 
     @classmethod
-    def detailed(cls, use: NodeUse) -> Self:
-        """Show all of this node."""
-        return cls.of(use, links=LinksAnswer.of(use.report.layout))
+    def detailed(cls, use: NodeUse, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader all of this node."""
+        return cls.of(use, reader, links=LinksAnswer.of(use.report.layout))
+
+
+def namespaces_of(use: NodeUse) -> Iterator[str]:
+    """Return the namespaces of everybody on a node's GPUs."""
+    shared = [*use.opening, *(each for device in use.devices for each in device.shared)]
+    for occupants in (*(device.whole for device in use.devices), *(each.occupants for each in shared)):
+        yield from (one.namespace for one in occupants)
 
 
 def _memory(device: Device, promised_mib: int) -> MemoryAnswer:

@@ -1,15 +1,69 @@
-"""Health as the API server tells it: /livez, /readyz, ?verbose, ?exclude=NAME and one check at a time."""
+"""Health as the API server tells it: /livez, /readyz, ?verbose, ?exclude=NAME and one check at a time.
 
+Probes are answered in threads that the main loop cannot hold up: from what it last published, and from the age of its
+heartbeat.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
+from typing import Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.model.question import Check
 from app.web import problem
+from app.web.asgi import ASGIApp, BodyLimits, Bounded
+from app.web.connection import ConnectionLimits
 
 Checks = Callable[[], Sequence[Check]]
+
+PUBLISH_EVERY_S = 0.1
+STARTING = (Check("started", "the event loop has not told anything yet"),)
+
+PROBE_CONNECTIONS = ConnectionLimits(connections=1024, head_bytes=16 * 1024, head_deadline_s=1.0, unread_s=1.0)
+PROBE_LIMITS = BodyLimits(body_bytes=0, head_bytes=8 * 1024, deadline_s=1.0, linger_s=0.0)
+
+
+class Pulse(Protocol):
+    """What the watchdog says of the event loop; asked from any thread."""
+
+    def readiness(self) -> Check:
+        """Tell whether the loop runs."""
+        ...
+
+    def liveness(self) -> Check:
+        """Tell whether the watchdog runs."""
+        ...
+
+
+class Published:
+    """The checks as the main loop saw them last, for threads that must not wait for it."""
+
+    def __init__(self, checks: Checks) -> None:
+        """Know nothing yet. `checks` is called on the main loop."""
+        self._checks = checks
+        # Replaced by `run`, read from other threads.
+        self._seen: Sequence[Check] = STARTING
+
+    def __call__(self) -> Sequence[Check]:
+        """Return them."""
+        return self._seen
+
+    async def run(self) -> None:
+        """Publish them until cancelled."""
+        while True:
+            self._seen = tuple(self._checks())
+            await asyncio.sleep(PUBLISH_EVERY_S)
+
+
+def application(checks: Checks, pulse: Pulse) -> ASGIApp:
+    """Build what the listener for probes serves."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    problem.answer_errors_with_problems(app)
+    add_routes(app, livez=lambda: (pulse.liveness(),), readyz=lambda: (*checks(), pulse.readiness()))
+    return Bounded(app, PROBE_LIMITS)
 
 
 def add_routes(app: FastAPI, *, livez: Checks, readyz: Checks) -> None:
@@ -55,7 +109,9 @@ def _unknown(names: frozenset[str]) -> list[str]:
 
 
 def _line(check: Check) -> str:
-    return f"[+]{check.name} ok" if check.passed else f"[-]{check.name} failed: {check.failure}"
+    if check.failure:
+        return f"[-]{check.name} failed: {check.failure}"
+    return f"[+]{check.name} ok" + (f", degraded: {check.degraded}" if check.degraded else "")
 
 
 def _status(*, passed: bool) -> HTTPStatus:

@@ -1,11 +1,13 @@
 """The operations listener: health, metrics and the read API; it changes nothing and decides nothing."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Protocol
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import StreamingResponse
 from prometheus_client.exposition import choose_encoder
 
 from app.model.explanation import Explanation, QueueStand, Subject, Unknown
@@ -14,12 +16,16 @@ from app.model.occupancy import NodeUse
 from app.model.pod import Pod
 from app.model.question import Check
 from app.model.reason import Refusal
+from app.model.sentence import Reader
 from app.telemetry import Metrics
 from app.web import health, problem
-from app.web.answers import PodAnswer, PodGroupAnswer, PodGroupList, Problem, QueueAnswer, QueueList, WhyAnswer
+from app.web.answers import Answer, PodAnswer, PodGroupAnswer, PodGroupList, Problem, QueueAnswer, QueueList, WhyAnswer
 from app.web.asgi import OPERATIONS_LIMITS, ASGIApp, BodyLimits, Bounded
-from app.web.gpu_answers import GpuNodeAnswer, GpuNodeDetail, GpuNodeList
-from app.web.scrape import Counts, Scrape
+from app.web.callers import METRICS, PODS, QUEUES, Caller, Callers, Guarded, RefusedError, refused
+from app.web.gpu_answers import GpuNodeAnswer, GpuNodeDetail, GpuNodeList, namespaces_of
+from app.web.health import Pulse
+from app.web.scrape import Counts, scrape
+from app.web.visits import Asks, OnTheSpot
 from app.web.why_answers import ExplanationAnswer
 
 NO_AGENT = (
@@ -28,8 +34,21 @@ NO_AGENT = (
 )
 
 
+NO_QUEUES = (
+    "you may not list queues.scheduling.run.ai; ask for the ClusterRole leeboard-view, or see the queue of your pods by"
+    " `leeboard why`"
+)
+NO_NAMESPACE = "you may not list pods in namespace {namespace}; ask for the ClusterRole view there"
+
+MORE_NODES = "There are more nodes than this answer could show: {cause}"
+
 PAUSE_EVERY = 100
-"""Queues of a list after which webhooks get a turn."""
+"""Items of a list after which others get a turn."""
+NODES_AT_ONCE = 8
+"""Nodes that the main loop is asked about at a time."""
+PART_BYTES = 256 << 10
+"""Of a list, sent together."""
+JSON = "application/json"
 
 
 class KnownPod(Protocol):
@@ -84,109 +103,192 @@ class Inspect(Counts, Protocol):
         ...
 
 
-class Pulse(Protocol):
-    """What the watchdog says of the event loop."""
-
-    def readiness(self) -> Check:
-        """Tell whether the loop runs."""
-        ...
-
-    def liveness(self) -> Check:
-        """Tell whether the watchdog runs."""
-        ...
-
-
-def application(
+def application(  # noqa: PLR0913 # collaborators come in here
     inspect: Inspect,
     metrics: Metrics,
     pulse: Pulse,
     *,
-    installed: Callable[[], Sequence[Check]] = tuple,
+    callers: Callers,
+    checks: health.Checks | None = None,
+    asks: Asks | None = None,
     limits: BodyLimits = OPERATIONS_LIMITS,
 ) -> ASGIApp:
     """Build what the operations listener serves.
 
-    `installed` adds the lines of /readyz on what Leeboard was installed with: rights and certificates.
+    `callers` tells who asks, and what they may see; health is for everybody. `inspect` belongs to the main loop, to
+    which `asks` leads from the loop that serves this; None where it is the same.
+    `checks` are all the lines of /readyz but the pulse's; None takes those of `inspect`.
     """
+    main, ready = asks or OnTheSpot(), checks or inspect.readiness
     app = FastAPI(title="Leeboard", version="v1alpha1", docs_url=None, redoc_url=None, redirect_slashes=False)
     problem.answer_errors_with_problems(app)
-    health.add_routes(
-        app,
-        livez=lambda: (pulse.liveness(),),
-        readyz=lambda: (*inspect.readiness(), *installed(), pulse.readiness()),
-    )
-    app.add_route("/metrics", _metrics(metrics, inspect), methods=["GET"], include_in_schema=False)
-    # All of what follows is `async`: FastAPI runs plain functions in threads, and the state is the loop's alone.
-    _add_queues(app, inspect)
-    _add_workloads(app, inspect)
-    _add_gpus(app, inspect)
-    return Bounded(app, limits)
+    app.add_exception_handler(RefusedError, refused)
+    health.add_routes(app, livez=lambda: (pulse.liveness(),), readyz=lambda: (*ready(), pulse.readiness()))
+    app.add_route("/metrics", _metrics(metrics, inspect, main), methods=["GET"], include_in_schema=False)
+    # All of what follows is `async`: FastAPI runs plain functions in threads.
+    _add_queues(app, inspect, main)
+    _add_workloads(app, inspect, main)
+    _add_gpus(app, inspect, main)
+    return Bounded(Guarded(app, callers), limits)
 
 
-def _metrics(metrics: Metrics, counts: Counts) -> Callable[[Request], Awaitable[Response]]:
+def _metrics(metrics: Metrics, counts: Counts, main: Asks) -> Callable[[Request], Awaitable[Response]]:
+    # The main loop waits for the interpreter lock behind each thread that writes.
+    one_at_a_time = asyncio.Lock()
+
     async def endpoint(request: Request) -> Response:
+        caller = _caller(request)
+        # Its lines name queues and nodes: less than these two rights show.
+        if not (await caller.may(METRICS) or await caller.may(PODS, QUEUES)):
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"you may not {METRICS.subject}; ask for a role that says so")
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        text = await asyncio.to_thread(encode, Scrape(metrics.registry, counts))
+        async with one_at_a_time:
+            text = await asyncio.to_thread(encode, await scrape(metrics.registry, counts, main))
         return Response(text, headers={"content-type": media_type})
 
     return endpoint
 
 
-def _add_queues(app: FastAPI, inspect: Inspect) -> None:
+def _add_queues(app: FastAPI, inspect: Inspect, main: Asks) -> None:
     @app.get("/api/v1/queues", response_model=QueueList)
-    async def list_queues() -> Response:
+    async def list_queues(request: Request) -> Response:
         """List every queue with what it deserves, gets, holds and asks for."""
-        items = []
-        for number, stand in enumerate(inspect.queue_stands(), start=1):
-            items.append(QueueAnswer.of(stand).model_dump_json(by_alias=True))
-            if number % PAUSE_EVERY == 0:
-                await asyncio.sleep(0)
-        return Response(QueueList.of_json(items), media_type="application/json")
+        if not await _caller(request).may(QUEUES):
+            raise HTTPException(HTTPStatus.FORBIDDEN, NO_QUEUES)
+        stands = await main.ask(inspect.queue_stands)
+        return await _listed(lambda: QueueList(items=()), _each(map(QueueAnswer.of, stands)))
 
 
-def _add_workloads(app: FastAPI, inspect: Inspect) -> None:
+def _add_workloads(app: FastAPI, inspect: Inspect, main: Asks) -> None:
     @app.get("/api/v1/why/{namespace}/{name}", responses={404: {"model": Problem}})
-    async def explain(namespace: str, name: str, kind: str = "") -> ExplanationAnswer:
+    async def explain(request: Request, namespace: str, name: str, kind: str = "") -> ExplanationAnswer:
         """Tell why a pod or a PodGroup stands where it does; `kind` is pod or podgroup, else whichever there is."""
-        told = inspect.explain(namespace, name, _subject(kind))
+        reader, subject = await _reader_of(request, namespace), _subject(kind)
+        told = await main.ask(lambda: inspect.explain(namespace, name, subject))
         if isinstance(told, Unknown):
             raise HTTPException(HTTPStatus.NOT_FOUND, told.sentence)
-        return ExplanationAnswer.of(told)
+        return ExplanationAnswer.of(told, reader)
 
-    @app.get("/api/v1/podgroups")
-    async def list_waiting_podgroups() -> PodGroupList:
+    @app.get("/api/v1/podgroups", response_model=PodGroupList)
+    async def list_waiting_podgroups(request: Request) -> Response:
         """List the PodGroups that wait, with the reason."""
-        return PodGroupList(items=tuple(PodGroupAnswer.of(group, refusal) for group, refusal in inspect.waiting()))
+        groups = await main.ask(inspect.waiting)
+        reader = await _caller(request).reader(group.key.namespace for group, _ in groups)
+        answers = (PodGroupAnswer.of(group, refusal, reader) for group, refusal in groups)
+        return await _listed(lambda: PodGroupList(items=(), incomplete=reader.unknown or None), _each(answers))
 
     @app.get("/api/v1/pods/{namespace}/{name}", responses={404: {"model": Problem}})
-    async def explain_pod(namespace: str, name: str) -> PodAnswer:
+    async def explain_pod(request: Request, namespace: str, name: str) -> PodAnswer:
         """Tell what is known of one pod, and why it waits."""
-        known = inspect.pod(namespace, name)
+        reader = await _reader_of(request, namespace)
+        known = await main.ask(lambda: inspect.pod(namespace, name))
         if known is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"no pod {namespace}/{name} is known")
-        return _explained(known)
+        return _explained(known, reader)
 
 
-def _add_gpus(app: FastAPI, inspect: Inspect) -> None:
+def _add_gpus(app: FastAPI, inspect: Inspect, main: Asks) -> None:
     @app.get("/api/v1/gpus", response_model=GpuNodeList)
-    async def list_gpus() -> Response:
+    async def list_gpus(request: Request) -> Response:
         """List the GPUs of every node of which an agent tells, and who is on them."""
-        items = []
-        for name in inspect.gpu_nodes():
-            use = inspect.gpu_node(name)
-            if use is not None:
-                items.append(GpuNodeAnswer.of(use).model_dump_json(by_alias=True))
-            # 40,000 devices take more than a second: webhooks come in between.
-            await asyncio.sleep(0)
-        return Response(GpuNodeList.of_json(items), media_type="application/json")
+        missing: list[str] = []
+        items = _answers(_seen(inspect, main, _caller(request)), missing)
+        return await _listed(lambda: GpuNodeList(items=(), incomplete=missing[-1] if missing else None), items)
 
     @app.get("/api/v1/gpus/{node}", responses={404: {"model": Problem}})
-    async def show_gpus(node: str) -> GpuNodeDetail:
+    async def show_gpus(request: Request, node: str) -> GpuNodeDetail:
         """Tell of the GPUs of one node, who is on them, and how they reach each other."""
-        use = inspect.gpu_node(NodeName(node))
+        use = await main.ask(lambda: inspect.gpu_node(NodeName(node)))
         if use is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, NO_AGENT.format(node=node))
-        return GpuNodeDetail.detailed(use)
+        return GpuNodeDetail.detailed(use, await _caller(request).reader(namespaces_of(use)))
+
+
+async def _seen(inspect: Inspect, main: Asks, caller: Caller) -> AsyncIterator[tuple[Sequence[NodeUse], Reader]]:
+    """Yield the GPUs of some nodes at a time, with who reads of them: 40,000 devices take more than a second."""
+
+    def uses_of(names: Sequence[NodeName]) -> list[NodeUse]:
+        return [use for name in names if (use := inspect.gpu_node(name)) is not None]
+
+    names = await main.ask(inspect.gpu_nodes)
+    for first in range(0, len(names), NODES_AT_ONCE):
+        uses = await main.ask(partial(uses_of, names[first : first + NODES_AT_ONCE]))
+        yield uses, await caller.reader(namespace for use in uses for namespace in namespaces_of(use))
+
+
+async def _answers(
+    seen: AsyncIterator[tuple[Sequence[NodeUse], Reader]], missing: list[str]
+) -> AsyncIterator[GpuNodeAnswer]:
+    """Show the reader these GPUs; what is missing is added to `missing` in a sentence."""
+    is_begun = False
+    try:
+        async for uses, reader in seen:
+            for use in uses:
+                yield GpuNodeAnswer.of(use, reader)
+            is_begun = True
+            missing += [reader.unknown] if reader.unknown else []
+    except (RefusedError, HTTPException) as error:
+        # Where nothing was sent yet, the whole answer fails.
+        if not is_begun:
+            raise
+        missing.append(MORE_NODES.format(cause=error.detail if isinstance(error, HTTPException) else error))
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def _reader_of(request: Request, namespace: str) -> Reader:
+    """Return the reader of what is in a namespace; raises HTTPException for whom it may be there or not."""
+    reader = await _caller(request).reader((namespace,))
+    if not reader.sees(namespace):
+        raise HTTPException(HTTPStatus.FORBIDDEN, NO_NAMESPACE.format(namespace=namespace))
+    return reader
+
+
+async def _each(answers: Iterable[Answer]) -> AsyncIterator[Answer]:
+    for number, answer in enumerate(answers, start=1):
+        yield answer
+        if number % PAUSE_EVERY == 0:
+            await asyncio.sleep(0)
+
+
+async def _listed(around: Callable[[], Answer], items: AsyncIterator[Answer]) -> Response:
+    """Answer with a list, and a long one part by part: a client that reads slowly holds one part of it in memory.
+
+    `around` is the answer without its items; what follows these in it is asked for at the end.
+    """
+    parts = _parts(around, items)
+    first = await anext(parts)
+    second = await anext(parts, None)
+    if second is None:
+        return Response(first, media_type=JSON)
+
+    async def all_parts() -> AsyncIterator[str]:
+        yield first
+        yield second
+        async for part in parts:
+            yield part
+
+    return StreamingResponse(all_parts(), media_type=JSON)
+
+
+async def _parts(around: Callable[[], Answer], items: AsyncIterator[Answer]) -> AsyncIterator[str]:
+    before, _, _ = _written(around()).partition("[]")
+    part, comma = f"{before}[", ""
+    async for item in items:
+        if len(part) > PART_BYTES:
+            yield part
+            part = ""
+        part += comma + item.model_dump_json(by_alias=True)
+        comma = ","
+    _, _, after = _written(around()).partition("[]")
+    yield f"{part}]{after}"
+
+
+def _written(around: Answer) -> str:
+    return around.model_dump_json(by_alias=True, exclude_none=True)
 
 
 def _subject(kind: str) -> Subject | None:
@@ -195,17 +297,17 @@ def _subject(kind: str) -> Subject | None:
     return Subject(kind) if kind else None
 
 
-def _explained(known: KnownPod) -> PodAnswer:
+def _explained(known: KnownPod, reader: Reader) -> PodAnswer:
     pod = known.pod
     return PodAnswer(
         namespace=pod.namespace,
         name=pod.name,
         uid=pod.uid,
         queue=pod.queue,
-        pod_group=pod.group.name,
+        pod_group=pod.group.name if pod.names_group else pod.name,
         managed=pod.managed,
         state=known.state,
         node=known.node,
-        why=WhyAnswer.of(known.refusal),
+        why=WhyAnswer.of(known.refusal, reader),
         problem=pod.problem or None,
     )

@@ -15,6 +15,7 @@ from app.model.occupancy import SharedMemory
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import UNLIMITED, Resources
+from app.web.visits import Asks
 
 
 class Counts(Protocol):
@@ -57,20 +58,25 @@ UNITS: Mapping[str, Callable[[Resources], float]] = {
 
 
 class Scrape(Collector):
-    """One scrape: what is counted when it happens, and what is read from state, once, when this is made.
+    """One scrape: what is counted when it happens, and what was read from state, once."""
 
-    Made on the event loop; turned into text anywhere, since that takes ten times as long: 10,000 shared GPUs make
-    30,000 lines, for which no webhook may wait.
-    """
-
-    def __init__(self, counted: Collector, counts: Counts) -> None:
-        """Read everything; `counted` must bear to be asked from any thread."""
+    def __init__(  # noqa: PLR0913 # one argument for each thing that is read
+        self,
+        counted: Collector,
+        *,
+        promises: Mapping[str, int],
+        waiting: Iterable[tuple[PodGroup, Refusal | None]],
+        queues: Mapping[QueueName, Share],
+        health: Mapping[Health, int],
+        memory: Iterable[SharedMemory],
+    ) -> None:
+        """Keep what was read; `counted` must bear to be asked from any thread."""
         self._counted = counted
-        self._promises = dict(counts.promises())
-        self._refused = _refused(counts.waiting())
-        self._queues = dict(counts.queues())
-        self._health = dict(counts.gpu_health())
-        self._memory = tuple(counts.shared_gpus())
+        self._promises = dict(promises)
+        self._refused = _refused(waiting)
+        self._queues = dict(queues)
+        self._health = dict(health)
+        self._memory = tuple(memory)
 
     def collect(self) -> Iterator[Metric]:
         """Put it into metric families."""
@@ -81,6 +87,21 @@ class Scrape(Collector):
         health = {health.value: self._health.get(health, 0) for health in Health}
         yield _family("leeboard_gpus", "GPUs of which agents tell, by health.", "health", health)
         yield from _memory_families(self._memory)
+
+
+async def scrape(counted: Collector, counts: Counts, main: Asks) -> Scrape:
+    """Read everything, each on the main loop and by itself: all at once took 46 ms at 5,000 nodes.
+
+    It is turned into text anywhere, since that takes ten times as long: 10,000 shared GPUs make 30,000 lines.
+    """
+    return Scrape(
+        counted,
+        promises=await main.ask(lambda: dict(counts.promises())),
+        waiting=await main.ask(lambda: list(counts.waiting())),
+        queues=await main.ask(lambda: dict(counts.queues())),
+        health=await main.ask(lambda: dict(counts.gpu_health())),
+        memory=await main.ask(lambda: tuple(counts.shared_gpus())),
+    )
 
 
 def _refused(waiting: Iterable[tuple[PodGroup, Refusal | None]]) -> Mapping[str, int]:

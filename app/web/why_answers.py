@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Literal, Self
 
 from app.model.explanation import Decision, Explanation, Leaver, Member, Position, QueueStand, Seat, Subject
+from app.model.sentence import EVERYTHING, Reader, told
 from app.web.answers import AmountsAnswer, Answer, Object, WhyAnswer, entitled
 
 Kind = Literal["PodExplanation", "PodGroupExplanation", "WorkloadExplanation"]
@@ -47,18 +48,18 @@ class PositionAnswer(Answer):
 
     ahead_in_queue: int
     first_ahead: tuple[str, ...]
-    """The first of these, by name."""
+    """The first of these, by name where the reader may know it."""
     ahead: int
     """In all queues together."""
     at_least: bool
     """`ahead` was not counted to its end."""
 
     @classmethod
-    def of(cls, position: Position) -> Self:
-        """Show this place."""
+    def of(cls, position: Position, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this place."""
         return cls(
             ahead_in_queue=position.ahead_in_queue,
-            first_ahead=position.first,
+            first_ahead=tuple(one.name if reader.sees(one.namespace) else one.otherwise for one in position.first),
             ahead=position.ahead,
             at_least=position.is_least,
         )
@@ -81,15 +82,18 @@ class LeaverAnswer(Answer):
     """A pod that is still in the room that somebody waits for."""
 
     namespace: str
+    """Empty, as the name, where the reader may not know it."""
     name: str
     node: str
     since: datetime | None
     """None when it was not Leeboard who told it to leave, or it has yet to be told."""
 
     @classmethod
-    def of(cls, leaver: Leaver) -> Self:
-        """Show this pod."""
-        return cls(namespace=leaver.namespace, name=leaver.name, node=leaver.node, since=_time(leaver.since))
+    def of(cls, leaver: Leaver, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this pod."""
+        seen = reader.sees(leaver.namespace)
+        namespace, name = (leaver.namespace, leaver.name) if seen else ("", "")
+        return cls(namespace=namespace, name=name, node=leaver.node, since=_time(leaver.since))
 
 
 class SeatAnswer(Answer):
@@ -125,15 +129,16 @@ class DecisionAnswer(Answer):
     pod_count: int
 
     @classmethod
-    def of(cls, decision: Decision) -> Self:
-        """Show this decision."""
+    def of(cls, decision: Decision, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this decision."""
+        beneficiary = decision.beneficiary
         return cls(
             at=datetime.fromtimestamp(decision.at, UTC),
             generation=decision.generation,
             outcome=decision.outcome.value,
             cause=decision.cause,
-            sentence=decision.sentence,
-            on_behalf_of=decision.beneficiary or None,
+            sentence=told(decision.sentence, reader),
+            on_behalf_of=beneficiary.to(reader) if beneficiary is not None else None,
             pods=tuple(map(SeatAnswer.of, decision.pods[:PODS_SHOWN])),
             pod_count=len(decision.pods),
         )
@@ -173,31 +178,30 @@ class ExplanationAnswer(Object):
     """The newest first."""
 
     @classmethod
-    def of(cls, told: Explanation) -> Self:
-        """Show this explanation."""
-        why = WhyAnswer(reason=str(told.why.reason), sentence=told.why.sentence, details=told.why.details)
+    def of(cls, found: Explanation, reader: Reader = EVERYTHING) -> Self:
+        """Show this explanation to a reader who may see its namespace."""
         return cls(
-            kind=KINDS[told.subject],
-            namespace=told.namespace,
-            name=told.name,
-            uid=told.uid or None,
-            state=told.state,
-            why=why,
-            pod_group=told.pod_group or None,
-            queue=told.queue,
-            queue_numbers=QueueNumbers.of(told.stand) if told.stand is not None else None,
-            priority=told.priority,
-            preemptible=told.preemptible,
-            min_member=told.min_member,
-            node=told.node,
-            since=_time(told.since),
-            position=PositionAnswer.of(told.position) if told.position is not None else None,
-            pods_by_state=dict(sorted(told.counts.items())),
-            members=tuple(map(MemberAnswer.of, told.members)),
-            waits_for=tuple(map(LeaverAnswer.of, told.waits_for)),
-            autoscaler=told.autoscaler or None,
-            workload_pod_groups=told.workload_groups or None,
-            decisions=tuple(map(DecisionAnswer.of, told.decisions)),
+            kind=KINDS[found.subject],
+            namespace=found.namespace,
+            name=found.name,
+            uid=found.uid or None,
+            state=found.state,
+            why=WhyAnswer.told(found.why, reader),
+            pod_group=found.pod_group or None,
+            queue=found.queue,
+            queue_numbers=QueueNumbers.of(found.stand) if found.stand is not None else None,
+            priority=found.priority,
+            preemptible=found.preemptible,
+            min_member=found.min_member,
+            node=found.node,
+            since=_time(found.since),
+            position=PositionAnswer.of(found.position, reader) if found.position is not None else None,
+            pods_by_state=dict(sorted(found.counts.items())),
+            members=tuple(map(MemberAnswer.of, found.members)),
+            waits_for=tuple(LeaverAnswer.of(each, reader) for each in found.waits_for),
+            autoscaler=found.autoscaler or None,
+            workload_pod_groups=found.workload_groups or None,
+            decisions=tuple(DecisionAnswer.of(each, reader) for each in found.decisions),
         )
 
 

@@ -16,11 +16,13 @@ from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQues
 from app.model.reason import phrase
 from app.model.seam import PodRef, RawObject
 from app.telemetry import Verb
+from app.web.body import too_many_values
 
 Victims = Mapping[NodeName, RawObject]
 """Pods to preempt by node, each `{"Pods": [{"UID": ...}], "NumPDBViolations": n}`, whatever form they came in."""
 
 CACHE_NODES = "set nodeCacheCapable: true in this extender's entry: Leeboard takes node names, not Node objects"
+NAMES = ("name", "namespace", "uid")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -130,6 +132,8 @@ def _filter_reply(
 
 
 def _arguments(body: bytes) -> RawObject:
+    if found := too_many_values(body):
+        raise _UnreadableError(f"the arguments have {found}")
     try:
         arguments = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -164,18 +168,18 @@ def _pod(arguments: RawObject) -> RawObject:
     pod = _field(arguments, "Pod")
     if not isinstance(pod, dict):
         raise _UnreadableError("Pod must be an object: the pod to be scheduled")
+    metadata = pod.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise _UnreadableError("Pod.metadata must be an object")
+    for key in NAMES:
+        value = None if metadata is None else metadata.get(key)
+        if value is not None and not isinstance(value, str):
+            raise _UnreadableError(f"Pod.metadata.{key} must be a string, or absent for a what-if")
     return pod
 
 
 def _uid(pod: RawObject) -> PodUid | None:
-    metadata = pod.get("metadata")
-    if metadata is None:
-        return None
-    if not isinstance(metadata, dict):
-        raise _UnreadableError("Pod.metadata must be an object")
-    uid = metadata.get("uid")
-    if uid is not None and not isinstance(uid, str):
-        raise _UnreadableError("Pod.metadata.uid must be a string, or absent for a what-if")
+    uid = (pod.get("metadata") or {}).get("uid")
     return PodUid(uid) if uid else None
 
 

@@ -1,6 +1,7 @@
 """When a report is sent, what is sent, and what happens when it is refused."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -75,6 +76,19 @@ async def test_what_is_no_longer_so_does_not_stay(publication: Publication, gpu_
         **status_of(sight(device())),
         "observedAt": "2026-01-02T12:00:00Z",
     }
+
+
+async def test_a_driver_that_is_gone_leaves_no_healthy_summary(
+    publication: Publication, gpu_nodes: FakeGpuNodes
+) -> None:
+    await publication.publish(status_of(sight(replace(device(), product="A"))), 0.0)
+    assert gpu_nodes.stored["n"]["status"]["summary"] == {"health": "Healthy", "products": "A"}
+
+    await publication.publish(status_of(sight(device())), 1.0)
+    assert gpu_nodes.stored["n"]["status"]["summary"] == {"health": "Healthy"}
+
+    await publication.publish(status_of(sight(message="no driver")), 2.0)
+    assert "summary" not in gpu_nodes.stored["n"]["status"]
 
 
 async def test_an_unchanged_report_waits_for_the_heartbeat_which_is_never_twice_the_same(

@@ -174,3 +174,15 @@ def test_measured_memory_has_no_bound_that_a_device_could_reach() -> None:
     (told,) = status_of(sight(device(memory=memory(1 << 30))))["devices"]
 
     assert breaches(told["memoryMiB"], SCHEMA["properties"]["devices"]["items"]["properties"]["memoryMiB"]) == []
+
+
+def test_one_sick_device_is_the_first_word_of_what_is_said_of_all() -> None:
+    sick = replace(device(1), health=Health.UNHEALTHY, product="B")
+    devices = [replace(device(number), product="A") for number in (0, 2, 3)]
+
+    assert status_of(sight(*devices, sick))["summary"] == {
+        "health": "1 Unhealthy, 3 Healthy",
+        "products": "3 x A, 1 x B",
+    }
+    assert status_of(sight(*devices))["summary"] == {"health": "Healthy", "products": "A"}
+    assert "summary" not in status_of(sight(message="no driver"))

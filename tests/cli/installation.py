@@ -23,6 +23,7 @@ from app.model.seam import Resource
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import operations
+from app.web.callers import Anybody
 from tests.kube.apiserver import kubeconfig, listening, says, status
 from tests.web.fakes import FakeInspect, FakePulse
 from tests.web.served import serving
@@ -117,7 +118,9 @@ async def examined(
 @asynccontextmanager
 async def answering(replica: Replica) -> AsyncIterator[str]:
     """Serve the operations listener of a replica."""
-    async with serving(operations.application(replica.inspect, replica.metrics, FakePulse())) as served:
+    async with serving(
+        operations.application(replica.inspect, replica.metrics, FakePulse(), callers=Anybody())
+    ) as served:
         yield served.url
 
 

@@ -70,6 +70,8 @@ def test_a_port_that_others_reach_is_never_opened_without_certificates(variable:
     result = CliRunner(env={f"LEEBOARD_{variable}": value}).invoke(main, ["serve"])
 
     assert (result.exit_code, says in result.output) == (2, True)
+    # Nobody has written the setting that is missing.
+    assert not result.output.rstrip().endswith((", not None", ", not ''"))
 
 
 def test_defaults_of_workloads_that_cannot_be_read_are_told_in_one_line() -> None:

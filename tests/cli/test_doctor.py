@@ -15,10 +15,13 @@ from app.cli.findings import Finding, State, as_text, broken, ok, warning
 from app.cli.replica_health import replicas
 from app.control.rights import rights_of
 from app.model.decision import Share
+from app.model.explanation import QueueStand
 from app.model.marks import GATE
 from app.model.names import QueueName
 from app.model.question import Check
+from app.model.queue import ORPHANED, Queue
 from app.model.rights import ASKING
+from app.model.seam import Resource
 from app.settings import Settings
 from app.telemetry import Metrics, Outcome, Verb
 from tests.cli.installation import (
@@ -35,6 +38,7 @@ from tests.cli.installation import (
     shaking_hands,
     webhook_configuration,
 )
+from tests.given import queue as given_queue
 from tests.kube.apiserver import kubeconfig, listening, refuses, says, silent
 from tests.web.fakes import FakeInspect
 
@@ -210,16 +214,16 @@ async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_pat
     without = (await examined(tmp_path, cluster))["rights"]
     with_lease = (await examined(tmp_path, cluster, scheduler_lease="ns/lease"))["rights"]
 
-    assert (without.state, with_lease.state) == (State.WARNING, State.BROKEN)
+    assert (without.state, with_lease.state) == (State.OK, State.BROKEN)
 
 
 async def test_rights_that_were_not_examined_are_not_passed_over(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster()))["rights"]
 
     of_every_form = rights_of(Settings(gpu_sharing=False))
-    message = f"only the {len(of_every_form)} that every form needs were examined, and are granted to our own account"
-    assert (found.state, found.message) == (State.WARNING, message)
-    assert found.fix.startswith("set LEEBOARD_... as the Deployment has them")
+    assert found.message.startswith("those of optional parts were not looked at")
+    assert found.message.endswith(f"the {len(of_every_form)} that every form needs are granted to our own account")
+    assert (found.state, found.fix) == (State.OK, "")
 
 
 async def test_owners_that_are_installed_and_may_not_be_read_are_told(tmp_path: Path) -> None:
@@ -494,6 +498,13 @@ async def test_a_check_that_fails_is_told_in_its_own_words(tmp_path: Path) -> No
     assert found["leeboard"].message.endswith("is not ready; rights: may not create pods/eviction")
 
 
+async def test_what_only_some_pods_wait_for_is_a_warning_with_its_cause(tmp_path: Path) -> None:
+    found = await examined(tmp_path, FakeCluster(), replica(Check("watch-topologies", degraded="403 forbidden")))
+
+    assert (found["leeboard"].state, found["active"].state) == (State.WARNING, State.OK)
+    assert found["leeboard"].message.endswith("is ready, but some pods wait; watch-topologies: 403 forbidden")
+
+
 async def test_one_of_two_that_stands_by_is_well(tmp_path: Path) -> None:
     standby = Replica(inspect=FakeInspect(checks=(STANDBY,)))
 
@@ -533,6 +544,15 @@ async def test_a_leeboard_without_queues_is_a_warning(tmp_path: Path) -> None:
     assert (await examined(tmp_path, FakeCluster(), replica()))["queues"].state is State.WARNING
 
 
+async def test_pods_that_run_in_queues_that_are_gone_are_a_warning(tmp_path: Path) -> None:
+    orphaned = Replica(inspect=FakeInspect(shares={QueueName("q"): Share(), ORPHANED.name: Share()}), metrics=called())
+
+    found = (await examined(tmp_path, FakeCluster(), orphaned))["queues"]
+
+    assert found.state is State.WARNING
+    assert "pods run whose queues do not exist" in found.message
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "leeboard:8080", "http://leeboard.invalid:8080"])
 async def test_an_address_that_leads_nowhere_is_one_line(tmp_path: Path, url: str) -> None:
     async with listening(FakeCluster().answer) as api_server:
@@ -555,7 +575,7 @@ async def test_every_replica_behind_one_name_is_asked_once(monkeypatch: pytest.M
             return [(family, socket.SOCK_STREAM, 6, "", (host, port)) for family, host in addresses]
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-        found = [each async for each in replicas([f"http://leeboard.leeboard.svc:{port}"], ["kai-scheduler"])]
+        found = [each async for each in replicas([f"http://leeboard.leeboard.svc:{port}"], ["kai-scheduler"], nobody)]
 
     assert [(each.state, each.message.split()[0]) for each in found if each.name == "leeboard"] == [
         (State.OK, f"http://127.0.0.1:{port}"),
@@ -581,3 +601,56 @@ async def test_where_the_extender_can_be_reached_it_is_asked(tmp_path: Path, err
         found = await examine(Patient(settings=settings, urls=(), account=None))
 
     assert [each.state for each in found if each.name == "what-if"] == [state]
+
+
+@pytest.mark.parametrize("answer", [{"detail": "Not Found"}, ["a list"], {"NodeNames": []}])
+async def test_somebody_else_on_the_port_of_the_extender_is_not_said_to_have_answered(
+    tmp_path: Path, answer: object
+) -> None:
+    async with listening(says(answer)) as stranger:
+        port = stranger.rpartition(":")[2]
+        settings = Settings(kubeconfig=str(kubeconfig("http://127.0.0.1:1", tmp_path)), webhook_port=int(port))
+        found = await examine(Patient(settings=settings, urls=(), account=None))
+
+    assert [each for each in found if each.name == "what-if"] == []
+
+
+# -- what people wrote
+
+
+@pytest.mark.parametrize(
+    ("queues", "said"),
+    [
+        ([Queue(name=QueueName("a"), problem="its limit cannot be read.")], "a (its limit cannot be read)"),
+        ([given_queue("a", "gone")], "a (its parent gone does not exist)"),
+        ([given_queue("a", "b"), given_queue("b", "a")], "a (its parents form a circle)"),
+    ],
+    ids=["unreadable", "orphan", "circle"],
+)
+async def test_a_queue_that_cannot_be_used_is_named_with_its_cause(
+    tmp_path: Path, queues: list[Queue], said: str
+) -> None:
+    stands = [QueueStand(queue=each) for each in [*queues, Queue(name=QueueName("sound"))]]
+    found = await examined(tmp_path, FakeCluster(), Replica(inspect=FakeInspect(stands=stands), metrics=called()))
+
+    assert found["queues"].state is State.WARNING
+    assert said in found["queues"].message
+    assert "sound" not in found["queues"].message
+
+
+async def test_podgroups_and_topologies_that_cannot_be_used_are_named_with_their_cause(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    group = {"metadata": {"name": "g", "namespace": "n", "uid": "1"}, "spec": {"minMember": "x"}}
+    topology = {"metadata": {"name": "hall", "uid": "2"}, "spec": {"levels": "rack"}}
+    cluster.set_items(f"/{Resource.POD_GROUPS.value}", group)
+    cluster.set_items(f"/{Resource.TOPOLOGIES.value}", topology)
+
+    found = await examined(tmp_path, cluster)
+
+    assert [found[name].state for name in ("podgroups", "topologies")] == [State.WARNING, State.WARNING]
+    assert found["podgroups"].message.startswith("1 cannot be used: n/g (")
+    assert found["topologies"].message.startswith("1 cannot be used: hall (")
+
+
+async def nobody(_url: str) -> dict[str, str]:
+    return {}

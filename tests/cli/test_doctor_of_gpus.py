@@ -40,6 +40,20 @@ async def test_a_cluster_without_gpus_is_told_of(tmp_path: Path) -> None:
     assert found["gpus"].message == "no node offers nvidia.com/gpu"
 
 
+async def test_a_node_whose_gpus_are_all_sick_has_gpus_all_the_same(tmp_path: Path) -> None:
+    # The kubelet takes them from what is allocatable, and leaves them in the capacity.
+    node = {
+        **gpu_node("a", "0"),
+        "status": {"allocatable": {"nvidia.com/gpu": "0"}, "capacity": {"nvidia.com/gpu": "1"}},
+    }
+    agent = told("a", devices=[device("GPU-1", healthReason="XID 79")])
+
+    found = await examined(tmp_path, cluster_of(node, agents=(agent,)))
+
+    assert found["gpus"].message == "1 node has GPUs, and agents tell of all of them"
+    assert found["gpu-health"].message.startswith("1 GPU takes no new work: a GPU-1")
+
+
 async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
     cluster = cluster_of(*map(gpu_node, "abc"), agents=(told("b"), told("without-gpus")))
 
@@ -95,6 +109,13 @@ async def test_an_agent_that_fell_silent_is_named_and_what_it_said_counts_no_mor
         "agents have been silent for more than 10 min, so nothing new is shared on: a"
     )
     assert "gpu-driver" not in found
+
+
+async def test_an_agent_that_has_told_nothing_yet_has_not_fallen_silent(tmp_path: Path) -> None:
+    found = await examined(tmp_path, cluster_of(gpu_node("a"), agents=({"metadata": {"name": "a"}},)))
+
+    assert "gpu-agents" not in found
+    assert found["gpus"].message.startswith("1 node has GPUs; no agents")
 
 
 async def test_an_agent_may_be_silent_for_as_long_as_the_settings_say(tmp_path: Path) -> None:
@@ -216,7 +237,9 @@ async def test_what_only_some_forms_may_do_is_not_missed_where_the_form_is_not_k
     cluster = FakeCluster(denied={"create  pods"})
 
     assert (await examined(tmp_path, cluster, **SHARES))["rights"].state is State.BROKEN
-    assert (await examined(tmp_path, cluster))["rights"].state is State.WARNING
+    unknown = (await examined(tmp_path, cluster))["rights"]
+    assert unknown.state is State.OK
+    assert "those of optional parts were not looked at" in unknown.message
     assert (await examined(tmp_path, cluster, scheduler_lease="ns/lease", gpu_sharing="false"))[
         "rights"
     ].state is State.OK

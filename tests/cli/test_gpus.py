@@ -1,6 +1,7 @@
 """What `leeboard gpus` shows, over the real read API."""
 
 import asyncio
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -10,8 +11,10 @@ from inline_snapshot import snapshot
 
 from app.cli import main
 from app.cli.asking import NO_ANSWER_FIX
+from app.cli.gpu_tables import nodes_table
 from app.model.device import Health
-from app.model.occupancy import NodeUse
+from app.model.occupancy import NodeUse, Reserved
+from app.web.gpu_answers import GpuNodeAnswer, GpuNodeList
 from tests.cli.installation import Replica, answering
 from tests.kube.apiserver import listening, says
 from tests.occupied import DGX1, GPU_MIB, device, node_use, occupant, on, shared, switched
@@ -61,15 +64,24 @@ async def test_every_node_is_a_line() -> None:
 
     assert await shown(gpus=(busy(), mute, silent, full)) == snapshot("""\
 
-NODE                  GPUS  FREE  SHARED        GiB USED  HEALTH
-gpu-a                    8     2       2  118.6 of 637.2  1 unhealthy
-gpu-b                    0     0       0        ? of 0.0  no driver:
-                                                          libnvidia-ml.so.1
-                                                          cannot be loaded
-gpu-c                   16     0       0     ? of 1274.4  silent for 15 min
-ip-10-0-12-34.eu-wes     1     0       0    68.4 of 79.6  healthy
-t-1.compute.internal
+NODE             GPUS  FREE  RESERVED  SHARED        GiB USED  HEALTH
+gpu-a               8     2         0       2  118.6 of 637.2  1 unhealthy
+gpu-b               0     0         0       0        ? of 0.0  no driver:
+                                                               libnvidia-ml.so.1
+                                                               cannot be loaded
+gpu-c              16     0         0       0     ? of 1274.4  silent for 15 min
+ip-10-0-12-34.e     1     0         0       0    68.4 of 79.6  healthy
+u-west-1.comput
+e.internal
 """)
+
+
+def test_a_list_that_is_not_complete_says_so() -> None:
+    items = (GpuNodeAnswer.of(busy()),)
+
+    assert nodes_table(GpuNodeList(items=items, incomplete="There is more."), width=80).endswith("\n\nThere is more.")
+    assert nodes_table(GpuNodeList(items=items), width=80).endswith("1 unhealthy")
+    assert nodes_table(GpuNodeList(items=(), incomplete="There is more."), width=80) == "There is more."
 
 
 async def test_a_node_is_its_devices_their_pods_what_is_wrong_and_how_they_are_linked() -> None:
@@ -261,3 +273,15 @@ async def test_an_answer_of_somebody_else_is_one_line(answer: object, code: int,
         result = await asyncio.to_thread(CliRunner().invoke, main, ["gpus", "--url", url])
 
     assert (result.exit_code, says_so in result.stderr) == (1, True)
+
+
+async def test_gpus_that_are_reserved_for_pods_are_counted_in_both_views() -> None:
+    held = Reserved(state="Promised", devices=3, pods=2), Reserved(state="Awaiting", devices=1, pods=1)
+    node = replace(node_use("gpu-a", *(on(device(index), is_free=True) for index in range(8))), reserved=held)
+
+    line = (await shown(gpus=(node,))).splitlines()[-1].split()
+    detail = await shown("gpu-a", gpus=(node,))
+
+    assert line[:5] == ["gpu-a", "8", "8", "4", "0"]
+    assert "3 GPUs reserved for 2 pods that are not bound yet: Promised" in detail
+    assert "1 GPU reserved for 1 pod that is not bound yet: Awaiting" in detail

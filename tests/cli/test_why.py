@@ -30,6 +30,7 @@ from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.queue import Entitlement
 from app.model.reason import Reason
 from app.model.resources import Resources
+from app.model.sentence import Name
 from tests.cli.installation import Replica, answering
 from tests.given import GIB, queue
 from tests.web.fakes import FakeInspect
@@ -77,7 +78,7 @@ def gang(**more: object) -> Explanation:
         "priority": 50,
         "preemptible": True,
         "min_member": 16,
-        "position": Position(ahead_in_queue=7, first=("a", "b", "c", "d", "e"), ahead=11),
+        "position": Position(ahead_in_queue=7, first=tuple(Name("vision", each) for each in "abcde"), ahead=11),
         "counts": {"Held": 24, "Awaiting": 1},
         "members": tuple(
             Member(
@@ -212,10 +213,17 @@ async def test_a_queue_that_governs_more_than_gpus_or_is_invalid_or_missing_is_t
     ("position", "said"),
     [
         (Position(ahead_in_queue=0, first=(), ahead=0), "first in queue vision-train\n"),
-        (Position(ahead_in_queue=1, first=("a",), ahead=1), "behind 1 PodGroup in queue vision-train: a\n"),
+        (
+            Position(ahead_in_queue=1, first=(Name("vision", "a"),), ahead=1),
+            "behind 1 PodGroup in queue vision-train: a\n",
+        ),
         (
             Position(ahead_in_queue=0, first=(), ahead=1000, is_least=True),
             "first in queue vision-train; at least 1000 ahead in all queues\n",
+        ),
+        (
+            Position(ahead_in_queue=0, first=(), ahead=0, is_least=True),
+            "first in queue vision-train\n",
         ),
     ],
 )
@@ -232,7 +240,7 @@ async def test_no_line_is_wider_than_the_terminal_and_no_terminal_obeys_a_name(c
         queue=QueueName(evil),
         why=Why(reason="NoNodeFits", sentence=f"Nothing fits {evil} {'x ' * 200}."),
         members=(Member(evil, PodState.HELD, NodeName(evil)),),
-        position=Position(ahead_in_queue=9, first=(evil,) * 5, ahead=9),
+        position=Position(ahead_in_queue=9, first=(Name(evil, evil),) * 5, ahead=9),
     )
 
     text = await shown(long, columns=columns)

@@ -2,7 +2,8 @@
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -10,6 +11,20 @@ NOT_HELD = type, ModuleType, FunctionType
 """Leads to all of Python, and belongs to nobody."""
 
 HOLDERS = dict, set, frozenset, list, tuple
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Keep what others have left over from being collected, and finalized, on the account of what is done inside.
+
+    A collection also calls back into Python once Hypothesis has been used, and comes at any time.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def steps(work: Callable[[], object]) -> int:
@@ -23,11 +38,12 @@ def steps(work: Callable[[], object]) -> int:
         return count
 
     before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
+    with nothing_collected():
+        sys.settrace(count)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
     return taken
 
 

@@ -12,7 +12,8 @@ from app.cluster.admit.patch import pointer
 from app.cluster.decode.environment import sharing_container, shows_devices
 from app.cluster.decode.sharing import asks_for_part
 from app.model.admission import PatchOperation
-from app.model.marks import ASK_MARKER, BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION
+from app.model.marks import ASK_MARKER, BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
+from app.model.names import QueueName
 from tests.cluster.patched import patched
 from tests.cluster.raw import Raw, container, raw_pod
 
@@ -125,15 +126,20 @@ def test_a_marker_is_taken_off_wherever_it_is_and_nothing_else() -> None:
     assert list(shape.unmarked(raw | {"spec": after}, BIND_MARKER)) == []
 
 
-@pytest.mark.parametrize("annotations", [None, {}, {"mine": "1"}, {PREEMPTIBLE_ANNOTATION: "false"}, "garbage"])
-def test_who_is_preemptible_for_its_whole_life_says_so(annotations: object) -> None:
+STAMPS = {PREEMPTIBLE_ANNOTATION: "true", QUEUE_ANNOTATION: "q"}
+
+
+@pytest.mark.parametrize(
+    "annotations", [None, {}, {"mine": "1"}, {PREEMPTIBLE_ANNOTATION: "false", QUEUE_ANNOTATION: "theirs"}, "garbage"]
+)
+def test_a_pod_that_kube_scheduler_binds_alone_is_stamped_and_forged_stamps_are_replaced(annotations: object) -> None:
     raw = {"metadata": {"name": "p"} | ({} if annotations is None else {"annotations": annotations}), "spec": {}}
 
-    after = patched(raw, shape.preemptible(raw))
+    after = patched(raw, shape.stamped(raw, QueueName("q")))
 
     kept = annotations if isinstance(annotations, dict) else {}
-    assert after["metadata"] == {"name": "p", "annotations": kept | {PREEMPTIBLE_ANNOTATION: "true"}}
-    assert list(shape.preemptible(after)) == []
+    assert after["metadata"] == {"name": "p", "annotations": kept | STAMPS}
+    assert list(shape.stamped(after, QueueName("q"))) == []
 
 
 HALF = {"annotations": {"gpu-fraction": "0.5"}}

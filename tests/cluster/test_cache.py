@@ -287,18 +287,27 @@ def test_queues_are_judged_as_a_tree_whenever_one_changes() -> None:
 
 
 def test_an_object_that_changes_queue_takes_the_charges_of_its_pods_along() -> None:
-    found = promised(cache(SPEC, A, B), A)
+    found = binding(cache(SPEC, A, B), A)
     assert usage(found) == Usage(allocated=gpus(1), requested=gpus(2, pods=2))
 
     found.apply_group(replace(SPEC, queue=QueueName("r")))
     assert (usage(found), usage(found, "r").allocated) == (Usage(), gpus(1))
 
     found.delete_group(G)
-    assert (usage(found), usage(found, "r")) == (Usage(requested=gpus(2, pods=2)), Usage())
+    assert (usage(found), usage(found, "r")) == (Usage(allocated=gpus(1), requested=gpus(2, pods=2)), Usage())
+
+
+def test_an_object_that_changes_queue_takes_back_what_was_promised_to_its_pods() -> None:
+    found = promised(cache(SPEC, A, B), A)
+
+    found.apply_group(replace(SPEC, queue=QueueName("r")))
+
+    assert (usage(found), usage(found, "r")) == (Usage(), Usage(requested=gpus(2, pods=2)))
+    assert found.take_bereft() == {A.uid}
 
 
 def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_leaves() -> None:
-    found = promised(cache(SPEC, A, B), B)
+    found = binding(cache(SPEC, A, B), B)
     relief = found.relief
 
     found.delete_pod(A.uid)
@@ -307,7 +316,7 @@ def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_leave
 
 
 def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_changes() -> None:
-    found = promised(cache(SPEC, A, B), B)
+    found = binding(cache(SPEC, A, B), B)
 
     found.apply_pod(replace(A, queue=QueueName("s")))
     assert (usage(found, "s"), usage(found)) == (Usage(allocated=gpus(1), requested=gpus(2, pods=2)), Usage())
@@ -316,17 +325,20 @@ def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_chang
     assert (usage(found, "r").allocated, usage(found)) == (gpus(1), Usage(requested=gpus(1)))
 
 
-def test_a_priority_class_decides_who_is_firm_and_one_that_cannot_be_read_decides_nothing() -> None:
+def test_a_priority_class_decides_who_is_firm_and_one_that_cannot_be_read_is_as_it_was() -> None:
     found = binding(cache(PriorityClass(name="gold", value=100), replace(P, priority_classes=("gold",))))
     assert usage(found).allocated_non_preemptible == gpus(2)
 
     found.apply_class(PriorityClass(name="gold", value=100, problem="its value is no number"))
-    assert usage(found).allocated_non_preemptible == NOTHING
+    assert usage(found).allocated_non_preemptible == gpus(2)
 
     found.apply_class(PriorityClass(name="gold", value=200))
     assert usage(found).allocated_non_preemptible == gpus(2)
 
     found.delete_class("gold")
+    assert usage(found).allocated_non_preemptible == NOTHING
+
+    found.apply_class(PriorityClass(name="gold", value=100, problem="its value is no number"))
     assert usage(found).allocated_non_preemptible == NOTHING
 
 
@@ -450,7 +462,7 @@ def test_a_refusal_tells_nothing_while(prepare: Callable[[ClusterCache], Cluster
 
 
 def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
-    found = promised(promised(cache(P, A, B), A), B)
+    found = promised(promised(cache(P, A, replace(B, queue=A.queue)), A), B)
     promised(found)
 
     found.apply_pod(replace(P, said=Said(by_scheduler=True)))

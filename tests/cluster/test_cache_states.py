@@ -1,5 +1,6 @@
 """The cache, whatever happens in whatever order: its sums and groups are those of adding everything up anew."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -79,6 +80,8 @@ changes: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"said": st.builds(Said, by_scheduler=st.booleans(), by_us=st.booleans())}),
     st.fixed_dictionaries({"deleting": st.sampled_from([True])}),
     st.fixed_dictionaries({"node": node_names, "started_preemptible": st.booleans()}),
+    st.fixed_dictionaries({"node": node_names, "bound_queue": queue_names, "started_firm": st.booleans()}),
+    st.fixed_dictionaries({"bound_queue": queue_names | st.just("")}),
 )
 
 
@@ -131,7 +134,9 @@ class Anything(RuleBasedStateMachine):
                     del self.held[uid]
                 self.cache.delete_node(one.name)
             case Queue():
-                self.queues.pop(one.name, None)
+                for uid in self.promised() if self.queues.pop(one.name, None) else []:
+                    if self.held[uid][1] is not State.ANSWERED and not self.takes_pods(self.pods[uid]):
+                        del self.held[uid]
                 self.cache.delete_queue(one.name)
             case GroupSpec():
                 for uid in self.promised() if self.specs.pop(one.key, None) else []:
@@ -182,16 +187,25 @@ class Anything(RuleBasedStateMachine):
                 self.specs[one.key] = one
                 self.cache.apply_group(one)
             case PriorityClass():
-                self.values.pop(one.name, None)
                 self.values |= {} if one.problem else {one.name: one.value}
                 self.cache.apply_class(one)
             case Pod():
                 before = self.pods.get(one.uid)
                 stays = before is not None and one.node is not None and one.managed and self.is_preemptible(before)
                 self.learn(one, before or one)
-                self.pods[one.uid] = replace(one, started_preemptible=True) if stays else one
+                one = replace(one, started_preemptible=True) if stays else one
+                self.pods[one.uid] = self.as_bound(before, one) if before is not None else one
                 self.cache.apply_pod(one)
         self.take_back(on)
+
+    def as_bound(self, before: Pod, pod: Pod) -> Pod:
+        """Return a pod with what nothing changes any more since it was bound."""
+        if not before.bound_queue:
+            return pod
+        if before.node is None:
+            return replace(pod, bound_queue=before.bound_queue)
+        fixed = ("bound_queue", "started_firm", "group", "names_group", "subgroup")
+        return replace(pod, **{name: getattr(before, name) for name in fixed})
 
     def is_preemptible(self, pod: Pod) -> bool:
         """Whether it is, or was when it was bound."""
@@ -200,7 +214,8 @@ class Anything(RuleBasedStateMachine):
     def take_back(self, before: Mapping[GroupKey, Terms]) -> None:
         for uid in self.promised():
             key = self.pods[uid].group
-            if before[key].preemptible and not self.terms(key).preemptible:
+            now = self.terms(key)
+            if before[key].queue != now.queue or (before[key].preemptible and not now.preemptible):
                 del self.held[uid]
 
     def learn(self, pod: Pod, before: Pod) -> None:
@@ -362,7 +377,18 @@ class Anything(RuleBasedStateMachine):
     def terms(self, key: GroupKey) -> Terms:
         pods = self.members(key)
         on = terms(self.specs.get(key), pods[0], self.values)
-        return replace(on, preemptible=on.preemptible or any(pod.started_preemptible for pod in pods))
+        on = replace(on, preemptible=on.preemptible or any(pod.started_preemptible for pod in pods))
+        noted = Counter(pod.bound_queue for pod in pods if pod.bound_queue and (pod.node or not pod.names_group))
+        if not noted:
+            return on
+        stated = self.specs[key].queue if key in self.specs else None
+        takes_pods = stated in self.queues and not judged(self.queues.values())[stated].problem
+        bound = min(noted, key=lambda name: (-noted[name], name))
+        return replace(on, queue=stated if stated and takes_pods else bound)
+
+    def takes_pods(self, pod: Pod) -> bool:
+        queue = judged(self.queues.values()).get(self.terms(pod.group).queue)
+        return self.is_unpaid(pod) or (queue is not None and not queue.problem)
 
     def all_terms(self) -> Mapping[GroupKey, Terms]:
         return {key: self.terms(key) for key in self.keys()}
@@ -375,7 +401,8 @@ class Anything(RuleBasedStateMachine):
             is_idle = self.place(pod) is None and (pod.gated or pod.deleting or pod.problem)
             if pod.managed and not is_idle:
                 on = self.terms(pod.group)
-                yield Charge(pod.request, self.place(pod), None if self.is_unpaid(pod) else on.queue, on.preemptible)
+                preemptible = on.preemptible and not pod.started_firm
+                yield Charge(pod.request, self.place(pod), None if self.is_unpaid(pod) else on.queue, preemptible)
             elif pod.node and not pod.managed:
                 yield Charge(pod.request, pod.node, None if self.is_unpaid(pod) else pod.queue or None)
 
@@ -402,9 +429,12 @@ class Anything(RuleBasedStateMachine):
         }
 
     def total(self) -> Resources:
-        ready = {name for name, node in self.nodes.items() if node.ready}
-        outside = total(one for one in self.charges() if one.queue is None and one.node in ready)
-        return sum((self.nodes[name].allocatable for name in ready), NOTHING) - outside
+        ready = [node for node in self.nodes.values() if node.ready]
+        return sum((self.divided(node) for node in ready), NOTHING)
+
+    def divided(self, node: Node) -> Resources:
+        outside = total(one for one in self.charges() if one.queue is None and one.node == node.name)
+        return Resources.of(max(0, amount) for amount in (node.allocatable - outside).amounts)
 
     def releasing(self) -> Mapping[NodeName, Resources]:
         leaving = [pod for pod in self.pods.values() if pod.deleting and self.place(pod) and (pod.managed or pod.node)]

@@ -62,6 +62,59 @@ def test_a_shrinking_resize_frees_nothing_before_it_is_done() -> None:
     assert pod(container(cpu="2"), status=held).request.cpu_milli == 8000
 
 
+def resized(asked: str, held: str | None, done: str, *, reason: str = "") -> Raw:
+    """Return the status of a container, and of a pod, whose resize the kubelet judges so."""
+    allocated = {"allocatedResources": {"cpu": held}} if held else {}
+    conditions = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
+    return allocated | {"resources": {"requests": {"cpu": done}}, "conditions": conditions, "asked": asked}
+
+
+@pytest.mark.parametrize(
+    ("status", "cpu"),
+    [
+        (resized("2", "8", "8"), 8),
+        (resized("2", "2", "8"), 8),
+        (resized("2", None, "8"), 8),
+        (resized("2", "2", "2"), 2),
+        (resized("60", "2", "2"), 60),
+        (resized("60", "2", "2", reason="Deferred"), 60),
+        (resized("60", "2", "2", reason="Infeasible"), 2),
+        (resized("60", "2", "8", reason="Infeasible"), 8),
+    ],
+)
+def test_what_the_kubelet_has_given_a_pod_or_will_give_it_is_charged_as_kube_scheduler_charges_it(
+    status: Raw, cpu: int
+) -> None:
+    asked, conditions = status.pop("asked"), status.pop("conditions")
+    of_container = {"containerStatuses": [{"name": "main"} | status], "conditions": conditions}
+    of_sidecar = {"initContainerStatuses": [{"name": "side"} | status], "conditions": conditions}
+    sidecar = container("side", cpu=asked) | {"restartPolicy": "Always"}
+
+    by_container = pod(container(cpu=asked, gpu="1"), status=of_container)
+    by_sidecar = pod(container(gpu="1"), initContainers=[sidecar], status=of_sidecar)
+    by_pod = pod(container(gpu="1"), resources={"requests": {"cpu": asked}}, status=status | {"conditions": conditions})
+
+    wanted = Resources(cpu_milli=cpu * 1000, gpu_milli=1000, pods=1)
+    assert (by_container.request, by_sidecar.request, by_pod.request) == (wanted, wanted, wanted)
+
+
+@pytest.mark.parametrize(
+    ("labels", "status", "names_gpus"),
+    [
+        ({}, {"capacity": {"cpu": "1", "hugepages-2Mi": "0", "rdma/hca": "1"}}, False),
+        ({"nvidia.com/gpu.present": "true"}, {"capacity": {"cpu": "1"}}, True),
+        ({}, {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}, True),
+        ({}, {"capacity": {"nvidia.com/mig-1g.10gb": "7"}, "allocatable": {"nvidia.com/mig-1g.10gb": "0"}}, True),
+        ({}, {"allocatable": {"amd.com/gpu": "0"}}, True),
+        ({}, {"capacity": 7}, False),
+    ],
+)
+def test_a_node_names_its_gpus_when_none_is_allocatable(labels: Raw, status: Raw, *, names_gpus: bool) -> None:
+    raw = {"metadata": {"name": "n", "uid": "u", "labels": labels}, "status": status}
+
+    assert decode.node(raw).names_gpus is names_gpus
+
+
 def test_a_number_that_cannot_be_read_is_a_problem_and_the_rest_is_charged() -> None:
     bound = pod(container(cpu="1x", gpu="2"), nodeName="n1")
 
@@ -337,7 +390,10 @@ def test_selector_affinity_and_tolerations_become_one_shared_constraint() -> Non
     ("requirement", "problem"),
     [
         ({"key": "a", "operator": "Near"}, "operator 'Near'; write one of In, NotIn"),
-        ({"key": "a", "operator": "Gt", "values": ["1_0"]}, "write one integer"),
+        *(
+            ({"key": "a", "operator": "Gt", "values": [bound]}, "write one integer of digits only to compare it to")
+            for bound in ("1_0", "-1", "+5", "", "9223372036854775808", "0" * 63 + "1")
+        ),
         ({"key": "a", "operator": "In"}, "write at least one"),
         ({"key": "metadata.name", "operator": "Exists"}, "use matchFields"),
     ],
@@ -347,6 +403,14 @@ def test_an_affinity_that_cannot_be_read_is_a_problem(requirement: Raw, problem:
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
     assert problem in pod(affinity=affinity).problem
+
+
+@pytest.mark.parametrize("bound", ["0", "007", "9223372036854775807", "0" * 62 + "1"])
+def test_a_label_is_compared_to_whatever_is_an_integer_and_a_label_value(bound: str) -> None:
+    required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Lt", "values": [bound]}]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+    assert not pod(affinity=affinity).problem
 
 
 # -- what has become of it
@@ -447,3 +511,18 @@ def test_finished_pods_are_terminal() -> None:
     phases = ("Succeeded", "Failed", "Running", "", 7)
 
     assert [decode.is_terminal({"status": {"phase": phase}}) for phase in phases] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(("value", "known"), [("q", "q"), ("", ""), (7, ""), (None, ""), ("x" * 254, "")])
+def test_a_bound_pod_tells_with_which_queue_it_was_bound(value: object, known: str) -> None:
+    meta = {"annotations": {"leeboard.dev/queue": value}, "labels": {"kai.scheduler/queue": "ghost"}}
+
+    assert pod(meta=meta, nodeName="n1").bound_queue == known
+    assert (pod(meta=meta, nodeName="n1").problem, pod(meta=meta).bound_queue) == ("", "")
+
+
+def test_a_pod_that_kube_scheduler_binds_alone_keeps_the_queue_of_its_creation() -> None:
+    meta = {"annotations": {"leeboard.dev/queue": "q"}}
+    bare, marked = raw_pod(container(), meta=meta), raw_pod(container(limits={BIND_MARKER: "1"}), meta=meta)
+
+    assert [read(raw, rules=MARKED).bound_queue for raw in (bare, marked)] == ["q", ""]

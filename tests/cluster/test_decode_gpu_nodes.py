@@ -1,5 +1,7 @@
 """What of a GpuNode is read for people and for judging use; devices and holders are read with the books' own tests."""
 
+import numpy as np
+
 from app.cluster.decode import gpu_node
 from app.model.device import GpuNode
 from app.model.names import PodUid
@@ -54,3 +56,9 @@ def test_mig_profiles_are_those_of_the_instances() -> None:
     (device,) = read(devices=[{"uuid": "GPU-1", "mig": mig}]).devices
 
     assert (device.is_mig, device.mig_profiles) == (True, ("1g.10gb", "3g.40gb"))
+
+
+def test_a_node_has_no_more_devices_than_a_mask_of_them_in_an_int64_has_room_for() -> None:
+    told = read(devices=[{"uuid": f"GPU-{number}"} for number in range(64)])
+
+    assert (1 << len(told.devices)) - 1 == np.iinfo(np.int64).max

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.cluster import decode
-from app.cluster.decode.neighbours import MAX_TERMS, NAMESPACE
+from app.cluster.decode.neighbours import MAX_LABELS, MAX_OWN_LABELS, MAX_TERMS, NAMESPACE
 from app.model.pod import Near, Pod
 from tests.cluster.raw import PROFILES, Raw, pod, raw_pod
 
@@ -75,6 +75,19 @@ def test_pods_of_one_template_share_terms_and_labels() -> None:
 
 def test_more_terms_than_anybody_needs_are_left_to_kube_scheduler() -> None:
     assert len(stating(*(term(key=f"zone-{number}") for number in range(99))).near) == MAX_TERMS
+
+
+@pytest.mark.parametrize(("own", "named"), [(MAX_LABELS + 1, MAX_LABELS + 1), (MAX_OWN_LABELS + 1, 1)])
+def test_more_labels_than_anybody_needs_are_left_to_kube_scheduler(own: int, named: int) -> None:
+    labels = {f"label-{number}": "x" for number in range(own)}
+    affinity = {
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [term(labels=dict(list(labels.items())[:named]))]
+        }
+    }
+    left = pod(meta={"labels": labels}, affinity=affinity)
+
+    assert (left.near, left.labels, left.problem) == ((), None, "")
 
 
 def test_pods_of_other_schedulers_may_be_meant_as_well() -> None:

@@ -25,6 +25,21 @@ def topology(*labels: str) -> Raw:
     return {"metadata": metadata(), "spec": {"levels": [{"nodeLabel": label} for label in labels]}}
 
 
+def test_a_node_has_no_more_extended_resources_than_anybody_needs_and_its_devices_first() -> None:
+    many = {f"vendor.example/{number}": "1" for number in range(50_000)} | {"nvidia.com/mig-1g.5gb": "7"}
+
+    seen = decode.node({"metadata": {"name": "n", "uid": "u"}, "status": {"allocatable": many}})
+
+    assert (len(seen.scalars), dict(seen.scalars)["nvidia.com/mig-1g.5gb"]) == (128, 7)
+    assert seen.problem == "it has 50001 extended resources, so nothing is placed on it; have at most 128"
+
+
+def test_labels_that_nodes_have_in_common_are_one_object() -> None:
+    one, other = (decode.node({"metadata": metadata() | {"labels": {"zone": "a-" * 2}}}) for _ in range(2))
+
+    assert next(iter(one.labels.values())) is next(iter(other.labels.values()))
+
+
 def test_a_nodes_extended_resources_are_read_but_not_what_kubernetes_knows_itself() -> None:
     amounts = {"nvidia.com/mig-1g.5gb": "7", "rdma/hca": "0", "a.b/c": "2", "hugepages-2Mi": "1Gi", "pods": "9"}
     others = {"nvidia.com/gpu": "1", "kubernetes.io/x": "1", "x.kubernetes.io/y": "1"}
@@ -234,6 +249,27 @@ def test_sub_groups_that_make_no_tree_are_a_problem(parts: list[Raw], problem: s
 
 def test_a_topology_is_read() -> None:
     assert decode.topology(topology("zone", "rack")) == Topology(name="it", levels=("zone", "rack"))
+
+
+def test_a_level_may_have_an_alias() -> None:
+    levels = [{"nodeLabel": "zone", "alias": "row"}, {"nodeLabel": "rack", "alias": ""}]
+
+    seen = decode.topology({"metadata": metadata(), "spec": {"levels": levels}})
+
+    assert (seen.aliases, seen.problem) == ({"row": "zone"}, "")
+
+
+@pytest.mark.parametrize(
+    ("aliases", "problem"),
+    [
+        (("row", "row"), "spec.levels uses an alias twice; give every level an alias of its own"),
+        (("rack", ""), "spec.levels has the alias 'rack', which is a nodeLabel; write another alias"),
+    ],
+)
+def test_an_alias_means_one_level(aliases: tuple[str, str], problem: str) -> None:
+    levels = [{"nodeLabel": label, "alias": alias} for label, alias in zip(("zone", "rack"), aliases, strict=True)]
+
+    assert decode.topology({"metadata": metadata(), "spec": {"levels": levels}}).problem == problem
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.reason import QueueNumbers, Reason, Refusal
 from app.model.resources import NOTHING, UNLIMITED, Resources
+from app.model.snapshot import Usage
 from tests import given
 
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T04:00:00Z"
@@ -64,7 +65,7 @@ def test_a_queue_says_what_it_has_what_it_may_have_and_who_is_below_it() -> None
 def test_a_queue_that_takes_part_in_nothing_says_why_and_has_nothing() -> None:
     queue = replace(given.queue("q"), problem="its parent queue p does not exist")
 
-    status = encode.queue_status(queue, None, [], now=NOW)
+    status = encode.queue_status(queue, Usage(), [], now=NOW)
 
     assert status.pop("conditions") == [condition("Valid", "False", "QueueIsInvalid", queue.problem)]
     assert status == {
@@ -76,7 +77,7 @@ def test_a_queue_that_takes_part_in_nothing_says_why_and_has_nothing() -> None:
 def test_a_queue_with_a_past_says_what_it_has_used_and_one_without_says_nothing() -> None:
     past = Tally(at_ms=0, used=(0, 0, 1_500_000), capacity=(64_000_000, 2000, 8_000_000))
 
-    with_past, without = (encode.queue_status(given.queue("q"), None, [], now=NOW, past=one) for one in (past, None))
+    with_past, without = (encode.queue_status(given.queue("q"), Usage(), [], now=NOW, past=one) for one in (past, None))
 
     assert with_past == without | {
         "usage": {
@@ -251,6 +252,6 @@ def test_a_condition_keeps_the_time_since_when_it_says_what_it_says() -> None:
     ],
 )
 def test_times_are_taken_from_no_other_condition(said: dict[str, Any]) -> None:
-    status = encode.queue_status(given.queue("q"), None, [QueueName("c")], now=NOW)
+    status = encode.queue_status(given.queue("q"), Usage(), [QueueName("c")], now=NOW)
 
     assert encode.with_times_of(status, said) == status

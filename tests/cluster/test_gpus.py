@@ -1,6 +1,7 @@
 """What is remembered of the GPUs of every node: reports, parts, reservation pods, and what follows from them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,9 @@ from app.cluster.cache import ClusterCache
 from app.cluster.gpus import Gpus, facts_of, node_of
 from app.cluster.nodes import AgentFacts
 from app.cluster.sharedgpus import Stand
-from app.model.device import GpuNode
+from app.model.device import GpuNode, Health
 from app.model.names import NodeName, PodUid
-from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Requirement, Sharing
+from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Pod, Requirement, Sharing
 from app.model.snapshot import NodeTable
 from tests import given
 from tests.cluster.sharing_given import MIB, A, device, part, report, reservation
@@ -67,6 +68,58 @@ def test_devices_that_could_not_be_read_are_not_gone(unread: dict[str, str]) -> 
     found = gpus(told=report(**unread))
 
     assert (found.reliable(A), state(found), found.on(A).blocked) == (None, Stand.UNCONFIRMED, 0)
+
+
+SICK = report(device("u1"), device("u2", health=Health.UNHEALTHY))
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"kubelet_answers": False, "devices": SICK.devices},
+        {"message": "driver not loaded"},
+        {"problem": "field devices is 3"},
+        None,
+    ],
+)
+@pytest.mark.parametrize("holders", [(), (R,)])
+def test_a_sick_gpu_takes_no_work_while_nothing_newer_is_known_of_it(later: Any, holders: tuple[Pod, ...]) -> None:
+    found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
+    found.report(report(device("u1"), device("u2", *holders, health=Health.UNHEALTHY)), heard_at=0.0)
+    found.refresh(A)
+
+    if later is None:
+        found.age(1.0)
+    else:
+        found.report(GpuNode(name=A, **later), heard_at=1.0)
+    _, unknown = found.refresh(A)
+    found.report(report(device("u1"), device("u2")), heard_at=2.0)
+    _, healed = found.refresh(A)
+
+    assert (unknown.blocked, unknown.idle, healed.blocked) == (1, 0, 0)
+
+
+def test_a_gpu_that_was_sick_is_not_subtracted_twice_when_its_device_plugin_takes_it_back_too() -> None:
+    offered = [2]
+    found = Gpus(lambda _: (MIB, offered[0]), tolerance_mib=0)
+    found.report(SICK, heard_at=0.0)
+    found.age(1.0)
+    found.refresh(A)
+
+    offered[0] = 1
+
+    assert found.refresh(A)[1].blocked == 0
+
+
+def test_nothing_is_remembered_of_the_gpus_of_an_agent_that_is_gone() -> None:
+    found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
+    found.report(SICK, heard_at=0.0)
+    found.age(1.0)
+    found.refresh(A)
+
+    found.forget(A)
+
+    assert found.refresh(A)[1].blocked == 0
 
 
 def test_what_an_agent_adds_to_its_node_is_the_smallest_size_in_steps() -> None:

@@ -92,7 +92,7 @@ def test_a_gang_with_too_few_pods_waits_for_more_and_says_how_many_there_are() -
 
     assert formed(found, replace(SPEC, min_member=3)).refusal == Refusal(
         reason=Reason.MEMBERS_MISSING,
-        sentence="Waiting for 3 pods, currently 3 exist, 1 are gated.",
+        sentence="Waiting for 3 pods, currently 3 exist, 1 is gated.",
         details={"minMember": 3, "exist": 3, "gated": 1},
     )
 
@@ -112,7 +112,7 @@ def test_pods_that_are_being_deleted_satisfy_their_gang_no_longer() -> None:
 
     assert (complete.active, complete.owed, complete.refusal) == (0, 2, None)
     assert short.refusal is not None
-    assert short.refusal.sentence == "Waiting for 2 pods, currently 1 exist, 0 are gated."
+    assert short.refusal.sentence == "Waiting for 2 pods, currently 1 exists, 0 are gated."
 
 
 def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> None:
@@ -179,7 +179,7 @@ def test_each_pod_set_waits_for_its_own_minimum() -> None:
     assert formed(members(leader, worker, c, held="c"), parts(leader=1, workers=2)).refusal is None
     assert formed(members(worker, c), parts(leader=1, workers=1)).refusal == Refusal(
         reason=Reason.MEMBERS_MISSING,
-        sentence="Waiting for 1 pods of sub-group leader, currently 0 exist, 0 are gated.",
+        sentence="Waiting for 1 pod of sub-group leader, currently 0 exist, 0 are gated.",
         details={"minMember": 1, "exist": 0, "gated": 0, "subGroup": "leader"},
     )
 
@@ -191,7 +191,7 @@ def test_all_sub_groups_are_named_that_lack_pods() -> None:
 
     assert refusal is not None
     assert refusal.sentence == (
-        "Waiting for 2 pods of sub-group leader, currently 1 exist, 0 are gated; "
+        "Waiting for 2 pods of sub-group leader, currently 1 exists, 0 are gated; "
         "also missing: 3 of sub-group workers, 1 of sub-group masters."
     )
 
@@ -277,3 +277,34 @@ def test_without_any_priority_class_the_built_in_ones_hold() -> None:
         50,
         125,
     ]
+
+
+UNREADABLE_A, UNREADABLE_B = replace(A, problem="a is odd"), replace(B, problem="b is odd")
+
+
+@pytest.mark.parametrize("pods", [(UNREADABLE_A, UNREADABLE_B), (UNREADABLE_B, UNREADABLE_A)], ids=["a-b", "b-a"])
+def test_of_two_pods_that_cannot_be_read_the_older_is_told_in_whatever_order_they_came(pods: tuple[Pod, ...]) -> None:
+    refusal = formed(members(*pods)).refusal
+
+    assert refusal is not None
+    assert refusal.sentence == "Pod a: a is odd."
+
+
+@pytest.mark.parametrize("ungrouped", [(A, B), (B, A)], ids=["a-b", "b-a"])
+def test_of_two_pods_of_unknown_owners_the_older_is_told_in_whatever_order_they_came(
+    ungrouped: tuple[Pod, ...],
+) -> None:
+    pods = [replace(pod, ungrouped=f"Job {pod.name} is unknown") for pod in ungrouped]
+
+    refusal = formed(members(*pods)).refusal
+
+    assert refusal is not None
+    assert refusal.sentence == "Job a is unknown"
+
+
+@pytest.mark.parametrize("leaver", [replace(UNREADABLE_A, deleting=True), replace(A, gated=True, deleting=True)])
+def test_a_pod_that_is_being_deleted_is_no_cause_why_its_gang_lacks_pods(leaver: Pod) -> None:
+    refusal = formed(members(leaver, B)).refusal
+
+    assert refusal is not None
+    assert refusal.sentence == "Waiting for 2 pods, currently 1 exists, 0 are gated."

@@ -53,6 +53,16 @@ def test_a_queues_own_problem_is_not_replaced() -> None:
     assert problems(queue("a", "gone", problem="mine")) == {"a": "mine"}
 
 
+def test_a_tree_that_is_too_deep_is_cut_off_where_it_becomes_so() -> None:
+    chain = [queue(f"q{level}", f"q{level - 1}" if level > 1 else None) for level in range(1, 1001)]
+
+    seen = problems(*chain)
+
+    assert [name for name, problem in seen.items() if not problem] == [f"q{level}" for level in range(1, 33)]
+    assert seen["q33"] == "it is more than 32 levels deep; change spec.parentQueue to a queue nearer to the top"
+    assert seen["q34"].startswith("its parent queue q33 is not valid")
+
+
 def test_the_sentence_of_a_long_circle_stays_short() -> None:
     size = 1000
 
@@ -67,7 +77,8 @@ def test_a_chain_of_many_thousands_is_judged_without_recursion_or_delay() -> Non
     # From the leaf up, judging each queue anew would take more than a billion steps.
     chain = [queue(f"q{number}", f"q{number - 1}" if number else None) for number in reversed(range(50_000))]
 
-    assert not any(problems(*chain).values())
+    # Those at the top alone are valid: a tree has a limited depth.
+    assert [name for name, problem in problems(*chain).items() if not problem] == [f"q{n}" for n in reversed(range(32))]
 
 
 @given(

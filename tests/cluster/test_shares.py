@@ -16,6 +16,7 @@ def test_a_pod_is_told_of_all_its_gpus_in_one_order() -> None:
     assert marks_of(Sharing(portion_ppm=250_000, devices=2), found.shared) == {
         "leeboard.dev/devices": "u2,u1",
         "leeboard.dev/device-groups": "g,h",
+        "leeboard.dev/gpu-share": "0.25",
         "leeboard.dev/portion": "0.25",
         "leeboard.dev/memory-mib": "250",
         "leeboard.dev/mps-memory": "0=250M,1=250M",

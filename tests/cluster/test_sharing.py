@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from app.cluster.decode.reading import Reading
-from app.cluster.decode.sharing import MAX_DEVICES, MAX_MEMORY_MIB, sharing
+from app.cluster.decode.sharing import MAX_DEVICES, MAX_MEMORY_MIB, bound, sharing
+from app.cluster.shares import share
+from app.model.marks import DEVICES_ANNOTATION, GROUPS_ANNOTATION, SHARE_ANNOTATION
 from app.model.pod import Sharing
 
 BOTH_FRACTION_AND_WHOLE = "cannot have both GPU fraction request and whole GPU resource request/limit"
@@ -117,3 +119,21 @@ def test_the_number_of_devices_is_a_plain_integer_above_zero(text: object) -> No
     assert found is None
     assert problem.startswith("fraction count annotation value must be a positive integer greater than 0; ")
     assert f"from 1 to {MAX_DEVICES}" in problem
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [Sharing(portion_ppm=ppm) for ppm in (1000, 333_333, 500_000, 999_999)]
+    + [Sharing(memory_mib=mib, devices=2) for mib in (1, 8192, MAX_MEMORY_MIB)],
+)
+def test_what_bind_writes_of_a_part_is_read_back_exactly(asked: Sharing) -> None:
+    groups = ",".join(f"g{number}" for number in range(asked.devices))
+    written = {SHARE_ANNOTATION: share(asked), GROUPS_ANNOTATION: groups, DEVICES_ANNOTATION: groups}
+
+    assert bound(written) == asked
+
+
+@pytest.mark.parametrize("value", ["", "0", "1", "0.5Mi", "Mi", "-1Mi", "1Gi", "0.0001", 0.5, None])
+def test_a_part_that_bind_cannot_have_written_is_none(value: object) -> None:
+    assert bound({SHARE_ANNOTATION: value, GROUPS_ANNOTATION: "g", DEVICES_ANNOTATION: "g"}) is None
+    assert bound({SHARE_ANNOTATION: "0.5"}) is None

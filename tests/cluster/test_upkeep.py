@@ -6,6 +6,7 @@ from app.cluster.reservationpods import reservation_name
 from app.cluster.upkeep import Dismiss, Free, Need, Reserve
 from app.model.device import Device, Health
 from app.model.names import PodUid
+from app.model.sentence import EVERYTHING, told
 from tests import given
 from tests.cluster.sharing_given import A, device, needed, part, report, reservation
 
@@ -113,7 +114,9 @@ def test_another_is_tried_while_what_the_first_got_is_kept() -> None:
 def test_its_pods_cannot_stay_on_a_device_that_somebody_else_has_by_now() -> None:
     found = dismissed(needed(RUNS, R, agent=report(device("u1", STRANGER), device("u2", R))))
 
-    assert found == {RUNS.pod: "was given GPU u1, which pod default/stranger has by now"}
+    assert {pod: told(why, EVERYTHING) for pod, why in found.items()} == {
+        RUNS.pod: "was given GPU u1, which pod default/stranger has by now"
+    }
 
 
 def test_its_pods_cannot_stay_on_a_device_that_reserves_another_shared_gpu() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.settings import Preset
 from tests.conformance import capacities, divisions, judging, matching, orders, reclaims, runtimes, sessions, topologies
 from tests.conformance.judging import Crashed, NotRun, expectation
 from tests.conformance.sessions import Outcome
@@ -113,7 +114,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a vector file, or a folder of them")
     parser.add_argument("-o", dest="output", choices=["text", "json"], default="text")
     parser.add_argument("--only", default="", metavar="TEXT", help="run only the cases whose id contains TEXT")
+    parser.add_argument(
+        "--preset", choices=list(Preset), default=sessions.PRESET, help="whose defaults cases run under"
+    )
     chosen = parser.parse_args(arguments)
+    sessions.PRESET = Preset(chosen.preset)
     write = write_json if chosen.output == "json" else report_all
     return write(_only(chosen.only, suites(chosen.paths)))
 

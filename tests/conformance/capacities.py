@@ -1,5 +1,6 @@
 """Runs the vectors of KAI's capacity policy: limits and quota, for one queue and up the tree."""
 
+import re
 from typing import Any
 
 from app.model.names import GroupKey, QueueName
@@ -61,4 +62,15 @@ def _over(axis: int | None) -> Any:
 def _answer(refusal: Refusal | None) -> Any:
     if refusal is None:
         return {"schedulable": True, "reason": "", "message": ""}
-    return {"schedulable": False, "reason": refusal.reason.value, "message": refusal.sentence}
+    return {"schedulable": False, "reason": refusal.reason.value, "message": _as_kai_says(refusal.sentence)}
+
+
+def _as_kai_says(sentence: str) -> str:
+    """Return our sentence in KAI's words, which know no singular and call each limit that would be passed reached.
+
+    Where a quota is passed, KAI names the resource beside its unit.
+    """
+    plural = re.sub(r"\b1 (GPU|core)\b", r"1 \1s", sentence).replace(" is already allocated", " are already allocated")
+    named = re.sub(r"(Workload requested \S+) cores", r"\1 CPU cores", plural)
+    named = re.sub(r"(Workload requested \S+ GB),", r"\1 memory,", named)
+    return named.replace("would exceed the limit", "has reached the allowable limit")

@@ -23,6 +23,7 @@ class Defaults:
 
     preempt_min_runtime_s: float
     reclaim_min_runtime_s: float
+    consolidate_min_runtime_s: float = 0.0
 
 
 def run(case: Case) -> Any:

@@ -1,15 +1,20 @@
 """Runs a scheduling case: one session or several with the product's planner, and what has become of every task."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from app.control.planning import policy_of
 from app.model.decision import Action, Plan
+from app.model.memory import NO_MEMORY, PlanMemory
 from app.scheduling.planner import Policy, plan
-from app.settings import PlacementStrategy
+from app.settings import PlacementStrategy, Preset, Settings
 from tests.conformance.clusters import Cluster, has_plugin
 from tests.conformance.seats import BINDING, PIPELINED, RELEASING, Seat, Seats, initial, next_round
 from tests.conformance.vectors import Case
+
+PRESET = Preset.KAI
+"""Whose defaults the cases run under; the command line may choose others, to see which cases that changes."""
 
 ACTIONS = {
     "allocate": Action.ALLOCATE,
@@ -57,7 +62,7 @@ def run(case: Case) -> Outcome:
     """Run all sessions of a case, without looking at what it expects."""
     cluster, seats = Cluster.of(case), initial(case)
     if case["mode"] == "single":
-        after, counts = session(cluster, seats)
+        after, counts, _ = session(cluster, seats)
         return Outcome((after,), (counts,))
     return _rounds(cluster, seats)
 
@@ -67,10 +72,11 @@ def _rounds(cluster: Cluster, seats: Seats) -> Outcome:
     settled, after_match = rounds.get("until_match", UNTIL_MATCH), rounds.get("after_match", AFTER_MATCH)
     matches: list[Seats] = []
     counts: list[Counts] = []
+    memory = NO_MEMORY
     for number in range(settled + after_match):
         if number == settled:
             matches.append(seats)
-        after, called = session(cluster, seats, version=number + 1)
+        after, called, memory = session(cluster, seats, version=number + 1, memory=memory)
         counts.append(called)
         if number >= settled:
             matches.append(after)
@@ -79,16 +85,19 @@ def _rounds(cluster: Cluster, seats: Seats) -> Outcome:
     return Outcome(tuple(matches or [seats]), tuple(counts))
 
 
-def session(cluster: Cluster, seats: Seats, *, version: int = 1) -> tuple[Seats, Counts]:
-    """Plan once; return where the tasks sit right afterwards, and the counts."""
-    decided = plan(cluster.snapshot(seats, version=version), policy(cluster.case), now=0.0)
-    return {**seats, **dict(_moved(decided, seats))}, counts(decided)
+def session(
+    cluster: Cluster, seats: Seats, *, version: int = 1, memory: PlanMemory = NO_MEMORY
+) -> tuple[Seats, Counts, PlanMemory]:
+    """Plan once; return where the tasks sit right afterwards, the counts, and what the next session knows."""
+    decided = plan(cluster.snapshot(seats, version=version), policy(cluster.case), now=0.0, memory=memory)
+    return {**seats, **dict(_moved(decided, seats))}, counts(decided), decided.memory
 
 
 def policy(case: Case) -> Policy:
     """Read what the case configures."""
     config = case["config"]
-    return Policy(
+    return replace(
+        policy_of(Settings(preset=PRESET)),
         placement=_placement(case),
         sharing=_sharing(case),
         actions=tuple(ACTIONS[name] for name in config["actions"]),

@@ -1,8 +1,9 @@
 """Books of one node's GPUs, without the rest of the cache."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app.cluster.gpus import Gpus
+from app.cluster.reservations import Reservations
 from app.cluster.sharedgpus import Part
 from app.model.device import Device, GpuNode
 from app.model.names import NodeName, PodUid
@@ -21,6 +22,7 @@ class Books:
 
     gpus: Gpus
     pods: dict[PodUid, Pod]
+    reservations: Reservations = field(default_factory=Reservations)
 
     def pod(self, uid: PodUid) -> Pod | None:
         return self.pods.get(uid)

@@ -7,6 +7,7 @@ from app.cluster.cache import ClusterCache
 from app.control.admission import Admission
 from app.control.entrance import Newcomer
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation
+from app.model.names import QueueName
 from app.model.seam import RawObject
 from app.settings import Settings
 from tests.cluster.patched import patched
@@ -37,6 +38,9 @@ class FakeEntrance:
 
     def must_be_bound_here(self, newcomer: Newcomer) -> bool:
         return bool(newcomer.raw) and self.changed
+
+    def queue(self, newcomer: Newcomer) -> QueueName:
+        return newcomer.pod.queue
 
     def owners_class(self, newcomer: Newcomer) -> str:
         del newcomer

@@ -1,6 +1,7 @@
 import pytest
 
 from app.control.activity import LOOK_EVERY_S, LOOK_WITHIN_S, MARGIN_S
+from app.model.explanation import Explanation, Unknown
 from app.model.names import NodeName
 from app.model.question import Failed, Fits
 from app.model.reason import UNREADY
@@ -207,3 +208,42 @@ async def test_a_replica_that_stands_by_is_ready_in_all_else() -> None:
         await passes(SETTLED_S)
 
         assert [check.name for check in world.inspect.readiness() if not check.passed] == ["active"]
+
+
+async def test_a_replica_that_stands_by_says_so_instead_of_why_a_pod_waits() -> None:
+    async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
+        world.runs("other", "a")
+        world.pod("full")
+        said = (
+            "his replica decides nothing now (active: the kube-scheduler that leads is pod-b_77aa, not the one"
+            " beside us (pod-a)); where there are several, ask the one that decides, by kubectl port-forward to its pod"
+        )
+        await passes(SETTLED_S)
+
+        standing_by = world.inspect.explain("q", "full-0")
+        gone = world.inspect.explain("q", "gone")
+        on_its_node = world.inspect.explain("q", "other-0")
+
+        assert isinstance(standing_by, Explanation)
+        assert standing_by.why.sentence == f"T{said}."
+        assert isinstance(gone, Unknown)
+        assert gone.sentence.endswith(f"; t{said}")
+        assert isinstance(on_its_node, Explanation)
+        assert on_its_node.why.sentence == "It is on node a."
+
+
+async def test_a_replica_that_is_no_longer_active_does_not_say_why_a_pod_waited_before() -> None:
+    async with living(cluster=elected(), **BESIDE_US) as world:
+        world.runs("other", "a")
+        world.pod("full")
+        await passes(SETTLED_S)
+        before = world.inspect.explain("q", "full-0")
+        world.cluster.holders[LEASE] = "pod-b_77aa"
+        await passes(SETTLED_S)
+        after = world.inspect.explain("q", "full-0")
+
+        assert isinstance(before, Explanation)
+        assert before.why.sentence.startswith("No node has room")
+        assert isinstance(after, Explanation)
+        assert after.why.sentence.startswith("This replica decides nothing now")
+        assert [refusal for _, refusal in world.inspect.waiting()] == [None]

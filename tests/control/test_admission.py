@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from app.cluster import decode
-from app.model.admission import AdmissionQuestion, Admitted, Operation, Undecided
-from app.model.marks import ASK_MARKER, BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION
+from app.model.admission import AdmissionQuestion, Admitted, Denied, Operation, Undecided
+from app.model.marks import ASK_MARKER, BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
 from tests.cluster.patched import patched
 from tests.cluster.raw import Raw, container, raw_pod
 from tests.control.desk import QUEUE, Desk, new_pod
@@ -109,7 +109,8 @@ def test_the_class_that_its_owner_names_goes_before_the_pods_own() -> None:
 
 
 def test_a_class_that_does_not_exist_is_told_and_changes_nothing() -> None:
-    raw = new_pod(meta={"labels": {"priorityClassName": "build"}}, priority=0)
+    labels = {**QUEUE["labels"], "priorityClassName": "build"}
+    raw = new_pod(meta={"labels": labels}, priority=0)
 
     answer = Desk().mutate(raw)
 
@@ -126,7 +127,7 @@ def test_markers_are_added_where_the_settings_name_them() -> None:
     assert Desk().stored(new_pod())["spec"]["containers"] == [container()]
 
 
-def test_who_may_be_bound_elsewhere_has_no_marker_for_it_and_is_preemptible_for_its_whole_life() -> None:
+def test_who_may_be_bound_elsewhere_has_no_marker_for_it_and_stays_preemptible_and_in_its_queue() -> None:
     desk = Desk(markers=f"{ASK_MARKER},{BIND_MARKER}")
     desk.entrance.alone = True
     given = container() | {"resources": {amounts: {BIND_MARKER: "1"} for amounts in ("requests", "limits")}}
@@ -136,7 +137,7 @@ def test_who_may_be_bound_elsewhere_has_no_marker_for_it_and_is_preemptible_for_
 
         resources = stored["spec"]["containers"][0]["resources"]
         assert resources == {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1"}}
-        assert stored["metadata"]["annotations"] == {PREEMPTIBLE_ANNOTATION: "true"}
+        assert stored["metadata"]["annotations"] == {PREEMPTIBLE_ANNOTATION: "true", QUEUE_ANNOTATION: "q"}
         assert desk.stored(stored) == stored
 
 
@@ -148,7 +149,7 @@ def test_who_may_not_be_bound_elsewhere_has_all_markers() -> None:
     assert PREEMPTIBLE_ANNOTATION not in stored["metadata"].get("annotations", {})
 
 
-def test_a_pod_that_was_copied_from_one_left_alone_is_not_preemptible_for_good() -> None:
+def test_a_pod_that_was_copied_from_one_left_alone_has_none_of_its_stamps() -> None:
     desk = Desk(markers=BIND_MARKER)
     desk.entrance.alone = True
     copied = desk.stored(new_pod())
@@ -156,7 +157,7 @@ def test_a_pod_that_was_copied_from_one_left_alone_is_not_preemptible_for_good()
 
     stored = desk.stored(copied)
 
-    assert PREEMPTIBLE_ANNOTATION not in stored["metadata"]["annotations"]
+    assert not {PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION} & stored["metadata"]["annotations"].keys()
     assert desk.stored(stored) == stored
 
 
@@ -226,3 +227,25 @@ def test_a_pod_that_was_judged_before_needs_nothing_more() -> None:
     once = desk.stored(new_pod(meta=meta, schedulerName="", priority=1))
 
     assert desk.mutate(once) == Admitted()
+
+
+def test_what_is_wrong_with_a_pod_is_said_where_nobody_validates_it_as_well() -> None:
+    answer = Desk().mutate(new_pod(meta={**QUEUE, "annotations": {"gpu-fraction": "half"}}))
+
+    assert isinstance(answer, Denied)
+    assert "gpu-fraction" in answer.message
+
+
+@pytest.mark.parametrize("name", ["A", 5, ["NVIDIA_VISIBLE_DEVICES"], {}])
+def test_a_pod_that_shares_is_judged_as_it_will_be_whatever_its_variables_are_called(name: object) -> None:
+    shares = {**QUEUE, "annotations": {"gpu-fraction": "0.5"}}
+    named = {**container(), "env": [{"name": name, "value": "all"}]}
+
+    assert isinstance(Desk().mutate(new_pod(named, meta=shares)), Admitted)
+
+
+def test_odd_pods_are_told_of_where_nobody_validates_them_as_well() -> None:
+    answer = Desk().mutate(new_pod(meta={"labels": {"kai.scheduler/queue": "none"}}))
+
+    assert isinstance(answer, Admitted)
+    assert answer.warnings == ("queue 'none' does not exist: the pod waits until it does",)

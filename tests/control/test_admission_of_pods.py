@@ -4,7 +4,7 @@ import pytest
 
 from app.cluster import decode
 from app.model.admission import Admitted, Denied
-from tests.cluster.raw import Raw, container
+from tests.cluster.raw import Raw, container, raw_pod
 from tests.control.desk import QUEUE, Desk, changed, new_pod, queue
 
 DISABLED = "with gpu sharing request, while GPU sharing is disabled; ask for whole GPUs with nvidia.com/gpu"
@@ -148,6 +148,9 @@ def test_a_change_is_refused_for_what_it_makes_wrong_alone() -> None:
     assert desk.validate("Pod", right, **changed(wrong)) == Admitted()
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -156,6 +159,10 @@ def test_a_change_is_refused_for_what_it_makes_wrong_alone() -> None:
         (
             {"containers": [container() | {"env": [{"name": "GPU_PORTION"}] * 4097}]},
             "a container has 4097 environment variables; write at most 4096",
+        ),
+        (
+            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": []}] * 22_000}}}},
+            "spec.affinity.nodeAffinity.nodeSelectorTerms has 22000 items; write at most 256",
         ),
     ],
 )
@@ -251,3 +258,25 @@ def test_nothing_is_said_to_be_missing_before_the_cluster_is_known() -> None:
 
     assert desk.warnings("Pod", new_pod(meta={"labels": {"kai.scheduler/queue": "r"}})) == []
     assert desk.warnings("Queue", queue("q"), operation="DELETE") == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "warned"), [({"kai.scheduler/queue": "r"}, True), ({"kai.scheduler/queue": "q"}, False), ({}, True)]
+)
+def test_who_relabels_a_pod_whose_queue_is_fixed_is_told_that_it_changes_nothing(
+    labels: dict[str, str], *, warned: bool
+) -> None:
+    desk = Desk()
+    old = raw_pod(container(), meta=QUEUE | {"annotations": {"leeboard.dev/queue": "q"}})
+    new = old | {"metadata": old["metadata"] | {"labels": labels}}
+
+    found = desk.warnings("Pod", new, **changed(old))
+
+    said = "the pod stays in queue 'q', whatever its labels say: create it anew to have it in another one"
+    assert found == ([said] if warned else [])
+
+
+def test_who_relabels_a_pod_that_waits_for_us_to_bind_it_moves_it() -> None:
+    old, new = (raw_pod(container(), meta={"labels": {"kai.scheduler/queue": name}}) for name in ("q", "r"))
+
+    assert Desk().warnings("Pod", new, **changed(old)) == []

@@ -73,9 +73,20 @@ def test_who_deletes_a_queue_is_told_what_becomes_of_its_children_and_pods() -> 
 
     assert desk.warnings("Queue", queue("q"), operation="DELETE") == [
         "its child queues take no pods until a queue of this name exists again: a, b, c, d, e and 1 more",
-        "its pods stay: 1 go on, 1 wait until a queue of this name exists again",
+        "1 of its pods goes on and is the first to be reclaimed",
+        "1 of its pods waits until a queue of this name exists again",
     ]
     assert desk.validate("Queue", queue("a"), operation="DELETE") == Admitted()
+
+
+def test_who_deletes_a_queue_of_pods_that_all_run_is_told_of_none_that_wait() -> None:
+    desk = Desk()
+    desk.add_pod("running", node="n1")
+    desk.add_pod("running too", node="n1")
+
+    assert desk.warnings("Queue", queue("q"), operation="DELETE") == [
+        "2 of its pods go on and are the first to be reclaimed"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +127,7 @@ def test_who_changes_a_gang_that_is_being_started_is_told_what_comes_of_it() -> 
 
     told = desk.warnings("PodGroup", group(minMember=1), **changed(old))
 
-    assert told == ["1 of its pods are being started: the change counts at once for those that are not bound yet"]
+    assert told == ["1 of its pods is being started: the change counts at once for those that are not bound yet"]
     assert desk.validate("PodGroup", group(minMember=2, markUnschedulable=True), **changed(old)) == Admitted()
 
 
@@ -142,7 +153,7 @@ def test_who_makes_a_gang_firm_that_has_started_as_preemptible_is_told_that_it_s
     (told,) = desk.warnings("PodGroup", group(preemptibility="non-preemptible"), **more)
 
     assert told == (
-        "1 of its pods have started as preemptible: the group stays preemptible as long as any of them is there; delete"
+        "1 of its pods has started as preemptible: the group stays preemptible as long as any of them is there; delete"
         " them to have it start anew on other terms"
     )
     assert desk.warnings("PodGroup", group(preemptibility="preemptible"), **more) == []

@@ -505,7 +505,8 @@ async def test_a_pod_that_stands_for_another_is_made_again_when_somebody_removes
 
         names = sorted(pod["metadata"]["name"] for pod in scaling_pods(world))
         assert [name[-2:] for name in names] == ["-0", "-1"]
-        assert "2 scaling pods ask the autoscaler for its nodes" in world.autoscaling.shown(GANG)
+        said = "2 scaling pods in namespace kai-scale-adjust have asked the autoscaler for nodes."
+        assert said in world.autoscaling.shown(GANG)
 
 
 async def test_what_was_left_unmarked_by_a_failure_is_marked() -> None:

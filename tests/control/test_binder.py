@@ -7,7 +7,7 @@ import pytest
 
 from app.cluster.charges import Load
 from app.cluster.reservations import State
-from app.control.binder import BOUND, LOOK_AGAIN_S
+from app.control.binder import BOUND, LOOK_AGAIN_S, LOOK_UPS, NOT_KNOWN
 from app.model.names import NodeName
 from app.model.question import Refused
 from app.model.reason import Reason
@@ -49,14 +49,15 @@ async def test_a_pod_is_bound_to_the_node_that_it_was_promised() -> None:
         assert world.count("binds", outcome="bound") == 1
 
 
-async def test_a_binding_marks_the_pod_that_starts_as_preemptible_and_no_other() -> None:
+async def test_a_binding_notes_the_queue_of_a_pod_and_whether_it_starts_as_preemptible() -> None:
     async with living("a") as world:
         soft, firm = world.pod("soft"), world.pod("firm", gpus=0, priority_class="inference")
         for pod in (soft, firm):
             assert await world.bind(pod, await world.choose(pod, "a")) == BOUND
 
         marks = [world.annotations(pod).get("leeboard.dev/preemptible") for pod in (soft, firm)]
-        assert marks == ["true", None]
+        assert marks == ["true", "false"]
+        assert [world.annotations(pod).get("leeboard.dev/queue") for pod in (soft, firm)] == ["q", "q"]
 
 
 async def test_many_identical_questions_at_once_are_one_write() -> None:
@@ -192,17 +193,69 @@ async def test_a_pod_that_went_while_it_was_written_is_given_up(error: KubeError
 async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_the_pod() -> None:
     async with promised(promise_ttl_s=1) as (world, pod):
         world.cluster.lost_replies["bind"] = 1
-        world.cluster.errors["read_pod"] += [UnavailableError("503")] * 20
+        world.cluster.errors["read_pod"] += [UnavailableError("503")] * (LOOK_UPS - 1)
         world.cluster.hide(Resource.PODS)
 
         bind = world.binding(pod, "a")
-        await passes(19.5 * LOOK_AGAIN_S)
+        await passes(40)
 
         held = world.held(pod)
         assert held is not None
         assert (held.node, held.state, bind.done()) == ("a", State.BINDING, False)
         assert await bind == BOUND
-        assert (len(world.cluster.binds), world.count("binds", outcome="unknown")) == (1, 20)
+        assert (len(world.cluster.binds), world.count("binds", outcome="unknown")) == (1, LOOK_UPS - 1)
+
+
+async def test_a_look_up_that_is_refused_ends_when_the_watch_shows_that_the_pod_is_gone() -> None:
+    async with promised(OutcomeUnknownError("timed out")) as (world, pod):
+        world.cluster.errors["read_pod"] += [ForbiddenError("403")] * 1000
+        bind = world.binding(pod, "a")
+        await passes(0.1)
+
+        world.delete(pod)
+
+        assert await bind == "the pod is gone"
+        assert (len(world.cache.reservations), world.free_gpus()) == (0, {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize(("node", "answer"), [("a", BOUND), ("b", "the pod is already bound to b")])
+async def test_a_look_up_that_is_refused_ends_when_the_watch_shows_where_the_pod_is_bound(
+    node: str, answer: str
+) -> None:
+    async with promised(OutcomeUnknownError("timed out")) as (world, pod):
+        world.cluster.errors["read_pod"] += [ForbiddenError("403")] * 1000
+        bind = world.binding(pod, "a")
+        await passes(0.1)
+
+        world.patch(pod, spec={"nodeName": node})
+
+        assert await bind == answer
+
+
+async def test_a_look_up_that_is_refused_for_a_minute_is_answered_and_the_node_stays_promised() -> None:
+    async with promised(OutcomeUnknownError("timed out"), promise_ttl_s=1) as (world, pod):
+        world.cluster.errors["read_pod"] += [ForbiddenError("403")] * 1000
+
+        assert await world.bind(pod, "a") == NOT_KNOWN
+        await passes(600)
+
+        held = world.held(pod)
+        assert held is not None
+        assert (held.node, held.state) == ("a", State.BINDING)
+        assert world.count("binds", outcome="unknown") == LOOK_UPS
+        # kube-scheduler asks again, and by now reads are allowed.
+        world.cluster.errors["read_pod"].clear()
+        assert await world.bind(pod, "a") == BOUND
+
+
+async def test_a_pod_that_is_gone_while_the_api_server_takes_no_writes_is_not_tried_for_ever() -> None:
+    async with promised(*[UnavailableError("503")] * 1000) as (world, pod):
+        bind = world.binding(pod, "a")
+        await passes(0.1)
+
+        world.delete(pod)
+
+        assert await bind == "the pod is gone"
 
 
 async def test_a_pod_that_is_deleted_while_it_is_tried_again_and_again_is_given_up() -> None:

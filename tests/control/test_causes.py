@@ -52,7 +52,7 @@ async def test_a_gang_over_the_limit_of_its_queue_has_its_queues_numbers_in_its_
 
         assert (reason["reason"], reason["message"].partition(".")[0]) == (
             "OverLimit",
-            "small quota has reached the allowable limit of GPUs",
+            "It needs 2 GPUs to start, but the limit of queue small is 1 GPU",
         )
         details = reason["details"]["queueDetails"]
         assert details["name"] == "small"
@@ -75,7 +75,8 @@ async def test_numbers_that_change_while_the_reason_stays_are_brought_up_to_date
             "Even empty, all nodes together hold at most 1 of 4 pods that start together.",
             "Even empty, all nodes together hold at most 2 of 4 pods that start together.",
         ]
-        assert world.cluster.told == [("gang", "GangDoesNotFit")]
+        pods = [f"gang-{number}" for number in range(4)]
+        assert world.cluster.told == [(name, "GangDoesNotFit") for name in ("gang", *pods)]
 
 
 # Owners
@@ -87,7 +88,9 @@ async def test_a_gang_of_held_pods_that_lacks_members_says_how_many() -> None:
         await passes(SETTLED_S)
 
         assert [one["message"] for one in reasons(world)] == ["Waiting for 5 pods, currently 4 exist, 0 are gated."]
-        assert (status(world)["phase"], world.cluster.told) == ("Pending", [("gang", "NotReady")])
+        pods = [f"gang-{number}" for number in range(4)]
+        told = [(name, "NotReady") for name in ("gang", *pods)]
+        assert (status(world)["phase"], world.cluster.told) == ("Pending", told)
 
 
 async def test_a_gang_that_runs_says_so() -> None:
@@ -173,9 +176,11 @@ async def test_a_gang_for_which_others_leave_says_how_many_where_and_since_when(
         since = first["message"].partition(" since ")[2].partition(";")[0]
         assert since.startswith("1970-01-01T00:00:0")
         assert [one["message"] for one in (first, second)] == [
-            f"Its room on nodes a, b is held for it since {since}; "
-            f"{left} of 2 pods that were told to leave for it are still there ({names})."
-            for left, names in ((2, "q/on-a-0, q/on-b-0"), (1, "q/on-b-0"))
+            f"Its room on nodes a, b has been held for it since {since}; {left} still there ({names})."
+            for left, names in (
+                ("2 of 2 pods that were told to leave for it are", "q/on-a-0, q/on-b-0"),
+                ("1 of 2 pods that were told to leave for it is", "q/on-b-0"),
+            )
         ]
         assert ("gang", "WaitingForVictims") in world.cluster.told
 

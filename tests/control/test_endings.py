@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.cluster import decode
-from app.model.names import GroupKey, NodeName, PodUid
+from app.model.names import GroupKey, NodeName
 from app.model.seam import (
     Depth,
     ForbiddenError,
@@ -114,10 +114,20 @@ async def test_the_finished_pods_are_listed_as_soon_as_they_can_be() -> None:
                 assert satisfied(restarted) == 2
 
 
-def seen(world: World, raw: RawObject) -> decode.SeenPod:
-    pod = world.cache.pod(PodUid(raw["metadata"]["uid"]))
-    assert pod is not None
-    return decode.SeenPod(pod, None)
+async def test_a_finished_pod_that_our_reader_fails_on_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with living("a", "b") as world:
+        first, second = await running_gang(world)
+        for pod in (first, second):
+            world.patch(pod, status={"phase": "Succeeded"})
+        await passes(1)
+        # No object is known that makes reading a pod fail, so the failure is put there.
+        monkeypatch.setattr(decode, "pod", lambda *_, **__: 1 // 0)
+
+        with capture_logs():
+            async with living(cluster=world.cluster) as restarted:
+                await passes(5)
+
+                assert restarted.feed.unready() == ""
 
 
 async def test_a_member_that_finished_while_the_watch_was_lost_counts_too() -> None:
@@ -126,7 +136,7 @@ async def test_a_member_that_finished_while_the_watch_was_lost_counts_too() -> N
         world.cluster.hide(Resource.PODS)
         world.patch(first, status={"phase": "Succeeded"})
 
-        await world.feed._take(Resource.PODS, Listed([seen(world, second)]))
+        await world.feed._take(Resource.PODS, Listed([world.feed._keep(Resource.PODS, second)]))
         await passes(1)
 
         assert satisfied(world) == 2

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from app.control.claims import EXPIRES_AFTER_S, MOST
+from app.control.claims import EXPIRES_AFTER_S, MOST_OF_ONE, MOST_UNTRIED
 from app.control.entrance import Entrance
 from app.model.marks import GATE
 from app.model.seam import RawObject, Resource
@@ -22,7 +22,7 @@ def asked(name: str = "new", *, metadata: Mapping[str, Any] | None = None, **mor
 
 def unnamed(**more: Any) -> RawObject:
     """Build a pod as its controller writes it: its name is made up after admission."""
-    pod = asked(metadata={"generateName": "job-"}, **more)
+    pod = asked(metadata={**more.pop("metadata", {}), "generateName": "job-"}, **more)
     del pod["metadata"]["name"]
     return pod
 
@@ -135,10 +135,39 @@ async def test_a_pod_of_another_owner_does_not_stand_for_the_one_let_through() -
 async def test_so_many_are_let_through_at_a_time() -> None:
     async with living("a", "b", "c", gpus=100) as world:
         await passes(1)
+        assert lets_in(world.entrance, unnamed())
+        created(world, unnamed(), "job-1")
+        await passes(1)
 
-        answers = [lets_in(world.entrance, unnamed()) for _ in range(MOST + 1)]
+        answers = [lets_in(world.entrance, unnamed()) for _ in range(MOST_OF_ONE + 1)]
 
-        assert answers == [True] * MOST + [False]
+        assert answers == [True] * MOST_OF_ONE + [False]
+
+
+async def test_who_asks_about_pods_that_never_come_keeps_nobody_out_whose_pods_do() -> None:
+    async with living("a", "b", "c", gpus=100) as world:
+        await passes(1)
+        assert lets_in(world.entrance, unnamed())
+        created(world, unnamed(), "job-1")
+        await passes(1)
+        strangers = [unnamed(metadata={"namespace": f"made-up-{number}"}) for number in range(200)]
+
+        assert sum(lets_in(world.entrance, unnamed(metadata=one["metadata"])) for one in strangers) == MOST_UNTRIED
+        assert lets_in(world.entrance, unnamed())
+
+
+async def test_a_namespace_whose_pod_did_not_come_is_as_one_that_nobody_knows() -> None:
+    async with living("a", "b", "c", gpus=100) as world:
+        await passes(1)
+        assert lets_in(world.entrance, unnamed())
+        created(world, unnamed(), "job-1")
+        await passes(1)
+        assert lets_in(world.entrance, unnamed())
+        await passes(EXPIRES_AFTER_S)
+
+        answers = [lets_in(world.entrance, unnamed()) for _ in range(MOST_UNTRIED + 1)]
+
+        assert answers == [True] * MOST_UNTRIED + [False]
 
 
 # Beside others

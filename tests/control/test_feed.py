@@ -3,11 +3,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import pytest
+
 from app.cluster.cache import ClusterCache
 from app.control.feed import PAUSE_EVERY, STALE_AFTER_S, Feed
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason, phrase
-from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, WatchEvent
+from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, RestoredError, WatchEvent
 from app.model.topology import Topology
 from app.settings import Settings
 from app.simulation import manifests
@@ -30,8 +32,8 @@ class Script(SimulatedCluster):
     async def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
         while True:
             match await self.to_show[resource].get():
-                case Listed(items):
-                    yield Listed([keep(item) for item in items])
+                case Listed(items, restored):
+                    yield Listed([keep(item) for item in items], restored=restored)
                 case Changed(item):
                     yield Changed(keep(item))
                 case Deleted(item):
@@ -247,6 +249,20 @@ async def test_a_lost_watch_is_trusted_again_with_its_next_sign_of_life() -> Non
 
         assert (lost, world.feed.unready()) == ("connection reset", "")
         assert [check.name for check in world.feed.checks() if not check.passed] == []
+
+
+async def test_a_restored_store_ends_the_service_with_a_sentence() -> None:
+    script = Fed()
+    running = asyncio.create_task(script.feed.run())
+    await script.list_all()
+
+    await script.show(Resource.TOPOLOGIES, Listed([], restored=True))
+
+    with pytest.raises(ExceptionGroup) as ended:
+        await running
+    (cause,) = ended.value.exceptions
+    assert isinstance(cause, RestoredError)
+    assert "restored from a backup" in str(cause)
 
 
 async def test_why_a_first_list_failed_is_told() -> None:

@@ -57,6 +57,18 @@ async def test_who_shares_a_gpu_is_seen_with_what_is_promised_and_used() -> None
         assert (world.inspect.gpu_nodes(), world.inspect.gpu_health()) == (["a"], {Health.HEALTHY: 1})
 
 
+async def test_a_node_that_is_deleted_is_shown_no_longer_though_its_gpunode_is_left() -> None:
+    async with living("a") as world:
+        tells_of_use(world, runs_on_a_part(world), 9_300)
+        await passes(5)
+
+        world.delete_node("a")
+        await passes(1)
+
+        assert (world.inspect.gpu_nodes(), world.inspect.gpu_node(NodeName("a"))) == ([], None)
+        assert (world.inspect.gpu_health(), list(world.inspect.shared_gpus())) == ({}, [])
+
+
 async def test_who_uses_more_of_a_gpu_than_was_asked_for_is_told() -> None:
     async with living("a") as world:
         tells_of_use(world, runs_on_a_part(world), 9_300)

@@ -1,5 +1,6 @@
 import pytest
 
+from app.control.feed import OPTIONAL
 from app.control.inspect import KnownPod
 from app.model.names import GroupKey, QueueName
 from app.model.reason import Reason
@@ -121,7 +122,9 @@ async def test_readiness_takes_every_watch(resource: Resource) -> None:
         world.cluster.hide(resource)
         await passes(120)
 
-        assert [check.name for check in world.inspect.readiness() if not check.passed] == [f"watch-{resource!r}"]
+        checks = world.inspect.readiness()
+        assert [check.name for check in checks if check.failure or check.degraded] == [f"watch-{resource!r}"]
+        assert all(check.passed for check in checks) is (resource in OPTIONAL)
 
 
 async def test_nothing_is_ready_before_it_was_listed() -> None:
@@ -129,3 +132,16 @@ async def test_nothing_is_ready_before_it_was_listed() -> None:
 
     watches = [check for check in world.inspect.readiness() if check.name.startswith("watch-")]
     assert {check.failure for check in watches} == {"not listed yet"}
+
+
+async def test_a_running_pod_that_its_owner_relabels_stays_in_the_queue_that_pays_for_it() -> None:
+    async with living("a") as world:
+        pod = world.pod("one")
+        await world.bind(pod, await world.choose(pod, "a"))
+        await passes(1)
+
+        world.patch(pod, metadata={"labels": {"kai.scheduler/queue": "ghost"}})
+        await passes(1)
+
+        assert known(world, pod).pod.queue == "q"
+        assert {name: one.allocated.gpu_milli for name, one in world.cache.usage().items()} == {"q": 1000}

@@ -75,12 +75,12 @@ async def test_a_gang_with_a_negative_grace_waits_for_the_member_that_replaces_t
 
 
 async def test_room_that_is_left_is_kept_for_a_gang_that_is_repaired_in_place() -> None:
-    async with living("a", "b") as world:
+    async with living("a", "b", promise_ttl_s=20) as world:
         first, _ = await running_gang(world, "a", "b")
         says(world, stalenessGracePeriod="-1s")
         world.delete(first)
         again, late = world.pod("again", group="gang"), world.pod("late")
-        await passes(100)
+        await passes(50)
 
         answers = [await world.filter(pod, "a", "b") for pod in (late, again)]
 

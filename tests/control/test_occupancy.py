@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
+from app.cluster.reservations import Reservation, State
 from app.control.occupancy import by_health, measured, occupancy, shared_memory
 from app.model.device import Device, DeviceUuid, Health, Holder
 from app.model.names import NodeName, PodUid
-from app.model.occupancy import DeviceUse, NodeUse, Occupant, SharedMemory, SharedUse
+from app.model.occupancy import DeviceUse, NodeUse, Occupant, Reserved, SharedMemory, SharedUse
 from app.model.pod import PPM, Pod
 from tests import given
 from tests.control.books import GROUP, WHOLE_MIB, A, Books, books, reservation, sharer
@@ -111,8 +114,8 @@ def test_in_numbers_only_devices_that_are_shared_are_told() -> None:
     known = books(told, device(1, health=Health.UNHEALTHY), pods=(half, reserve), uuid=told.uuid)
 
     memory = SharedMemory(node=A, device=told.uuid, total_mib=WHOLE_MIB, promised_mib=40_000, used_mib=700)
-    assert list(shared_memory(known.gpus)) == [memory]
-    assert by_health(known.gpus) == {Health.HEALTHY: 1, Health.UNHEALTHY: 1}
+    assert list(shared_memory(known.gpus, known.gpus.nodes())) == [memory]
+    assert by_health(known.gpus.nodes()) == {Health.HEALTHY: 1, Health.UNHEALTHY: 1}
 
 
 # What pods use
@@ -161,3 +164,25 @@ def test_what_a_whole_gpu_pod_uses_is_known_by_its_processes_though_the_kubelet_
 
     assert use is not None
     assert [(one.name, one.uid, one.used_mib) for one in use.devices[0].whole] == [("alone", alone.uid, 700)]
+
+
+def test_whole_gpus_that_are_held_for_pods_are_told_by_state() -> None:
+    pods = [given.pod(f"p{number}", gpus=gpus) for number, gpus in enumerate((2, 1, 4, 0))]
+    found = books(device(0), pods=tuple(pods))
+    for pod, state in zip(pods, [State.PROMISED, State.PROMISED, State.AWAITING, State.PROMISED], strict=True):
+        found.reservations.put(Reservation(pod=pod.uid, group=pod.group, node=A, state=state, expires_at=1.0))
+
+    assert seen(found).reserved == (
+        Reserved(state="Awaiting", devices=4, pods=1),
+        Reserved(state="Promised", devices=3, pods=2),
+    )
+
+
+def test_not_every_holder_is_compared_with_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    holders = tuple(Holder("q", f"p-{number}", "") for number in range(100))
+    processes = tuple((PodUid(f"uid-{number}"), 1) for number in range(100))
+    there, looked_up = books(on_shared(*holders, processes=processes)), list[PodUid]()
+    monkeypatch.setattr(there, "pod", looked_up.append)
+
+    assert len(seen(there).devices[0].whole) == 100
+    assert len(looked_up) <= 300

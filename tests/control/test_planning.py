@@ -5,10 +5,12 @@ from structlog.testing import capture_logs
 
 from app.control import planning
 from app.control.binder import BOUND
-from app.control.planning import FEW, FEW_PODS
+from app.control.planning import FEW, FEW_PODS, FEW_WITH_TERMS
 from app.control.promises import REFUSED_NODES_FOR_S
 from app.control.releases import ALWAYS_COMPLETE_BELOW
+from app.control.search import Search
 from app.model.decision import Plan
+from app.model.memory import PlanMemory
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import Fits, Refused
 from app.model.reason import Reason, phrase
@@ -35,16 +37,26 @@ class Planner:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.considered: list[set[GroupKey]] = []
+        self.kept: list[tuple[NodeName, ...]] = []
         self.broken = False
         monkeypatch.setattr(planning, "plan_some", self.plan_some)
 
-    def plan_some(
-        self, snapshot: Snapshot, candidates: Collection[GroupKey], policy: Policy, *, withheld: Collection[NodeName]
+    def plan_some(  # noqa: PLR0913 # as the real one
+        self,
+        snapshot: Snapshot,
+        candidates: Collection[GroupKey],
+        policy: Policy,
+        *,
+        withheld: Collection[NodeName],
+        aged: GroupKey | None,
+        now: float,
+        memory: PlanMemory,
     ) -> Plan:
         self.considered.append(set(candidates))
+        self.kept.append(tuple(withheld))
         if self.broken:
             raise ZeroDivisionError
-        return plan_some(snapshot, candidates, policy, withheld=withheld)
+        return plan_some(snapshot, candidates, policy, withheld=withheld, aged=aged, now=now, memory=memory)
 
 
 @pytest.fixture
@@ -189,6 +201,23 @@ async def test_without_relief_only_groups_that_changed_are_planned(planner: Plan
         assert planner.considered == [keys(later)]
 
 
+async def test_nodes_that_a_search_kept_bind_plans_for_newcomers_but_not_plans_for_all_that_wait(
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Search, "withheld", ("a",))
+    async with living("a", gpus=0) as world:
+        world.pod("earlier")
+        await passes(1)
+        planner.kept.clear()
+
+        world.pod("later")
+        await passes(1)
+        world.nodes("b", gpus=0)
+        await passes(1)
+
+        assert planner.kept == [("a",), ()]
+
+
 async def test_with_relief_all_who_wait_are_planned(planner: Planner) -> None:
     async with living("a", gpus=0) as world:
         pods = [world.pod("earlier"), world.pod("later")]
@@ -254,6 +283,40 @@ async def test_a_large_gang_is_planned_beside_the_loop_too(*, pods: int, on_the_
         world.gang("gang", size=pods)
         await passes(1)
         world.cache.apply_node(given.node("a"))  # Relief, so that all who wait are to be planned.
+
+        assert world.planning.can_decide_now() is on_the_spot
+
+
+@pytest.mark.parametrize(("pods", "on_the_spot"), [(FEW_WITH_TERMS, True), (FEW_WITH_TERMS + 1, False)])
+async def test_pods_that_are_compared_with_all_others_are_planned_beside_the_loop(
+    *, pods: int, on_the_spot: bool
+) -> None:
+    terms = [{"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "zone"}]
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    async with living(actions="") as world:
+        for number in range(pods):
+            raw = world.asked(f"p-{number}")
+            raw["metadata"].setdefault("labels", {})["app"] = "web"
+            raw["spec"]["affinity"] = affinity
+            world.cluster.create(Resource.PODS, raw)
+        await passes(1)
+        world.cache.apply_node(given.node("a"))  # Relief, so that all who wait are to be planned.
+
+        assert world.planning.can_decide_now() is on_the_spot
+
+
+@pytest.mark.parametrize("on_the_spot", [True, False])
+async def test_a_gang_with_a_topology_is_planned_beside_the_loop_in_a_large_cluster(
+    monkeypatch: pytest.MonkeyPatch, *, on_the_spot: bool
+) -> None:
+    monkeypatch.setattr("app.control.planning.FEW_NODES", 2 if on_the_spot else 1)
+    async with living(actions="") as world:
+        world.rack("r", "a", "b")
+        world.gang("gang", size=3)
+        world.keep_in_a_rack("gang")
+        await passes(1)
+        world.cache.apply_node(given.node("c", gpus=0))  # Relief, so that all who wait are to be planned.
+        world.cache.delete_node(NodeName("c"))
 
         assert world.planning.can_decide_now() is on_the_spot
 
@@ -375,7 +438,7 @@ async def test_a_pod_whose_promise_expired_counts_as_parked_and_is_woken_with_th
     async with living("a", promise_ttl_s=10) as world:
         pod = world.pod("one")
 
-        await passes(12)
+        await passes(14)  # It backs off for 2 s first: kube-scheduler did not ask about it.
 
         assert world.promised(pod) == "a"
         assert world.cluster.nominations == [("one-0", "a")]

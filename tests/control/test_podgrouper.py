@@ -313,18 +313,22 @@ async def test_a_podgroup_without_pods_says_that_its_owner_is_suspended_until_it
 # After a start, and beside others
 
 
-async def test_nothing_is_decided_after_a_start_before_the_owners_of_all_pods_are_known() -> None:
-    cluster = equipped("a")
-    workers(cluster, training(cluster, workers=2), 0)
-    slow = asyncio.Event()
+def listing_owners_late(cluster: FickleCluster, listed: asyncio.Event) -> None:
     follow = cluster.follow
 
     async def followed(path: str, *arguments: Any, **more: Any) -> Any:
-        await slow.wait()
+        await listed.wait()
         async for event in follow(path, *arguments, **more):
             yield event
 
     cluster.follow = followed  # type: ignore[method-assign] # the API server takes its time
+
+
+async def test_nothing_is_decided_after_a_start_before_the_owners_of_all_pods_are_known() -> None:
+    cluster = equipped("a")
+    workers(cluster, training(cluster, workers=2), 0)
+    slow = asyncio.Event()
+    listing_owners_late(cluster, slow)
     async with living(cluster=cluster) as world:
         await passes(3)
         before, released = world.feed.unready(), list(world.cluster.releases)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.control.ownerwatch import MOST_KINDS
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
 from app.model.seam import Depth, Lost, Progress, RawObject, RejectedError, Resource
@@ -21,7 +22,7 @@ from tests.control.test_podgrouper import (
     training,
     workers,
 )
-from tests.control.wired import gated, living, passes
+from tests.control.wired import World, gated, living, passes
 
 LWS = "apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
 NAMED = "apis/scheduling.x-k8s.io/v1alpha1/podgroups"
@@ -313,3 +314,36 @@ async def test_each_owner_that_does_not_exist_costs_its_own_pods_alone(monkeypat
         assert len(asked) == many
         # Once when its kind has been listed, and once when its owner is known not to exist.
         assert max(asked.values()) <= 2
+
+
+def invent(world: World, count: int) -> None:
+    for number in range(count):
+        by = {"apiVersion": "made.up/v1", "kind": f"Kind{number}", "name": "x", "uid": f"u-{number}"}
+        world.cluster.create(Resource.PODS, gated(owned(f"invented-{number}", by), ["somebody.else/gate"]))
+
+
+@pytest.mark.parametrize("between", [0, 3])
+async def test_kinds_that_somebody_invents_keep_no_gang_from_starting_together(between: int) -> None:
+    async with living(cluster=equipped("a")) as world:
+        invent(world, MOST_KINDS + 1)
+        await passes(between)
+        by = training(world.cluster, workers=2)
+        workers(world.cluster, by, 0, 1)
+        await passes(5)
+
+        assert seen(world, "worker-0").group == seen(world, "worker-1").group
+        assert seen(world, "worker-0").names_group
+        assert seen(world, f"invented-{MOST_KINDS}").ungrouped == ""
+
+
+async def test_kinds_that_somebody_has_invented_keep_no_gang_apart_after_a_restart() -> None:
+    cluster = equipped("a")
+    async with living(cluster=cluster) as world:
+        invent(world, MOST_KINDS + 1)
+    by = training(cluster, workers=2)
+    workers(cluster, by, 0, 1)
+    async with living(cluster=cluster) as world:
+        await passes(5)
+
+        assert seen(world, "worker-0").names_group
+        assert world.feed.unready() == ""

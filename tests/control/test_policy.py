@@ -9,11 +9,36 @@ from app.cli.options import WrongSettingError, read_settings
 from app.control.planning import policy_of
 from app.model.decision import Action
 from app.scheduling.planner import Policy
-from app.settings import PlacementStrategy, ResolveMethod, Settings
+from app.settings import PlacementStrategy, Preset, ResolveMethod, Settings
+
+DEFAULTS = replace(Policy(), patience_s=300.0)
+"""The planner's own, which knows of no plan before it, but for this."""
 
 
-def test_whoever_sets_nothing_gets_kais_defaults() -> None:
-    assert policy_of(Settings()) == Policy()
+def test_whoever_sets_nothing_gets_the_planners_own_defaults() -> None:
+    assert policy_of(Settings()) == DEFAULTS
+
+
+def test_the_preset_kai_restores_kais_defaults() -> None:
+    policy = policy_of(Settings(preset=Preset.KAI))
+
+    assert policy == replace(
+        Policy(),
+        preempt_min_runtime_s=0.0,
+        reclaim_min_runtime_s=0.0,
+        consolidate_min_runtime_s=0.0,
+        borrow_last=False,
+        ageing_s=None,
+    )
+
+
+def test_a_setting_that_is_set_wins_over_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEEBOARD_PRESET", "kai")
+    monkeypatch.setenv("LEEBOARD_RECLAIM_MIN_RUNTIME_S", "20")
+
+    policy = policy_of(Settings())
+
+    assert (policy.reclaim_min_runtime_s, policy.preempt_min_runtime_s, policy.borrow_last) == (20.0, 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -23,14 +48,19 @@ def test_whoever_sets_nothing_gets_kais_defaults() -> None:
         ({"stale_grace_s": 5}, {"stale_grace_s": 5.0}),
         ({"preempt_min_runtime_s": 5}, {"preempt_min_runtime_s": 5.0}),
         ({"reclaim_min_runtime_s": 5}, {"reclaim_min_runtime_s": 5.0}),
+        ({"consolidate_min_runtime_s": 5}, {"consolidate_min_runtime_s": 5.0}),
+        ({"borrow_last": False}, {"borrow_last": False}),
+        ({"patience_s": 5}, {"patience_s": 5.0}),
+        ({"patience_s": 0}, {"patience_s": 0.0}),
         ({"ageing_s": 5}, {"ageing_s": 5.0}),
+        ({"ageing_s": ""}, {"ageing_s": None}),
         ({"reclaim_resolve_method": "queue"}, {"reclaim_resolve_method": ResolveMethod.QUEUE}),
         ({"actions": "preempt, reclaim"}, {"actions": (Action.ALLOCATE, Action.RECLAIM, Action.PREEMPT)}),
         ({"actions": ""}, {"actions": (Action.ALLOCATE,)}),
     ],
 )
 def test_a_setting_reaches_the_planner(settings: dict[str, Any], policy: dict[str, Any]) -> None:
-    assert policy_of(Settings(**settings)) == replace(Policy(), **policy)
+    assert policy_of(Settings(**settings)) == replace(DEFAULTS, **policy)
 
 
 def test_actions_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

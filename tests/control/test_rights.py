@@ -14,7 +14,7 @@ EVICT = next(right for right in ALWAYS if right.resource == "pods/eviction")
 EVICTIONS_MISSING = (
     'may not create pods/eviction (apiGroup ""): nobody is evicted, so nothing is reclaimed, preempted or consolidated'
 )
-BARE = Settings(gpu_sharing=False, pod_grouping=False)
+BARE = Settings(gpu_sharing=False, pod_grouping=False, anonymous_reads=True)
 """An installation that does nothing which it need not."""
 A_ROUND = len(ALWAYS)
 
@@ -58,6 +58,11 @@ def failure(rights: Rights) -> str:
     return check.failure
 
 
+def degraded(rights: Rights) -> str:
+    (check,) = rights.checks()
+    return check.degraded
+
+
 def test_nothing_is_well_before_anybody_was_asked() -> None:
     assert "has not been asked yet" in failure(Rights(FakeReviews(), Settings()))
 
@@ -75,7 +80,16 @@ async def test_a_missing_right_is_named_as_a_role_would_and_with_what_stops_work
 async def test_every_missing_right_is_named() -> None:
     lost = set(ALWAYS) - {ASKING}
     async with running(FakeReviews(*lost)) as rights:
-        assert [right for right in lost if right.sentence not in failure(rights)] == []
+        told = {False: failure(rights), True: degraded(rights)}
+        assert [right for right in lost if right.sentence not in told[right.optional]] == []
+
+
+async def test_a_right_that_only_some_pods_need_is_named_and_no_failure() -> None:
+    lost = [right for right in ALWAYS if right.resource in {"topologies", "gpunodes", "poddisruptionbudgets"}]
+    async with running(FakeReviews(*lost)) as rights:
+        assert failure(rights) == ""
+        assert degraded(rights) == "; ".join(right.sentence for right in lost)
+        assert len(lost) == 5
 
 
 async def test_who_may_not_even_ask_is_told_so() -> None:
@@ -180,6 +194,8 @@ def test_rights_that_only_some_installations_use_follow_from_the_settings() -> N
         'create pods (apiGroup "", namespace kai-resource-reservation)',
         'create podgroups (apiGroup "scheduling.run.ai")',
         'patch podgroups (apiGroup "scheduling.run.ai")',
+        'create tokenreviews (apiGroup "authentication.k8s.io")',
+        'create subjectaccessreviews (apiGroup "authorization.k8s.io")',
     }
     assert [right.subject for right in full if right not in plain] == [
         'patch pods (apiGroup "")',

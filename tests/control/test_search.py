@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from app.control.evictor import STALE
 from app.control.search import LOOK_AGAIN_S
 from app.model.decision import Plan
-from app.model.names import GroupKey
+from app.model.memory import PlanMemory
+from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
@@ -33,9 +34,9 @@ class Counting:
         self.searches = 0
         self.unfinished = False
 
-    def __call__(self, snapshot: Snapshot, policy: Policy, *, now: float) -> Plan:
+    def __call__(self, snapshot: Snapshot, policy: Policy, *, now: float, memory: PlanMemory) -> Plan:
         self.searches += 1
-        return replace(plan(snapshot, policy, now=now), unfinished=self.unfinished)
+        return replace(plan(snapshot, policy, now=now, memory=memory), unfinished=self.unfinished)
 
 
 @asynccontextmanager
@@ -154,17 +155,21 @@ async def test_who_is_too_large_for_every_node_has_others_leave_once_there_is_a_
         assert world.held(waits) is not None
 
 
-async def test_the_passing_of_time_is_worth_a_search_where_pods_are_protected_for_a_while() -> None:
+async def test_the_end_of_a_min_runtime_is_worth_a_search() -> None:
     counting = Counting()
-    async with living("a", plan=counting, preempt_min_runtime_s=1000) as world:
-        world.runs("one", "a")
-        world.pod("waits")
-        await passes(4 * LOOK_AGAIN_S)
+    async with living("a", plan=counting, preempt_min_runtime_s=1.5 * LOOK_AGAIN_S, ageing_s=None) as world:
+        victim = world.runs("victim", "a")
+        world.patch(victim, status={"startTime": "1970-01-01T00:00:01Z"})
+        world.pod("urgent", priority_class=URGENT)
+        await passes(LOOK_AGAIN_S)
+        assert (counting.searches, world.cluster.evictions) == (1, [])
 
-        assert 3 <= counting.searches <= 5
+        await passes(2 * LOOK_AGAIN_S)
+
+        assert len(world.cluster.evictions) == 1
 
 
-async def test_a_search_that_reached_its_budget_is_counted_and_logged() -> None:
+async def test_a_search_that_reached_its_budget_goes_on_without_a_change_is_counted_and_logged_once() -> None:
     counting = Counting()
     counting.unfinished = True
     async with living("a", plan=counting) as world:
@@ -174,7 +179,7 @@ async def test_a_search_that_reached_its_budget_is_counted_and_logged() -> None:
         with capture_logs() as logs:
             await passes(5)
 
-        assert world.count("plans_unfinished") == counting.searches == 1
+        assert world.count("plans_unfinished") == counting.searches > 1
         assert [line["event"] for line in logs] == ["plan budget reached"]
 
 
@@ -266,3 +271,24 @@ async def test_a_stale_gang_is_evicted_after_its_grace_if_that_is_wanted(actions
 
         assert world.cluster.evictions == evicted
         assert world.cluster.told.count(("gang", STALE)) == bool(evicted)
+
+
+# What is said of it
+
+
+async def test_a_pod_that_a_search_saw_before_the_loop_did_is_told_the_same() -> None:
+    async with living("a") as world:
+        world.runs("on-a", "a")
+        pod = world.pod("late")
+        await passes(5)
+        group = world.cache.pod(PodUid(pod["metadata"]["uid"]))
+        assert group is not None
+        before = world.planning.refusals[group.group].sentence
+
+        # As if the loop had come to it after the search, on the same version of the cache.
+        world.cache.unsettled[group.group] = world.cache.version
+        world.planning.plan_now()
+        await passes(5)
+
+        assert "; " in before
+        assert world.planning.refusals[group.group].sentence == before

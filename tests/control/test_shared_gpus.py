@@ -42,6 +42,21 @@ async def test_a_gpu_is_opened_by_its_first_pod_joined_by_the_next_and_closed_by
         assert (a.reservations(), gpu_is_free(world, "a"), stands(world)) == ([], 2, [])
 
 
+async def test_a_pod_group_says_what_parts_of_gpus_its_pods_ask_for_and_hold() -> None:
+    async with machines("a") as (world, _):
+        job = Job(name="gang", queue="q", group="gang")
+        world.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=1))
+        first, *_ = [sharer(world, f"w{number}", pod_group_name="gang") for number in range(3)]
+        await runs(world, first)
+        await passes(3)
+
+        (group,) = world.cluster.objects(Resource.POD_GROUPS)
+        numbers = group["status"]["resourcesStatus"]
+
+        assert numbers["requested"]["nvidia.com/gpu"] == "1500m"
+        assert numbers["allocated"]["nvidia.com/gpu"] == "1"
+
+
 async def test_a_held_pod_is_released_only_when_its_gpu_is_ready() -> None:
     async with machines("a") as (world, (a,)):
         a.reports = False

@@ -11,6 +11,7 @@ from app.control import budgets
 from app.control.budgets import DRY_RUNS, GUARDED_S, Budgets
 from app.control.evictor import BUDGET_OVERRIDDEN
 from app.model.decision import Action, Eviction, Plan
+from app.model.memory import PlanMemory
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import ForbiddenError, KubeError, NotFoundError, OutcomeUnknownError, RawObject, UnavailableError
 from app.model.snapshot import Snapshot
@@ -235,9 +236,9 @@ async def test_no_more_is_asked_than_a_search_may_and_so_much_at_a_time() -> Non
 async def test_a_search_asks_for_the_budgets_once_and_plans_twice_at_the_most() -> None:
     plans: list[Snapshot] = []
 
-    def counting(snapshot: Snapshot, policy: Policy, *, now: float) -> Plan:
+    def counting(snapshot: Snapshot, policy: Policy, *, now: float, memory: PlanMemory) -> Plan:
         plans.append(snapshot)
-        return plan(snapshot, policy, now=now)
+        return plan(snapshot, policy, now=now, memory=memory)
 
     async with two_running(plan=counting) as world:
         world.cluster.guarded |= {"old-0", "young-0"}

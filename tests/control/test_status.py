@@ -59,6 +59,18 @@ async def test_a_parent_names_its_children_and_an_orphan_what_is_wrong() -> None
         assert (invalid["status"], invalid["reason"]) == ("False", "QueueIsInvalid")
 
 
+async def test_a_queue_that_is_not_valid_says_what_still_runs_in_it() -> None:
+    async with living("a") as world:
+        world.queue("lost", parent="missing")
+        world.runs("old", "a", queue="lost")
+        await passes(SETTLED_S)
+
+        status = said(world.cluster, Resource.QUEUES, "lost")
+
+        assert (status["allocated"]["nvidia.com/gpu"], status["requested"]["nvidia.com/gpu"]) == ("1", "1")
+        assert [one["type"] for one in status["conditions"]] == ["Valid"]
+
+
 async def test_a_pod_group_says_why_it_waits_until_it_does_not() -> None:
     async with living("a") as world:
         world.gang("gang", size=2)
@@ -222,7 +234,8 @@ async def test_another_cause_is_told_too() -> None:
         world.cluster.patch(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"), {"spec": {"minMember": 3}})
         await passes(SETTLED_S)
 
-        assert world.cluster.told == [("gang", "GangDoesNotFit"), ("gang", "NotReady")]
+        told = [(name, reason) for reason in ("GangDoesNotFit", "NotReady") for name in ("gang", "gang-0", "gang-1")]
+        assert world.cluster.told == told
 
 
 async def test_a_group_that_backs_off_again_and_again_is_told_of_once() -> None:
@@ -233,7 +246,7 @@ async def test_a_group_that_backs_off_again_and_again_is_told_of_once() -> None:
             world.planning.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
             await passes(10)
 
-        assert world.cluster.told == [("gang", "BackingOff")]
+        assert world.cluster.told == [(name, "BackingOff") for name in ("gang", "gang-0", "gang-1")]
         assert world.cluster.events[0].note == "The gang did not come together in time; tried again in 2 s."
 
 
@@ -279,3 +292,17 @@ async def test_pods_that_go_while_events_are_written_are_left_out() -> None:
         await passes(SETTLED_S)
 
         assert len(world.cluster.told) == 1
+
+
+async def test_a_gang_that_fails_again_just_before_it_is_tried_again_is_not_said_to_wait_for_no_time() -> None:
+    async with living("a", "b") as world:
+        world.gang("gang", size=2)
+        await passes(1)
+        for pause_s in (1.6, 0.2):
+            world.planning.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
+            await passes(pause_s)
+
+        refusal = world.inspect.refusal(GroupKey("q", "gang"))
+
+        assert refusal is not None
+        assert refusal.sentence == "The gang did not come together in time; tried again in 1 s."

@@ -4,10 +4,15 @@ from app.control.releases import ALWAYS_COMPLETE_BELOW
 from app.model.names import GroupKey
 from app.model.question import Fits, Refused
 from app.model.reason import Reason
-from app.model.seam import RawObject
+from app.model.seam import RawObject, Resource
+from app.settings import Disruption
 from app.simulation import manifests
+from app.simulation.cluster import Ref
 from app.simulation.manifests import Job
 from tests.control.wired import World, lets_in, living, passes
+
+KEPT_S = 60.0
+"""For how long room is kept for the rest of a gang, by default."""
 
 LEFT_OUT_S = 2.0
 """How long a gang is left out after its first failed attempt."""
@@ -20,9 +25,22 @@ def bound_in_part(world: World, *, size: int, node: str = "a", gpus: int = 1) ->
     return rest
 
 
+def never_stale(world: World) -> None:
+    """Have the gang repaired in place, however long that takes."""
+    ref = Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang")
+    world.cluster.patch(ref, {"spec": {"stalenessGracePeriod": "-1s"}})
+
+
 def bind(world: World, pod: RawObject, node: str) -> None:
     """Bind a pod as another replica does."""
     world.patch(pod, spec={"nodeName": node}, status={"phase": "Running"})
+
+
+def crowd(world: World, *, gpus: int = 4) -> None:
+    """Add a node full of what another queue has beyond its share and keeps: the gang's rest would fit but for that."""
+    world.nodes("full", gpus=gpus)
+    world.queue("firm")
+    world.runs("there", "full", queue="firm", gpus=gpus, priority_class="build")
 
 
 async def test_what_another_replica_bound_late_costs_the_gang_none_of_its_places() -> None:
@@ -75,8 +93,25 @@ async def test_a_pod_alone_gives_up_its_promise_to_a_gang_whose_member_has_lost_
         assert (world.promised(second), world.promised(alone)) == (other, refused)
 
 
+async def test_a_pod_alone_keeps_its_promise_that_its_queue_deserves_whatever_a_gang_lacks() -> None:
+    async with living("a", "b", "c", actions=frozenset[Disruption]()) as world:
+        world.queue("owed", gpus=1)
+        (second,) = bound_in_part(world, size=2)
+        await passes(1)
+        alone = world.pod("alone", queue="owed")
+        await passes(1)
+        refused, other = world.promised(second), world.promised(alone)
+        assert {refused, other} == {"b", "c"}
+
+        await world.filter(second, nominated=refused)
+        await passes(1)
+
+        assert (world.promised(second), world.promised(alone)) == (None, other)
+
+
 async def test_no_promise_moves_to_room_that_is_kept_for_the_rest_of_a_gang() -> None:
     async with living("a", "kept", gpus=2) as world:
+        crowd(world, gpus=10)
         bound_in_part(world, size=3, gpus=2)
         others = [f"full-{number}" for number in range(ALWAYS_COMPLETE_BELOW)]
         world.nodes("small")
@@ -95,6 +130,7 @@ async def test_no_promise_moves_to_room_that_is_kept_for_the_rest_of_a_gang() ->
 
 async def test_room_for_a_part_of_the_rest_is_left_to_the_gang() -> None:
     async with living("a", "b") as world:
+        crowd(world)
         rest = bound_in_part(world, size=3)
         await passes(1)
         single = world.pod("single")
@@ -120,6 +156,35 @@ async def test_room_that_the_gang_has_no_use_for_is_given_to_others() -> None:
         assert world.promised(single) == "b"
 
 
+async def test_no_room_is_kept_for_longer_than_a_minute_for_a_gang_that_may_never_be_stale() -> None:
+    async with living("a", "b") as world:
+        crowd(world)
+        bound_in_part(world, size=3)
+        never_stale(world)
+        single = world.pod("single")
+        await passes(KEPT_S - 5)
+        assert world.promised(single) is None
+
+        await passes(10)
+
+        assert world.promised(single) == "b" or "single-0" in world.bound()
+        assert world.cluster.evictions == []
+
+
+async def test_a_restart_does_not_begin_the_time_anew_for_which_room_is_kept() -> None:
+    async with living("a", "b") as world:
+        crowd(world)
+        bound_in_part(world, size=3)
+        never_stale(world)
+        await passes(KEPT_S + 5)
+
+        async with living(cluster=world.cluster) as restarted:
+            single = restarted.pod("single")
+            await passes(2)
+
+            assert restarted.promised(single) == "b"
+
+
 async def test_a_gang_that_is_left_out_for_a_while_finds_its_room_afterwards() -> None:
     async with living("a", "b") as world:
         (second,) = bound_in_part(world, size=2)
@@ -134,6 +199,7 @@ async def test_a_gang_that_is_left_out_for_a_while_finds_its_room_afterwards() -
 
 async def test_room_is_free_for_others_when_the_rest_of_the_gang_goes() -> None:
     async with living("a", "b") as world:
+        crowd(world)
         second, _ = bound_in_part(world, size=3)
         single = world.pod("single")
         await passes(1)
@@ -156,6 +222,7 @@ async def test_a_gang_none_of_which_is_bound_keeps_nothing_from_others() -> None
 
 async def test_admission_lets_nobody_through_to_room_that_the_rest_of_a_gang_needs() -> None:
     async with living("a", "b") as world:
+        crowd(world)
         bound_in_part(world, size=3)
         await passes(1)
 
@@ -164,6 +231,7 @@ async def test_admission_lets_nobody_through_to_room_that_the_rest_of_a_gang_nee
 
 async def test_a_gang_bound_in_part_that_never_gets_its_room_gives_it_all_back_in_the_end() -> None:
     async with living("a", "b") as world:
+        crowd(world)
         bound_in_part(world, size=3)
         single = world.pod("single")
         await passes(70)

@@ -1,68 +1,485 @@
+"""What cannot be read of an object, or brings out a mistake of ours, never frees anything and never stops the feed."""
+
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from app.cluster.cache import ClusterCache
 from app.control.feed import Feed
+from app.model.device import Health
+from app.model.names import GroupKey
 from app.model.seam import RawObject, Resource
 from app.settings import Settings
 from app.simulation import manifests
-from app.simulation.cluster import SimulatedCluster
-from app.simulation.manifests import Job
+from app.simulation.cluster import Ref, SimulatedCluster
+from app.simulation.manifests import Job, Quota
 from app.telemetry import Metrics
 from tests.control.grouped import grouper
 from tests.control.wired import passes
 
+RUNNING: RawObject = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+MEMORY = 512 << 30
+"""Of each node."""
 
-async def names_shown(cluster: SimulatedCluster, poison: str) -> set[str]:
-    """Follow the cluster while every look at the object called `poison` fails; return the pods that arrive."""
-    cache = ClusterCache()
 
-    def look(_: Resource, raw: RawObject) -> None:
-        if raw["metadata"]["name"] == poison:
+class Watched:
+    """A cluster with the nodes `a` and `b` of four GPUs each, one of `b` sick, and the feed that follows it."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster, self.cache, self.metrics = cluster, ClusterCache(), Metrics()
+        self.poison: str | None = None
+        """The object of which nothing can be learnt."""
+        self.feed = Feed(
+            self.cache,
+            cluster,
+            self.metrics,
+            Settings(),
+            clock=asyncio.get_running_loop().time,
+            on_change=lambda: None,
+            on_parked=lambda _: None,
+            on_unready=lambda _: None,
+            on_object=self._learn,
+            grouper=grouper(self.cache, cluster),
+        )
+
+    def _learn(self, _: Resource, raw: RawObject) -> None:
+        if raw["metadata"]["name"] == self.poison:
             raise ZeroDivisionError
 
-    feed = Feed(
-        cache,
-        cluster,
-        Metrics(),
-        Settings(),
-        clock=asyncio.get_running_loop().time,
-        on_change=lambda: None,
-        on_parked=lambda _: None,
-        on_unready=lambda _: None,
-        on_object=look,
-        grouper=grouper(cache, cluster),
-    )
-    following = asyncio.create_task(feed.run())
-    await feed.synced()
-    add_pod(cluster, "late")
-    await passes(1)
-    following.cancel()
-    with suppress(asyncio.CancelledError):
-        await following
-    return {pod.name for pod in cache.pods()}
+    def pods(self) -> set[str]:
+        return {pod.name for pod in self.cache.pods()}
+
+    def free(self) -> dict[str, int]:
+        """Return all that may be given out, by name: of each node that takes work, and of each shared GPU."""
+        snapshot = self.cache.snapshot()
+        found: dict[str, int] = {}
+        for column, node in enumerate(snapshot.nodes.nodes):
+            if node.takes_work and not node.unschedulable:
+                found |= {
+                    f"{node.name} {axis}": max(0, int(free)) for axis, free in enumerate(snapshot.free[:, column])
+                }
+                found |= {f"{node.name} {name}": int(free[column]) for name, free in snapshot.scalars.items()}
+        return found
+
+    def gpus(self) -> dict[str, int]:
+        return {name: self.free().get(f"{name} 2", 0) // 1000 for name in "ab"}
+
+    def break_reader(self, resource: Resource, name: str) -> None:
+        """Have reading one object fail, as a mistake of ours would."""
+        kind = self.feed._kinds[resource]
+
+        def decode(raw: RawObject) -> Any:
+            if raw["metadata"]["name"] == name:
+                raise ZeroDivisionError
+            return kind.decode(raw)
+
+        self.feed._kinds = {**self.feed._kinds, resource: replace(kind, decode=decode)}
+
+    def failures(self, resource: Resource, step: str) -> float:
+        labels = {"resource": repr(resource), "step": step}
+        return self.metrics.registry.get_sample_value("leeboard_objects_failed_total", labels) or 0
+
+
+def furnished() -> SimulatedCluster:
+    cluster = SimulatedCluster(now=lambda: 0.0)
+    cluster.create(Resource.QUEUES, manifests.queue("q", None, Quota(gpus=0)))
+    for name in "ab":
+        node = manifests.node(name, gpus=4, cpu=64, labels={})
+        node["status"]["allocatable"]["nvidia.com/mig-1g.10gb"] = "7"
+        node["spec"] = {"unschedulable": False, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}
+        cluster.create(Resource.NODES, node)
+    cluster.create(Resource.GPU_NODES, gpu_node())
+    cluster.create(Resource.POD_GROUPS, manifests.pod_group(Job(name="g", queue="q", group="g"), min_member=1))
+    return cluster
+
+
+def gpu_node() -> RawObject:
+    sick = {"uuid": "GPU-0", "index": 0, "health": Health.UNHEALTHY.value, "memoryMiB": {"total": 80_000}}
+    well = {"uuid": "GPU-1", "index": 1, "health": Health.HEALTHY.value, "memoryMiB": {"total": 80_000}}
+    return {
+        "apiVersion": "leeboard.dev/v1alpha1",
+        "kind": "GpuNode",
+        "metadata": {"name": "b"},
+        "status": {"kubelet": {"answers": True}, "devices": [sick, well]},
+    }
+
+
+def running(name: str, node: str = "a", *, gpus: int = 2, **status: Any) -> RawObject:
+    pod = manifests.pod(Job(name=name, queue="q", gpus=gpus, group="g"))
+    requests = pod["spec"]["containers"][0]["resources"]["requests"]
+    requests["nvidia.com/mig-1g.10gb"] = "1"
+    pod["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": {"cpu": "1"}}}]
+    return pod | {"spec": pod["spec"] | {"nodeName": node}, "status": RUNNING | status}
+
+
+def sharing(name: str) -> RawObject:
+    pod = running(name, gpus=0)
+    del pod["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/mig-1g.10gb"]
+    given = {"leeboard.dev/device-groups": "g", "leeboard.dev/devices": "GPU-1"}
+    pod["metadata"]["annotations"] |= {"gpu-fraction": "0.5", **given}
+    return pod
+
+
+@asynccontextmanager
+async def watched(cluster: SimulatedCluster, *broken: tuple[Resource, str], poison: str = "") -> AsyncIterator[Watched]:
+    world = Watched(cluster)
+    world.poison = poison
+    for resource, name in broken:
+        world.break_reader(resource, name)
+    following = asyncio.create_task(world.feed.run())
+    try:
+        await world.feed.synced()
+        await passes(0.1)
+        yield world
+        assert not following.done()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 def add_pod(cluster: SimulatedCluster, name: str) -> None:
     cluster.create(Resource.PODS, manifests.pod(Job(name=name, queue="q")))
 
 
-@pytest.mark.parametrize("poison", ["first-0", "second-0", "late-0"])
-async def test_an_object_that_nobody_can_take_costs_only_itself(poison: str) -> None:
-    cluster = SimulatedCluster()
+# Our own mistakes
+
+
+@pytest.mark.parametrize("poison", ["first-0", "late-0"])
+async def test_an_object_of_which_nobody_can_learn_is_known_all_the_same(poison: str) -> None:
+    cluster = furnished()
     add_pod(cluster, "first")
-    add_pod(cluster, "second")
+    async with watched(cluster, poison=poison) as world:
+        add_pod(cluster, "late")
+        await passes(1)
 
-    assert await names_shown(cluster, poison) == {"first-0", "second-0", "late-0"} - {poison}
+        assert world.pods() == {"first-0", "late-0"}
+        assert world.failures(Resource.PODS, "learn") == 1
 
 
-async def test_a_pod_without_a_uid_costs_only_itself() -> None:
-    cluster = SimulatedCluster()
+async def test_a_running_pod_of_which_nothing_can_be_learnt_keeps_its_gpus() -> None:
+    cluster = furnished()
+    cluster.create(Resource.PODS, running("p"))
+    async with watched(cluster, poison="p-0") as world:
+        assert world.gpus() == {"a": 2, "b": 3}
+
+
+async def test_a_running_pod_that_our_reader_fails_on_keeps_its_gpus_and_says_so() -> None:
+    cluster = furnished()
+    cluster.create(Resource.PODS, running("p"))
+    async with watched(cluster, (Resource.PODS, "p-0")) as world:
+        (pod,) = world.cache.pods()
+
+        assert world.gpus() == {"a": 2, "b": 3}
+        assert "cannot read it" in pod.problem
+        assert world.failures(Resource.PODS, "read") == 1
+        cluster.delete(Ref.of(Resource.PODS, cluster.objects(Resource.PODS)[0]))
+        await passes(1)
+        assert world.gpus() == {"a": 4, "b": 3}
+
+
+async def test_a_waiting_pod_that_our_reader_fails_on_waits_with_a_reason() -> None:
+    cluster = furnished()
+    add_pod(cluster, "p")
+    async with watched(cluster, (Resource.PODS, "p-0")) as world:
+        (group,) = world.cache.waiting().values()
+
+        assert group.refusal is not None
+        assert "cannot read it" in group.refusal.sentence
+
+
+async def test_a_pod_that_our_reader_fails_on_later_stays_in_its_gang() -> None:
+    cluster = furnished()
+    created = cluster.create(Resource.PODS, running("p"))
+    async with watched(cluster) as world:
+        world.break_reader(Resource.PODS, "p-0")
+        cluster.patch(Ref.of(Resource.PODS, created), {"metadata": {"labels": {"x": "y"}}})
+        await passes(1)
+
+        (pod,) = world.cache.pods()
+        assert pod.group == GroupKey("q", "g")
+        assert world.gpus() == {"a": 2, "b": 3}
+
+
+async def test_a_pod_whose_owners_bring_out_a_mistake_keeps_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = furnished()
+    cluster.create(Resource.PODS, running("p"))
+    # No object is known that makes grouping fail, so the failure is put there.
+    monkeypatch.setattr("app.control.podgrouper.first_link", lambda _: 1 // 0)
+    async with watched(cluster) as world:
+        assert world.gpus() == {"a": 2, "b": 3}
+        assert world.failures(Resource.PODS, "apply") > 0
+
+
+async def test_a_node_that_our_reader_fails_on_takes_no_new_work_until_it_is_readable() -> None:
+    cluster = furnished()
+    (node, _) = cluster.objects(Resource.NODES)
+    async with watched(cluster) as world:
+        whole = world.feed._kinds
+        world.break_reader(Resource.NODES, "a")
+        cluster.patch(Ref.of(Resource.NODES, node), {"metadata": {"labels": {"x": "y"}}})
+        await passes(1)
+
+        assert world.gpus() == {"a": 0, "b": 3}
+        world.feed._kinds = whole
+        cluster.patch(Ref.of(Resource.NODES, node), {"metadata": {"labels": {"x": "z"}}})
+        await passes(1)
+        assert world.gpus() == {"a": 4, "b": 3}
+
+
+async def test_a_sick_gpu_stays_sick_when_our_reader_fails_on_its_report() -> None:
+    cluster = furnished()
+    (report,) = cluster.objects(Resource.GPU_NODES)
+    async with watched(cluster) as world:
+        world.break_reader(Resource.GPU_NODES, "b")
+        cluster.patch(Ref.of(Resource.GPU_NODES, report), {"status": {"driverVersion": "1"}})
+        await passes(1)
+
+        assert world.gpus() == {"a": 4, "b": 3}
+
+
+@pytest.mark.parametrize("resource", [Resource.QUEUES, Resource.POD_GROUPS])
+async def test_an_object_of_an_owner_that_our_reader_fails_on_is_refused_and_told(resource: Resource) -> None:
+    cluster = furnished()
+    (raw,) = cluster.objects(resource)
+    cluster.create(Resource.PODS, manifests.pod(Job(name="p", queue="q", group="g")))
+    async with watched(cluster, (resource, raw["metadata"]["name"])) as world:
+        spec, queue = world.cache.groups.spec(GroupKey("q", "g")), world.cache.queues()["q"]  # type: ignore[index]
+
+        problem = queue.problem if resource is Resource.QUEUES else spec.problem if spec else ""
+        assert "cannot read it" in problem
+
+
+# Amounts that cannot be read
+
+
+async def test_a_node_gives_out_nothing_while_a_pod_runs_there_whose_amounts_cannot_be_read() -> None:
+    cluster = furnished()
+    pod = running("p")
+    pod["spec"]["containers"][0]["resources"] = ["2 GPUs"]
+    created = cluster.create(Resource.PODS, pod)
+    async with watched(cluster) as world:
+        assert world.gpus() == {"a": 0, "b": 3}
+        assert list(world.cache.unreadable_nodes()) == ["a"]
+        cluster.delete(Ref.of(Resource.PODS, created))
+        await passes(1)
+        assert world.gpus() == {"a": 4, "b": 3}
+
+
+async def test_a_pod_that_becomes_readable_again_gives_its_node_back() -> None:
+    cluster = furnished()
+    pod = running("p")
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "two"}}
+    created = cluster.create(Resource.PODS, pod)
+    async with watched(cluster) as world:
+        whole = running("p")["spec"]["containers"]
+        cluster.patch(Ref.of(Resource.PODS, created), {"spec": {"containers": whole}})
+        await passes(1)
+
+        assert world.gpus() == {"a": 2, "b": 3}
+
+
+@pytest.mark.parametrize(("groups", "gpus"), [("g", 3), ("not a name", 0), (["g"], 0), ("", 0)])
+async def test_a_node_gives_out_nothing_while_it_is_not_known_which_gpus_a_pod_there_shares(
+    groups: object, gpus: int
+) -> None:
+    cluster = furnished()
+    pod = sharing("p")
+    pod["metadata"]["annotations"]["leeboard.dev/device-groups"] = groups
+    cluster.create(Resource.PODS, pod)
+    async with watched(cluster) as world:
+        # With a name, the shared GPU is charged as a whole.
+        assert world.gpus() == {"a": gpus, "b": 3}
+
+
+async def test_a_node_gives_out_nothing_while_our_reader_fails_on_a_pod_there_that_shares_a_gpu() -> None:
+    cluster = furnished()
+    cluster.create(Resource.PODS, sharing("p"))
+    async with watched(cluster, (Resource.PODS, "p-0")) as world:
+        assert world.gpus() == {"a": 0, "b": 3}
+
+
+async def test_a_node_gives_out_nothing_while_a_pod_there_that_shares_a_gpu_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = furnished()
+    created = cluster.create(Resource.PODS, sharing("p"))
+    async with watched(cluster) as world:
+        assert world.gpus() == {"a": 3, "b": 3}
+        # No pod is known that cannot be taken over whole, so the failure is put there.
+        with monkeypatch.context() as broken:
+            broken.setattr(world.feed, "_apply_whole", lambda *_: 1 // 0)
+            cluster.patch(Ref.of(Resource.PODS, created), {"metadata": {"labels": {"x": "y"}}})
+            await passes(1)
+            assert world.gpus() == {"a": 0, "b": 3}
+
+        cluster.patch(Ref.of(Resource.PODS, created), {"metadata": {"labels": {"x": "z"}}})
+        await passes(1)
+        assert world.gpus() == {"a": 3, "b": 3}
+
+
+async def test_a_running_pod_with_amounts_of_its_own_that_our_reader_fails_on_keeps_them() -> None:
+    cluster = furnished()
+    pod = running("p")
+    pod["spec"]["resources"] = {"requests": {"cpu": "60"}}
+    cluster.create(Resource.PODS, pod)
+    async with watched(cluster, (Resource.PODS, "p-0")) as world:
+        assert world.free()["a 0"] <= 4000
+
+
+@pytest.mark.parametrize("status", [{"phase": "Pending", "startTime": None}, {"phase": None, "startTime": None}])
+async def test_a_node_that_only_the_author_of_a_pod_has_named_is_not_closed(status: dict[str, Any]) -> None:
+    cluster = furnished()
+    pod = running("p", gpus=1, **status)
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "many"
+    cluster.create(Resource.PODS, pod)
+    async with watched(cluster) as world:
+        assert world.gpus() == {"a": 3, "b": 3}
+
+
+async def test_a_scheduler_that_has_bound_a_pod_vouches_for_its_node() -> None:
+    cluster = furnished()
+    bound = {"type": "PodScheduled", "status": "True"}
+    pod = running("p", phase="Pending", startTime=None, conditions=[bound])
+    pod["spec"]["containers"][0]["resources"] = 5
+    cluster.create(Resource.PODS, pod)
+    async with watched(cluster) as world:
+        assert world.gpus() == {"a": 0, "b": 3}
+
+
+async def test_many_unreadable_pods_cost_others_no_more_than_they_ask_for() -> None:
+    cluster = furnished()
+    for number in range(1000):
+        pod = running(f"p{number}", gpus=0, phase="Pending", startTime=None)
+        pod["spec"]["schedulerName"] = "default-scheduler"
+        # More than any node has: the API server stores it, and no kubelet takes it.
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"memory": "8Ei", "cpu": "1m"}}
+        pod["metadata"]["labels"]["kai.scheduler/queue"] = ""
+        cluster.create(Resource.PODS, pod)
+    async with watched(cluster) as world:
+        total = world.cache.snapshot().total
+
+        assert world.gpus() == {"a": 4, "b": 3}
+        # Two nodes of four GPUs and of seven MIG slices; of `a`, which has no memory left, the rest.
+        assert (total.gpu_milli, total.memory_bytes) == (22_000, MEMORY)
+        assert world.free()["b 1"] > 0
+
+
+# Any field of the wrong type
+
+
+def wrong(value: object) -> list[object]:
+    """Return values of other types than this one, which say nothing that could be meant."""
+    if isinstance(value, bool | int):
+        return ["x", [], {}]
+    if isinstance(value, str):
+        return [[], ["x"], {"x": "y"}, True]
+    return ["x", True]
+
+
+def paths(value: object, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*above, key)
+        yield from paths(inner, (*above, key))
+
+
+def mutants(raw: RawObject) -> Iterator[tuple[tuple[str | int, ...], RawObject]]:
+    for path in paths(raw):
+        original: Any = raw
+        for key in path:
+            original = original[key]
+        for value in wrong(original):
+            mutant = deepcopy(raw)
+            at: Any = mutant
+            for key in path[:-1]:
+                at = at[key]
+            at[path[-1]] = value
+            yield path, mutant
+
+
+@pytest.mark.parametrize("resource", list(Resource), ids=repr)
+async def test_no_field_of_the_wrong_type_frees_anything(resource: Resource) -> None:
+    cluster = furnished()
+    cluster.create(Resource.PODS, running("p"))
+    cluster.create(Resource.PODS, running("q", "b", gpus=1))
+    cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
+    cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("train"))
+    async with watched(cluster) as world:
+        raw, before = cluster.objects(resource)[0], world.free()
+        assert before["a 2"] == 2000
+        for path, mutant in mutants(raw):
+            for event in (world.feed._keep(resource, mutant), world.feed._keep(resource, raw)):
+                if event is not None:
+                    world.feed._apply(resource, event)
+                now = world.free()
+                assert {name: free for name, free in now.items() if free > before.get(name, 0)} == {}, path
+            assert now == before, path
+
+
+@pytest.mark.parametrize("resource", list(Resource), ids=repr)
+async def test_no_list_with_a_field_of_the_wrong_type_frees_anything(resource: Resource) -> None:
+    cluster = furnished()
+    cluster.create(Resource.PODS, running("p"))
+    cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
+    cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("train"))
+    async with watched(cluster) as world:
+        raw, *others = cluster.objects(resource)
+        before, keep = world.free(), world.feed._keep
+        for path, mutant in mutants(raw):
+            await world.feed._replace(resource, [keep(resource, one) for one in (mutant, *others)])
+            now = world.free()
+            assert {name: free for name, free in now.items() if free > before.get(name, 0)} == {}, path
+        await world.feed._replace(resource, [keep(resource, one) for one in (raw, *others)])
+        assert world.free() == before
+
+
+UNKNOWABLE = {("spec",), ("spec", "nodeName"), ("metadata",)}
+"""Without these nobody can tell where a pod is that was never seen before."""
+
+
+async def test_a_pod_that_was_never_readable_is_charged_at_least_what_it_holds() -> None:
+    pod = running("p") | {"metadata": running("p")["metadata"] | {"uid": "u", "resourceVersion": "1"}}
+    cluster = furnished()
+    async with watched(cluster) as world:
+        before = world.free()
+        for path, mutant in mutants(pod):
+            event = world.feed._keep(Resource.PODS, mutant)
+            if path in UNKNOWABLE or event is None:
+                continue
+            world.feed._apply(Resource.PODS, event)
+            now = world.free()
+            assert now.get("a 2", 0) <= 2000, path
+            assert now.get("a nvidia.com/mig-1g.10gb", 0) <= 6, path
+            world.feed._delete(Resource.PODS, event)
+            assert world.free() == before, path
+
+
+async def test_a_running_pod_without_a_uid_is_charged_until_it_shows_one() -> None:
+    cluster = furnished()
+    nameless = running("p") | {"metadata": {**running("p")["metadata"], "uid": None}}
+    async with watched(cluster) as world:
+        event = world.feed._keep(Resource.PODS, nameless)
+        assert event is not None
+        world.feed._apply(Resource.PODS, event)
+        assert world.gpus() == {"a": 2, "b": 3}
+
+        cluster.create(Resource.PODS, running("p"))
+        await passes(1)
+
+        assert world.gpus() == {"a": 2, "b": 3}
+
+
+async def test_a_waiting_pod_without_a_uid_costs_only_itself() -> None:
+    cluster = furnished()
     add_pod(cluster, "first")
     nameless = manifests.pod(Job(name="nameless", queue="q"))
     nameless["metadata"]["uid"] = None
     cluster.create(Resource.PODS, nameless)
 
-    assert await names_shown(cluster, poison="") == {"first-0", "late-0"}
+    async with watched(cluster) as world:
+        assert world.pods() == {"first-0"}

@@ -68,9 +68,21 @@ def test_a_podgroup_says_why_it_stands_there(counts: dict[str, int], finished: i
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ({}, "None of its pods exists yet, and 2 pods must start together; its owner has to create them."),
+        ({}, "It has no pods, and 2 must start together; its owner has to create them."),
         ({"Held": 2}, "Its turn is being decided."),
-        ({"Binding": 2}, "Places are promised to its 2 pods; kube-scheduler has yet to ask to bind them."),
+        ({"Promised": 2}, "Places are promised to its 2 pods; kube-scheduler has yet to ask to bind them."),
+        ({"Promised": 1}, "A place is promised to its 1 pod; kube-scheduler has yet to ask to bind it."),
+        # As their own answers say it: kube-scheduler has asked.
+        ({"Binding": 2}, "Its 2 pods are being bound."),
+        ({"Binding": 1, "Releasing": 1}, "1 of its 2 pods is being bound."),
+        (
+            {"Promised": 1, "Binding": 2},
+            "Places are promised to its 3 pods; kube-scheduler has yet to ask to bind 1 of them.",
+        ),
+        (
+            {"Promised": 2, "Releasing": 1},
+            "Places are promised to 2 of its 3 pods; kube-scheduler has yet to ask to bind them.",
+        ),
         ({"Bound": 1, "Binding": 1}, "1 pod of it is on its node, and the others are being bound."),
     ],
 )

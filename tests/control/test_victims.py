@@ -12,6 +12,7 @@ from app.control.awaiting import WASTED_S
 from app.control.binder import BOUND
 from app.control.search import LOOK_AGAIN_S
 from app.model.decision import Plan
+from app.model.memory import PlanMemory
 from app.model.names import NodeName
 from app.model.question import Fits, Refused
 from app.model.reason import Reason
@@ -305,10 +306,10 @@ async def test_a_plan_is_carried_out_although_something_else_has_changed() -> No
 async def test_a_search_that_fails_ends_nothing_and_is_not_repeated_at_once() -> None:
     broken = True
 
-    def fickle(snapshot: Snapshot, policy: Policy, *, now: float) -> Plan:
+    def fickle(snapshot: Snapshot, policy: Policy, *, now: float, memory: PlanMemory) -> Plan:
         if broken:
             raise ZeroDivisionError
-        return plan(snapshot, policy, now=now)
+        return plan(snapshot, policy, now=now, memory=memory)
 
     async with living("a", plan=fickle) as world:
         world.runs("victim", "a")

@@ -7,6 +7,8 @@ from app.model.explanation import Explanation, Leaver, Member, Outcome, PodState
 from app.model.names import GroupKey
 from app.model.reason import Reason
 from app.model.seam import RawObject, RejectedError, Resource
+from app.model.sentence import EVERYTHING, Name
+from app.model.sentence import told as read_by
 from app.simulation.cluster import Ref
 from tests.control.wired import World, living, passes
 
@@ -26,7 +28,12 @@ def unknown(world: World, namespace: str, name: str, subject: Subject | None = N
 
 
 def short(answer: Explanation) -> tuple[str, str, str]:
-    return answer.state, answer.why.reason, answer.why.sentence
+    return answer.state, answer.why.reason, named(answer.why.sentence)
+
+
+def named(sentence: str) -> str:
+    """Return a sentence for a reader who may see every namespace."""
+    return read_by(sentence, EVERYTHING)
 
 
 def outcomes(answer: Explanation) -> list[tuple[str, str]]:
@@ -117,7 +124,8 @@ async def test_an_evicted_pod_says_for_whom_while_it_is_ending_and_when_it_is_go
         assert short(ending) == ("Releasing", "Evicted", f"{said}; it is ending.")
         assert short(gone) == ("Evicted", "Evicted", f"{said}.")
         assert (gone.node, gone.uid, gone.pod_group) == ("a", victim["metadata"]["uid"], "victim-0")
-        assert (gone.why.details["action"], gone.why.details["for"]) == ("preempt", "q/urgent-0")
+        whom = gone.why.details["for"]
+        assert (gone.why.details["action"], isinstance(whom, str) and named(whom)) == ("preempt", "q/urgent-0")
         assert outcomes(gone) == [("Evicted", "preempt")]
 
 
@@ -155,7 +163,9 @@ async def test_a_pod_that_lost_its_promise_to_somebody_else_says_to_whom() -> No
         await passes(2)
 
         said = "The promise of node a to pod q/slow-0 was taken back for workload q/urgent-0."
-        assert ("TakenBack", said) in [(one.outcome.value, one.sentence) for one in told(world, "slow-0").decisions]
+        assert ("TakenBack", said) in [
+            (one.outcome.value, named(one.sentence)) for one in told(world, "slow-0").decisions
+        ]
 
 
 async def test_a_pod_that_is_being_deleted_says_so() -> None:
@@ -222,7 +232,8 @@ async def test_a_pod_whose_owner_is_not_known_yet_says_so() -> None:
 
 
 async def test_a_waiting_podgroup_is_told_of_with_its_members_and_its_place_in_the_queue() -> None:
-    async with living("a") as world:
+    async with living("a", gpus=4) as world:
+        world.runs("there", "a", gpus=3, priority_class="build")
         for name in ("first", "second"):
             world.gang(name, size=4, priority_class="build-preemptible")
         world.gang("gang", size=2)
@@ -233,7 +244,7 @@ async def test_a_waiting_podgroup_is_told_of_with_its_members_and_its_place_in_t
         assert (answer.subject, answer.state, answer.why.reason) == (Subject.POD_GROUP, "Waiting", "GangDoesNotFit")
         assert (answer.min_member, answer.priority, answer.counts) == (2, 50, {"Held": 2})
         assert answer.members == (Member("gang-0", PodState.HELD, None), Member("gang-1", PodState.HELD, None))
-        assert answer.position == Position(ahead_in_queue=2, first=("first", "second"), ahead=2)
+        assert answer.position == Position(ahead_in_queue=2, first=(Name("q", "first"), Name("q", "second")), ahead=2)
         assert outcomes(answer) == [("Refused", "GangDoesNotFit")]
 
 
@@ -268,7 +279,7 @@ async def test_a_podgroup_without_pods_waits_for_its_owner_and_one_that_is_gone_
         await passes(1)
         gone = told(world, "gang")
 
-        said = "None of its pods exists yet, and 1 pod must start together; its owner has to create them."
+        said = "It has no pods; its owner has to create one."
         assert short(empty) == ("Waiting", Reason.MEMBERS_MISSING, said)
         assert short(gone) == ("Gone", "Gone", "PodGroup q/gang is gone, and so are its pods.")
         assert outcomes(gone) == [("Started", "allocate")]
@@ -298,7 +309,9 @@ async def test_the_evictions_of_a_gang_are_one_decision_and_do_not_hide_its_star
         (decision,) = [one for one in told(world, "gang").decisions if one.outcome is Outcome.EVICTED]
 
         assert sorted(seat.name for seat in decision.pods) == [f"gang-{number}" for number in range(4)]
-        assert decision.sentence.endswith("by higher priority workload q/urgent-0, and 3 more of its PodGroup with it.")
+        assert named(decision.sentence).endswith(
+            "by higher priority workload q/urgent-0, and 3 more of its PodGroup with it."
+        )
 
 
 # -- what is meant, and what is not known
@@ -393,7 +406,7 @@ async def test_each_pod_of_a_group_is_told_what_itself_waits_for() -> None:
             "c": ("Promised", None),
             None: ("NoNodeFits", None),
         }
-        assert "(q/on-a-0)" in said["a"].why.sentence
+        assert "(q/on-a-0)" in named(said["a"].why.sentence)
         known = {node: world.inspect.pod("q", one.name) for node, one in said.items()}
         assert {node: one.refusal and one.refusal.details.get("node") for node, one in known.items() if one} == {
             "a": "a",
@@ -413,8 +426,8 @@ async def test_who_only_loses_a_promise_is_not_said_to_leave() -> None:
         await passes(2)
         urgent = told(world, "urgent-0")
 
-        assert urgent.why.sentence.endswith(
-            "; 1 of 1 pods that were told to leave for it are still there (q/victim-0)."
+        assert named(urgent.why.sentence).endswith(
+            "; the pod that was told to leave for it is still there (q/victim-0)."
         )
         assert urgent.decisions[0].sentence == "Room on node a, from where 1 pod was told to leave, was held for it."
 

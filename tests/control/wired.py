@@ -302,7 +302,7 @@ class World:
         self.status = Status(
             self.cache, self.planning, self.inspect, cluster, settings, wall_clock=lambda: f"{clock()}"
         )
-        self.events = Events(self.cache, self.planning, self.inspect, cluster, settings, clock=clock)
+        self.events = Events(self.cache, self.planning, self.inspect, self.grouper, cluster, settings, clock=clock)
         self.autoscaling = Autoscaling(
             Shortages(self.cache, self.inspect, settings, clock=clock),
             self.inspect,

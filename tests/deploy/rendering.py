@@ -103,7 +103,7 @@ def helm(*arguments: str) -> str:
     return done.stdout
 
 
-def rendered(*arguments: str, kubernetes: str = build.KUBERNETES_VERSION, **values: object) -> str:
+def rendered(*arguments: str, kubernetes: str = build.DEFAULT_VERSION, **values: object) -> str:
     """Return the chart as Helm would install it, without its test; `values` replace the defaults of the same name."""
     command = ["template", NAMESPACE, str(CHART), f"--namespace={NAMESPACE}", f"--kube-version={kubernetes}"]
     given = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
@@ -180,7 +180,7 @@ def _without_helm(manifests: str) -> str:
 
 
 def _minor() -> str:
-    return build.KUBERNETES_VERSION.rpartition(".")[0]
+    return build.DEFAULT_VERSION.rpartition(".")[0]
 
 
 if __name__ == "__main__":

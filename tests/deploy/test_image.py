@@ -2,6 +2,8 @@
 
 import re
 import tomllib
+from base64 import b64decode
+from xml.etree import ElementTree as ET
 
 import yaml
 
@@ -19,6 +21,28 @@ def test_the_image_the_chart_and_the_package_have_one_version() -> None:
     assert (chart["version"], chart["appVersion"]) == (PROJECT["version"], PROJECT["version"])
     assert built == [f"leeboard:{PROJECT['version']}"]
     assert f'image: "leeboard:{PROJECT["version"]}"' in rendered()
+
+
+def test_the_license_is_in_the_checkout_the_package_the_image_and_the_chart() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    text = (ROOT / "LICENSE").read_text()
+
+    assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert (PROJECT["license"], PROJECT["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    assert "LICENSE" in re.findall(r"^COPY (pyproject.+)$", DOCKERFILE, re.MULTILINE)[0].split()
+    assert "!LICENSE" in (ROOT / ".dockerignore").read_text().split()
+    assert chart["annotations"]["artifacthub.io/license"] == PROJECT["license"]
+
+
+def test_the_chart_says_where_it_comes_from_and_shows_a_picture() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    kind, _, picture = chart["icon"].partition(",")
+
+    assert all(url.startswith("https://") for url in (chart["home"], *chart["sources"]))
+    assert [one["name"] for one in chart["maintainers"]] == ["The Leeboard maintainers"]
+    assert kind == "data:image/svg+xml;base64"
+    assert ET.fromstring(b64decode(picture)).tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_the_image_runs_as_the_user_whom_the_chart_names() -> None:

@@ -35,6 +35,7 @@ INSTALLATIONS: list[dict[str, Any]] = [
     {"grouping": {"enabled": False}},
     {"autoscaling": {"way": "provisioning-request"}},
     {"autoscaling": {"way": "scaling-pods"}},
+    {"security": {"anonymousReads": True}},
 ]
 AGENTS_RIGHTS = {("gpunodes", "create"), ("gpunodes/status", "patch")}
 REVIEW = Right(group="authorization.k8s.io", resource="selfsubjectaccessreviews", verb="create", without="")
@@ -52,7 +53,7 @@ def test_leeboard_has_the_rights_that_its_settings_need_and_no_others(values: Ma
 
     settings = settings_of(items)
     used = (*rights_of(settings), *rights_to_owners(settings), REVIEW)
-    assert granted == {replace(right, without="") for right in used}
+    assert granted == {replace(right, without="", optional=False) for right in used}
 
 
 def test_owners_of_ones_own_kinds_are_read_where_pods_are_grouped_by_what_owns_them() -> None:
@@ -77,9 +78,31 @@ def test_an_agent_may_publish_what_it_sees_and_nothing_else() -> None:
         assert {(right.group, right.namespace, right.name) for right in granted} == {("leeboard.dev", "", "")}
 
 
-@pytest.mark.parametrize(("component", "account"), [("", "leeboard"), ("agent", "leeboard-agent")])
+def test_reads_are_anonymous_only_where_the_values_say_so() -> None:
+    usual, anonymous = (objects(rendered(security={"anonymousReads": value})) for value in (False, True))
+
+    assert [settings_of(items).anonymous_reads for items in (usual, anonymous)] == [False, True]
+    assert [settings_of(objects(rendered(form=form))).anonymous_reads for form in FORMS] == [False] * len(FORMS)
+    readers = [item for item in anonymous if _component_of(item) == "reader"]
+    assert not readers, "nobody needs a token"
+
+
+def test_the_account_of_readers_sees_all_that_is_told_and_may_change_nothing() -> None:
+    items = [item for item in objects(rendered()) if _component_of(item) == "reader"]
+    (role,) = [item for item in items if item["kind"] == "ClusterRole"]
+
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
+    resources = {resource for rule in role["rules"] for resource in rule.get("resources", ())}
+    assert (resources, role["rules"][-1]["nonResourceURLs"]) == ({"pods", "queues"}, ["/metrics"])
+
+
+@pytest.mark.parametrize(
+    ("component", "account"), [("", "leeboard"), ("agent", "leeboard-agent"), ("reader", "leeboard-reader")]
+)
 def test_every_role_is_bound_to_one_service_account_and_to_nobody_else(component: str, account: str) -> None:
-    items = [item for item in objects(rendered()) if (_component_of(item) == "agent") is (component == "agent")]
+    others = {"agent", "reader"} - {component}
+    items = [item for item in objects(rendered()) if _component_of(item) not in others]
+    items = [item for item in items if not component or _component_of(item) == component]
     bindings = [item for item in items if item["kind"].endswith("RoleBinding")]
 
     roles = [item for item in items if item["kind"].endswith("Role") and not _is_aggregated(item)]
@@ -94,6 +117,9 @@ def test_no_rule_reaches_further_than_it_says() -> None:
 
     assert rules
     assert not {"*", "escalate", "bind", "impersonate"} & {verb for rule in rules for verb in rule["verbs"]}
+    of_urls = [rule for rule in rules if "nonResourceURLs" in rule]
+    assert {(*rule["nonResourceURLs"], *rule["verbs"]) for rule in of_urls} == {("/metrics", "get")}
+    rules = [rule for rule in rules if rule not in of_urls]
     assert not [rule for rule in rules if "*" in rule["resources"] or "*" in rule["apiGroups"]]
     assert all(rule.get("resourceNames") for rule in rules if "secrets" in rule["resources"])
 
@@ -111,7 +137,7 @@ def test_holders_of_kubernetes_own_roles_have_pod_groups_and_see_queues_and_topo
 
 
 def test_beside_the_clusters_own_scheduler_nothing_of_kube_schedulers_is_granted() -> None:
-    assert {_component_of(item) for item in objects(rendered(form="beside"))} == {"", "agent"}
+    assert {_component_of(item) for item in objects(rendered(form="beside"))} == {"", "agent", "reader"}
 
 
 @pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
@@ -208,6 +234,32 @@ def test_pods_wait_for_the_webhook_only_where_the_api_server_cannot_hold_them_it
     assert ("MutatingAdmissionPolicy" in _kinds(items)) == ("MutatingAdmissionPolicy" in kinds)
     assert {one["failurePolicy"] for one in _webhooks(items) if _is_about_new_pods(one)} == failure_policy
     assert {one["failurePolicy"] for one in _webhooks(items) if not _is_about_new_pods(one)} <= {"Ignore"}
+
+
+@pytest.mark.parametrize("form", ["own-scheduler", "beside"])
+def test_while_leeboard_hangs_nothing_waits_longer_than_a_second_that_need_not_wait(form: str) -> None:
+    items = objects(rendered(form=form, kubernetes="1.36.0"))
+
+    assert {one["timeoutSeconds"] for one in _webhooks(items)} == {1}
+    conditions = {one["name"]: [each["name"] for each in one.get("matchConditions", ())] for one in _webhooks(items)}
+    assert "was-answered" in conditions["managed.validate.leeboard.dev"], "or it would wait a second time"
+
+
+def test_where_the_webhook_alone_can_hold_a_pod_a_slow_answer_does_not_refuse_it() -> None:
+    items = objects(rendered(kubernetes="1.35.0"))
+
+    assert {(one["failurePolicy"], one["timeoutSeconds"]) for one in _webhooks(items)} == {("Fail", 3), ("Ignore", 1)}
+    assert not [one for one in _webhooks(items) if "was-answered" in str(one.get("matchConditions"))]
+
+
+@pytest.mark.parametrize("profile", ["kai-compatible", "secure"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_our_own_account_may_write_is_fenced_in_both_profiles(form: str, profile: str) -> None:
+    items = objects(rendered(form=form, security={"profile": profile}, autoscaling={"way": "scaling-pods"}))
+
+    assert {"leeboard-own-writes", "leeboard-scaling-pods"} <= {_name(item) for item in items}
+    rules = [item for item in items if _name(item) == "leeboard-reservations" and "validations" in item.get("spec", {})]
+    assert all("Leeboard's own account runs" in str(item["spec"]["validations"]) for item in rules)
 
 
 def test_no_webhook_of_pods_is_called_for_the_system_or_for_ourselves() -> None:
@@ -410,15 +462,28 @@ def test_wherever_agents_run_each_writes_for_its_own_node_only(values: Mapping[s
 
 
 def test_every_port_can_be_another() -> None:
-    ports = {"extender": 18888, "operations": 18080, "admission": 19443}
+    ports = {"extender": 18888, "operations": 18080, "probes": 18081, "admission": 19443}
     items = objects(rendered(ports=ports))
 
     settings = settings_of(items)
     named = {port["name"]: port["containerPort"] for port in pod_of(items)["containers"][0]["ports"]}
 
     assert (settings.webhook_port, settings.operations_port, settings.admission_port) == (18888, 18080, 19443)
-    assert named == {"operations": 18080, "admission": 19443}
+    assert settings.probe_port == 18081
+    assert named == {"operations": 18080, "probes": 18081, "admission": 19443}
     assert scheduler_config(rendered(ports=ports)).count("http://127.0.0.1:18888") == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_probes_go_to_a_port_that_no_other_pod_may_call(form: str) -> None:
+    items = objects(rendered(form=form))
+    containers = pod_of(items)["containers"]
+
+    kinds = ("livenessProbe", "readinessProbe", "startupProbe")
+    asked = {str(one[kind]["httpGet"]["port"]) for one in containers for kind in kinds if kind in one}
+    assert asked <= {"probes", "8081", "scheduler"} >= {"probes"}
+    rules = [rule for item in items if item["kind"] == "NetworkPolicy" for rule in item["spec"].get("ingress", ())]
+    assert not [port for rule in rules for port in rule["ports"] if port["port"] in ("probes", 8081)]
 
 
 def test_the_api_server_calls_the_name_that_the_certificate_is_made_for() -> None:

@@ -156,7 +156,7 @@ def test_every_segment_runs_where_the_template_of_the_workers_says() -> None:
         ),
         (
             lws(4, segments={"subGroupSize": 1}),
-            "a segment of it has 1 pods and it has 4; write a segment size from 2 to 4",
+            "a segment of it has 1 pod and it has 4; write a segment size from 2 to 4",
         ),
         (
             lws(4, segments={"subGroupSize": 5}),

@@ -21,6 +21,7 @@ from app.model.seam import (
     BudgetError,
     Cluster,
     ConflictError,
+    Depth,
     ForbiddenError,
     KubeError,
     NotFoundError,
@@ -39,6 +40,7 @@ from tests.kube.apiserver import (
     kubeconfig,
     lists,
     loses_the_reply,
+    pod,
     refuses,
     running,
     says,
@@ -438,6 +440,43 @@ async def test_an_answer_that_is_no_pod_is_an_error(server: FakeApiServer, clust
 
     with pytest.raises(KubeError):
         await cluster.read_pod(POD)
+
+
+async def test_a_list_for_the_audit_is_read_page_by_page_and_without_what_is_not_compared(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    server.will(lists(pod("a"), more="t+1="), lists(pod("b")))
+
+    found = await cluster.listed(Resource.PODS, lambda raw: raw["metadata"]["name"], depth=Depth.METADATA)
+
+    assert found == ["a", "b"]
+    assert [seen.query["continue"] for seen in server.seen] == ["", "t+1="]
+    assert {seen.query["fieldSelector"] for seen in server.seen} == {"status.phase!=Succeeded,status.phase!=Failed"}
+    assert "PartialObjectMetadataList" in server.seen[0].headers["Accept"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "path", "selector"),
+    [
+        (
+            Resource.PODS,
+            "/api/v1/namespaces/n/pods",
+            "status.phase!=Succeeded,status.phase!=Failed,metadata.name=x",
+        ),
+        (Resource.NODES, "/api/v1/nodes", "metadata.name=x"),
+        (Resource.POD_GROUPS, "/apis/scheduling.run.ai/v2alpha2/namespaces/n/podgroups", "metadata.name=x"),
+    ],
+)
+async def test_one_object_is_listed_by_its_name(
+    server: FakeApiServer, cluster: KubeCluster, resource: Resource, path: str, selector: str
+) -> None:
+    namespace = "n" if "namespaces" in path else ""
+    server.will(lists(pod("x")))
+
+    found = await cluster.listed(resource, lambda raw: raw, depth=Depth.WHOLE, namespace=namespace, name="x")
+
+    assert found == [pod("x")]
+    assert (server.seen[0].path, server.seen[0].query["fieldSelector"]) == (path, selector)
 
 
 async def test_tls_is_verified_by_the_authority_of_the_kubeconfig(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from app.kube.client import KubeCluster
 from app.kube.errors import BrokenStreamError
 from app.kube.reviews import Reviews, Version
 from app.model.names import NodeName
-from app.model.rights import Right
+from app.model.rights import Right, User
 from app.model.seam import KubeError
 from tests.kube.apiserver import POD, FakeApiServer, kubeconfig, lists, refuses, running, says
 
@@ -150,3 +150,56 @@ async def test_what_names_no_api_groups_is_no_list_of_them(
 
     with pytest.raises(BrokenStreamError, match="no list of API groups"):
         await reviews.versions()
+
+
+USER = {"username": "jane", "uid": "7", "groups": ["team"], "extra": {"scope": ["a", "b"]}}
+
+
+async def test_whose_a_token_is_is_one_review(server: FakeApiServer, reviews: Reviews) -> None:
+    server.will(says({"status": {"authenticated": True, "user": USER}}, code=201))
+
+    assert await reviews.user_of("secret") == User(
+        name="jane", uid="7", groups=("team",), extra=(("scope", ("a", "b")),)
+    )
+
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == ("POST", "/apis/authentication.k8s.io/v1/tokenreviews")
+    assert seen.body["spec"] == {"token": "secret"}
+
+
+@pytest.mark.parametrize(
+    "status", [{"authenticated": False}, {"error": "expired"}, {"authenticated": "yes", "user": USER}]
+)
+async def test_a_token_that_the_api_server_does_not_vouch_for_is_nobodys(
+    server: FakeApiServer, reviews: Reviews, status: dict[str, object]
+) -> None:
+    server.will(says({"status": status}, code=201))
+
+    assert await reviews.user_of("secret") is None
+
+
+@pytest.mark.parametrize("answer", [{}, {"status": None}, {"status": {"authenticated": True}}, []])
+async def test_an_answer_that_is_no_token_review_vouches_for_nobody(
+    server: FakeApiServer, reviews: Reviews, answer: object
+) -> None:
+    server.will(says(answer, code=201))
+
+    with pytest.raises(BrokenStreamError):
+        await reviews.user_of("secret")
+
+
+async def test_what_a_user_may_is_asked_with_all_that_is_known_of_them(server: FakeApiServer, reviews: Reviews) -> None:
+    server.will(says({"status": {"allowed": True}}, code=201))
+    user = User(name="jane", uid="7", groups=("team",), extra=(("scope", ("a",)),))
+
+    assert await reviews.allows_user(Right(group="", resource="", verb="get", path="/metrics", without=""), user)
+
+    (seen,) = server.seen
+    assert seen.path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    assert seen.body["spec"] == {
+        "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
+        "user": "jane",
+        "uid": "7",
+        "groups": ["team"],
+        "extra": {"scope": ["a"]},
+    }

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from app.kube.client import KubeCluster
-from app.kube.watch import SLICE
+from app.kube.watch import RESTORED_AFTER, SLICE
 from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, WatchEvent
 from tests.kube.apiserver import (
     BRIEF,
@@ -303,7 +303,7 @@ async def test_a_line_without_end_is_not_kept(server: FakeApiServer, tmp_path: P
 
 async def test_a_page_without_end_is_not_kept(server: FakeApiServer, tmp_path: Path) -> None:
     server.will(says(b" " * 300_000))
-    limits = replace(BRIEF, reply_bytes=2000)
+    limits = replace(BRIEF, line_bytes=2000, page_objects=1)
     async with await connected(kubeconfig(server.url, tmp_path), limits=limits) as cluster:
         (event,) = await first(1, cluster.watch(Resource.PODS, whole))
 
@@ -320,6 +320,52 @@ async def test_a_list_from_the_past_is_refused_until_the_api_server_has_caught_u
 
     cause = "a list of resourceVersion 9 is older than 11, seen before"
     assert events == [EMPTY, CHANGED_A, Lost(cause), EMPTY]
+
+
+async def test_a_store_that_was_restored_from_a_backup_is_believed_after_several_lists(
+    server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
+) -> None:
+    past = [lists(pod("a"), version=str(version)) for version in range(3, 3 + RESTORED_AFTER)]
+    server.will(lists(version="10"), streams(A), refuses(410), *past, streams(line("ADDED", pod("b", "9")), then=hang))
+
+    events = await first(3 + RESTORED_AFTER, cluster.watch(Resource.PODS, whole))
+
+    assert len(causes(events)) == RESTORED_AFTER - 1
+    assert events[-2:] == [Listed([pod("a")], restored=True), Changed(pod("b", "9"))]
+    assert len(pauses) >= RESTORED_AFTER - 1
+
+
+async def test_api_servers_that_lag_behind_each_other_are_not_taken_for_a_restored_store(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    past = [lists(version=version) for version in "987543"]
+    server.will(lists(version="10"), streams(A), refuses(410), *past, lists(version="12"))
+
+    events = await first(3 + len(past), cluster.watch(Resource.PODS, whole))
+
+    assert len(causes(events)) == len(past)
+    assert events[-1] == EMPTY
+
+
+async def test_a_watch_that_stays_silent_lists_anew(server: FakeApiServer, cluster: KubeCluster) -> None:
+    server.will(lists(), streams(A, then=hang), streams(then=hang), lists(version="5"), lists(pod("x"), version="20"))
+
+    events = await first(7, cluster.watch(Resource.PODS, whole))
+
+    assert asked(server)[:4] == ["list", "10", "11", "list"]
+    assert events[-1] == Listed([pod("x")])
+
+
+async def test_a_line_that_never_can_be_read_is_passed_over_by_a_list(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
+    poisoned = [streams(b"{]\n", then=hang)] * 2
+    server.will(lists(), *poisoned, lists(pod("x"), version="20"), streams(A, then=hang))
+
+    events = await first(5, cluster.watch(Resource.PODS, whole))
+
+    assert asked(server)[:4] == ["list", "10", "10", "list"]
+    assert Listed([pod("x")]) in events
 
 
 async def test_versions_that_are_no_numbers_are_not_compared(server: FakeApiServer, cluster: KubeCluster) -> None:

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.model.marks import BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION
+from app.model.marks import BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
 from loadtest.contender import Batch, CannotError, Contender
 from loadtest.ours import ALONE, EXTENDER_ONLY, HELD, LET_IN, ours
 from tests.system.api import Object, pod, pod_group
@@ -12,7 +12,8 @@ GANGS = Batch(name="g", count=4, queue="bench", gang_size=2, gpus=8)
 RUNNING = Batch(name="r", count=3, queue="rich", on=["n0", "n1"])
 HALVES = Batch(name="h", count=1, queue="bench", gpus=0, fraction="0.5")
 GATED = {"schedulingGates": [{"name": GATE}]}
-PREEMPTIBLE = {PREEMPTIBLE_ANNOTATION: "true"}
+STAMPED = {PREEMPTIBLE_ANNOTATION: "true", QUEUE_ANNOTATION: "bench"}
+RICH = {QUEUE_ANNOTATION: "rich"}
 MARKED = {"cpu": "1", "memory": "1Gi", BIND_MARKER: "1"}
 
 
@@ -60,11 +61,9 @@ def test_members_of_a_gang_name_their_group_and_kube_scheduler_alone_knows_none(
 
 @pytest.mark.parametrize(
     ("name", "annotations", "spec"),
-    [(EXTENDER_ONLY, {}, {}), (LET_IN, PREEMPTIBLE, {}), (HELD, PREEMPTIBLE, GATED)],
+    [(EXTENDER_ONLY, {}, {}), (LET_IN, STAMPED, {}), (HELD, STAMPED, GATED)],
 )
-def test_lone_pod_is_told_to_be_preemptible_by_admission_and_not_marked(
-    name: str, annotations: dict[str, str], spec: Object
-) -> None:
+def test_lone_pod_is_stamped_by_admission_and_not_marked(name: str, annotations: dict[str, str], spec: Object) -> None:
     made = contender(name).work(LONE)
 
     assert made == [
@@ -97,7 +96,9 @@ def test_pods_that_run_stand_on_the_nodes_in_turn_and_leave_without_grace(name: 
     assert not any("schedulingGates" in pod["spec"] for pod in made)
 
 
-@pytest.mark.parametrize(("name", "annotations"), [(EXTENDER_ONLY, {}), (LET_IN, PREEMPTIBLE), (HELD, PREEMPTIBLE)])
+@pytest.mark.parametrize(
+    ("name", "annotations"), [(EXTENDER_ONLY, {}), (LET_IN, STAMPED | RICH), (HELD, STAMPED | RICH)]
+)
 def test_pods_that_run_are_marked_as_when_they_were_made(name: str, annotations: dict[str, str]) -> None:
     made = contender(name).work(RUNNING)
 

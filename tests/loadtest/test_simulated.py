@@ -13,6 +13,7 @@ from app.service import Endpoints, serve
 from app.settings import Settings
 from app.simulation.cluster import SimulatedCluster
 from loadtest import questions
+from loadtest.holds import Holds
 from loadtest.questions import Shape
 from loadtest.simulated import Door, used_in_part
 
@@ -54,7 +55,7 @@ async def asked(cluster: SimulatedCluster) -> AsyncIterator[Asked]:
     ready: asyncio.Future[Endpoints] = asyncio.get_running_loop().create_future()
     settings = Settings(webhook_port=0, operations_port=0)
     service = asyncio.create_task(serve(settings, cluster, on_ready=ready.set_result))
-    async with Door(cluster, 0) as url, aiohttp.ClientSession() as client:
+    async with Door(cluster, 0, Holds()) as url, aiohttp.ClientSession() as client:
         where = await ready
         async with asyncio.timeout(WITHIN_S):
             while (await client.get(f"{where.operations}/readyz")).status != 200:

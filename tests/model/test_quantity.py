@@ -14,6 +14,7 @@ from app.model.quantity import (
     MAX_QUEUE_AMOUNT,
     QuantityError,
     fraction_ppm,
+    int64,
     integer,
     json_integer,
     milli,
@@ -114,6 +115,24 @@ def test_integers_are_read_back(number: int) -> None:
 def test_what_is_no_plain_integer_is_refused(text: object) -> None:
     with pytest.raises(QuantityError):
         integer(text, maximum=64)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("5", 5),
+        ("+5", 5),
+        ("-0", 0),
+        ("0" * 60 + "7", 7),
+        ("9223372036854775807", 9_223_372_036_854_775_807),
+        ("9223372036854775808", None),
+        ("-9223372036854775808", -9_223_372_036_854_775_808),
+        ("-9223372036854775809", None),
+        *((text, None) for text in ("", "+", "-", "++5", " 5", "5\n", "1_0", "0x10", "5e0", "٣", "9" * 10_000)),
+    ],
+)
+def test_integers_that_are_compared_are_read_as_go_reads_them(text: str, number: int | None) -> None:
+    assert int64(text) == number
 
 
 @given(st.integers(min_value=1000, max_value=999_999))

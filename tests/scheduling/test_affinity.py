@@ -1,5 +1,9 @@
 """Required affinity between pods: who must be near whom, and who apart."""
 
+from collections.abc import Iterator
+
+import pytest
+
 from app.model.node import Node
 from app.model.pod import Near, Pod
 from app.model.podgroup import PodGroup
@@ -67,3 +71,69 @@ def test_who_comes_and_goes_in_the_plan_is_seen_by_it_and_by_no_copy_made_before
 
     assert moved.mask(asking).tolist() == [False, False, True]
     assert there.mask(asking).tolist() == [True, True, False]
+
+
+class Label(str):
+    """The key of a label; counts how often it is looked at."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        Label.looks += 1
+        return str.__hash__(self)
+
+
+def replicas(count: int) -> Iterator[Pod]:
+    for number in range(count):
+        labels = {Label("app"): "web", Label("index"): str(number)}
+        yield given.pod(f"w{number}", labels=labels, near=(APART_FROM_WEB,))
+
+
+def looks(pods: int) -> int:
+    there = neighbours(*(runs(pod, "abc"[at % 3]) for at, pod in enumerate(replicas(pods))))
+    Label.looks = 0
+    for pod in replicas(pods):
+        there.mask(pod)
+        there.add(pod, 0)
+    return Label.looks
+
+
+def test_replicas_that_keep_apart_are_not_all_compared_with_all_others() -> None:
+    assert looks(200) < 3 * looks(100)
+
+
+def test_the_pods_on_nodes_are_counted_once_for_all_copies_of_a_board() -> None:
+    there = neighbours(*(runs(pod, "a") for pod in replicas(100)))
+    asking, Label.looks = next(replicas(1)), 0
+    there.copy().mask(asking)
+    once = Label.looks
+    for _ in range(10):
+        there.copy().mask(asking)
+
+    assert Label.looks < 2 * once
+
+
+def test_terms_that_were_asked_about_see_who_has_come_and_gone_since() -> None:
+    there = neighbours()
+    asking, webs = given.pod("p", near=(NEAR_WEB,)), [given.pod(f"w{number}", labels=WEB) for number in range(2)]
+
+    assert there.mask(asking).tolist() == NOWHERE
+    there.add(webs[0], 0)
+    there.add(webs[1], 2)
+    twin = there.copy()
+    assert there.mask(asking).tolist() == EVERYWHERE
+    there.remove(webs[0], 0)
+    assert there.mask(asking).tolist() == [False, False, True]
+    assert twin.mask(asking).tolist() == EVERYWHERE
+
+
+@pytest.mark.parametrize("terms", [3, 200])
+def test_more_terms_than_are_remembered_are_answered_as_well(terms: int) -> None:
+    there = neighbours(runs(given.pod("w", labels={"app": "web", "all": "x"}), "a"))
+    for number in range(terms):
+        asked = given.pod("p", near=(Near((("app", "web"),), f"other-{number}"),))
+        assert there.mask(asked).tolist() == NOWHERE
+    there.add(given.pod("v", labels={"all": "x"}), 2)
+
+    assert there.mask(given.pod("p", near=(Near((("all", "x"),), "zone"),))).tolist() == EVERYWHERE

@@ -1,14 +1,18 @@
 """Who has waited for long: nodes are kept for one such PodGroup, when the policy says so."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from app.model.decision import Plan
+from app.model.decision import Action, Plan
+from app.model.memory import KeptIdle
 from app.model.names import NodeName
 from app.model.pod import Sharing
-from app.model.podgroup import PodGroup
+from app.model.podgroup import FOREVER_S, PodGroup
 from app.model.snapshot import Snapshot
+from app.scheduling.ageing import MOST_IDLE
 from app.scheduling.planner import Policy, plan, plan_some
 from tests import given
 
@@ -20,19 +24,20 @@ def started(made: Plan) -> list[str]:
     return sorted(start.group.name.removeprefix("uid-") for start in made.starts)
 
 
-def cluster() -> Snapshot:
+def cluster(busy: Sequence[PodGroup] = ()) -> Snapshot:
     """Build two nodes, one of them half empty, for which an old big pod and a young small one wait."""
-    busy = [running("r0", "a", gpus=8), running("r1", "b", gpus=4)]
+    busy = busy or [running("r0", "a", gpus=8), running("r1", "b", gpus=4)]
     waiting = [given.group(given.pod("big", gpus=8)), given.group(given.pod("small", gpus=1), created_at=NOW)]
     return given.snapshot([given.node("a"), given.node("b")], [given.queue("q", deserved=16)], [*busy, *waiting])
 
 
-def running(name: str, on: str, *, gpus: int) -> PodGroup:
-    return given.group(running=[given.placed(given.pod(name, gpus=gpus), on)], min_member=1, preemptible=False)
+def running(name: str, on: str, *, gpus: int, **more: Any) -> PodGroup:
+    pod = given.pod(name, gpus=gpus, **more)
+    return given.group(running=[given.placed(pod, on)], min_member=1, preemptible=False)
 
 
 def test_without_ageing_small_pods_take_what_a_big_one_waits_for() -> None:
-    assert started(plan(cluster(), now=NOW)) == ["small"]
+    assert started(plan(cluster(), Policy(ageing_s=None), now=NOW)) == ["small"]
 
 
 def test_nodes_that_will_be_empty_soonest_are_kept_for_a_group_that_has_aged() -> None:
@@ -71,3 +76,181 @@ def test_a_pod_that_is_decided_at_once_does_not_slip_onto_a_kept_node() -> None:
 
     assert started(plan_some(snapshot, [small], AGEING)) == ["small"]
     assert started(plan_some(snapshot, [small], AGEING, withheld=[NodeName("b")])) == []
+
+
+def after_the_next_has_come(first: Plan, later_s: float) -> Plan:
+    """Plan when another old big pod waits instead of the one for which nodes were kept."""
+    snapshot = cluster()
+    groups = [each for key, each in snapshot.groups.items() if key.name != "uid-big"]
+    next_big = given.group(given.pod("next", gpus=8))
+    waiting = {each.key: each for each in (next_big, *groups)}
+    return plan(replace(snapshot, groups=waiting), AGEING, now=NOW + later_s, memory=first.memory)
+
+
+def kept(snapshot: Snapshot, first: Plan, later_s: float) -> Plan:
+    """Plan again some time later."""
+    return plan(snapshot, AGEING, now=NOW + later_s, memory=first.memory)
+
+
+def test_others_are_given_room_when_nothing_becomes_free_on_kept_nodes_for_ten_minutes() -> None:
+    first = plan(cluster(), AGEING, now=NOW)
+    before, after = (kept(cluster(), first, later_s) for later_s in (599, 601))
+
+    assert (started(before), before.withheld) == ([], ("b",))
+    assert (started(after), after.withheld) == (["small"], ())
+    assert first.memory.conditions is not None
+    assert first.memory.conditions.changes_at == NOW + 600  # a plan is made then though nothing else has changed
+
+
+def test_nodes_are_kept_for_ten_minutes_more_when_more_has_become_free_there() -> None:
+    first = plan(cluster(), AGEING, now=NOW)
+    emptier = cluster([running("r0", "a", gpus=8), running("r1", "b", gpus=3)])
+    second = kept(emptier, first, 599)
+
+    assert [kept(emptier, second, later_s).withheld for later_s in (601, 1198, 1200)] == [("b",), ("b",), ()]
+
+
+def test_nodes_are_kept_until_the_last_pod_there_is_known_to_have_ended() -> None:
+    ending = replace(running("r1", "b", gpus=4, runs_at_most_s=4000.0), started_at=NOW)
+    busy = cluster([running("r0", "a", gpus=8), ending])
+    first = plan(busy, AGEING, now=NOW)
+
+    assert [kept(busy, first, later_s).withheld for later_s in (3999, 4001)] == [("b",), ()]
+
+
+def test_a_gang_that_is_bound_in_part_and_can_never_be_whole_does_not_end_the_keeping_of_nodes() -> None:
+    made = cluster()
+    bound = given.placed(given.pod("bound", gang="torn"), "c")
+    rest = [given.pod(f"rest-{index}", gang="torn") for index in range(399)]
+    torn = given.group(*rest, running=[bound], min_member=400, stale_grace_s=FOREVER_S, torn_since=0.0)
+    nodes = [*made.nodes.nodes, given.node("c", gpus=1)]
+
+    beside = given.snapshot(nodes, made.queues.values(), [*made.running.values(), *made.groups.values(), torn])
+
+    assert plan(beside, AGEING, now=NOW).withheld == ("b",)
+
+
+def test_nodes_that_stood_idle_for_one_group_are_kept_for_the_next_when_that_is_paid_back() -> None:
+    first = plan(cluster(), AGEING, now=NOW)  # a quarter of the cluster stands idle
+    paid_back_after_s = 60 * (0.25 / MOST_IDLE - 1)
+
+    soon = after_the_next_has_come(first, later_s=60)
+    later = [after_the_next_has_come(soon, later_s=60 + paid_back_after_s * part) for part in (0.99, 1.01)]
+
+    assert (soon.withheld, started(soon)) == ((), ["small"])
+    assert [each.withheld for each in later] == [(), ("b",)]
+
+
+def test_nodes_kept_while_nobody_else_waits_cost_nothing() -> None:
+    snapshot = cluster()
+    alone = replace(snapshot, groups={key: each for key, each in snapshot.groups.items() if key.name == "uid-big"})
+    first = plan(alone, AGEING, now=NOW)
+
+    assert first.withheld == ("b",)
+    assert after_the_next_has_come(first, later_s=60).withheld == ("b",)
+
+
+def test_nodes_are_not_kept_by_a_plan_for_some_before_the_last_are_paid_back() -> None:
+    first = plan(cluster(), AGEING, now=NOW)
+    soon = after_the_next_has_come(first, later_s=60)
+    snapshot = cluster()
+
+    some = plan_some(snapshot, list(snapshot.groups), AGEING, now=NOW + 61, memory=soon.memory)
+
+    assert started(some) == ["small"]
+
+
+def stream(queue: str = "other", *, deserved: int = 0, **more: Any) -> Snapshot:
+    """Build a node with a free GPU for which an old large pod waits, and a young small one of another queue."""
+    queues = [given.queue("q"), given.queue("other", deserved=deserved)]
+    busy = [given.group(running=[given.placed(given.pod(f"r{index}", queue=queue), "a")]) for index in range(7)]
+    big = given.group(given.pod("big", gpus=4))
+    small = given.group(given.pod("small", queue=queue, created_at=NOW, **more), created_at=NOW)
+    return given.snapshot([given.node("a")], queues, [*busy, big, small])
+
+
+def test_nodes_are_kept_before_pods_of_another_queue_take_them() -> None:
+    only = Policy(ageing_s=3600.0, borrow_last=False, actions=(Action.ALLOCATE,))
+
+    assert started(plan(stream(), replace(only, ageing_s=None), now=NOW)) == ["small"]
+    assert started(plan(stream(), only, now=NOW)) == []
+
+
+def test_nodes_are_not_kept_from_a_queue_that_holds_less_than_it_deserves() -> None:
+    assert started(plan(stream(deserved=8), Policy(ageing_s=3600.0, actions=(Action.ALLOCATE,)), now=NOW)) == ["small"]
+
+
+def test_a_pod_that_is_known_to_end_in_time_uses_kept_nodes() -> None:
+    only = Policy(ageing_s=60.0, borrow_last=False, actions=(Action.ALLOCATE,))
+
+    assert started(plan(stream(runs_at_most_s=100.0), only, now=499.0)) == ["small"]
+    assert started(plan(stream(runs_at_most_s=100.0), only, now=501.0)) == []
+
+
+def own_stream(**more: Any) -> Snapshot:
+    """Build two nodes and two queues with a share of one node each, one of whose own pods take the share of its gang.
+
+    The gang of eight is old; its queue holds seven GPUs of small pods, for the eighth a young small pod waits.
+    """
+    queues = [given.queue("q"), given.queue("other")]
+    held = [given.group(running=[given.placed(given.pod(f"r{index}"), "a")]) for index in range(7)]
+    others = [given.group(running=[given.placed(given.pod(f"o{index}", queue="other"), "b")]) for index in range(8)]
+    gang = [given.pod(f"g{index}", gang="gang", gpus=4) for index in range(2)]
+    small = given.group(given.pod("small", created_at=NOW, **more), created_at=NOW)
+    asking = given.group(given.pod("x", gpus=8, queue="other", created_at=NOW), created_at=NOW)
+    nodes = [given.node("a"), given.node("b"), given.node("c", gpus=0)]
+    return given.snapshot(nodes, queues, [*held, *others, given.group(*gang), small, asking])
+
+
+def test_small_pods_do_not_use_the_share_that_an_old_gang_of_their_queue_waits_for() -> None:
+    snapshot = own_stream()
+    made = plan(snapshot, AGEING, now=NOW)
+
+    assert (started(plan(snapshot, replace(AGEING, ageing_s=None), now=NOW)), started(made)) == (["small"], [])
+    assert made.aged == given.pod("g0", gang="gang").group
+    assert made.refusals[given.pod("small").group].sentence == (
+        "Queue q keeps what it has left of its fair share for a PodGroup that has waited for longer."
+    )
+
+
+def test_a_small_pod_that_is_decided_at_once_does_not_use_the_kept_share() -> None:
+    snapshot = own_stream()
+    small, gang = given.pod("small").group, given.pod("g0", gang="gang").group
+    elsewhere = [NodeName("b")]
+
+    assert started(plan_some(snapshot, [small], AGEING, withheld=elsewhere, now=NOW)) == ["small"]
+    assert started(plan_some(snapshot, [small], AGEING, withheld=elsewhere, aged=gang, now=NOW)) == []
+
+
+def test_a_small_pod_that_is_known_to_end_in_time_uses_the_kept_share() -> None:
+    snapshot, only = own_stream(runs_at_most_s=100.0), Policy(ageing_s=60.0)
+
+    assert started(plan(snapshot, only, now=499.0)) == ["small"]
+    assert started(plan(snapshot, only, now=501.0)) == []
+
+
+def test_nobody_is_evicted_for_a_small_pod_whose_queue_keeps_its_share_for_an_old_gang() -> None:
+    snapshot = own_stream()
+    full = replace(snapshot, free=snapshot.free * 0)
+
+    assert not [each for each in plan(full, AGEING, now=NOW).evictions if each.beneficiary == given.pod("small").group]
+
+
+def test_others_leave_for_a_pod_at_once_when_no_share_is_kept_from_it_any_more() -> None:
+    queues = [given.queue("q"), given.queue("other")]
+    held = [given.group(running=[given.placed(given.pod(f"r{index}"), "a")]) for index in range(7)]
+    others = [
+        given.group(running=[given.placed(given.pod(f"o{index}", queue="other"), "b" if index else "a")])
+        for index in range(9)
+    ]
+    gang = given.group(*(given.pod(f"g{index}", gang="gang", gpus=4) for index in range(2)))
+    small = given.group(given.pod("small", created_at=NOW), created_at=NOW)
+    asking = given.group(given.pod("x", gpus=8, queue="other", created_at=NOW), created_at=NOW)
+    full = given.snapshot([given.node("a"), given.node("b")], queues, [*held, *others, gang, small, asking])
+    first = plan(full, AGEING, now=NOW)
+    in_debt = replace(first.memory, kept_idle=KeptIdle(debt_s=1000.0, at=NOW))
+
+    made = plan(full, AGEING, now=NOW + 1, memory=in_debt)
+
+    assert (first.evictions, first.aged, made.aged) == ((), gang.key, None)
+    assert [each.beneficiary for each in made.evictions] == [small.key]

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from app.model.decision import Action
-from app.model.names import NodeName
+from app.model.names import GroupKey, NodeName
 from app.model.node import Node, Taint
 from app.model.pod import Constraint, Placed, Pod, Said, Sharing, Toleration
 from app.model.podgroup import PodGroup, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
-from app.model.resources import Resources
+from app.model.resources import GPU, Resources
+from app.model.sentence import EVERYTHING, told
 from app.model.topology import Topology
 from app.scheduling.planner import Policy, plan, plan_some
 from tests import given
@@ -36,7 +37,7 @@ def test_a_pod_that_is_owed_nothing_is_told_its_queues_share_and_use() -> None:
     said = refusal(replace(mine, min_member=1), theirs, nodes=[given.node("a", gpus=4)])
 
     assert said.reason is Reason.NO_NODE_FITS
-    assert "queue q holds 2 GPUs of a fair share of 2 GPUs and asks for 1 GPUs" in said.sentence
+    assert "queue q holds 2 GPUs of a fair share of 2 GPUs and asks for 1 GPU, so" in said.sentence
     assert (said.details["fair_share"], said.details["allocated"]) == ("2 GPUs", "2 GPUs")
 
 
@@ -52,6 +53,17 @@ def test_a_pod_that_is_owed_room_but_finds_no_victims_is_told_that_nobody_has_to
     assert said.sentence.endswith(
         "nobody may be made to leave for it: others hold what is theirs, by share, priority or min-runtime."
     )
+
+
+def test_a_pod_that_is_owed_room_where_nothing_is_reclaimed_is_not_told_that_others_hold_what_is_theirs() -> None:
+    waiting = given.group(given.pod("w", queue="q"))
+    runs = given.group(running=[given.placed(given.pod("r", queue="r"), "a")], min_member=1)
+    queues = [given.queue("q", deserved=1), given.queue("r")]
+    snapshot = given.snapshot([given.node("a", gpus=1)], queues, [waiting, runs])
+
+    said = plan(snapshot, Policy(actions=(Action.ALLOCATE, Action.PREEMPT))).refusals[waiting.key]
+
+    assert said.sentence.endswith("; no pod of another queue has to leave for it: reclaim is switched off.")
 
 
 def test_nothing_is_said_of_leaving_where_nobody_may_be_made_to_leave() -> None:
@@ -117,6 +129,54 @@ def test_a_pod_that_shares_a_device_is_told_how_many_nodes_have_gpus_that_nobody
     assert "1 of 2 nodes lacks 0.5 of a GPU, 1 has GPUs that cannot be shared (no agent" in said.sentence
 
 
+def test_a_part_that_only_nodes_of_few_large_gpus_could_give_is_told_of_these() -> None:
+    few_large, many_small = given.node("a", gpus=1, device_memory_mib=80_000), given.node("b", device_memory_mib=16_000)
+    asks = Sharing(memory_mib=40_000, devices=2)
+
+    said = refusal(given.group(replace(HALF, sharing=asks)), nodes=[few_large, many_small])
+
+    assert said.sentence == (
+        "No node could hold it even when empty: parts of 2 GPUs asked, no node that has such GPUs has more than 1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "cause"),
+    [
+        (Resources(cpu_milli=65_500), "65.5 cores asked, the largest has 64"),
+        (Resources(memory_bytes=2_000 * 10**9), "2000 GB asked, the largest has 549.755"),
+    ],
+)
+def test_a_pod_larger_than_every_node_is_told_so_in_the_units_of_people(request_: Resources, cause: str) -> None:
+    said = refusal(given.group(replace(given.pod("w"), request=request_)), nodes=[given.node("a")])
+
+    assert said.sentence == f"No node could hold it even when empty: {cause}."
+
+
+def test_two_things_that_the_only_node_lacks_are_told_of_one_node() -> None:
+    runs = given.group(running=[given.placed(given.pod("r", gpus=8, cpu=64), "a")], preemptible=False)
+
+    said = refusal(given.group(given.pod("w")), runs, nodes=[given.node("a")])
+
+    assert said.sentence.startswith(
+        "No node has room: the only node has too little CPU (asks 1 core, at most 0 free) "
+        "and has too few GPUs (asks 1, at most 0 free)"
+    )
+
+
+def test_a_pod_with_a_node_that_only_a_leaver_opens_is_not_told_that_the_filters_refuse_the_only_node() -> None:
+    waiting = given.group(given.pod("w"))
+    nodes = [given.node("a", gpus=1), given.node("b", gpus=1)]
+    refused = {waiting.pending[0].uid: frozenset([NodeName("a")])}
+    snapshot = given.snapshot(nodes, [given.queue("q", deserved=2)], [waiting], refused=refused)
+
+    found = plan_some(snapshot, snapshot.groups, withheld=[NodeName("b")]).refusals[waiting.key]
+
+    assert found.reason is Reason.NO_NODE_FITS
+    assert "1 of 2 nodes is refused by the scheduler's own filters" in found.sentence
+    assert "1 is withheld for a PodGroup" in found.sentence
+
+
 @pytest.mark.parametrize(
     ("sharing", "cause"),
     [
@@ -156,7 +216,8 @@ def test_a_pod_that_may_only_go_where_no_gpus_are_is_told_so_and_nothing_of_leav
     said = refusal(given.group(elsewhere), nodes=nodes)
 
     assert said.sentence == (
-        "No node has room: 1 of 2 nodes has no GPUs, 1 is left out by its node selector or affinity."
+        "No node could hold it even when empty: "
+        "1 of 2 nodes has no GPUs, 1 is left out by its node selector or affinity."
     )
     assert said.exceeds_cluster
 
@@ -209,8 +270,9 @@ def test_each_node_that_is_left_out_is_told_under_its_first_cause() -> None:
     ]
 
     assert words(given.group(pod), nodes, refused={pod.uid: frozenset([NodeName("refused")])}) == (
-        "No node has room: 1 of 9 nodes has too few GPUs (asks 1, at most 0 free), 1 is not ready, 1 cannot be read, "
-        "1 is cordoned, 3 have a taint that it does not tolerate (mostly dedicated), "
+        "No node has room: 1 of 9 nodes has too few GPUs (asks 1, at most 0 free), 1 is not ready, "
+        "1 cannot be read (unreadable: its cpu is no quantity), 1 is cordoned, "
+        "3 have a taint that it does not tolerate (mostly dedicated), "
         "1 is left out by its node selector or affinity, "
         "1 is refused by the scheduler's own filters: node(s) had volume node affinity conflict."
     )
@@ -221,7 +283,7 @@ def test_a_taint_that_is_tolerated_is_no_cause_and_the_only_one_is_named() -> No
     nodes = [given.node("a", taints=(Taint("dedicated"),), gpus=0), given.node("b", taints=(Taint("other"),))]
 
     assert words(given.group(given.pod("w", constraint=tolerant)), nodes) == (
-        "No node has room: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), "
+        "No node could hold it even when empty: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), "
         "1 has a taint that it does not tolerate (other)."
     )
 
@@ -279,10 +341,22 @@ def test_a_node_that_is_promised_names_to_whom() -> None:
         nodes=[given.node("a", gpus=1), given.node("b", gpus=1)],
     )
 
-    assert said.sentence.startswith(
+    assert told(said.sentence, EVERYTHING).startswith(
         "No node has room: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), 1 is promised to default/early"
     )
     assert said.details["promised"] == 1
+
+
+def test_who_is_named_of_those_to_whom_a_node_is_promised_does_not_depend_on_who_came_first() -> None:
+    early, late = (
+        given.group(running=[replace(given.placed(given.pod(name), "a"), pod=given.pod(name, gang=name))])
+        for name in ("early", "late")
+    )
+    waiting, node = given.group(given.pod("w", gpus=2)), given.node("a", gpus=2)
+
+    said = [refusal(waiting, *others, nodes=[node]).sentence for others in ((early, late), (late, early))]
+
+    assert said[0] == said[1]
 
 
 def test_a_node_that_is_promised_to_who_waits_for_others_to_leave_names_to_whom() -> None:
@@ -297,7 +371,7 @@ def test_a_node_that_is_promised_to_who_waits_for_others_to_leave_names_to_whom(
         releasing=np.array([leaving.pod.request.amounts]).T,
     )
 
-    assert said.sentence.startswith("No node has room: the only node is promised to default/early")
+    assert told(said.sentence, EVERYTHING).startswith("No node has room: the only node is promised to default/early")
 
 
 def test_a_pod_that_would_have_room_but_for_those_before_it_is_told_that_it_is_behind_them() -> None:
@@ -353,7 +427,7 @@ def test_a_node_where_a_pod_that_shares_was_tried_in_vain_is_not_said_to_be_refu
     assert not said.exceeds_cluster
 
 
-def test_a_gang_whose_racks_are_all_tainted_is_told_that_besides_the_racks() -> None:
+def test_a_gang_whose_racks_are_all_tainted_is_told_that_instead_of_the_racks() -> None:
     pods = [given.pod(f"w{index}", gang="w") for index in range(2)]
     group = given.group(*pods)
     root = SubGroup(topology=TopologyConstraint("t", required="rack"), pod_sets=group.tree.pod_sets)
@@ -362,8 +436,7 @@ def test_a_gang_whose_racks_are_all_tainted_is_told_that_besides_the_racks() -> 
     said = refusal(replace(group, root=root), nodes=nodes, topologies=RACKS)
 
     assert said.sentence.startswith(
-        "Of 2 domains of level rack, none takes 2 pods together: the best, a, takes at most 0; "
-        "2 of 2 nodes have a taint that it does not tolerate (x)"
+        "No node could hold it even when empty: 2 of 2 nodes have a taint that it does not tolerate (x)"
     )
 
 
@@ -372,7 +445,7 @@ def test_a_node_that_is_withheld_for_an_older_group_is_told(kind: Pod) -> None:
     pod = given.group(kind)
     snapshot = given.snapshot([given.node("a")], [given.queue("q")], [pod])
 
-    found = plan_some(snapshot, snapshot.groups, withheld=[NodeName("a")])
+    found = plan_some(snapshot, snapshot.groups, withheld=[NodeName("a")], aged=GroupKey("default", "older"))
 
     assert found.refusals[pod.key].sentence == (
         "No node has room: the only node is withheld for a PodGroup that has waited for longer."
@@ -414,7 +487,9 @@ def test_an_elastic_group_whose_own_pods_are_promised_all_is_not_told_of_others(
 
     said = refusal(elastic, nodes=[given.node(node, gpus=1) for node in "ab"])
 
-    assert said.sentence.startswith("No node has room: 2 of 2 nodes are promised already, the first to default/e")
+    assert told(said.sentence, EVERYTHING).startswith(
+        "No node has room: 2 of 2 nodes are promised already, the first to default/e"
+    )
 
 
 def test_an_elastic_group_is_not_behind_itself() -> None:
@@ -444,7 +519,36 @@ def test_a_pod_is_behind_a_gang_that_runs_in_part_and_for_whose_rest_room_is_kep
         running=[given.placed(given.pod("runs", gang="torn"), "a")],
         min_member=3,
     )
+    firm = given.group(running=[given.placed(given.pod("r", gpus=3, queue="r"), "a")], min_member=1, preemptible=False)
 
-    said = refusal(given.group(given.pod("w")), torn, nodes=[given.node("a", gpus=2)])
+    said = refusal(given.group(given.pod("w")), torn, firm, nodes=[given.node("a", gpus=5)])
 
     assert said.sentence.startswith("It is behind 1 PodGroup that takes the room it would find: no node has room: ")
+
+
+def without_victims(sentence: str) -> bool:
+    return "nobody may be made to leave" not in sentence and "takes nothing back" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("pod", "node"),
+    [
+        (given.pod("w", constraint=Constraint(node_selector=(("pool", "nowhere"),))), given.node("a", gpus=2)),
+        (given.pod("w"), given.node("a", gpus=2, taints=(Taint("broken"),))),
+    ],
+    ids=["selector", "taint"],
+)
+def test_a_pod_that_may_go_nowhere_is_not_told_that_nobody_may_be_made_to_leave(pod: Pod, node: Node) -> None:
+    firm = given.group(running=[given.placed(given.pod("o", queue="r"), "a")], preemptible=False)
+
+    assert without_victims(refusal(given.group(pod), firm, nodes=[node]).sentence)
+
+
+def test_a_pod_that_only_pods_of_other_schedulers_keep_out_is_not_told_of_victims() -> None:
+    nodes, queues = [given.node("a", gpus=1)], [given.queue("q", deserved=2), given.queue("r", deserved=2)]
+    waits = given.group(given.pod("w"))
+    running = given.group(running=[given.placed(given.pod("o", gpus=0, queue="r"), "a")])
+    snapshot = given.snapshot(nodes, queues, [waits, running])
+    snapshot.free[GPU] = 0
+
+    assert without_victims(plan(snapshot).refusals[waits.key].sentence)

@@ -70,6 +70,19 @@ def test_a_requirement_selects_nodes_as_kubernetes_does(requirement: Requirement
     assert eligible(requiring((requirement,))) == nodes
 
 
+def test_labels_and_bounds_are_compared_as_kubernetes_reads_integers() -> None:
+    largest = (1 << 63) - 1
+    shown = {"a": "+6", "b": "0" * 20 + "6", "c": str(largest), "d": str(largest + 1), "e": "six", "f": "-6"}
+    nodes = [given.node(name, labels={"cores": text}) for name, text in shown.items()]
+
+    def beyond(operator: Operator, bound: str) -> str:
+        return eligible(requiring((Requirement("cores", operator, (bound,)),)), nodes)
+
+    assert (beyond(Operator.GT, "5"), beyond(Operator.LT, "007")) == ("abc", "abf")
+    assert (beyond(Operator.GT, str(largest - 1)), beyond(Operator.LT, str(largest))) == ("c", "abf")
+    assert (beyond(Operator.GT, str(largest + 1)), beyond(Operator.LT, str(largest + 1))) == ("", "")
+
+
 @pytest.mark.parametrize(
     ("constraint", "nodes"),
     [
@@ -230,3 +243,12 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.operator == "Exists":
         return same_effect and toleration.key in ("", taint.key)
     return same_effect and (toleration.operator, toleration.key, toleration.value) == ("Equal", taint.key, taint.value)
+
+
+def test_a_table_remembers_no_answer_to_a_long_question() -> None:
+    table, many = NodeTable.of(NODES), tuple(f"zone-{number}" for number in range(1000))
+    short, long = requiring((ZONE_EAST,)), requiring((Requirement("zone", Operator.IN, (*many, "east")),))
+
+    assert names(fit.eligible(short, table), NODES) == names(fit.eligible(long, table), NODES) == "a"
+    assert short in table.memo
+    assert long not in table.memo

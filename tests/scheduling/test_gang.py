@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.model.node import Node
-from app.model.pod import Pod
+from app.model.pod import Near, Pod
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason
 from app.model.topology import Topology
@@ -93,3 +93,60 @@ def test_a_group_is_whole_when_every_pod_set_has_its_minimum(running: tuple[str,
     held = [given.placed(pod, "a") for name in running for pod in pods(name, 1)]
 
     assert gang.is_whole(given.group(*pods("w", 1), running=held, root=root)) is whole
+
+
+APART = (Near((("app", "web"),), "zone", apart=True),)
+NEAR_HOSTS = TopologyConstraint("t", preferred="rack")
+
+
+def nested(levels: int) -> PodGroup:
+    """Two pods that must be in different zones, in sub-groups inside each other that would rather be in one rack."""
+    wanted = [replace(each, near=APART, labels={"app": "web"}) for each in pods("w", 2, gpus=1)]
+    branch = SubGroup(topology=NEAR_HOSTS, pod_sets=(PodSet(name="w", min_member=2, topology=NEAR_HOSTS),))
+    for level in range(levels - 1):
+        branch = SubGroup(name=f"s{level}", topology=NEAR_HOSTS, groups=(branch,))
+    return group(*wanted, root=branch)
+
+
+@pytest.fixture(name="copies")
+def _copies(monkeypatch: pytest.MonkeyPatch) -> list[Board]:
+    """Return the boards of which copies have been made: one for each domain that is tried, and each set of pods."""
+    made, copy = list[Board](), Board.copy
+
+    def counted(board: Board) -> Board:
+        made.append(board)
+        return copy(board)
+
+    monkeypatch.setattr(Board, "copy", counted)
+    return made
+
+
+def trials(levels: int, copies: list[Board]) -> int:
+    copies.clear()
+    assert seats(board(*(node(f"n{number}", f"r{number // 2}") for number in range(4))), nested(levels)) is None
+    return len(copies)
+
+
+def test_sub_groups_inside_each_other_are_not_tried_in_every_combination(copies: list[Board]) -> None:
+    assert trials(16, copies) <= 4 * trials(4, copies)
+
+
+def test_an_attempt_ends_however_many_domains_there_are(copies: list[Board], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang, "MOST_TRIALS", 10 * gang.IN_VAIN)
+
+    assert seats(board(*(node(f"n{number}", f"r{number}") for number in range(50))), nested(8)) is None
+    assert len(copies) <= 2 * 10
+
+
+def test_a_gang_that_was_tried_in_vain_for_long_is_tried_less_in_the_same_plan(
+    copies: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang, "MOST_TRIALS", 10 * gang.IN_VAIN)
+    monkeypatch.setattr(gang, "FEW_TRIALS", gang.IN_VAIN)
+    on, wanted = board(*(node(f"n{number}", f"r{number}") for number in range(50))), nested(8)
+    assert seats(on, wanted) is None
+    copies.clear()
+
+    assert seats(on.copy(), wanted) is None
+    # Of this board, of one domain at each of the eight levels, and for the two pods.
+    assert len(copies) <= 1 + 8 + 2

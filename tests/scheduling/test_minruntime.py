@@ -20,6 +20,7 @@ A, B, C = QueueName("a"), QueueName("b"), QueueName("c")
 class Defaults:
     preempt_min_runtime_s: float = 5.0
     reclaim_min_runtime_s: float = 7.0
+    consolidate_min_runtime_s: float = 9.0
 
 
 def queue(name: str, parent: str | None = None, *, preempt: float | None = None, reclaim: float | None = None) -> Queue:

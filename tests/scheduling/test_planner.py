@@ -24,7 +24,7 @@ from app.settings import PlacementStrategy
 from tests import given
 
 QUEUE = [given.queue("q")]
-REFUSAL = Refusal(reason=Reason.MEMBERS_MISSING, sentence="Waiting for 2 pods, currently 1 exist, 0 are gated.")
+REFUSAL = Refusal(reason=Reason.MEMBERS_MISSING, sentence="Waiting for 2 pods, currently 1 exists, 0 are gated.")
 
 
 def gang(name: str, *gpus: int, queue: str = "q", min_member: int | None = None, **more: object) -> PodGroup:
@@ -130,7 +130,7 @@ def test_a_queue_stops_at_its_limit_however_much_is_free() -> None:
 
     assert starts(found) == [("x", 1)]
     assert found.refusals[GroupKey("default", "y")].sentence == (
-        "q quota has reached the allowable limit of GPUs. "
+        "q quota would exceed the limit of GPUs. "
         "Limit is 3 GPUs, currently 2 GPUs allocated and workload requested 2 GPUs"
     )
 
@@ -189,7 +189,7 @@ def test_a_pod_that_may_go_nowhere_is_told_so() -> None:
     snapshot = given.snapshot([given.node("n", unschedulable=True)], QUEUE, [gang("x", 1)])
 
     assert plan(snapshot).refusals[GroupKey("default", "x")].sentence == (
-        "No node has room: the only node is cordoned."
+        "No node could hold it even when empty: the only node is cordoned."
     )
 
 

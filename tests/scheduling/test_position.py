@@ -6,6 +6,7 @@ from app.model.explanation import Position
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
+from app.model.sentence import Name
 from app.model.snapshot import Snapshot
 from app.scheduling.position import FIRST, MOST_COUNTED, MOST_LINED_UP, MOST_QUEUES, position
 from tests.given import group, node, placed, pod, queue, snapshot
@@ -28,7 +29,7 @@ def test_those_ahead_in_the_queue_are_counted_and_the_first_named() -> None:
 
     found = position(world(*groups), groups[6].key)
 
-    assert found == Position(ahead_in_queue=6, first=tuple(f"q{n:05}" for n in range(FIRST)), ahead=6)
+    assert found == Position(ahead_in_queue=6, first=tuple(Name("default", f"q{n:05}") for n in range(FIRST)), ahead=6)
 
 
 def test_the_first_has_nobody_ahead() -> None:
@@ -43,7 +44,7 @@ def test_other_queues_count_for_the_place_among_all() -> None:
 
     found = position(world(*mine, *others, queues=queues), mine[1].key)
 
-    assert found == Position(ahead_in_queue=1, first=("q00000",), ahead=4)
+    assert found == Position(ahead_in_queue=1, first=(Name("default", "q00000"),), ahead=4)
 
 
 def test_a_gang_that_has_begun_goes_first_whatever_its_priority() -> None:
@@ -52,7 +53,7 @@ def test_a_gang_that_has_begun_goes_first_whatever_its_priority() -> None:
 
     found = position(world(first, begun), first.key)
 
-    assert found == Position(ahead_in_queue=1, first=("begun",), ahead=1)
+    assert found == Position(ahead_in_queue=1, first=(Name("default", "begun"),), ahead=1)
 
 
 def test_who_cannot_start_whatever_is_free_has_no_turn_and_stands_in_nobodys_way() -> None:

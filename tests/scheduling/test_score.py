@@ -1,6 +1,8 @@
 """Score: which of the nodes with room is best for a pod."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from app.model.pod import Claim, Sharing
 from app.model.resources import CPU, GPU, Amounts
 from app.model.snapshot import NodeTable
 from app.scheduling import score
+from app.scheduling.planner import Policy, plan
 from app.settings import PlacementStrategy
 from tests import given
 
@@ -72,6 +75,32 @@ def test_a_pod_without_gpus_goes_to_a_node_with_gpus_only_when_no_other_has_room
 
     assert order(CPU, free, strategy, nodes)[0] == "b"
     assert order(GPU, free, BINPACK, nodes) == "abc"
+
+
+@pytest.mark.parametrize("strategy", PlacementStrategy)
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        {"scalars": (("nvidia.com/mig-1g.10gb", 7),)},
+        {"scalars": (("amd.com/gpu", 8),)},
+        {"scalars": (("habana.ai/gaudi", 8),)},
+        {"device_memory_mib": 80_000},
+        {"names_gpus": True},
+    ],
+    ids=["mig", "other vendor", "no GPU", "device plugin restarts", "all are sick"],
+)
+def test_a_pod_without_gpus_leaves_nodes_with_gpus_of_any_kind_alone(
+    strategy: PlacementStrategy, gpus: dict[str, Any]
+) -> None:
+    nodes = [given.node("a", gpus=0, **gpus), given.node("b", gpus=0), given.node("c", gpus=0, **gpus)]
+    snapshot = given.snapshot(nodes, [given.queue("q")], [])
+    pods = [given.group(given.pod(f"p{number}", gpus=0, cpu=24)) for number in range(3)]
+
+    found = plan(replace(snapshot, groups={one.key: one for one in pods}), Policy(placement=strategy))
+
+    # Two fit on the node without GPUs; the third goes elsewhere, since no other has room.
+    assert [one.node for start in found.starts for one in start.placements][:2] == ["b", "b"]
+    assert len(found.starts) == len(pods)
 
 
 @pytest.mark.parametrize("strategy", PlacementStrategy)

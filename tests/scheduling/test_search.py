@@ -8,8 +8,11 @@ from app.model.decision import Action, Plan
 from app.model.pod import Constraint, Placed, Pod, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup
 from app.model.queue import Queue
+from app.model.resources import GPU
+from app.model.snapshot import PART, SharedDevice
 from app.scheduling.budget import PARTS, VICTIMS, Budget
 from app.scheduling.planner import DEFAULT_POLICY, Policy, plan
+from app.scheduling.searches import Searches
 from tests import given
 
 RIVALS = (given.queue("p", deserved=2), given.queue("q", deserved=2))
@@ -72,6 +75,73 @@ def test_a_gang_that_leaves_one_node_as_a_whole_takes_its_spare_pod_elsewhere_wi
     assert (starting(found), leaving(found)) == (["high"], {"low0": None, "low1": None, "low2": None})
 
 
+def test_a_gang_stays_that_turns_out_not_to_be_needed_when_the_others_have_left() -> None:
+    east = Constraint(node_selector=(("zone", "east"),))
+    pods = [given.pod(f"g{index}", gang="g", constraint=east) for index in range(3)]
+    gang = given.group(running=[given.placed(pod, f"e{index}") for index, pod in enumerate(pods)], min_member=3)
+    nodes = [given.node(f"e{index}", gpus=1, labels={"zone": "east"}) for index in range(3)] + [given.node("w", gpus=4)]
+    large = elastic("large", "w", least=1, gpus=4, priority=1)
+    first, second = given.pod("first", gang="two", gpus=1), given.pod("second", gang="two", gpus=3)
+
+    found = plan(given.snapshot(nodes, ONE_QUEUE, [gang, large, given.group(first, second, min_member=2, priority=2)]))
+
+    assert starting(found) == ["first", "second"]
+    assert leaving(found) == {"large0": None}
+
+
+def test_four_pods_leave_and_not_a_gang_of_three_as_well_where_four_suffice() -> None:
+    east = Constraint(node_selector=(("zone", "east"),))
+    pods = [given.pod(f"g{index}", gang="g", constraint=east) for index in range(3)]
+    gang = given.group(running=[given.placed(pod, f"e{index}") for index, pod in enumerate(pods)], min_member=3)
+    nodes = [given.node(f"e{index}", gpus=1, labels={"zone": "east"}) for index in range(3)] + [given.node("w", gpus=8)]
+    lone = [elastic(name, "w", least=1, gpus=2, priority=1) for name in "abcd"]
+    first, second = given.pod("first", gang="two", gpus=1), given.pod("second", gang="two", gpus=7)
+    two = given.group(first, second, min_member=2, priority=2)
+
+    found = plan(given.snapshot(nodes, ONE_QUEUE, [gang, *lone, two]))
+
+    assert starting(found) == ["first", "second"]
+    assert sorted(leaving(found)) == ["a0", "b0", "c0", "d0"]
+
+
+def test_one_pod_leaves_for_a_gang_of_17_and_not_a_gang_of_three_as_well_where_one_suffices() -> None:
+    east = Constraint(node_selector=(("zone", "east"),))
+    pods = [given.pod(f"g{index}", gang="g", constraint=east) for index in range(3)]
+    gang = given.group(running=[given.placed(pod, f"e{index}") for index, pod in enumerate(pods)], min_member=3)
+    nodes = [given.node(f"e{index}", gpus=1, labels={"zone": "east"}) for index in range(3)] + [
+        given.node("w", gpus=17)
+    ]
+    large = elastic("large", "w", least=1, gpus=17, priority=1)
+    asking = given.group(*(given.pod(f"w{index:02}", gang="w") for index in range(17)), min_member=17, priority=2)
+
+    found = plan(given.snapshot(nodes, ONE_QUEUE, [gang, large, asking]))
+
+    assert len(starting(found)) == 17
+    assert leaving(found) == {"large0": None}
+
+
+def test_four_pods_leave_and_not_six_of_the_same_age_where_larger_ones_make_as_much_room() -> None:
+    running = [
+        elastic(f"{name}{node}", node, least=1, gpus=2 if name == "a" else 1)
+        for node in ("n0", "n1")
+        for name in "abcd"
+    ]
+    two = given.group(*(given.pod(f"w{index}", gang="w", gpus=3) for index in range(2)), min_member=2, priority=1)
+
+    found = planned(*running, two, gpus=[5, 5], queues=[given.queue("q", deserved=10)])
+
+    assert starting(found) == ["w0", "w1"]
+    assert sorted(leaving(found)) == ["an00", "an10", "dn00", "dn10"]
+
+
+def test_one_pod_leaves_and_not_a_whole_gang_of_the_same_priority_and_age() -> None:
+    gang = elastic("z", "n0", "n0", "n0", least=3)
+
+    found = planned(gang, elastic("a", "n0", least=1), waits("high", 1, priority=1), gpus=[4])
+
+    assert (starting(found), leaving(found)) == (["high"], {"a0": None})
+
+
 def test_a_spare_pod_that_need_not_leave_still_counts_when_others_of_its_group_have_to() -> None:
     low, east = elastic("low", "n0", "n0", "n0", "n1", least=2), Constraint(node_selector=(("zone", "east"),))
     nodes = [given.node("n0", gpus=3, labels={"zone": "east"}), given.node("n1", gpus=1)]
@@ -121,21 +191,43 @@ def shared(name: str, portion_ppm: int) -> Pod:
 
 def test_a_search_may_walk_over_a_number_of_victims_for_every_what_if_and_then_stops() -> None:
     whole = Budget(PARTS)
-    part = whole.part()
+    part = whole.part(1)
 
     assert [part.walk() for _ in range(VICTIMS + 1)] == [True] * VICTIMS + [False]
     assert part.spent
-    assert whole.spent
+    assert not whole.spent
     assert not whole.is_over
 
 
 def test_searches_that_use_up_their_parts_leave_some_of_the_budget_to_those_after_them() -> None:
-    whole = Budget(1000)
+    whole, searches = Budget(1000), Searches(1000)
 
     for _ in range(2 * PARTS):
-        part = whole.part()
+        part = searches.wide(1, whole, 1)
         while part.take():
             pass
 
     assert not whole.is_over
-    assert whole.part().take()
+    assert searches.wide(1, whole, 1).take()
+
+
+def test_a_gpu_becomes_whole_when_parts_of_others_fit_together_only_in_another_order() -> None:
+    mib = 10_000
+    node = replace(given.node("n0", gpus=4), device_memory_mib=mib, shares_devices=True)
+    held = [
+        given.group(running=[given.placed(_part(f"{ppm}-{gpu}", ppm), "n0", gpu)])
+        for gpu in ("g0", "g1", "g2", "g3")
+        for ppm in (500_000, 100_000)
+    ]
+    shared = {node.name: [SharedDevice(gpu, mib * PART * 2 // 5) for gpu in ("g0", "g1", "g2", "g3")]}
+    made = given.snapshot([node], ONE_QUEUE, [*held, waits("w", 1)], shared=shared)
+    free = made.free.copy()
+    free[GPU] = 0
+
+    found = plan(replace(made, free=free), Policy(actions=(Action.ALLOCATE, Action.CONSOLIDATE)))
+
+    assert [start.group.name for start in found.starts] == ["w"]
+
+
+def _part(name: str, ppm: int) -> Pod:
+    return replace(given.pod(name, gpus=0), sharing=Sharing(portion_ppm=ppm))

@@ -131,8 +131,7 @@ def test_growth_stays_in_the_domain_of_the_pods_placed_before() -> None:
     assert tried(CLUSTER, required=RACK, occupied="d") == "de"
     assert tried(CLUSTER, required=ZONE, preferred=RACK, occupied="d") == "de f def"
     assert refused(CLUSTER, (3,), required=RACK, occupied="d").sentence == (
-        "Of 1 domains of level rack in which it already runs, none takes 1 pods together: "
-        "the best, z2/r3, takes at most 0."
+        "The only domain of level rack in which it already runs, z2/r3, does not take 1 pod."
     )
 
 
@@ -198,7 +197,8 @@ def test_a_refusal_tells_which_domain_comes_closest() -> None:
     assert refused(CLUSTER, (2,) * 8, preferred=RACK).sentence == (
         "All nodes that it may use take at most 7 of 8 pods together."
     )
-    assert refused((), preferred=RACK).sentence == "All nodes that it may use take at most 0 of 1 pods together."
+    assert refused((), preferred=RACK).sentence == "No node that it may use takes 1 pod."
+    assert refused(CLUSTER, (9,), required=RACK).sentence == "Of 4 domains of level rack, none takes 1 pod."
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,29 @@ def test_what_cannot_be_used_is_refused_as_invalid(constraint: TopologyConstrain
 
     assert isinstance(answer, Refusal)
     assert (answer.reason, answer.sentence) == (Reason.POD_GROUP_IS_INVALID, sentence)
+
+
+def test_a_level_may_be_named_by_its_alias() -> None:
+    named = {"dc": replace(TOPOLOGIES["dc"], aliases={"row": RACK})}
+    wanted, table = subtree(CLUSTER, (1, 1), required=RACK)
+    by_alias = replace(wanted, constraint=TopologyConstraint("dc", required="row"))
+
+    sets = [node_sets(one, table, named) for one in (wanted, by_alias)]
+
+    assert repr(sets[0]) == repr(sets[1])
+    by_label, same = (TopologyConstraint("dc", required=level) for level in (RACK, "row"))
+    masks = [same_domains(NodeName("a"), [one], table, named) for one in (by_label, same)]
+    assert [spelled(mask, table) for mask in masks] == ["ab", "ab"]
+
+
+def test_whoever_names_no_level_is_told_the_aliases_too() -> None:
+    named = {"dc": replace(TOPOLOGIES["dc"], aliases={"row": RACK})}
+    wanted, table = subtree(CLUSTER)
+
+    answer = node_sets(replace(wanted, constraint=TopologyConstraint("dc", "aisle")), table, named)
+
+    assert isinstance(answer, Refusal)
+    assert answer.sentence == "Its topology dc has no level aisle; its levels: zone, rack, row."
 
 
 # The slow, obvious twin ---------------------------------------------------------------------------------------------

@@ -38,6 +38,10 @@ def test_the_lowest_priority_leaves_first_and_of_equals_the_youngest() -> None:
     assert order(*groups) == ["low0", "young0", "old0"]
 
 
+def test_of_groups_that_only_their_names_tell_apart_the_one_with_fewer_pods_leaves_first() -> None:
+    assert order(runs("z", 3), runs("y", 3, least=2), runs("a")) == ["y2", "a0", "y0 y1", "z0 z1 z2"]
+
+
 def test_an_elastic_group_loses_its_spare_pods_one_by_one_and_then_all_the_others_together() -> None:
     assert order(runs("e", 4, least=2)) == ["e3", "e2", "e0 e1"]
 
@@ -57,7 +61,3 @@ def test_a_group_that_is_safe_is_left_out_and_one_whose_minimum_is_safe_loses_wh
     groups = [runs("all", 2, least=1), runs("some", 3, least=2)]
 
     assert order(*groups, all=Safety.ALL, some=Safety.MINIMUM) == ["some2"]
-
-
-def test_pods_of_a_queue_that_is_gone_are_left_alone() -> None:
-    assert order(runs("lost", queue="gone"), runs("x")) == ["x0"]

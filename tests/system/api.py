@@ -76,6 +76,10 @@ class Api:
         """Read one object."""
         return self.call("GET", path)
 
+    def text(self, path: str) -> str:
+        """Read what is no JSON."""
+        return self._http.get(path).raise_for_status().text
+
     def find(self, path: str) -> Object | None:
         """Read one object, or nothing where there is none."""
         response = self._http.get(path)

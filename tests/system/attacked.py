@@ -46,6 +46,8 @@ class Attacked:
     tenant: Api
     extender: str
     operations: str
+    reading: Mapping[str, str]
+    """Headers of an administrator who reads what Leeboard tells."""
 
     def furnish(self) -> None:
         """Add what a test starts from: the queues, and one node with eight GPUs."""
@@ -59,13 +61,15 @@ class Attacked:
 
     def ledger(self) -> Mapping[str, int]:
         """Return what is charged to each queue, in thousandths of a GPU."""
-        answer = httpx.get(f"{self.operations}/api/v1/queues", timeout=5.0).raise_for_status().json()
+        answer = (
+            httpx.get(f"{self.operations}/api/v1/queues", headers=self.reading, timeout=5.0).raise_for_status().json()
+        )
         return {item["name"]: item["allocated"]["gpuMilli"] for item in answer["items"]}
 
     def known(self, made: Object) -> Object:
         """Return what Leeboard says of a pod; nothing while it has not seen it."""
         place = f"{made['metadata']['namespace']}/{made['metadata']['name']}"
-        answer = httpx.get(f"{self.operations}/api/v1/pods/{place}", timeout=5.0)
+        answer = httpx.get(f"{self.operations}/api/v1/pods/{place}", headers=self.reading, timeout=5.0)
         found: Object = {} if answer.status_code == httpx.codes.NOT_FOUND else answer.raise_for_status().json()
         return found
 
@@ -124,4 +128,6 @@ def attacked_cluster(bed: Bed, api: Api) -> Iterator[Attacked]:
         stack.callback(bed.stop, "own-scheduler")
         stack.enter_context(policies_in_force(api, profile="secure", policies="off"))
         tenant = stack.enter_context(bed.api(User.TENANT))
-        yield Attacked(api=api, tenant=tenant, extender=extender, operations=f"http://{HOST}:{operations}")
+        yield Attacked(
+            api=api, tenant=tenant, extender=extender, operations=f"http://{HOST}:{operations}", reading=bed.reading()
+        )

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import cycle
 from pathlib import Path
 from random import SystemRandom
 from types import TracebackType
@@ -27,6 +28,7 @@ from tests.system.waiting import eventually
 HOST = "127.0.0.1"
 PORTS = range(20000, 32000)
 """Below the kernel's ephemeral range: a port we hold for a restart cannot become somebody's client port."""
+_ports = cycle(SystemRandom().sample(PORTS, len(PORTS)))
 STAGES = Path(__file__).parent / "controlplane" / "stages.yaml"
 CONTROLLERS = (
     "serviceaccount-controller",
@@ -117,6 +119,10 @@ class Bed:
     def token(self, user: User) -> str:
         """Return the bearer token of a user."""
         return self.identities.tokens[user]
+
+    def reading(self, user: User = User.ADMIN) -> dict[str, str]:
+        """Return the headers with which a user reads metrics and the read API of Leeboard."""
+        return {"Authorization": f"Bearer {self.token(user)}"}
 
     def kubeconfig(self, user: User) -> Path:
         """Return the kubeconfig file of a user; it exists once the API server has been started."""
@@ -296,7 +302,8 @@ class Bed:
                 *self._apiserver_options(),
             ],
         )
-        eventually(self.ca.exists, within_s=30.0, what="the API server's certificate")
+        # The key is written when the certificate is complete; the certificate alone may still be empty.
+        eventually(self.ca.with_suffix(".key").exists, within_s=30.0, what="the API server's certificate and key")
         self._await_answer("kube-apiserver", f"{self.url}/readyz", 60.0)
 
     def _apiserver_options(self) -> list[str]:
@@ -321,14 +328,13 @@ class Bed:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports nobody listens on; all are held until all are found, so they differ."""
+    """Return ports nobody listens on, and which nobody else here was given who may listen a moment later."""
     held: list[socket.socket] = []
-    candidates = iter(SystemRandom().sample(PORTS, 500))
     try:
         while len(held) < count:
             candidate = socket.socket()
             try:
-                candidate.bind((HOST, next(candidates)))
+                candidate.bind((HOST, next(_ports)))
             except OSError:
                 candidate.close()
                 continue

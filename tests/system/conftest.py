@@ -1,7 +1,7 @@
 """One control plane for the whole session, swept between tests; every test here carries the mark `system`."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group("system"))
         if os.environ.get("LEEBOARD_SYSTEM_TESTS") == "skip":
             item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show in the report of a failed test what its programs wrote last: their logs go when the session ends."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        beds = {id(bed): bed for bed in item.funcargs.values() if isinstance(bed, Bed)}
+        for child in (child for bed in beds.values() for child in bed.children):
+            report.sections.append((f"{child.name} wrote last", child.tail()))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

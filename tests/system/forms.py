@@ -96,12 +96,12 @@ class Deployed:
 
     def why(self, name: str) -> Object:
         """Return why Leeboard says that a pod waits: reason and sentence; nothing when it does not wait."""
-        answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", timeout=5.0)
+        answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", headers=self.bed.reading(), timeout=5.0)
         return {} if answer.is_error else answer.json()["why"] or {}
 
     def metric(self, line: str) -> float:
         """Return the sum of the samples whose line begins so."""
-        lines = httpx.get(f"{self.operations}/metrics", timeout=5.0).text.splitlines()
+        lines = httpx.get(f"{self.operations}/metrics", headers=self.bed.reading(), timeout=5.0).text.splitlines()
         return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(line))
 
     def wait_until_ready(self) -> None:

@@ -38,7 +38,7 @@ class HeldCluster(WatchedCluster):
 
     def filter_calls(self) -> float:
         """Return how often Leeboard was asked for a node."""
-        text = httpx.get(f"http://{HOST}:{self._operations}/metrics", timeout=5.0).text
+        text = httpx.get(f"http://{HOST}:{self._operations}/metrics", headers=self._bed.reading(), timeout=5.0).text
         name = "leeboard_webhook_duration_seconds_count"
         lines = [line for line in text.splitlines() if line.startswith(name) and 'verb="filter"' in line]
         return sum(float(line.rpartition(" ")[2]) for line in lines)

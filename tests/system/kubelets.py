@@ -6,6 +6,8 @@ from random import Random
 from typing import NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
+from app.agent.report import summary_of
+from app.model.device import Health
 from tests.system.api import Object
 from tests.system.machines import COUNT_LABEL, GPU, H100, MACHINES, MEMORY_LABEL, PRODUCT_LABEL, Machine
 
@@ -133,6 +135,7 @@ class Kubelet:
 
     def status(self, now: str) -> Object:
         """Return what the agent reports."""
+        devices = [] if self._unreadable else list(self._devices())
         return {
             "message": self._unreadable,
             "observedAt": now,
@@ -141,7 +144,9 @@ class Kubelet:
             "bootId": str(uuid5(NAMESPACE_DNS, f"{self.name}/boot/{self._boots}")),
             "kubelet": {"answers": True},
             "failures": [],
-            "devices": [] if self._unreadable else list(self._devices()),
+            "summary": summary_of((Health(one["health"]) for one in devices), (one["product"] for one in devices))
+            or None,
+            "devices": devices,
         }
 
     def _devices(self) -> Iterator[Object]:

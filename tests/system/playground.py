@@ -28,7 +28,7 @@ from tests.system.workloads.operators import Operators
 NEXT = """
 The cluster is up: {nodes} nodes with {gpus} GPUs each; Leeboard in the form {form}.
 
-    export KUBECONFIG={kubeconfig} PATH={programs}:$PATH
+    export KUBECONFIG={kubeconfig} TOKEN={token} PATH={programs}:$PATH
     kubectl get nodes
     kubectl create -f - <<< '{example}'
     kubectl get pods -o wide -w
@@ -48,9 +48,9 @@ Leeboard itself can be asked too:
     {leeboard} gpus --url {url} {node}
     {leeboard} doctor --url {url} --kubeconfig $KUBECONFIG --service-account leeboard/leeboard
     curl -s {url}/readyz?verbose
-    curl -s {url}/api/v1/queues
-    curl -s {url}/api/v1/gpus
-    curl -s {url}/metrics
+    curl -s -H "Authorization: Bearer $TOKEN" {url}/api/v1/queues
+    curl -s -H "Authorization: Bearer $TOKEN" {url}/api/v1/gpus
+    curl -s -H "Authorization: Bearer $TOKEN" {url}/metrics
 
 kubectl comes with that PATH. Logs: {folder}/*.log. Ctrl-C ends it and removes everything.
 """
@@ -133,7 +133,7 @@ def _wait_for_gpus(running: Deployed, number: int) -> None:
     """Wait until Leeboard has heard of the GPUs of every node."""
 
     def known() -> int:
-        answer = httpx.get(f"{running.operations}/api/v1/gpus", timeout=10)
+        answer = httpx.get(f"{running.operations}/api/v1/gpus", headers=running.bed.reading(), timeout=10)
         return len(answer.raise_for_status().json()["items"])
 
     eventually(known, until=partial(operator.eq, number), within_s=60, what="the GPUs of all nodes")
@@ -178,6 +178,7 @@ def _say_what_next(running: Deployed, options: argparse.Namespace) -> None:
             leeboard=LEEBOARD,
             node=name_of(0),
             kubeconfig=bed.kubeconfig(User.ADMIN),
+            token=bed.token(User.ADMIN),
             programs=bed.programs,
             example=EXAMPLE,
             folder=bed.folder,

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from app.cli import main
 from tests.system.api import NODES, QUEUES, Api, Object, collection_of, gpu_node, path_of
 from tests.system.forms import Deployed
+from tests.system.identities import User
 from tests.system.observer import Observer
 from tests.system.rendered import ADMISSION, await_policies
 from tests.system.waiting import eventually
@@ -52,6 +53,7 @@ class StuckCluster(WorkloadCluster):
     def shown(self, target: str, *options: str) -> str:
         """Return what `leeboard why` prints, on a wide terminal; of an error what it says."""
         environment = {"COLUMNS": "400", "LEEBOARD_URL": self.running_form.operations}
+        environment["LEEBOARD_TOKEN"] = self.running_form.bed.token(User.ADMIN)
         result = CliRunner(env=environment).invoke(main, ["why", target, *options])
         return result.output
 
@@ -130,6 +132,20 @@ class StuckCluster(WorkloadCluster):
             within_s=WITHIN_S,
             what=f"one event about {name} tells {cause}",
         )
+
+    def wait_until_described(self, path: str, expected: list[str]) -> None:
+        """Wait until `kubectl describe` shows just these events of Leeboard at the object of this path."""
+        eventually(
+            lambda: self._described(path),
+            until=lambda seen: seen == expected,
+            within_s=WITHIN_S,
+            what=f"{path} is described with {expected}",
+        )
+
+    def _described(self, path: str) -> list[str]:
+        uid = self.api.get(path)["metadata"]["uid"]
+        found = self.api.items("/api/v1/namespaces/default/events", fieldSelector=f"involvedObject.uid={uid}")
+        return [one["message"] for one in found if one["reportingComponent"] == REPORTER]
 
     def warnings(self, name: str) -> list[tuple[str, str]]:
         """Return reason and text of every warning about the object that is of Leeboard."""

@@ -23,7 +23,9 @@ from tests.system.attacked import (
     path_of,
     team_pod,
 )
+from tests.system.bed import Bed
 from tests.system.cluster import ROOT
+from tests.system.identities import User
 from tests.system.tenants import TEAM, refusal
 
 TEAM_GROUPS = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{TEAM}/podgroups"
@@ -253,6 +255,29 @@ def test_bodies_without_end_and_connections_that_say_nothing_hold_nobody_up(atta
         greedy = stack.enter_context(connection(attacked))
         greedy.sendall(announced(50_000_000))
         assert b"the body is larger than" in greedy.makefile("rb").read()
+
+
+def test_a_tenants_token_shows_no_name_of_another_namespace(attacked: Attacked, bed: Bed) -> None:
+    other = attacked.api.create(pod(f"secret-{name()}", queue=OTHER_TEAM, gpus=64))
+    mine = attacked.tenant.create(team_pod(queue=TEAM, gpus=64))
+    for waiting in (other, mine):
+        attacked.reason_of(waiting)
+
+    def read(path: str, headers: Mapping[str, str]) -> httpx.Response:
+        return httpx.get(f"{attacked.operations}{path}", headers=headers, timeout=10)
+
+    ours, theirs = bed.reading(User.TENANT), f"default/{other['metadata']['name']}"
+    answers = {
+        path: read(path, ours) for path in ("/api/v1/podgroups", f"/api/v1/why/{TEAM}/{mine['metadata']['name']}")
+    }
+    assert {path: one.status_code for path, one in answers.items()} == dict.fromkeys(answers, 200)
+    assert not [path for path, one in answers.items() if "secret-" in one.text or '"namespace":"default"' in one.text]
+    assert "another namespace, 64 GPUs" in answers["/api/v1/podgroups"].text
+    assert '"namespace":"default"' in read("/api/v1/podgroups", attacked.reading).text
+    refused = ("/api/v1/queues", "/metrics", f"/api/v1/why/{theirs}", f"/api/v1/pods/{theirs}")
+    assert {read(path, ours).status_code for path in refused} == {403}
+    assert {read(path, {}).status_code for path in (*answers, *refused, "/api/v1/gpus")} == {401}
+    assert read("/livez", {}).status_code == 200
 
 
 def announced(length: int) -> bytes:

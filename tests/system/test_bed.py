@@ -1,5 +1,6 @@
 """Proves the bed itself, without Leeboard: nodes, pods and Jobs live, and nothing survives a killed parent."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from tests.system.api import JOBS, NODES, PODS, RUN_FOR, Api, Object, gpu_node, job, pod
 from tests.system.bed import Bed
+from tests.system.controlplane.build import KUBERNETES_VERSION
 from tests.system.identities import User
 from tests.system.waiting import eventually
 
@@ -20,6 +22,22 @@ bed.start_control_plane()
 print(*(child.pid for child in bed.children), flush=True)
 time.sleep(600)
 """
+
+
+def test_the_control_plane_is_of_the_chosen_version(api: Api, bed: Bed) -> None:
+    said = subprocess.run([bed.programs / "kube-scheduler", "--version"], capture_output=True, text=True, check=True)
+
+    assert api.call("GET", "/version")["gitVersion"] == f"v{KUBERNETES_VERSION}"
+    assert said.stdout.strip() == f"Kubernetes v{KUBERNETES_VERSION}"
+
+
+def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
+    asked = [sys.executable, "-m", "tests.system.controlplane.build"]
+    env = os.environ | {"LEEBOARD_KUBERNETES": "1.12"}
+    done = subprocess.run(asked, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.strip() == "LEEBOARD_KUBERNETES=1.12: the test bed has Kubernetes 1.36 and 1.37."
 
 
 def test_nodes_become_ready_and_lose_their_taint(api: Api) -> None:

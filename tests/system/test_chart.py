@@ -187,8 +187,8 @@ def test_with_the_rights_of_the_chart_both_containers_do_their_work(beside_a_sch
         api.create_all([_marked(pod("marked", queue="chart"), BIND_MARKER), pod("alone", queue="chart")])
         api.wait_for_bound(2, within_s=WITHIN_S)
 
-        assert _webhook_calls(operations, "filter") >= 2
-        assert _webhook_calls(operations, "bind") == 1
+        assert _webhook_calls(bed, operations, "filter") >= 2
+        assert _webhook_calls(bed, operations, "bind") == 1
         assert api.get(LEASE)["spec"]["holderIdentity"].startswith(f"{socket.gethostname()}_")
         assert _complaints(log) == []
 
@@ -274,8 +274,8 @@ def _is_ready(operations: int) -> bool:
         return False
 
 
-def _webhook_calls(operations: int, verb: str) -> int:
-    lines = httpx.get(f"http://{HOST}:{operations}/metrics", trust_env=False).text.splitlines()
+def _webhook_calls(bed: Bed, operations: int, verb: str) -> int:
+    lines = httpx.get(f"http://{HOST}:{operations}/metrics", headers=bed.reading(), trust_env=False).text.splitlines()
     name = "leeboard_webhook_duration_seconds_count"
     return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name) and f'verb="{verb}"' in line)
 

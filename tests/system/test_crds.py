@@ -75,8 +75,8 @@ def gpu_queue(**gpu: object) -> Object:
     return queue(resources={"gpu": gpu})
 
 
-def topology(*labels: str) -> Object:
-    levels = [{"nodeLabel": label} for label in labels]
+def topology(*labels: str, **aliases: str) -> Object:
+    levels = [{"nodeLabel": label} | ({"alias": aliases[label]} if label in aliases else {}) for label in labels]
     head = {"apiVersion": "kai.scheduler/v1alpha1", "kind": "Topology", "metadata": {"name": "t"}}
     return head | {"spec": {"levels": levels}}
 
@@ -119,6 +119,8 @@ def test_what_kais_users_write_is_taken(installed: Bed, item: Object) -> None:
         (pod_group("g", min_member=1, queue="q", subGroups=[{"name": "a"}, {"name": "a"}]), "Duplicate value"),
         (topology("rack", "rack"), "list every level once, from the widest to the narrowest"),
         (topology("kubernetes.io/hostname", "rack"), "is the narrowest level there is; list it last"),
+        (topology("zone", "rack", zone="row", rack="row"), "an alias is used twice, or is a nodeLabel"),
+        (topology("zone", "rack", zone="rack"), "an alias is used twice, or is a nodeLabel"),
         (topology("my rack"), "write a key such as topology.kubernetes.io/zone"),
         (topology(), "should have at least 1 items"),
         (topology(*(f"level-{number}" for number in range(17))), "must have at most 16 items"),
@@ -132,6 +134,7 @@ def test_the_levels_of_a_topology_are_kept(installed: Bed) -> None:
     applied(installed, topology("zone", "rack"))
 
     assert "levels cannot be changed; create another Topology" in applied(installed, topology("zone", "row"))
+    assert "configured" in applied(installed, topology("zone", "rack", rack="row"))
 
 
 def test_kubectl_shows_the_levels_of_a_topology(installed: Bed) -> None:

@@ -19,7 +19,7 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 @pytest.fixture
 def cluster(bed: Bed, api: Api) -> Iterator[WatchedCluster]:
-    with watched(bed, api) as cluster:
+    with watched(bed, api, preset="kai") as cluster:
         yield cluster
 
 

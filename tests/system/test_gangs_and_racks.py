@@ -8,8 +8,9 @@ from tests.system.api import RUN_FOR, Api, Object, gang, pod, pod_group
 from tests.system.bed import Bed
 from tests.system.waiting import eventually
 from tests.system.watched import DEFAULT_GROUPS, WITHIN_S, WatchedCluster, watched
+from tests.system.workloads.submitted import batch_job, template
 
-RACK = "example.com/rack"
+RACK, RACK_ALIAS = "example.com/rack", "rack"
 STALE_GRACE_S = 2.0
 
 
@@ -73,6 +74,18 @@ def test_gang_lands_in_the_one_rack_that_holds_it(cluster: WatchedCluster) -> No
     assert {racks[node] for node in nodes.values()} == {"large"}
 
 
+def test_job_that_names_the_rack_level_by_its_alias_lands_in_one_rack(cluster: WatchedCluster) -> None:
+    racks = add_racks(cluster, small=2, large=4)
+    job = batch_job("close", template(), parallelism=6, queue="default-queue")
+    by_alias = {"kai.scheduler/topology": "hall", "kai.scheduler/topology-required-placement": RACK_ALIAS}
+    job["metadata"]["annotations"] = {"kai.scheduler/batch-min-member": "6", **by_alias}
+
+    cluster.api.create(job)
+
+    nodes = cluster.wait_until_run("close-", 6)
+    assert {racks[node] for node in nodes.values()} == {"large"}
+
+
 def test_gang_that_no_rack_holds_waits_and_is_told_the_level_and_the_numbers(cluster: WatchedCluster) -> None:
     add_racks(cluster, small=2, large=4)
 
@@ -80,8 +93,10 @@ def test_gang_that_no_rack_holds_waits_and_is_told_the_level_and_the_numbers(clu
 
     expected = f"Of 2 domains of level {RACK}, none takes 9 pods together: the best, large, takes at most 8"
     assert expected in cluster.wait_for_why("wide-0", RACK)
-    (told,) = cluster.wait_for_events("GangDoesNotFit")
-    assert expected in told["note"]
+    told = cluster.wait_for_events("GangDoesNotFit")
+    assert all(expected in event["note"] for event in told)
+    told_to_group = [event for event in told if event["regarding"]["kind"] == "PodGroup"]
+    assert [event["regarding"]["name"] for event in told_to_group] == ["wide"]
     assert expected in eventually(lambda: said_of(cluster, "wide"), within_s=WITHIN_S, what="its status says why")
     assert cluster.running() == {}
 
@@ -112,7 +127,7 @@ def member(group: str, sub_group: str, index: int) -> Object:
 
 def add_racks(cluster: WatchedCluster, **gpus: int) -> Mapping[str, str]:
     """Create a Topology and racks of two nodes with so many GPUs each; return the rack of each node."""
-    levels = [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]
+    levels = [{"nodeLabel": RACK, "alias": RACK_ALIAS}, {"nodeLabel": "kubernetes.io/hostname"}]
     head = {"apiVersion": "kai.scheduler/v1alpha1", "kind": "Topology", "metadata": {"name": "hall"}}
     cluster.api.create({**head, "spec": {"levels": levels}})
     return {node: rack for rack, each in gpus.items() for node in cluster.add_nodes(2, gpus=each, labels={RACK: rack})}

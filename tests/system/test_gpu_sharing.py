@@ -108,7 +108,7 @@ def test_gang_of_parts_runs_whole_or_not_at_all(cluster: SharingCluster) -> None
     for member in members:
         member["metadata"]["annotations"]["gpu-fraction"] = "0.5"
     cluster.api.create_all([group, *members])
-    cluster.wait_for_why("crew-0", "Only 2 of 4 pods")
+    cluster.wait_for_why("crew-0", "Even empty, all nodes together hold at most 2 of 4 pods")
     assert not any(node_of(cluster.get(f"crew-{index}")) for index in range(4))
 
     cluster.add_gpu_nodes(1, gpus=1)

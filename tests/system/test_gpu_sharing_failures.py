@@ -5,14 +5,28 @@ from functools import partial
 
 import pytest
 
-from tests.system.api import DEFAULT_PODS, RUN_FOR, Api, Object
+from tests.system.api import DEFAULT_PODS, QUEUES, RUN_FOR, Api, Object
 from tests.system.bed import Bed
+from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.gpus import Uuids
 from tests.system.identities import User
 from tests.system.shares import RESERVATIONS, devices, groups, node_of, path_of_pod
-from tests.system.sharing import RESERVATION_PODS, WITHIN_S, Ground, SharingCluster, ground, same_device, sharer, whole
+from tests.system.sharing import (
+    QUEUE,
+    RESERVATION_PODS,
+    WITHIN_S,
+    Ground,
+    SharingCluster,
+    ground,
+    same_device,
+    sharer,
+    whole,
+)
 from tests.system.tenants import TEAM, refusal, refused_patch, settle
 from tests.system.waiting import eventually
+
+EVENTS = "/api/v1/namespaces/default/events"
+IN_QUEUE = "leeboard.dev/queue"
 
 BROKEN_FOR_S = 20.0
 """So long a device may be in dispute after what was done to it here."""
@@ -260,6 +274,7 @@ FORGED = {
     "leeboard.dev/device-groups": "forged-0",
     "leeboard.dev/portion": "0.01",
     "leeboard.dev/memory-mib": "1",
+    "leeboard.dev/gpu-share": "0.01",
 }
 
 
@@ -283,6 +298,20 @@ def test_nobody_may_write_which_devices_a_pod_has(cluster: SharingCluster, tenan
     cluster.api.wait_for_phase("Running", "honest", within_s=WITHIN_S, namespace=TEAM)
     changed = {"metadata": {"annotations": {mark: FORGED[mark]}}}
     assert mark in refused_patch(tenant, f"/api/v1/namespaces/{TEAM}/pods/honest", changed)
+
+
+@pytest.mark.parametrize("liar", [sharer("liar", "0.5"), whole("liar")], ids=["bound by us", "bound by kube-scheduler"])
+def test_nobody_may_write_in_which_queue_a_pod_runs(cluster: SharingCluster, tenant: Api, liar: Object) -> None:
+    cluster.add_gpu_nodes(1, gpus=1)
+    liar["metadata"] |= {"namespace": TEAM, "annotations": liar["metadata"]["annotations"] | {IN_QUEUE: "ghost"}}
+
+    tenant.create(liar)
+    cluster.api.wait_for_phase("Running", "liar", within_s=WITHIN_S, namespace=TEAM)
+
+    path = f"/api/v1/namespaces/{TEAM}/pods/liar"
+    assert cluster.api.get(path)["metadata"]["annotations"][IN_QUEUE] == QUEUE
+    for status in ("", "/status"):
+        assert IN_QUEUE in refused_patch(tenant, path + status, {"metadata": {"annotations": {IN_QUEUE: "ghost"}}})
 
 
 def test_nobody_may_create_reservation_pods(tenant: Api, cluster: SharingCluster, api: Api) -> None:
@@ -311,3 +340,63 @@ def test_forged_devices_of_a_pod_that_waits_count_for_nothing(cluster: SharingCl
     assert same_device(running, second)
     seen = cluster.sees(second)["main"]
     assert (seen["NVIDIA_VISIBLE_DEVICES"], seen["GPU_PORTION"]) == (cluster.plugins.uuids(node)[0], "0.50")
+
+
+# -- somebody edits what runs
+
+
+def allocated(cluster: SharingCluster, queue: str = QUEUE) -> float:
+    """Return the GPUs that a queue pays for."""
+    return cluster.running.metric(f'leeboard_queue_allocated_gpus{{queue="{queue}"}}')
+
+
+def test_pods_that_are_edited_while_they_run_stay_in_the_books_through_a_restart(cluster: SharingCluster) -> None:
+    cluster.add_gpu_nodes(1, gpus=2)
+    part, alone = cluster.run(sharer("part", "0.6"), whole("alone"))
+    assert allocated(cluster) == pytest.approx(1.6)
+
+    # An administrator's edits, whom the policies let pass.
+    cluster.api.patch(path_of_pod(part), {"metadata": {"annotations": {"gpu-fraction": "0.1"}}})
+    for one in (part, alone):
+        cluster.api.patch(path_of_pod(one), {"metadata": {"labels": {"kai.scheduler/queue": "ghost"}}})
+    cluster.api.create(sharer("late", "0.5"))
+
+    cluster.wait_for_why("late", "GPU")
+    assert allocated(cluster) == pytest.approx(1.6)
+    restart(cluster)
+    cluster.running.wait_until_ready()
+    cluster.wait_for_why("late", "GPU")
+    assert allocated(cluster) == pytest.approx(1.6)
+    # First, or it would have a GPU opened when the others are cleared away.
+    cluster.delete("late")
+
+
+def test_pods_of_a_queue_that_is_deleted_are_shown_and_the_queue_has_them_again_when_it_comes_back(
+    cluster: SharingCluster,
+) -> None:
+    cluster.add_gpu_nodes(1, gpus=2)
+    cluster.run(whole("alone"))
+    (queue,) = (one for one in documents(DEFAULT_QUEUES) if one["metadata"]["name"] == QUEUE)
+
+    cluster.api.delete_now(f"{QUEUES}/{QUEUE}")
+
+    eventually(lambda: allocated(cluster, "(orphaned)") == 1, within_s=WITHIN_S, what="its pod is shown as orphaned")
+    cluster.api.apply(queue)
+    eventually(lambda: allocated(cluster) == 1, within_s=WITHIN_S, what="the queue pays again")
+    assert allocated(cluster, "(orphaned)") == 0
+
+
+def test_pod_whose_claim_template_does_not_exist_holds_no_gpu_and_is_told_why(cluster: SharingCluster) -> None:
+    cluster.add_gpu_nodes(1, gpus=1)
+    lacking = whole("lacking")
+    lacking["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "no-such-template"}]
+    cluster.api.create(lacking)
+
+    cluster.wait_for_why("lacking", "ResourceClaim")
+    eventually(
+        lambda: [one["reason"] for one in cluster.api.items(EVENTS) if one["involvedObject"]["name"] == "lacking"],
+        until=lambda reasons: "NotConsidered" in reasons,
+        within_s=WITHIN_S,
+        what="an event on the pod says why",
+    )
+    cluster.run(whole("other"))

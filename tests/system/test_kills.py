@@ -92,7 +92,7 @@ class Service:
 
     def state_of(self, name: str) -> tuple[str, str]:
         """Return the uid that Leeboard knows under this name and where it stands; empty when there is none."""
-        answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", timeout=5.0)
+        answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", headers=self._bed.reading(), timeout=5.0)
         return ("", "") if answer.is_error else (answer.json()["uid"], answer.json()["state"])
 
     def wait_until_ready(self, *, within_s: float) -> None:

@@ -3,18 +3,24 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from random import Random
 
 import pytest
 
 from app.kube.client import KubeCluster
+from app.kube.places import Collection
+from app.kube.transport import Limits
+from app.kube.watch import Watch
 from app.model.marks import GATE
 from app.model.names import NodeName, PodUid
 from app.model.seam import (
     Changed,
     ConflictError,
     Deleted,
+    Depth,
     ForbiddenError,
     Listed,
+    Lost,
     NotFoundError,
     PodRef,
     Progress,
@@ -186,6 +192,45 @@ async def test_a_watch_of_a_long_list_reads_every_page(api: Api, cluster: KubeCl
 
     assert isinstance(listed, Listed)
     assert len({each["metadata"]["uid"] for each in listed.objects}) == 502
+
+
+async def test_the_audit_lists_what_the_watch_shows_in_pages_and_by_name(api: Api, cluster: KubeCluster) -> None:
+    api.create_all(pod(f"p{index}", scheduler="nobody") for index in range(502))
+    api.patch("/api/v1/namespaces/default/pods/p0/status", {"status": {"phase": "Succeeded"}})
+
+    listed = await cluster.listed(Resource.PODS, whole, depth=Depth.METADATA)
+    named = [
+        await cluster.listed(Resource.PODS, _name, depth=Depth.WHOLE, namespace="default", name=f"p{index}")
+        for index in range(3)
+    ]
+
+    assert sorted(map(_name, listed)) == sorted(f"p{index}" for index in range(1, 502))
+    assert not any("spec" in raw for raw in listed)
+    assert named == [[], ["p1"], ["p2"]]
+
+
+async def test_a_watch_from_a_version_that_a_restored_store_has_lost_ends_in_a_list(api: Api, bed: Bed) -> None:
+    created(api, "p")
+    path = str(bed.kubeconfig(User.ADMIN))
+    async with await KubeCluster.connect(path, limits=Limits(silence_s=1.0)) as cluster:
+        watch = Watch(
+            cluster._transport, Collection.of(Resource.PODS), keep=_name, sleep=asyncio.sleep, chance=Random(1)
+        )
+        # As if the store had been restored from long ago: what was seen last is far ahead of it.
+        watch._version, watch._newest = "999999999", 999999999
+        async with asyncio.timeout(60), aclosing(watch.events()) as events:
+            seen: list[WatchEvent[str]] = []
+            while not seen or not isinstance(seen[-1], Listed):
+                seen.append(await anext(events))
+
+    assert seen[-1] == Listed(["p"], restored=True)
+    causes = [event.cause for event in seen if isinstance(event, Lost)]
+    assert causes[0] == "silent for 1 s"
+    assert "is older than 999999999, seen before" in causes[-1]
+
+
+def _name(raw: RawObject) -> str:
+    return str(raw["metadata"]["name"])
 
 
 def _phase(raw: RawObject) -> str:

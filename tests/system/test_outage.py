@@ -4,6 +4,7 @@
 """
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -116,6 +117,31 @@ def test_while_leeboard_is_gone_others_go_on_and_ours_wait(leeboard: Deployed, a
         assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
     for collection in (PODS, QUEUES, NODES):
         api.empty(collection)
+
+
+@pytest.mark.parametrize("leeboard", [Form.HELD], indirect=True, ids=str)
+def test_while_leeboard_hangs_a_new_pod_waits_for_it_once_and_is_held_by_the_policy(
+    leeboard: Deployed, api: Api
+) -> None:
+    hung = leeboard.bed.child("leeboard").process
+    hung.send_signal(signal.SIGSTOP)
+    try:
+        before = given_up(api)
+        began = time.monotonic()
+        made = api.create(pod("ours-in-vain", queue="nowhere"))
+        print(f"  created after {time.monotonic() - began:.2f} s")
+        assert made["spec"]["schedulingGates"] == [{"name": GATE}]
+        assert given_up(api) - before == 1
+    finally:
+        hung.send_signal(signal.SIGCONT)
+    api.empty(PODS)
+
+
+def given_up(api: Api) -> int:
+    """Return how many calls of our webhooks the API server has gone on without."""
+    lines = api.text("/metrics").splitlines()
+    found = (one for one in lines if one.startswith("apiserver_admission_webhook_fail_open_count{"))
+    return sum(int(float(one.rpartition(" ")[2])) for one in found if "leeboard.dev" in one)
 
 
 def running(api: Api, prefix: str) -> set[str]:

@@ -19,6 +19,8 @@ from tests.system.forms import Form
 from tests.system.playground import LEEBOARD, begun, status_of, wait_for_end
 from tests.system.waiting import eventually
 
+RUNNING = "kubectl get pods --field-selector status.phase=Running -o name"
+
 LAST_LINE = "Ctrl-C ends it"
 
 
@@ -67,6 +69,7 @@ def playground(form: Form, folder: Path) -> Iterator[Person]:
 def test_what_is_printed_works_in_every_form(form: Form, tmp_path: Path) -> None:
     with playground(form, tmp_path) as person:
         answers = {command: person.types(command) for command in person.printed[1:] if not command.endswith("-w")}
+        assert person.types("kubectl get gpunodes").count("Healthy") == 2
         person.types("kubectl wait pod/train --for=jsonpath={.status.phase}=Running --timeout=30s")
         person.types("kubectl wait pod -l ray.io/group --for=jsonpath={.status.phase}=Running --timeout=30s")
         if form.has_admission:
@@ -77,6 +80,43 @@ def test_what_is_printed_works_in_every_form(form: Form, tmp_path: Path) -> None
     (nodes,) = (answer for command, answer in answers.items() if re.search("gpus --url [^ ]+$", command))
     assert "gpu-000" in nodes
     assert "gpu-001" in nodes
+
+
+def test_the_walk_of_the_readme_typed_literally_ends_with_everything_running(tmp_path: Path) -> None:
+    with playground(Form.HELD, tmp_path) as person:
+        (url,) = {found for line in person.printed for found in re.findall(r"http://127\.0\.0\.1:\d+", line)}
+        for block in walk():
+            for command in block:
+                person.types(command.replace("http://127.0.0.1:PORT", url))
+                # Whoever reads the comment beside the next command waits for this one to have had its effect.
+                eventually(lambda: waiting(person), until=is_as_told, within_s=90, what=command)
+        # Half a GPU, three pods of the RayJob and the one that submits it, and two of the PyTorchJob.
+        eventually(
+            lambda: person.types(RUNNING).split(), until=lambda seen: len(seen) == 7, within_s=60, what="the end"
+        )
+
+
+def walk() -> list[list[str]]:
+    """Return what the README tells to type on `make cluster`, block by block, after the line that is printed there."""
+    text = (ROOT / "README.md").read_text()
+    section = text[text.index("$ export KUBECONFIG=") : text.index("Ctrl-C ends it")]
+    blocks = re.findall(r"^(\$ .*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    return [
+        [one for one in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:] if "KUBECONFIG=..." not in one]
+        for block in blocks
+    ]
+
+
+def waiting(person: Person) -> list[str]:
+    """Return the apps of the pods that do not run; a pod without one by its name."""
+    shown = '{range .items[*]}{.status.phase} {.metadata.labels.app}/{.metadata.name}{"\\n"}{end}'
+    pods = [line.split() for line in person.types(f"kubectl get pods -o jsonpath='{shown}'").splitlines()]
+    return [name.partition("/")[0] or name for phase, name in pods if phase != "Running"]
+
+
+def is_as_told(names: list[str]) -> bool:
+    """Whether everybody runs, but the pods of team-a that had to make room."""
+    return names in ([], ["fill"] * 4)
 
 
 def test_start_that_fails_is_told_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

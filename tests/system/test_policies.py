@@ -24,8 +24,18 @@ SHOWN = [
     ("GPU_MEMORY_MIB", "metadata.annotations['leeboard.dev/memory-mib']"),
 ]
 MPS_LIMIT = ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "metadata.annotations['leeboard.dev/mps-memory']")
-WRITTEN_BY_BIND = ["devices", "portion", "memory-mib", "mps-memory", "device-groups", "preemptible"]
+WRITTEN_BY_BIND = [
+    "devices",
+    "portion",
+    "memory-mib",
+    "mps-memory",
+    "device-groups",
+    "gpu-share",
+    "preemptible",
+    "queue",
+]
 PREEMPTIBLE = "leeboard.dev/preemptible"
+QUEUE = "leeboard.dev/queue"
 ASKING = {"leeboard.dev/ask": "1"}
 BINDING = {"leeboard.dev/bind": "1"}
 MARKERS = ASKING | BINDING
@@ -154,6 +164,22 @@ def test_container_that_the_annotation_names_learns_its_device_whatever_it_said_
 
 
 @pytest.mark.usefixtures("rules")
+def test_variables_of_every_kind_are_kept_and_repeated_ones_are_replaced(api: Api) -> None:
+    kept: list[Object] = [
+        {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+        {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+        {"name": "C", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+        {"name": "D"},
+    ]
+    first, second = ({"name": variable, "value": "all"} for variable, _ in SHOWN[:2])
+    own = [first, kept[0], second, first, kept[1], kept[2], first, kept[3], second]
+    made = api.create(pod(name(), annotations={"gpu-memory": "1024"}, spec={"containers": containers(own)}))
+    stored = made["spec"]["containers"][0]["env"]
+    assert env_of({"env": stored[: len(SHOWN)]}) == SHOWN
+    assert stored[len(SHOWN) :] == kept
+
+
+@pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize(("mps", "shown"), [("true", [*SHOWN, MPS_LIMIT]), ("false", SHOWN), ("yes", SHOWN)])
 def test_only_a_container_that_speaks_to_mps_learns_its_limit(api: Api, mps: str, shown: object) -> None:
     (container,) = api.create(pod(name(), annotations={"gpu-memory": "1024", "mps": mps}))["spec"]["containers"]
@@ -262,6 +288,7 @@ def test_tenant_cannot_forge_our_marks(api: Api, tenant: Api, key: str, kind: st
     for changed in ("GPU-2", None):
         change = {"metadata": {kind: {key: changed}}}
         assert "Leeboard alone writes" in refused_patch(tenant, path(made), change)
+        assert "Leeboard alone writes" in refused_patch(tenant, f"{path(made)}/status", change)
     assert not refused_patch(tenant, path(made), {"metadata": {kind: {"mine": "1"}}})
     assert api.get(path(made))["metadata"][kind][key] == "GPU-1"
 
@@ -272,13 +299,18 @@ def test_tenant_cannot_forge_our_marks(api: Api, tenant: Api, key: str, kind: st
     indirect=["rules"],
 )
 @pytest.mark.usefixtures("rules")
-def test_pod_that_kube_scheduler_binds_itself_may_say_that_it_is_preemptible(tenant: Api, markers: Object) -> None:
-    made = tenant.create(pod(name(), namespace=TEAM, annotations={PREEMPTIBLE: "true"}, spec=marked(markers)))
+def test_pod_that_kube_scheduler_binds_itself_is_stamped_at_creation_and_never_again(
+    tenant: Api, markers: Object
+) -> None:
+    stamps = {PREEMPTIBLE: "true", QUEUE: "team"}
+    made = tenant.create(pod(name(), namespace=TEAM, annotations=stamps, spec=marked(markers)))
 
-    assert made["metadata"]["annotations"] == {PREEMPTIBLE: "true"}
-    for changed in ("false", None):
-        change = {"metadata": {"annotations": {PREEMPTIBLE: changed}}}
-        assert f"Leeboard alone writes {PREEMPTIBLE} on pods" in refused_patch(tenant, path(made), change)
+    assert made["metadata"]["annotations"] == stamps
+    for key in stamps:
+        for changed in ("false", None):
+            change = {"metadata": {"annotations": {key: changed}}}
+            assert f"Leeboard alone writes {key} on pods" in refused_patch(tenant, path(made), change)
+            assert f"Leeboard alone writes {key} on pods" in refused_patch(tenant, f"{path(made)}/status", change)
 
 
 def preemptible(value: str = "true", *, spec: Object | None = None, **more: object) -> Object:
@@ -367,6 +399,23 @@ def test_share_of_a_device_is_fixed_once_the_pod_has_a_node(tenant: Api) -> None
         write = {"metadata": {"annotations": {"gpu-fraction": fewer}}}
         assert "gpu-fraction is fixed once the pod has a node; delete" in refused_patch(tenant, path(placed), write)
     assert not refused_patch(tenant, path(waiting), {"metadata": {"annotations": {"gpu-fraction": "0.1"}}})
+
+
+@pytest.mark.parametrize("rules", [OWN, SECURE, SECURE_WITHOUT_ADMISSION], indirect=True)
+@pytest.mark.usefixtures("rules")
+def test_group_of_a_pod_is_fixed_once_it_has_a_node(api: Api, tenant: Api) -> None:
+    for kind, key in (("annotations", "pod-group-name"), ("labels", "kai.scheduler/subgroup-name")):
+        marks: Object = {kind: {key: "mine"}}
+        placed = api.create(pod(name(), namespace=TEAM, spec={"nodeName": "n"}, **marks))
+        unnamed = api.create(pod(name(), namespace=TEAM, spec={"nodeName": "n"}))
+        waiting = tenant.create(pod(name(), namespace=TEAM, **marks))
+        foreign = api.create(pod(name(), namespace=TEAM, scheduler="another", spec={"nodeName": "n"}, **marks))
+        for made, value in ((placed, "theirs"), (placed, None), (unnamed, "theirs")):
+            write = {"metadata": {kind: {key: value}}}
+            for target in (path(made), f"{path(made)}/status"):
+                assert f"{key} is fixed once the pod has a node; delete" in refused_patch(tenant, target, write)
+        for made in (waiting, foreign):
+            assert not refused_patch(tenant, path(made), {"metadata": {kind: {key: "theirs"}}})
 
 
 RELEASE = {"spec": {"schedulingGates": None}}
@@ -510,7 +559,7 @@ def test_images_that_other_admission_changes_in_our_name_are_told_with_what_to_d
     assert f"if other admission changed it, exempt {User.LEEBOARD.value[0]} there" in said
 
 
-@pytest.mark.parametrize("rules", [SECURE], indirect=True)
+@pytest.mark.parametrize("rules", [SECURE, OWN], indirect=True)
 @pytest.mark.usefixtures("rules", "_our_account_may_use_their_queue")
 def test_our_account_writes_the_status_of_pods_and_nothing_else_with_it(bed: Bed, api: Api, tenant: Api) -> None:
     made = tenant.create(pod(name(), namespace=TEAM))

@@ -141,7 +141,7 @@ def test_build_pod_waits_where_its_queue_has_no_quota(kubectl: Kubectl, api: Api
 
     kubectl.wait_until_running("train-pod")
     said = kubectl.wait_for("Warning  NonPreemptibleOverQuota", "describe", "pod", "build-pod")
-    assert "requested 1 GPUs, but default-queue quota is 0 GPUs, while 0 GPUs are already allocated" in said
+    assert "requested 1 GPU, but default-queue quota is 0 GPUs, while 0 GPUs are already allocated" in said
     assert kubectl.show("pod/build-pod", "{.status.phase}") == "Pending"
     assert kubectl.show("pod/train-pod", "{.status.phase}") == "Running"
 
@@ -157,7 +157,7 @@ def test_build_pod_preempts_the_train_pod_that_has_the_one_gpu_of_its_queue(kube
     kubectl.apply("build-priority-pod", to_queue="test")
 
     # The node has seven GPUs more, but the queue may hold one.
-    kubectl.wait_for("told to leave for it are still there (default/train-pod)", "describe", "pod", "build-pod")
+    kubectl.wait_for("told to leave for it is still there (default/train-pod)", "describe", "pod", "build-pod")
     assert kubectl.show("pod/build-pod", "{.status.phase}") == "Pending"
     kubectl("delete", "pod/train-pod", "--grace-period=0", "--force")
     kubectl.wait_until_running("build-pod")
@@ -179,7 +179,7 @@ def test_second_train_pod_waits_for_the_one_gpu_of_its_queue_and_gets_it(kubectl
     own_events = ("get", "events", "--field-selector=involvedObject.name=second")
     kubectl.wait_for(
         "test quota has reached the allowable limit of GPUs. "
-        "Limit is 1 GPUs, currently 1 GPUs allocated and workload requested 1 GPUs",
+        "Limit is 1 GPU, currently 1 GPU allocated and workload requested 1 GPU",
         *own_events,
     )
     assert "Warning  OverLimit" in kubectl("describe", "pod", "second")

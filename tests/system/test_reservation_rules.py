@@ -139,7 +139,7 @@ def test_nobody_else_changes_them_but_those_who_say_how_they_are(
     assert api.get(path(made))["metadata"]["labels"]["runai-gpu-group"] == "uid-0"
 
 
-@pytest.mark.parametrize("rules", [SECURE], indirect=True, ids=str)
+@pytest.mark.parametrize("rules", BOTH_PROFILES, indirect=True, ids=str)
 @pytest.mark.usefixtures("rules")
 def test_a_token_that_was_stolen_from_us_runs_nothing_else_there(leeboard: Api) -> None:
     said = f"Leeboard's own account runs {IMAGE} in namespace {PLACE} and nothing else"

@@ -48,6 +48,10 @@ def test_the_rights_that_are_taken_away_below_are_all_that_the_chart_grants() ->
     assert rights_of(settings_of(environment(shipped))) == rights_of(settings_of(FULL))
 
 
+READER = "leeboard-reader"
+"""The role of those who read Leeboard's own ports: none of its rights is ours."""
+
+
 def environment(shipped: Iterable[Object]) -> dict[str, str]:
     """Return the settings of the Leeboard that the chart starts, by their names in `Settings`."""
     workload = next(item for item in shipped if item["kind"] == "Deployment")
@@ -88,6 +92,7 @@ class Installed:
             (f"/apis/{RBAC}/{_place(role, kind)}", role)
             for kind in ("clusterroles", "roles")
             for role in api.items(f"/apis/{RBAC}/{kind}", labelSelector=OURS)
+            if role["metadata"]["name"] != READER
         ]
         start_leeboard(bed, operations_port=str(self._operations), rights_interval_s="0.5", **self.settings)
 
@@ -138,7 +143,8 @@ def test_a_right_that_is_missing_is_named_alone(installed: Installed, right: Rig
     # Alone: the one that the case before this one took away is granted again, and no longer named.
     installed.take_away(right)
 
-    installed.wait_for_readyz(f"[-]rights failed: {right.sentence}")
+    some = f"[+]rights ok, degraded: {right.sentence}"
+    installed.wait_for_readyz(some if right.optional else f"[-]rights failed: {right.sentence}")
     assert installed.doctor() == [f"our own account {right.sentence}"]
 
 

@@ -60,6 +60,8 @@ def test_every_right_is_used_and_no_other_is_asked_for(audited: Bed) -> None:
         install(api)
         start_scheduler(audited, api, start_leeboard(audited, operations_port=str(operations), **USED))
         use_everything(api)
+    # Shows a token, of which Leeboard has to ask whose it is.
+    told = doctor(audited, f"http://{HOST}:{operations}")
 
     eventually(
         lambda: rights_used(audited.audit_log),
@@ -67,7 +69,6 @@ def test_every_right_is_used_and_no_other_is_asked_for(audited: Bed) -> None:
         within_s=WITHIN_S,
         what=f"these rights are used, and no others but for owners of pods: {needed}",
     )
-    told = doctor(audited, f"http://{HOST}:{operations}")
     assert "[+] active " in told
     assert "[+] extender " in told
 

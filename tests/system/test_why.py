@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.api import DEFAULT_PODS, Api, gang, pod, queue
+from tests.system.api import DEFAULT_PODS, Api, gang, job, pod, queue
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.forms import Deployed, Form, deployed
 from tests.system.stuck import Cause, Details, StuckCluster, stuck_cluster
+from tests.system.waiting import eventually
 
 TEAM = "team"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 RACK = "example.com/rack"
 FIRM = {"priorityClassName": "build"}
 ABOVE = {"priorityClassName": "build-preemptible"}
@@ -52,6 +54,27 @@ def test_gang_that_lacks_a_member(cluster: StuckCluster) -> None:
     cluster.wait_until_mended("crew", 5, told=cause)
 
 
+def test_job_and_each_of_its_pods_name_the_podgroup_and_the_cause_when_they_are_described(
+    cluster: StuckCluster,
+) -> None:
+    cluster.add_node("why-job", gpus=8)
+    crew = job("crew", parallelism=2, template=pod("crew", gpus=8, queue=TEAM))
+    crew["metadata"]["annotations"] = {"kai.scheduler/batch-min-member": "2"}
+
+    made = cluster.api.create(crew)
+
+    pods = eventually(
+        lambda: cluster.api.items(DEFAULT_PODS, labelSelector="job-name=crew"),
+        until=lambda seen: len(seen) == 2,
+        within_s=30.0,
+        what="the Job has two pods",
+    )
+    sentence = "Even empty, all nodes together hold at most 1 of 2 pods that start together."
+    expected = [f"PodGroup pg-crew-{made['metadata']['uid']}: {sentence}"]
+    for path in (f"{JOBS}/crew", *(f"{DEFAULT_PODS}/{one['metadata']['name']}" for one in pods)):
+        cluster.wait_until_described(path, expected)
+
+
 def test_gang_over_the_limit_of_its_queue(cluster: StuckCluster) -> None:
     cluster.add_node("why-limit", gpus=16)
     cluster.entitle(TEAM, limit=8)
@@ -72,13 +95,13 @@ def test_gang_over_the_limit_of_its_queue(cluster: StuckCluster) -> None:
 
 def test_non_preemptible_pod_over_the_quota_of_its_queue(cluster: StuckCluster) -> None:
     cluster.add_node("why-firm", gpus=8)
-    cluster.entitle(TEAM, quota=1)
+    cluster.entitle(TEAM, quota=2)
     cluster.run("one", 1, queue=TEAM, labels=FIRM)
     sentence = (
-        "Non-preemptible workload is over quota. Workload requested 2 GPUs, but team quota is 1 GPUs, while 1 GPUs are"
+        "Non-preemptible workload is over quota. Workload requested 2 GPUs, but team quota is 2 GPUs, while 1 GPU is"
         " already allocated for non-preemptible pods. Use a preemptible workload to go over quota."
     )
-    details = {"queue": TEAM, "resource": "GPUs", "deserved": "1", "allocated": "1", "requested": "2"}
+    details = {"queue": TEAM, "resource": "GPUs", "deserved": "2", "allocated": "1", "requested": "2"}
     cause = Cause("NonPreemptibleOverQuota", sentence, details)
 
     cluster.api.create(pod("firm", gpus=2, queue=TEAM, labels=FIRM))
@@ -181,10 +204,10 @@ def test_pod_that_tolerates_no_taint(cluster: StuckCluster) -> None:
     cluster.add_node("why-taint-0", gpus=8, taints=[{"key": "example.com/broken", "effect": "NoSchedule"}])
     cluster.add_node("why-taint-1", gpus=1)
     sentence = (
-        "No node has room: 1 of 2 nodes has too few GPUs (asks 2, at most 1 free), 1 has a taint that it does not"
-        " tolerate (example.com/broken)."
+        "No node could hold it even when empty: 1 of 2 nodes has too few GPUs (asks 2, at most 1 free), 1 has a taint"
+        " that it does not tolerate (example.com/broken)."
     )
-    details = no_room(nodes=2, gpu_milli=1, most_free_gpu_milli=1000, excluded=1, tainted=1)
+    details = no_room(nodes=2, gpu_milli=1, most_free_gpu_milli=1000, excluded=1, tainted=1, even_when_empty=0)
     cause = Cause("NoNodeFits", sentence, details)
 
     cluster.api.create(pod("two", gpus=2, queue=TEAM))
@@ -202,7 +225,8 @@ def test_gang_for_which_the_required_rack_is_too_small(cluster: StuckCluster) ->
     group, *members = gang("wide", size=4, queue=TEAM)
     group["spec"]["topologyConstraint"] = {"topology": "hall", "requiredTopologyLevel": RACK}
     sentence = f"Of 2 domains of level {RACK}, none takes 4 pods together: the best, right, takes at most 3."
-    details: Details = {"topology": "hall", "level": RACK, "best": "right", "domains": 2, "fitting": 3, "needed": 4}
+    counts = {"domains": 2, "fitting": 3, "needed": 4, "even_when_empty": 3}
+    details: Details = {"topology": "hall", "level": RACK, "best": "right", **counts}
     cause = Cause("GangDoesNotFit", sentence, details)
 
     cluster.api.create_all([*members, group])

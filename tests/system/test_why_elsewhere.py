@@ -22,8 +22,9 @@ from tests.system.workloads.kinds import JOB
 TEAM = "team"
 RESERVATION_QUOTAS = "/api/v1/namespaces/kai-resource-reservation/resourcequotas"
 QUOTA_REFUSES = (
-    "A GPU on node {node} is being made ready for it to share since <time>: its reservation pod cannot be written: 403"
-    ' pods "<name>" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0.'
+    "It has been waiting since <time> for a GPU on node {node} to become ready for sharing:"
+    ' its reservation pod cannot be written: 403 pods "<name>" is forbidden: exceeded quota: none, requested: pods=1,'
+    " used: pods=0, limited: pods=0."
 )
 MANY = 1000
 
@@ -118,7 +119,10 @@ def test_gang_that_leeboard_may_not_bind(cluster: StuckCluster) -> None:
 
 def test_gang_whose_victims_are_still_ending_and_the_victims_themselves(cluster: StuckCluster) -> None:
     cluster.add_node("why-victims", gpus=4)
-    cluster.api.create_all([queue("a", deserved=2), queue("b", deserved=2)])
+    lender = queue("a", deserved=2)
+    # Else b is told first that the pods of a are too young to be evicted.
+    lender["spec"]["reclaimMinRuntime"] = "0s"
+    cluster.api.create_all([lender, queue("b", deserved=2)])
     cluster.run("a", 4, queue="a")
 
     with cluster.slow_kubelets():
@@ -140,7 +144,7 @@ def test_gang_whose_victims_are_still_ending_and_the_victims_themselves(cluster:
 
 def waits_for(first: str, second: str) -> Cause:
     sentence = (
-        "Its room on node why-victims is held for it since <time>; 2 of 2 pods that were told to leave for it are"
+        "Its room on node why-victims has been held for it since <time>; 2 of 2 pods that were told to leave for it are"
         f" still there (default/{first}, default/{second})."
     )
     details: Details = {"node": "why-victims", "nodes": 1, "since": "<time>", "leaving": 2, "victims": 2}
@@ -225,7 +229,7 @@ def test_thousand_pods_are_told_of_each_cause_once_however_its_numbers_change(cl
     cluster.api.create_all(pod(name, gpus=2, queue=TEAM) for name in names)
     wait_for_events(cluster, "OverLimit")
     cluster.entitle(TEAM, limit=1)
-    cluster.wait_for_why("many-0", "Limit is 1 GPUs")
+    cluster.wait_for_why("many-0", "the limit of queue team is 1 GPU")
     wait_until_told_by_event(cluster, "lost")
     cluster.entitle(TEAM, limit=-1)
     wait_for_events(cluster, "NoNodeFits")

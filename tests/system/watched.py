@@ -138,7 +138,9 @@ class WatchedCluster:
 
     def why(self, name: str) -> str:
         """Return the sentence by which Leeboard says why a pod waits; empty when it says nothing."""
-        answer = httpx.get(f"http://{HOST}:{self._operations}/api/v1/pods/default/{name}", timeout=5.0)
+        answer = httpx.get(
+            f"http://{HOST}:{self._operations}/api/v1/pods/default/{name}", headers=self._bed.reading(), timeout=5.0
+        )
         why = None if answer.is_error else answer.json()["why"]
         return why["sentence"] if why else ""
 
@@ -161,7 +163,9 @@ class WatchedCluster:
 
     def metric(self, name: str) -> float:
         """Return the value of a metric that has no labels."""
-        lines = httpx.get(f"http://{HOST}:{self._operations}/metrics", timeout=5.0).text.splitlines()
+        lines = httpx.get(
+            f"http://{HOST}:{self._operations}/metrics", headers=self._bed.reading(), timeout=5.0
+        ).text.splitlines()
         return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
 
     def check(self) -> None:

@@ -154,6 +154,7 @@ async def test_long_texts_are_cut_to_what_is_shown(served: Served, fake: FakeAdm
         (review(kind="Pod"), "field kind is 'Pod'; expected a mapping"),
         (review(oldObject=[]), "field oldObject is a list; expected a mapping"),
         (review(userInfo={"username": {}}), "field username is a dict; expected a text"),
+        (review(object={"a": [[]] * 1_000_000}), "about 2000026 values, more than the 100000 that are read"),
     ],
 )
 async def test_a_broken_review_is_told_what_is_expected(

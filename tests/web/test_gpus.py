@@ -14,6 +14,7 @@ from app.model.names import NodeName
 from app.model.occupancy import NodeUse, SharedMemory
 from app.telemetry import Metrics
 from app.web import links, operations
+from app.web.callers import Anybody
 from tests.occupied import DGX1, device, layout, node_use, occupant, on, shared, switched
 from tests.web.fakes import FakeInspect, FakePulse
 from tests.web.served import HttpReply, get, serving
@@ -23,12 +24,14 @@ HALF = occupant("train", portion=0.5, promised_mib=40_000, used_mib=39_100)
 
 
 async def asked(path: str, *gpus: NodeUse) -> HttpReply:
-    async with serving(operations.application(FakeInspect(gpus=gpus), Metrics(), FakePulse())) as served:
+    async with serving(
+        operations.application(FakeInspect(gpus=gpus), Metrics(), FakePulse(), callers=Anybody())
+    ) as served:
         return await served.ask(get(path))
 
 
 async def scraped(inspect: FakeInspect) -> dict[tuple[str, ...], float]:
-    async with serving(operations.application(inspect, Metrics(), FakePulse())) as served:
+    async with serving(operations.application(inspect, Metrics(), FakePulse(), callers=Anybody())) as served:
         text = (await served.ask(get("/metrics"))).body.decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {(one.name, *one.labels.values()): one.value for one in samples if "gpu" in one.name}
@@ -129,6 +132,7 @@ async def test_a_node_is_told_with_its_devices_pods_and_links() -> None:
                     ],
                 }
             ],
+            "reserved": [],
             "kind": "GpuNodeState",
             "links": {
                 "scores": [[0, 410], [410, 0]],

@@ -3,6 +3,7 @@
 from app.model.question import Check
 from app.telemetry import Metrics
 from app.web import operations
+from app.web.callers import Anybody
 from tests.web.fakes import FakeInspect, FakePulse
 from tests.web.served import HttpReply, get, serving
 
@@ -11,7 +12,7 @@ LACKING = Check("rights", "may not create pods/binding")
 
 
 async def asked(path: str, *checks: Check) -> HttpReply:
-    app = operations.application(FakeInspect(checks=checks), Metrics(), FakePulse())
+    app = operations.application(FakeInspect(checks=checks), Metrics(), FakePulse(), callers=Anybody())
     async with serving(app) as served:
         return await served.ask(get(path))
 
@@ -19,6 +20,12 @@ async def asked(path: str, *checks: Check) -> HttpReply:
 async def test_a_failure_that_is_excluded_does_not_count() -> None:
     reply = await asked("/readyz?exclude=active", STANDBY)
     assert (reply.status, reply.body) == (200, b"ok")
+
+
+async def test_what_only_some_pods_wait_for_is_shown_and_no_failure() -> None:
+    reply = await asked("/readyz?verbose", Check("watch-topologies", degraded="403 forbidden"))
+    assert reply.status == 200
+    assert "[+]watch-topologies ok, degraded: 403 forbidden" in reply.body.decode().splitlines()
 
 
 async def test_several_checks_are_excluded_by_naming_each() -> None:

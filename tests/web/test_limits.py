@@ -1,14 +1,18 @@
 """What hostile or broken clients may cost, over real sockets."""
 
 import asyncio
+import contextlib
+import gc
 from dataclasses import replace
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.telemetry import Metrics, Verb
 from app.web import operations, webhooks
-from app.web.asgi import EXTENDER_LIMITS, MIB, ASGIApp, BodyLimits
-from app.web.connection import ConnectionLimits
+from app.web.asgi import EXTENDER_LIMITS, MIB, ASGIApp, BodyLimits, Receive, Scope, Send
+from app.web.callers import Anybody
+from app.web.connection import ConnectionLimits, GuardedConnection
 from tests.web.fakes import FakeExtender, FakeInspect, FakePulse
 from tests.web.served import HttpReply, Served, Wire, get, post, serving
 from tests.web.test_webhooks import BIND, NAMES
@@ -24,7 +28,7 @@ def extending(extender: FakeExtender | None = None, limits: BodyLimits = SHORT) 
 
 
 def operating() -> ASGIApp:
-    return operations.application(FakeInspect(), Metrics(), FakePulse())
+    return operations.application(FakeInspect(), Metrics(), FakePulse(), callers=Anybody())
 
 
 def error_of(reply: HttpReply) -> object:
@@ -225,3 +229,89 @@ async def alive(wire: Wire) -> None:
 
 async def others_are_served(served: Served) -> None:
     assert error_of(await served.ask(post("/bind", BIND))) == ""
+
+
+# -- what costs more than it says
+
+
+async def cut_off(wire: Wire) -> None:
+    """Read to the end of the connection, whatever is answered before; fails when there is no end."""
+    await wire.is_closed_by_server()
+
+
+async def test_half_sent_requests_do_not_keep_others_out() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        served = await stack.enter_async_context(serving(operating(), replace(PATIENT, connections=8)))
+        for _ in range(30):
+            wire = await stack.enter_async_context(served.connection())
+            await wire.send(post("/livez", b"x" * 100)[:-1])
+
+        for _ in range(30):
+            assert (await served.ask(get("/livez"))).status == 200
+
+
+async def test_body_in_pieces_of_a_byte_is_cut_off() -> None:
+    asked = FakeExtender()
+    async with serving(extending(asked, EXTENDER_LIMITS)) as served, served.connection() as wire:
+        await wire.send(CHUNKED % b"filter" + b"1\r\nx\r\n" * 10_000)
+        await cut_off(wire)
+    assert asked.asked == []
+
+
+async def test_body_in_pieces_that_a_network_makes_is_taken() -> None:
+    chunks = b"".join(
+        b"%x\r\n%b\r\n" % (len(part), part) for part in (BIND[i : i + 64] for i in range(0, len(BIND), 64))
+    )
+    async with serving(extending()) as served:
+        assert error_of(await served.ask(CHUNKED % b"bind" + chunks + b"0\r\n\r\n")) == ""
+
+
+async def test_connection_that_sends_many_requests_ahead_is_cut_off() -> None:
+    async with serving(operating()) as served, served.connection() as wire:
+        await wire.send(get("/livez") * 1000)
+        await cut_off(wire)
+
+
+async def test_no_connection_is_left_to_the_garbage_collector_whatever_was_sent_over_it() -> None:
+    sent = (get("/livez") * 1000, get("/livez") * 5, get("/metrics"), b"\0\r\n\r\n", post("/livez", b"x")[:-1])
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(operating()) as served:
+            for request in sent:
+                async with served.connection() as wire:
+                    await wire.send(request)
+                    await asyncio.sleep(0)
+        left = [one for one in gc.get_objects() if isinstance(one, GuardedConnection | RequestResponseCycle)]
+    finally:
+        gc.enable()
+
+    assert left == []
+
+
+async def test_some_requests_sent_ahead_are_answered_in_their_order() -> None:
+    async with serving(operating()) as served, served.connection() as wire:
+        await wire.send(get("/livez") + get("/nowhere") + get("/livez"))
+        assert [(await wire.reply()).status for _ in range(3)] == [200, 404, 200]
+
+
+async def test_request_with_a_thousand_headers_is_cut_off() -> None:
+    async with serving(operating()) as served, served.connection() as wire:
+        await wire.send(get("/livez", *["a: b"] * 1000))
+        await cut_off(wire)
+
+
+async def test_client_that_does_not_read_its_answer_is_let_go() -> None:
+    let_go = asyncio.Event()
+
+    async def large(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1000000000")]})
+        await send({"type": "http.response.body", "body": bytes(32 * MIB), "more_body": True})
+        # Comes back when the client has read, or is gone.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        let_go.set()
+
+    async with serving(large, replace(PATIENT, unread_s=0.05)) as served, served.connection() as wire:
+        await wire.send(get("/"))
+        await asyncio.wait_for(let_go.wait(), 10)
+        await cut_off(wire)

@@ -10,6 +10,7 @@ import pytest
 from app.telemetry import Metrics
 from app.web import operations, webhooks
 from app.web.asgi import ASGIApp
+from app.web.callers import Anybody
 from app.web.listener import Listener, listener
 from tests.web.fakes import FakeExtender, FakeInspect, FakePulse
 from tests.web.served import CONNECTIONS, HOST, Served, get, post, serving
@@ -30,7 +31,7 @@ class SlowExtender(FakeExtender):
 
 
 def operating() -> ASGIApp:
-    return operations.application(FakeInspect(), Metrics(), FakePulse())
+    return operations.application(FakeInspect(), Metrics(), FakePulse(), callers=Anybody())
 
 
 async def test_two_listeners_live_in_one_process() -> None:

@@ -1,9 +1,14 @@
 """Health, metrics and the read API over a real socket."""
 
+import asyncio
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from app.model.decision import Share
 from app.model.explanation import QueueStand
@@ -14,6 +19,7 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import UNLIMITED, Resources
 from app.telemetry import Metrics, Outcome, Verb
 from app.web import operations
+from app.web.callers import Anybody
 from tests.given import GIB, group, pod, queue
 from tests.web.fakes import FakeInspect, FakePulse, Known
 from tests.web.served import HttpReply, get, serving
@@ -28,13 +34,13 @@ SHARE = Share(
 
 
 async def asked(path: str, inspect: FakeInspect | None = None, pulse: FakePulse | None = None) -> HttpReply:
-    app = operations.application(inspect or FakeInspect(), Metrics(), pulse or FakePulse())
+    app = operations.application(inspect or FakeInspect(), Metrics(), pulse or FakePulse(), callers=Anybody())
     async with serving(app) as served:
         return await served.ask(get(path))
 
 
 async def scraped(inspect: FakeInspect, metrics: Metrics | None = None) -> dict[tuple[str, ...], float]:
-    async with serving(operations.application(inspect, metrics or Metrics(), FakePulse())) as served:
+    async with serving(operations.application(inspect, metrics or Metrics(), FakePulse(), callers=Anybody())) as served:
         text = (await served.ask(get("/metrics"))).body.decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
@@ -90,6 +96,31 @@ async def test_dead_watchdog_makes_liveness_fail(path: str) -> None:
 
 
 # -- metrics
+
+
+class Counted(Collector):
+    """Metrics that note how many threads read them at a time."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def collect(self) -> Iterator[Metric]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        # Lets other threads run.
+        time.sleep(0.001)
+        self.now -= 1
+        yield from ()
+
+
+async def test_metrics_are_written_for_one_caller_at_a_time() -> None:
+    metrics, counted = Metrics(), Counted()
+    metrics.registry.register(counted)
+    counted.most = 0
+    async with serving(operations.application(FakeInspect(), metrics, FakePulse(), callers=Anybody())) as served:
+        replies = await asyncio.gather(*(served.ask(get("/metrics")) for _ in range(8)))
+
+    assert ([reply.status for reply in replies], counted.most) == ([200] * 8, 1)
 
 
 async def test_promises_are_scraped_by_state() -> None:
@@ -198,6 +229,15 @@ async def test_waiting_podgroups_are_listed_with_reason_sentence_and_numbers() -
             }
         ],
     }
+
+
+async def test_a_pod_that_is_a_group_of_its_own_goes_by_its_name_everywhere() -> None:
+    groups = await asked("/api/v1/podgroups", FakeInspect(groups=((group(pod("alone")), None),)))
+    known = await asked("/api/v1/pods/default/alone", FakeInspect(known=Known(pod=pod("alone"))))
+
+    assert isinstance(groups.json, dict)
+    assert isinstance(known.json, dict)
+    assert (groups.json["items"][0]["name"], known.json["podGroup"]) == ("alone", "alone")
 
 
 async def test_podgroup_that_nothing_was_decided_about_has_no_why() -> None:

@@ -9,6 +9,7 @@ import orjson
 import structlog
 
 from app.telemetry import OUTCOMES, Logging, LogWriter, Metrics, Verb
+from app.telemetry.logs import REPEATS, WINDOW_S, Repeats
 
 
 class BlockedStream(io.StringIO):
@@ -78,6 +79,31 @@ def test_object_that_json_does_not_know_is_logged_by_its_repr() -> None:
 
 def test_person_at_a_terminal_gets_no_json() -> None:
     assert not logged(lambda: structlog.get_logger().info("started"), Terminal()).startswith("{")
+
+
+def test_the_same_warning_is_written_a_number_of_times_and_then_counted() -> None:
+    now = 0.0
+    repeats = Repeats(clock=lambda: now)
+
+    def written(level: str, text: str = "junk") -> bool:
+        try:
+            return bool(repeats(None, level, {"event": text, "level": level}))
+        except structlog.DropEvent:
+            return False
+
+    assert sum(written("warning") for _ in range(1_000)) == REPEATS
+    assert (written("warning", "other"), written("info")) == (True, True)
+    now = WINDOW_S
+    assert repeats(None, "warning", {"event": "junk", "level": "warning"})["left_out"] == 1_000 - REPEATS
+    assert "left_out" not in repeats(None, "warning", {"event": "junk", "level": "warning"})
+
+
+def test_the_log_leaves_repeated_warnings_out() -> None:
+    def say() -> None:
+        for _ in range(1_000):
+            structlog.get_logger().warning("junk")
+
+    assert len(logged(say).splitlines()) == REPEATS
 
 
 def test_blocked_reader_costs_lines_and_never_time() -> None:

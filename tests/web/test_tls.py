@@ -24,6 +24,7 @@ from app.control.certificates.authority import (
 )
 from app.telemetry import Metrics
 from app.web import handshakes, operations
+from app.web.callers import Anybody
 from app.web.listener import listener
 from app.web.tls import LiveTls
 from tests.pem import CLIENT, issued, rsa_key
@@ -43,7 +44,7 @@ def signed(by: Authority, *, clients_ca: bytes = b"") -> Certificate:
 
 @contextlib.asynccontextmanager
 async def serving(tls: LiveTls) -> AsyncIterator[int]:
-    app = operations.application(FakeInspect(), Metrics(), FakePulse())
+    app = operations.application(FakeInspect(), Metrics(), FakePulse(), callers=Anybody())
     bound = listener(app, HOST, 0, limits=CONNECTIONS, tls=tls.context)
     running = asyncio.create_task(bound.run())
     try:

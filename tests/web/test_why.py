@@ -1,5 +1,7 @@
 """`/api/v1/why` over a real socket."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.model.explanation import (
@@ -20,9 +22,11 @@ from app.model.explanation import (
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.reason import Reason
 from app.model.resources import Resources
+from app.model.sentence import Name, say, tenant
 from app.telemetry import Metrics
 from app.web import operations
-from app.web.why_answers import PODS_SHOWN
+from app.web.callers import Anybody
+from app.web.why_answers import PODS_SHOWN, ExplanationAnswer
 from tests.given import queue
 from tests.web.fakes import FakeInspect, FakePulse
 from tests.web.served import HttpReply, get, serving
@@ -34,7 +38,7 @@ UNLIMITED = {"cpuMilli": None, "memoryBytes": None, "gpuMilli": None}
 
 
 async def asked(path: str, inspect: FakeInspect) -> HttpReply:
-    async with serving(operations.application(inspect, Metrics(), FakePulse())) as served:
+    async with serving(operations.application(inspect, Metrics(), FakePulse(), callers=Anybody())) as served:
         return await served.ask(get(path))
 
 
@@ -46,9 +50,34 @@ def evicted(*pods: str) -> Decision:
         sentence="Pod vision/train-0 was preempted by workload q/x.",
         pods=tuple(Seat(PodUid(f"uid-{name}"), name, NODE) for name in pods),
         cause="preempt",
-        beneficiary="q/x",
+        beneficiary=Name("q", "x"),
         at=60.0,
     )
+
+
+def test_a_reader_of_one_namespace_is_told_no_names_of_others() -> None:
+    who = Name("rival", "secret", "a workload in another namespace")
+    told = Explanation(
+        subject=Subject.POD_GROUP,
+        namespace="vision",
+        name="train",
+        state=GroupState.WAITING,
+        why=Why(reason="Evicted", sentence=say("Evicted for {who}.", who=who), details={"for": say("{who}", who=who)}),
+        position=Position(ahead_in_queue=1, first=(Name("rival", "secret"), Name("vision", "other")), ahead=2),
+        waits_for=(Leaver(namespace="rival", name="secret-0", node=NODE),),
+        decisions=(replace(evicted("train-0"), sentence=say("For {who}.", who=who), beneficiary=who),),
+    )
+
+    shown = ExplanationAnswer.of(told, tenant("vision"))
+
+    hidden = "a workload in another namespace"
+    assert (shown.why.sentence, shown.why.details) == (f"Evicted for {hidden}.", {"for": hidden})
+    assert shown.position is not None
+    assert shown.position.first_ahead == ("a PodGroup in another namespace", "other")
+    assert [(each.namespace, each.name) for each in shown.waits_for] == [("", "")]
+    assert [(each.sentence, each.on_behalf_of) for each in shown.decisions] == [(f"For {hidden}.", hidden)]
+    assert "secret" not in shown.model_dump_json()
+    assert ExplanationAnswer.of(told).decisions[0].on_behalf_of == "rival/secret"
 
 
 async def test_a_podgroup_is_told_of_with_all_that_is_known() -> None:
@@ -65,7 +94,7 @@ async def test_a_podgroup_is_told_of_with_all_that_is_known() -> None:
         priority=50,
         preemptible=True,
         min_member=2,
-        position=Position(ahead_in_queue=1, first=("other",), ahead=3, is_least=True),
+        position=Position(ahead_in_queue=1, first=(Name("vision", "other"),), ahead=3, is_least=True),
         counts={"Held": 1, "Awaiting": 1},
         members=(Member("train-0", PodState.AWAITING, NODE), Member("train-1", PodState.HELD, None)),
         waits_for=(Leaver(namespace="q", name="victim", node=NODE, since=90.5),),

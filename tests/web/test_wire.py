@@ -41,6 +41,24 @@ def test_question_of_kube_scheduler_is_read() -> None:
     assert wire.read_pod_question(body) == PodQuestion(pod=POD, uid=PodUid("u"), offered=OFFERED)
 
 
+def test_question_with_more_values_than_any_pod_has_is_not_read() -> None:
+    said = "the arguments have about 1000006 values, more than the 100000 that are read"
+    arguments = {"Pod": POD, "x": [[]] * 500_000}
+
+    assert pod_failure(arguments) == said
+    assert preempt_failure(arguments) == said
+    assert failure(wire.read_bind_question(orjson.dumps(arguments))) == said
+
+
+def test_question_that_names_the_nodes_of_the_largest_clusters_is_read() -> None:
+    names = [f"node-{number:05}.{'x' * 40}" for number in range(15_000)]
+
+    question = wire.read_pod_question(orjson.dumps({"Pod": POD, "NodeNames": names}))
+
+    assert isinstance(question, PodQuestion)
+    assert len(question.offered) == len(names)
+
+
 def test_lower_case_question_of_a_person_is_read() -> None:
     body = orjson.dumps({"pod": POD, "nodenames": ["n1", "n2"]})
     assert wire.read_pod_question(body) == PodQuestion(pod=POD, uid=PodUid("u"), offered=OFFERED)
@@ -84,6 +102,14 @@ def test_metadata_that_is_not_an_object_is_told_so() -> None:
 def test_uid_that_is_not_a_string_is_told_so(uid: object) -> None:
     said = pod_failure({"Pod": {"metadata": {"uid": uid}}, "NodeNames": []})
     assert said == "Pod.metadata.uid must be a string, or absent for a what-if"
+
+
+@pytest.mark.parametrize("key", ["name", "namespace", "uid"])
+@pytest.mark.parametrize("odd", [5, [], {}, True])
+def test_a_pod_is_named_by_strings(key: str, odd: object) -> None:
+    body = orjson.dumps({"Pod": {"metadata": {key: odd}}, "NodeNames": ["a"]})
+
+    assert wire.read_pod_question(body) == Failed(f"Pod.metadata.{key} must be a string, or absent for a what-if")
 
 
 def test_full_nodes_are_answered_with_the_setting_to_change() -> None:

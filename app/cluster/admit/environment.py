@@ -7,6 +7,7 @@ from app.cluster.admit.patch import Changes, added, items_removed, pointer
 from app.cluster.decode.environment import path_of, sharing_container, variables
 from app.cluster.decode.parts import fields, items
 from app.cluster.decode.reading import Fields
+from app.model.quantity import shown
 from app.model.seam import RawObject
 
 
@@ -29,6 +30,21 @@ def devices(raw: RawObject) -> Changes:
     # In front: what its owner wrote may refer to them as $(NAME), which only looks back.
     for entry in reversed(missing):
         yield added(path + pointer(0), entry)
+
+
+def with_devices(raw: RawObject) -> RawObject:
+    """Return the pod with the variables that `devices` adds; only those of this container differ."""
+    spec, annotations = spec_of(raw), annotations_of(raw)
+    wanted = variables(annotations)
+    found = sharing_container(spec, annotations) if wanted else None
+    if found is None:
+        return raw
+    kind, position = found
+    containers, names = list(items(spec, kind)), {shown(name) for name in wanted}
+    others = [entry for entry in items(containers[position], "env") if shown(entry.get("name")) not in names]
+    ours = [from_annotation(name, annotation) for name, annotation in wanted.items()]
+    containers[position] = {**containers[position], "env": [*ours, *others]}
+    return {**raw, "spec": {**spec, kind: containers}}
 
 
 def from_annotation(name: str, annotation: str) -> dict[str, object]:

@@ -7,6 +7,7 @@ from app.cluster import decode
 from app.cluster.admit.parts import annotations_of, spec_of
 from app.cluster.admit.shape import scheduler_of
 from app.cluster.decode.environment import path_of, sharing_container, variables
+from app.cluster.decode.excess import excess
 from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.pods import PREEMPTIBILITY, PREEMPTIBILITY_LABEL
 from app.cluster.decode.reading import Fields, Reading
@@ -19,6 +20,7 @@ from app.cluster.decode.sharing import (
     asks_for_part,
     sharing,
 )
+from app.model.marks import QUEUE_ANNOTATION
 from app.model.names import QueueName
 from app.model.pod import Pod
 from app.model.quantity import shown
@@ -28,28 +30,12 @@ from app.model.seam import RawObject
 NAMES_SHOWN = 5
 """Containers that a sentence names."""
 
-MAX_CONTAINERS = 256
-MAX_VARIABLES = 4096
-"""Of one container: nobody needs more, and looking through what fills a pod of 1.5 MB would hold everybody else up."""
-
 
 class GpuSharing(StrEnum):
     """Whether parts of devices can be had."""
 
     OFF = "off"
     ON = "on"
-
-
-def excess(raw: RawObject) -> str:
-    """Return what there is too much of in a pod; empty when it may be looked at closely."""
-    for kind in CONTAINERS:
-        containers = items(spec_of(raw), kind)
-        if len(containers) > MAX_CONTAINERS:
-            return f"spec.{kind} has {len(containers)} items; write at most {MAX_CONTAINERS}"
-        most = max((len(items(one, "env")) for one in containers), default=0)
-        if most > MAX_VARIABLES:
-            return f"a container has {most} environment variables; write at most {MAX_VARIABLES}"
-    return ""
 
 
 def problem(raw: RawObject, *, profiles: frozenset[str], gpu_sharing: GpuSharing) -> str:
@@ -78,6 +64,17 @@ def oddities(raw: RawObject, *, profiles: frozenset[str], queues: Mapping[QueueN
         label = f"label {PREEMPTIBILITY_LABEL} is {shown(value)} and counts as not set"
         yield f"{label}; write {' or '.join(PREEMPTIBILITY)}"
     yield from _sharing_oddities(annotations_of(raw))
+
+
+def relabelled(old: RawObject, raw: RawObject, *, profiles: frozenset[str]) -> Iterator[str]:
+    """Say that a pod stays in its queue whose label was changed to another one, if that was fixed already."""
+    if scheduler_of(raw) not in profiles:
+        return
+    before, now = (decode.pod(each, profiles=profiles).queue for each in (old, raw))
+    fixed = annotations_of(raw).get(QUEUE_ANNOTATION)
+    if isinstance(fixed, str) and now not in (before, fixed):
+        stays = f"the pod stays in queue {shown(fixed)}, whatever its labels say"
+        yield f"{stays}: create it anew to have it in another one"
 
 
 def replaced(raw: RawObject) -> Iterator[str]:

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from app.cluster import decode
 from app.cluster.groups import has_sub_groups
 from app.cluster.membership import Membership
-from app.cluster.queues import circle_sentence
+from app.cluster.queues import TOO_DEEP, circle_sentence
 from app.model.names import QueueName
 from app.model.podgroup import GroupSpec
 from app.model.quantity import shown
-from app.model.queue import Queue
+from app.model.queue import MOST_LEVELS, Queue
 from app.model.resources import CPU, GPU, MEMORY, UNLIMITED
 from app.model.seam import RawObject
 from app.model.snapshot import Usage
@@ -23,7 +23,7 @@ FIELDS: Mapping[int, str] = {CPU: "cpu", MEMORY: "memory", GPU: "gpu"}
 def queue_problem(raw: RawObject, queues: Mapping[QueueName, Queue]) -> str:
     """Return what is wrong with a queue, as it would be among those there are."""
     queue = decode.queue(raw)
-    return queue.problem or _circle(queue, queues)
+    return queue.problem or _above(queue, queues)
 
 
 def queue_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterator[str]:
@@ -51,7 +51,12 @@ def queue_loss(name: QueueName, queues: Iterable[Queue], usage: Usage | None) ->
         yield f"its child queues take no pods until a queue of this name exists again: {names}"
     if usage is not None and usage.requested.pods:
         running, waiting = usage.allocated.pods, usage.requested.pods - usage.allocated.pods
-        yield f"its pods stay: {running} go on, {waiting} wait until a queue of this name exists again"
+        if running:
+            go_on = "goes on and is" if running == 1 else "go on and are"
+            yield f"{running} of its pods {go_on} the first to be reclaimed"
+        if waiting:
+            wait = "waits" if waiting == 1 else "wait"
+            yield f"{waiting} of its pods {wait} until a queue of this name exists again"
 
 
 def group_problem(raw: RawObject) -> str:
@@ -74,7 +79,8 @@ def group_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterato
 def group_change(old: RawObject, new: RawObject, *, starting: int) -> Iterator[str]:
     """Say what comes of it when a PodGroup changes of which some pods are just being started."""
     if starting and _terms(decode.pod_group(old)) != _terms(decode.pod_group(new)):
-        yield f"{starting} of its pods are being started: the change counts at once for those that are not bound yet"
+        are = "is" if starting == 1 else "are"
+        yield f"{starting} of its pods {are} being started: the change counts at once for those that are not bound yet"
 
 
 def group_keeps(raw: RawObject, groups: Membership) -> Iterator[str]:
@@ -82,9 +88,10 @@ def group_keeps(raw: RawObject, groups: Membership) -> Iterator[str]:
     spec = decode.pod_group(raw)
     started = groups.kept_preemptible(spec.key, spec)
     if started:
+        have = "has" if started == 1 else "have"
         yield (
-            f"{started} of its pods have started as preemptible: the group stays preemptible as long as any of them is"
-            " there; delete them to have it start anew on other terms"
+            f"{started} of its pods {have} started as preemptible: the group stays preemptible as long as any of them"
+            " is there; delete them to have it start anew on other terms"
         )
 
 
@@ -97,11 +104,13 @@ def _terms(spec: GroupSpec) -> tuple[object, ...]:
     return spec.queue, spec.min_member, spec.root, spec.priority_classes, spec.preemptible
 
 
-def _circle(queue: Queue, queues: Mapping[QueueName, Queue]) -> str:
-    """Return the sentence about the circle that the queue would close; empty when it closes none."""
+def _above(queue: Queue, queues: Mapping[QueueName, Queue]) -> str:
+    """Return what is wrong above a queue: a circle that it would close, or too many levels; empty when nothing is."""
     line: dict[QueueName, None] = {queue.name: None}
     at = queue.parent
-    while at is not None and at in queues and at not in line:
+    while at is not None and at in queues and at not in line and len(line) <= MOST_LEVELS:
         line[at] = None
         at = queues[at].parent
-    return circle_sentence(list(line)) if at == queue.name else ""
+    if at == queue.name:
+        return circle_sentence(list(line))
+    return TOO_DEEP if len(line) > MOST_LEVELS else ""

@@ -13,6 +13,7 @@ from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL, QUE
 from app.cluster.decode.reading import Fields
 from app.cluster.decode.sharing import MIG_PREFIX, asks_for_part
 from app.model import marks
+from app.model.names import QueueName
 from app.model.seam import RawObject
 
 MARKER_AMOUNT = "1"
@@ -141,19 +142,23 @@ def unmarked(raw: RawObject, name: str) -> Changes:
                     yield removed(pointer("spec", kind, position, "resources", amounts, name))
 
 
-def preemptible(raw: RawObject) -> Changes:
-    """Note on a pod that it is preemptible for its whole life; nobody binds it who could note that then."""
+def stamped(raw: RawObject, queue: QueueName) -> Changes:
+    """Note on a pod that it is preemptible and in this queue for its whole life: nobody of us binds it later."""
+    stamps = {marks.PREEMPTIBLE_ANNOTATION: PREEMPTIBLE, marks.QUEUE_ANNOTATION: str(queue)}
     annotations = fields(raw, "metadata").get("annotations")
     if not isinstance(annotations, dict):
-        yield added("/metadata/annotations", {marks.PREEMPTIBLE_ANNOTATION: PREEMPTIBLE})
-    elif annotations.get(marks.PREEMPTIBLE_ANNOTATION) != PREEMPTIBLE:
-        yield added(pointer("metadata", "annotations", marks.PREEMPTIBLE_ANNOTATION), PREEMPTIBLE)
+        yield added("/metadata/annotations", stamps)
+        return
+    for name, value in stamps.items():
+        if annotations.get(name) != value:
+            yield added(pointer("metadata", "annotations", name), value)
 
 
-def not_preemptible(raw: RawObject) -> Changes:
-    """Take that note off a pod: it was copied from another, or was made before the pod became what it is now."""
-    if marks.PREEMPTIBLE_ANNOTATION in annotations_of(raw):
-        yield removed(pointer("metadata", "annotations", marks.PREEMPTIBLE_ANNOTATION))
+def not_stamped(raw: RawObject) -> Changes:
+    """Take these notes off a pod: they were copied from another, or made before the pod became what it is now."""
+    for name in (marks.PREEMPTIBLE_ANNOTATION, marks.QUEUE_ANNOTATION):
+        if name in annotations_of(raw):
+            yield removed(pointer("metadata", "annotations", name))
 
 
 def is_preemptible_for_good(raw: RawObject) -> bool:

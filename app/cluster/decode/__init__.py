@@ -16,13 +16,15 @@ from app.cluster.decode.glances import (
 )
 from app.cluster.decode.gpu_nodes import gpu_node
 from app.cluster.decode.history import tally
+from app.cluster.decode.least import least_pod, without_uid
 from app.cluster.decode.nodes import node
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps, owner
 from app.cluster.decode.pods import Rules, is_terminal, pod
 from app.cluster.decode.policy import pod_group, priority_class, queue, topology
-from app.cluster.decode.reading import DecodeError
+from app.cluster.decode.reading import LEAST, DecodeError, full_name, identity, name_of, namespace_of, version
 
 __all__ = [
+    "LEAST",
     "NOTHING_KEPT",
     "DecodeError",
     "Keeps",
@@ -31,10 +33,15 @@ __all__ = [
     "asked_pod",
     "bound_node",
     "end_of",
+    "full_name",
     "gpu_node",
     "has_succeeded",
+    "identity",
     "is_ours",
     "is_terminal",
+    "least_pod",
+    "name_of",
+    "namespace_of",
     "node",
     "nominated_node",
     "owner",
@@ -45,4 +52,6 @@ __all__ = [
     "seen_pod",
     "tally",
     "topology",
+    "version",
+    "without_uid",
 ]

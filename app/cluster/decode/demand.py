@@ -2,22 +2,38 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from operator import add
 from sys import intern
 
-from app.cluster.decode.reading import NO_FIELDS, Fields, Reading
+from app.cluster.decode.parts import CONTAINERS, items
+from app.cluster.decode.reading import MOST_ITEMS, NO_FIELDS, Fields, Reading
+from app.cluster.decode.sparing import shared
 from app.model.marks import PREFIX
-from app.model.quantity import MAX_AMOUNT, QuantityError, milli, shown, whole
+from app.model.quantity import MAX_AMOUNT, QuantityError, TooMuchError, milli, shown, whole
 from app.model.resources import Resources, Scalars
 
 GPU_RESOURCE = "nvidia.com/gpu"
 WHOLE_GPU_MILLI = 1000
 
-Ask = tuple[int, ...]
-"""cpu_milli, memory_bytes, gpu_milli, and what is asked of extended resources, in the order in which they are read."""
+Ask = dict[str, int]
+"""Amounts by the name of their resource; one that is left out is 0."""
 
+RESIZABLE = ("cpu", "memory")
+"""What a pod as a whole may ask for, and what may be resized in place."""
+
+OF_DEVICES = "nvidia.com/"
+LONGEST_RESOURCE = 317
+"""Characters of the name of any resource: of a domain, a slash and a label's value."""
 MAX_EXTENDED = 32
-"""Extended resources that one pod may name: each is looked for in each of its containers."""
+"""Extended resources that one pod may name."""
+
+UNBOUNDED = 1 << 30
+"""Containers of a pod that runs are all charged, however many there are."""
+
+MOST_AMOUNTS = 1 << 16
+"""Amounts that are read of one pod: the API server has no room for more beside what it notes of each.
+
+With more it would be charged whatever else is free on its node.
+"""
 
 
 def gpus_milli(value: object) -> int:
@@ -28,10 +44,8 @@ def gpus_milli(value: object) -> int:
     return amount
 
 
-Parsers = Mapping[str, Callable[[object], int]]
-
-PARSERS: Parsers = {"cpu": milli, "memory": whole, GPU_RESOURCE: gpus_milli}
-"""How each resource is read, in the order of `Ask`."""
+PARSERS: Mapping[str, Callable[[object], int]] = {"cpu": milli, "memory": whole, GPU_RESOURCE: gpus_milli}
+"""How each resource is read that is not extended."""
 
 USUAL = {*PARSERS, "ephemeral-storage"}
 """What most containers ask for, and nothing else."""
@@ -43,27 +57,30 @@ def is_extended(name: str) -> bool:
     What kube-scheduler knows by itself is not (Kubernetes `IsExtendedResourceName`), nor are whole GPUs, nor our own
     markers, which kube-scheduler only routes by: no node has any.
     """
-    return "/" in name and name != GPU_RESOURCE and "kubernetes.io/" not in name and not name.startswith(PREFIX)
+    is_known = name == GPU_RESOURCE or "kubernetes.io/" in name or name.startswith(PREFIX)
+    return "/" in name and len(name) <= LONGEST_RESOURCE and not is_known
 
 
 def request(reading: Reading, spec: Fields, status: Fields) -> tuple[Resources, Scalars]:
-    """Return what the pod holds on its node; what cannot be read counts as nothing and is noted.
+    """Return what the pod holds on its node; what cannot be read is noted as missed, and what is too much cut.
 
     Differs from kube-scheduler where containers ask for parts of a millicore or byte: it rounds the sum up, we each.
     """
-    demand = _Demand(reading, PARSERS)
+    shape = Reading()
+    demand = _Demand(reading, shape)
     ask = demand.total(spec, status)
-    names = list(demand.extended)[:MAX_EXTENDED]
-    if names:
-        # Few pods ask for these, so all others are spared looking for them first.
-        ask = _Demand(reading, {**PARSERS, **dict.fromkeys(names, whole)}).total(spec, status)
-    if len(demand.extended) > MAX_EXTENDED:
+    if shape.problem:
+        reading.miss(shape.problem)
+    # Those that a device plugin hands out come first: whoever runs must not hide them behind others.
+    names = [*demand.devices, *demand.others]
+    if demand.has_more or len(names) > MAX_EXTENDED:
         reading.doubt(f"its containers ask for more than {MAX_EXTENDED} extended resources; ask for fewer")
-    if max(ask) > MAX_AMOUNT:
+        names = names[:MAX_EXTENDED]
+    if any(ask.get(name, 0) > MAX_AMOUNT for name in (*PARSERS, *names)):
         reading.doubt(f"its containers together ask for more than {MAX_AMOUNT} of a resource; ask for less")
-        ask = tuple(min(amount, MAX_AMOUNT) for amount in ask)
-    cpu_milli, memory_bytes, gpu_milli, *extended = ask
-    return _shared(cpu_milli, memory_bytes, gpu_milli), scalars(zip(names, extended, strict=True)) if names else ()
+        ask = {name: min(amount, MAX_AMOUNT) for name, amount in ask.items()}
+    amounts = _shared(*(ask.get(name, 0) for name in PARSERS))
+    return amounts, scalars((name, ask.get(name, 0)) for name in names) if names else ()
 
 
 def scalars(amounts: Iterable[tuple[str, int]]) -> Scalars:
@@ -72,100 +89,176 @@ def scalars(amounts: Iterable[tuple[str, int]]) -> Scalars:
 
 
 class _Demand:
-    """Adds up what a pod asks for of some resources."""
+    """Adds up what a pod asks for, container by container, each only of what it names."""
 
-    __slots__ = ("_nothing", "_parsers", "_reading", "extended")
+    __slots__ = ("_is_infeasible", "_left", "_reading", "_shape", "devices", "has_more", "others")
 
-    def __init__(self, reading: Reading, parsers: Parsers) -> None:
-        """`parsers` tells how to read each resource, in the order of the answers; CPU, memory and GPUs come first."""
+    def __init__(self, reading: Reading, shape: Reading) -> None:
+        """`shape` learns what is not shaped so that amounts could be found in it."""
         self._reading = reading
-        self._parsers = parsers
-        self._nothing: Ask = (0,) * len(parsers)
-        self.extended: dict[str, None] = {}
-        """The extended resources that were come across, read or not."""
+        self._shape = shape
+        self._left = MOST_AMOUNTS
+        self._is_infeasible = False
+        # The extended resources that containers name, whether their amounts can be read or not. Filled by `_counts`.
+        self.devices: dict[str, None] = {}
+        self.others: dict[str, None] = {}
+        self.has_more = False
+        """Whether there are others that were not counted."""
 
     def total(self, spec: Fields, status: Fields) -> Ask:
         """Return what the pod asks for."""
         # 1. containers and sidecars, or the hungriest moment of initialisation  2. pod level  3. overhead
-        ask = self._pod_level(spec, self._containers(spec, status))
-        if spec.get("overhead") is None:
-            return ask
-        return _sum(ask, self._read(self._reading.mapping(spec, "overhead"), NO_FIELDS, "overhead"))
+        self._is_infeasible = _is_infeasible(status)
+        ask = self._pod_level(spec, status, self._containers(spec, status))
+        if spec.get("overhead") is not None:
+            _add(ask, self._read(self._known(self._shape.mapping(spec, "overhead")), NO_FIELDS, "overhead"))
+        return ask
 
     def _containers(self, spec: Fields, status: Fields) -> Ask:
-        reading, allocated = self._reading, self._allocated(status)
-        total = self._nothing
-        for container in reading.mappings(spec, "containers"):
-            ask = self._long_lived(container, allocated)
-            total = _sum(total, ask) if total is not self._nothing else ask
+        shape, there = self._shape, self._statuses(spec, status)
+        total: Ask = {}
+        for container in shape.mappings(spec, "containers", most=UNBOUNDED):
+            _add(total, self._long_lived(container, there))
         if spec.get("initContainers") is None:
             return total
-        sidecars = peak = self._nothing
-        for container in reading.mappings(spec, "initContainers"):
+        sidecars: Ask = {}
+        peak: Ask = {}
+        for container in shape.mappings(spec, "initContainers", most=UNBOUNDED):
             if container.get("restartPolicy") == "Always":
-                ask = self._long_lived(container, allocated)
-                total, sidecars = _sum(total, ask), _sum(sidecars, ask)
-                peak = _most(peak, sidecars)
+                ask = self._long_lived(container, there)
+                _add(total, ask)
+                _add(sidecars, ask)
             else:
-                peak = _most(peak, _sum(sidecars, self._container(container)))
-        return _most(total, peak)
+                # Where it asks for nothing the sidecars alone matter, and these are in the total.
+                ask = self._container(container)
+                _raise(peak, {name: sidecars.get(name, 0) + amount for name, amount in ask.items()})
+        return _raise(total, peak)
 
-    def _pod_level(self, spec: Fields, ask: Ask) -> Ask:
+    def _pod_level(self, spec: Fields, status: Fields, ask: Ask) -> Ask:
         """Let `spec.resources` override CPU and memory; Kubernetes knows no other resources there."""
         if spec.get("resources") is None:
             return ask
-        requests = self._reading.mapping(self._reading.mapping(spec, "resources"), "requests")
-        own = self._read(requests, NO_FIELDS, "resources")
-        cpu_milli = own[0] if requests.get("cpu") is not None else ask[0]
-        memory_bytes = own[1] if requests.get("memory") is not None else ask[1]
-        return cpu_milli, memory_bytes, *ask[2:]
+        requests = self._shape.mapping(self._shape.mapping(spec, "resources"), "requests")
+        stated = {name: requests[name] for name in RESIZABLE if name in requests}
+        own = self._resized(self._read(stated, NO_FIELDS, "resources"), status)
+        return {**ask, **{name: own[name] for name in stated if name in own}}
 
-    def _long_lived(self, container: Fields, allocated: Mapping[str, Fields]) -> Ask:
-        # A resize that shrinks the pod frees nothing before the kubelet has done it.
+    def _long_lived(self, container: Fields, there: Mapping[str, Fields]) -> Ask:
         ask = self._container(container)
-        held = allocated.get(self._reading.text(container, "name")) if allocated else None
-        return _most(ask, self._read(held, NO_FIELDS, "allocatedResources")) if held else ask
+        status = there.get(self._shape.text(container, "name")) if there else None
+        return self._resized(ask, status) if status else ask
+
+    def _resized(self, ask: Ask, status: Fields) -> Ask:
+        """Return what counts of what is asked for, given the status of the container or pod that tells what it holds.
+
+        A resize that shrinks it frees nothing before the kubelet has done it. One that the kubelet can never do takes
+        nothing: else whoever may resize a pod could keep a whole node from others.
+        """
+        allocated = self._shape.mapping(status, "allocatedResources")
+        held = self._read(self._known(allocated), NO_FIELDS, "allocatedResources") if allocated else {}
+        resources = self._shape.mapping(status, "resources")
+        actuated = self._shape.mapping(resources, "requests")
+        if actuated and actuated != allocated:
+            _raise(held, self._read(self._known(actuated), NO_FIELDS, "resources of the status"))
+        if resources and self._is_infeasible:
+            ask = {name: amount for name, amount in ask.items() if name not in RESIZABLE or name not in held}
+        return _raise(ask, held)
 
     def _container(self, container: Fields) -> Ask:
         resources = container.get("resources")
         if not resources and (resources is None or isinstance(resources, dict)):
-            return self._nothing
-        resources = self._reading.mapping(container, "resources")
+            return {}
+        resources = self._shape.mapping(container, "resources")
         # Limits stand in for missing requests, as the API server's defaults do.
-        requests, limits = self._reading.mapping(resources, "requests"), self._reading.mapping(resources, "limits")
-        if not (requests.keys() <= USUAL and limits.keys() <= USUAL):
-            self.extended.update(dict.fromkeys(filter(is_extended, (*requests, *limits))))
-        return self._read(requests, limits, container.get("name"))
+        requests, limits = self._amounts(resources, "requests"), self._amounts(resources, "limits")
+        return self._read({**limits, **requests} if limits else requests, limits, container.get("name"))
 
-    def _allocated(self, status: Fields) -> Mapping[str, Fields]:
-        """Return what the kubelet has given each container, by container name."""
+    def _amounts(self, resources: Fields, key: str) -> Fields:
+        if resources.get(key) is None:
+            return NO_FIELDS
+        amounts = self._shape.mapping(resources, key)
+        if len(amounts) > MOST_ITEMS:
+            self._reading.doubt(f"a container has {len(amounts)} {key}; write at most {MOST_ITEMS}")
+            return {name: amounts[name] for name in amounts if name in USUAL or name.startswith(OF_DEVICES)}
+        return amounts
+
+    def _statuses(self, spec: Fields, status: Fields) -> Mapping[str, Fields]:
+        """Return the statuses of the containers to which the kubelet has given something, by container name."""
         found: dict[str, Fields] = {}
+        # No more than there are containers: others may write there, too.
+        most = max(MOST_ITEMS, *(len(items(spec, kind)) for kind in CONTAINERS))
         for key in ("containerStatuses", "initContainerStatuses"):
             if status.get(key) is None:
                 continue
-            for container in self._reading.mappings(status, key):
-                if container.get("allocatedResources") is not None:
-                    name = self._reading.text(container, "name")
-                    found[name] = self._reading.mapping(container, "allocatedResources")
+            for container in self._shape.mappings(status, key, most=most):
+                if container.get("allocatedResources") is not None or container.get("resources") is not None:
+                    found[self._shape.text(container, "name")] = container
         return found
 
-    def _read(self, requests: Fields, fallback: Fields, where: object) -> Ask:
-        return tuple([self._amount(requests, fallback, name, where) for name in self._parsers])
+    def _known(self, amounts: Fields) -> Fields:
+        """Return what is stated of resources that containers name, or that most do."""
+        return {name: amounts[name] for name in (*PARSERS, *self.devices, *self.others) if name in amounts}
 
-    def _amount(self, requests: Fields, fallback: Fields, name: str, where: object) -> int:
-        value = requests.get(name)
-        if value is None:
-            value = fallback.get(name)
-        # Most containers leave most resources out: spare them the sentence.
-        return 0 if value is None else self._reading.number(f"{name} of {shown(where)}", value, self._parsers[name])
+    def _read(self, amounts: Fields, fallback: Fields, where: object) -> Ask:
+        found: Ask = {}
+        self._left -= len(amounts)
+        if self._left < 0:
+            self._reading.miss(f"its containers state more than {MOST_AMOUNTS} amounts; write fewer")
+            return found
+        for name, stated in amounts.items():
+            parse = PARSERS.get(name) or (whole if name not in USUAL and self._counts(name) else None)
+            value = fallback.get(name) if stated is None else stated
+            if parse is None or value is None:
+                continue
+            # Nearly all amounts can be read: spare them the sentence.
+            try:
+                found[name] = parse(value)
+            except TooMuchError as error:
+                self._reading.doubt(_unreadable(name, where, error))
+                found[name] = MAX_AMOUNT
+            except QuantityError as error:
+                self._reading.miss(_unreadable(name, where, error))
+                found[name] = 0
+        return found
+
+    def _counts(self, name: str) -> bool:
+        """Whether a resource is an extended one that is counted, as some of those that the containers name first."""
+        names = self.devices if name.startswith(OF_DEVICES) else self.others
+        if name in names:
+            return True
+        if not is_extended(name):
+            return False
+        if len(names) == MAX_EXTENDED:
+            self.has_more = True
+            return False
+        names[name] = None
+        return True
 
 
-def _sum(one: Ask, other: Ask) -> Ask:
-    return tuple(map(add, one, other))
+def _unreadable(name: str, where: object, error: QuantityError) -> str:
+    return f"{name} of {shown(where)} cannot be read: {error}"
 
 
-def _most(one: Ask, other: Ask) -> Ask:
-    return tuple(map(max, one, other))
+def _is_infeasible(status: Fields) -> bool:
+    """Whether the kubelet has judged that it can never do the resize; else all that is asked for counts."""
+    conditions = status.get("conditions")
+    for one in conditions[:MOST_ITEMS] if isinstance(conditions, list) else ():
+        if isinstance(one, dict) and one.get("type") == "PodResizePending":
+            return one.get("reason") == "Infeasible"
+    return False
+
+
+def _add(total: Ask, ask: Ask) -> None:
+    for name, amount in ask.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise(ask: Ask, least: Ask) -> Ask:
+    """Raise each amount to what it is at least, in place."""
+    for name, amount in least.items():
+        if amount > ask.get(name, 0):
+            ask[name] = amount
+    return ask
 
 
 # Pods of one template share one value.
@@ -174,6 +267,6 @@ def _shared(cpu_milli: int, memory_bytes: int, gpu_milli: int) -> Resources:
     return Resources(cpu_milli=cpu_milli, memory_bytes=memory_bytes, gpu_milli=gpu_milli, pods=1)
 
 
-@lru_cache(maxsize=4096)
+@shared(4096)
 def _shared_scalars(amounts: Scalars) -> Scalars:
     return amounts

@@ -19,9 +19,9 @@ def asked_pod(
     raw: RawObject, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
 ) -> Pod:
     """Decode the pod of a question, which need not exist: a what-if may leave out its name and uid."""
-    metadata = raw.get("metadata")
-    named = {"namespace": "default", "name": UNBORN, "uid": UNBORN, **(metadata if isinstance(metadata, dict) else {})}
-    return pod({**raw, "metadata": named}, profiles=profiles, rules=rules, keeps=keeps)
+    stated, unborn = fields(raw, "metadata"), {"namespace": "default", "name": UNBORN, "uid": UNBORN}
+    missing = {key: name for key, name in unborn.items() if not (isinstance(stated.get(key), str) and stated[key])}
+    return pod({**raw, "metadata": {**stated, **missing}}, profiles=profiles, rules=rules, keeps=keeps)
 
 
 @dataclass(frozen=True, slots=True)

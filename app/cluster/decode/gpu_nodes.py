@@ -1,5 +1,6 @@
 """Reads a GpuNode: the devices of a node, as the agent there says. It comes from the node, which may be anybody's."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from app.cluster.decode.layout import layout_of
@@ -11,8 +12,8 @@ from app.model.quantity import json_integer
 MOST_MIB = 1 << 40
 """A TiB of MiB: more than any device has."""
 
-MOST_DEVICES = 64
-"""As many as the index of a device, and a mask of devices, have room for."""
+MOST_DEVICES = 63
+"""As many as a mask of devices has room for in an int64, whose last bit is its sign."""
 
 MOST_FAILURES = 64
 
@@ -29,20 +30,26 @@ def gpu_node(raw: object) -> GpuNode:
     reading = Reading()
     status = reading.mapping(fields, "status")
     kubelet = reading.mapping(status, "kubelet")
-    stated = reading.mappings(status, "devices")[:MOST_DEVICES]
+    stated = _first(reading, status, "devices", MOST_DEVICES)
     return GpuNode(
         name=NodeName(metadata["name"]),
         uid=metadata["uid"],
         devices=tuple(_device(reading, each) for each in stated),
-        kubelet_answers=kubelet.get("answers") is True,
+        kubelet_answers=reading.flag(kubelet, "answers"),
         kubelet_reason=reading.text(kubelet, "reason"),
         boot_id=reading.text(status, "bootId"),
         driver_version=reading.text(status, "driverVersion"),
-        failures=tuple(_failure(reading, each) for each in reading.mappings(status, "failures")[:MOST_FAILURES]),
+        failures=tuple(_failure(reading, each) for each in _first(reading, status, "failures", MOST_FAILURES)),
         message=reading.text(status, "message"),
         layout=layout_of(stated),
         problem=reading.problem,
     )
+
+
+def _first(reading: Reading, parent: Fields, key: str, most: int) -> Sequence[Fields]:
+    """Return the first items of a list: an agent that says more than a node can have is not believed the rest."""
+    value = parent.get(key)
+    return reading.mappings({key: value[:most]} if isinstance(value, list) else parent, key)
 
 
 def _device(reading: Reading, raw: Fields) -> Device:
@@ -57,11 +64,11 @@ def _device(reading: Reading, raw: Fields) -> Device:
         foreign_mib=reading.number("memoryMiB.foreign", memory.get("foreign"), mib),
         health=_health(raw.get("health")),
         health_reason=reading.text(raw, "healthReason"),
-        is_mig=mig.get("enabled") is True or mig.get("pending") is True,
-        mig_profiles=tuple(reading.text(each, "profile") for each in reading.mappings(mig, "instances")),
+        is_mig=reading.flag(mig, "enabled") or reading.flag(mig, "pending"),
+        mig_profiles=tuple(reading.text(each, "profile") for each in _first(reading, mig, "instances", MOST_DEVICES)),
         numa_node=None if raw.get("numaNode") is None else reading.number("numaNode", raw["numaNode"], small),
-        holders=tuple(_holder(reading, each) for each in reading.mappings(raw, "pods")),
-        processes=tuple(_process(reading, each) for each in reading.mappings(raw, "processes")[:MOST_PODS]),
+        holders=tuple(_holder(reading, each) for each in _first(reading, raw, "pods", MOST_PODS)),
+        processes=tuple(_process(reading, each) for each in _first(reading, raw, "processes", MOST_PODS)),
     )
 
 

@@ -16,6 +16,9 @@ PCIE_SCORES: Mapping[str, int] = {
 }
 """What the nearest that two devices have in common on the PCIe tree is worth (go-gpuallocator's P2P link scores)."""
 
+MOST_LINKS = 64
+"""Of one device: one to each other."""
+
 MOST_NVLINKS = 36
 
 
@@ -36,7 +39,7 @@ def _stated(device: Fields) -> dict[str, int]:
     links = device.get("links")
     if not isinstance(links, list):
         return {}
-    return {str(link.get("uuid")): _worth(link) for link in links if isinstance(link, dict)}
+    return {str(link.get("uuid")): _worth(link) for link in links[:MOST_LINKS] if isinstance(link, dict)}
 
 
 def _worth(link: Fields) -> int:

@@ -7,16 +7,23 @@ matchExpressions) are left to kube-scheduler's own filters, which judge the term
 """
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from itertools import islice
 
 from app.cluster.decode.reading import Fields
+from app.cluster.decode.sparing import shared
 from app.model.pod import Near
 
 NAMESPACE = "/metadata.namespace"
 """Stands for a pod's namespace among its labels, since terms speak of one namespace; no label begins with a slash."""
 
-MAX_TERMS = 16
-"""More are left to kube-scheduler: each is looked at for every node."""
+MAX_TERMS = 4
+"""More are left to kube-scheduler: each is compared with the labels of all pods that have terms themselves."""
+
+MAX_LABELS = 8
+"""Of one term; those with more are left to kube-scheduler as well."""
+
+MAX_OWN_LABELS = 64
+"""Of a pod; the terms of one with more, too."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _KINDS = {"podAffinity": False, "podAntiAffinity": True}
@@ -30,8 +37,10 @@ def neighbours(spec: Fields, labels: Fields, namespace: str) -> tuple[tuple[Near
     affinity = spec.get("affinity")
     if not isinstance(affinity, dict) or affinity.keys().isdisjoint(_KINDS):
         return (), None
+    if len(labels) > MAX_OWN_LABELS:
+        return (), None
     own = {key: value for key, value in labels.items() if isinstance(value, str)} | {NAMESPACE: namespace}
-    found = tuple(_terms(affinity, own))[:MAX_TERMS]
+    found = tuple(islice(_terms(affinity, own), MAX_TERMS))
     return (_shared(found), _shared_labels(tuple(sorted(own.items())))) if found else ((), None)
 
 
@@ -55,17 +64,19 @@ def _selected(term: Fields, own: Mapping[str, str]) -> Labels | None:
     if term.get("namespaces") not in (None, [], [own[NAMESPACE]]):
         return None
     wanted = selector.get("matchLabels") or {}
-    if not isinstance(wanted, dict) or any(own.get(label) != value for label, value in wanted.items()):
+    if not isinstance(wanted, dict) or len(wanted) > MAX_LABELS:
+        return None
+    if any(own.get(label) != value for label, value in wanted.items()):
         return None
     return tuple(sorted([*wanted.items(), (NAMESPACE, own[NAMESPACE])]))
 
 
 # Pods of one template share one value.
-@lru_cache(maxsize=4096)
+@shared(4096)
 def _shared(terms: tuple[Near, ...]) -> tuple[Near, ...]:
     return terms
 
 
-@lru_cache(maxsize=4096)
+@shared(4096)
 def _shared_labels(labels: Labels) -> Mapping[str, str]:
     return dict(labels)

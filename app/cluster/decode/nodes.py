@@ -1,13 +1,15 @@
 """Reads a node: what it can give, its labels and taints, and whether it takes work now."""
 
 from collections.abc import Mapping
+from itertools import chain, islice
+from sys import intern
 
-from app.cluster.decode.demand import GPU_RESOURCE, gpus_milli, is_extended, scalars
+from app.cluster.decode.demand import GPU_RESOURCE, OF_DEVICES, gpus_milli, is_extended, scalars
 from app.cluster.decode.reading import Fields, Reading, identified
 from app.model.names import NodeName
 from app.model.node import Node, Taint
 from app.model.quantity import MAX_AMOUNT, QuantityError, integer, milli, shown, whole
-from app.model.resources import Resources, Scalars
+from app.model.resources import Resources, Scalars, is_gpu
 
 GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 """Written by NVIDIA's feature discovery, in MiB."""
@@ -18,6 +20,9 @@ IN_BYTES_FROM = 1 << 20
 MEMORY_STEP_MIB = 100
 """KAI: GPUs of one kind differ by a few MiB, and shall not be told apart by it."""
 
+PRESENT_LABEL = "nvidia.com/gpu.present"
+"""Written by NVIDIA's operator on nodes with GPUs, before their device plugins run."""
+
 MIG_LABEL = "node-role.kubernetes.io/mig-enabled"
 
 REPLICAS_LABEL = "nvidia.com/gpu.replicas"
@@ -25,6 +30,9 @@ REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 """Set by the node lifecycle controller when a kubelet has been silent for too long."""
+
+MOST_EXTENDED = 128
+"""Extended resources of one node: a column of all nodes is kept for each, and a kubelet may report what it likes."""
 
 BINDING_EFFECTS = ("NoSchedule", "NoExecute")
 
@@ -34,18 +42,19 @@ def node(raw: object) -> Node:
     fields, metadata = identified(raw)
     reading = Reading()
     spec, status = reading.mapping(fields, "spec"), reading.mapping(fields, "status")
-    allocatable, labels = reading.mapping(status, "allocatable"), reading.texts(metadata, "labels")
+    allocatable, labels = reading.mapping(status, "allocatable"), _labels(reading, metadata)
     taints = _taints(reading, spec)
     return Node(
         name=NodeName(metadata["name"]),
         allocatable=_allocatable(reading, allocatable),
         scalars=_scalars(reading, allocatable),
         device_memory_mib=_device_memory_mib(labels),
+        names_gpus=_names_gpus(labels, allocatable, status),
         shares_devices=labels.get(MIG_LABEL) != "true" and not _is_replicated(labels),
         labels=labels,
         taints=taints,
         ready=_is_ready(reading, status) and all(taint.key != UNREACHABLE_TAINT for taint in taints),
-        unschedulable=spec.get("unschedulable") is True,
+        unschedulable=reading.flag(spec, "unschedulable"),
         problem=reading.problem,
     )
 
@@ -60,12 +69,28 @@ def _allocatable(reading: Reading, fields: Fields) -> Resources:
 
 
 def _scalars(reading: Reading, fields: Fields) -> Scalars:
-    amounts = (
-        (name, reading.number(f"allocatable {shown(name)}", value, whole))
-        for name, value in fields.items()
-        if is_extended(name)
+    names = list(filter(is_extended, fields))
+    if len(names) > MOST_EXTENDED:
+        reading.doubt(
+            f"it has {len(names)} extended resources, so nothing is placed on it; have at most {MOST_EXTENDED}"
+        )
+        # Those that a device plugin hands out come first, as they do for pods.
+        names = sorted(names, key=lambda name: not name.startswith(OF_DEVICES))[:MOST_EXTENDED]
+    return scalars((name, reading.number(f"allocatable {shown(name)}", fields[name], whole)) for name in names)
+
+
+def _labels(reading: Reading, metadata: Fields) -> Mapping[str, str]:
+    # Most nodes have the same labels, and comparing all of them is twice as fast where equal values are one object.
+    return {intern(key): intern(value) for key, value in reading.texts(metadata, "labels").items()}
+
+
+def _names_gpus(labels: Mapping[str, str], allocatable: Fields, status: Fields) -> bool:
+    """Whether there are GPUs: their device plugins may offer none while they start, or while all GPUs are sick."""
+    capacity = status.get("capacity")
+    names = chain(allocatable, capacity if isinstance(capacity, dict) else ())
+    return labels.get(PRESENT_LABEL) == "true" or any(
+        name == GPU_RESOURCE or (is_extended(name) and is_gpu(name)) for name in islice(names, MOST_EXTENDED)
     )
-    return scalars(amounts)
 
 
 def _device_memory_mib(labels: Mapping[str, str]) -> int:
@@ -87,7 +112,7 @@ def _taints(reading: Reading, spec: Fields) -> tuple[Taint, ...]:
     return tuple(
         Taint(reading.text(raw, "key"), reading.text(raw, "value"), raw["effect"])
         for raw in reading.mappings(spec, "taints")
-        if raw.get("effect") in BINDING_EFFECTS
+        if reading.text(raw, "effect") in BINDING_EFFECTS
     )
 
 

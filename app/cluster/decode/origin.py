@@ -4,13 +4,13 @@ What is not shaped as the API server shapes it is not there: an owner that canno
 running, and what a row of the grouping table needs it asks for in words of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from sys import intern
 
 from app.cluster.decode.parts import fields, items
-from app.cluster.decode.reading import NO_FIELDS, Fields, Reading, identified
+from app.cluster.decode.reading import LONGEST_NAME, MOST_ITEMS, NO_FIELDS, Fields, Reading, identified
+from app.cluster.decode.sparing import shared
 from app.model.owner import Kind, Origin, Owner, OwnerRef
 
 KEPT_ANNOTATIONS = (
@@ -32,6 +32,19 @@ ALL_PARTS = frozenset({"spec", "status"})
 
 DEEPEST = 12
 """Levels of an owner that are looked at: what a row reads lies within eight."""
+
+
+MOST_VALUES = 8192
+"""Of an owner that are looked at, lists and mappings included: a JobSet of 256 Jobs has half of them."""
+
+TOO_LARGE = "it has more fields, labels or annotations than are read of an owner; make it smaller, or divide it"
+
+
+READ_LABELS = ("kai.scheduler/", "runai/", "project", "priorityClassName", "user")
+
+
+class _TooLargeError(Exception):
+    """An owner has more values than are looked at; never leaves this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +72,24 @@ def origin(metadata: Fields, keeps: Keeps) -> Origin | None:
 def owner(raw: object, *, kind: Kind, parts: frozenset[str] = ALL_PARTS) -> Owner:
     """Decode an object of this kind that owns pods, or may, with `parts` of it; raises `DecodeError` without a name."""
     whole, metadata = identified(raw)
-    labels, annotations = _texts(metadata, "labels"), _texts(metadata, "annotations")
+    read, problem = Reading(), ""
+    pruned: dict[str, object] = {}
+    try:
+        left = iter(range(MOST_VALUES))
+        pruned = {key: _pruned(whole[key], DEEPEST, left) for key in sorted(parts) if isinstance(whole.get(key), dict)}
+    except _TooLargeError:
+        problem = TOO_LARGE
+    if max(len(fields(metadata, "labels")), len(fields(metadata, "annotations"))) > MOST_ITEMS:
+        problem = TOO_LARGE
     return Owner(
         ref=_reference(kind.api_version, kind.name, metadata["name"], metadata["uid"]),
-        namespace=intern(str(metadata.get("namespace") or "")),
-        labels=labels,
-        annotations={key: value for key, value in annotations.items() if _matters(key)},
+        namespace=intern(read.name(metadata, "namespace")),
+        labels=_texts(metadata, "labels"),
+        annotations={key: value for key, value in _texts(metadata, "annotations").items() if _matters(key)},
         owner=owner_of(metadata),
-        fields={key: _pruned(whole[key], DEEPEST) for key in sorted(parts) if isinstance(whole.get(key), dict)},
-        created_at=Reading().seconds(metadata, "creationTimestamp"),
+        fields=pruned,
+        created_at=read.seconds(metadata, "creationTimestamp"),
+        problem=problem,
     )
 
 
@@ -77,7 +99,10 @@ def _matters(annotation: str) -> bool:
 
 def owner_of(metadata: Fields) -> OwnerRef | None:
     """Return the controller of an object, else the first owner that it names."""
-    named = [one for one in items(metadata, "ownerReferences") if _is_reference(one)]
+    stated = metadata.get("ownerReferences")
+    # Whoever has more owners has a garbage collector to fear, and none of them is asked about its group.
+    first = stated[:MOST_ITEMS] if isinstance(stated, list) else []
+    named = [one for one in items({"of": first}, "of") if _is_reference(one)]
     if not named:
         return None
     one = next((each for each in named if each.get("controller") is True), named[0])
@@ -85,16 +110,20 @@ def owner_of(metadata: Fields) -> OwnerRef | None:
 
 
 def _is_reference(one: Fields) -> bool:
-    return all(isinstance(one.get(key), str) and one[key] for key in ("apiVersion", "kind", "name", "uid"))
+    # No object has a name, or a kind, that is longer.
+    return all(
+        isinstance(one.get(key), str) and 0 < len(one[key]) <= LONGEST_NAME
+        for key in ("apiVersion", "kind", "name", "uid")
+    )
 
 
-@lru_cache(maxsize=4096)
+@shared(4096)
 def _reference(api_version: str, kind: str, name: str, uid: str) -> OwnerRef:
     """Return one value for equal ones: a thousand pods name the same owner."""
     return OwnerRef(_kind(api_version, kind), name, uid)
 
 
-@lru_cache(maxsize=256)
+@shared(256)
 def _kind(api_version: str, kind: str) -> Kind:
     return Kind.of(intern(api_version), intern(kind))
 
@@ -104,7 +133,7 @@ def _kept(stated: Fields, names: frozenset[str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found))
 
 
-@lru_cache(maxsize=4096)
+@shared(4096)
 def _shared(
     ref: OwnerRef | None, labels: tuple[tuple[str, str], ...], annotations: tuple[tuple[str, str], ...]
 ) -> Origin:
@@ -112,18 +141,25 @@ def _shared(
 
 
 def _texts(metadata: Fields, key: str) -> Mapping[str, str]:
-    return {name: value for name, value in fields(metadata, key).items() if isinstance(value, str)} or NO_FIELDS
+    stated = fields(metadata, key)
+    if len(stated) > MOST_ITEMS:
+        # Who has too many is refused, but what runs stays in the queue that is named here.
+        stated = {name: stated[name] for name in stated if name.startswith(READ_LABELS)}
+    return {name: value for name, value in stated.items() if isinstance(value, str)} or NO_FIELDS
 
 
-def _pruned(value: object, levels: int) -> object:
+def _pruned(value: object, levels: int, left: Iterator[int]) -> object:
+    """Return what is kept of a value; raise `_TooLargeError` when more was looked at than may be."""
+    if next(left, None) is None:
+        raise _TooLargeError
     if levels == 0:
         return None
     match value:
         case dict() if POD_SPEC in value:
             return {}
         case dict():
-            return {key: _pruned(inner, levels - 1) for key, inner in value.items() if key not in DROPPED}
+            return {key: _pruned(inner, levels - 1, left) for key, inner in value.items() if key not in DROPPED}
         case list():
-            return [_pruned(inner, levels - 1) for inner in value]
+            return [_pruned(inner, levels - 1, left) for inner in value]
         case _:
             return value

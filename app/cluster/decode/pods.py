@@ -1,21 +1,24 @@
 """Reads a pod: its place in queue and PodGroup, its wishes, and what has become of it."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from sys import intern
 
+from app.cluster.decode.claims import missing_claim
 from app.cluster.decode.demand import request
 from app.cluster.decode.environment import shows_devices
+from app.cluster.decode.excess import excess, trimmed
 from app.cluster.decode.neighbours import neighbours
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps, origin
 from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.reading import HIGHEST_INT32, Fields, Reading, identified, int32
 from app.cluster.decode.said import said_of
-from app.cluster.decode.sharing import FRACTION_ANNOTATION, MEMORY_ANNOTATION, given, reserved, sharing
+from app.cluster.decode.sharing import FRACTION_ANNOTATION, MEMORY_ANNOTATION, bound, given, reserved, sharing
+from app.cluster.decode.sparing import shared
 from app.cluster.decode.whereabouts import constraint
 from app.model import marks
-from app.model.marks import BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION
-from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.marks import BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
+from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod, Sharing
 from app.model.quantity import integer
 from app.model.resources import Resources, Scalars
@@ -24,8 +27,6 @@ QUEUE_LABELS = ("kai.scheduler/queue", "runai/queue")
 PROJECT_LABEL = "project"
 NODE_POOL_LABEL = "kai.scheduler/node-pool"
 DEFAULT_QUEUE = "default-queue"
-NO_QUEUE = QueueName("")
-"""Of a pod that is not managed and names none: it is charged to nobody."""
 
 PRIORITY_CLASS_LABEL = "priorityClassName"
 PREEMPTIBILITY_LABEL = "kai.scheduler/preemptibility"
@@ -41,6 +42,9 @@ UNPREPARED = (
 PREEMPTIBILITY = {"preemptible": True, "non-preemptible": False}
 
 DEFAULT_SCHEDULER = "default-scheduler"
+NAMED = frozenset({"name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"})
+"""What is read of the metadata of a pod with too much of something, beside the labels and annotations that we know."""
+
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
 task_order = partial(integer, maximum=HIGHEST_INT32)
@@ -50,6 +54,32 @@ def is_terminal(raw: object) -> bool:
     """Return whether the pod has finished and holds nothing any more."""
     status = raw.get("status") if isinstance(raw, dict) else None
     return isinstance(status, dict) and status.get("phase") in TERMINAL_PHASES
+
+
+def is_accepted(raw: object) -> bool:
+    """Return whether a scheduler has bound the pod, or its kubelet has taken it: both write the status.
+
+    A node name alone is what its author wrote: whatever cannot be read of such a pod may cost nobody else anything.
+    """
+    status = raw.get("status") if isinstance(raw, dict) else None
+    if not isinstance(status, dict):
+        return status is not None
+    conditions = status.get("conditions") or []
+    return (
+        status.get("phase") not in {None, "Pending"}
+        or status.get("startTime") is not None
+        or not isinstance(conditions, list)
+        or any(isinstance(one, dict) and _is_scheduled(one) for one in conditions)
+    )
+
+
+def _deadline_s(spec: Fields) -> float | None:
+    deadline = spec.get("activeDeadlineSeconds")
+    return float(deadline) if isinstance(deadline, int) and 0 < deadline < 1 << 31 else None
+
+
+def _is_scheduled(condition: Fields) -> bool:
+    return condition.get("type") == "PodScheduled" and condition.get("status") == "True"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +128,23 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
     group = reading.name(parts.annotations, POD_GROUP_ANNOTATION)
     near, kept = neighbours(spec, labels, namespace)
     asked, scalars = request(reading, spec, parts.status)
-    part = _part(parts, asked, scalars, rules) if managed and parts.annotations else None
     said = said_of(reading, parts.status)
     held, gated = _gates(spec)
     node = _node(reading, spec, "nodeName")
     unmarked = managed and rules.marks_binds and not _has_bind_marker(spec)
+    # Before it is bound, only admission can have written on a pod which lacks the marker.
+    is_stamped = managed and (unmarked or node is not None)
+    bound_queue = _bound_queue(parts.annotations) if is_stamped else NO_QUEUE
+    if bound_queue and node:
+        part = _bound_part(parts, asked, scalars, rules)
+    else:
+        part = _part(parts, asked, scalars, rules) if managed and parts.annotations else None
     if part and unmarked and node is None:
         reading.doubt(UNPREPARED)
     # Before it is bound, what is written there is not from us.
     devices, device_uuids = given(parts.annotations) if part and node else ((), ())
+    if managed and node and rules.is_offered and _hides_devices(parts.annotations):
+        reading.miss(f"annotation {marks.GROUPS_ANNOTATION} cannot be read, so it is not known which GPUs it shares")
     return Pod(
         uid=uid,
         namespace=namespace,
@@ -116,6 +154,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         origin=origin(parts.metadata, keeps) if managed else None,
         bare=not any(one.get("controller") is True for one in reading.mappings(parts.metadata, "ownerReferences")),
         queue=_queue(reading, labels, managed=managed),
+        runs_at_most_s=_deadline_s(spec),
         # The device of a reservation pod is charged as the shared one that it is.
         request=replace(asked, gpu_milli=0) if reserves else asked,
         sharing=part,
@@ -126,8 +165,9 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         spec_priority=reading.number("spec.priority", spec.get("priority"), int32),
         priority_classes=_priority_classes(reading, labels, spec),
         explicit_preemptible=PREEMPTIBILITY.get(reading.text(labels, PREEMPTIBILITY_LABEL)),
-        # Before it is bound, only admission can have written that on a pod which lacks the marker.
-        started_preemptible=(unmarked or node is not None) and parts.annotations.get(PREEMPTIBLE_ANNOTATION) == "true",
+        started_preemptible=is_stamped and parts.annotations.get(PREEMPTIBLE_ANNOTATION) == "true",
+        started_firm=bool(bound_queue and node) and parts.annotations.get(PREEMPTIBLE_ANNOTATION) == "false",
+        bound_queue=bound_queue,
         task_priority=reading.number(f"label {TASK_PRIORITY_LABEL}", labels.get(TASK_PRIORITY_LABEL), task_order),
         subgroup=intern(reading.text(labels, SUBGROUP_LABEL)),
         created_at=reading.seconds(parts.metadata, "creationTimestamp"),
@@ -140,23 +180,24 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         nominated=_node(reading, parts.status, "nominatedNodeName"),
         held=held,
         gated=gated,
+        lacks_claim="" if node else missing_claim(spec, parts.status),
         deleting=parts.metadata.get("deletionTimestamp") is not None,
         said=said,
         problem=reading.problem,
+        unread=reading.unread and node is not None and is_accepted(raw),
     )
 
 
 def _taken_apart(raw: object) -> _Parts:
     fields, metadata = identified(raw)
     reading = Reading()
-    return _Parts(
-        reading,
-        metadata,
-        reading.mapping(metadata, "labels"),
-        reading.mapping(metadata, "annotations"),
-        reading.mapping(fields, "spec"),
-        reading.mapping(fields, "status"),
-    )
+    labels, annotations = reading.mapping(metadata, "labels"), reading.mapping(metadata, "annotations")
+    spec, status = reading.mapping(fields, "spec"), reading.mapping(fields, "status")
+    if too_much := excess(fields):
+        reading.doubt(too_much)
+        metadata = {key: value for key, value in metadata.items() if key in NAMED}
+        spec = trimmed(spec)
+    return _Parts(reading, metadata, labels, annotations, spec, status)
 
 
 def _reserves(parts: _Parts, namespace: str, rules: Rules) -> str:
@@ -185,6 +226,26 @@ def _part(parts: _Parts, asked: Resources, scalars: Scalars, rules: Rules) -> Sh
     return replace(found, overhead_mib=rules.overhead_mib) if rules.overhead_mib else found
 
 
+def _bound_part(parts: _Parts, asked: Resources, scalars: Scalars, rules: Rules) -> Sharing | None:
+    """Return the part of a device that a pod was bound with, whatever its owner has written on it since.
+
+    A pod without shared devices has no part: that could only be written later. Where what bind wrote was damaged,
+    which a policy prevents, the pod's own annotations count, as they do for a pod that an older release bound.
+    """
+    annotations = parts.annotations
+    if marks.GROUPS_ANNOTATION not in annotations and marks.SHARE_ANNOTATION not in annotations:
+        return None
+    found = bound(annotations)
+    if found is None:
+        return _part(parts, asked, scalars, rules)
+    return replace(found, overhead_mib=rules.overhead_mib) if rules.overhead_mib else found
+
+
+def _hides_devices(annotations: Fields) -> bool:
+    """Whether bind has written shared devices on a pod which cannot be read any more; policies keep owners from it."""
+    return marks.GROUPS_ANNOTATION in annotations and not given(annotations)[0]
+
+
 def _has_bind_marker(spec: Fields) -> bool:
     asked = (fields(one, "resources") for kind in CONTAINERS for one in items(spec, kind))
     return any(BIND_MARKER in fields(each, "requests") or BIND_MARKER in fields(each, "limits") for each in asked)
@@ -192,21 +253,27 @@ def _has_bind_marker(spec: Fields) -> bool:
 
 def _queue(reading: Reading, labels: Fields, *, managed: bool) -> QueueName:
     for label in QUEUE_LABELS:
-        if named := reading.text(labels, label):
+        if named := reading.name(labels, label):
             return QueueName(intern(named))
     if not managed:
         return NO_QUEUE
-    project, node_pool = reading.text(labels, PROJECT_LABEL), reading.text(labels, NODE_POOL_LABEL)
+    project, node_pool = reading.name(labels, PROJECT_LABEL), reading.name(labels, NODE_POOL_LABEL)
     if project and node_pool:
         return QueueName(intern(f"{project}-{node_pool}"))
     return QueueName(intern(project or DEFAULT_QUEUE))
+
+
+def _bound_queue(annotations: Fields) -> QueueName:
+    """Return the queue that is noted on the pod; what cannot be a name is not from us."""
+    name = Reading().name(annotations, QUEUE_ANNOTATION)
+    return QueueName(intern(name)) if name else NO_QUEUE
 
 
 def _priority_classes(reading: Reading, labels: Fields, spec: Fields) -> tuple[str, ...]:
     return _shared((reading.text(labels, PRIORITY_CLASS_LABEL), reading.text(spec, "priorityClassName")))
 
 
-@lru_cache(maxsize=256)
+@shared(256)
 def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return one value for equal ones: pods of a cluster name few classes."""
     return tuple(dict.fromkeys(name for name in names if name))

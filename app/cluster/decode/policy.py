@@ -1,5 +1,6 @@
 """Reads what administrators and owners decide: queues, PodGroups, topologies, priority classes, in KAI's fields."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from app.cluster.decode.durations import duration_ms
@@ -155,4 +156,18 @@ def topology(raw: object) -> Topology:
         reading.doubt("a level has no nodeLabel; write the key of a node label, such as topology.kubernetes.io/zone")
     if len(set(labels)) < len(labels):
         reading.doubt("spec.levels lists a nodeLabel twice; list every level once")
-    return Topology(name=metadata["name"], levels=labels, problem=reading.problem)
+    aliases = _aliases(reading, levels[:MAX_LEVELS], labels)
+    return Topology(name=metadata["name"], levels=labels, aliases=aliases, problem=reading.problem)
+
+
+def _aliases(reading: Reading, levels: Sequence[Fields], labels: Sequence[str]) -> Mapping[str, str]:
+    """Return the node label that each alias stands for; KAI's rules for aliases."""
+    named = [
+        (alias, label) for level, label in zip(levels, labels, strict=True) if (alias := reading.text(level, "alias"))
+    ]
+    aliases = dict(named)
+    if len(aliases) < len(named):
+        reading.doubt("spec.levels uses an alias twice; give every level an alias of its own")
+    if taken := next((alias for alias in aliases if alias in labels), ""):
+        reading.doubt(f"spec.levels has the alias {shown(taken)}, which is a nodeLabel; write another alias")
+    return aliases

@@ -2,16 +2,25 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
+from app.cluster.decode.sparing import shared
 from app.model.quantity import QuantityError, json_integer, shown
+from app.model.seam import RawObject
 
 Fields = Mapping[str, Any]
 NO_FIELDS: Fields = {}
 
 LONGEST_NAME = 253
 """Of any Kubernetes object; a longer reference names nothing, and is not worth keeping."""
+
+MOST_ITEMS = 256
+"""Of a list that nothing says more about; each is looked at, and nobody needs more."""
+
+LEAST = "this version of Leeboard cannot read it; its log says why"
+"""The problem of an object on which reading it has failed by a mistake of ours."""
+
+VERSION_DIGITS = 20
 
 LOWEST_INT32, HIGHEST_INT32 = -(1 << 31), (1 << 31) - 1
 
@@ -28,15 +37,29 @@ class DecodeError(ValueError):
 class Reading:
     """One object being read; a field that is absent or null is never wrong by itself."""
 
-    __slots__ = ("problem",)
+    __slots__ = ("problem", "unread")
 
     def __init__(self) -> None:
-        # Written by `doubt` only, while one object is decoded.
+        # Written by `doubt` and `miss` only, while one object is decoded.
         self.problem = ""
+        self.unread = False
+        """Whether the object may hold more than could be read."""
 
     def doubt(self, sentence: str) -> None:
         """Note what its owner must change; the first such sentence is kept, as one line whatever it quotes."""
         self.problem = self.problem or "".join(sign if sign.isprintable() else "?" for sign in sentence)
+
+    def miss(self, sentence: str) -> None:
+        """Note that something cannot be read which the object may hold."""
+        self.doubt(sentence)
+        self.unread = True
+
+    def flag(self, parent: Fields, key: str) -> bool:
+        """Return a boolean, false when there is none."""
+        value = parent.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.doubt(f"field {key} is {shown(value)}; write true or false")
+        return value is True
 
     def mapping(self, parent: Fields, key: str) -> Fields:
         """Return a mapping, empty when there is none."""
@@ -47,11 +70,14 @@ class Reading:
             self.doubt(f"field {key} is {shown(value)}; write a mapping of names to values")
         return NO_FIELDS
 
-    def mappings(self, parent: Fields, key: str) -> Sequence[Fields]:
-        """Return a list of mappings, empty when there is none; what is no mapping is left out."""
+    def mappings(self, parent: Fields, key: str, *, most: int = MOST_ITEMS) -> Sequence[Fields]:
+        """Return a list of mappings, empty when there is none; what is no mapping is left out, and what is too much."""
         value = parent.get(key)
         if value is None:
             return ()
+        if isinstance(value, list) and len(value) > most:
+            self.doubt(f"field {key} has {len(value)} items; write at most {most}")
+            value = value[:most]
         if isinstance(value, list) and all(isinstance(item, dict) for item in value):
             return value
         self.doubt(f"field {key} is not readable; write a list in which every item is a mapping")
@@ -77,6 +103,9 @@ class Reading:
     def texts(self, parent: Fields, key: str) -> dict[str, str]:
         """Return a mapping of texts; what is no text is left out."""
         fields = self.mapping(parent, key)
+        if len(fields) > MOST_ITEMS:
+            self.doubt(f"field {key} has {len(fields)} entries; write at most {MOST_ITEMS}")
+            return {}
         if all(isinstance(value, str) for value in fields.values()):
             return dict(fields)
         self.doubt(f"field {key} has a value that is not a text; write every value in quotes")
@@ -113,8 +142,43 @@ def identified(raw: object) -> tuple[Fields, Fields]:
     return raw, metadata
 
 
+def name_of(raw: RawObject) -> str:
+    """Return the name of an object; raise `DecodeError` when it has none."""
+    name = _text_of(raw, "name")
+    if not name:
+        raise DecodeError("the object has no metadata.name")
+    return name
+
+
+def identity(raw: RawObject) -> tuple[str, str]:
+    """Return the name and the uid of an object, each empty when it has none."""
+    return _text_of(raw, "name"), _text_of(raw, "uid")
+
+
+def namespace_of(raw: RawObject) -> str:
+    """Return the namespace of an object, empty when it has none."""
+    return _text_of(raw, "namespace")
+
+
+def full_name(raw: RawObject) -> str:
+    """Return how the log names an object, as far as that can be read."""
+    return f"{namespace_of(raw)}/{_text_of(raw, 'name')}"
+
+
+def version(raw: RawObject) -> int:
+    """Return the resourceVersion of an object; 0 when it is no number, and so compares with nothing."""
+    text = _text_of(raw, "resourceVersion")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < VERSION_DIGITS else 0
+
+
+def _text_of(raw: RawObject, key: str) -> str:
+    metadata = raw.get("metadata")
+    value = metadata.get(key) if isinstance(metadata, dict) else None
+    return value if isinstance(value, str) else ""
+
+
 # Pods come in bursts, so few different seconds are read at a time.
-@lru_cache(maxsize=1024)
+@shared(1024)
 def _epoch_s(text: str) -> float:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:

@@ -21,6 +21,9 @@ MPS_ANNOTATION = "mps"
 MIG_PREFIX = "nvidia.com/mig-"
 """Of every extended resource that is a MIG profile."""
 
+MEBIBYTES = "Mi"
+"""What an amount of memory ends with that bind has written."""
+
 MAX_MEMORY_MIB = 1 << 40
 MAX_DEVICES = 64
 
@@ -72,6 +75,20 @@ def sharing(reading: Reading, annotations: Fields, *, whole_gpu_milli: int, scal
         devices=reading.number(f"{NO_DEVICES}; it", annotations.get(DEVICES_ANNOTATION), device_count, otherwise=1),
     )
     return None if reading.problem else asked
+
+
+def bound(annotations: Fields) -> Sharing | None:
+    """Return what a bound pod pays for of its shared devices, as bind wrote it; None where it cannot be from bind."""
+    names, _ = given(annotations)
+    value = annotations.get(marks.SHARE_ANNOTATION)
+    if not names or not isinstance(value, str):
+        return None
+    own = Reading()
+    if value.endswith(MEBIBYTES):
+        mib = own.number("it", value.removesuffix(MEBIBYTES), memory_mib)
+        return None if own.problem else Sharing(memory_mib=mib, devices=len(names))
+    ppm = own.number("it", value, fraction_ppm)
+    return None if own.problem else Sharing(portion_ppm=ppm, devices=len(names))
 
 
 def given(annotations: Fields) -> tuple[Texts, Texts]:

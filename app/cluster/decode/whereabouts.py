@@ -2,23 +2,42 @@
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 from app.cluster.decode.reading import Fields, Reading
-from app.model.pod import ANYWHERE, NODE_NAME_FIELD, Constraint, Operator, Requirement, Term, Toleration
-from app.model.quantity import shown
+from app.cluster.decode.sparing import shared
+from app.model.pod import ANYWHERE, NODE_NAME_FIELD, NOWHERE, Constraint, Operator, Requirement, Term, Toleration
+from app.model.quantity import int64, shown
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+MOST_REQUIREMENTS = 256
+"""Entries of the node selector and requirements of all terms together: each is compared with all nodes."""
+
+MOST_KEYS = 16
+"""Different labels among them: a column of all nodes is built for each."""
+
+MOST_VALUES = 4096
+"""Values of all requirements together."""
 
 _OPERATORS = {operator.value: operator for operator in Operator}
-_COMPARED = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_COMPARED = re.compile(r"[0-9]{1,63}", re.ASCII)
+"""Kubernetes wants what a label is compared to to be a label's value as well, so it has no sign."""
 
 
 def constraint(reading: Reading, spec: Fields) -> Constraint:
-    """Return the pod's constraint, one shared value for all pods that state the same."""
+    """Return the pod's constraint, one shared value for all pods that state the same.
+
+    How many items each list may have is `excess`'s to say.
+    """
     selector = _node_selector(reading, spec)
     terms = None if spec.get("affinity") is None else _terms(reading, reading.mapping(spec, "affinity"))
-    tolerations = tuple(_toleration(reading, item) for item in reading.mappings(spec, "tolerations"))
+    tolerations = tuple([_toleration(reading, item) for item in reading.mappings(spec, "tolerations")])
     if terms is None and not selector and not tolerations:
         return ANYWHERE
+    keys = {key for key, _ in selector} | {one.key for term in terms or () for one in term}
+    if len(keys) > MOST_KEYS:
+        reading.doubt(f"its node selector and node affinity name {len(keys)} labels; name at most {MOST_KEYS}")
+        return NOWHERE
     return _shared(selector, terms, tolerations)
 
 
@@ -38,7 +57,7 @@ def _toleration(reading: Reading, raw: Fields) -> Toleration:
 
 
 def _terms(reading: Reading, affinity: Fields) -> tuple[Term, ...] | None:
-    required = reading.mapping(affinity, "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
+    required = reading.mapping(affinity, "nodeAffinity").get(REQUIRED)
     if required is None:
         return None
     if not isinstance(required, dict):
@@ -58,13 +77,16 @@ def _label_requirement(reading: Reading, raw: Fields) -> Requirement:
     if key == NODE_NAME_FIELD:
         # Our Requirement tells the field from a label by this key alone.
         reading.doubt(f"node affinity uses a label named {NODE_NAME_FIELD}; use matchFields, or rename the label")
-    if operator in (Operator.GT, Operator.LT) and not (len(values) == 1 and _COMPARED.fullmatch(values[0])):
-        reading.doubt(
-            f"node affinity compares label {shown(key)} by {operator.value}; write one integer to compare it to"
-        )
+    if operator in (Operator.GT, Operator.LT) and not (len(values) == 1 and _is_bound(values[0])):
+        what = f"node affinity compares label {shown(key)} by {operator.value}"
+        reading.doubt(f"{what}; write one integer of digits only to compare it to, which fits into 64 bits")
     if operator in (Operator.IN, Operator.NOT_IN) and not values:
         reading.doubt(f"node affinity on label {shown(key)} lists no values; write at least one")
     return Requirement(key, operator, values)
+
+
+def _is_bound(text: str) -> bool:
+    return _COMPARED.fullmatch(text) is not None and int64(text) is not None
 
 
 def _name_requirement(reading: Reading, raw: Fields) -> Requirement:
@@ -93,13 +115,13 @@ def _values(reading: Reading, raw: Fields) -> tuple[str, ...]:
 
 
 # Bounded, since tenants choose what they state; a value that was dropped is only no longer shared.
-@lru_cache(maxsize=4096)
+@shared(4096)
 def _shared(
     selector: tuple[tuple[str, str], ...], terms: tuple[Term, ...] | None, tolerations: Sequence[Toleration]
 ) -> Constraint:
     return Constraint(selector, terms, tuple(tolerations))
 
 
-@lru_cache(maxsize=4096)
+@shared(4096)
 def _shared_toleration(key: str, operator: str, value: str, effect: str) -> Toleration:
     return Toleration(key, operator, value, effect)

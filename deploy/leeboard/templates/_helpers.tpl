@@ -46,6 +46,12 @@ app.kubernetes.io/component: kube-scheduler
 app.kubernetes.io/component: agent
 {{- end }}
 
+{{/* What belongs to those who read metrics and the read API. */}}
+{{- define "leeboard.readerLabels" -}}
+{{ include "leeboard.labels" . }}
+app.kubernetes.io/component: reader
+{{- end }}
+
 {{/* Scheduler names whose pods are managed, as a JSON list: also a list of CEL. */}}
 {{- define "leeboard.profiles" -}}
 {{ list .Values.schedulerName | toJson }}

@@ -62,6 +62,11 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 - {name: LEEBOARD_OPERATIONS_HOST, value: "::"}
 - {name: LEEBOARD_OPERATIONS_PORT, value: {{ .Values.ports.operations | quote }}}
+{{- if .Values.security.anonymousReads }}
+- {name: LEEBOARD_ANONYMOUS_READS, value: "true"}
+{{- end }}
+- {name: LEEBOARD_PROBE_HOST, value: "::"}
+- {name: LEEBOARD_PROBE_PORT, value: {{ .Values.ports.probes | quote }}}
 {{- if include "leeboard.admission" . }}
 - {name: LEEBOARD_ADMISSION_HOST, value: "::"}
 - {name: LEEBOARD_ADMISSION_PORT, value: {{ .Values.ports.admission | quote }}}
@@ -157,6 +162,7 @@ spec:
       env: {{- include "leeboard.env" . | nindent 8 }}
       ports:
         - {name: operations, containerPort: {{ .Values.ports.operations }}}
+        - {name: probes, containerPort: {{ .Values.ports.probes }}}
         {{- if include "leeboard.admission" . }}
         - {name: admission, containerPort: {{ .Values.ports.admission }}}
         {{- end }}
@@ -165,16 +171,16 @@ spec:
         {{- end }}
       # Fails once the event loop has stood still for long; a replica that waits for its turn is alive and ready.
       livenessProbe:
-        httpGet: {path: /livez, port: operations}
+        httpGet: {path: /livez, port: probes}
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 3
       readinessProbe:
-        httpGet: {path: "/readyz?exclude=active&exclude=rights&exclude=certificate-renewal&exclude=ca-bundle", port: operations}
+        httpGet: {path: "/readyz?exclude=active&exclude=rights&exclude=certificate-renewal&exclude=ca-bundle", port: probes}
         periodSeconds: 5
         timeoutSeconds: 5
       startupProbe:
-        httpGet: {path: /livez, port: operations}
+        httpGet: {path: /livez, port: probes}
         periodSeconds: 2
         failureThreshold: 60
       resources: {{- toYaml .Values.resources | nindent 8 }}
@@ -196,7 +202,7 @@ spec:
       # Asks Leeboard: a kube-scheduler whose Leeboard is gone must give its lease to a replica that works. Of itself it
       # ends when it cannot renew the lease. By number: a port's name is known in its own container only.
       livenessProbe:
-        httpGet: {path: /livez, port: {{ .Values.ports.operations }}}
+        httpGet: {path: /livez, port: {{ .Values.ports.probes }}}
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 6

@@ -11,7 +11,8 @@ annotations: {{- toYaml . | nindent 2 }}
 admissionReviewVersions: [v1]
 # A new pod that can run now has its room kept for a moment, unless it is only a try.
 sideEffects: NoneOnDryRun
-timeoutSeconds: 3
+# Where no answer is needed, one is waited for no longer than users notice. Where it is, a slow one beats a refused pod.
+timeoutSeconds: {{ ternary 1 3 (eq .failurePolicy "Ignore") }}
 failurePolicy: {{ .failurePolicy }}
 clientConfig:
   {{- with .root.Values.certificate.caBundle }}
@@ -39,4 +40,12 @@ clientConfig:
   expression: object.spec.schedulerName == 'default-scheduler'
 - name: names-no-node
   expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+{{- end }}
+
+{{/* Where the policy holds pods: a pod whose gate and bind marker are all still there was answered by nobody, or waits anyway. */}}
+{{- define "leeboard.answeredPods" -}}
+- name: was-answered
+  expression: >-
+    !object.spec.?schedulingGates.orValue([]).exists(gate, gate.name == "leeboard.dev/held")
+    || !object.spec.containers.exists(each, "leeboard.dev/bind" in each.?resources.?limits.orValue({}))
 {{- end }}

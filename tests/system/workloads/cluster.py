@@ -89,7 +89,9 @@ class WorkloadCluster(WatchedCluster):
 
     def waiting_groups(self) -> list[Object]:
         """Return the PodGroups that Leeboard says wait."""
-        answer = httpx.get(f"{self._running.operations}/api/v1/podgroups", timeout=5.0)
+        answer = httpx.get(
+            f"{self._running.operations}/api/v1/podgroups", headers=self._running.bed.reading(), timeout=5.0
+        )
         items: list[Object] = answer.raise_for_status().json()["items"]
         return items
 

@@ -5,6 +5,19 @@
 ["gpu-fraction","gpu-memory","gpu-fraction-num-devices","gpu-fraction-container-name","mps"]
 {{- end }}
 
+{{/* Annotations, and labels, that say in which PodGroup a pod is, and in which part of it. */}}
+{{- define "leeboard.groupAnnotations" -}}
+["pod-group-name"]
+{{- end }}
+{{- define "leeboard.groupLabels" -}}
+["kai.scheduler/subgroup-name"]
+{{- end }}
+
+{{/* Annotations that our webhook writes on a new pod that kube-scheduler binds by itself; on others, bind does. */}}
+{{- define "leeboard.stamps" -}}
+["leeboard.dev/preemptible","leeboard.dev/queue"]
+{{- end }}
+
 {{/* What KAI Scheduler alone writes, beside everything under runai-gpu-group/. */}}
 {{- define "leeboard.kaisMarks" -}}
 ["runai-gpu-group","gpu-uuids","received-resource-type","run.ai/reserve_for_gpu_index","runai/shared-gpu-configmap"]

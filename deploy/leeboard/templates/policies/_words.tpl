@@ -34,8 +34,8 @@ authorizer.group("leeboard.dev").resource("policies").check("bypass").allowed()
 {{- end }}
 
 {{/*
-Whether a new pod only makes itself preemptible: kube-scheduler binds it without us, so our webhook has written what our
-bind writes on others. To a policy that is the requester's own doing; but then, anybody may yield.
+Whether a new pod makes itself preemptible, and kube-scheduler binds it without us: our webhook, which alone takes the
+marker of bind off a pod, has written what our bind writes on others. To a policy that is the requester's own doing.
 */}}
 {{- define "leeboard.yields" -}}
 {{- if include "leeboard.admission" . -}}

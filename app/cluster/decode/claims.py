@@ -1,0 +1,21 @@
+"""Tells which ResourceClaim of a pod has not been made yet, by the rule of kube-scheduler (`resourceclaim.Name`)."""
+
+from app.cluster.decode.parts import items
+from app.cluster.decode.reading import Fields
+from app.model.quantity import shown
+
+
+def missing_claim(spec: Fields, status: Fields) -> str:
+    """Return the first claim that is still to be made from a template, in words; empty when none is.
+
+    The status of the pod names each that was made. kube-scheduler does not even queue the pod before all are there.
+    """
+    wanted = items(spec, "resourceClaims")
+    if not wanted:
+        return ""
+    made = {str(each.get("name")) for each in items(status, "resourceClaimStatuses")}
+    for claim in wanted:
+        name, template = str(claim.get("name")), claim.get("resourceClaimTemplateName")
+        if template and not claim.get("resourceClaimName") and name not in made:
+            return f"{shown(name)}, to be made from ResourceClaimTemplate {shown(template)}"
+    return ""

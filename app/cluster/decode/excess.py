@@ -1,0 +1,89 @@
+"""Bounds what is looked at of a pod: a list or mapping with more items than anybody needs makes a pod unreadable.
+
+The lengths are looked at before anything else is, so a pod of 1.5 MB costs no more than a small one. Admission refuses
+such a pod in the same words. One that is stored all the same waits for ever; where it runs, its containers are charged.
+"""
+
+from collections.abc import Mapping
+
+from app.cluster.decode.parts import CONTAINERS, fields
+from app.cluster.decode.reading import MOST_ITEMS, Fields
+from app.cluster.decode.whereabouts import MOST_REQUIREMENTS, MOST_VALUES, REQUIRED
+
+MOST_VARIABLES = 4096
+"""Of the environment of one container."""
+
+REQUIREMENTS = ("matchExpressions", "matchFields")
+
+MOST_VOLUMES = 1024
+
+CHARGED = frozenset({"nodeName", "schedulerName", "containers", "initContainers", "overhead", "resources"})
+"""What is read of the spec of a pod with too much of something: enough to charge it where it runs."""
+
+IN_METADATA = dict.fromkeys(("labels", "annotations", "ownerReferences"), MOST_ITEMS)
+
+IN_SPEC = {
+    **dict.fromkeys((*CONTAINERS, "nodeSelector", "tolerations", "schedulingGates", "resourceClaims"), MOST_ITEMS),
+    "overhead": MOST_ITEMS,
+    "volumes": MOST_VOLUMES,
+}
+
+IN_RESOURCES = {"requests": MOST_ITEMS, "limits": MOST_ITEMS}
+
+
+def excess(raw: Fields) -> str:
+    """Return what there is too much of in a pod, as a sentence for its owner; empty when it may be read."""
+    metadata, spec = fields(raw, "metadata"), fields(raw, "spec")
+    found = _over(metadata, IN_METADATA, "metadata") or _over(spec, IN_SPEC, "spec")
+    return found or _of_containers(spec) or (_of_affinity(spec) if spec.get("affinity") else "")
+
+
+def trimmed(spec: Fields) -> Fields:
+    """Return what is read of a pod that has too much of something; its containers matter once it has a node."""
+    kept = CHARGED if spec.get("nodeName") else {"schedulerName"}
+    return {key: spec[key] for key in kept if key in spec}
+
+
+def _over(parent: object, bounds: Mapping[str, int], where: str) -> str:
+    for key, value in parent.items() if isinstance(parent, dict) else ():
+        # Every pod comes here: this is all that most of them cost.
+        if key in bounds and isinstance(value, list | dict) and len(value) > bounds[key]:
+            return _sentence(f"{where}.{key}", len(value), bounds[key])
+    return ""
+
+
+def _of_containers(spec: Fields) -> str:
+    for kind in CONTAINERS:
+        for container in _items(spec, kind):
+            variables = len(_items(container, "env"))
+            if variables > MOST_VARIABLES:
+                return f"a container has {variables} environment variables; write at most {MOST_VARIABLES}"
+            resources = container.get("resources") if isinstance(container, dict) else None
+            if found := _over(resources or {}, IN_RESOURCES, f"a container of spec.{kind}: resources"):
+                return found
+    return ""
+
+
+def _of_affinity(spec: Fields) -> str:
+    affinity = fields(spec, "affinity")
+    for kind in ("podAffinity", "podAntiAffinity"):
+        if found := _over(fields(affinity, kind), {REQUIRED: MOST_ITEMS}, f"spec.affinity.{kind}"):
+            return found
+    required, where = fields(fields(affinity, "nodeAffinity"), REQUIRED), "spec.affinity.nodeAffinity"
+    if found := _over(required, {"nodeSelectorTerms": MOST_REQUIREMENTS}, where):
+        return found
+    lists = [_items(term, key) for term in _items(required, "nodeSelectorTerms") for key in REQUIREMENTS]
+    number = len(fields(spec, "nodeSelector")) + sum(map(len, lists))
+    if number > MOST_REQUIREMENTS:
+        return _sentence(f"spec.nodeSelector together with {where}", number, MOST_REQUIREMENTS)
+    values = sum(len(_items(requirement, "values")) for requirements in lists for requirement in requirements)
+    return _sentence(f"values of {where}", values, MOST_VALUES) if values > MOST_VALUES else ""
+
+
+def _sentence(what: str, number: int, most: int) -> str:
+    return f"{what} has {number} items; write at most {most}"
+
+
+def _items(parent: object, key: str) -> list[object]:
+    value = parent.get(key) if isinstance(parent, dict) else None
+    return value if isinstance(value, list) else []

@@ -1,0 +1,118 @@
+"""Reads the least of a pod that its charge needs, for the case that reading all of it fails by a mistake of ours.
+
+It shares no code with the whole reader but the grammar of names and amounts, so that one mistake cannot end both.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from app.cluster.decode.demand import GPU_RESOURCE, WHOLE_GPU_MILLI, is_extended
+from app.cluster.decode.glances import SeenPod
+from app.cluster.decode.parts import CONTAINERS, fields
+from app.cluster.decode.pods import DEFAULT_QUEUE, DEFAULT_SCHEDULER, QUEUE_LABELS, is_accepted
+from app.cluster.decode.reading import LEAST, DecodeError, Fields
+from app.model.marks import GROUPS_ANNOTATION, QUEUE_ANNOTATION
+from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
+from app.model.pod import Pod
+from app.model.quantity import MAX_AMOUNT, QuantityError, TooMuchError, milli, whole
+from app.model.resources import Resources
+from app.model.seam import RawObject
+
+
+def least_pod(raw: RawObject, *, profiles: frozenset[str]) -> SeenPod:
+    """Read who a pod is, where it is and what it asks for; raises `DecodeError` when nothing tells who it is.
+
+    All containers count as running at once, and what the pod as a whole asks for comes on top: the least reader may
+    find more than the whole one, never less. A pod without a uid is known by its name.
+    """
+    metadata, spec = fields(raw, "metadata"), fields(raw, "spec")
+    namespace, name, uid = (_text(metadata, key) for key in ("namespace", "name", "uid"))
+    if not (name or uid):
+        raise DecodeError("the object has no metadata.name and no metadata.uid")
+    managed = (_text(spec, "schedulerName") or DEFAULT_SCHEDULER) in profiles
+    node = _text(spec, "nodeName")
+    if not uid and not node:
+        raise DecodeError("the object has no metadata.uid")
+    known_by = PodUid(uid or without_uid(namespace, name))
+    queue = next((found for label in QUEUE_LABELS if (found := _text(fields(metadata, "labels"), label))), "")
+    annotations, amounts = fields(metadata, "annotations"), _Amounts(spec)
+    pod = Pod(
+        uid=known_by,
+        namespace=namespace,
+        name=name or uid,
+        group=GroupKey(namespace, known_by),
+        queue=QueueName(queue or (DEFAULT_QUEUE if managed else NO_QUEUE)),
+        request=amounts.request,
+        scalars=tuple(sorted(amounts.extended.items())),
+        bound_queue=QueueName(_text(annotations, QUEUE_ANNOTATION) if managed and node else NO_QUEUE),
+        managed=managed,
+        node=NodeName(node) if node else None,
+        deleting=metadata.get("deletionTimestamp") is not None,
+        problem=LEAST,
+        # Its part of a GPU is not among the amounts of its containers.
+        unread=bool(node) and (amounts.unread or (managed and GROUPS_ANNOTATION in annotations)) and is_accepted(raw),
+    )
+    return SeenPod(pod, None)
+
+
+def without_uid(namespace: str, name: str) -> str:
+    """Return by what a pod is known that shows no uid; no uid looks like that."""
+    return f"{namespace}/{name}"
+
+
+def _text(parent: Fields, key: str) -> str:
+    value = parent.get(key)
+    return value if isinstance(value, str) else ""
+
+
+class _Amounts:
+    """What the containers of a pod ask for together."""
+
+    def __init__(self, spec: Fields) -> None:
+        """Add up; `extended` holds extended resources, `unread` tells whether there may be more than was found."""
+        self.unread = False
+        self.extended: dict[str, int] = {}
+        cpu_milli = memory_bytes = gpu_milli = 0
+        for name, value in self._stated(spec):
+            if name == "cpu":
+                cpu_milli = min(cpu_milli + self._read(value, 1000), MAX_AMOUNT)
+            elif name == "memory":
+                memory_bytes = min(memory_bytes + self._read(value, 1), MAX_AMOUNT)
+            elif name == GPU_RESOURCE:
+                gpu_milli = min(gpu_milli + WHOLE_GPU_MILLI * self._read(value, 1), MAX_AMOUNT)
+            elif is_extended(name) and (amount := self._read(value, 1)):
+                self.extended[name] = min(self.extended.get(name, 0) + amount, MAX_AMOUNT)
+        self.request = Resources(cpu_milli=cpu_milli, memory_bytes=memory_bytes, gpu_milli=gpu_milli, pods=1)
+
+    def _stated(self, spec: Fields) -> Iterator[tuple[str, object]]:
+        for kind in CONTAINERS:
+            for container in self._listed(spec.get(kind)):
+                yield from self._asked(container)
+        yield from self._asked(spec)
+        yield from self._mapped(spec, "overhead").items()
+
+    def _asked(self, parent: Fields) -> Iterable[tuple[str, object]]:
+        resources = self._mapped(parent, "resources")
+        return {**self._mapped(resources, "limits"), **self._mapped(resources, "requests")}.items()
+
+    def _listed(self, value: object) -> Iterator[Fields]:
+        if not isinstance(value, list):
+            self.unread |= value is not None
+            return
+        for item in value:
+            if isinstance(item, dict):
+                yield item
+            else:
+                self.unread = True
+
+    def _mapped(self, parent: Fields, key: str) -> Fields:
+        self.unread |= not isinstance(parent.get(key), dict | None)
+        return fields(parent, key)
+
+    def _read(self, value: object, scale: int) -> int:
+        try:
+            return milli(value) if scale != 1 else whole(value)
+        except TooMuchError:
+            return MAX_AMOUNT
+        except QuantityError:
+            self.unread = True
+            return 0

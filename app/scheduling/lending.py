@@ -1,0 +1,68 @@
+"""Which PodGroups borrow: their start takes their queue above its fair share, so that others may take the room back.
+
+What is free goes first to those that do not borrow. As long as one of them finds no room, nobody borrows what it needs,
+for ten minutes at most or as long as others may keep it waiting.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from app.model.names import GroupKey, QueueName
+from app.model.podgroup import PodGroup
+from app.model.reason import NO_PLACE, Reason, Refusal
+from app.scheduling import gang
+from app.scheduling.board import Timing
+from app.scheduling.order import is_torn
+from app.scheduling.quota import quantities
+from app.scheduling.reclaimable import within
+from app.scheduling.whatif import WhatIf
+
+MOST_OWED_S = 600.0
+"""For how long a PodGroup may be owed room that borrowers must not use: who gets none by then is helped by nobody."""
+
+
+def borrows(state: WhatIf, group: PodGroup) -> bool:
+    """Return whether the start of the group's next pods takes its queue above its fair share."""
+    account, share = state.ledger.accounts.get(group.queue), state.shares.get(group.queue)
+    if account is None or share is None or group.refusal is not None:
+        return False
+    _, request = state.next_of(group)
+    if within(quantities(share.fair_share), account.allocated, quantities(request)):
+        return False
+    return not is_torn(group)
+
+
+def first_owed(
+    state: WhatIf, waiting: Iterable[PodGroup], refusals: Mapping[GroupKey, Refusal], given_up: Collection[GroupKey]
+) -> GroupKey | None:
+    """Return the first of these groups that stays within its queue's fair share and lacks nothing but room.
+
+    None of those that are `given_up`, for which room was kept for long.
+    """
+    for group in waiting:
+        refusal = refusals.get(group.key)
+        is_without_room = refusal is not None and refusal.reason in NO_PLACE and refusal.may_find_victims
+        if is_without_room and group.key not in given_up and not borrows(state, group):
+            return group.key
+    return None
+
+
+def finds_room(state: WhatIf, group: PodGroup) -> bool:
+    """Return whether the group's next pods find room now, taking nothing."""
+    chunk, request = state.next_of(group)
+    if not chunk or state.ledger.check(group, request) is not None:
+        return False
+    if len(chunk) == 1 and group.root is None:
+        return state.board.find(chunk[0]) is not None
+    return gang.place(state.board.copy(), group, chunk, timing=Timing.NOW_OR_LATER) is not None
+
+
+def losers(state: WhatIf) -> frozenset[QueueName]:
+    """Return the queues from which the plan takes pods for good."""
+    return frozenset(each.group.queue for each in state.leaving.values() if each.seat is None)
+
+
+def refusal(group: PodGroup) -> Refusal:
+    """Return why a group does not start of whose queue pods leave for others."""
+    queue = group.queue
+    sentence = f"Pods of queue {queue} leave for other PodGroups now, so no pod of it starts beyond its fair share."
+    return Refusal(reason=Reason.NO_NODE_FITS, sentence=sentence, details={"lent": 0})

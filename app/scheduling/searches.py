@@ -1,0 +1,122 @@
+"""Which searches of an action are due, and how deep each may go: what earlier plans found out is not searched again.
+
+1. A search that ended in vain is not repeated until the conditions are better for it (`conditions`).
+2. Wide: everybody in turn gets a search with a small part of the budget. Those searched in this cycle come after those
+   that were not, over as many plans as that takes, so that no search that leads nowhere keeps others from theirs.
+3. Deep: what is left of the budget goes to those that were cut off, each time with twice as much, again in turn.
+"""
+
+from collections.abc import Collection, Mapping
+
+from app.model.memory import NOT_SEARCHED, Likeness, Searched
+from app.scheduling.budget import PARTS, Budget
+
+LEAST = 8
+"""What-ifs that a wide search gets at least, and `EACH` more for each pod that it has to place."""
+
+EACH = 2
+
+CYCLE = 3
+"""Plans in which everybody that waits is searched once, if `LEAST` allows it."""
+
+
+class Searches:
+    """The searches of one action during one plan."""
+
+    def __init__(self, most: int, known: Searched = NOT_SEARCHED) -> None:
+        """`most` is what the deepest search may try."""
+        self._most = most
+        self._in_vain, self._too_dear = dict(known.in_vain), set(known.too_dear)
+        self._shallow, self._asked = dict(known.shallow), dict(known.asked)
+        self._deepened, self._caps = set(known.deepened), dict(known.caps)
+
+    def is_hopeless(self, likeness: Likeness, pods: int) -> bool:
+        """Whether a search for so many pods is known to find nothing."""
+        return pods >= self._in_vain.get(likeness, pods + 1)
+
+    def is_due(self, likeness: Likeness, pods: int) -> bool:
+        """Whether this cycle has still to search for so many pods."""
+        # What a search for more pods does comes after what one for fewer does: where that ends, so does it.
+        return all(pods < known.get(likeness, pods + 1) for known in (self._in_vain, self._shallow, self._asked))
+
+    def is_due_deeper(self, likeness: Likeness, pods: int) -> bool:
+        """Whether a search for so many pods was cut off, and has not been repeated in this cycle."""
+        asked = likeness, pods
+        return asked in self._caps and asked not in self._deepened and not self.is_hopeless(likeness, pods)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether some searches were cut off."""
+        return any(not self.is_hopeless(*asked) for asked in self._caps)
+
+    def begin_cycle(self) -> None:
+        """Have everybody searched again."""
+        self._asked.clear()
+
+    def begin_deep_cycle(self) -> None:
+        """Have everybody that was cut off searched again."""
+        self._deepened.clear()
+
+    def wide(self, pods: int, whole: Budget, due: int) -> Budget:
+        """Return what a search for so many pods may use up where so many are due."""
+        part = min(whole.left // PARTS, CYCLE * whole.left // max(due, 1))
+        return whole.part(max(LEAST + EACH * pods, part))
+
+    def deep(self, likeness: Likeness, pods: int, whole: Budget) -> Budget:
+        """Return what a search for so many pods that was cut off may use up."""
+        return whole.part(self._caps.get((likeness, pods), LEAST))
+
+    def ended_in_vain(self, likeness: Likeness, pods: int, *, too_dear: bool = False) -> None:
+        """Remember that a search has tried everything, and whether victims were too dear."""
+        _lower(self._in_vain, likeness, pods)
+        self._too_dear.discard(likeness)
+        if too_dear:
+            self._too_dear.add(likeness)
+        _lower(self._asked, likeness, pods)
+        self._forget_depth(likeness, pods)
+
+    def was_cut_off(self, likeness: Likeness, pods: int, part: Budget, whole: Budget) -> None:
+        """Remember that a search needs more than its part."""
+        asked = likeness, pods
+        if whole.is_over and part.most < min(self._caps.get(asked, LEAST + EACH * pods), self._most):
+            return  # It has not even had that: it comes first in the next plan.
+        if part.most >= self._most:
+            self.ended_in_vain(likeness, pods)  # A plan has no more.
+            return
+        _lower(self._asked, likeness, pods)
+        _lower(self._shallow, likeness, pods)
+        self._deepened.add(asked)
+        self._caps[asked] = min(max(2 * part.most, self._caps.get(asked, 0)), self._most)
+
+    def found(self, likeness: Likeness, pods: int) -> None:
+        """Forget what was in vain: somebody has left or moved."""
+        self._in_vain.clear()
+        self._shallow.clear()
+        self._forget_depth(likeness, pods)
+
+    def _forget_depth(self, likeness: Likeness, pods: int) -> None:
+        self._caps.pop((likeness, pods), None)
+        self._deepened.discard((likeness, pods))
+        if self._shallow.get(likeness) == pods:
+            del self._shallow[likeness]
+
+    def frozen(self, waiting: Collection[tuple[Likeness, int]]) -> Searched:
+        """Return what the next plan has to know of those that still wait, and for how many pods."""
+        likenesses = {likeness for likeness, _ in waiting}
+        return Searched(
+            in_vain=_among(self._in_vain, likenesses),
+            too_dear=frozenset(self._too_dear & likenesses),
+            # Who asked for so few may be gone: then the others are searched for themselves.
+            shallow={each: pods for each, pods in self._shallow.items() if (each, pods) in waiting},
+            asked=_among(self._asked, likenesses),
+            deepened=frozenset(each for each in self._deepened if each in waiting),
+            caps={each: most for each, most in self._caps.items() if each in waiting and not self.is_hopeless(*each)},
+        )
+
+
+def _lower(known: dict[Likeness, int], likeness: Likeness, pods: int) -> None:
+    known[likeness] = min(pods, known.get(likeness, pods))
+
+
+def _among(known: Mapping[Likeness, int], waiting: Collection[Likeness]) -> Mapping[Likeness, int]:
+    return {each: pods for each, pods in known.items() if each in waiting}

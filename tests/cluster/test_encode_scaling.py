@@ -1,0 +1,21 @@
+"""What is stored for an autoscaler, where people read it."""
+
+import pytest
+
+from app.cluster.encode_scaling import unschedulable
+from app.model.pod import Pod
+from app.model.scaling import CapacityRequest, Shape
+from tests import given
+
+
+@pytest.mark.parametrize(
+    ("pod", "named"),
+    [(given.pod("alone"), "pod default/alone"), (given.pod("p", gang="g"), "pods of PodGroup default/g")],
+    ids=["alone", "gang"],
+)
+def test_a_scaling_pod_names_those_for_which_it_stands_as_people_know_them(pod: Pod, named: str) -> None:
+    ask = CapacityRequest(key=pod.group, name="r", owner={}, shapes=(Shape(sample=pod, count=1),))
+
+    (condition,) = unschedulable(ask, "2026-01-01T00:00:00Z")["conditions"]
+
+    assert condition["message"] == f"It stands for {named}, for which no node has room."

@@ -1,0 +1,316 @@
+"""Lost watch events are found and repaired, and nothing that the watch shows is undone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import pytest
+
+from app.control import audit
+from app.control.audit import WATCH_LAG_S, Audit
+from app.model.names import PodUid
+from app.model.seam import Depth, Listed, RawObject, Resource, RestoredError, UnavailableError, WatchEvent
+from app.simulation import manifests
+from app.simulation.cluster import Ref
+from app.simulation.manifests import Job, Quota
+from tests.control.wired import FickleCluster, World, furnished, living, passes
+
+T = TypeVar("T")
+
+EVERY_S = 60.0
+ROUND_S = EVERY_S + 2 * WATCH_LAG_S
+
+
+class LossyCluster(FickleCluster):
+    """Loses the events of some kinds when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losing: frozenset[Resource] = frozenset()
+        self.audited: list[tuple[Resource, str]] = []
+        """What somebody listed: the kind and the name."""
+        self.meanwhile: Callable[[], None] | None = None
+        """What happens to pods, and is shown, after a list was made and before it arrives; once."""
+        self.meanwhile_of = ""
+        """In the list of pods of this name, empty for that of all."""
+        self.happened = 0
+
+    def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
+        return self._lossy(resource, super().watch(resource, keep))
+
+    async def _lossy(self, resource: Resource, events: AsyncIterator[WatchEvent[T]]) -> AsyncIterator[WatchEvent[T]]:
+        async for event in events:
+            if isinstance(event, Listed) or resource not in self.losing:
+                yield event
+
+    async def listed(
+        self, resource: Resource, keep: Callable[[RawObject], T], *, depth: Depth, namespace: str = "", name: str = ""
+    ) -> list[T]:
+        self.audited.append((resource, name))
+        await self._begin("listed")
+        stored = await super().listed(resource, deepcopy, depth=depth, namespace=namespace, name=name)
+        if resource is Resource.PODS and name == self.meanwhile_of and self.meanwhile is not None:
+            act, self.meanwhile = self.meanwhile, None
+            act()
+            self.happened += 1
+            await passes(0.1)
+        return list(map(keep, stored))
+
+    async def lose(self, act: Callable[[], Any], *resources: Resource) -> None:
+        """Have nobody see what this does to pods, or to these kinds."""
+        self.losing = frozenset(resources or [Resource.PODS])
+        act()
+        await passes(0.1)
+        self.losing = frozenset()
+
+
+@asynccontextmanager
+async def audited(*nodes: str, interval_s: float = EVERY_S) -> AsyncIterator[tuple[World, LossyCluster]]:
+    cluster = LossyCluster()
+    furnished(*nodes, gpus=4, cluster=cluster)
+    async with living(cluster=cluster) as world:
+        running = asyncio.create_task(Audit(world.feed, cluster, world.metrics, interval_s=interval_s).run())
+        try:
+            yield world, cluster
+            assert running.done() is (not interval_s)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def drift(world: World) -> dict[tuple[str, str], float]:
+    samples = [one for family in world.metrics.registry.collect() for one in family.samples]
+    found = [one for one in samples if one.name == "leeboard_audit_drift_total"]
+    return {(one.labels["resource"], one.labels["drift"]): one.value for one in found}
+
+
+def bound(name: str, node: str = "a") -> RawObject:
+    pod = manifests.pod(Job(name=name, queue="q", gpus=3))
+    return pod | {"spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}}
+
+
+async def test_a_gpu_whose_pod_is_gone_unseen_is_free_after_the_audit() -> None:
+    async with audited("a") as (world, cluster):
+        pod = cluster.create(Resource.PODS, bound("p"))
+        await passes(1)
+        await cluster.lose(lambda: world.delete(pod))
+        before = world.free_gpus()
+
+        await passes(ROUND_S)
+
+        assert (before, world.free_gpus()) == ({"a": 1}, {"a": 4})
+        assert drift(world) == {("pods", "gone"): 1}
+
+
+async def test_a_gpu_whose_pod_has_finished_unseen_is_free_after_the_audit() -> None:
+    async with audited("a") as (world, cluster):
+        pod = cluster.create(Resource.PODS, bound("p"))
+        await passes(1)
+        await cluster.lose(lambda: world.patch(pod, status={"phase": "Succeeded"}))
+
+        await passes(ROUND_S)
+
+        assert world.free_gpus() == {"a": 4}
+
+
+async def test_a_pod_that_came_unseen_is_charged_after_the_audit() -> None:
+    async with audited("a") as (world, cluster):
+        await cluster.lose(lambda: cluster.create(Resource.PODS, bound("p")))
+        before = world.free_gpus()
+
+        await passes(ROUND_S)
+
+        assert (before, world.free_gpus()) == ({"a": 4}, {"a": 1})
+        assert drift(world) == {("pods", "missed"): 1}
+
+
+async def test_a_pod_that_was_bound_unseen_is_charged_after_the_audit() -> None:
+    async with audited("a") as (world, cluster):
+        pod = cluster.create(Resource.PODS, manifests.pod(Job(name="p", queue="none", gpus=3)))
+        await passes(1)
+        await cluster.lose(lambda: world.patch(pod, spec={"nodeName": "a"}))
+
+        await passes(ROUND_S)
+
+        assert world.free_gpus() == {"a": 1}
+        assert drift(world) == {("pods", "stale"): 1}
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+async def test_a_store_that_was_restored_unseen_ends_the_service(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+    cluster = LossyCluster()
+    furnished("a", gpus=4, cluster=cluster)
+    async with living(cluster=cluster) as world:
+        cluster.create(Resource.PODS, bound("p"))
+        await passes(1)
+        listed, past = cluster.listed, list[int]()
+
+        async def restored(resource: Resource, keep: Callable[[RawObject], T], **more: Any) -> list[T]:
+            found = await listed(resource, deepcopy, **more)
+            past.append(len(found))
+            older = [raw | {"metadata": raw["metadata"] | {"resourceVersion": "1"}} for raw in found]
+            return list(map(keep, older if len(past) <= reads else found))
+
+        monkeypatch.setattr(cluster, "listed", restored)
+        look = Audit(world.feed, cluster, world.metrics, interval_s=EVERY_S).look(Resource.PODS)
+        # One old answer alone may come from an API server that lags.
+        with pytest.raises(RestoredError) if reads > 1 else nullcontext():
+            await look
+
+        assert drift(world) == {}
+
+
+async def test_a_pod_recreated_unseen_under_its_name_is_another_one() -> None:
+    async with audited("a", "b") as (world, cluster):
+        pod = cluster.create(Resource.PODS, bound("p"))
+        await passes(1)
+
+        def recreate() -> None:
+            world.delete(pod)
+            cluster.create(Resource.PODS, bound("p", "b"))
+
+        await cluster.lose(recreate)
+        await passes(ROUND_S)
+
+        assert world.free_gpus() == {"a": 4, "b": 1}
+        assert drift(world) == {("pods", "gone"): 1, ("pods", "missed"): 1}
+
+
+async def test_nodes_queues_and_podgroups_are_repaired_as_well() -> None:
+    async with audited("a", "b") as (world, cluster):
+        (a, _) = cluster.objects(Resource.NODES)
+
+        def change() -> None:
+            cluster.delete(Ref.of(Resource.NODES, a))
+            cluster.create(Resource.NODES, manifests.node("c", gpus=4, cpu=64, labels={}))
+            cluster.create(Resource.QUEUES, manifests.queue("r", None, Quota(gpus=0)))
+            cluster.create(Resource.POD_GROUPS, manifests.pod_group(Job(name="g", queue="q", group="g"), min_member=2))
+
+        await cluster.lose(change, Resource.NODES, Resource.QUEUES, Resource.POD_GROUPS)
+        await passes(2 * ROUND_S)
+
+        assert world.free_gpus() == {"b": 4, "c": 4}
+        assert sorted(world.cache.queues()) == ["q", "r"]
+        assert [spec.min_member for spec in world.cache.groups.specs()] == [2]
+        assert drift(world) == dict.fromkeys(
+            [("nodes", "missed"), ("nodes", "gone"), ("queues", "missed"), ("pod_groups", "missed")], 1
+        )
+
+
+async def test_events_that_are_under_way_are_no_drift() -> None:
+    async with audited("a") as (world, cluster):
+        pod = cluster.create(Resource.PODS, bound("p"))
+        await passes(EVERY_S - 1)
+        cluster.hide(Resource.PODS)
+        world.delete(pod)
+        cluster.create(Resource.PODS, bound("q"))
+        await passes(1 + WATCH_LAG_S / 2)
+        cluster.show(Resource.PODS)
+        await passes(ROUND_S)
+
+        assert drift(world) == {}
+        assert {name for _, name in cluster.audited} == {""}
+
+
+async def test_an_event_that_comes_after_its_repair_changes_nothing() -> None:
+    async with audited("a") as (world, cluster):
+        pod = cluster.create(Resource.PODS, manifests.pod(Job(name="p", queue="none", gpus=3)))
+        await passes(1)
+        await cluster.lose(lambda: world.patch(pod, spec={"nodeName": "a"}))
+        await passes(ROUND_S)
+
+        # What it was like before, from a watch that lags.
+        late = world.feed._keep(Resource.PODS, pod)
+        assert late is not None
+        assert world.feed._is_old(Resource.PODS, late)
+        assert world.cache.pod(PodUid(pod["metadata"]["uid"])).node == "a"  # type: ignore[union-attr] # it is known
+
+
+async def test_what_happens_to_pods_while_they_are_listed_is_not_undone() -> None:
+    async with audited("a", "b", "c") as (world, cluster):
+        waiting = cluster.create(Resource.PODS, manifests.pod(Job(name="waits", queue="none", gpus=2)))
+        going = cluster.create(Resource.PODS, bound("goes", "b"))
+        await passes(1)
+
+        def meanwhile() -> None:
+            world.patch(waiting, spec={"nodeName": "a"})
+            world.delete(going)
+            cluster.create(Resource.PODS, bound("comes", "c"))
+
+        cluster.meanwhile = meanwhile
+        await passes(EVERY_S)
+        before = world.free_gpus()
+        await passes(2 * WATCH_LAG_S)
+
+        assert before == world.free_gpus() == {"a": 2, "b": 4, "c": 1}
+        assert (cluster.happened, drift(world)) == (1, {})
+        assert {name for _, name in cluster.audited} == {""}
+
+
+async def test_a_pod_that_came_and_went_while_it_was_read_is_not_brought_back() -> None:
+    async with audited("a") as (world, cluster):
+        await passes(1)
+        cluster.hide(Resource.PODS)
+        pod = cluster.create(Resource.PODS, bound("p"))
+
+        def meanwhile() -> None:
+            cluster.show(Resource.PODS)
+            world.delete(pod)
+
+        cluster.meanwhile, cluster.meanwhile_of = meanwhile, pod["metadata"]["name"]
+        await passes(ROUND_S)
+
+        assert (cluster.happened, world.free_gpus(), drift(world)) == (1, {"a": 4}, {})
+
+
+async def test_pods_that_come_and_go_do_not_keep_a_lost_event_from_being_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MOST_SUSPECTS", 2)
+    async with audited("a") as (world, cluster):
+        for number in range(5):
+            cluster.create(Resource.PODS, manifests.pod(Job(name=f"a{number}", queue="none")))
+        await passes(1)
+        await cluster.lose(lambda: cluster.create(Resource.PODS, bound("p")))
+
+        def meanwhile() -> None:
+            for raw in cluster.objects(Resource.PODS):
+                if raw["metadata"]["name"].startswith("a"):
+                    world.delete(raw)
+
+        cluster.meanwhile = meanwhile
+        await passes(ROUND_S)
+
+        assert (cluster.happened, world.free_gpus()) == (1, {"a": 1})
+
+
+async def test_what_is_as_it_should_be_costs_one_list_a_kind() -> None:
+    async with audited("a") as (world, cluster):
+        for number in range(300):
+            cluster.create(Resource.PODS, manifests.pod(Job(name=f"p{number}", queue="none")))
+        await passes(ROUND_S)
+
+        assert cluster.audited == [(resource, "") for resource in Resource]
+        assert drift(world) == {}
+
+
+async def test_a_kind_that_cannot_be_listed_is_audited_in_the_next_round() -> None:
+    async with audited("a") as (world, cluster):
+        pod = cluster.create(Resource.PODS, bound("p"))
+        await passes(1)
+        await cluster.lose(lambda: world.delete(pod))
+        cluster.errors["listed"] += [UnavailableError("503")] * len(Resource)
+
+        await passes(ROUND_S)
+        before = world.free_gpus()
+        await passes(ROUND_S)
+
+        assert (before, world.free_gpus()) == ({"a": 1}, {"a": 4})
+
+
+@pytest.mark.parametrize(("interval_s", "lists"), [(0.0, 0), (EVERY_S, len(Resource))])
+async def test_the_audit_can_be_switched_off(interval_s: float, lists: int) -> None:
+    async with audited("a", interval_s=interval_s) as (_, cluster):
+        await passes(ROUND_S)
+
+        assert len(cluster.audited) == lists

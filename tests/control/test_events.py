@@ -1,0 +1,95 @@
+"""`kubectl describe` of a waiting pod, of its PodGroup and of what owns it shows why it waits: events by uid."""
+
+from app.control.events import EVENTS_PER_ROUND, PODS_TOLD, TOLD_FOR_S
+from app.model.seam import RawObject, UnavailableError
+from tests.control.jobs import job, pods_of, with_jobs
+from tests.control.wired import World, living, passes
+
+TOLD_S = 8.0
+"""After so long all that may be told of a few groups has been told."""
+EVEN_EMPTY = "Even empty, all nodes together hold at most 1 of 2 pods that start together"
+
+
+def described(world: World, uid: str) -> list[tuple[str, str]]:
+    """Return the events of an object, as `kubectl describe` finds them."""
+    return [(one.regarding["kind"], one.note) for one in world.cluster.events if one.regarding["uid"] == uid]
+
+
+def uid_of(one: RawObject) -> str:
+    return str(one["metadata"]["uid"])
+
+
+async def test_a_member_of_a_gang_is_told_the_cause_and_the_name_of_its_podgroup() -> None:
+    async with living("a") as world:
+        first, second = world.gang("gang", size=2)
+        await passes(TOLD_S)
+
+        for pod in (first, second):
+            ((kind, note),) = described(world, uid_of(pod))
+            assert kind == "Pod"
+            assert note.startswith(f"PodGroup gang: {EVEN_EMPTY}")
+
+
+async def test_a_job_is_told_the_cause_and_the_name_of_its_podgroup() -> None:
+    async with living(cluster=with_jobs("a")) as world:
+        owner = job(world, batch_min_member=2)
+        pods_of(world, owner, "first", "second")
+        await passes(TOLD_S)
+
+        ((kind, note),) = described(world, uid_of(owner))
+
+        assert kind == "Job"
+        assert note.startswith(f"PodGroup pg-job-{uid_of(owner)}: {EVEN_EMPTY}")
+
+
+async def test_an_owner_of_many_pods_alone_is_told_once_which_of_them_waits() -> None:
+    async with living(cluster=with_jobs()) as world:
+        owner = job(world)
+        pods_of(world, owner, *(f"one-{number}" for number in range(5)))
+        await passes(TOLD_S)
+
+        ((_, note),) = described(world, uid_of(owner))
+
+        assert note.startswith("Pod one-")
+        assert note.endswith(": No node could hold it even when empty: the cluster has no nodes.")
+        assert len(world.cluster.events) == 1 + 5
+
+
+async def test_of_a_large_gang_only_the_first_pods_are_told() -> None:
+    async with living("a") as world:
+        pods = world.gang("gang", size=60)
+        await passes(TOLD_FOR_S / 2)
+
+        told = [number for number, pod in enumerate(pods) if described(world, uid_of(pod))]
+        assert told == list(range(PODS_TOLD))
+        assert len(world.cluster.events) == 1 + PODS_TOLD
+
+
+async def test_every_group_is_told_before_the_many_pods_of_one() -> None:
+    async with living("a") as world:
+        for number in range(EVENTS_PER_ROUND + 5):
+            world.gang(f"gang-{number}", size=2)
+        await passes(3.5)
+
+        kinds = [one.regarding["kind"] for one in world.cluster.events]
+        assert kinds == ["PodGroup"] * (EVENTS_PER_ROUND + 5) + ["Pod"] * (EVENTS_PER_ROUND - 5)
+
+
+async def test_a_pod_that_comes_later_is_told_too() -> None:
+    async with living("a") as world:
+        world.gang("gang", size=2, min_member=3)
+        await passes(TOLD_S)
+        late = world.pod("late", group="gang")
+        await passes(TOLD_S)
+
+        assert [note.partition(":")[0] for _, note in described(world, uid_of(late))] == ["PodGroup gang"]
+
+
+async def test_an_event_of_a_member_that_was_surely_not_written_is_written_again() -> None:
+    async with living("a") as world:
+        first, _ = world.gang("gang", size=2)
+        await passes(2.5)
+        world.cluster.errors["record_event"] += [UnavailableError("429")] * 3
+        await passes(TOLD_S)
+
+        assert len(described(world, uid_of(first))) == 1

@@ -1,0 +1,31 @@
+"""What is said of room that is held until it is free."""
+
+import pytest
+
+from app.control.waits import Wait, for_devices
+from app.model.names import GroupKey, NodeName, PodUid
+
+BEGAN = "2026-01-31T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ("a", f"It has been waiting since {BEGAN} for a GPU on node a to become ready for sharing."),
+        ("ab", f"It has been waiting since {BEGAN} for GPUs on nodes a, b to become ready for sharing."),
+    ],
+)
+def test_a_gang_that_shares_gpus_of_several_nodes_is_told_of_all_of_them(nodes: str, says: str) -> None:
+    wait = Wait(
+        group=GroupKey("q", "gang"),
+        pods=tuple(PodUid(node) for node in nodes),
+        nodes=frozenset(map(NodeName, nodes)),
+        victims=frozenset(),
+        freed=frozenset(),
+        since=0.0,
+        began=BEGAN,
+        relief=0,
+    )
+
+    assert for_devices(wait, "").sentence == says
+    assert for_devices(wait, "its cause").sentence == says.replace(".", ": its cause.")

@@ -1,0 +1,37 @@
+"""The bench of hostile clients makes its attacks and sees what becomes of others; figures are the bench's own."""
+
+from pathlib import Path
+
+import pytest
+
+from loadtest.attacks import ATTACKS, Port, attack
+from loadtest.hostile import Outcome, outcome_of, settings_in
+from loadtest.target import Target
+
+NODES = 100
+SECONDS = 1.0
+CHOSEN = ("half-sent-posts to operations", "pipelined-probes to operations", "one-byte-chunks to admission")
+
+
+def test_no_probe_and_no_question_fails_beside_hostile_clients(tmp_path: Path) -> None:
+    with Target(NODES, tmp_path / "log", **settings_in(tmp_path)) as target:
+        outcomes = [outcome_of(target, each, SECONDS) for each in ATTACKS if each.name in CHOSEN]
+
+    assert [each.attack for each in outcomes] == list(CHOSEN)
+    assert [(each.failed_probes, each.failed_filters) for each in outcomes] == [(0, 0)] * len(CHOSEN)
+    assert all(each.probes and each.filters_ms for each in outcomes)
+
+
+async def test_nobody_but_loopback_is_attacked() -> None:
+    with pytest.raises(ValueError, match=r"is not a port of 127\.0\.0\.1"):
+        await attack(ATTACKS[1], "http://192.0.2.1:80", 0.1)
+
+
+def test_every_port_that_others_reach_is_attacked() -> None:
+    assert {each.port for each in ATTACKS} == {Port.NOWHERE, Port.OPERATIONS, Port.ADMISSION, Port.PROBES}
+
+
+def test_a_hundredth_of_all_questions_may_take_longer_than_p99() -> None:
+    took = [1.0] * 99 + [50.0]
+    more = {"failed_filters": 0, "probes": 1, "failed_probes": 0, "failed_beside": 0, "longest_hold_ms": 1.0}
+    assert Outcome(attack="x", filters_ms=took, **more).p99_ms == 1.0  # type: ignore[arg-type] # one dict of all

@@ -1,0 +1,396 @@
+"""Nobody who could be helped waits for long behind PodGroups that nothing can help: counted in plans and what-ifs."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.model.decision import Action, Plan
+from app.model.memory import NO_MEMORY, Searched
+from app.model.names import NodeName, QueueName
+from app.model.node import Taint
+from app.model.pod import Constraint, Toleration
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.model.resources import CPU, NOTHING, Resources
+from app.model.snapshot import NodeTable, Snapshot, Usage
+from app.scheduling.budget import Budget
+from app.scheduling.planner import Policy, plan
+from app.scheduling.searches import Searches
+from loadtest.crowds import crowded
+from loadtest.snapshots import GPUS, NOW, full, node, queue, rigid, running, snapshot, waiting
+
+ONLY_CONSOLIDATE = Policy(actions=(Action.ALLOCATE, Action.CONSOLIDATE))
+
+PLANS = 5
+"""Within so many plans everybody who can be helped is."""
+
+
+def plans(made: Snapshot, policy: Policy, count: int = PLANS) -> list[Plan]:
+    """Plan again and again in a cluster that stays as it is, which is the worst that can happen."""
+    found, memory = list[Plan](), NO_MEMORY
+    for _ in range(count):
+        found.append(plan(made, policy, now=NOW, memory=memory))
+        memory = found[-1].memory
+    return found
+
+
+def helped(found: Iterable[Plan]) -> set[str]:
+    return {start.group.name for each in found for start in each.starts if start.action is not Action.ALLOCATE}
+
+
+def borrowed(nodes: int, gangs: int) -> Snapshot:
+    """Build nodes with a 5-GPU pod each of a queue that deserves nothing, and queues that deserve a gang each."""
+    held = (running(f"r{index:03}", "rich", f"n{index:05}", gpus=5, at=index) for index in range(nodes))
+    asking = (waiting(f"w{index:02}", f"q{index}", pods=4, gpus=8, at=NOW + index) for index in range(gangs))
+    return snapshot(nodes, [*held, *asking], {"rich": 0, **{f"q{index}": 4 * GPUS for index in range(gangs)}})
+
+
+def test_every_gang_gets_back_what_its_queue_deserves_although_nothing_can_be_consolidated() -> None:
+    first, *_ = plans(borrowed(200, 40), Policy())
+
+    assert len(helped([first])) == 40
+
+
+def unlike(groups: Iterable[PodGroup]) -> list[PodGroup]:
+    """Give every group a shape of its own, so that nothing is known of one from another."""
+    return [
+        replace(group, pending=tuple(replace(pod, request=pod.request + _cpu(index)) for pod in group.pending))
+        for index, group in enumerate(groups)
+    ]
+
+
+def _cpu(index: int) -> Resources:
+    return Resources(cpu_milli=index)
+
+
+def beside_hopeless(nodes: int, hopeless: int) -> Snapshot:
+    """Build a cluster in which firm pods hold half of all nodes but one; big gangs wait that find room nowhere."""
+    gangs = [waiting(f"w{index:04}", "poor", pods=2, gpus=8, at=index) for index in range(hopeless)]
+    last = waiting("last", "poor", pods=1, gpus=8, at=NOW)
+    made = full(nodes, [*unlike(gangs), last])
+    firm = {
+        key: replace(one, preemptible=False)
+        for key, one in made.running.items()
+        if key.name.startswith("r0-") and key.name != "r0-00000"
+    }
+    return replace(made, running={**made.running, **firm})
+
+
+@pytest.mark.parametrize("hopeless", [40, 400])
+def test_a_group_that_can_be_helped_gets_its_search_however_many_hopeless_ones_come_first(hopeless: int) -> None:
+    assert "last" in helped(plans(beside_hopeless(50, hopeless), Policy(actions=(Action.ALLOCATE, Action.RECLAIM))))
+
+
+def test_a_gang_is_helped_in_the_plan_in_which_larger_ones_like_it_are_searched_in_vain() -> None:
+    made = beside_larger(1000, 40)
+    first, *_ = plans(made, Policy(actions=(Action.ALLOCATE, Action.RECLAIM)), 1)
+
+    assert helped([first]) == {"last"}
+
+
+def beside_larger(nodes: int, larger: int) -> Snapshot:
+    """Build a cluster in which firm pods hold a part of all nodes but two; gangs of 3 nodes and then one of 2 wait."""
+    gangs = [waiting(f"w{index:04}", "poor", pods=3, gpus=8, at=index) for index in range(larger)]
+    made = full(nodes, [*gangs, waiting("last", "poor", pods=2, gpus=8, at=NOW)])
+    free = {"r0-00000", "r0-00001"}
+    firm = {
+        key: replace(one, preemptible=False)
+        for key, one in made.running.items()
+        if key.name.startswith("r0-") and key.name not in free
+    }
+    return replace(made, running={**made.running, **firm})
+
+
+def tight(nodes: int) -> Snapshot:
+    """Build nodes with two 4-GPU pods each, and two with 4 GPUs free, on one of which there are no cores."""
+    held = [
+        running(f"r{slot}-{index:03}", "q", f"n{index:05}", gpus=4, at=index)
+        for slot in (0, 1)
+        for index in range(nodes)
+    ]
+    firm = [
+        replace(running(f"firm{index}", "q", f"n{nodes + index:05}", gpus=4, at=0), preemptible=False)
+        for index in (0, 1)
+    ]
+    asking = [waiting(f"w{index}", "q", pods=1, gpus=8, at=NOW + index) for index in range(3)]
+    made = snapshot(nodes + 2, [*held, *firm, *asking], {"q": nodes * GPUS})
+    free = made.free.copy()
+    free[CPU, -1] = 0
+    return replace(made, free=free)
+
+
+def test_a_search_in_vain_is_not_repeated_while_nothing_changes() -> None:
+    found = plans(tight(20), ONLY_CONSOLIDATE, 3)
+
+    assert found[0].whatifs > 0
+    assert [each.whatifs for each in found[1:]] == [0, 0]
+
+
+def test_a_search_in_vain_is_repeated_when_there_is_more_room() -> None:
+    made = tight(20)
+    before = plan(made, ONLY_CONSOLIDATE, now=NOW)
+    free = made.free.copy()
+    free[CPU, -1] += 4 * 4000
+
+    assert helped([before]) == set()
+    assert helped([plan(replace(made, free=free), ONLY_CONSOLIDATE, now=NOW, memory=before.memory)]) == {"w0"}
+
+
+def test_a_search_in_vain_is_not_repeated_when_others_take_room() -> None:
+    made = tight(20)
+    before = plan(made, ONLY_CONSOLIDATE, now=NOW)
+    free = made.free.copy()
+    free[CPU, -2] -= 1000
+
+    assert before.whatifs > 0
+    assert plan(replace(made, free=free), ONLY_CONSOLIDATE, now=NOW, memory=before.memory).whatifs == 0
+
+
+def test_nobody_is_tried_to_be_moved_for_whom_there_is_no_other_place() -> None:
+    assert plan(rigid(20), ONLY_CONSOLIDATE, now=NOW).whatifs == 0
+
+
+def test_a_gang_moves_although_one_of_its_pods_needs_the_place_that_another_leaves() -> None:
+    whole = running("moved", "q", "n00000", gpus=2, at=0)
+    (small,) = running("small", "q", "n00001", gpus=1, at=0).placed
+    small = replace(small, pod=replace(small.pod, group=whole.key))
+    firm = [
+        replace(running(f"firm{index}", "q", f"n{index:05}", gpus=gpus, at=0), preemptible=False)
+        for index, gpus in enumerate((5, 6, 7))
+    ]
+    moved = replace(whole, min_member=2, placed=(*whole.placed, small))
+    last = waiting("last", "q", pods=1, gpus=3, at=NOW)
+
+    found = plan(snapshot(3, [moved, *firm, last], {"q": 24}), ONLY_CONSOLIDATE, now=NOW)
+
+    assert {each.pod: each.moves_to for each in found.evictions} == {"moved": "n00001", "small": "n00002"}
+
+
+def test_nobody_is_tried_to_be_taken_from_a_queue_that_holds_only_what_it_deserves() -> None:
+    deserved = {"rich": 100, "q0": 32, "q1": 32}
+    just = replace(borrowed(20, 2), queues={QueueName(name): queue(name, gpus) for name, gpus in deserved.items()})
+
+    assert plan(just, Policy(), now=NOW).whatifs == 0
+
+
+def test_a_search_in_vain_is_repeated_when_a_min_runtime_has_ended() -> None:
+    made = borrowed(20, 1)
+    young = {key: replace(one, started_at=NOW - 50) for key, one in made.running.items()}
+    made, policy = replace(made, running=young), Policy(reclaim_min_runtime_s=60)
+    before = plan(made, policy, now=NOW)
+
+    assert helped([before]) == set()
+    assert helped([plan(made, policy, now=NOW + 9, memory=before.memory)]) == set()
+    assert helped([plan(made, policy, now=NOW + 11, memory=before.memory)]) == {"w00"}
+
+
+def test_a_search_in_vain_is_repeated_when_a_pod_runs_that_may_leave_where_one_ran_that_may_not() -> None:
+    urgent = replace(waiting("urgent", "q", pods=1, gpus=8, at=NOW), priority=60)
+    higher = replace(running("higher", "q", "n00000", gpus=8, at=0), priority=70)
+    made = snapshot(1, [higher, urgent], {"q": 8})
+    before = plan(made, Policy(), now=NOW)
+    lower = running("lower", "q", "n00000", gpus=8, at=0)
+    then = replace(made, running={lower.key: lower})
+
+    assert helped([before]) == set()
+    assert helped([plan(then, Policy(), now=NOW, memory=before.memory)]) == {"urgent"}
+
+
+def test_a_search_in_vain_is_repeated_when_a_group_that_grew_in_the_same_plan_may_leave() -> None:
+    urgent = replace(waiting("urgent", "q", pods=1, gpus=8, at=NOW), priority=60)
+    grows = running("grows-0", "q", "n00000", gpus=4, at=0)
+    (more,) = running("grows-1", "q", "n00000", gpus=4, at=0).placed
+    more = replace(more, pod=replace(more.pod, group=grows.key))
+    made = snapshot(1, [replace(grows, pending=(replace(more.pod, node=None),)), urgent], {"q": 16})
+    before = plan(made, Policy(), now=NOW)
+    grown = replace(grows, placed=(*grows.placed, more))
+    then = replace(snapshot(1, [grown, urgent], {"q": 16}), nodes=made.nodes, queues=made.queues)
+
+    assert [start.group for start in before.starts] == [grows.key]
+    assert helped([plan(then, Policy(), now=NOW, memory=before.memory)]) == {"urgent"}
+
+
+def test_a_search_in_vain_is_repeated_when_its_queue_may_have_more() -> None:
+    made = borrowed(20, 1)
+    poor = replace(made, queues={**made.queues, QueueName("q0"): queue("q0", 8)}, total=NOTHING)
+    before = plan(poor, Policy(), now=NOW)
+
+    assert helped([before]) == set()
+    assert helped([plan(made, Policy(), now=NOW, memory=before.memory)]) == {"w00"}
+
+
+def test_pods_are_moved_for_a_group_as_soon_as_no_other_group_waits_for_what_it_is_owed() -> None:
+    held = running("moved", "q", "n00001", gpus=4, at=1)
+    firm = replace(running("firm", "q", "n00002", gpus=4, at=2), preemptible=False)
+    last = waiting("last", "q", pods=1, gpus=8, at=NOW)
+    owed = replace(waiting("owed", "owed", pods=1, gpus=8, at=NOW), preemptible=False)
+    served = replace(running("owed", "owed", "n00000", gpus=8, at=NOW), preemptible=False)
+    rich = running("rich", "rich", "n00000", gpus=8, at=0)
+    made = snapshot(3, [rich, held, firm, owed, last], {"rich": 0, "owed": 8, "q": 8})
+    same = {name: _without_surplus(each) for name, each in made.queues.items()}
+    made = replace(made, queues=same)
+    before = plan(made, Policy(), now=NOW)
+    then = snapshot(3, [served, held, firm, last], {"rich": 0, "owed": 8, "q": 8})
+    then = replace(then, nodes=made.nodes, queues=same)
+
+    assert helped([before]) == {"owed"}
+    assert helped([plan(then, Policy(), now=NOW, memory=before.memory)]) == {"last"}
+
+
+def test_room_that_is_left_over_by_preemption_is_consolidated_in_the_next_plan() -> None:
+    moved = running("moved", "q", "n00000", gpus=1, at=1)
+    firm = replace(running("firm", "q", "n00001", gpus=7, at=2), preemptible=False)
+    last = waiting("last", "q", pods=1, gpus=5, at=NOW)
+    urgent = replace(waiting("urgent", "p", pods=1, gpus=3, at=NOW), preemptible=False)
+    served = replace(running("urgent", "p", "n00000", gpus=3, at=NOW), preemptible=False)
+    victim = replace(running("victim", "p", "n00000", gpus=6, at=0), priority=10)
+    made = snapshot(2, [victim, moved, firm, urgent, last], {"p": 20, "q": 20})
+    before = plan(made, Policy(), now=NOW)
+    then = replace(snapshot(2, [served, moved, firm, last], {"p": 20, "q": 20}), nodes=made.nodes)
+
+    assert helped([before]) == {"urgent"}
+    assert helped([plan(then, Policy(), now=NOW, memory=before.memory)]) == {"last"}
+
+
+def _without_surplus(one: Queue) -> Queue:
+    return replace(one, gpu_milli=replace(one.gpu_milli, over_quota_weight_micro=0))
+
+
+def beside_a_crowd(seed: int, asking: str) -> Snapshot:
+    """Build a crowded cluster, and a node that is one PodGroup's alone: its queue deserves it, or others rank below."""
+    own = Constraint(node_selector=(("own", "own"),), tolerations=(Toleration("own", "Exists"),))
+    made = crowded(12, waiting=300, seed=seed)
+    queues = {
+        **made.queues,
+        **{QueueName(name): queue(name, GPUS if name == "owed" else 0) for name in ("owed", "owes")},
+    }
+    held = replace(running("held", "owes", "own", gpus=8, at=0), priority=10)
+    (one,) = waiting("last", asking, pods=1, gpus=8, at=NOW + 1000).pending
+    last = replace(waiting("last", asking, pods=1, gpus=8, at=NOW + 1000), pending=(replace(one, constraint=own),))
+    alone = replace(node(0), name=NodeName("own"), labels={"own": "own"}, taints=(Taint("own"),))
+    free = np.column_stack([made.free, np.array(alone.allocatable.amounts) - held.placed[0].pod.request.amounts])
+    charge = one.charge(1)
+    usage = {QueueName("owes"): Usage(allocated=charge, requested=charge)}
+    before = usage.get(last.queue, Usage())
+    usage[last.queue] = replace(before, requested=before.requested + charge)
+    return replace(
+        made,
+        nodes=NodeTable.of([*made.nodes.nodes, alone]),
+        free=free,
+        queues=queues,
+        usage={**made.usage, **usage},
+        groups={**made.groups, last.key: last},
+        running={**made.running, held.key: held},
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("asking", "action"), [("owed", Action.RECLAIM), ("owes", Action.PREEMPT)])
+def test_a_group_that_could_be_helped_is_helped_within_5_plans_whoever_else_waits(
+    seed: int, asking: str, action: Action
+) -> None:
+    found = plans(beside_a_crowd(seed, asking), Policy(most_whatifs=300))
+
+    helping = {start.action for each in found for start in each.starts if start.group.name == "last"}
+    assert helping == {action}
+
+
+def test_a_crowded_cluster_is_planned_to_the_end_with_few_what_ifs() -> None:
+    made = crowded(30, waiting=200)
+    found = plan(made, Policy(), now=NOW)
+
+    assert not found.unfinished
+    assert len(helped([found])) > 10
+    assert found.whatifs < 10 * len(made.groups)
+
+
+# The parts of the budget
+
+
+def searched(searches: Searches, whole: Budget, names: Iterable[str], *, needs: int) -> list[str]:
+    """Have each that is due try so many what-ifs; return whose search came to its end."""
+    ended = list[str]()
+    for name in [each for each in names if searches.is_due((each,), 1)]:
+        part = searches.wide(1, whole, 1)
+        if all(part.take() for _ in range(needs)):
+            searches.ended_in_vain((name,), 1)
+            ended.append(name)
+        else:
+            searches.was_cut_off((name,), 1, part, whole)
+    return ended
+
+
+def test_the_next_plan_begins_with_those_that_the_last_one_did_not_come_to() -> None:
+    names = [f"g{index}" for index in range(10)]
+    searches, whole = Searches(40), Budget(40)
+    first = searched(searches, whole, names, needs=8)
+    again = Searches(40, searches.frozen({((each,), 1) for each in names}))
+
+    assert first == names[:5]
+    assert [each for each in names if again.is_due((each,), 1)] == names[5:]
+
+
+def test_a_search_that_was_cut_off_gets_twice_as_much_each_time_until_a_plan_has_no_more() -> None:
+    searches, had = Searches(100), list[int]()
+    searches.was_cut_off(("g",), 1, Budget(10), Budget(100))
+    while searches.is_unfinished:
+        searches.begin_deep_cycle()
+        part = searches.deep(("g",), 1, Budget(100))
+        had.append(part.most)
+        searches.was_cut_off(("g",), 1, part, Budget(100))
+
+    assert had == [20, 40, 80, 100]
+    assert searches.is_hopeless(("g",), 1)
+
+
+def test_a_gang_for_which_a_whole_plan_is_too_little_does_not_come_first_in_the_next_one_too() -> None:
+    searches, whole = Searches(100), Budget(100)
+    part = searches.wide(1000, whole, 1)
+    while part.take():
+        pass
+    searches.was_cut_off(("large",), 1000, part, whole)
+
+    assert not searches.is_due(("large",), 1000)
+    assert searches.is_due(("small",), 1)
+
+
+def test_what_is_known_of_a_gang_holds_for_larger_ones_of_its_kind() -> None:
+    searches = Searches(100)
+    searches.ended_in_vain(("g",), 4)
+
+    assert [searches.is_hopeless(("g",), pods) for pods in (3, 4, 5)] == [False, True, True]
+
+
+def test_a_search_for_fewer_pods_of_a_kind_is_due_and_goes_deeper_whatever_became_of_one_for_more() -> None:
+    searches = Searches(100)
+    for pods in (4, 2):
+        searches.was_cut_off(("g",), pods, Budget(10), Budget(100))
+        assert [searches.is_due(("g",), each) for each in (pods - 1, pods)] == [True, False]
+    searches.begin_deep_cycle()
+    assert [searches.is_due_deeper(("g",), each) for each in (2, 3, 4)] == [True, False, True]
+
+    searches.ended_in_vain(("g",), 4)
+    assert [searches.is_due_deeper(("g",), each) for each in (2, 4)] == [True, False]
+
+    searches.ended_in_vain(("g",), 2)
+    assert not searches.is_unfinished
+
+
+def test_a_search_is_due_again_when_those_have_gone_for_whom_one_for_fewer_pods_was_cut_off() -> None:
+    searches = Searches(100)
+    searches.was_cut_off(("g",), 2, Budget(10), Budget(100))
+
+    again = Searches(100, searches.frozen({(("g",), 4)}))
+    again.begin_cycle()
+
+    assert (again.is_due(("g",), 4), again.is_unfinished) == (True, False)
+
+
+def test_the_memory_holds_nothing_of_those_that_wait_no_more() -> None:
+    searches = Searches(100)
+    searches.ended_in_vain(("gone",), 1)
+    searches.was_cut_off(("cut",), 1, Budget(10), Budget(100))
+
+    assert searches.frozen(()) == Searched()

@@ -1,0 +1,76 @@
+"""On which nodes victims are looked for first."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.model.podgroup import PodGroup
+from app.model.resources import GPU_MILLI
+from app.model.snapshot import Snapshot
+from app.scheduling import search
+from app.scheduling.evictable import EVERYBODY
+from app.scheduling.planner import DEFAULT_POLICY, plan
+from app.scheduling.whatif import WhatIf
+from tests import given
+
+NOW = 1000.0
+
+
+def runs(name: str, node: str, *, queue: str = "q", gpus: int = 2, **more: Any) -> PodGroup:
+    """Build a lone pod that runs."""
+    placed = given.placed(given.pod(name, queue=queue, gpus=gpus), node)
+    return replace(given.group(running=[placed], min_member=1), **more)
+
+
+def cluster(*groups: PodGroup) -> Snapshot:
+    queues = [given.queue("q", deserved=4), given.queue("p", deserved=4)]
+    return given.snapshot([given.node(f"n{each}", gpus=4) for each in range(3)], queues, groups)
+
+
+def first(made: Snapshot, *, gpus: int, most: int = 1) -> list[int]:
+    """Return on which nodes so many GPUs are free first."""
+    state = WhatIf(made, DEFAULT_POLICY.strategy)
+    state.divide()
+    state.most()
+    every, needed = np.ones(3, dtype=np.bool_), np.full(3, gpus * GPU_MILLI)
+    return np.flatnonzero(state.foremost((EVERYBODY,), every, needed, most)).tolist()
+
+
+def test_the_node_comes_first_whose_pods_have_the_lowest_priority() -> None:
+    made = cluster(runs("a", "n0", priority=2), runs("b", "n1", priority=1), runs("c", "n2", priority=3))
+
+    assert first(made, gpus=2) == [1]
+    assert first(made, gpus=2, most=2) == [0, 1]
+
+
+def test_the_node_comes_first_where_the_queue_that_is_fuller_has_its_pods() -> None:
+    held = [runs(f"q{node}", f"n{node}") for node in (0, 2)]
+    made = cluster(*held, runs("more", "n2", gpus=1), runs("p", "n1", queue="p"))
+
+    assert 1 not in first(made, gpus=2)
+
+
+def test_all_pods_count_that_have_to_leave_a_node() -> None:
+    low, high = (runs(f"{at}-{each}", f"n{at}", priority=each) for at, each in ((0, 1), (0, 9)))
+    made = cluster(low, high, runs("b", "n1", priority=5), runs("c", "n1", priority=6))
+
+    assert first(made, gpus=4) == [1]
+
+
+def test_other_nodes_are_looked_at_when_the_first_were_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Clusters with so many nodes that not all are looked at are large.
+    monkeypatch.setattr(search, "LOOK", 0)
+    young = runs("young", "n0", gpus=4, priority=1, started_at=NOW - 1)
+    made = cluster(young, *(runs(f"old{each}", f"n{each}", gpus=4, priority=2, started_at=0.0) for each in (1, 2)))
+    asking = given.group(given.pod("w", queue="q", gpus=4), priority=3)
+    made = replace(made, groups={asking.key: asking})
+
+    found = plan(made, now=NOW)
+
+    assert [each.pod for each in found.evictions] == ["uid-old2"]
+
+
+def test_no_node_is_first_where_all_that_run_are_non_preemptible() -> None:
+    assert first(cluster(runs("firm", "n0", preemptible=False)), gpus=4) == []

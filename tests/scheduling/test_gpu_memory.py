@@ -1,0 +1,124 @@
+"""Requests by GPU memory in a cluster of different GPUs: judged by what the pods can get, charged by what they got."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from app.model.decision import Plan
+from app.model.node import Node
+from app.model.pod import Constraint, Pod, Sharing
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.model.reason import Reason
+from app.model.resources import NOTHING, UNLIMITED
+from app.scheduling.planner import plan, rate
+from tests import given
+
+GB = 1000
+
+
+def node(name: str, memory_gb: int, *, gpus: int = 1) -> Node:
+    return given.node(name, gpus=gpus, device_memory_mib=memory_gb * GB, labels={"size": str(memory_gb)})
+
+
+def by_memory(name: str, memory_gb: int, *, size: int | None = None, devices: int = 1, **more: Any) -> Pod:
+    only = Constraint() if size is None else Constraint(node_selector=(("size", str(size)),))
+    sharing = Sharing(memory_mib=memory_gb * GB, devices=devices)
+    return replace(given.pod(name, gpus=0, constraint=only, **more), sharing=sharing)
+
+
+def alone(number: int, memory_gb: int, *, preemptible: bool = False, **more: Any) -> list[PodGroup]:
+    pods = (by_memory(f"p{index}", memory_gb, **more) for index in range(number))
+    return [given.group(pod, preemptible=preemptible) for pod in pods]
+
+
+def paid(found: Plan, nodes: list[Node], groups: list[PodGroup]) -> int:
+    """Return what the queue pays for those that start, in thousandths of a GPU."""
+    sizes = {each.name: each.device_memory_mib for each in nodes}
+    pods = {pod.uid: pod for group in groups for pod in group.pending}
+    places = [one for start in found.starts for one in start.placements]
+    return sum((pods[one.pod].charge(sizes[one.node]) for one in places), NOTHING).gpu_milli
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+@pytest.mark.parametrize(
+    ("queue", "preemptible"),
+    [(given.queue("q", deserved=1), False), (given.queue("q", limit=1), True)],
+    ids=["quota", "limit"],
+)
+def test_pods_within_quota_on_the_larger_gpu_start_there_beside_smaller_ones(
+    queue: Queue, names: str, *, preemptible: bool
+) -> None:
+    nodes = [node(names[0], 16), node(names[1], 80)]
+    pods = alone(4, 16, preemptible=preemptible)
+
+    found = plan(given.snapshot(nodes, [queue], pods))
+
+    assert len(found.starts) == 4
+    assert paid(found, nodes, pods) == 800
+
+
+def test_a_pod_that_may_only_use_smaller_gpus_is_judged_by_those() -> None:
+    pods = alone(2, 8, size=16)
+    nodes = [node("a", 16, gpus=2), node("b", 80)]
+    third = given.group(by_memory("third", 16, size=16), created_at=9.0, preemptible=False)
+
+    found = plan(given.snapshot(nodes, [given.queue("q", deserved=1)], [*pods, third]))
+
+    assert len(found.starts) == 2
+    assert paid(found, nodes, pods) == 1000
+
+
+def test_a_pod_that_finds_only_a_smaller_gpu_for_which_its_queue_may_not_pay_is_told_of_the_quota() -> None:
+    nodes = [node("a", 16), node("b", 80)]
+    full = given.group(running=[given.placed(given.pod("full", queue="r"), "b")], preemptible=False)
+    half = Queue(name=given.queue("q").name, gpu_milli=replace(given.queue("q").gpu_milli, deserved=500))
+    (pod,) = alone(1, 16)
+
+    found = plan(given.snapshot(nodes, [half, given.queue("r", deserved=1)], [pod, full]))
+
+    assert found.starts == ()
+    assert found.refusals[pod.key].reason is Reason.NON_PREEMPTIBLE_OVER_QUOTA
+
+
+def test_a_what_if_judges_by_the_largest_gpu_that_the_pod_can_get() -> None:
+    snapshot = given.snapshot([node("a", 16), node("b", 80)], [given.queue("q", deserved=1)], [])
+    pod = by_memory("p", 40, devices=1)
+
+    rating = rate(snapshot, given.group(pod, preemptible=False), pod, [each.name for each in snapshot.nodes.nodes])
+
+    assert (rating.refusal, rating.fitting.tolist()) == (None, [False, True])
+
+
+sizes = st.sampled_from([16, 24, 40, 80])
+
+
+@settings(max_examples=200)
+@for_all(
+    st.lists(st.tuples(sizes, st.integers(1, 2)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(4, 80), st.integers(1, 3)), min_size=1, max_size=5),
+    st.integers(0, 4),
+    st.booleans(),
+)
+def test_no_queue_pays_more_than_it_may_whichever_gpus_its_pods_get(
+    gpus: list[tuple[int, int]],
+    asked: list[tuple[int, int]],
+    most: int,
+    is_limit: bool,  # noqa: FBT001 # drawn
+) -> None:
+    nodes = [node(f"n{index}", size, gpus=count) for index, (size, count) in enumerate(gpus)]
+    groups = [
+        given.group(
+            *(by_memory(f"g{index}-{pod}", memory, gang=f"g{index}") for pod in range(count)), preemptible=is_limit
+        )
+        for index, (memory, count) in enumerate(asked)
+    ]
+    queue = given.queue("q", deserved=0 if is_limit else most, limit=most if is_limit else None)
+
+    found = plan(given.snapshot(nodes, [queue], groups))
+
+    assert paid(found, nodes, groups) <= most * 1000 < UNLIMITED

@@ -1,0 +1,162 @@
+"""GPUs that a queue is owed are not lent to another queue a moment before: they would be reclaimed at once."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hypothesis import given as for_all
+from hypothesis import settings
+
+from app.model.decision import Action, Plan
+from app.model.podgroup import PodGroup
+from app.model.queue import Queue
+from app.model.snapshot import Snapshot
+from app.scheduling.planner import Policy, plan, plan_some
+from tests import given
+from tests.scheduling.worlds import World, worlds
+
+BY_ORDER_ALONE = Policy(borrow_last=False)
+"""As KAI does."""
+
+QUEUES = [given.queue("lender"), given.queue("owed")]
+"""Of eight GPUs, the fair share of each is four when both want as many."""
+
+
+def running(name: str, queue: str, on: str, *, gpus: int = 1) -> PodGroup:
+    return given.group(running=[given.placed(given.pod(name, gpus=gpus, queue=queue), on)], min_member=1)
+
+
+def waiting(name: str, queue: str, *, gpus: int, at: float = 0.0) -> PodGroup:
+    return given.group(given.pod(name, gpus=gpus, queue=queue, created_at=at), created_at=at)
+
+
+def cluster(*groups: PodGroup, queues: Iterable[Queue] = QUEUES, nodes: int = 1) -> Snapshot:
+    return given.snapshot([given.node(f"n{index}") for index in range(nodes)], queues, groups)
+
+
+def started(made: Plan) -> list[str]:
+    return sorted(start.group.name.removeprefix("uid-") for start in made.starts)
+
+
+def one_gpu_is_free() -> Snapshot:
+    """Build a queue that has its share, and one that lacks a GPU and would first like to start a large pod."""
+    held = [running(f"l{index}", "lender", "n0") for index in range(4)]
+    held += [running(f"o{index}", "owed", "n0") for index in range(3)]
+    more = [waiting("large", "owed", gpus=4), waiting("small", "owed", gpus=1, at=1.0)]
+    return cluster(*held, *more, waiting("other", "lender", gpus=1))
+
+
+def test_a_free_gpu_goes_to_the_queue_that_is_owed_it_although_a_large_pod_is_first_in_that_queue() -> None:
+    by_order_alone, made = plan(one_gpu_is_free(), BY_ORDER_ALONE), plan(one_gpu_is_free())
+
+    assert (started(by_order_alone), len(by_order_alone.evictions)) == (["other", "small"], 1)
+    assert (started(made), len(made.evictions)) == (["small"], 0)
+
+
+def test_a_plan_that_is_made_at_once_lends_no_gpu_that_is_owed() -> None:
+    snapshot = one_gpu_is_free()
+
+    assert started(plan_some(snapshot, snapshot.groups)) == ["small"]
+
+
+def test_a_queue_borrows_what_nobody_is_owed() -> None:
+    held = [running(f"l{index}", "lender", "n0") for index in range(4)]
+    snapshot = cluster(*held, *(waiting(f"w{index}", "lender", gpus=1, at=float(index)) for index in range(4)))
+
+    assert started(plan(snapshot)) == ["w0", "w1", "w2", "w3"]
+
+
+def room_is_owed() -> Snapshot:
+    """Build two nodes with one free GPU each, of which a queue that holds none is owed four on one node."""
+    held = [running(f"l{index}", "lender", "n0") for index in range(7)]
+    more = [running(f"m{index}", "lender", "n1") for index in range(7)]
+    return cluster(*held, *more, waiting("gang", "owed", gpus=4), waiting("other", "lender", gpus=1), nodes=2)
+
+
+def test_a_queue_from_which_pods_leave_starts_none_in_the_same_plan() -> None:
+    made = plan(room_is_owed())
+
+    assert started(made) == ["gang"]
+    assert {each.action for each in made.evictions} == {Action.RECLAIM}
+    assert len(made.evictions) == 3
+    assert [refusal.sentence for refusal in made.refusals.values()] == [
+        "Pods of queue lender leave for other PodGroups now, so no pod of it starts beyond its fair share."
+    ]
+
+
+def test_a_queue_that_holds_its_share_and_whose_pods_leave_for_its_own_is_not_told_that_it_holds_more() -> None:
+    def at(priority: int, group: PodGroup) -> PodGroup:
+        return replace(group, priority=priority, started_at=-1000.0 if group.placed else None)
+
+    held = [at(50, running(f"l{index}", "lender", "n0")) for index in range(2)]
+    held += [at(75, running("l2", "lender", "n1")), at(75, running("o0", "other", "n0"))]
+    held += [at(75, running("o1", "other", "n1")), at(50, running("o2", "other", "n1"))]
+    urgent = at(75, waiting("urgent", "lender", gpus=2))
+    late = at(75, waiting("late", "lender", gpus=1, at=2.0))
+    owed = at(50, waiting("owed", "owed", gpus=2, at=3.0))
+    nodes = [given.node(f"n{index}", gpus=4) for index in range(2)]
+    queues = [given.queue("lender"), given.queue("other"), given.queue("owed", deserved=1)]
+    made = plan(given.snapshot(nodes, queues, [*held, urgent, late, owed]), now=10.0)
+
+    assert {each.action for each in made.evictions if each.group.name.startswith("uid-l")} == {Action.PREEMPT}
+    assert made.refusals[late.key].sentence == (
+        "Pods of queue lender leave for other PodGroups now, so no pod of it starts beyond its fair share."
+    )
+
+
+def test_a_plan_that_is_made_at_once_keeps_a_node_for_what_is_owed() -> None:
+    snapshot = room_is_owed()
+
+    made = plan_some(snapshot, snapshot.groups)
+
+    assert (started(made), made.withheld) == (["other"], ("n0",))
+
+
+def test_a_pod_that_a_plan_made_at_once_keeps_off_a_node_is_told_the_same_as_by_the_plan_before() -> None:
+    held = [running(f"l{index}", "lender", "n0") for index in range(5)]
+    held += [running(f"o{index}", "owed", "n0") for index in range(2)]
+    firm = [replace(group, preemptible=False) for group in held]
+    snapshot = cluster(*firm, waiting("gang", "owed", gpus=2), waiting("other", "lender", gpus=1))
+    first = plan(snapshot)
+    other = next(key for key in snapshot.groups if key.name == "uid-other")
+
+    again = plan_some(snapshot, [other], withheld=first.withheld, aged=first.aged, memory=first.memory)
+
+    kept = "No node has room: the only node is withheld for a PodGroup that is owed room"
+    assert [made.refusals[other].sentence[: len(kept)] for made in (first, again)] == [kept, kept]
+
+
+def test_gpus_on_other_nodes_are_lent_where_nobody_can_leave_for_what_is_owed() -> None:
+    snapshot = room_is_owed()
+    firm = {key: replace(group, preemptible=False) for key, group in snapshot.running.items()}
+
+    made = plan(replace(snapshot, running=firm))
+
+    assert (started(made), made.withheld) == (["other"], ("n0",))
+
+
+def test_gpus_are_lent_everywhere_when_nobody_could_leave_for_ten_minutes_for_what_is_owed() -> None:
+    made = room_is_owed()
+    firm = {key: replace(group, preemptible=False) for key, group in made.running.items()}
+    more = [waiting(f"more{index}", "lender", gpus=1) for index in range(2)]
+    made = replace(made, running=firm, groups={**made.groups, **{each.key: each for each in more}})
+    policy = Policy(ageing_s=None)
+    first = plan(made, policy, now=0.0)
+    before, after = (plan(made, policy, now=now, memory=first.memory) for now in (599.0, 601.0))
+
+    assert [started(each) for each in (first, before, after)] == [["more0"], ["more0"], ["more0", "more1"]]
+    assert (before.withheld, after.withheld) == (("n0",), ())
+    assert first.memory.conditions is not None
+    assert first.memory.conditions.changes_at == 600.0  # a plan is made then though nothing else has changed
+
+
+@settings(max_examples=80)
+@for_all(worlds)
+def test_no_pod_starts_that_the_same_or_the_next_plan_evicts(world: World) -> None:
+    first = plan(world.snapshot(), now=world.now)
+    # Min-runtime protects a group from its start on, and of one that grows the minimum alone, as in KAI.
+    new = {group.key for group in world.groups if not group.placed and len(group.pending) == group.min_member}
+    starting = {one.pod for start in first.starts for one in start.placements if start.group in new}
+    second = plan(world.after(first).snapshot(), now=world.now)
+
+    assert starting.isdisjoint(each.pod for each in first.evictions)
+    assert starting.isdisjoint(each.pod for each in second.evictions)

@@ -1,0 +1,87 @@
+"""The comparison of all nodes at once against looking at one node after the other."""
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from app.model.names import NodeName, QueueName
+from app.model.pod import Placed, Pod
+from app.scheduling.board import Strategy
+from app.scheduling.lineup import Lineup
+from app.scheduling.noderoom import NodeRoom
+from app.scheduling.rows import are_alike
+from app.scheduling.victims import Chunk, Safety, Victims
+from app.scheduling.whatif import WhatIf
+from loadtest.crowds import crowded
+
+
+def begun(seed: int) -> tuple[WhatIf, Random]:
+    random = Random(seed)
+    snapshot = crowded(12, waiting=30, seed=seed)
+    running = dict(snapshot.running)
+    for key, group in running.items():
+        if random.random() < 0.2:
+            running[key] = replace(group, min_member=1)
+    state = WhatIf(replace(snapshot, running=running), Strategy())
+    state.divide()
+    return state, random
+
+
+def may_settle(state: WhatIf, room: NodeRoom, one: Placed) -> bool:
+    shares = one.pod.sharing is not None and bool(room.repackable[state.snapshot.nodes.index[one.node]])
+    return shares or room.finds_place(one.pod)
+
+
+def one_by_one(
+    state: WhatIf, lineup: Lineup, room: NodeRoom, pods: Sequence[Pod], losing: Container[QueueName]
+) -> list[tuple[int, NodeName, list[int]]]:
+    found = []
+    by_node: dict[NodeName, list[int]] = {}
+    taken = {id(chunk) for chunk in room.again}
+
+    def may_leave(chunk: Chunk, node: NodeName) -> bool:
+        on_node = [one for one in chunk.placed if one.node == node]
+        is_lost = chunk.group.queue in losing or not are_alike(chunk.placed)
+        return is_lost or all(may_settle(state, room, one) for one in on_node)
+
+    for number, chunk in enumerate(lineup.chunks):
+        for node in dict.fromkeys(one.node for one in chunk.placed if id(chunk) not in taken):
+            if not may_leave(chunk, node):
+                continue
+            here = by_node.setdefault(node, [])
+            here.append(number)
+            chunks = [lineup.chunks[each] for each in here]
+            leaving = (*room.again, *lineup.with_spare(chunks, taken))
+            moved = [one.pod for each in leaving if each.group.queue not in losing for one in each.placed]
+            has_slots = state.slots().may_hold((*pods, *moved), [one for each in leaving for one in each.placed])
+            if room.may_do(node, chunks) and has_slots:
+                found.append((number, node, list(here)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_comparison_finds_what_looking_at_one_node_after_the_other_finds(seed: int) -> None:
+    state, random = begun(seed)
+    losing = {queue for queue in state.roster.queues if random.random() < 0.5}
+    victims = Victims(state.roster, {}, lambda _: Safety.NONE, ledger=state.ledger, shares=state.shares)
+    lineup = Lineup(victims, state.evictable, losing)
+    while lineup.extend():
+        pass
+    asking = [group for group in state.snapshot.groups.values() if len(group.pending) <= 4]
+    spots = more = 0
+    for group in random.sample(asking, 8):
+        taken = {id(chunk) for chunk in random.sample(lineup.chunks, random.choice((0, 0, 2)))}
+        again = [chunk for chunk in lineup.chunks if id(chunk) in taken]
+        room = NodeRoom(state, group, group.pending, again)
+        expected = one_by_one(state, lineup, room, group.pending, losing)
+        numbers = {id(chunk): number for number, chunk in enumerate(lineup.chunks)}
+        found = [
+            (spot.number, spot.node, [numbers[id(chunk)] for chunk in spot.chunks])
+            for spot in lineup.spots(room, group.pending, state.slots(), taken, 0)
+        ]
+        # Some more may be found, in the same order: whoever asks looks closer.
+        assert [each for each in found if each in expected] == expected
+        spots, more = spots + len(expected), more + len(found) - len(expected)
+    assert 20 < spots > 4 * more

@@ -1,0 +1,75 @@
+"""What leaves other nodes: the bound on slots is never below what there really is."""
+
+import numpy as np
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from app.model.podgroup import PodGroup
+from app.model.resources import GPU_MILLI, Amounts
+from app.model.snapshot import Snapshot
+from app.scheduling.links import MANY, MOST_NODES, Links
+from app.scheduling.planner import DEFAULT_POLICY
+from app.scheduling.slots import SIZES
+from app.scheduling.whatif import WhatIf
+from tests import given
+
+NODES = 4
+
+
+def cluster(*gangs: list[tuple[int, int]], nodes: int = NODES) -> Snapshot:
+    """Build gangs whose pods are pairs of a node and a number of GPUs."""
+    groups = [_gang(f"g{number}", pods) for number, pods in enumerate(gangs)]
+    return given.snapshot([given.node(f"n{each}", gpus=64) for each in range(nodes)], [given.queue("q")], groups)
+
+
+def _gang(name: str, pods: list[tuple[int, int]]) -> PodGroup:
+    placed = [
+        given.placed(given.pod(f"{name}-{index}", gang=name, gpus=gpus), f"n{node}")
+        for index, (node, gpus) in enumerate(pods)
+    ]
+    return given.group(running=placed, min_member=len(placed))
+
+
+def gained(made: Snapshot, free: list[int], lost: list[bool]) -> Amounts:
+    """Return the bound for all PodGroups, of which some may be lost."""
+    rows, groups = WhatIf(made, DEFAULT_POLICY.strategy).evictable.rows, len(made.running)
+    links = Links(rows, groups, len(free))
+    every = np.ones(groups, dtype=np.bool_)
+    return links.gained(np.array(lost, dtype=np.bool_), every, np.array(free) * GPU_MILLI)
+
+
+def test_a_pod_that_leaves_beside_a_free_gpu_makes_a_slot_for_two() -> None:
+    made = cluster([(0, 2), (1, 1)])
+
+    assert gained(made, [0, 1, 0, 0], [False])[:, 0].tolist()[:3] == [0, 1, 0]
+
+
+def test_a_pod_that_is_lost_makes_slots_that_it_does_not_take_again() -> None:
+    made = cluster([(0, 2), (1, 4)])
+
+    assert gained(made, [0, 0, 0, 0], [True])[:, 0].tolist()[:4] == [4, 2, 1, 1]
+
+
+def test_nothing_is_known_of_a_group_on_many_nodes() -> None:
+    nodes = MOST_NODES + 1
+    made = cluster([(node, 1) for node in range(nodes)], nodes=nodes)
+
+    assert (gained(made, [0] * nodes, [False]) == MANY).all()
+
+
+pods = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(1, 8)), min_size=1, max_size=4)
+
+
+@for_all(st.lists(st.tuples(pods, st.booleans(), st.booleans()), max_size=4), st.lists(st.integers(0, 8), min_size=4))
+def test_no_more_slots_become_free_than_the_bound_says(
+    gangs: list[tuple[list[tuple[int, int]], bool, bool]], free: list[int]
+) -> None:
+    free = free[:NODES]
+    bound = gained(cluster(*(each for each, _, _ in gangs)), free, [lost for _, lost, _ in gangs])
+    leaving = [(each, lost) for each, lost, leaves in gangs if leaves and any(node == 0 for node, _ in each)]
+
+    for index, size in enumerate(SIZES):
+        freed = [sum(gpus for each, _ in leaving for node, gpus in each if node == there) for there in range(NODES)]
+        slots = sum((free[there] + freed[there]) // size - free[there] // size for there in range(1, NODES))
+        taken = sum(gpus // size for each, lost in leaving if not lost for node, gpus in each if node != 0)
+        assert slots - taken <= bound[index, 0]

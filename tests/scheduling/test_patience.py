@@ -1,0 +1,179 @@
+"""Running pods lose no more work for a PodGroup than it has waited for, unless its queue deserves what it asks for."""
+
+from dataclasses import replace
+
+from hypothesis import given as for_all
+from hypothesis import settings
+
+from app.model.decision import Action, Plan
+from app.model.memory import NO_MEMORY, PlanMemory
+from app.model.podgroup import PodGroup
+from app.model.queue import Entitlement, Queue
+from app.model.snapshot import Snapshot
+from app.scheduling.planner import Policy, plan
+from tests import given
+from tests.scheduling.worlds import World, worlds
+
+PATIENT = Policy(patience_s=300.0)
+QUEUES = [given.queue("lender"), given.queue("owed")]
+"""Of eight GPUs, the fair share of each is four when both want as many."""
+
+START = 10_000.0
+
+
+def running(name: str, queue: str, *, gpus: int = 1, since: float, on: str = "n0") -> PodGroup:
+    pod = given.pod(name, gpus=gpus, queue=queue)
+    return replace(given.group(running=[given.placed(pod, on)], min_member=1), started_at=since)
+
+
+def waiting(name: str, queue: str, *, gpus: int = 1) -> PodGroup:
+    return given.group(given.pod(name, gpus=gpus, queue=queue), created_at=START)
+
+
+def lent(queues: list[Queue], *, ran_s: float) -> Snapshot:
+    """Build a full node: a queue holds five of its GPUs for so long, another lacks one of its four."""
+    held = [running(f"l{index}", "lender", since=START - ran_s) for index in range(5)]
+    held += [running(f"o{index}", "owed", since=START - 5000) for index in range(3)]
+    return given.snapshot([given.node("n0")], queues, [*held, waiting("w", "owed"), waiting("x", "lender")])
+
+
+def after(snapshot: Snapshot, waited_s: float, policy: Policy = PATIENT) -> Plan:
+    """Plan, and again after so many seconds in which nothing changes."""
+    first = plan(snapshot, policy, now=START)
+    return plan(snapshot, policy, now=START + waited_s, memory=first.memory)
+
+
+def test_a_pod_leaves_when_a_pod_that_is_owed_its_gpu_has_waited_for_as_long_as_it_has_run() -> None:
+    snapshot = lent(QUEUES, ran_s=100.0)
+
+    evictions = [len(after(snapshot, waited_s).evictions) for waited_s in (0.0, 50.0, 99.0)]
+
+    assert evictions == [0, 0, 0]
+    # It runs on while the other waits: the two meet when patience ends.
+    assert len(after(snapshot, 299.0).evictions) == 0
+    assert [each.action for each in after(snapshot, 300.0).evictions] == [Action.RECLAIM]
+
+
+def test_a_pod_that_has_only_just_started_leaves_first_and_soon() -> None:
+    snapshot = lent(QUEUES, ran_s=100.0)
+    young = running("l4", "lender", since=START + 90.0)
+    later = replace(snapshot, running={**snapshot.running, young.key: young})
+
+    made = plan(later, PATIENT, now=START + 110.0, memory=plan(snapshot, PATIENT, now=START).memory)
+
+    assert [each.group for each in made.evictions] == [young.key]
+
+
+def test_a_queue_below_its_deserved_share_does_not_wait() -> None:
+    snapshot = lent([given.queue("lender"), given.queue("owed", deserved=4)], ran_s=100.0)
+
+    assert len(plan(snapshot, PATIENT, now=START).evictions) == 1
+
+
+def test_nobody_waits_where_patience_is_off() -> None:
+    assert len(plan(lent(QUEUES, ran_s=100.0), Policy(), now=START).evictions) == 1
+
+
+def test_a_pod_whose_victims_would_lose_too_much_work_is_told_that_it_has_to_wait_and_for_how_long() -> None:
+    snapshot = lent(QUEUES, ran_s=1000.0)
+    twin = waiting("v", "owed")
+    snapshot = replace(snapshot, groups={**snapshot.groups, twin.key: twin})
+    first = plan(snapshot, PATIENT, now=START)
+    # The second plan searches for neither: what the first has found is remembered.
+    second = plan(snapshot, PATIENT, now=START + 1.0, memory=first.memory)
+
+    said = (
+        "No node has room: the only node has too few GPUs (asks 1, at most 0 free); nobody has to leave for it yet, "
+        "since more work would be lost than it has waited for; after 300 s of waiting that no longer counts."
+    )
+    for made in (first, second):
+        assert [made.refusals[key].sentence for key in snapshot.groups if key.name != "uid-x"] == [said, said]
+
+
+def test_a_pod_for_which_nobody_may_leave_is_not_told_that_they_leave_later() -> None:
+    snapshot = lent(QUEUES, ran_s=1000.0)
+    firm = {key: replace(group, preemptible=False) for key, group in snapshot.running.items()}
+    made = plan(replace(snapshot, running=firm), PATIENT, now=START)
+
+    assert all("leave for it yet" not in refusal.sentence for refusal in made.refusals.values())
+
+
+def test_a_search_is_due_again_when_patience_ends() -> None:
+    memory = plan(lent(QUEUES, ran_s=1000.0), PATIENT, now=START).memory
+
+    assert memory.conditions is not None
+    assert START < memory.conditions.changes_at <= START + PATIENT.patience_s
+
+
+def test_a_search_is_still_due_after_a_plan_that_remembers_that_it_was_in_vain() -> None:
+    snapshot = lent(QUEUES, ran_s=1000.0)
+    memory = plan(snapshot, PATIENT, now=START).memory
+    later = plan(snapshot, PATIENT, now=START + 1.0, memory=memory).memory
+
+    assert memory.conditions is not None
+    assert later.conditions is not None
+    assert later.conditions.changes_at == memory.conditions.changes_at
+
+
+def test_what_was_waited_for_counts_on_when_a_plan_is_not_carried_out() -> None:
+    snapshot = lent(QUEUES, ran_s=1000.0)
+    memory = plan(snapshot, PATIENT, now=START).memory
+    later = START + PATIENT.patience_s
+    found = plan(snapshot, PATIENT, now=later, memory=memory)
+
+    assert found.evictions
+    assert plan(snapshot, PATIENT, now=later + 1.0, memory=found.memory).evictions
+
+
+def test_what_was_waited_for_is_forgotten_when_a_group_no_longer_waits() -> None:
+    snapshot = lent(QUEUES, ran_s=100.0)
+    memory = plan(snapshot, PATIENT, now=START).memory
+    gone = replace(snapshot, groups={})
+
+    assert memory.waiting_since
+    assert not plan(gone, PATIENT, now=START + 1.0, memory=memory).memory.waiting_since
+
+
+def in_two_halves() -> Snapshot:
+    """Build two nodes of eight GPUs with four free each, for a pod of eight."""
+    held = [running(f"h{index}", "owed", gpus=4, since=START - 100.0, on=f"n{index}") for index in range(2)]
+    nodes = [given.node("n0"), given.node("n1")]
+    return given.snapshot(nodes, [given.queue("owed")], [*held, waiting("large", "owed", gpus=8)])
+
+
+def test_a_pod_moves_when_who_needs_its_room_has_waited_for_the_work_that_is_lost() -> None:
+    snapshot = in_two_halves()
+
+    # The other has worked for 4 x (100 + t) GPU-seconds, and 8 x t were waited for after t = 100 s.
+    assert len(after(snapshot, 99.0).evictions) == 0
+    assert [each.action for each in after(snapshot, 101.0).evictions] == [Action.CONSOLIDATE]
+
+
+def test_a_plan_without_memory_begins_to_wait() -> None:
+    made = plan(in_two_halves(), PATIENT, now=START + 5000.0, memory=NO_MEMORY)
+
+    assert made.evictions == ()
+    assert isinstance(made.memory, PlanMemory)
+    assert list(made.memory.waiting_since.values()) == [(START + 5000.0, False)]
+
+
+@settings(max_examples=60)
+@for_all(worlds)
+def test_reclaim_and_consolidation_begin_with_no_loss_but_for_what_is_deserved(world: World) -> None:
+    snapshot = world.snapshot()
+    # No queue deserves anything, and no time has passed: what runs has worked for longer than anything has waited.
+    queues = {name: replace(queue, gpu_milli=NOTHING_DESERVED) for name, queue in snapshot.queues.items()}
+
+    made = plan(replace(snapshot, queues=queues), PATIENT, now=world.now)
+
+    costly = {key for key, group in snapshot.running.items() if group.started_at is not None and gpus(group)}
+    taken = (each for each in made.evictions if each.action in {Action.RECLAIM, Action.CONSOLIDATE})
+    gaining = {key for key, group in snapshot.groups.items() if any(pod.request.gpu_milli for pod in group.pending)}
+    assert not [each for each in taken if each.group in costly and each.beneficiary in gaining]
+
+
+NOTHING_DESERVED = Entitlement(deserved=0)
+
+
+def gpus(group: PodGroup) -> bool:
+    return all(one.pod.request.gpu_milli > 0 for one in group.placed)
