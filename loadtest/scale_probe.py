@@ -14,8 +14,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import uvloop
-
 from app.cluster.cache import ClusterCache
 from app.model.seam import Resource
 from app.service import GARBAGE_THRESHOLDS, Parts, build
@@ -245,8 +243,7 @@ def _main() -> None:
     # As the service runs.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print(json.dumps(runner.run(measured(size, first=chosen.pods_first, with_webhooks=chosen.webhooks))))
+    print(json.dumps(asyncio.run(measured(size, first=chosen.pods_first, with_webhooks=chosen.webhooks))))
 
 
 if __name__ == "__main__":

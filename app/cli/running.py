@@ -2,12 +2,12 @@
 
 import asyncio
 import errno
+import faulthandler
 import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import click
-import uvloop
 
 from app.model.seam import KubeError
 
@@ -19,9 +19,14 @@ E = TypeVar("E", bound=Exception)
 
 
 def run_until_asked(work: Coroutine[Any, Any, None]) -> None:
-    """Run until done, or until SIGINT or SIGTERM, which end it cleanly."""
+    """Run until done, or until SIGINT or SIGTERM, which end it cleanly.
+
+    The loop is asyncio's own. uvloop ends the process when epoll refuses a socket (libuv issue 5130). That happens when
+    a dead API server refuses some forty connections at once.
+    """
+    faulthandler.enable()  # a death inside a library leaves its place in the log
     try:
-        uvloop.run(_until_asked(work))
+        asyncio.run(_until_asked(work))
     except Exception as error:
         cause = _first_cause(error)
         if isinstance(cause, OSError | KubeError):

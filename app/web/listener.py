@@ -1,6 +1,6 @@
 """One port and the server behind it, fit for a TaskGroup: cancelling it shuts it down gracefully.
 
-Several live in one process; signals are the service's, and so is the event loop (uvloop).
+Several live in one process; signals are the service's, and so is the event loop.
 """
 
 import asyncio

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 
-import uvloop
-
 from app.web.listener import Listener
 
 
@@ -41,8 +39,7 @@ class Threaded:
 
     def _work(self, ended: Future[None]) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(self._until_asked())
+            asyncio.run(self._until_asked())
         except BaseException as error:  # noqa: BLE001 - raised where the thread is waited for
             ended.set_exception(error)
         else:

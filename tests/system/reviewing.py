@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -51,7 +50,7 @@ def reviewed(api: Api, judge: admission.Admission, folder: Path) -> Iterator[Non
 
 @contextmanager
 def _serving(judge: admission.Admission, tls: ssl.SSLContext) -> Iterator[int]:
-    loop = uvloop.new_event_loop()
+    loop = asyncio.new_event_loop()
     bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=admission.CONNECTIONS, tls=lambda: tls)
     running = loop.create_task(bound.run())
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))

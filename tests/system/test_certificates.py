@@ -6,13 +6,12 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import orjson
 import pytest
-import uvloop
 
 from app.control.certificates.authority import Certificate, Clients, make_authority
 from app.control.certificates.files import CertificateFiles
@@ -223,13 +222,6 @@ def bundles(api: Api, kind: WebhookKind) -> set[str]:
     return {hook["clientConfig"].get("caBundle", "") for hook in found["webhooks"]}
 
 
-@contextmanager
-def on_uvloop() -> Iterator[asyncio.Runner]:
-    """Run on the loop that production uses."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        yield runner
-
-
 def test_no_admission_fails_while_certificates_and_cas_change(bed: Bed, granted: Api) -> None:
     replica = Replica()
     for kind in WebhookKind:
@@ -246,8 +238,7 @@ def test_no_admission_fails_while_certificates_and_cas_change(bed: Bed, granted:
                 )
                 return creators
 
-    with on_uvloop() as runner:
-        creators = runner.run(story())
+    creators = asyncio.run(story())
 
     assert creators.refused == []
     # Four webhooks are asked about each.
@@ -282,8 +273,7 @@ def test_a_bundle_that_somebody_removes_is_back_in_seconds_and_nothing_else_is_t
                     await until(lambda seen=seen: len(replica.asked) > seen, "we are asked again")  # type: ignore[misc] # see above
                 return creators
 
-    with on_uvloop() as runner:
-        creators = runner.run(story())
+    creators = asyncio.run(story())
 
     assert creators.refused == []
     for kind, original in zip(WebhookKind, written, strict=True):
@@ -343,8 +333,7 @@ def test_half_written_files_keep_the_old_certificate_until_they_are_whole(
                 await asked_again(replica)
             return creators
 
-    with on_uvloop() as runner:
-        creators = runner.run(story())
+    creators = asyncio.run(story())
 
     assert creators.refused == []
     assert len(replica.tls.taken) == 2

@@ -96,8 +96,13 @@ class Service:
         return ("", "") if answer.is_error else (answer.json()["uid"], answer.json()["state"])
 
     def wait_until_ready(self, *, within_s: float) -> None:
-        """Wait until Leeboard is ready."""
-        eventually(self.is_ready, within_s=within_s, what="Leeboard is ready")
+        """Wait until Leeboard is ready; fail at once when its process has ended."""
+
+        def ready() -> bool:
+            self._bed.child("leeboard").check_alive()
+            return self.is_ready()
+
+        eventually(ready, within_s=within_s, what="Leeboard is ready")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 import pytest
 import structlog
-import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +36,7 @@ ALMOST = st.fixed_dictionaries(
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """Serve from a thread of its own, for hypothesis does not speak asyncio."""
-    loop = uvloop.new_event_loop()
+    loop = asyncio.new_event_loop()
     bound = listener(webhooks.application(FakeExtender(), Metrics()), HOST, 0, limits=CONNECTIONS)
     running = loop.create_task(bound.run())
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))

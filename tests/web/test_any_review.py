@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import orjson
 import pytest
 import structlog
-import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +88,7 @@ DEEP = "so deep"
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """Serve from a thread of its own, for hypothesis does not speak asyncio."""
-    loop = uvloop.new_event_loop()
+    loop = asyncio.new_event_loop()
     judge = Admission(ClusterCache(), FakeEntrance(), Settings(markers=frozenset({ASK_MARKER})), unready=lambda: "")
     bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=CONNECTIONS)
     running = loop.create_task(bound.run())
