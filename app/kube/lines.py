@@ -86,6 +86,7 @@ class Page:
     """A part of a list; `next` is the continue token, empty on the last."""
 
     objects: list[RawObject]
+    size_bytes: int
     version: str
     next: str
 
@@ -95,7 +96,7 @@ def decode_page(body: bytes) -> Page:
     try:
         page = orjson.loads(body)
         objects, metadata = list(map(_mapping, page["items"] or [])), page["metadata"]
-        return Page(objects, str(metadata["resourceVersion"]), metadata.get("continue") or "")
+        return Page(objects, len(body), str(metadata["resourceVersion"]), metadata.get("continue") or "")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise BrokenStreamError(f"an answer of {len(body)} bytes is no list") from error
 

@@ -47,7 +47,7 @@ class Limits:
     line_bytes: int = 16 << 20
     page_objects: int = 250
     """A page of pods takes 10 ms to read, all at once; client-go asks for 500."""
-    page_bytes: int = 3 << 20
+    page_bytes: int = 1 << 20
     """Of a page with more than one object."""
 
 

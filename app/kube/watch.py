@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from app.kube.errors import BrokenStreamError, ExpiredError, StaleError, UnauthenticatedError
-from app.kube.lines import Batch, batches, decode
+from app.kube.lines import Batch, Page, batches, decode
 from app.kube.pages import pages
 from app.kube.places import Collection
 from app.kube.transport import Transport
@@ -47,8 +47,8 @@ STREAM_LASTS_S = (270, 330)
 FREE_ATTEMPTS = 2
 PATIENCE = 3
 RESTORED_AFTER = 5
-SLICE = 10
-"""Objects of a list that are reduced without a pause."""
+SLICE, SLICE_BYTES = 10, 1 << 16
+"""Objects of a list, and bytes of them, that are reduced without a pause."""
 VERSION_DIGITS = 20
 DOUBLINGS = 6
 """Enough to reach the longest pause."""
@@ -140,17 +140,19 @@ class Watch(Generic[T]):
                 if not version:
                     version = page.version
                     restored = self._is_restored(_number(version))
-                kept += await self._kept(page.objects)
+                kept += await self._kept(page)
         self._version, self._past = version, []
         self._newest = _number(version) if restored else max(self._newest, _number(version))
         return self._found(Listed(kept, restored=restored))
 
-    async def _kept(self, objects: list[RawObject]) -> list[T]:
+    async def _kept(self, page: Page) -> list[T]:
         """Reduce a page, slice by slice: it costs tens of milliseconds, and others must run in between."""
         kept: list[T] = []
-        for start in range(0, len(objects), SLICE):
+        fitting = SLICE_BYTES * len(page.objects) // page.size_bytes
+        size = max(1, min(SLICE, fitting))
+        for start in range(0, len(page.objects), size):
             await asyncio.sleep(0)
-            kept += map(self._keep, objects[start : start + SLICE])
+            kept += map(self._keep, page.objects[start : start + size])
         return kept
 
     def _is_restored(self, version: int) -> bool:

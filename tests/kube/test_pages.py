@@ -1,5 +1,7 @@
 """Lists of the largest objects: no page is larger than what may be read at once, and none is left out."""
 
+import asyncio
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +46,7 @@ async def test_a_page_of_large_objects_is_asked_for_again_with_fewer(tmp_path: P
     names = await listed(stock, tmp_path)
 
     assert names == [f"p{at}" for at in range(40)]
-    assert stock.asked == [16, 2, 4, 1, 2, 4, 1, 2, 4, 8, 16, 16]
+    assert stock.asked == [16, 2, 2, 2, 2, 2, 2, 4, 8, 16]
 
 
 async def test_the_watch_lists_them_all_as_well(tmp_path: Path) -> None:
@@ -55,6 +57,27 @@ async def test_the_watch_lists_them_all_as_well(tmp_path: Path) -> None:
 
     assert isinstance(event, Listed)
     assert [name_of(raw) for raw in event.objects] == [f"p{at}" for at in range(40)]
+
+
+async def test_others_run_between_objects_that_are_large(tmp_path: Path) -> None:
+    stock, runs, together = Stock(*[LARGE] * 16), 0, Counter[int]()
+
+    def count_run() -> None:
+        nonlocal runs
+        runs += 1
+        asyncio.get_running_loop().call_soon(count_run)
+
+    def note(raw: RawObject) -> str:
+        together[runs] += 1
+        return name_of(raw)
+
+    limits = replace(LIMITS, page_bytes=1_000_000)
+    async with listening(stock.answer) as url, await connected(kubeconfig(url, tmp_path), limits=limits) as cluster:
+        count_run()
+        event = await anext(cluster.watch(Resource.PODS, note))
+
+    assert isinstance(event, Listed)
+    assert (len(event.objects), max(together.values())) == (16, 3)
 
 
 async def test_one_object_that_is_too_large_ends_the_list(tmp_path: Path) -> None:
