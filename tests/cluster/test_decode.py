@@ -11,9 +11,10 @@ from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from app.model.names import GroupKey, NodeName
 from app.model.pod import Constraint, Operator, Pod, Requirement, Sharing, Toleration
 from app.model.quantity import MAX_AMOUNT
-from app.model.reason import UNREADY, Reason, phrase
+from app.model.reason import PHRASE_MARK, UNREADY, Reason, phrase
 from app.model.resources import Resources
 from tests.cluster.raw import GIB, PROFILES, Raw, container, labelled, pod, raw_pod
+from tests.cluster.steps import steps
 
 # -- requests
 
@@ -477,6 +478,15 @@ def test_what_kube_scheduler_says_of_its_own_filters_is_kept(message: str, becau
 
     assert pod(status={"conditions": [condition]}).said.because == because
     assert pod(status={"conditions": [condition | {"reason": "SchedulingGated"}]}).said.because == ""
+
+
+def test_of_a_condition_as_large_as_an_object_may_be_only_the_beginning_is_read() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+    short, long = (condition | {"message": PHRASE_MARK + ", " * count} for count in (8_192, 240_000))
+
+    assert pod(status={"conditions": [long]}).said == pod(status={"conditions": [short]}).said
+    assert steps(lambda: pod(status={"conditions": [long]})) <= 1.1 * steps(lambda: pod(status={"conditions": [short]}))
 
 
 def test_gates_deletion_nomination_and_age_are_seen() -> None:

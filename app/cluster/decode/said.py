@@ -20,6 +20,9 @@ PLUGIN_ERROR = re.compile(r'running (\w+) plugin "[^"]*": ')
 SURELY_REFUSED = re.compile(r"is forbidden|denied|not found|is invalid")
 """In an error of a bind that was surely not written; a conflict may mean that the pod is bound."""
 
+LONGEST_READ = 16_384
+"""Characters that are looked at of a message: kube-scheduler names each cause once, so its own are far shorter."""
+
 LONGEST_MESSAGE = 300
 """Characters that are kept of a message: enough for the causes, and little where ten thousand pods are refused."""
 
@@ -29,7 +32,7 @@ def said_of(reading: Reading, status: Fields) -> Said:
     for condition in reading.mappings(status, "conditions"):
         if condition.get("type") == "PodScheduled":
             failed = condition.get("status") == "False"
-            return _judged(condition, reading.text(condition, "message")) if failed else NOTHING_SAID
+            return _judged(condition, reading.text(condition, "message")[:LONGEST_READ]) if failed else NOTHING_SAID
     return NOTHING_SAID
 
 
