@@ -38,6 +38,15 @@ def test_no_more_processes_and_failures_are_kept_than_a_node_may_have() -> None:
     assert (len(told.devices[0].processes), len(told.failures)) == (256, 64)
 
 
+def test_all_devices_of_a_node_together_keep_no_more_processes_than_sixteen_devices_may_have() -> None:
+    processes = [{"podUid": "p"}] * 256
+
+    told = read(devices=[{"uuid": f"GPU-{number}", "processes": processes, "pods": processes} for number in range(63)])
+
+    assert {len(device.processes) for device in told.devices} == {65}
+    assert {len(device.holders) for device in told.devices} == {65}
+
+
 def test_failures_are_sentences() -> None:
     failures = [
         {"call": "nvmlA", "error": "Not Supported", "device": "GPU-1"},

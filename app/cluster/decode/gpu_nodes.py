@@ -20,6 +20,9 @@ MOST_FAILURES = 64
 MOST_PODS = 256
 """That have processes on one device."""
 
+MOST_HOLDERS = 4096
+"""On all devices of a node: each device of 16 may have `MOST_PODS`, of more devices each may have fewer."""
+
 mib = partial(json_integer, minimum=0, maximum=MOST_MIB)
 small = partial(json_integer, minimum=0, maximum=1023)
 
@@ -34,7 +37,7 @@ def gpu_node(raw: object) -> GpuNode:
     return GpuNode(
         name=NodeName(metadata["name"]),
         uid=metadata["uid"],
-        devices=tuple(_device(reading, each) for each in stated),
+        devices=tuple(_device(reading, each, min(MOST_PODS, MOST_HOLDERS // len(stated))) for each in stated),
         kubelet_answers=reading.flag(kubelet, "answers"),
         kubelet_reason=reading.text(kubelet, "reason"),
         boot_id=reading.text(status, "bootId"),
@@ -52,7 +55,7 @@ def _first(reading: Reading, parent: Fields, key: str, most: int) -> Sequence[Fi
     return reading.mappings({key: value[:most]} if isinstance(value, list) else parent, key)
 
 
-def _device(reading: Reading, raw: Fields) -> Device:
+def _device(reading: Reading, raw: Fields, most_pods: int) -> Device:
     memory, mig = reading.mapping(raw, "memoryMiB"), reading.mapping(raw, "mig")
     total = reading.number("memoryMiB.total", memory.get("total"), mib)
     return Device(
@@ -67,8 +70,8 @@ def _device(reading: Reading, raw: Fields) -> Device:
         is_mig=reading.flag(mig, "enabled") or reading.flag(mig, "pending"),
         mig_profiles=tuple(reading.text(each, "profile") for each in _first(reading, mig, "instances", MOST_DEVICES)),
         numa_node=None if raw.get("numaNode") is None else reading.number("numaNode", raw["numaNode"], small),
-        holders=tuple(_holder(reading, each) for each in _first(reading, raw, "pods", MOST_PODS)),
-        processes=tuple(_process(reading, each) for each in _first(reading, raw, "processes", MOST_PODS)),
+        holders=tuple(_holder(reading, each) for each in _first(reading, raw, "pods", most_pods)),
+        processes=tuple(_process(reading, each) for each in _first(reading, raw, "processes", most_pods)),
     )
 
 
