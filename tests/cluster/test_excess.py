@@ -80,6 +80,15 @@ def test_where_it_runs_all_its_containers_are_charged() -> None:
     assert (pod.node, pod.request) == ("a", Resources(cpu_milli=300_000, pods=1))
 
 
+def test_a_pod_may_state_some_thousands_of_amounts_in_all_its_containers() -> None:
+    some = [{"name": "c", "resources": {"requests": names(64), "limits": names(64)}}] * 32
+
+    assert excess(raw(containers=some)) == ""
+    assert excess(raw(containers=some, initContainers=[CPU])) == (
+        "requests and limits of all containers has 4097 items; write at most 4096"
+    )
+
+
 def running(containers: list[Raw]) -> Raw:
     return raw(containers=containers, nodeName="a") | {"status": {"startTime": "2026-01-01T00:00:00Z"}}
 
@@ -92,6 +101,20 @@ def test_it_costs_no_more_that_each_container_asks_for_something_else() -> None:
     assert dict(pod.scalars)["vendor.example/0"] == 16
     assert steps(lambda: decode.pod(running(many), profiles=PROFILES)) <= 2 * steps(
         lambda: decode.pod(running([CPU] * 500), profiles=PROFILES)
+    )
+
+
+def test_amounts_that_never_count_are_sorted_out_before_anything_is_read_of_them() -> None:
+    native = {f"kubernetes.io/{number}": "1" for number in range(256)}
+    few = dict(list(native.items())[:16])
+    many = running([{"name": "c", "resources": {"requests": native}}] * 16)
+    spread = running([{"name": "c", "resources": {"requests": few}}] * 256)
+
+    pod = decode.pod(many, profiles=PROFILES)
+
+    assert (pod.request, pod.scalars, pod.unread) == (Resources(pods=1), (), False)
+    assert 2 * steps(lambda: decode.pod(many, profiles=PROFILES)) <= steps(
+        lambda: decode.pod(spread, profiles=PROFILES)
     )
 
 

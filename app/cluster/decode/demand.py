@@ -29,6 +29,9 @@ MAX_EXTENDED = 32
 UNBOUNDED = 1 << 30
 """Containers of a pod that runs are all charged, however many there are."""
 
+FEW_NAMES = 16
+"""A container that states more amounts has those sorted out first that cannot count."""
+
 MOST_AMOUNTS = 1 << 16
 """Amounts that are read of one pod: the API server has no room for more beside what it notes of each.
 
@@ -57,8 +60,13 @@ def is_extended(name: str) -> bool:
     What kube-scheduler knows by itself is not (Kubernetes `IsExtendedResourceName`), nor are whole GPUs, nor our own
     markers, which kube-scheduler only routes by: no node has any.
     """
-    is_known = name == GPU_RESOURCE or "kubernetes.io/" in name or name.startswith(PREFIX)
-    return "/" in name and len(name) <= LONGEST_RESOURCE and not is_known
+    is_known = name == GPU_RESOURCE or name.startswith(PREFIX)
+    return may_be_extended(name) and len(name) <= LONGEST_RESOURCE and not is_known
+
+
+def may_be_extended(name: str) -> bool:
+    """Whether the name is not one of Kubernetes' own; False is certain."""
+    return "/" in name and "kubernetes.io/" not in name
 
 
 def request(reading: Reading, spec: Fields, status: Fields) -> tuple[Resources, Scalars]:
@@ -180,7 +188,20 @@ class _Demand:
         if len(amounts) > MOST_ITEMS:
             self._reading.doubt(f"a container has {len(amounts)} {key}; write at most {MOST_ITEMS}")
             return {name: amounts[name] for name in amounts if name in USUAL or name.startswith(OF_DEVICES)}
-        return amounts
+        return amounts if len(amounts) <= FEW_NAMES else self._that_may_count(amounts)
+
+    def _that_may_count(self, amounts: Fields) -> Fields:
+        """Return those of many amounts that may count: a pod that runs may state tens of thousands of others."""
+        may_count = {name: amounts[name] for name in amounts if name in USUAL or may_be_extended(name)}
+        if len(self.others) < MAX_EXTENDED:
+            return may_count
+        known = {
+            name: may_count[name]
+            for name in may_count
+            if name in self.others or name in USUAL or name.startswith(OF_DEVICES)
+        }
+        self.has_more |= len(known) < len(may_count)
+        return known
 
     def _statuses(self, spec: Fields, status: Fields) -> Mapping[str, Fields]:
         """Return the statuses of the containers to which the kubelet has given something, by container name."""

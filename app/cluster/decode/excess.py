@@ -17,6 +17,9 @@ REQUIREMENTS = ("matchExpressions", "matchFields")
 
 MOST_VOLUMES = 1024
 
+MOST_STATED = 4096
+"""Of all containers together, in requests and limits: 16 for each of as many containers as a pod may have."""
+
 CHARGED = frozenset({"nodeName", "schedulerName", "containers", "initContainers", "overhead", "resources"})
 """What is read of the spec of a pod with too much of something: enough to charge it where it runs."""
 
@@ -53,6 +56,7 @@ def _over(parent: object, bounds: Mapping[str, int], where: str) -> str:
 
 
 def _of_containers(spec: Fields) -> str:
+    amounts = 0
     for kind in CONTAINERS:
         for container in _items(spec, kind):
             variables = len(_items(container, "env"))
@@ -61,7 +65,13 @@ def _of_containers(spec: Fields) -> str:
             resources = container.get("resources") if isinstance(container, dict) else None
             if found := _over(resources or {}, IN_RESOURCES, f"a container of spec.{kind}: resources"):
                 return found
-    return ""
+            amounts += _amounts(resources)
+    return _sentence("requests and limits of all containers", amounts, MOST_STATED) if amounts > MOST_STATED else ""
+
+
+def _amounts(resources: object) -> int:
+    stated = resources.values() if isinstance(resources, dict) else ()
+    return sum(len(each) for each in stated if isinstance(each, dict))
 
 
 def _of_affinity(spec: Fields) -> str:

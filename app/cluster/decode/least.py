@@ -4,6 +4,7 @@ It shares no code with the whole reader but the grammar of names and amounts, so
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from app.cluster.decode.demand import GPU_RESOURCE, WHOLE_GPU_MILLI, is_extended
 from app.cluster.decode.glances import SeenPod
@@ -16,6 +17,9 @@ from app.model.pod import Pod
 from app.model.quantity import MAX_AMOUNT, QuantityError, TooMuchError, milli, whole
 from app.model.resources import Resources
 from app.model.seam import RawObject
+
+MOST_AMOUNTS = 1 << 14
+"""Amounts that are read of one pod; what more it asks for is unread."""
 
 
 def least_pod(raw: RawObject, *, profiles: frozenset[str]) -> SeenPod:
@@ -72,7 +76,7 @@ class _Amounts:
         self.unread = False
         self.extended: dict[str, int] = {}
         cpu_milli = memory_bytes = gpu_milli = 0
-        for name, value in self._stated(spec):
+        for name, value in self._first(self._stated(spec)):
             if name == "cpu":
                 cpu_milli = min(cpu_milli + self._read(value, 1000), MAX_AMOUNT)
             elif name == "memory":
@@ -82,6 +86,10 @@ class _Amounts:
             elif is_extended(name) and (amount := self._read(value, 1)):
                 self.extended[name] = min(self.extended.get(name, 0) + amount, MAX_AMOUNT)
         self.request = Resources(cpu_milli=cpu_milli, memory_bytes=memory_bytes, gpu_milli=gpu_milli, pods=1)
+
+    def _first(self, stated: Iterator[tuple[str, object]]) -> Iterator[tuple[str, object]]:
+        yield from islice(stated, MOST_AMOUNTS)
+        self.unread |= next(stated, None) is not None
 
     def _stated(self, spec: Fields) -> Iterator[tuple[str, object]]:
         for kind in CONTAINERS:
