@@ -4,10 +4,11 @@ import asyncio
 import signal
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -22,6 +23,8 @@ LOOPBACK = "127.0.0.1"
 PROBE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST /%b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 LABEL_KEYS = 10_000
+MOST_LISTED = 256
+"""Items that a list of a pod may have."""
 
 
 class Port(StrEnum):
@@ -70,6 +73,8 @@ class Attack:
     port: Port
     act: Act
     connections: int = SOME
+    shakes_hands: bool = True
+    """Whether it speaks TLS where the port does."""
 
 
 async def _nothing(line: Line) -> None:
@@ -124,24 +129,79 @@ async def _queues(line: Line) -> None:
     await line.read()
 
 
-async def _reviews(line: Line) -> None:
-    await line.send(REVIEW)
-    await line.read()
+async def _hang_up(line: Line) -> None:
+    # Each handshake costs a signature, so it is made again and again.
+    del line
+    raise ConnectionError
 
 
-def _review() -> bytes:
-    """Write a pod that asks for very many node labels, as /mutate gets it."""
-    terms = [{"key": f"label-{number}", "operator": "Exists"} for number in range(LABEL_KEYS)]
-    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": terms}]}}
-    spec = {"schedulerName": "kai-scheduler", "containers": [{"name": "c"}], "affinity": {"nodeAffinity": affinity}}
-    pod = {"metadata": {"name": "greedy", "namespace": "load"}, "spec": spec}
+async def _say_nothing(line: Line) -> None:
+    await line.drain()
+
+
+def _asking(review: bytes) -> Act:
+    async def ask(line: Line) -> None:
+        await line.send(review)
+        await line.read()
+
+    return ask
+
+
+def _review(pod: Mapping[str, Any]) -> bytes:
+    """Write a pod as /mutate gets it; it is never created."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
-    request = {"uid": "1", "kind": kind, "namespace": "load", "operation": "CREATE", "object": pod, "dryRun": True}
+    request = {"uid": "1", "kind": kind, "namespace": "load", "operation": "CREATE", "object": pod, "dryRun": False}
     body = orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
     return b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-REVIEW = _review()
+def _greedy(affinity: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    more = {"affinity": affinity} if affinity else {}
+    named = {"name": "greedy", "namespace": "load"}
+    return {
+        "metadata": named,
+        "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "c"}], **more, **spec},
+    }
+
+
+def _node_affinity(expressions: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}}
+
+
+def _apart() -> dict[str, Any]:
+    labels = {f"label-{number}": "x" for number in range(8)}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    return {"podAntiAffinity": {REQUIRED: [term] * 4}}
+
+
+def _amounts() -> list[dict[str, Any]]:
+    amounts = {f"kubernetes.io/{number}": "1" for number in range(MOST_LISTED)}
+    return [{"name": f"c{number}", "resources": {"requests": amounts}} for number in range(MOST_LISTED)]
+
+
+def _values() -> list[dict[str, Any]]:
+    """Return as many requirements, with as many values, as a pod may have."""
+    values = [f"value-{number}" for number in range(16)]
+    return [{"key": f"label-{number % 16}", "operator": "NotIn", "values": values} for number in range(MOST_LISTED)]
+
+
+def _said() -> dict[str, Any]:
+    message = "Leeboard(NoRoom): 0/1 nodes are available: " + ", " * 240_000
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"status": {"conditions": [condition]}}
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+REVIEWS: Mapping[str, dict[str, Any]] = {
+    "label-keys": _greedy(_node_affinity([{"key": f"k{n}", "operator": "Exists"} for n in range(LABEL_KEYS)])),
+    "label-values": _greedy(_node_affinity(_values())),
+    "amounts": _greedy(containers=_amounts()),
+    "pods-apart": _greedy(_apart()),
+    "long-condition": _greedy() | _said(),
+    "never-created": _greedy(),
+}
+"""Pods that cost much to judge, or are never created after it."""
 
 ATTACKS: tuple[Attack, ...] = (
     Attack(name="nobody", port=Port.NOWHERE, act=_nothing),
@@ -157,9 +217,17 @@ ATTACKS: tuple[Attack, ...] = (
             ("many-headers", _headers, SOME, (Port.OPERATIONS, Port.ADMISSION)),
             ("metrics", _metrics, SOME, (Port.OPERATIONS,)),
             ("queues", _queues, SOME, (Port.OPERATIONS,)),
-            ("heavy-reviews", _reviews, SOME, (Port.ADMISSION,)),
+            *((name, _asking(_review(pod)), SOME, (Port.ADMISSION,)) for name, pod in REVIEWS.items()),
+            ("handshakes", _hang_up, SOME, (Port.ADMISSION,)),
         )
         for port in ports
+    ),
+    Attack(
+        name="stalled-handshakes to admission",
+        port=Port.ADMISSION,
+        act=_say_nothing,
+        connections=MANY,
+        shakes_hands=False,
     ),
 )
 
@@ -172,7 +240,8 @@ async def attack(chosen: Attack, url: str, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(min(seconds, MOST_SECONDS)), asyncio.TaskGroup() as tasks:
             for _ in range(chosen.connections):
-                tasks.create_task(_again(chosen.act, where.port, _trusting() if where.scheme == "https" else None))
+                tls = _trusting() if where.scheme == "https" and chosen.shakes_hands else None
+                tasks.create_task(_again(chosen.act, where.port, tls))
 
 
 async def _again(act: Act, port: int, tls: ssl.SSLContext | None) -> None:

@@ -17,7 +17,7 @@ def test_no_probe_and_no_question_fails_beside_hostile_clients(tmp_path: Path) -
     with Target(NODES, tmp_path / "log", **settings_in(tmp_path)) as target:
         outcomes = [outcome_of(target, each, SECONDS) for each in ATTACKS if each.name in CHOSEN]
 
-    assert [each.attack for each in outcomes] == list(CHOSEN)
+    assert [each.attack.name for each in outcomes] == list(CHOSEN)
     assert [(each.failed_probes, each.failed_filters) for each in outcomes] == [(0, 0)] * len(CHOSEN)
     assert all(each.probes and each.filters_ms for each in outcomes)
 
@@ -31,7 +31,24 @@ def test_every_port_that_others_reach_is_attacked() -> None:
     assert {each.port for each in ATTACKS} == {Port.NOWHERE, Port.OPERATIONS, Port.ADMISSION, Port.PROBES}
 
 
+def outcome(port: Port, *took_ms: float, failed_probes: int = 0) -> Outcome:
+    return Outcome(
+        attack=next(each for each in ATTACKS if each.port is port),
+        filters_ms=took_ms,
+        failed_filters=0,
+        probes=1,
+        failed_probes=failed_probes,
+        failed_beside=0,
+        longest_hold_ms=1.0,
+    )
+
+
 def test_a_hundredth_of_all_questions_may_take_longer_than_p99() -> None:
-    took = [1.0] * 99 + [50.0]
-    more = {"failed_filters": 0, "probes": 1, "failed_probes": 0, "failed_beside": 0, "longest_hold_ms": 1.0}
-    assert Outcome(attack="x", filters_ms=took, **more).p99_ms == 1.0  # type: ignore[arg-type] # one dict of all
+    assert outcome(Port.OPERATIONS, *[1.0] * 99, 50.0).p99_ms == 1.0
+
+
+def test_a_slow_filter_is_a_miss_beside_every_port_but_the_one_that_judges_pods() -> None:
+    slow = {port for port in Port if outcome(port, 50.0).is_missed}
+
+    assert slow == {Port.NOWHERE, Port.OPERATIONS, Port.PROBES}
+    assert outcome(Port.ADMISSION, 50.0, failed_probes=1).is_missed
