@@ -81,6 +81,10 @@ class KeptIdle:
     """The most that has been free there since nodes are kept for this group, as a part of the cluster."""
     until: float = 0.0
     """Seconds since the epoch: when nodes are no longer kept for this group, if no more is free there by then."""
+    in_vain: frozenset[GroupKey] = frozenset()
+    """Those for which nodes were kept until then in vain, since the debt was paid back last."""
+    pause_until: float = 0.0
+    """Seconds since the epoch: until when nodes are kept for nobody who is not among these, unless the debt is paid."""
 
 
 NOTHING_KEPT = KeptIdle()

@@ -4,15 +4,16 @@ As in EASY backfill, nodes are kept for one PodGroup at a time: for the oldest t
 Everything follows from creation times and from what runs, so that a restart changes nothing.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from math import inf
 
 import numpy as np
 
 from app.model.memory import KeptIdle
-from app.model.names import NodeName, QueueName
+from app.model.names import GroupKey, NodeName, QueueName
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, QUOTA_AXES
@@ -30,7 +31,10 @@ MOST_ASKED = 64
 """PodGroups that are tried before their turn."""
 
 MOST_IDLE = 0.02
-"""The part of the cluster that may stand idle in the long run because nodes are kept."""
+"""The part of the cluster by which the debt of idle time is paid back."""
+
+LONGEST_PAUSE_S = 300.0
+"""For how long at most others use all nodes, after nodes were kept, before nodes are kept for the next PodGroup."""
 
 
 def oldest(state: WhatIf, before: float) -> Iterator[PodGroup]:
@@ -140,18 +144,39 @@ class Kept:
         return True
 
 
-def carried(known: KeptIdle, now: float) -> KeptIdle:
-    """Return what keeping nodes has cost as of now."""
+def carried(known: KeptIdle, waiting: Container[GroupKey], now: float) -> KeptIdle:
+    """Return what keeping nodes has cost as of now, and which of the waiting groups they were kept for in vain."""
     elapsed_s = max(0.0, now - known.at)
-    return replace(known, debt_s=max(0.0, known.debt_s + (known.part - MOST_IDLE) * elapsed_s), at=now)
+    debt_s = max(0.0, known.debt_s + (known.part - MOST_IDLE) * elapsed_s)
+    in_vain = frozenset(key for key in known.in_vain if debt_s and key in waiting)
+    return replace(known, debt_s=debt_s, at=now, in_vain=in_vain)
+
+
+def changes_at(known: KeptIdle, now: float) -> float:
+    """Return when something else holds though nothing has happened, in seconds since the epoch."""
+    if known.group is not None:
+        return known.until
+    return known.pause_until if known.pause_until > now else inf
 
 
 def may_keep(known: KeptIdle, group: PodGroup, now: float) -> bool:
-    """Return whether nodes may be kept for the group: what that has cost so far is paid back, or they are already.
+    """Return whether nodes may be kept for the group: they are already, or what that has cost so far is paid back.
 
-    Not when nothing more has become free there for long: then others are given room before they are kept again.
+    Nobody waits for that longer than `LONGEST_PAUSE_S`, but for a group beside which nothing has become free for long.
     """
-    return now < known.until if known.group == group.key else known.debt_s <= 0
+    if known.group is not None and known.group == group.key:
+        return now < known.until
+    is_pause_over = known.group is None and now >= known.pause_until and group.key not in known.in_vain
+    return known.debt_s <= 0 or is_pause_over
+
+
+def ended(known: KeptIdle, now: float) -> KeptIdle:
+    """Return what is known when nodes are kept for nobody any more."""
+    if known.group is None:
+        return known
+    in_vain = known.in_vain | ({known.group} if now >= known.until else frozenset())
+    pause_until = now + min(known.debt_s / MOST_IDLE, LONGEST_PAUSE_S)
+    return replace(known, group=None, part=0.0, in_vain=in_vain, pause_until=pause_until)
 
 
 def cost(known: KeptIdle, state: WhatIf, kept: Kept, *, is_wanted: bool) -> KeptIdle:

@@ -9,7 +9,6 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 
 from app.model.decision import Action, Plan, Start
 from app.model.memory import NO_MEMORY, NOT_SEARCHED, KeptIdle, Likeness, PlanMemory, Searched
@@ -245,7 +244,7 @@ class _Pass:
         self.state = WhatIf(self.snapshot, self.policy.strategy)
         self.rivals = Rivals(self.snapshot, self.policy.strategy)
         self.keeping = Keeping(self.state, self.rivals)
-        self.kept_idle = ageing.carried(self.memory.kept_idle, self.now)
+        self.kept_idle = ageing.carried(self.memory.kept_idle, self.snapshot.groups, self.now)
 
     # Allocating -----------------------------------------------------------------------------------------------------
 
@@ -313,7 +312,7 @@ class _Pass:
     def _remembered(self) -> PlanMemory:
         """Return what the next plan is to know; it is due when nodes are no longer kept."""
         kept_idle, found = self._cost_of_keeping(), self.memory.conditions
-        until = kept_idle.until if kept_idle.group is not None else inf
+        until = ageing.changes_at(kept_idle, self.now)
         if self.owed is not None:
             until = min(until, self._is_owed_until(self.owed))
         if found is not None and until < found.changes_at:
@@ -323,7 +322,7 @@ class _Pass:
     def _cost_of_keeping(self) -> KeptIdle:
         kept = self.kept_nodes
         if kept is None:
-            return replace(self.kept_idle, group=None, part=0.0)
+            return ageing.ended(self.kept_idle, self.now)
         others = (each for key, each in self.refusals.items() if key != kept.group.key)
         return ageing.cost(self.kept_idle, self.state, kept, is_wanted=any(each.reason in NO_PLACE for each in others))
 

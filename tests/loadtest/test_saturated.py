@@ -1,10 +1,12 @@
 """What the saturated hour shows, in small: a large gang starts behind streams of small pods."""
 
+from math import inf
 from random import Random
 
 import pytest
 
 from app.model.queue import Queue
+from app.scheduling.ageing import LONGEST_PAUSE_S
 from loadtest.saturated import POLICIES, Figures, Job, Load, Play, weighted
 
 CAME_AT = 300.0
@@ -37,3 +39,17 @@ def test_a_gang_behind_small_pods_starts_within_ten_minutes(queues: list[Queue],
     # What the wait costs: most GPUs that it needs are idle for some minutes.
     assert figures.idle < most_idle
     assert figures.lost < 0.02
+
+
+@pytest.mark.parametrize("other", ["a", "b"], ids=["of the same queue", "of another queue"])
+def test_a_gang_that_comes_after_another_one_waits_no_longer_than_the_pause_between_them(other: str) -> None:
+    gangs = [Job(f"gang-{queue}{at}", queue, 2, 8, 300.0, at) for queue, at in (("a", CAME_AT), (other, 1200.0))]
+    play = Play(Load(TWO, small), 0, POLICIES["leeboard"])
+    for gang in gangs:
+        play.post(gang.created_at, "come", gang)
+
+    figures = Figures.of(play.run(0.0, 2400.0))
+
+    waits = [gang.started_at - gang.created_at if gang.started_at is not None else inf for gang in gangs]
+    assert max(waits) <= 600.0 + LONGEST_PAUSE_S
+    assert figures.idle < 0.05

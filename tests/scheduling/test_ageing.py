@@ -12,7 +12,7 @@ from app.model.names import NodeName
 from app.model.pod import Sharing
 from app.model.podgroup import FOREVER_S, PodGroup
 from app.model.snapshot import Snapshot
-from app.scheduling.ageing import MOST_IDLE
+from app.scheduling.ageing import LONGEST_PAUSE_S, MOST_IDLE
 from app.scheduling.planner import Policy, plan, plan_some
 from tests import given
 
@@ -130,15 +130,27 @@ def test_a_gang_that_is_bound_in_part_and_can_never_be_whole_does_not_end_the_ke
     assert plan(beside, AGEING, now=NOW).withheld == ("b",)
 
 
-def test_nodes_that_stood_idle_for_one_group_are_kept_for_the_next_when_that_is_paid_back() -> None:
+@pytest.mark.parametrize("kept_s", [10.0, 60.0])
+def test_nodes_that_stood_idle_for_one_group_are_kept_for_the_next_when_that_is_paid_back(kept_s: float) -> None:
     first = plan(cluster(), AGEING, now=NOW)  # a quarter of the cluster stands idle
-    paid_back_after_s = 60 * (0.25 / MOST_IDLE - 1)
+    paid_back_after_s = kept_s * (0.25 / MOST_IDLE - 1)
+    pause_s = min(paid_back_after_s, LONGEST_PAUSE_S)
 
-    soon = after_the_next_has_come(first, later_s=60)
-    later = [after_the_next_has_come(soon, later_s=60 + paid_back_after_s * part) for part in (0.99, 1.01)]
+    soon = after_the_next_has_come(first, later_s=kept_s)
+    later = [after_the_next_has_come(soon, later_s=kept_s + pause_s * part) for part in (0.99, 1.01)]
 
     assert (soon.withheld, started(soon)) == ((), ["small"])
     assert [each.withheld for each in later] == [(), ("b",)]
+
+
+def test_nodes_that_were_kept_in_vain_are_kept_for_others_after_a_pause_but_not_for_the_same_group() -> None:
+    first = plan(cluster(), AGEING, now=NOW)
+    over = kept(cluster(), first, 601)  # nothing has become free
+
+    assert over.memory.conditions is not None
+    assert over.memory.conditions.changes_at == NOW + 601 + LONGEST_PAUSE_S
+    assert kept(cluster(), over, 601 + LONGEST_PAUSE_S).withheld == ()
+    assert after_the_next_has_come(over, 601 + LONGEST_PAUSE_S).withheld == ("b",)
 
 
 def test_nodes_kept_while_nobody_else_waits_cost_nothing() -> None:
@@ -248,7 +260,7 @@ def test_others_leave_for_a_pod_at_once_when_no_share_is_kept_from_it_any_more()
     asking = given.group(given.pod("x", gpus=8, queue="other", created_at=NOW), created_at=NOW)
     full = given.snapshot([given.node("a"), given.node("b")], queues, [*held, *others, gang, small, asking])
     first = plan(full, AGEING, now=NOW)
-    in_debt = replace(first.memory, kept_idle=KeptIdle(debt_s=1000.0, at=NOW))
+    in_debt = replace(first.memory, kept_idle=KeptIdle(debt_s=1000.0, at=NOW, pause_until=NOW + 100))
 
     made = plan(full, AGEING, now=NOW + 1, memory=in_debt)
 
