@@ -4,6 +4,7 @@ import asyncio
 import errno
 import faulthandler
 import signal
+import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -24,7 +25,9 @@ def run_until_asked(work: Coroutine[Any, Any, None]) -> None:
     The loop is asyncio's own. uvloop ends the process when epoll refuses a socket (libuv issue 5130). That happens when
     a dead API server refuses some forty connections at once.
     """
-    faulthandler.enable()  # a death inside a library leaves its place in the log
+    # A death inside a library leaves its place in the log, which `sys.stderr` need not be.
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
     try:
         asyncio.run(_until_asked(work))
     except Exception as error:
