@@ -72,6 +72,24 @@ FREEING = frozenset({Reason.WAITING_FOR_VICTIMS, Reason.WAITING_FOR_DEVICES})
 """Reasons of those who have a place, which is not free yet."""
 
 
+NUMBERS = frozenset(
+    {
+        *("nodes", "excluded", "promised", "refused", "most_free_gpu_milli", "blocked"),
+        *("fitting", "needed", "domains", "best", "behind"),
+        *("limit", "deserved", "fair_share", "allocated", "requested"),
+        *("minMember", "exist", "gated", "pods", "pod", "podgroup"),
+        *("node", "since", "leaving", "victims"),
+    }
+)
+"""Details that say how much is missing, where or to which pod, and not what: they change while a cause lasts."""
+
+FLAGS = frozenset({"even_when_empty", "kept", "lent"})
+"""Details that say something by being there, also when they are 0; any other that is 0 keeps nobody."""
+
+STATED = frozenset({Reason.QUEUE_IS_INVALID, Reason.POD_GROUP_IS_INVALID})
+"""Reasons whose sentence says what somebody has to correct, and changes only when they write again."""
+
+
 def phrase(reason: Reason) -> str:
     """Return the fixed text for kube-scheduler, recognisable as ours in a pod's condition."""
     return f"Leeboard({reason.value}): {PHRASES[reason]}"
@@ -110,6 +128,15 @@ class OfVictims:
     details: Mapping[str, int | str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What is in the way of a PodGroup, without how much of it is missing."""
+
+    reason: Reason
+    said: frozenset[str] = frozenset()
+    """The details that name it, with their values where these are names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why a PodGroup waits, with the numbers a person needs; equal refusals are one event."""
@@ -140,6 +167,16 @@ class Refusal:
     def may_find_victims(self) -> bool:
         """Whether it may end when others leave."""
         return self.reason in NO_ROOM and not self.exceeds_cluster
+
+    @property
+    def cause(self) -> Cause:
+        """What it is about: a refusal with the same cause and other numbers is nothing new."""
+        if self.reason in STATED:
+            return Cause(self.reason, frozenset({self.sentence}))
+        of_victims = self.of_victims.details if self.of_victims is not None else {}
+        own = ((key, value) for key, value in self.details.items() if key not in NUMBERS and key not in of_victims)
+        said = (f"{key}={value}" if isinstance(value, str) else key for key, value in own if value or key in FLAGS)
+        return Cause(self.reason, frozenset(said))
 
     def __repr__(self) -> str:
         return f"<Refusal {self.reason.value}: {self.sentence}>"

@@ -1,12 +1,14 @@
 """`kubectl describe` of a waiting pod, of its PodGroup and of what owns it shows why it waits: events by uid."""
 
-from app.control.events import EVENTS_PER_ROUND, PODS_TOLD, TOLD_FOR_S
-from app.model.seam import RawObject, UnavailableError
+from app.control.events import CAUSES_TOLD, EVENTS_PER_ROUND, PODS_TOLD, TOLD_FOR_S
+from app.model.seam import RawObject, Resource, UnavailableError
+from app.simulation.cluster import Ref
 from tests.control.jobs import job, pods_of, with_jobs
 from tests.control.wired import World, living, passes
 
 TOLD_S = 8.0
 """After so long all that may be told of a few groups has been told."""
+NODE = Ref(resource=Resource.NODES, name="a")
 EVEN_EMPTY = "Even empty, all nodes together hold at most 1 of 2 pods that start together"
 
 
@@ -93,3 +95,69 @@ async def test_an_event_of_a_member_that_was_surely_not_written_is_written_again
         await passes(TOLD_S)
 
         assert len(described(world, uid_of(first))) == 1
+
+
+# A cause that is over
+
+
+def cordon(world: World) -> None:
+    world.cluster.patch(NODE, {"spec": {"unschedulable": True}})
+
+
+def uncordon(world: World) -> None:
+    world.cluster.patch(NODE, {"spec": {"unschedulable": None}})
+
+
+async def test_a_pod_that_waits_for_another_cause_by_now_is_told_the_new_one() -> None:
+    async with living("a") as world:
+        cordon(world)
+        await passes(1)
+        pod = world.pod("one")
+        await passes(TOLD_S)
+        world.runs("busy", "a", priority_class="inference")
+        uncordon(world)
+        await passes(TOLD_S)
+
+        (_, first), (_, second) = described(world, uid_of(pod))
+
+        assert "is cordoned" in first
+        assert "has too few GPUs" in second
+
+
+async def test_a_cause_that_comes_again_is_told_again_so_that_the_last_event_is_true() -> None:
+    async with living("a") as world:
+        world.runs("busy", "a", priority_class="inference")
+        pod = world.pod("one")
+        for _ in range(2):
+            cordon(world)
+            await passes(TOLD_S)
+            uncordon(world)
+            await passes(TOLD_S)
+
+        told = ["cordoned" in note for _, note in described(world, uid_of(pod))]
+        assert told[-4:] == [True, False, True, False]
+
+
+async def test_a_cause_that_comes_and_goes_all_the_time_is_a_bounded_number_of_events() -> None:
+    async with living("a") as world:
+        world.runs("busy", "a", priority_class="inference")
+        pod = world.pod("one")
+        for _ in range(3 * CAUSES_TOLD):
+            cordon(world)
+            await passes(TOLD_S)
+            uncordon(world)
+            await passes(TOLD_S)
+
+        assert len(described(world, uid_of(pod))) == CAUSES_TOLD
+
+
+async def test_other_numbers_of_the_same_cause_are_not_told_again() -> None:
+    async with living("a") as world:
+        world.runs("busy", "a", priority_class="inference")
+        pod = world.pod("one")
+        await passes(TOLD_S)
+        world.nodes("b")
+        world.runs("busy-too", "b", priority_class="inference")
+        await passes(TOLD_S)
+
+        assert len(described(world, uid_of(pod))) == 1
