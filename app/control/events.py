@@ -186,14 +186,16 @@ class Events:
         for key, each in causes.items():
             pods = self._cache.groups.pods(key)
             self._forget_others(key, each, pods)
-            events = self._of_pods(key, each, pods) if pods_too else self._of_group(key, each, pods)
-            unsaid = [event for event in events if not self._is_said(event)]
-            for event in unsaid:
+            events = [*(self._of_pods(key, each, pods) if pods_too else self._of_group(key, each, pods))]
+            for event in events:
+                # Asked of each when its turn comes: pods of one group have owners in common.
+                if self._is_said(event):
+                    continue
                 if not most or not self._inspect.is_ready():
                     return 0
                 most -= 1
                 await self._record(event)
-            if all(map(self._is_said, unsaid)):
+            if all(map(self._is_said, events)):
                 is_alone = not any(pod.names_group for pod in pods)
                 told = PODS_TOLD if is_alone else len(pods) if pods_too else 0
                 self._covered[key] = _Covered(each.cause, told)
@@ -217,16 +219,19 @@ class Events:
         if regarding is not None:
             yield _Event(regarding, lasting)
         if pod is not None:
-            prefix = f"PodGroup {key.name}: " if pod.names_group else f"Pod {pod.name}: "
-            for owner in self._grouper.owners_of(pod):
-                if regarding is None or owner.uid != regarding["uid"]:
-                    yield _Event(owner_reference(pod, owner), lasting, prefix)
+            yield from self._of_owners(pod, lasting)
 
     def _of_pods(self, key: GroupKey, lasting: _Lasting, pods: Collection[Pod]) -> Iterator[_Event]:
-        """Yield what is told of the first of the pods that wait."""
+        """Yield what is told of the first of the pods that wait, and of the objects that own these."""
         waiting = (pod for pod in pods if pod.node is None and not pod.deleting)
         for pod in nsmallest(PODS_TOLD, waiting, key=lambda pod: (pod.created_at, len(pod.name), pod.name)):
             yield _Event(pod_reference(pod), lasting, f"PodGroup {key.name}: ")
+            yield from self._of_owners(pod, lasting)
+
+    def _of_owners(self, pod: Pod, lasting: _Lasting) -> Iterator[_Event]:
+        prefix = f"PodGroup {pod.group.name}: " if pod.names_group else f"Pod {pod.name}: "
+        for owner in self._grouper.owners_of(pod):
+            yield _Event(owner_reference(pod, owner), lasting, prefix)
 
     async def _record(self, event: _Event) -> None:
         self._told[event.key] = True

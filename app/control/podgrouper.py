@@ -127,12 +127,12 @@ class PodGrouper:
         )
 
     def owners_of(self, pod: Pod) -> Sequence[OwnerRef]:
-        """Return the object that owns a pod, and the topmost above it if that is another."""
+        """Return the object that owns a pod, and those above it as far as they are known; `LONGEST_WALK` at most."""
         first = pod.origin.owner if pod.origin is not None else None
         if first is None or not first.uid:
             return ()
         above = [owner.ref for owner in self._owners.walk(first, pod.namespace).owners]
-        return tuple({each.uid: each for each in (first, *above[-1:])}.values())
+        return tuple({each.uid: each for each in (first, *above)}.values())
 
     def owners_class(self, pod: Pod) -> str:
         """Return the priority class that an owner of a pod names by its label, and that exists; empty for none."""

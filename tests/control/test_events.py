@@ -3,8 +3,8 @@
 from app.control.events import CAUSES_TOLD, EVENTS_PER_ROUND, PODS_TOLD, TOLD_FOR_S
 from app.model.seam import RawObject, Resource, UnavailableError
 from app.simulation.cluster import Ref
-from tests.control.jobs import job, pods_of, with_jobs
-from tests.control.wired import World, living, passes
+from tests.control.jobs import JOBS, QUEUE, job, pods_of, with_jobs
+from tests.control.wired import FickleCluster, World, living, passes
 
 TOLD_S = 8.0
 """After so long all that may be told of a few groups has been told."""
@@ -95,6 +95,69 @@ async def test_an_event_of_a_member_that_was_surely_not_written_is_written_again
         await passes(TOLD_S)
 
         assert len(described(world, uid_of(first))) == 1
+
+
+# Owners of several levels
+
+
+JOB_SETS = "apis/jobset.x-k8s.io/v1alpha2/jobsets"
+CRON_JOBS = "apis/batch/v1/cronjobs"
+
+
+def owned_by(owner: RawObject, api_version: str, kind: str) -> RawObject:
+    named = {key: owner["metadata"][key] for key in ("name", "uid")}
+    return {"apiVersion": api_version, "kind": kind, "controller": True, **named}
+
+
+def job_set(world: World, *names: str, owner: RawObject | None = None) -> list[RawObject]:
+    """Create a JobSet whose Jobs start in any order, and a Job and a pod of each name; return the JobSet and Jobs."""
+    jobs = [{"name": name, "replicas": 1, "template": {"spec": {"parallelism": 1}}} for name in names]
+    spec = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "AnyOrder"}}
+    above = [owned_by(owner, "batch/v1", "CronJob")] if owner is not None else []
+    metadata = {"name": "set", "namespace": "q", "labels": QUEUE, "ownerReferences": above}
+    parent = world.cluster.create(JOB_SETS, {"metadata": metadata, "spec": spec})
+    owners = [parent]
+    for name in names:
+        reference = [owned_by(parent, "jobset.x-k8s.io/v1alpha2", "JobSet")]
+        labels = {"jobset.sigs.k8s.io/replicatedjob-name": name}
+        metadata = {"name": name, "namespace": "q", "labels": labels, "ownerReferences": reference}
+        owners.append(world.cluster.create(JOBS, {"metadata": metadata, "spec": {"parallelism": 1}}))
+        pods_of(world, owners[-1], name)
+    return owners
+
+
+def with_job_sets(*nodes: str) -> FickleCluster:
+    cluster = with_jobs(*nodes)
+    cluster.serve("jobset.x-k8s.io/v1alpha2", "JobSet", JOB_SETS)
+    cluster.serve("batch/v1", "CronJob", CRON_JOBS)
+    return cluster
+
+
+async def test_every_owner_of_the_pods_of_a_gang_is_told_once() -> None:
+    async with living(cluster=with_job_sets("a")) as world:
+        owners = job_set(world, "lead", "work")
+        await passes(TOLD_S)
+
+        told = [[kind for kind, _ in described(world, uid_of(owner))] for owner in owners]
+        assert told == [["JobSet"], ["Job"], ["Job"]]
+
+
+async def test_every_owner_above_a_pod_is_told() -> None:
+    async with living(cluster=with_job_sets()) as world:
+        top = world.cluster.create(CRON_JOBS, {"metadata": {"name": "nightly", "namespace": "q"}, "spec": {}})
+        owners = job_set(world, "work", owner=top)
+        await passes(TOLD_S)
+
+        told = [[kind for kind, _ in described(world, uid_of(owner))] for owner in (top, *owners)]
+        assert told == [["CronJob"], ["JobSet"], ["Job"]]
+
+
+async def test_of_a_gang_of_many_jobs_the_owners_of_the_first_pods_are_told() -> None:
+    async with living(cluster=with_job_sets("a")) as world:
+        _, *jobs = job_set(world, *(f"work-{number}" for number in range(PODS_TOLD + 4)))
+        await passes(TOLD_FOR_S / 2)
+
+        assert [len(described(world, uid_of(one))) for one in jobs] == [1] * PODS_TOLD + [0] * 4
 
 
 # A cause that is over
