@@ -407,14 +407,23 @@ class ClusterCache:
             self.version += 1
 
     def overlook(self, uid: PodUid) -> None:
-        """Note that kube-scheduler did not ask about a pod while it had a place: it gets none until `reconsider`."""
+        """Note that kube-scheduler did not ask about a pod while it had a place.
+
+        It gets none until `note_asked` or `reconsider`.
+        """
         pod = self._pods.get(uid)
         if pod is not None and pod.managed:
             self.groups.overlook(pod)
             self.version += 1
 
+    def note_asked(self, uid: PodUid) -> None:
+        """Note that kube-scheduler asks about a pod: it gets places again."""
+        pod = self._pods.get(uid)
+        if pod is not None and self.groups.note_asked(pod):
+            self.version += 1
+
     def reconsider(self, uid: PodUid) -> None:
-        """Take that back: kube-scheduler asks about the pod, or enough time has passed."""
+        """Let a pod get a place again, since enough time has passed."""
         pod = self._pods.get(uid)
         if pod is not None and self.groups.reconsider(pod):
             self.version += 1

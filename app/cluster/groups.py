@@ -258,10 +258,19 @@ def overlooked(pod: Pod, *, is_overlooked: bool) -> Refusal | None:
         sentence = f"The scheduler does not consider pod {pod.name} before its ResourceClaim {pod.lacks_claim}, exists."
     elif is_overlooked:
         asked = f"The scheduler did not ask about pod {pod.name} while it had a place"
-        sentence = f"{asked}; check that each ResourceClaim exists that the pod names."
+        sentence = f"{asked}; check that {_what_to_check(pod)}."
     else:
         return None
     return Refusal(reason=Reason.NOT_CONSIDERED, sentence=sentence, details={"pod": pod.name})
+
+
+def _what_to_check(pod: Pod) -> str:
+    if pod.names_claims:
+        return "each ResourceClaim that the pod names exists, and that kube-scheduler runs"
+    return (
+        "kube-scheduler runs, and that its configuration has a profile for the pod's schedulerName and names Leeboard"
+        " as an extender"
+    )
 
 
 def _too_few(group: PodGroup, short: PodSet, pods: Collection[Pod], members: Members) -> Refusal:

@@ -60,6 +60,8 @@ class Membership:
         """Groups whose PodGroup object names another queue than the one with which their pods were bound."""
         self._stuck: set[PodUid] = set()
         self._overlooked: set[PodUid] = set()
+        self._unasked: set[PodUid] = set()
+        """Those that had a place and that kube-scheduler has not asked about since, whether they may get one again."""
         self._set_aside: dict[GroupKey, Refusal] = {}
         self._formed = FormedGroups()
         self._torn = TornSince()
@@ -134,6 +136,7 @@ class Membership:
         """Remove a pod from its group."""
         self._stuck.discard(pod.uid)
         self._overlooked.discard(pod.uid)
+        self._unasked.discard(pod.uid)
         self._started.pop(pod.uid, None)
         members = self._pods.get(pod.group)
         if members is None:
@@ -198,16 +201,25 @@ class Membership:
         return True
 
     def overlook(self, pod: Pod) -> None:
-        """Note that kube-scheduler did not ask about a pod while it had a place: it gets none until `reconsider`."""
+        """Note that kube-scheduler did not ask about a pod while it had a place.
+
+        It gets none until `note_asked` or `reconsider`.
+        """
         self._overlooked.add(pod.uid)
+        self._unasked.add(pod.uid)
         self._mark(pod.group)
 
-    def is_overlooked(self, pod: Pod) -> bool:
-        """Return whether that is so."""
-        return pod.uid in self._overlooked
+    def is_unasked(self, pod: Pod) -> bool:
+        """Return whether kube-scheduler has not asked about a pod since it had a place in vain."""
+        return pod.uid in self._unasked
+
+    def note_asked(self, pod: Pod) -> bool:
+        """Note that kube-scheduler asks about a pod; return whether it gets places again by that."""
+        self._unasked.discard(pod.uid)
+        return self.reconsider(pod)
 
     def reconsider(self, pod: Pod) -> bool:
-        """Take that back: kube-scheduler asks about the pod, or enough time has passed; return whether that is news."""
+        """Let a pod get a place again: enough time has passed; return whether that is news."""
         if pod.uid not in self._overlooked:
             return False
         self._overlooked.discard(pod.uid)

@@ -198,7 +198,7 @@ class Extender:
         Only nodes where we see room tell anything: what is full is missing from the list for that reason alone.
         """
         self._cache.accept(uid)
-        self._cache.reconsider(uid)
+        self._cache.note_asked(uid)
         pod = self._cache.pod(uid)
         only_nominated = len(question.offered) == 1 and decode.nominated_node(question.pod) == question.offered[0]
         if pod is None or only_nominated:

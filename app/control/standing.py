@@ -47,6 +47,9 @@ def known(
     elif why is not None and why.reason is not Reason.BACKING_OFF:
         # What others of its group wait for does not keep a pod from starting that has its place.
         why = None
+    if why is None and held.state is State.PROMISED:
+        # As it is told while it has no place: it gets one now and then, and nothing has changed by that.
+        why = overlooked(pod, is_overlooked=cache.groups.is_unasked(pod))
     state = PodState.BINDING if held.state is State.ANSWERED else PodState(held.state.value)
     return KnownPod(pod=pod, state=state, node=held.node, refusal=why)
 
@@ -54,7 +57,10 @@ def known(
 def _why_held(cache: ClusterCache, refusals: Mapping[GroupKey, Refusal], pod: Pod) -> Refusal | None:
     if pod.problem:
         return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"{pod.problem}.")
-    refusal = refusals.get(pod.group) or overlooked(pod, is_overlooked=cache.groups.is_overlooked(pod))
+    refusal, unasked = refusals.get(pod.group), overlooked(pod, is_overlooked=cache.groups.is_unasked(pod))
+    if unasked is not None and (refusal is None or refusal.reason is unasked.reason):
+        # That of its group may name another of its pods.
+        return unasked
     if refusal is None and pod.said.by_scheduler and pod.said.because:
         # Beyond its group's minimum: the others start without it, so that the group waits for nothing.
         sentence = f"The scheduler's own filters accept it on no node: {pod.said.because}."

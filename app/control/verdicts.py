@@ -102,8 +102,6 @@ def why_group(
     """Say why a PodGroup that is there stands where it does; its bound pods are on so many nodes."""
     if spec is not None and spec.suspended:
         return Why(reason=Reason.OWNER_SUSPENDED, sentence=_full(spec.suspended))
-    if state is GroupState.STARTING and refusal is not None and refusal.reason is Reason.BACKING_OFF:
-        return of_refusal(refusal)
     if refusal is not None and state not in SETTLED:
         return of_refusal(refusal)
     if state in {GroupState.WAITING, GroupState.PARTLY_RUNNING, GroupState.SUSPENDED}:

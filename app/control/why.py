@@ -27,6 +27,9 @@ DECISIONS_SHOWN = 10
 MEMBERS_SHOWN = 20
 LEAVERS_SHOWN = 20
 
+UNSTARTED = {PodState.AWAITING, PodState.PROMISED}
+"""States of pods that have a place and may say what keeps them from using it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
@@ -143,8 +146,8 @@ class Explainer:
         counts, nodes = group.counts, {each.node for each in group.pods if each.state is PodState.BOUND}
         finished, owed = self._cache.groups.bound(key), group.formed.owed if group.formed is not None else 0
         state = verdicts.state_of(counts, group.spec, finished=finished, owed=owed)
-        awaiting = next((each.refusal for each in group.pods if each.state is PodState.AWAITING), None)
-        refusal = group.refusal or awaiting
+        placed = (each.refusal for each in group.pods if each.state in UNSTARTED and each.refusal is not None)
+        refusal = group.refusal or next(placed, None)
         why = verdicts.why_group(state, refusal, group.spec, counts=counts, nodes=len(nodes))
         return self._explained(
             group,

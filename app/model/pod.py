@@ -204,6 +204,8 @@ class Pod:
     lacks_claim: str = ""
     """A ResourceClaim that is still to be made from a template, and the template, in words: kube-scheduler does not
     consider the pod before; empty when it lacks none."""
+    names_claims: bool = False
+    """It names ResourceClaims, which kube-scheduler wants to see before it considers the pod."""
     ungrouped: str = ""
     """One sentence while it is not known yet to which PodGroup its owners put it; empty when it is."""
     node: NodeName | None = None

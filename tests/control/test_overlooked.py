@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
+
 from app.control.backoff import LONGEST_COSTLY_S
+from app.model.explanation import Explanation
 from app.model.names import NodeName
 from app.model.question import Fits
 from app.model.reason import Reason
@@ -26,6 +29,12 @@ def claiming(world: World, name: str, claims: Sequence[object] = CLAIMS, **statu
 def sentence(world: World, pod: RawObject) -> str:
     found = world.inspect.pod("q", pod["metadata"]["name"])
     return found.refusal.sentence if found is not None and found.refusal is not None else ""
+
+
+def explained(world: World, name: str) -> str:
+    found = world.inspect.explain("q", name)
+    assert isinstance(found, Explanation)
+    return found.why.sentence
 
 
 async def places(world: World, pod: RawObject, for_s: int) -> list[int]:
@@ -126,9 +135,46 @@ async def test_others_get_the_room_of_a_pod_that_kube_scheduler_does_not_ask_abo
         assert (world.promised(silent), world.promised(other)) == (None, "a")
         assert world.reason(silent) is Reason.NOT_CONSIDERED
         assert sentence(world, silent) == (
-            "The scheduler did not ask about pod one-0 while it had a place; check that each ResourceClaim exists that"
-            " the pod names."
+            "The scheduler did not ask about pod one-0 while it had a place; check that each ResourceClaim that the"
+            " pod names exists, and that kube-scheduler runs."
         )
+
+
+async def test_a_pod_without_claims_that_kube_scheduler_does_not_ask_about_is_told_what_else_to_check() -> None:
+    async with living("a", promise_ttl_s=TTL_S) as world:
+        pod = world.pod("one")
+        await passes(TTL_S + 2)
+
+        assert sentence(world, pod) == (
+            "The scheduler did not ask about pod one-0 while it had a place; check that kube-scheduler runs, and that"
+            " its configuration has a profile for the pod's schedulerName and names Leeboard as an extender."
+        )
+
+
+@pytest.mark.parametrize("name", ["g", "g-1"])
+async def test_why_says_one_thing_as_long_as_kube_scheduler_does_not_ask(name: str) -> None:
+    async with living("a", "b", promise_ttl_s=TTL_S) as world:
+        pods = world.gang("g", size=2)
+        await passes(TTL_S + 2)
+
+        said, promised = set[str](), set[str | None]()
+        for _ in range(20 * TTL_S):
+            await passes(1)
+            said.add(explained(world, name))
+            promised.add(world.promised(pods[1]))
+
+        assert promised > {None}
+        assert len(said) == 1
+        assert "check that kube-scheduler runs" in said.pop()
+
+
+async def test_why_says_that_a_node_is_reserved_again_once_kube_scheduler_has_asked() -> None:
+    async with living("a", promise_ttl_s=TTL_S) as world:
+        pod = world.pod("one")
+        await passes(TTL_S + 2)
+        await world.filter(pod, "a")
+
+        assert "check that" not in explained(world, "one-0")
 
 
 async def test_a_pod_that_kube_scheduler_asks_about_at_last_gets_its_place_at_once() -> None:

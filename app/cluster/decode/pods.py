@@ -180,6 +180,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         nominated=_node(reading, parts.status, "nominatedNodeName"),
         held=held,
         gated=gated,
+        names_claims=bool(items(spec, "resourceClaims")),
         lacks_claim="" if node else missing_claim(spec, parts.status),
         deleting=parts.metadata.get("deletionTimestamp") is not None,
         said=said,
