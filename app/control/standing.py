@@ -19,6 +19,8 @@ class KnownPod:
     pod: Pod
     state: PodState
     node: NodeName | None = None
+    is_node_gone: bool = False
+    """It is bound to a node that does not exist any more."""
     refusal: Refusal | None = None
 
 
@@ -35,7 +37,8 @@ def known(
     `refusals` are those of the last plan, `stalled`, and `awaited` for the pods of its group, as `Planning` tells them.
     """
     if pod.node is not None:
-        return KnownPod(pod=pod, state=PodState.RELEASING if pod.deleting else PodState.BOUND, node=pod.node)
+        state, is_gone = PodState.RELEASING if pod.deleting else PodState.BOUND, pod.node not in cache.table().index
+        return KnownPod(pod=pod, state=state, node=pod.node, is_node_gone=is_gone)
     held = cache.reservations.get(pod.uid)
     if held is None and pod.deleting:
         return KnownPod(pod=pod, state=PodState.RELEASING)

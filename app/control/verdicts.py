@@ -24,7 +24,8 @@ def why_pod(known: KnownPod, last: Decision | None, refusal: Refusal | None, spe
     node = known.node
     match known.state:
         case PodState.BOUND:
-            return Why(reason=known.state, sentence=f"It is on node {node}.")
+            gone = f"It was bound to node {node}, which does not exist any more; Kubernetes deletes the pod soon."
+            return Why(reason=known.state, sentence=gone if known.is_node_gone else f"It is on node {node}.")
         case PodState.PROMISED | PodState.BINDING if known.refusal is not None:
             # What the attempt before this one failed by is still the best answer.
             return of_refusal(known.refusal)

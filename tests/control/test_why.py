@@ -52,6 +52,18 @@ async def contended(world: World) -> tuple[RawObject, RawObject]:
 # -- pods
 
 
+async def test_a_bound_pod_of_a_node_that_was_deleted_is_told_that_the_node_is_gone() -> None:
+    async with living("a") as world:
+        world.runs("one", "a")
+        await passes(1)
+        world.delete_node("a")
+        await passes(1)
+
+        assert told(world, "one-0").why.sentence == (
+            "It was bound to node a, which does not exist any more; Kubernetes deletes the pod soon."
+        )
+
+
 async def test_a_pod_is_told_of_from_held_to_bound() -> None:
     async with living() as world:
         pod, seen = world.pod("one"), []
