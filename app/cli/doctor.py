@@ -118,9 +118,10 @@ def _replica_examinations(patient: Patient) -> Sequence[tuple[str, Examination]]
     profiles = sorted(settings.profiles)
     headers_for = partial(headers, token=patient.token, kubeconfig=settings.kubeconfig)
     extender = f"http://{settings.webhook_host}:{settings.webhook_port}"
+    beside = f"http://127.0.0.1:{settings.operations_port}"
     return (
         ("leeboard", lambda: replica_health.replicas(patient.urls, profiles, headers_for)),
-        ("what-if", lambda: replica_health.what_if(extender, profiles)),
+        ("what-if", lambda: replica_health.what_if(extender, profiles, operations=beside)),
     )
 
 

@@ -15,6 +15,7 @@ from yarl import URL
 from app.cli.asking import NO_ANSWER_FIX
 from app.cli.findings import Finding, broken, few, ok, warning
 from app.model.queue import ORPHANED
+from app.model.reason import Reason
 from app.model.sentence import counted
 from app.telemetry import Verb
 
@@ -27,6 +28,7 @@ ACTIVE = "active"
 REFUSALS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 SAY_WHO_FIX = "name a token that may see them: --token $(kubectl -n leeboard create token leeboard-reader)"
 CALLS = "leeboard_webhook_duration_seconds_count"
+REFUSED = "leeboard_refused_pods"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class Replica:
     """With what is wrong with each."""
     orphaned: bool = False
     """Pods run whose queues do not exist."""
+    lost: int = 0
+    """Pods that wait for queues that do not exist."""
 
 
 async def replicas(
@@ -66,7 +70,8 @@ async def replicas(
     if seen:
         yield _activity(seen)
         yield _extender(seen, profiles)
-        yield _queues(seen)
+        for finding in _queues(seen):
+            yield finding
 
 
 async def _behind(session: aiohttp.ClientSession, url: str) -> list[Replica | Finding]:
@@ -77,8 +82,11 @@ async def _behind(session: aiohttp.ClientSession, url: str) -> list[Replica | Fi
     return await asyncio.gather(*(_asked(session, address) for address in addresses))
 
 
-async def what_if(url: str, profiles: Sequence[str]) -> AsyncIterator[Finding]:
-    """Put a question to the extender that promises nothing; where it cannot be reached from, nothing is said."""
+async def what_if(url: str, profiles: Sequence[str], *, operations: str) -> AsyncIterator[Finding]:
+    """Put a question to the extender that reserves nothing; where it cannot be reached from, nothing is said.
+
+    `operations` is the operations address of the same replica.
+    """
     spec = {"schedulerName": next(iter(profiles)), "containers": [{"name": "c"}]}
     pod = {"metadata": {"name": "doctor", "namespace": "default"}, "spec": spec}
     question = {"Pod": pod, "NodeNames": ["doctor"]}
@@ -94,10 +102,23 @@ async def what_if(url: str, profiles: Sequence[str]) -> AsyncIterator[Finding]:
     if not isinstance(answer, dict) or not isinstance(answer.get("Error"), str):
         # Somebody else has the port.
         return
-    if answer.get("Error"):
-        yield warning("what-if", f"no answer: {answer['Error']}", "see why it is not ready or not active")
+    if not answer["Error"]:
+        yield ok("what-if", "a question that reserves nothing was answered")
+    elif await _stands_by(URL(operations)):
+        yield ok("what-if", "this replica stands by, so it leaves questions to the one that decides")
     else:
-        yield ok("what-if", "a question that promises nothing was answered")
+        fix = f"do what the failed checks of {operations}/readyz?verbose say"
+        yield warning("what-if", f"no answer: {answer['Error']}", fix)
+
+
+async def _stands_by(operations: URL) -> bool:
+    """Return whether a replica is ready but for its turn."""
+    try:
+        async with aiohttp.ClientSession(timeout=WITHIN_S) as session:
+            _, health = await _text(session, operations / "readyz", verbose="")
+    except (aiohttp.ClientError, OSError):
+        return False
+    return _told(health, FAILED, " failed: ").keys() == {ACTIVE}
 
 
 async def _addresses(url: URL) -> list[URL]:
@@ -128,10 +149,11 @@ async def _asked(session: aiohttp.ClientSession, address: URL) -> Replica | Find
             address=str(address),
             failed=_told(health, FAILED, " failed: "),
             degraded=_told(health, PASSED, " ok, degraded: "),
-            filter_calls=_filter_calls(metrics),
+            filter_calls=_counted(metrics, CALLS, verb=Verb.FILTER.value),
             queues=len([name for name in names if name != ORPHANED.name]),
-            invalid_queues=tuple(_invalid(items)),
+            invalid_queues=tuple(_invalid([each for each in items if each["name"] != ORPHANED.name])),
             orphaned=ORPHANED.name in names,
+            lost=_counted(metrics, REFUSED, reason=Reason.QUEUE_DOES_NOT_EXIST.value),
         )
     except (aiohttp.ClientError, OSError) as error:
         return broken("leeboard", f"{address} does not answer: {str(error) or type(error).__name__}", NO_ANSWER_FIX)
@@ -173,9 +195,10 @@ def _told(health: str, mark: str, words: str) -> dict[str, str]:
     return {name: why for name, found, why in lines if found}
 
 
-def _filter_calls(metrics: str) -> int:
+def _counted(metrics: str, name: str, **labels: str) -> int:
+    """Return the sum of the samples of this name that have these labels."""
     samples = (sample for family in text_string_to_metric_families(metrics) for sample in family.samples)
-    return sum(int(one.value) for one in samples if one.name == CALLS and one.labels.get("verb") == Verb.FILTER)
+    return sum(int(one.value) for one in samples if one.name == name and labels.items() <= one.labels.items())
 
 
 def _health(replica: Replica) -> Finding:
@@ -210,18 +233,28 @@ def _extender(seen: Sequence[Replica], profiles: Sequence[str]) -> Finding:
     return warning("extender", "not asked by kube-scheduler since the start", fix)
 
 
-def _queues(seen: Sequence[Replica]) -> Finding:
-    known = max(replica.queues for replica in seen)
+def _queues(seen: Sequence[Replica]) -> Iterator[Finding]:
+    """Yield what is wrong with queues, each fault by itself; that all is well where there is none."""
+    known, faults = max(replica.queues for replica in seen), [*_faults_of_queues(seen)]
+    yield from faults
+    if not known:
+        fix = "kubectl apply -f deploy/default-queues.yaml"
+        yield warning("queues", "there are none, so every managed pod waits", fix)
+    elif not faults:
+        yield ok("queues", f"{known} {'is' if known == 1 else 'are'} known")
+
+
+def _faults_of_queues(seen: Sequence[Replica]) -> Iterator[Finding]:
+    known, invalid = max(replica.queues for replica in seen), {each for one in seen for each in one.invalid_queues}
+    if invalid:
+        fix = "correct what is named: kubectl edit queues; their pods wait until then"
+        yield warning("queues", f"{len(invalid)} of {counted(known, 'queue')} cannot be used: {few(invalid, 3)}", fix)
+    lost = max(replica.lost for replica in seen)
+    if lost and known:
+        message = f"{counted(lost, 'pod')} {'waits' if lost == 1 else 'wait'} for queues that do not exist"
+        fix = "create the queues that `leeboard why` of these pods names, or create the pods again in another queue"
+        yield warning("queues", message, fix)
     if any(replica.orphaned for replica in seen):
         message = f"pods run whose queues do not exist; they are the first to be reclaimed (queue {ORPHANED.name})"
         fix = "create the queues again that the annotation leeboard.dev/queue of these pods names, or delete the pods"
-        return warning("queues", message, fix)
-    invalid = {each for replica in seen for each in replica.invalid_queues}
-    if invalid:
-        fix = "correct what is named: kubectl edit queues; their pods wait until then"
-        return warning("queues", f"{len(invalid)} of {counted(known, 'queue')} cannot be used: {few(invalid, 3)}", fix)
-    if known:
-        return ok("queues", f"{known} {'is' if known == 1 else 'are'} known")
-    return warning(
-        "queues", "there are none, so every managed pod waits", "kubectl apply -f deploy/default-queues.yaml"
-    )
+        yield warning("queues", message, fix)

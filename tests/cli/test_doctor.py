@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from app.cli import findings, main
 from app.cli.doctor import Patient, examine
 from app.cli.findings import Finding, State, as_text, broken, ok, warning
-from app.cli.replica_health import replicas
+from app.cli.replica_health import replicas, what_if
 from app.control.rights import rights_of
 from app.model.decision import Share
 from app.model.explanation import QueueStand
@@ -20,6 +20,7 @@ from app.model.marks import GATE
 from app.model.names import QueueName
 from app.model.question import Check
 from app.model.queue import ORPHANED, Queue
+from app.model.reason import Reason, Refusal
 from app.model.rights import ASKING
 from app.model.seam import Resource
 from app.settings import Settings
@@ -38,6 +39,7 @@ from tests.cli.installation import (
     shaking_hands,
     webhook_configuration,
 )
+from tests.given import group, pod
 from tests.given import queue as given_queue
 from tests.kube.apiserver import kubeconfig, listening, refuses, says, silent
 from tests.web.fakes import FakeInspect
@@ -553,6 +555,25 @@ async def test_pods_that_run_in_queues_that_are_gone_are_a_warning(tmp_path: Pat
     assert "pods run whose queues do not exist" in found.message
 
 
+async def test_every_fault_of_queues_is_told() -> None:
+    gone = Refusal(reason=Reason.QUEUE_DOES_NOT_EXIST, sentence="Queue gone does not exist.")
+    invalid = Queue(name=QueueName("bad"), problem="its limit cannot be read.")
+    stands = [QueueStand(queue=invalid), QueueStand(queue=ORPHANED)]
+    lost = [(group(pod("one"), pod("two")), gone), (group(pod("three")), None)]
+    replica = Replica(inspect=FakeInspect(stands=stands, groups=lost), metrics=called())
+
+    async with answering(replica) as operations:
+        found = [each async for each in replicas([operations], ["kai-scheduler"], nobody)]
+
+    told = [each for each in found if each.name == "queues"]
+    assert [each.message.partition(" (")[0] for each in told] == [
+        "1 of 1 queue cannot be used: bad",
+        "2 pods wait for queues that do not exist",
+        "pods run whose queues do not exist; they are the first to be reclaimed",
+    ]
+    assert all(each.state is State.WARNING and each.fix for each in told)
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "leeboard:8080", "http://leeboard.invalid:8080"])
 async def test_an_address_that_leads_nowhere_is_one_line(tmp_path: Path, url: str) -> None:
     async with listening(FakeCluster().answer) as api_server:
@@ -601,6 +622,14 @@ async def test_where_the_extender_can_be_reached_it_is_asked(tmp_path: Path, err
         found = await examine(Patient(settings=settings, urls=(), account=None))
 
     assert [each.state for each in found if each.name == "what-if"] == [state]
+
+
+async def test_that_a_replica_which_stands_by_leaves_questions_to_another_is_well() -> None:
+    standby = Replica(inspect=FakeInspect(checks=(STANDBY,)))
+    async with listening(says({"Error": "not active"})) as extender, answering(standby) as operations:
+        found = [each async for each in what_if(extender, ["kai-scheduler"], operations=operations)]
+
+    assert [(each.name, each.state) for each in found] == [("what-if", State.OK)]
 
 
 @pytest.mark.parametrize("answer", [{"detail": "Not Found"}, ["a list"], {"NodeNames": []}])
