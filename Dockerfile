@@ -15,6 +15,9 @@ RUN python -m venv --without-pip /opt/leeboard \
  && python -m pip --python /opt/leeboard/bin/python install --no-cache-dir --compile --no-index --find-links /wheels .
 
 FROM ${BASE}
+LABEL org.opencontainers.image.title="Leeboard" \
+      org.opencontainers.image.description="Queues, gangs and GPU placement beside a stock kube-scheduler" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/leeboard /opt/leeboard
 ENV PATH=/opt/leeboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 65532:65532

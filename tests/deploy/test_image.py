@@ -33,6 +33,14 @@ def test_the_license_is_in_the_checkout_the_package_the_image_and_the_chart() ->
     assert "LICENSE" in re.findall(r"^COPY (pyproject.+)$", DOCKERFILE, re.MULTILINE)[0].split()
     assert "!LICENSE" in (ROOT / ".dockerignore").read_text().split()
     assert chart["annotations"]["artifacthub.io/license"] == PROJECT["license"]
+    assert f'org.opencontainers.image.licenses="{PROJECT["license"]}"' in DOCKERFILE
+
+
+def test_the_image_is_described_as_the_chart_and_the_package_are() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+
+    assert chart["description"] == PROJECT["description"]
+    assert f'org.opencontainers.image.description="{PROJECT["description"]}"' in DOCKERFILE
 
 
 def test_the_chart_says_where_it_comes_from_and_shows_a_picture() -> None:
