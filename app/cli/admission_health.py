@@ -28,6 +28,7 @@ HANDSHAKE_WITHIN_S = 3.0
 SOON_S = 7 * 24 * 3600
 """A certificate that ends within this time should have been made anew long ago."""
 
+BIND = "apply the manifests shipped with Leeboard, which bind them"
 LOG = "look at /readyz and the log of Leeboard"
 
 
@@ -85,7 +86,7 @@ async def policies(reviews: Reviews, wanted: Wanted) -> AsyncIterator[Finding]:
         bindings = await reviews.objects(f"{GROUP}/{plural.removesuffix('ies')}ybindings")
         unbound = ours - {str(binding.get("spec", {}).get("policyName")) for binding in bindings}
         if unbound:
-            yield broken(title, f"without a binding, so without effect: {', '.join(sorted(unbound))}", "bind them")
+            yield broken(title, f"without a binding, so without effect: {', '.join(sorted(unbound))}", BIND)
         elif ours:
             yield ok(title, f"{len(ours)} {'is' if len(ours) == 1 else 'are'} bound")
         elif wanted is Wanted.UNKNOWN:
@@ -111,7 +112,7 @@ def _targets(configuration: RawObject) -> Iterator[Target]:
     for webhook in configuration.get("webhooks") or ():
         name, client = webhook.get("name"), webhook.get("clientConfig", {})
         if not client.get("caBundle"):
-            raise _WrongTargetError(f"webhook {name} has no caBundle, so the API server trusts nobody there")
+            raise _WrongTargetError(f"webhook {name} has no caBundle, so the API server trusts no certificate there")
         try:
             ca_pem = base64.b64decode(client["caBundle"], validate=True).decode("ascii")
         except (binascii.Error, UnicodeDecodeError) as error:
@@ -149,7 +150,9 @@ def _not_called(title: str, where: str, error: OSError) -> Finding:
         case ssl.SSLError():
             return broken(title, f"no TLS with {where}: {error.reason or error}", LOG)
         case socket.gaierror():
-            return warning(title, f"{where} has no address here, so who answers was not seen", "ask in the cluster")
+            return warning(
+                title, f"{where} has no address here, so it was not called", "run leeboard doctor in the cluster"
+            )
         case TimeoutError():
             return broken(
                 title, f"{where} does not answer", "do its pods run, and does a NetworkPolicy let us through?"

@@ -100,7 +100,7 @@ class Service:
         if status == HTTPStatus.NOT_FOUND:
             raise NotFoundAnswer(detail)
         if status == HTTPStatus.UNAUTHORIZED:
-            raise click.ClickException(f"{self._url} answers those who have a token: {detail}; {self._token_fix()}")
+            raise click.ClickException(f"{self._url} answers only callers with a token: {detail}; {self._token_fix()}")
         raise click.ClickException(f"{self._url} cannot tell: {detail}")
 
     def _token_fix(self) -> str:

@@ -59,7 +59,7 @@ async def owners(reviews: Reviews, readable: Sequence[Right], account: str | Non
     missing = {f"{right.resource}.{right.group}" for right in await _missing(reviews, installed, account)}
     if missing - {f"{ASKING.resource}.{ASKING.group}"}:
         message = f"{few(missing)} may not be read, so pods are grouped as if none of these owned them"
-        fix = "apply the roles that are shipped with Leeboard; LEEBOARD_POD_GROUPING=false if that is how it shall be"
+        fix = "apply the roles that are shipped with Leeboard; or set LEEBOARD_POD_GROUPING=false if you want that"
         yield warning("owners", message, fix)
 
 

@@ -74,7 +74,7 @@ async def examined(name: str, examination: Examination) -> list[Finding]:
     except TimeoutError:
         findings.append(broken(name, f"no answer within {WITHIN_S:g} s", "try again; is the network slow?"))
     except Exception as error:  # noqa: BLE001 - whatever is wrong with a cluster, the other examinations go on
-        findings.append(broken(name, str(error) or type(error).__name__, "see what the message says"))
+        findings.append(broken(name, str(error) or type(error).__name__, "correct what the message names"))
     return findings
 
 

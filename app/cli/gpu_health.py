@@ -19,8 +19,8 @@ NAMESPACES = "api/v1/namespaces"
 RUNTIME_CLASSES = "apis/node.k8s.io/v1/runtimeclasses"
 AGENTS_PODS = "their pods: kubectl get pods -A -l app.kubernetes.io/name=leeboard-agent -o wide"
 NO_AGENTS = (
-    f"look at {AGENTS_PODS}; where there are none, is agent.enabled true, and have the nodes a label that agents go by"
-    " (else agent.allNodes=true)? Who shares no GPUs sets gpuSharing.enabled=false"
+    f"look at {AGENTS_PODS}; where there are none, is agent.enabled true, and do the nodes have a label that the agent"
+    " selects (else agent.allNodes=true)? If you share no GPUs, set gpuSharing.enabled=false"
 )
 WELL = Health.HEALTHY.value
 APPLY = "apply the manifests shipped with Leeboard, or set LEEBOARD_GPU_SHARING to false"
@@ -58,7 +58,7 @@ async def sharing(reviews: Reviews, settings: Settings, wanted: Wanted) -> Async
         return
     absent = [each async for each in _absent(reviews, settings)]
     if absent:
-        message = f"there is no {' and no '.join(absent)}, so whoever asks for a part of a GPU waits"
+        message = f"there is no {' and no '.join(absent)}, so pods that ask for a part of a GPU wait"
         is_sure = wanted is Wanted.YES
         yield broken("gpu-sharing", message, APPLY) if is_sure else warning("gpu-sharing", message, TELL_THE_FORM)
 
@@ -92,8 +92,8 @@ async def _may_be_there(reviews: Reviews, path: str) -> bool:
 def _counted(names: Collection[str], told: Collection[str]) -> Finding:
     silent = set(names) - set(told)
     if not silent:
-        return ok("gpus", f"{_nodes_have(len(names))} GPUs, and agents tell of all of them")
-    message = f"no agent has told of {len(silent)} of {counted(len(names), 'GPU node')}: {few(silent)}"
+        return ok("gpus", f"{_nodes_have(len(names))} GPUs, and agents report all of them")
+    message = f"no agent has reported {len(silent)} of {counted(len(names), 'GPU node')}: {few(silent)}"
     fix = f"look at {AGENTS_PODS}; agent.allNodes puts one on nodes without labels, too"
     return warning("gpus", f"{message}; whole GPUs work there, and none can be shared", fix)
 
@@ -115,7 +115,7 @@ def _of_agents(told: Mapping[str, RawObject], ttl_s: float) -> Iterator[Finding]
         message = f"the kubelet does not tell which pods have which GPUs, so none can be shared on {few(names)}: {said}"
         yield warning("gpu-kubelet", message, "is agent.kubeletFolder the folder of the kubelet there?")
     if sick := [text for name, each in fresh.items() for text in _sick(name, each)]:
-        fix = "leeboard gpus NODE shows who is on it; without them reboot the node, or take the agent off and reset it"
+        fix = "leeboard gpus NODE shows its pods; once they are gone, reboot the node, or remove the agent and reset it"
         takes = "takes" if len(sick) == 1 else "take"
         message = f"{counted(len(sick), 'GPU')} {takes} no new work: {few(sick, SICK_SHOWN)}"
         yield warning("gpu-health", message, fix)
@@ -127,7 +127,7 @@ def _sick(name: str, raw: RawObject) -> Iterator[str]:
     for each in devices:
         health = each.get("health") or WELL
         if health != WELL:
-            yield f"{name} {each.get('uuid')} {health} ({each.get('healthReason') or 'it is not said why'})"
+            yield f"{name} {each.get('uuid')} {health} ({each.get('healthReason') or 'no reason given'})"
 
 
 def _alike(said: Mapping[str, str]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -140,7 +140,7 @@ def _kubelets_silence(raw: RawObject) -> str:
     kubelet = _status(raw).get("kubelet")
     if not isinstance(kubelet, dict) or kubelet.get("answers") is True:
         return ""
-    return str(kubelet.get("reason") or "it does not say why")
+    return str(kubelet.get("reason") or "no reason given")
 
 
 def _age_s(raw: RawObject) -> float:

@@ -13,7 +13,7 @@ from app.web.gpu_answers import DeviceAnswer, GpuNodeAnswer, GpuNodeDetail, GpuN
 
 SHORT_UUID = 12
 NOTHING = "-"
-NO_AGENTS = "No agent tells of any GPU; whole GPUs work from node labels meanwhile."
+NO_AGENTS = "No agent reports any GPU; until one does, whole GPUs are counted from node labels."
 READY = "ready"
 
 
@@ -131,14 +131,14 @@ def _notes(node: GpuNodeDetail) -> Iterator[str]:
         yield f"! the kubelet does not tell who has the devices{why}"
     for device in node.devices:
         if device.health is not Health.HEALTHY:
-            yield f"! GPU {device.index} is {device.health.value.lower()}: {device.health_reason or 'nobody says why'}"
+            yield f"! GPU {device.index} is {device.health.value.lower()}: {device.health_reason or 'no reason given'}"
         if device.memory.foreign_mib:
             yield f"! GPU {device.index}: {gib(device.memory.foreign_mib)} GiB are used by processes in no pod"
     pods = [
         pod for one in node.devices for pod in (*one.pods, *(each for shared in one.shared for each in shared.pods))
     ]
     if any(pod.used_mib is None for pod in pods):
-        yield f"{UNKNOWN}: nobody measures what the pod uses"
+        yield f"{UNKNOWN}: what the pod uses is not measured"
     for held in node.reserved:
         gpus = f"{held.devices} GPUs" if held.devices > 1 else "1 GPU"
         waiting = f"{held.pods} pods that are" if held.pods > 1 else "1 pod that is"
@@ -152,4 +152,4 @@ def _closed(node: GpuNodeDetail) -> Iterator[str]:
     named += [(each.name, each) for each in node.opening]
     for name, shared in named:
         if shared.reason:
-            yield f"! nobody new may share {name}: {shared.reason}"
+            yield f"! no new pod may share {name}: {shared.reason}"

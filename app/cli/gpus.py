@@ -48,7 +48,7 @@ async def _of_node(service: Service, node: str) -> bytes:
     except NotFoundAnswer:
         known = [each.name for each in _read(GpuNodeList, await service.ask(PATH)).items]
         names = f"there are {few(known, MOST_NAMES)}" if known else "there are none"
-        raise click.ClickException(f"no agent tells of GPUs on a node {node!r}; {names}") from None
+        raise click.ClickException(f"no agent reports GPUs on a node {node!r}; {names}") from None
 
 
 def _read(kind: type[T], answer: bytes) -> T:

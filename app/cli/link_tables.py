@@ -12,7 +12,7 @@ LEGEND = {
     "PHB": "PHB: the PCIe host bridge",
     "NODE": "NODE: within a NUMA node",
     "SYS": "SYS: between NUMA nodes",
-    "?": "?: nobody knows",
+    "?": "?: unknown",
 }
 """From the nearest to the farthest."""
 

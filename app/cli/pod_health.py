@@ -10,7 +10,7 @@ from app.model.seam import RawObject, Resource
 PENDING = "status.phase=Pending"
 MOST = 5000
 """Pods that are looked at: what is wrong with one template is wrong with its first pods, too."""
-ANEW = "delete them and have them created anew"
+ANEW = "delete them and create them again"
 
 
 async def pods(reviews: Reviews, profiles: Collection[str], markers: Collection[str]) -> AsyncIterator[Finding]:
@@ -32,7 +32,7 @@ async def pods(reviews: Reviews, profiles: Collection[str], markers: Collection[
             unmarked.append(place)
     if orphans:
         names = ", ".join(sorted(profiles))
-        message = f"{_counted(orphans)} our gate and not our schedulerName ({names}), so nobody releases them"
+        message = f"{_counted(orphans)} our gate and not our schedulerName ({names}), so nothing releases them"
         fix = f"if LEEBOARD_PROFILES is {names} where Leeboard runs, {ANEW}"
         yield warning("pods-held", f"{message}: {few(orphans)}", fix)
     if unmarked:

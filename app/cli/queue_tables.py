@@ -106,7 +106,7 @@ def _aligned(rows: Sequence[Row], width: int) -> Iterator[str]:
 
 def _notes(known: QueueList, resource: str) -> Iterator[str]:
     broken = [each for each in known.items if each.problem]
-    yield f"In {UNITS[resource]}; {NOTHING} is unlimited, and under FAIR that the queue takes part in nothing."
+    yield f"In {UNITS[resource]}. {NOTHING} means unlimited; under FAIR it means that the queue gets no share."
     for each in broken[:MOST_PROBLEMS]:
         yield f"! {each.name}: {each.problem}"
     if len(broken) > MOST_PROBLEMS:

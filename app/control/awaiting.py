@@ -172,7 +172,7 @@ class Awaiting:
                 # Asked first: whoever is planned anew elsewhere is told nothing of this node.
                 said = self._gpus.obstacle(wait.pods)
                 if not self._moves(wait):
-                    error = "its node has given it no GPU to share in time"
+                    error = "its node did not give it a GPU to share in time"
                     error = say("{error}: {said}", error=error, said=said) if said else error
                     failures[wait.group] = Failure(wait.group, error)
         yield from failures.values()
@@ -203,7 +203,7 @@ class Awaiting:
             elif self._cache.reservations.get(uid) is None and not self._is_refused(group):
                 del self._served[uid]
                 said = f": {pod.said.because}" if pod.said.because else ""
-                yield Failure(group, f"the room that others were evicted from was of no use to it{said}", WASTED_S)
+                yield Failure(group, f"it could not use the room that other pods were evicted from{said}", WASTED_S)
 
     def _is_refused(self, group: GroupKey) -> bool:
         # kube-scheduler may have looked a moment before the room was free: nobody searches until it offers nodes again.

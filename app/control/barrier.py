@@ -12,7 +12,7 @@ from app.cluster.cache import ClusterCache
 from app.cluster.reservations import State
 from app.model.names import GroupKey, NodeName, PodUid
 
-PROMISE_GONE = "the place promised to the pod is gone"
+PROMISE_GONE = "the place reserved for the pod is gone"
 
 
 @dataclass(frozen=True, slots=True)

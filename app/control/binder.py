@@ -124,7 +124,7 @@ class Binder:
     def _answer_unpromised(self, uid: PodUid, node: NodeName) -> str | None:
         held = self._cache.reservations.get(uid)
         if held is None or held.node != node:
-            return "this node is no longer promised to the pod; it will be asked for again"
+            return "this node is no longer reserved for the pod; it will be asked for again"
         if held.state is State.AWAITING:
             return "the room for the pod is still being freed; it will be asked for again"
         return NO_GPU if self._cache.gpus.not_ready(uid) else None

@@ -41,8 +41,8 @@ STALE_AFTER_S = 90.0
 """A watch that has shown nothing for so long, not even a bookmark (about one a minute), is not trusted."""
 
 RESTORED = (
-    "the API server's store was restored from a backup: what was seen before may never have been; Leeboard ends, so"
-    " that it is started again and reads everything anew"
+    "the API server's store was restored from a backup: what was seen before may not exist; Leeboard ends, so"
+    " that it is started again and reads everything again"
 )
 """Each watch learns of it at a time of its own, and promises, past decisions and the lease are from before."""
 

@@ -36,7 +36,7 @@ TEMPLATES = "api/v1/podtemplates"
 LOOK_AGAIN_S = 60.0
 """How often it is looked whether ProvisioningRequests are served where they were not."""
 
-UNLISTED = "the ProvisioningRequests that there are have not been listed yet"
+UNLISTED = "the existing ProvisioningRequests have not been listed yet"
 NOT_INSTALLED = f"this cluster has no ProvisioningRequests ({encode.API_VERSION}): install their CRD and an autoscaler"
 
 
@@ -155,4 +155,4 @@ def _answer(made: MadeRequest) -> str:
         case Answer.PROVISIONED:
             return f"the autoscaler says that its nodes are there or on their way: {made.said}"
         case Answer.ENDED:
-            return f"nothing more comes of it, and it is made anew in some minutes: {made.said}"
+            return f"the request is over and is made again in some minutes: {made.said}"

@@ -47,17 +47,17 @@ def _of_places(start: Start, victims: int) -> str:
     where = f"node {next(iter(nodes))}" if len(nodes) == 1 else f"{len(nodes)} nodes"
     if not start.awaits_release:
         return (
-            f"Places on {where} were promised to its {pods} pods."
+            f"Places on {where} were reserved for its {pods} pods."
             if pods > 1
-            else f"Its place on {where} was promised."
+            else f"A place on {where} was reserved for it."
         )
     leavers = (
-        f"from where {victims} pod{'s' * (victims != 1)} {'was' if victims == 1 else 'were'} told to leave"
+        f"{victims} pod{'s' * (victims != 1)} {'was' if victims == 1 else 'were'} told to leave"
         if victims
-        else "which others are giving up"
+        else "other pods are already leaving"
     )
     who = f"{pods} pods" if pods > 1 else "it"
-    return f"Room on {where}, {leavers}, was held for {who}."
+    return f"Room on {where} was reserved for {who}; {leavers}."
 
 
 def refusal_of(group: PodGroup, refusal: Refusal, *, generation: int) -> Decision:
@@ -85,7 +85,7 @@ def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: Name | None, genera
         cause=eviction.action,
         beneficiary=beneficiary,
         sentence=say(
-            "The promise of node {node} to pod {namespace}/{name} was taken back{others}.",
+            "The reservation of node {node} for pod {namespace}/{name} was taken back{others}.",
             node=eviction.node,
             namespace=pod.namespace,
             name=pod.name,

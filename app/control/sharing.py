@@ -36,7 +36,7 @@ enough to see whom that replica has bound."""
 AT_ONCE = 16
 """How many reservation pods one shared GPU may have, whatever an agent says: each takes a GPU, and no node has more."""
 
-UNTIL_AGREED = "until they agree no pod gets a whole GPU there, nor a part of this one"
+UNTIL_AGREED = "until they agree, no pod gets a whole GPU there or a part of this one"
 
 
 def rules_of(settings: Settings) -> Rules:

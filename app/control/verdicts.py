@@ -36,7 +36,7 @@ def why_pod(known: KnownPod, last: Decision | None, refusal: Refusal | None, spe
             pod, said = known.pod, ""
             if pod.said.by_scheduler and pod.said.because:
                 said = f"; when it looked last it said: {pod.said.because}"
-            sentence = f"Node {node} is promised to it; kube-scheduler has yet to ask to bind it{said}."
+            sentence = f"Node {node} is reserved for it; kube-scheduler has not asked to bind it yet{said}."
             return Why(reason=known.state, sentence=sentence)
         case PodState.RELEASING:
             return _why_leaving(known, last)
@@ -66,7 +66,7 @@ def _why_held(known: KnownPod, refusal: Refusal | None, spec: GroupSpec | None) 
     if found is not None:
         return of_refusal(found)
     if pod.gated:
-        sentence = "A scheduling gate that is not Leeboard's is on it; whoever has put it there takes it off."
+        sentence = "It has a scheduling gate that is not Leeboard's; the controller that set the gate has to remove it."
         return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence)
     return Why(reason=Reason.DECIDING, sentence="Its turn is being decided.")
 
@@ -125,7 +125,7 @@ def _promised(counts: Mapping[str, int]) -> str:
         return f"{which[:1].upper()}{which[1:]} {_are(placed)} being bound."
     places, them = ("A place is", "it") if placed == 1 else ("Places are", "them")
     them = them if unasked == placed else f"{unasked} of them"
-    return f"{places} promised to {which}; kube-scheduler has yet to ask to bind {them}."
+    return f"{places} reserved for {which}; kube-scheduler has not asked to bind {them} yet."
 
 
 def _why_undecided(state: GroupState, spec: GroupSpec | None, counts: Mapping[str, int]) -> Why:
@@ -189,8 +189,8 @@ def without_pods(namespace: str, name: str, workload: Workload, profiles: Collec
     """Tell of a workload that has no pods, or none that are ours."""
     reason: str = Reason.OWNER_SUSPENDED if workload.suspended else GroupState.NO_PODS
     idle = (
-        f"{workload.kind} {namespace}/{name} has no pods here that run or wait: they have ended, its controller has yet"
-        f" to make them, or their spec.schedulerName is not {' or '.join(sorted(profiles))}."
+        f"{workload.kind} {namespace}/{name} has no pods that Leeboard schedules: they have ended, its controller has"
+        f" not created them yet, or their spec.schedulerName is not {' or '.join(sorted(profiles))}."
     )
     return Explanation(
         subject=Subject.WORKLOAD,
@@ -208,8 +208,8 @@ def of_another_scheduler(pod: Pod, profiles: Collection[str]) -> Unknown:
         return Unknown(f"pod {name} is a reservation pod: it holds GPU {pod.reserves} for the pods that share it")
     names = " or ".join(sorted(profiles))
     return Unknown(
-        f"pod {name} belongs to another scheduler; Leeboard looks after pods whose spec.schedulerName is {names}, so"
-        " create it anew with that"
+        f"pod {name} belongs to another scheduler; if Leeboard shall schedule it, create it again with"
+        f" spec.schedulerName {names}"
     )
 
 
@@ -222,8 +222,8 @@ def unknown(namespace: str, name: str, subject: Subject | None) -> Unknown:
         None: "pod, PodGroup or workload",
     }
     return Unknown(
-        f"no {kinds[subject]} {namespace}/{name} is known, nor was anything decided about one lately;"
-        f" kubectl -n {namespace} get pods,podgroups lists those that exist, and -n names another namespace"
+        f"no {kinds[subject]} {namespace}/{name} is known, and Leeboard remembers no decision about one;"
+        f" kubectl -n {namespace} get pods,podgroups lists what exists, and -n names another namespace"
     )
 
 

@@ -43,7 +43,7 @@ def for_victims(wait: Wait, cache: ClusterCache) -> Refusal:
         )
         details |= {"leaving": len(there), "victims": victims}
     else:
-        cause = say("pods that leave anyhow are still there")
+        cause = say("pods that are being deleted anyway are still there")
     sentence = say(
         "Its room on {where} has been held for it since {began}; {cause}.", where=where, began=wait.began, cause=cause
     )

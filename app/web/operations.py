@@ -29,7 +29,7 @@ from app.web.visits import Asks, OnTheSpot
 from app.web.why_answers import ExplanationAnswer
 
 NO_AGENT = (
-    "no agent has told of GPUs on a node {node!r}; GET /api/v1/gpus lists the nodes of which one has,"
+    "no agent has reported GPUs on a node {node!r}; GET /api/v1/gpus lists the nodes with reports,"
     " and kubectl -n leeboard get pods -o wide tells whether the agent runs there"
 )
 

@@ -280,7 +280,7 @@ async def test_pods_that_nobody_will_release_are_counted(tmp_path: Path) -> None
     assert found.state is State.WARNING
     assert (
         found.message
-        == "1 pod has our gate and not our schedulerName (kai-scheduler), so nobody releases them: team/lost"
+        == "1 pod has our gate and not our schedulerName (kai-scheduler), so nothing releases them: team/lost"
     )
     assert "delete them" in found.fix
 

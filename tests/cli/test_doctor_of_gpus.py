@@ -50,7 +50,7 @@ async def test_a_node_whose_gpus_are_all_sick_has_gpus_all_the_same(tmp_path: Pa
 
     found = await examined(tmp_path, cluster_of(node, agents=(agent,)))
 
-    assert found["gpus"].message == "1 node has GPUs, and agents tell of all of them"
+    assert found["gpus"].message == "1 node has GPUs, and agents report all of them"
     assert found["gpu-health"].message.startswith("1 GPU takes no new work: a GPU-1")
 
 
@@ -60,7 +60,7 @@ async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
     found = (await examined(tmp_path, cluster))["gpus"]
 
     assert found.state is State.WARNING
-    assert found.message.startswith("no agent has told of 2 of 3 GPU nodes: a, c; whole GPUs work there, and none can")
+    assert found.message.startswith("no agent has reported 2 of 3 GPU nodes: a, c; whole GPUs work there, and none can")
     assert "app.kubernetes.io/name=leeboard-agent" in found.fix
 
 
@@ -152,7 +152,7 @@ async def test_devices_that_take_no_new_work_are_named_with_their_reason(tmp_pat
 
     assert found.state is State.WARNING
     assert found.message == (
-        "2 GPUs take no new work: a GPU-1 Unhealthy (it has reported XID 79), b GPU-2 Unknown (it is not said why)"
+        "2 GPUs take no new work: a GPU-1 Unhealthy (it has reported XID 79), b GPU-2 Unknown (no reason given)"
     )
 
 
@@ -200,7 +200,7 @@ async def test_what_reservations_need_and_is_not_there_is_named(tmp_path: Path) 
     assert found.state is State.BROKEN
     assert found.message == (
         "there is no namespace kai-resource-reservation and no PriorityClass leeboard-reservation,"
-        " so whoever asks for a part of a GPU waits"
+        " so pods that ask for a part of a GPU wait"
     )
 
 

@@ -109,8 +109,8 @@ GPU  DEVICE AND PODS                  GiB USED  PROMISED  STATE
 
 ! GPU 4 is unhealthy: XID 79: GPU has fallen off the bus
 ! GPU 6: 2.9 GiB are used by processes in no pod
-?: nobody measures what the pod uses
-! nobody new may share GPU 7: who has it?
+?: what the pod uses is not measured
+! no new pod may share GPU 7: who has it?
 ! not told: nvmlDeviceGetFieldValues: Not Supported
 
          0    1    2    3    4    5    6    7
@@ -240,12 +240,12 @@ async def test_json_is_what_the_service_answers() -> None:
 async def test_an_unknown_node_is_told_with_those_that_exist() -> None:
     result = await run("gpu/x", gpus=(busy(), node_use("gpu-b")))
 
-    line = "Error: no agent tells of GPUs on a node 'gpu/x'; there are gpu-a, gpu-b\n"
+    line = "Error: no agent reports GPUs on a node 'gpu/x'; there are gpu-a, gpu-b\n"
     assert (result.exit_code, result.stderr) == (1, line)
 
 
 async def test_that_no_agent_tells_anything_is_told() -> None:
-    assert "No agent tells of any GPU" in await shown()
+    assert "No agent reports any GPU" in await shown()
     assert (await run("gpu-a")).stderr.endswith("there are none\n")
 
 

@@ -71,7 +71,7 @@ research               64      -     8   71.5      143     3
   vision               32      -     8     40       80     2
     vision-eval         0      -     8      0        0     0
 
-In GPUs; - is unlimited, and under FAIR that the queue takes part in nothing.
+In GPUs. - means unlimited; under FAIR it means that the queue gets no share.
 """)
 
 
@@ -82,7 +82,7 @@ QUEUE          DESERVED  LIMIT  FAIR  ALLOC  REQUEST  WAIT
 vision               32      -     8     40       80     2
   vision-eval         0      -     8      0        0     0
 
-In GPUs; - is unlimited, and under FAIR that the queue takes part in nothing.
+In GPUs. - means unlimited; under FAIR it means that the queue gets no share.
 """)
 
 
@@ -97,7 +97,7 @@ orphan !         0      -     -      0        0     0
 x !              0      -     -      0        0     0
   y !            0      -     -      0        0     0
 
-In GPUs; - is unlimited, and under FAIR that the queue takes part in nothing.
+In GPUs. - means unlimited; under FAIR it means that the queue gets no share.
 ! orphan: its parent queue gone does not exist; create it
 ! x: its parents form a circle
 ! y: its parents form a circle
@@ -119,8 +119,8 @@ async def test_other_resources_are_shown_when_asked_for_and_named_where_they_are
 QUEUE  DESERVED  LIMIT  FAIR  ALLOC  REQUEST  WAIT
 q            64    128     0      0      1.5     0
 
-In GiB of memory; - is unlimited, and under FAIR that the queue takes part in
-nothing.
+In GiB of memory. - means unlimited; under FAIR it means that the queue gets no
+share.
 Queues govern GPUs as well: -r gpu.
 """)
     assert "q             -      -     0    1.5        0     0\n" in await shown("-r", "cpu", stands=[governing])

@@ -94,7 +94,7 @@ def gang(**more: object) -> Explanation:
         ),
         "decisions": (
             decision(Outcome.EVICTED, "Pod vision/train-0 was preempted by workload q/x.", hours=4, cause="preempt"),
-            decision(Outcome.STARTED, "Its place on node a was promised.", hours=50, cause="allocate"),
+            decision(Outcome.STARTED, "A place on node a was reserved for it.", hours=50, cause="allocate"),
         ),
         **more,
     }
@@ -155,7 +155,7 @@ waits for  speech/bert-1 to leave gpu-1
 
 AGO  DECIDED             WHAT WAS SAID
  4h  Evicted (preempt)   Pod vision/train-0 was preempted by workload q/x.
- 2d  Started (allocate)  Its place on node a was promised.
+ 2d  Started (allocate)  A place on node a was reserved for it.
 """)
 
 

@@ -180,7 +180,7 @@ async def test_a_member_whose_node_is_deleted_while_it_stands_is_not_bound_there
         world.delete_node(first[1])
         await passes(1)
 
-        assert await bind == "the place promised to the pod is gone"
+        assert await bind == "the place reserved for the pod is gone"
         assert {world.promised(first[0]), world.promised(second[0])} == {"c", second[1]}
         assert world.bound() == {}
 
@@ -260,7 +260,7 @@ async def test_a_member_whose_promise_ends_before_it_stands_is_sent_away_at_once
         world.cache.drop_promise(ref(first).uid)
 
         assert (
-            await world.barrier.stand(GANG, ref(first).uid, NodeName(node)) == "the place promised to the pod is gone"
+            await world.barrier.stand(GANG, ref(first).uid, NodeName(node)) == "the place reserved for the pod is gone"
         )
         assert world.barrier.standing(GANG) == 0
 

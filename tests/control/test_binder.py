@@ -101,7 +101,7 @@ async def test_a_bound_pod_is_bound_without_a_write_and_to_no_other_node() -> No
 
 async def test_a_node_that_was_not_promised_is_refused() -> None:
     async with promised() as (world, pod):
-        assert await world.bind(pod, "b") == "this node is no longer promised to the pod; it will be asked for again"
+        assert await world.bind(pod, "b") == "this node is no longer reserved for the pod; it will be asked for again"
         assert (world.promised(pod), world.cluster.binds) == ("a", [])
 
 

@@ -155,7 +155,7 @@ async def test_a_member_at_the_barrier_whose_node_is_lost_is_sent_away_and_the_g
         await passes(1)
 
         assert standing.done()
-        assert (standing.result(), world.barrier.standing(GANG)) == ("the place promised to the pod is gone", 0)
+        assert (standing.result(), world.barrier.standing(GANG)) == ("the place reserved for the pod is gone", 0)
         assert sorted(filter(None, map(world.promised, gang))) == ["b", "c"]
 
 
@@ -237,7 +237,7 @@ async def test_a_member_at_the_barrier_is_sent_away_when_its_owner_is_suspended(
         await passes(1)
 
         assert standing.done()
-        assert (world.inspect.promises(), standing.result()) == ({}, "the place promised to the pod is gone")
+        assert (world.inspect.promises(), standing.result()) == ({}, "the place reserved for the pod is gone")
         assert not isinstance(await world.filter(second, "a", "b"), Fits)
 
 

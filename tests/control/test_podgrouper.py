@@ -539,8 +539,8 @@ async def test_a_workload_without_pods_says_so() -> None:
         assert (told.state, told.why.sentence) == (
             GroupState.NO_PODS,
             (
-                "PyTorchJob q/idle has no pods here that run or wait: they have ended, its controller has yet to make"
-                " them, or their spec.schedulerName is not kai-scheduler."
+                "PyTorchJob q/idle has no pods that Leeboard schedules: they have ended, its controller has not created"
+                " them yet, or their spec.schedulerName is not kai-scheduler."
             ),
         )
 

@@ -70,18 +70,18 @@ def test_a_podgroup_says_why_it_stands_there(counts: dict[str, int], finished: i
     [
         ({}, "It has no pods, and 2 must start together; its owner has to create them."),
         ({"Held": 2}, "Its turn is being decided."),
-        ({"Promised": 2}, "Places are promised to its 2 pods; kube-scheduler has yet to ask to bind them."),
-        ({"Promised": 1}, "A place is promised to its 1 pod; kube-scheduler has yet to ask to bind it."),
+        ({"Promised": 2}, "Places are reserved for its 2 pods; kube-scheduler has not asked to bind them yet."),
+        ({"Promised": 1}, "A place is reserved for its 1 pod; kube-scheduler has not asked to bind it yet."),
         # As their own answers say it: kube-scheduler has asked.
         ({"Binding": 2}, "Its 2 pods are being bound."),
         ({"Binding": 1, "Releasing": 1}, "1 of its 2 pods is being bound."),
         (
             {"Promised": 1, "Binding": 2},
-            "Places are promised to its 3 pods; kube-scheduler has yet to ask to bind 1 of them.",
+            "Places are reserved for its 3 pods; kube-scheduler has not asked to bind 1 of them yet.",
         ),
         (
             {"Promised": 2, "Releasing": 1},
-            "Places are promised to 2 of its 3 pods; kube-scheduler has yet to ask to bind them.",
+            "Places are reserved for 2 of its 3 pods; kube-scheduler has not asked to bind them yet.",
         ),
         ({"Bound": 1, "Binding": 1}, "1 pod of it is on its node, and the others are being bound."),
     ],
@@ -108,7 +108,7 @@ def test_a_promised_pod_that_kube_scheduler_refused_before_is_told_what_it_said(
     refused = replace(pod("a"), said=Said(by_scheduler=True, because="0/2 nodes are available: 2 x"))
     promised = (KnownPod(pod=each, state=PodState.PROMISED, node=NodeName("n")) for each in (pod("a"), refused))
 
-    sentence = "Node n is promised to it; kube-scheduler has yet to ask to bind it"
+    sentence = "Node n is reserved for it; kube-scheduler has not asked to bind it yet"
     assert [why_pod(one, None, None, SPEC).sentence for one in promised] == [
         f"{sentence}.",
         f"{sentence}; when it looked last it said: 0/2 nodes are available: 2 x.",
@@ -134,7 +134,7 @@ def test_a_pod_that_nobody_refused_is_gated_by_others_or_being_decided() -> None
     gated, decided = (KnownPod(pod=pod("a", gated=is_gated), state=PodState.HELD) for is_gated in (True, False))
 
     assert why_pod(gated, None, None, None).sentence == (
-        "A scheduling gate that is not Leeboard's is on it; whoever has put it there takes it off."
+        "It has a scheduling gate that is not Leeboard's; the controller that set the gate has to remove it."
     )
     assert why_pod(decided, None, None, None).reason == Reason.DECIDING
 

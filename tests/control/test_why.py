@@ -77,7 +77,7 @@ async def test_a_pod_is_told_of_from_held_to_bound() -> None:
         seen.append(short(told(world, "one-0")))
 
         assert seen[1:] == [
-            ("Promised", "Promised", "Node a is promised to it; kube-scheduler has yet to ask to bind it."),
+            ("Promised", "Promised", "Node a is reserved for it; kube-scheduler has not asked to bind it yet."),
             ("Bound", "Bound", "It is on node a."),
         ]
         assert seen[0][:2] == ("Held", Reason.NO_NODE_FITS)
@@ -97,7 +97,7 @@ async def test_a_pod_is_told_of_with_its_queue_its_terms_and_what_was_decided() 
         assert answer.stand is not None
         assert (answer.stand.allocated.gpu_milli, answer.stand.waiting) == (1000, 0)
         assert [(one.outcome, one.sentence) for one in answer.decisions] == [
-            (Outcome.STARTED, "Its place on node a was promised.")
+            (Outcome.STARTED, "A place on node a was reserved for it.")
         ]
 
 
@@ -110,7 +110,7 @@ async def test_a_pod_that_waits_for_others_to_leave_names_them_and_since_when() 
         (decision,) = told(world, "victim-0").decisions[:1]
         assert (answer.state, answer.why.reason, answer.node) == ("Awaiting", Reason.WAITING_FOR_VICTIMS, "a")
         assert answer.waits_for == (Leaver(namespace="q", name="victim-0", node="a", since=decision.at),)  # type: ignore[arg-type] # a NewType
-        assert answer.decisions[0].sentence == "Room on node a, from where 1 pod was told to leave, was held for it."
+        assert answer.decisions[0].sentence == "Room on node a was reserved for it; 1 pod was told to leave."
 
 
 async def test_those_who_are_to_leave_are_named_in_order_whoever_came_first() -> None:
@@ -174,7 +174,7 @@ async def test_a_pod_that_lost_its_promise_to_somebody_else_says_to_whom() -> No
         world.pod("urgent", priority_class="build-preemptible")
         await passes(2)
 
-        said = "The promise of node a to pod q/slow-0 was taken back for workload q/urgent-0."
+        said = "The reservation of node a for pod q/slow-0 was taken back for workload q/urgent-0."
         assert ("TakenBack", said) in [
             (one.outcome.value, named(one.sentence)) for one in told(world, "slow-0").decisions
         ]
@@ -349,8 +349,8 @@ async def test_a_pod_of_another_scheduler_is_told_whose_name_would_make_it_ours(
         said = unknown(world, "q", "other-0")
 
         assert said == (
-            "pod q/other-0 belongs to another scheduler; Leeboard looks after pods whose spec.schedulerName is"
-            " kai-scheduler or leeboard, so create it anew with that"
+            "pod q/other-0 belongs to another scheduler; if Leeboard shall schedule it, create it again with"
+            " spec.schedulerName kai-scheduler or leeboard"
         )
 
 
@@ -365,7 +365,9 @@ async def test_a_pod_of_another_scheduler_is_told_whose_name_would_make_it_ours(
 )
 async def test_what_nobody_knows_is_told_with_what_to_do(subject: Subject | None, kind: str) -> None:
     async with living("a") as world:
-        assert unknown(world, "team", "none", subject).startswith(f"no {kind} team/none is known, nor was anything")
+        assert unknown(world, "team", "none", subject).startswith(
+            f"no {kind} team/none is known, and Leeboard remembers"
+        )
 
 
 async def test_what_is_remembered_of_one_namespace_is_not_told_in_another() -> None:
@@ -441,7 +443,7 @@ async def test_who_only_loses_a_promise_is_not_said_to_leave() -> None:
         assert named(urgent.why.sentence).endswith(
             "; the pod that was told to leave for it is still there (q/victim-0)."
         )
-        assert urgent.decisions[0].sentence == "Room on node a, from where 1 pod was told to leave, was held for it."
+        assert urgent.decisions[0].sentence == "Room on node a was reserved for it; 1 pod was told to leave."
 
 
 async def test_room_that_nobody_had_to_be_told_to_leave_was_given_up_by_others() -> None:
@@ -454,7 +456,7 @@ async def test_room_that_nobody_had_to_be_told_to_leave_was_given_up_by_others()
         await passes(1)
 
         assert told(world, "next-0").decisions[0].sentence == (
-            "Room on node a, which others are giving up, was held for it."
+            "Room on node a was reserved for it; other pods are already leaving."
         )
 
 

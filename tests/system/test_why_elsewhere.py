@@ -212,7 +212,7 @@ def test_pod_that_somebody_has_deleted(cluster: StuckCluster) -> None:
     cluster.wait_until_told("short-0", Cause("Gone", sentence, {"action": "allocate"}))
     # The watch of pods may be ahead of that of nodes: then it was refused before its node was seen.
     last, *before = cluster.told("short-0")["decisions"]
-    assert (last["outcome"], last["sentence"]) == ("Started", "Its place on node why-gone was promised.")
+    assert (last["outcome"], last["sentence"]) == ("Started", "A place on node why-gone was reserved for it.")
     assert [(one["outcome"], one["cause"]) for one in before] in ([], [("Refused", "NoNodeFits")])
 
 

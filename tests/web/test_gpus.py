@@ -168,7 +168,7 @@ async def test_an_unknown_node_is_a_problem_that_says_what_to_ask() -> None:
 
     assert (reply.status, reply.headers["content-type"]) == (404, "application/problem+json")
     assert isinstance(reply.json, dict)
-    assert "no agent has told of GPUs on a node 'b'; GET /api/v1/gpus lists" in reply.json["detail"]
+    assert "no agent has reported GPUs on a node 'b'; GET /api/v1/gpus lists" in reply.json["detail"]
 
 
 # -- metrics
