@@ -19,7 +19,18 @@ from app.cluster.reservations import Reservation, State
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
-from app.model.resources import AXES, GPU, GPU_MILLI, NOTHING, Amounts, Resources, Scalars, mig_gpus
+from app.model.resources import (
+    AXES,
+    GPU,
+    GPU_MILLI,
+    MAX_AMOUNT,
+    MAX_COLUMN,
+    NOTHING,
+    Amounts,
+    Resources,
+    Scalars,
+    mig_gpus,
+)
 from app.model.snapshot import NodeTable, Usage
 
 
@@ -218,9 +229,7 @@ class Charges:
             return
         self._table = table
         self._scalars = scalars
-        self._capacity = table.allocatable.copy()
-        for name, amounts in scalars.items():
-            self._capacity[GPU] += GPU_MILLI * mig_gpus(name) * amounts
+        self._capacity = _capacity(table, scalars)
         for sums in (self._used, *self._part_of_used.values()):
             sums.lay_over(table, self._scalars)
         self._outside.lay_over(table, ())
@@ -233,7 +242,7 @@ class Charges:
     def releasing(self) -> Amounts | None:
         """Return what pods hold that are leaving, shape [resource, node]; None when none is."""
         leaving = self._part_of_used[Hold.LEAVING]
-        return leaving.columns.copy() if len(leaving) else None
+        return _releasing(leaving.columns, self._used.columns) if len(leaving) else None
 
     def free_scalars(self) -> dict[str, Amounts]:
         """Return what is free of every extended resource that any node has, shape [node] each."""
@@ -245,7 +254,8 @@ class Charges:
         leaving = self._part_of_used[Hold.LEAVING]
         if not len(leaving):
             return {}
-        return {name: amounts.copy() for name, amounts in leaving.scalars.items() if amounts.any()}
+        used = self._used.scalars
+        return {name: _releasing(amounts, used[name]) for name, amounts in leaving.scalars.items() if amounts.any()}
 
     def free_on(self, node: Node) -> Resources:
         """Return what is free on a node."""
@@ -342,6 +352,19 @@ class Charges:
         if not any(sums.requested):
             # Pods name their queue as they like: what none of them names any more must not pile up.
             del self._queues[queue]
+
+
+def _capacity(table: NodeTable, scalars: Mapping[str, Amounts]) -> Amounts:
+    """Return what each node has for queues to divide, MIG profiles as the GPUs that they count, shape [axis, node]."""
+    found: Amounts = table.allocatable.copy()
+    for name, amounts in scalars.items():
+        found[GPU] = np.minimum(found[GPU] + GPU_MILLI * mig_gpus(name) * amounts, MAX_AMOUNT)
+    return found
+
+
+def _releasing(leaving: Amounts, used: Amounts) -> Amounts:
+    """Return what becomes free by those that leave; nothing where more is used than its column can tell."""
+    return np.where(used < MAX_COLUMN, leaving, 0)
 
 
 def _covers(free: Resources, request: Resources) -> bool:

@@ -5,12 +5,15 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from app.model.names import NodeName
-from app.model.resources import AXES, NOTHING, Amounts, Resources, Scalars
+from app.model.resources import AXES, MAX_COLUMN, NOTHING, Amounts, Resources, Scalars
 from app.model.snapshot import NodeTable
 
 
 class NodeSums:
-    """Sums by node, of the resources of `AXES` and of extended ones. Changed by `Charges` alone."""
+    """Sums by node, of the resources of `AXES` and of extended ones. Changed by `Charges` alone.
+
+    By name a sum is exact, whatever pods state; a column holds `MAX_COLUMN` at most.
+    """
 
     __slots__ = ("_by_name", "_scalars", "_table", "columns", "scalars")
 
@@ -80,9 +83,9 @@ class NodeSums:
     def _write(self, name: NodeName) -> None:
         column = self._table.index.get(name)
         if column is not None:
-            self.columns[:, column] = self._by_name[name]
+            self.columns[:, column] = [min(amount, MAX_COLUMN) for amount in self._by_name[name]]
 
     def _write_scalar(self, scalar: str, name: NodeName) -> None:
         column = self._table.index.get(name)
         if column is not None:
-            self.scalars[scalar][column] = self._scalars[scalar][name]
+            self.scalars[scalar][column] = min(self._scalars[scalar][name], MAX_COLUMN)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.owner import Origin
-from app.model.resources import GPU_MILLI, NOTHING, Resources, Scalars, mig_gpus
+from app.model.resources import GPU_MILLI, MAX_AMOUNT, NOTHING, Resources, Scalars, mig_milli
 
 
 class Operator(StrEnum):
@@ -238,18 +238,17 @@ class Pod:
         """Return what its queue pays, given the memory of a device there.
 
         A MIG profile `Ng` costs N GPUs (KAI's rule), a claim one GPU a device. A claim that others hold as well is
-        charged to each of them, as in KAI.
+        charged to each of them, as in KAI. No amount is more than `MAX_AMOUNT`.
         """
         if self.sharing is None and not self.scalars and not self.claims:
             return self.request
-        gpu_milli = self.request.gpu_milli
-        if self.claims or self.scalars:
-            gpu_milli += sum(GPU_MILLI * claim.count for claim in self.claims)
-            gpu_milli += sum(GPU_MILLI * mig_gpus(name) * count for name, count in self.scalars)
+        gpu_milli = self.request.gpu_milli + mig_milli(self.scalars)
+        gpu_milli += GPU_MILLI * sum(claim.count for claim in self.claims)
         if self.sharing is not None:
             gpu_milli += self.sharing.gpu_milli(device_memory_mib)
         cpu_milli, memory_bytes, _, pods = self.request.amounts
-        return Resources(cpu_milli=cpu_milli, memory_bytes=memory_bytes, gpu_milli=gpu_milli, pods=pods)
+        charged_milli = min(gpu_milli, MAX_AMOUNT)
+        return Resources(cpu_milli=cpu_milli, memory_bytes=memory_bytes, gpu_milli=charged_milli, pods=pods)
 
     def __repr__(self) -> str:
         return f"<Pod {self.namespace}/{self.name}{' on ' + self.node if self.node else ''}>"

@@ -10,13 +10,7 @@ from functools import lru_cache
 from math import isfinite
 
 from app.model.queue import WEIGHT_SCALE
-from app.model.resources import UNLIMITED
-
-MAX_AMOUNT = 1 << 47
-"""Largest amount of one resource that one pod or node may state (128 TiB, 140 million cores or GPUs).
-
-65,535 such amounts still sum to less than 2^63, so no int64 sum over 50,000 pods can overflow.
-"""
+from app.model.resources import MAX_AMOUNT, UNLIMITED
 
 MAX_QUEUE_AMOUNT = 1 << 53
 """Largest amount in a Queue (9 PB): up to here float64, which is what JSON numbers are, counts exactly.

@@ -25,6 +25,16 @@ Scalars = tuple[tuple[str, int], ...]
 UNLIMITED = 1 << 62
 """Stands for "no limit" where amounts are compared; never added to."""
 
+MAX_AMOUNT = 1 << 47
+"""Largest amount of one resource of one pod or node (128 TiB, 140 million cores or GPUs): stated, or worked out.
+
+65,535 such amounts still sum to less than 2^63, so no int64 sum over all nodes can overflow. Sums over pods are Python
+integers, which cannot: there may be any number of pods.
+"""
+
+MAX_COLUMN = 1 << 60
+"""Largest sum over pods that a column holds; larger ones count as this. It has room for 50,000 amounts more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
@@ -76,12 +86,20 @@ NOTHING = Resources()
 
 _MIG = re.compile(r"nvidia\.com/mig-([0-9]{1,4})g\.[0-9]+gb.*", re.ASCII)
 
+MOST_SLICES = 7
+"""Compute slices of one GPU: no MIG profile has more, whatever number its name states."""
+
 
 @lru_cache(maxsize=1024)
 def mig_gpus(name: str) -> int:
     """Return what one unit of an extended resource counts in GPUs: N for the MIG profile `Ng.*` (KAI), else 0."""
     profile = _MIG.fullmatch(name)
-    return int(profile[1]) if profile else 0
+    return min(int(profile[1]), MOST_SLICES) if profile else 0
+
+
+def mig_milli(scalars: Scalars) -> int:
+    """Return what amounts of extended resources count in thousandths of a GPU."""
+    return GPU_MILLI * sum(mig_gpus(name) * amount for name, amount in scalars)
 
 
 ACCELERATORS = ("amd.com/", "aws.amazon.com/neuron", "google.com/tpu", "habana.ai/", "huawei.com/")

@@ -84,7 +84,9 @@ def fitting_counts(asked: Amounts, free: Amounts) -> Numbers:
     that ask for the least of it. What a pod does not ask for is not judged, so an overcommitted node takes it.
     """
     counts = np.full(free.shape[1], len(asked), dtype=np.int64)
-    least = np.sort(asked, axis=0).cumsum(axis=0)
+    # What no node has is `UNLIMITED`: two of these are more than an int64 holds.
+    summable = np.minimum(asked, np.iinfo(np.int64).max // max(len(asked), 1))
+    least = np.sort(summable, axis=0).cumsum(axis=0)
     for row in np.flatnonzero(asked.any(axis=0)):
         fitting = np.searchsorted(least[:, row], np.maximum(free[row], 0), side="right")
         np.minimum(counts, fitting, out=counts)
@@ -216,7 +218,7 @@ def _judge(subtree: Subtree, within: Mask, levels: Sequence[_Level]) -> list[_Ju
     for level in levels:
         sums = level.sums(columns)
         here, counts, room = sums[0], sums[1], sums[2:]
-        order = np.lexsort((-_tightness(asked.sum(axis=0), room), places[level.parents]))
+        order = np.lexsort((-_tightness(asked.sum(axis=0, dtype=np.float64), room), places[level.parents]))
         places = np.empty_like(order)
         places[order] = np.arange(order.size)
         takes = np.minimum(counts, fitting_counts(asked, room))
@@ -224,7 +226,7 @@ def _judge(subtree: Subtree, within: Mask, levels: Sequence[_Level]) -> list[_Ju
     return judged
 
 
-def _tightness(asked: Amounts, room: Amounts) -> NDArray[np.float64]:
+def _tightness(asked: NDArray[np.float64], room: Amounts) -> NDArray[np.float64]:
     """Return the part of the scarcest resource that the pods would take, shape [domain]; only its order matters."""
     parts = np.full(room.shape, np.inf)
     np.divide(asked[:, None], room, out=parts, where=room > 0)

@@ -12,7 +12,7 @@ from app.model.names import NodeName
 from app.model.node import Node
 from app.model.podgroup import TopologyConstraint
 from app.model.reason import Reason, Refusal
-from app.model.resources import GPU
+from app.model.resources import GPU, UNLIMITED
 from app.model.snapshot import Mask, NodeTable
 from app.model.topology import Topology
 from app.scheduling.topology import STEPS, NodeSets, Subtree, fitting_counts, node_sets, same_domains
@@ -276,6 +276,12 @@ def test_the_bound_is_never_below_what_really_fits(asked: list[tuple[int, int]],
     assert all(counts >= really)
     if len(set(asked)) == 1:
         assert counts.tolist() == really
+
+
+def test_many_pods_that_ask_for_what_no_node_has_fit_nowhere() -> None:
+    asked = np.full((3, 1), UNLIMITED, dtype=np.int64)
+
+    assert fitting_counts(asked, np.array([[4000]])).tolist() == [0]
 
 
 @st.composite
