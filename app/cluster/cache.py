@@ -20,7 +20,7 @@ from app.cluster.reservations import Reservation, Reservations, State
 from app.cluster.room import Room
 from app.cluster.usage import UsageHistory
 from app.model.device import GpuNode
-from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
@@ -80,6 +80,8 @@ class ClusterCache:
         self._refused = RefusedNodes()
         self._labelled = LabelledPods()
         self._topologies: Mapping[str, Topology] = {}
+        self._payers: dict[QueueName, set[PodUid]] = {}
+        """Pods of other schedulers, by the queue that they name."""
         self._unread: dict[NodeName, set[PodUid]] = {}
         """Who holds amounts on a node that cannot be read."""
         self._bereft: set[PodUid] = set()
@@ -139,14 +141,17 @@ class ClusterCache:
 
     def apply_queue(self, queue: Queue) -> None:
         """Take over a queue as it is now."""
+        is_new = not self._queues.exists(queue.name)
         if self._queues.put(queue):
             self._follow_queues()
+            self._settle_each(self._payers.get(queue.name, ()) if is_new else ())
 
     def delete_queue(self, name: QueueName) -> None:
         """Forget a queue; its running pods stay charged to its name, and the others are promised nothing any more."""
         self.history.forget(name)
         if self._queues.drop(name):
             self._follow_queues()
+            self._settle_each(self._payers.get(name, ()))
             self._lose_promises([one for one in self.reservations if one.is_revocable and self._is_unpaid(one)])
 
     def apply_topology(self, topology: Topology) -> None:
@@ -225,6 +230,7 @@ class ClusterCache:
         if before is not None and before.managed:
             self._part(before, pod)
         self._pods[pod.uid] = pod
+        self._note_payer(before, pod)
         self._close_unread(before, pod)
         if pod.reserves:
             self._gpu_books.put_reservation(pod.uid, pod)
@@ -257,7 +263,7 @@ class ClusterCache:
         if self._stays_preemptible(before, pod):
             pod = replace(pod, started_preemptible=True)
         if not before.bound_queue:
-            return pod
+            return self._in_its_queue(before, pod)
         if before.node is None:
             return replace(pod, bound_queue=before.bound_queue)
         fixed = {name: getattr(before, name) for name in FIXED_BY_BIND}
@@ -272,13 +278,26 @@ class ClusterCache:
         """
         if pod.started_preemptible or not (pod.managed and before.managed):
             return False
-        held = self.reservations.get(pod.uid)
-        if pod.node is None and (held is None or held.state is not State.ANSWERED):
+        if not self._has_started(pod):
             return False
         if before.node is not None:
             return before.started_preemptible
         on = self.groups.terms(before.group)
         return on is not None and on.preemptible
+
+    def _in_its_queue(self, before: Pod, pod: Pod) -> Pod:
+        """Return a pod on which no queue is noted in the one that its label named when it got its place.
+
+        That is known until we are started anew. Its PodGroup may still be moved to another queue.
+        """
+        if not (pod.managed and before.managed and self._has_started(pod)):
+            return pod
+        return replace(pod, queue=before.queue) if pod.queue != before.queue else pod
+
+    def _has_started(self, pod: Pod) -> bool:
+        """Whether a pod has a node, or kube-scheduler was told that it may have one."""
+        held = self.reservations.get(pod.uid)
+        return pod.node is not None or (held is not None and held.state is State.ANSWERED)
 
     def delete_pod(self, uid: PodUid) -> None:
         """Forget a pod that is gone."""
@@ -293,6 +312,7 @@ class ClusterCache:
         self._refused.set(uid, NONE)
         self.groups.leave(pod)
         self._settle(uid)
+        self._note_payer(pod, None)
         self._close_unread(pod, None)
         self._gpu_books.part_with(uid)
         self._follow_terms(pod.group, on)
@@ -644,12 +664,30 @@ class ClusterCache:
         return nodes
 
     def _charge_of(self, pod: Pod) -> Charge | None:
+        if self._is_outside(pod):
+            pod = replace(pod, queue=NO_QUEUE)
         held, on = self.reservations.get(pod.uid), self.groups.terms(pod.group)
         charge = charge_of(pod, held, on, self._nodes.device_mib)
         if charge is None or charge.hold is not Hold.LEAVING or charge.node is None:
             return charge
         # Nobody ends it there: its queue could not start another in its place for as long as the machine is dead.
         return replace(charge, queue=None) if self._nodes.is_lost(charge.node) else charge
+
+    def _is_outside(self, pod: Pod) -> bool:
+        """Whether a pod is of another scheduler, and the queue that it names does not exist.
+
+        Nobody could reclaim what it holds, so queues must not count on that.
+        """
+        return bool(pod.queue) and not pod.managed and not self._queues.exists(pod.queue)
+
+    def _note_payer(self, before: Pod | None, pod: Pod | None) -> None:
+        """Note which queue a pod of another scheduler names: it may come or go."""
+        if before is not None and (pods := self._payers.get(before.queue)):
+            pods.discard(before.uid)
+            if not pods:
+                del self._payers[before.queue]
+        if pod is not None and pod.queue and not pod.managed:
+            self._payers.setdefault(pod.queue, set()).add(pod.uid)
 
     def _close_unread(self, before: Pod | None, pod: Pod | None) -> None:
         """Close the node of a pod that holds more there than can be read, for as long as it does."""

@@ -81,7 +81,8 @@ def charge_of(
 ) -> Charge | None:
     """Return what a pod is charged with, given what is held for it and the terms of its group; None for nothing.
 
-    Until it is gone, a pod that is being deleted is charged as before. `device_mib` tells the memory of a node's GPUs,
+    Until it is gone, a pod that is being deleted is charged as before. That the queue exists which a pod of another
+    scheduler names is for the caller to know. `device_mib` tells the memory of a node's GPUs,
     and of the smallest there are for who has no node (KAI).
     """
     node, queue, preemptible = pod.node, pod.queue or None, True

@@ -31,6 +31,10 @@ class Queues:
         self._note_change()
         return True
 
+    def exists(self, name: QueueName) -> bool:
+        """Return whether a queue is known, sound or not."""
+        return name in self._by_name
+
     def drop(self, name: QueueName) -> bool:
         """Forget a queue; return whether it was known."""
         if self._by_name.pop(name, None) is None:

@@ -182,7 +182,7 @@ class Pod:
     """It was bound when its group was not: it counts against the quota for such pods until it ends. Else it could be
     made preemptible while others like it start, and firm again."""
     bound_queue: QueueName = NO_QUEUE
-    """The queue with which it was bound, or made for kube-scheduler to bind; empty when an older release did that."""
+    """The queue with which it was bound, or made for kube-scheduler to bind; empty when nothing on it says so."""
     task_priority: int = 0
     """Order inside the PodGroup, higher first (label `kai.scheduler/task-priority`)."""
     subgroup: str = ""

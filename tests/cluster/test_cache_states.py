@@ -192,11 +192,19 @@ class Anything(RuleBasedStateMachine):
             case Pod():
                 before = self.pods.get(one.uid)
                 stays = before is not None and one.node is not None and one.managed and self.is_preemptible(before)
+                if before is not None and self.stays_in_queue(before, one):
+                    one = replace(one, queue=before.queue)
                 self.learn(one, before or one)
                 one = replace(one, started_preemptible=True) if stays else one
                 self.pods[one.uid] = self.as_bound(before, one) if before is not None else one
                 self.cache.apply_pod(one)
         self.take_back(on)
+
+    def stays_in_queue(self, before: Pod, pod: Pod) -> bool:
+        """Whether a pod has its place, and nothing on it says in which queue it got that."""
+        is_answered = pod.uid in self.held and self.held[pod.uid][1] is State.ANSWERED
+        has_started = pod.node is not None or is_answered
+        return before.managed and pod.managed and has_started and not before.bound_queue
 
     def as_bound(self, before: Pod, pod: Pod) -> Pod:
         """Return a pod with what nothing changes any more since it was bound."""
@@ -404,7 +412,8 @@ class Anything(RuleBasedStateMachine):
                 preemptible = on.preemptible and not pod.started_firm
                 yield Charge(pod.request, self.place(pod), None if self.is_unpaid(pod) else on.queue, preemptible)
             elif pod.node and not pod.managed:
-                yield Charge(pod.request, pod.node, None if self.is_unpaid(pod) else pod.queue or None)
+                is_paid = pod.queue in self.queues and not self.is_unpaid(pod)
+                yield Charge(pod.request, pod.node, pod.queue if is_paid else None)
 
     def is_unpaid(self, pod: Pod) -> bool:
         """Whether a pod is leaving a node on which nobody can end it."""

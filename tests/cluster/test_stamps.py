@@ -63,13 +63,37 @@ def test_the_pods_of_a_job_keep_their_queue_when_the_job_is_relabelled() -> None
     assert paying(found) == {"q": 2}
 
 
-def test_a_pod_that_an_older_release_bound_is_charged_by_its_label() -> None:
+def test_a_pod_on_which_no_queue_is_noted_stays_in_the_one_that_its_label_named_at_first() -> None:
     old = replace(P, bound_queue=QueueName(""))
     found = cache(old)
 
     found.apply_pod(replace(old, queue=R))
+    found.apply_pod(replace(old, queue=GHOST))
+
+    assert paying(found) == {"q": 2}
+
+
+def test_a_change_of_its_pod_groups_queue_moves_a_running_group_on_which_no_queue_is_noted() -> None:
+    found = cache(replace(MEMBER, bound_queue=QueueName("")), spec=SPEC)
+
+    found.apply_group(replace(SPEC, queue=R))
 
     assert paying(found) == {"r": 2}
+
+
+def test_a_pod_of_another_scheduler_whose_queue_does_not_exist_is_subtracted_from_what_is_divided() -> None:
+    other = given.pod("o", gpus=2, queue="q", node="n1", managed=False)
+    found = cache(other)
+    whole = found.snapshot().total.gpu_milli
+
+    found.apply_pod(replace(other, queue=GHOST))
+    outside = found.snapshot().total.gpu_milli
+    found.apply_queue(given.queue("ghost"))
+    again = found.snapshot().total.gpu_milli
+    found.delete_queue(GHOST)
+
+    assert (outside, again, found.snapshot().total.gpu_milli) == (whole - 2000, whole, whole - 2000)
+    assert paying(found) == {}
 
 
 def test_a_change_of_its_pod_groups_queue_moves_the_running_group() -> None:
