@@ -13,7 +13,7 @@ from app.cluster.gpus import Gpus
 from app.cluster.groups import Place, Terms
 from app.cluster.labelled import LabelledPods
 from app.cluster.membership import Membership
-from app.cluster.nodes import Nodes
+from app.cluster.nodes import Nodes, Source
 from app.cluster.queues import Queues
 from app.cluster.refusals import NONE, RefusedNodes
 from app.cluster.reservations import Reservation, Reservations, State
@@ -115,10 +115,32 @@ class ClusterCache:
     def apply_gpu_node(self, node: GpuNode, *, heard_at: float) -> None:
         """Take over what a node's agent says, heard at this time on the caller's clock; a heartbeat changes nothing."""
         self._gpu_books.report(node, heard_at=heard_at)
+        self._recover_gpus(node.name)
 
     def delete_gpu_node(self, name: NodeName) -> None:
         """Forget what a node's agent has said: it is gone, or somebody has deleted its object."""
         self._gpu_books.forget(name)
+        self._recover_gpus(name)
+
+    def _recover_gpus(self, name: NodeName) -> None:
+        if self._nodes.recover(name, Source.AGENT):
+            self._gpu_books.restand([name])
+            self._nodes.reopen(name)
+            self._relieved.add(name)
+            self._relieve()
+
+    def fail_node(self, name: NodeName) -> None:
+        """Close a node of which the last version could not be taken over: what it has is not known any more."""
+        self._nodes.fail(name, Source.KUBELET)
+        self._drop_promises(name)
+        self._relieve()
+
+    def fail_gpu_node(self, name: NodeName) -> None:
+        """Close a node for which what its agent said could not be taken over, and let it say that anew."""
+        self.gpus.forget(name)
+        self._nodes.fail(name, Source.AGENT)
+        self._drop_promises(name)
+        self._relieve()
 
     def age_agents(self, since: float) -> None:
         """Trust no agent any more that has not been heard since this time on the caller's clock."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -26,6 +27,15 @@ class AgentFacts:
 
 NO_AGENT = AgentFacts()
 
+UNAPPLIED = "this version of Leeboard cannot take over what is said of it; its log says why"
+
+
+class Source(Enum):
+    """Who says something of a node."""
+
+    KUBELET = "Node"
+    AGENT = "GpuNode"
+
 
 class Nodes:
     """All nodes that are known. Only `ClusterCache` calls what changes them."""
@@ -37,6 +47,8 @@ class Nodes:
         self._facts: dict[NodeName, AgentFacts] = {}
         self._closed: dict[NodeName, str] = {}
         """Nodes that give out nothing more, with why; known or not."""
+        self._failed: dict[NodeName, set[Source]] = {}
+        """Nodes that give out nothing more because what was said of them last could not be taken over."""
         self._by_name: dict[NodeName, Node] = {}
         self._sizes = Counter[int]()
         """How many nodes have GPUs of each size: asked at every change of a node, which must not cost a table."""
@@ -48,7 +60,8 @@ class Nodes:
 
     def put(self, node: Node) -> bool:
         """Take over a node; return whether anything changed, which a heartbeat does not."""
-        if self._stated.get(node.name) == node:
+        has_failed = self.recover(node.name, Source.KUBELET)
+        if self._stated.get(node.name) == node and not has_failed:
             return False
         self._stated[node.name] = node
         self._combine(node.name)
@@ -76,8 +89,32 @@ class Nodes:
             del self._closed[name]
         return name in self._stated and self._combine(name)
 
+    def fail(self, name: NodeName, source: Source) -> None:
+        """Have a node give out nothing more until this source says something that can be taken over.
+
+        Shares no code with `_combine`, in which the mistake of ours may be.
+        """
+        self._failed.setdefault(name, set()).add(source)
+        if name in self._by_name:
+            self._by_name[name] = replace(self._by_name[name], problem=UNAPPLIED)
+            self._changed.add(name)
+
+    def recover(self, name: NodeName, source: Source) -> bool:
+        """Take that back, for when the node is put together next; return whether it was so."""
+        sources = self._failed.get(name, set())
+        has_failed = source in sources
+        sources.discard(source)
+        if not sources:
+            self._failed.pop(name, None)
+        return has_failed
+
+    def reopen(self, name: NodeName) -> bool:
+        """Put a node together anew; return whether that changes anything."""
+        return name in self._stated and self._combine(name)
+
     def drop(self, name: NodeName) -> bool:
         """Forget a node; return whether it was known."""
+        self.recover(name, Source.KUBELET)
         self._count(self._by_name.pop(name, None), -1)
         if self._stated.pop(name, None) is None:
             return False
@@ -142,7 +179,7 @@ class Nodes:
             shares_devices=node.shares_devices and facts.opens_devices,
             device_memory_mib=node.device_memory_mib or facts.memory_mib,
             layout=facts.layout,
-            problem=node.problem or self._closed.get(name, ""),
+            problem=node.problem or self._closed.get(name, "") or (UNAPPLIED if name in self._failed else ""),
         )
         if self._by_name.get(name) == combined:
             return False

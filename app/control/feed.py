@@ -70,6 +70,8 @@ class _Kind(Generic[R, K]):
     """Read what must be known of an object on which `decode` has failed; may raise as well."""
     apply: Callable[[R], None]
     forget: Callable[[K], None]
+    fail: Callable[[K], None] = lambda _: None
+    """Close what may hold less than is known, after `apply` has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +356,10 @@ class Feed:
         key = kind.key(record)
         self._watches[resource].known[key] = seen.version
         self._count_invalid(resource, key, problem=getattr(record, "problem", ""))
-        self._try(resource, Step.APPLY, key, partial(kind.apply, record))
+        if not self._try(resource, Step.APPLY, key, partial(_done, partial(kind.apply, record))):
+            # No version of it is known, so that the audit tries again.
+            self._watches[resource].known[key] = 0
+            self._try(resource, Step.APPLY, key, partial(kind.fail, key))
 
     def _delete(self, resource: Resource, seen: _Seen[Any]) -> None:
         key, watch = self._kinds[resource].key(seen.record), self._watches[resource]
@@ -458,6 +463,7 @@ class Feed:
                 least=self._least_node,
                 apply=cache.apply_node,
                 forget=cache.delete_node,
+                fail=cache.fail_node,
             ),
             Resource.QUEUES: _Kind(
                 decode=decode.queue,
@@ -493,6 +499,7 @@ class Feed:
                 least=lambda raw: GpuNode(name=NodeName(name_of(raw)), problem=problem),
                 apply=self._apply_gpu_node,
                 forget=cache.delete_gpu_node,
+                fail=cache.fail_gpu_node,
             ),
             Resource.PODS: _Kind(
                 decode=partial(decode.seen_pod, profiles=self._profiles, rules=self._rules, keeps=self._keeps),
@@ -502,3 +509,8 @@ class Feed:
                 forget=self._forget_pod,
             ),
         }
+
+
+def _done(act: Callable[[], None]) -> bool:
+    act()
+    return True

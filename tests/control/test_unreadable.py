@@ -483,3 +483,49 @@ async def test_a_waiting_pod_without_a_uid_costs_only_itself() -> None:
 
     async with watched(cluster) as world:
         assert world.pods() == {"first-0"}
+
+
+async def test_a_node_of_which_a_version_cannot_be_taken_over_gives_out_nothing_until_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = furnished()
+    node = stored(cluster, Resource.NODES, "a")
+    async with watched(cluster) as world:
+        with monkeypatch.context() as broken:
+            broken.setattr(world.cache._nodes, "_combine", fails)
+            cluster.patch(Ref.of(Resource.NODES, node), {"status": {"allocatable": {"nvidia.com/gpu": "1"}}})
+            await passes(1)
+        failed = world.gpus(), world.failures(Resource.NODES, "apply"), world.feed.shown(Resource.NODES)["a"]
+
+        world.feed.mend(Resource.NODES, stored(cluster, Resource.NODES, "a"))
+
+        assert failed == ({"a": 0, "b": 3}, 1, 0)
+        assert world.gpus() == {"a": 1, "b": 3}
+
+
+async def test_a_node_whose_gpus_cannot_be_taken_over_gives_out_nothing_until_they_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = furnished()
+    (gpus,) = cluster.objects(Resource.GPU_NODES)
+    sick = [{**device, "health": "Unhealthy"} for device in gpus["status"]["devices"]]
+    async with watched(cluster) as world:
+        with monkeypatch.context() as broken:
+            broken.setattr(world.cache._gpu_books, "restand", fails)
+            cluster.patch(Ref.of(Resource.GPU_NODES, gpus), {"status": {"devices": sick}})
+            await passes(1)
+        failed = world.gpus(), world.failures(Resource.GPU_NODES, "apply"), world.feed.shown(Resource.GPU_NODES)["b"]
+
+        world.feed.mend(Resource.GPU_NODES, stored(cluster, Resource.GPU_NODES, "b"))
+
+        assert failed == ({"a": 4, "b": 0}, 1, 0)
+        assert world.gpus() == {"a": 4, "b": 2}
+
+
+def fails(of: object) -> bool:
+    """Fail as a mistake of ours would."""
+    raise ZeroDivisionError(of)
+
+
+def stored(cluster: SimulatedCluster, resource: Resource, name: str) -> RawObject:
+    return next(one for one in cluster.objects(resource) if one["metadata"]["name"] == name)
