@@ -608,7 +608,7 @@ class ClusterCache:
             usage=charges.usage(),
             groups=waiting,
             running=self.groups.running(),
-            total=charges.divided(),
+            total=charges.divided(self._closed_by_pods()),
             topologies=self._topologies,
             past=self.history.past(),
             labelled=self._labelled.freeze(),
@@ -725,6 +725,12 @@ class ClusterCache:
                 self._drop_promises(name)
                 self._relieved.add(name)
                 self._relieve()
+
+    def _closed_by_pods(self) -> list[NodeName]:
+        """Return the nodes that would take work but for pods of which not all can be read."""
+        nodes = (self._nodes.get(name) for name in self._unread)
+        closed = [node for node in nodes if node is not None and node.problem == UNREAD_PODS]
+        return [node.name for node in closed if replace(node, problem="").takes_work]
 
     def _note_gpus(self, node: NodeName, frees: bool) -> None:  # noqa: FBT001 - a callback's only word
         self._relieved.add(node)

@@ -230,7 +230,7 @@ class Charges:
             return
         self._table = table
         self._scalars = scalars
-        self._capacity = _capacity(table, scalars)
+        self._capacity = _with_mig(table.allocatable, scalars)
         for sums in (self._used, *self._part_of_used.values()):
             sums.lay_over(table, self._scalars)
         self._outside.lay_over(table, ())
@@ -296,16 +296,25 @@ class Charges:
                 return False
         return True
 
-    def divided(self) -> Resources:
+    def divided(self, closed: Collection[NodeName] = ()) -> Resources:
         """Return what queues divide: what nodes have that take work, minus what pods outside every queue hold there.
 
         A MIG profile counts as its GPUs, as it does where a pod is charged for it. What other nodes have is not divided
         (KAI), so what is held there is not subtracted either. Nobody holds more there than there is: a pod may name a
-        node by itself and ask for anything, until the kubelet refuses it.
+        node by itself and ask for anything, until the kubelet refuses it. Of the `closed` nodes, on which pods hold
+        more than can be read, what is not free is divided: they hold what is free there at most.
         """
         divided = np.maximum(self._capacity - self._outside.columns, 0)
         # Not columns[:, takes_work]: gathering the columns takes ten times as long as adding them up.
-        return Resources.of(divided.sum(axis=1, where=self._table.takes_work))
+        found = Resources.of(divided.sum(axis=1, where=self._table.takes_work))
+        columns = self._table.columns(closed)
+        held = np.maximum(divided[:, columns] - self._free_to_divide(columns), 0)
+        return found + Resources.of(held.sum(axis=1)) if columns else found
+
+    def _free_to_divide(self, columns: list[int]) -> Amounts:
+        """Return what is free on some nodes, MIG profiles as the GPUs that they count, shape [resource, column]."""
+        scalars = {name: np.maximum(amounts[columns], 0) for name, amounts in self.free_scalars().items()}
+        return _with_mig(np.maximum(self.free()[:, columns], 0), scalars)
 
     def usage(self) -> dict[QueueName, Usage]:
         """Return the sums of every queue that has any pods."""
@@ -355,9 +364,9 @@ class Charges:
             del self._queues[queue]
 
 
-def _capacity(table: NodeTable, scalars: Mapping[str, Amounts]) -> Amounts:
-    """Return what each node has for queues to divide, MIG profiles as the GPUs that they count, shape [axis, node]."""
-    found: Amounts = table.allocatable.copy()
+def _with_mig(there: Amounts, scalars: Mapping[str, Amounts]) -> Amounts:
+    """Return what there is for queues to divide: MIG profiles count as their GPUs, shape [resource, node]."""
+    found: Amounts = there.copy()
     for name, amounts in scalars.items():
         found[GPU] = np.minimum(found[GPU] + GPU_MILLI * mig_gpus(name) * amounts, MAX_AMOUNT)
     return found

@@ -270,6 +270,28 @@ async def test_a_node_gives_out_nothing_while_a_pod_runs_there_whose_amounts_can
         assert world.gpus() == {"a": 4, "b": 3}
 
 
+async def test_what_readable_pods_hold_beside_an_unreadable_one_stays_in_what_is_divided() -> None:
+    cluster = furnished()
+    unreadable = running("p", gpus=0)
+    unreadable["spec"]["containers"][0]["resources"] = ["2 GPUs"]
+    async with watched(cluster) as world:
+        whole = world.cache.snapshot().total
+        beside = cluster.create(Resource.PODS, running("beside", gpus=3))
+        created = cluster.create(Resource.PODS, unreadable)
+        await passes(1)
+        closed = world.cache.snapshot().total
+        cluster.delete(Ref.of(Resource.PODS, beside))
+        await passes(1)
+        alone = world.cache.snapshot().total
+        cluster.delete(Ref.of(Resource.PODS, created))
+        await passes(1)
+
+        # Of node `a` one GPU and six MIG profiles of one each are free beside the readable pod.
+        assert whole.gpu_milli - closed.gpu_milli == 1000 + 6000
+        assert whole.gpu_milli - alone.gpu_milli == 4000 + 7000
+        assert (closed.cpu_milli > alone.cpu_milli, world.cache.snapshot().total) == (True, whole)
+
+
 async def test_a_pod_that_becomes_readable_again_gives_its_node_back() -> None:
     cluster = furnished()
     pod = running("p")
