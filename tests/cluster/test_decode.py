@@ -10,9 +10,8 @@ from app.cluster.decode.pods import USUAL_RULES, Rules
 from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from app.model.names import GroupKey, NodeName
 from app.model.pod import Constraint, Operator, Pod, Requirement, Sharing, Toleration
-from app.model.quantity import MAX_AMOUNT
 from app.model.reason import PHRASE_MARK, UNREADY, Reason, phrase
-from app.model.resources import Resources
+from app.model.resources import MAX_AMOUNT, Resources
 from tests.cluster.raw import GIB, PROFILES, Raw, container, labelled, pod, raw_pod
 from tests.cluster.steps import steps
 

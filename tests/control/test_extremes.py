@@ -6,9 +6,9 @@ import pytest
 
 from app.cluster.charges import Hold
 from app.model.names import NodeName, QueueName
-from app.model.quantity import MAX_AMOUNT, MAX_QUEUE_AMOUNT
+from app.model.quantity import MAX_QUEUE_AMOUNT
 from app.model.question import Fits
-from app.model.resources import AXES, MAX_COLUMN
+from app.model.resources import AXES, MAX_AMOUNT, MAX_COLUMN
 from app.model.seam import RawObject, Resource
 from app.simulation import manifests
 from app.simulation.manifests import Job, Quota

@@ -513,16 +513,15 @@ async def test_a_node_of_which_a_version_cannot_be_taken_over_gives_out_nothing_
     cluster = furnished()
     node = stored(cluster, Resource.NODES, "a")
     async with watched(cluster) as world:
-        with monkeypatch.context() as broken:
-            broken.setattr(world.cache._nodes, "_combine", fails)
-            cluster.patch(Ref.of(Resource.NODES, node), {"status": {"allocatable": {"nvidia.com/gpu": "1"}}})
-            await passes(1)
+        monkeypatch.setattr(world.cache._nodes, "_combine", fails)
+        cluster.patch(Ref.of(Resource.NODES, node), {"status": {"allocatable": {"nvidia.com/gpu": "1"}}})
+        await passes(1)
+        monkeypatch.undo()
         failed = world.gpus(), world.failures(Resource.NODES, "apply"), world.feed.shown(Resource.NODES)["a"]
 
         world.feed.mend(Resource.NODES, stored(cluster, Resource.NODES, "a"))
 
-        assert failed == ({"a": 0, "b": 3}, 1, 0)
-        assert world.gpus() == {"a": 1, "b": 3}
+        assert (failed, world.gpus()) == (({"a": 0, "b": 3}, 1, 0), {"a": 1, "b": 3})
 
 
 async def test_a_node_whose_gpus_cannot_be_taken_over_gives_out_nothing_until_they_can(
@@ -532,16 +531,15 @@ async def test_a_node_whose_gpus_cannot_be_taken_over_gives_out_nothing_until_th
     (gpus,) = cluster.objects(Resource.GPU_NODES)
     sick = [{**device, "health": "Unhealthy"} for device in gpus["status"]["devices"]]
     async with watched(cluster) as world:
-        with monkeypatch.context() as broken:
-            broken.setattr(world.cache._gpu_books, "restand", fails)
-            cluster.patch(Ref.of(Resource.GPU_NODES, gpus), {"status": {"devices": sick}})
-            await passes(1)
+        monkeypatch.setattr(world.cache._gpu_books, "restand", fails)
+        cluster.patch(Ref.of(Resource.GPU_NODES, gpus), {"status": {"devices": sick}})
+        await passes(1)
+        monkeypatch.undo()
         failed = world.gpus(), world.failures(Resource.GPU_NODES, "apply"), world.feed.shown(Resource.GPU_NODES)["b"]
 
         world.feed.mend(Resource.GPU_NODES, stored(cluster, Resource.GPU_NODES, "b"))
 
-        assert failed == ({"a": 4, "b": 0}, 1, 0)
-        assert world.gpus() == {"a": 4, "b": 2}
+        assert (failed, world.gpus()) == (({"a": 4, "b": 0}, 1, 0), {"a": 4, "b": 2})
 
 
 def fails(of: object) -> bool:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
 from app.model.quantity import (
-    MAX_AMOUNT,
     MAX_QUEUE_AMOUNT,
     QuantityError,
     fraction_ppm,
@@ -22,7 +21,7 @@ from app.model.quantity import (
     weight_micro,
     whole,
 )
-from app.model.resources import UNLIMITED
+from app.model.resources import MAX_AMOUNT, UNLIMITED
 
 SUFFIXES = ["", *"numkMGTPE", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e0", "e3", "E3", "e-3", "E-12", "e+2"]
 NUMBERS = st.from_regex(r"\+?([0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12})", fullmatch=True)

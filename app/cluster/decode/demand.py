@@ -8,8 +8,8 @@ from app.cluster.decode.parts import CONTAINERS, items
 from app.cluster.decode.reading import MOST_ITEMS, NO_FIELDS, Fields, Reading
 from app.cluster.decode.sparing import shared
 from app.model.marks import PREFIX
-from app.model.quantity import MAX_AMOUNT, QuantityError, TooMuchError, milli, shown, whole
-from app.model.resources import Resources, Scalars
+from app.model.quantity import QuantityError, TooMuchError, milli, shown, whole
+from app.model.resources import MAX_AMOUNT, Resources, Scalars
 
 GPU_RESOURCE = "nvidia.com/gpu"
 WHOLE_GPU_MILLI = 1000

@@ -14,8 +14,8 @@ from app.cluster.decode.reading import LEAST, DecodeError, Fields
 from app.model.marks import GROUPS_ANNOTATION, QUEUE_ANNOTATION
 from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
-from app.model.quantity import MAX_AMOUNT, QuantityError, TooMuchError, milli, whole
-from app.model.resources import Resources
+from app.model.quantity import QuantityError, TooMuchError, milli, whole
+from app.model.resources import MAX_AMOUNT, Resources
 from app.model.seam import RawObject
 
 MOST_AMOUNTS = 1 << 14

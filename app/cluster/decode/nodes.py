@@ -8,8 +8,8 @@ from app.cluster.decode.demand import GPU_RESOURCE, OF_DEVICES, gpus_milli, is_e
 from app.cluster.decode.reading import Fields, Reading, identified
 from app.model.names import NodeName
 from app.model.node import Node, Taint
-from app.model.quantity import MAX_AMOUNT, QuantityError, integer, milli, shown, whole
-from app.model.resources import Resources, Scalars, is_gpu
+from app.model.quantity import QuantityError, integer, milli, shown, whole
+from app.model.resources import MAX_AMOUNT, Resources, Scalars, is_gpu
 
 GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 """Written by NVIDIA's feature discovery, in MiB."""
