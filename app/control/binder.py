@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -51,6 +52,14 @@ LOOK_UPS = 10
 """Reads that may fail before kube-scheduler is answered: about a minute. The promise stays until the watch tells more,
 and the next question for the pod tries again."""
 
+UNDONE_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Between the tries of a binding that a read has proved undone. After these the API server answers, but does not carry
+out this binding: a webhook fails. The node is for other pods then, and the pod backs off."""
+
+REQUEST_LASTS_S = 60.0
+"""Within this time the API server ends each request (its `--request-timeout`). A write that nobody has answered may
+still bind a pod that a read shows unbound, and until then no other pod may get the node."""
+
 FORBIDDEN_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 """An API server that has just started forbids everything until it has read its own roles: a gang of which half is
 written must not be given up for that."""
@@ -62,6 +71,16 @@ GONE = "the pod is gone"
 NOT_KNOWN = "it is not known yet whether the pod is bound; it will be asked for again"
 
 Dissolve = Callable[[GroupKey, str], None]
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The tries of one binding. Changed by `Binder._try` and what it calls."""
+
+    undone_pauses: Iterator[float] = field(default_factory=lambda: iter(UNDONE_PAUSES_S))
+    forbidden_pauses: Iterator[float] = field(default_factory=lambda: iter(FORBIDDEN_PAUSES_S))
+    may_be_under_way: bool = False
+    """Whether a write had no answer, so that the API server may still carry it out."""
 
 
 class Binder:
@@ -152,10 +171,10 @@ class Binder:
     async def _write(self, question: BindQuestion) -> str:
         """Write until the outcome is sure, then give up the promise unless the pod is on its node, or may be."""
         # Looked up once: who is made firm while it is tried again starts on the terms that it was promised the node on.
-        pauses, marks = iter(FORBIDDEN_PAUSES_S), self._marks(question.pod.uid)
+        tries, marks = _Tries(), self._marks(question.pod.uid)
         answer: str | None = None
         while answer is None:
-            answer = await self._try(question, marks, pauses)
+            answer = await self._try(question, marks, tries)
         self._metrics.binds[BindOutcome.BOUND if answer == BOUND else BindOutcome.REFUSED].inc()
         if answer != BOUND:
             log.warning("bind failed", pod=f"{question.pod.namespace}/{question.pod.name}", error=answer)
@@ -197,23 +216,21 @@ class Binder:
             return "the pod is being deleted"
         return NO_GPU if self._cache.gpus.not_ready(uid) else ""
 
-    async def _try(self, question: BindQuestion, marks: Mapping[str, str], pauses: Iterator[float]) -> str | None:
-        """Write once, unless something speaks against it; None when it was surely not done and may be tried again."""
-        pod, node = question.pod, question.node
+    async def _try(self, question: BindQuestion, marks: Mapping[str, str], tries: _Tries) -> str | None:
+        """Write once, unless something speaks against it; None when it was not done and is to be tried again."""
         try:
-            return await self._in_turn(pod, node, marks)
+            return await self._in_turn(question.pod, question.node, marks)
         except NotFoundError:
             return GONE
         except ForbiddenError as error:
-            return await self._wait_for_permission(pod, pauses, error)
+            return await self._wait(question, error, tries, tries.forbidden_pauses)
         except RejectedError as error:
-            self._set_back(pod.uid, f"the API server refuses the binding: {error}")
-            return f"the API server refuses the binding: {error}"
-        except UnavailableError as error:
-            await self._sleep(error.retry_after_s)
-            return None
-        except (ConflictError, OutcomeUnknownError):
-            return await self._look_up(pod, node)
+            return await self._refuse(question, error, tries)
+        except (ConflictError, OutcomeUnknownError, UnavailableError) as error:
+            tries.may_be_under_way |= isinstance(error, OutcomeUnknownError)
+            known = await self._look_up(question.pod, question.node)
+            # A read that succeeds proves that the API server answers, so only its refusals are counted, and no outage.
+            return await self._wait(question, error, tries, tries.undone_pauses) if known is None else known
 
     async def _in_turn(self, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> str:
         """Write when it is its turn, unless something speaks against it by then; raises `KubeError`."""
@@ -225,13 +242,26 @@ class Binder:
                 await self._activity.while_sure(self._cluster.bind(pod, node, {**marks, **self._devices(pod.uid)}))
             return obstacle or BOUND
 
-    async def _wait_for_permission(self, pod: PodRef, pauses: Iterator[float], error: ForbiddenError) -> str | None:
-        pause = next(pauses, None)
-        if pause is not None:
-            await self._sleep(pause)
-            return None
-        self._set_back(pod.uid, f"the API server refuses the binding: {error}")
-        return f"the API server refuses the binding: {error}"
+    async def _wait(
+        self, question: BindQuestion, error: KubeError, tries: _Tries, pauses: Iterator[float]
+    ) -> str | None:
+        """Wait before the next try; refuse the binding when there were enough."""
+        pause_s = next(pauses, None)
+        if pause_s is None:
+            return await self._refuse(question, error, tries)
+        await self._sleep(max(pause_s, error.retry_after_s if isinstance(error, UnavailableError) else 0.0))
+        return None
+
+    async def _refuse(self, question: BindQuestion, error: KubeError, tries: _Tries) -> str:
+        """Have the group back off, unless a write without an answer has bound the pod after all."""
+        if tries.may_be_under_way:
+            await self._sleep(REQUEST_LASTS_S)
+            known = await self._look_up(question.pod, question.node)
+            if known is not None:
+                return known
+        answer = f"the API server refuses the binding: {error}"
+        self._set_back(question.pod.uid, answer)
+        return answer
 
     async def _look_up(self, pod: PodRef, node: NodeName) -> str | None:
         """Find out what became of the pod before anything else happens to it; None when it is still unbound.
@@ -254,10 +284,7 @@ class Binder:
             if raw is None:
                 return GONE
             bound_to = decode.bound_node(raw)
-            if bound_to is None:
-                await self._sleep(LOOK_AGAIN_S)
-                return None
-            return _outcome(bound_to, node)
+            return None if bound_to is None else _outcome(bound_to, node)
         return NOT_KNOWN
 
     def _shown(self, uid: PodUid, node: NodeName) -> str | None:

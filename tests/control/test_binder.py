@@ -7,7 +7,7 @@ import pytest
 
 from app.cluster.charges import Load
 from app.cluster.reservations import State
-from app.control.binder import BOUND, LOOK_AGAIN_S, LOOK_UPS, NOT_KNOWN
+from app.control.binder import BOUND, LOOK_UPS, NOT_KNOWN, REQUEST_LASTS_S, UNDONE_PAUSES_S
 from app.model.names import NodeName
 from app.model.question import Refused
 from app.model.reason import Reason
@@ -145,7 +145,7 @@ async def test_a_write_that_was_not_done_is_done_again_after_a_while(error: Kube
 
         assert await world.bind(pod, "a") == BOUND
         assert world.cluster.binds == [("one-0", "a")] * 2
-        assert world.now() - asked_at == pytest.approx(LOOK_AGAIN_S)
+        assert world.now() - asked_at == pytest.approx(UNDONE_PAUSES_S[0])
 
 
 async def test_a_write_whose_reply_was_lost_is_a_success() -> None:
@@ -272,6 +272,45 @@ async def test_a_pod_that_is_deleted_while_it_is_tried_again_and_again_is_given_
 
 
 # When the API server refuses
+
+
+@pytest.mark.parametrize("error", [*UNSURE, UnavailableError("503")], ids=repr)
+async def test_a_binding_that_the_api_server_never_carries_out_is_given_up_and_says_why(error: KubeError) -> None:
+    async with promised(*[error] * 1000, promise_ttl_s=1) as (world, pod):
+        answer = await world.bind(pod, "a")
+        await passes(0.5)
+
+        tries = len(UNDONE_PAUSES_S) + 1
+        assert answer == f"the API server refuses the binding: {error}"
+        assert (len(world.cluster.binds), world.free_gpus()) == (tries, {"a": 1, "b": 1})
+        (told,) = (refusal for _, refusal in world.inspect.waiting() if refusal is not None)
+        assert told.reason is Reason.BACKING_OFF
+        assert told.sentence.startswith(f"The API server refuses the binding: {error}; tried again in")
+
+
+async def test_the_node_of_a_binding_without_an_answer_is_not_free_before_its_request_must_have_ended() -> None:
+    async with promised(OutcomeUnknownError("timed out"), *FINAL[1]) as (world, pod):
+        bind = world.binding(pod, "a")
+        await passes(REQUEST_LASTS_S)
+        assert (world.promised(pod), bind.done()) == ("a", False)
+
+        # The first write is carried out late, after a read has shown the pod unbound.
+        world.cluster.hide(Resource.PODS)
+        world.patch(pod, spec={"nodeName": "a"})
+
+        assert await bind == BOUND
+        assert world.promised(pod) == "a"
+
+
+async def test_a_binding_that_an_outage_of_the_api_server_holds_up_keeps_its_node() -> None:
+    async with promised(*[UnavailableError("connection refused")] * 1000) as (world, pod):
+        world.cluster.errors["read_pod"] += [UnavailableError("connection refused")] * LOOK_UPS
+
+        assert await world.bind(pod, "a") == NOT_KNOWN
+        await passes(600)
+        world.cluster.errors["bind"].clear()
+
+        assert (world.promised(pod), await world.bind(pod, "a")) == ("a", BOUND)
 
 
 @pytest.mark.parametrize("errors", FINAL, ids=repr)
