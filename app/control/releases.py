@@ -50,6 +50,9 @@ REFUSED_FOR_GOOD = 3
 """So many refusals in a row are no passing state of the API server: an API server that has just started forbids
 everything until it has read its own roles."""
 
+FAILED_FOR_GOOD = 2 * REFUSED_FOR_GOOD
+"""So many other failures in a row are no passing state either: a webhook fails, which is a 500 each time."""
+
 PAUSE_S = 1.0
 """How long a writer waits after a failed patch: by then the watch shows what became of it."""
 
@@ -90,8 +93,8 @@ class Releases:
         """Those that were tried for the first time, until somebody takes them."""
         self._opened: set[PodUid] = set()
         """Without gate, or gone, although the watch may not show it yet."""
-        self._refusals: dict[PodUid, int] = {}
-        """Of those in `_queued`, how often in a row their patch was refused."""
+        self._failures: dict[PodUid, int] = {}
+        """Of those in `_queued`, how often in a row their patch failed; a refusal counts twice."""
         self._refused: dict[PodUid, str] = {}
         """What the API server said, until somebody takes it."""
         self._window = Window(WINDOW, burst=BURST, span=SPAN, is_over=self._is_over)
@@ -116,7 +119,7 @@ class Releases:
         return sent
 
     def take_refused(self) -> Mapping[PodUid, str]:
-        """Return, once, the pods whose patch was refused again and again, with what the API server said."""
+        """Return, once, the pods whose patch failed again and again, with what the API server said."""
         refused, self._refused = self._refused, {}
         return refused
 
@@ -180,7 +183,7 @@ class Releases:
     def _end(self, uid: PodUid) -> None:
         self._queued.discard(uid)
         self._tried.discard(uid)
-        self._refusals.pop(uid, None)
+        self._failures.pop(uid, None)
         # While another replica may decide the pod may still be held and promised, and would come back to us for ever.
         if not self._inactive():
             self._on_open(uid)
@@ -224,14 +227,14 @@ class Releases:
             # When the outcome is unknown the watch will tell; a patch that repeats another changes nothing.
             if not isinstance(error, ConflictError):
                 log.warning("scheduling gate not taken off", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-            if isinstance(error, RejectedError | ForbiddenError):
-                self._note_refusal(pod.uid, error)
+            self._note_failure(pod.uid, error)
             return error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S
         self._metrics.releases.inc()
         return None
 
-    def _note_refusal(self, uid: PodUid, error: KubeError) -> None:
+    def _note_failure(self, uid: PodUid, error: KubeError) -> None:
         """Have it told that a pod is not let go; meanwhile its place is for others."""
-        self._refusals[uid] = self._refusals.get(uid, 0) + 1
-        if self._refusals[uid] >= REFUSED_FOR_GOOD:
+        weight = 2 if isinstance(error, RejectedError | ForbiddenError) else 1
+        self._failures[uid] = self._failures.get(uid, 0) + weight
+        if self._failures[uid] >= FAILED_FOR_GOOD:
             self._refused[uid] = str(error)

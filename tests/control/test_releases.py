@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from app.control.promises import REFUSED_NODES_FOR_S
-from app.control.releases import ALWAYS_COMPLETE_BELOW, BURST, REFUSED_FOR_GOOD, SPAN, WINDOW
+from app.control.releases import ALWAYS_COMPLETE_BELOW, BURST, FAILED_FOR_GOOD, REFUSED_FOR_GOOD, SPAN, WINDOW
 from app.control.window import ASKED_WITHIN_S, Window
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
@@ -310,6 +310,22 @@ async def test_a_release_that_is_refused_again_and_again_is_told_and_its_place_i
         )
         await passes(5)
         assert (world.promised(pod), gates(world.cluster, pod)) == ("a", [])
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError("500 failed calling webhook"), ConflictError("409")], ids=repr)
+async def test_a_release_that_fails_for_minutes_is_told_and_the_pod_backs_off(error: KubeError) -> None:
+    async with living("a") as world:
+        world.cluster.errors["release"] += [error] * 1000
+        pod = world.pod("one", gates=HELD)
+        await passes(FAILED_FOR_GOOD + 1)
+
+        refusal = world.planning.refusals[GroupKey("q", pod["metadata"]["uid"])]
+        assert (world.promised(pod), world.free_gpus(), refusal.reason) == (None, {"a": 1}, Reason.BACKING_OFF)
+        assert refusal.sentence.startswith(
+            f"The API server does not let the scheduling gate be taken off: {error}; tried again in"
+        )
+        await passes(600)
+        assert len(world.cluster.releases) < 100
 
 
 async def test_a_release_that_is_refused_for_a_moment_keeps_its_promise() -> None:
