@@ -49,6 +49,11 @@ RESTORED = (
 OPTIONAL = frozenset({Resource.TOPOLOGIES, Resource.GPU_NODES})
 """Kinds that only some pods need: those with a topology, and those that share GPUs. The others do not wait for them."""
 
+OPTIONAL_WITHIN_S = 5.0
+"""How long after the required kinds were listed all pods wait for the first list of Topologies: the API server may
+accept the request and never answer, which counts as a failure only after half a minute. GpuNodes have no such limit:
+without their list a sick GPU would look free."""
+
 LOSSES_UNTIL_OPTIONAL = 3
 """Failures in a row before the first list of such a kind until nobody else waits for it: after a start it may still
 tell of sick GPUs."""
@@ -99,6 +104,8 @@ class _Watch:
     lost: str = ""
     losses: int = 0
     """How often it was lost since it last showed anything."""
+    is_late: bool = False
+    """Whether only the pods that need the kind wait any longer for its first list."""
     heard_at: float = 0.0
     known: dict[Any, int] = field(default_factory=dict)
     """What it has shown, by key, with the version, so that a relist can tell what has gone."""
@@ -148,6 +155,8 @@ class Feed:
         self._kinds: Mapping[Resource, _Kind[Any, Any]] = self._table()
         cache.doubt_topologies()
         self._awaited: dict[PodUid, set[asyncio.Future[None]]] = {}
+        self._has_required = asyncio.Event()
+        """Set once every required kind has been listed."""
         self._synced = asyncio.Event()
         self._told: set[tuple[Resource, Step, type[Exception]]] = set()
 
@@ -157,6 +166,7 @@ class Feed:
             tasks.create_task(self._endings.run(), name="endings")
             tasks.create_task(self._grouper.run(), name="owners")
             tasks.create_task(self._endings.recover(self.synced), name="recover")
+            tasks.create_task(self._wait_for_topologies(), name="optional kinds")
             for resource in Resource:
                 tasks.create_task(self._follow(resource), name=f"watch {resource!r}")
 
@@ -184,7 +194,7 @@ class Feed:
     def _is_dispensable(self, resource: Resource) -> bool:
         """Whether a kind is optional, and was listed or cannot be for now."""
         watch = self._watches[resource]
-        return resource in OPTIONAL and (watch.listed or watch.losses >= LOSSES_UNTIL_OPTIONAL)
+        return resource in OPTIONAL and (watch.listed or watch.is_late or watch.losses >= LOSSES_UNTIL_OPTIONAL)
 
     # What the audit asks and repairs ---------------------------------------------------------------------------------
 
@@ -322,7 +332,17 @@ class Feed:
             self._grouper.note_pods_listed()
         self._note_synced()
 
+    async def _wait_for_topologies(self) -> None:
+        """Let the other pods go on when the first list of Topologies takes too long; it goes on as well."""
+        await self._has_required.wait()
+        await asyncio.sleep(OPTIONAL_WITHIN_S)
+        self._watches[Resource.TOPOLOGIES].is_late = True
+        self._note_synced()
+        self._on_change()
+
     def _note_synced(self) -> None:
+        if all(self._watches[resource].listed for resource in set(Resource) - OPTIONAL):
+            self._has_required.set()
         if all(watch.listed or self._is_dispensable(resource) for resource, watch in self._watches.items()):
             self._synced.set()
 

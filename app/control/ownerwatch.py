@@ -31,12 +31,18 @@ LOOK_AGAIN_S = 30.0
 LOSSES_UNTIL_OTHERS_GO_ON = 3
 """Failures in a row before the first list of a kind until only the pods wait that need it."""
 
+OTHERS_GO_ON_AFTER_S = 5.0
+"""How long the first list of a kind holds up all pods: the API server may accept the request and never answer, which
+counts as a failure only after half a minute. Pods with owners of that kind wait on."""
+
 MOST_KINDS = 200
 """Kinds that are followed or looked for; whoever invents new ones in ownerReferences must not cost us a task each.
 
 Of more, the first that cannot be read is forgotten for each new one, and the others wait for their turn: invented kinds
 must not keep others from being followed.
 """
+
+NO_ANSWER = "the API server has not answered yet"
 
 POD_KIND = Kind("", "v1", "Pod")
 POD_PATH = "api/v1/pods"
@@ -112,6 +118,8 @@ class OwnerWatch:
         """Of kinds that have not been listed yet."""
         self._causes: dict[Kind, str] = {}
         """Why those were lost last."""
+        self._late: set[Kind] = set()
+        """Those among them whose first list takes too long, until it ends."""
         self._unreadable: set[OwnerRef] = set()
         """Owners on which our reader has failed, until it does not or they are gone."""
         self._new: list[Kind] = []
@@ -151,11 +159,16 @@ class OwnerWatch:
         del self._kinds[forgotten]
         for of_kinds in (self._paths, self._losses, self._causes):
             of_kinds.pop(forgotten, None)
+        self._late.discard(forgotten)
         self._tasks.pop(forgotten).cancel()
         return True
 
     def _is_in_vain(self, kind: Kind) -> bool:
-        return self._kinds[kind] is Follow.DENIED or self._losses[kind] >= LOSSES_UNTIL_OTHERS_GO_ON
+        return self._kinds[kind] is Follow.DENIED or not self._holds_up_others(kind)
+
+    def _holds_up_others(self, kind: Kind) -> bool:
+        """Whether no pod may be decided before this kind is listed, if it is not."""
+        return kind not in self._late and self._losses[kind] < LOSSES_UNTIL_OTHERS_GO_ON
 
     def miss(self, kind: Kind) -> None:
         """Note that an object of this kind is waited for."""
@@ -177,11 +190,12 @@ class OwnerWatch:
     def unlisted(self) -> list[Kind]:
         """Return the kinds of which nothing is known yet, but may be soon."""
         begun = (kind for kind, state in self._kinds.items() if state is Follow.BEGUN)
-        return [*(kind for kind in begun if self._losses[kind] < LOSSES_UNTIL_OTHERS_GO_ON), *self._queued]
+        return [*filter(self._holds_up_others, begun), *self._queued]
 
     def unwatchable(self) -> Mapping[Kind, str]:
         """Return the kinds that cannot be listed for now, with why."""
-        return {kind: cause for kind, cause in self._causes.items() if self._losses[kind] >= LOSSES_UNTIL_OTHERS_GO_ON}
+        begun = (kind for kind, state in self._kinds.items() if state is Follow.BEGUN)
+        return {kind: self._causes.get(kind, NO_ANSWER) for kind in begun if not self._holds_up_others(kind)}
 
     def is_unreadable(self, ref: OwnerRef) -> bool:
         """Return whether an owner is there and our reader has failed on it."""
@@ -197,6 +211,7 @@ class OwnerWatch:
                 new, self._new = self._new, []
                 for kind in new:
                     self._tasks[kind] = tasks.create_task(self._follow(kind), name=f"watch {kind!r}")
+                    tasks.create_task(self._tire_of(kind), name=f"first list of {kind!r}")
 
     async def _follow(self, kind: Kind) -> None:
         path = await self._path(kind)
@@ -229,9 +244,18 @@ class OwnerWatch:
         self._losses[kind] += 1
         self._causes[kind] = cause
         if self._losses[kind] == LOSSES_UNTIL_OTHERS_GO_ON:
-            await self._dependants.kind_answered(kind)
-            self._on_change()
-            self._begin()
+            await self._go_on_without(kind)
+
+    async def _tire_of(self, kind: Kind) -> None:
+        await self._sleep(OTHERS_GO_ON_AFTER_S)
+        if self._kinds.get(kind) is Follow.BEGUN:
+            self._late.add(kind)
+            await self._go_on_without(kind)
+
+    async def _go_on_without(self, kind: Kind) -> None:
+        await self._dependants.kind_answered(kind)
+        self._on_change()
+        self._begin()
 
     async def _take(self, kind: Kind, event: WatchEvent[Owner | OwnerRef | None]) -> None:
         if kind not in self._kinds:
@@ -284,6 +308,7 @@ class OwnerWatch:
 
     def _allow(self, kind: Kind) -> None:
         self._kinds[kind] = Follow.LISTED
+        self._late.discard(kind)
         self._losses.pop(kind, None)
         self._causes.pop(kind, None)
         self._owners.reopen(kind)
@@ -291,6 +316,7 @@ class OwnerWatch:
     async def _deny(self, kind: Kind) -> None:
         if self._kinds[kind] is not Follow.DENIED:
             self._kinds[kind] = Follow.DENIED
+            self._late.discard(kind)
             self._losses.pop(kind, None)
             self._causes.pop(kind, None)
             # Whoever invents kinds must not fill the log.

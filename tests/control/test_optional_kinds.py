@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import pytest
 
 from app.cluster import decode
-from app.control.feed import LOSSES_UNTIL_OPTIONAL, OPTIONAL
+from app.control.feed import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S
+from app.control.ownerwatch import OTHERS_GO_ON_AFTER_S
 from app.model.marks import GATE
 from app.model.question import Failed, Fits
 from app.model.reason import UNREADY
@@ -44,6 +45,17 @@ class PartialCluster(FickleCluster):
             yield event
 
 
+class SlowCluster(PartialCluster):
+    """Accepts the first list of some kinds and never answers."""
+
+    async def _when_repaired(self, path: str, events: AsyncIterator[WatchEvent[T]]) -> AsyncIterator[WatchEvent[T]]:
+        while path in self.hidden and not self.repaired.is_set():
+            await asyncio.sleep(30)
+            yield Lost("timed out")
+        async for event in events:
+            yield event
+
+
 def cluster_without(*hidden: str, denied: bool = False) -> FickleCluster:
     cluster = PartialCluster(*hidden, denied=denied)
     for path, (api_version, kind) in KINDS.items():
@@ -76,6 +88,50 @@ async def test_pods_that_do_not_need_a_kind_start_while_it_cannot_be_watched(
         assert isinstance(await world.filter(pod, "a", "b"), Fits)
         assert degraded(world) == {f"watch-{resource!r}": "500 conversion webhook failed"}
         assert world.inspect.is_ready()
+
+
+async def test_a_list_of_topologies_that_is_never_answered_delays_other_pods_for_seconds() -> None:
+    cluster = SlowCluster(Resource.TOPOLOGIES.value)
+    async with living(cluster=furnished("a", "b", "c", cluster=cluster)) as world:
+        gang = world.gang("gang", size=1)
+        world.keep_in_a_rack("gang")
+        await passes(0.5)
+
+        assert world.now() < OPTIONAL_WITHIN_S + 1
+        assert isinstance(await world.filter(world.pod("one"), "a", "b"), Fits)
+        assert not isinstance(await world.filter(gang[0], "a", "b", "c"), Fits)
+        assert degraded(world) == {"watch-topologies": "not listed yet"}
+
+
+async def test_a_list_of_gpu_nodes_that_is_never_answered_delays_all_pods_since_a_sick_gpu_would_look_free() -> None:
+    world = World(furnished("a", cluster=SlowCluster(Resource.GPU_NODES.value)))
+    running = [asyncio.create_task(part.run()) for part in world.parts]
+    await passes(OPTIONAL_WITHIN_S + 60)
+
+    assert await world.filter(world.pod("one"), "a") == Failed(UNREADY)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_a_list_of_owners_that_is_never_answered_delays_other_pods_for_seconds() -> None:
+    cluster = SlowCluster(PYTORCH)
+    for path, (api_version, kind) in KINDS.items():
+        cluster.serve(api_version, kind, path)
+    furnished("a", "b", "c", cluster=cluster)
+    (worker, *_) = workers(cluster, training(cluster, workers=2), 0, 1)
+    async with living(cluster=cluster) as world:
+        alone = world.pod("alone", gates=[GATE])
+        await passes(OTHERS_GO_ON_AFTER_S + 1)
+
+        assert world.cluster.releases == [alone["metadata"]["name"]]
+        assert degraded(world) == {
+            "owners": "pods with these owners wait: PyTorchJob.kubeflow.org/v1: the API server has not answered yet"
+        }
+        cluster.repaired.set()
+        await passes(60)
+        assert worker["metadata"]["name"] in world.cluster.releases
+        assert degraded(world) == {}
 
 
 @pytest.mark.parametrize("resource", sorted(set(Resource) - OPTIONAL, key=repr), ids=repr)
