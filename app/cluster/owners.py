@@ -53,6 +53,10 @@ class Owners:
             del self._by_name[name]
         self.forget_end(owner.owner)
 
+    def get(self, uid: str) -> Owner | None:
+        """Return an owner by its uid, whatever its kind; None when it is not known."""
+        return self._by_uid.get(uid)
+
     def end_at(self, ref: OwnerRef) -> None:
         """Have walks end before an object that is gone, or that we may not read (KAI's rule)."""
         self._ended.add(ref)

@@ -17,8 +17,9 @@ from typing import Any
 import structlog
 
 from app.cluster import decode
-from app.control.feed import RESTORED, Feed, key_of
-from app.model.seam import Cluster, Depth, KubeError, RawObject, Resource, RestoredError
+from app.control.audited import AuditedOwners, AuditedResource
+from app.control.feed import Feed
+from app.model.seam import Cluster, KubeError, RawObject, Resource, RestoredError
 from app.telemetry import Drift, Metrics
 
 log = structlog.get_logger()
@@ -30,6 +31,9 @@ MOST_SUSPECTS = 500
 """Objects of one kind that are read in a round; what is left differs in the next one as well."""
 
 COMPARED_AT_ONCE = 2000
+
+
+Audited = AuditedResource | AuditedOwners
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +52,19 @@ class _Suspect:
 class _Comparison:
     """One list of a kind, compared object by object as it comes, so that nothing of it is kept but keys."""
 
-    def __init__(self, feed: Feed, resource: Resource) -> None:
+    def __init__(self, kind: Audited) -> None:
         """Note what the watch has shown before the list begins: whatever is there still has to be in it."""
-        self._before = dict(feed.shown(resource))
-        self._feed = feed
-        self._resource = resource
+        self._before = dict(kind.shown())
+        self._kind = kind
         self._stored: set[Any] = set()
         self._suspects: list[_Suspect] = []
 
     def take(self, raw: RawObject) -> None:
         """Compare one object that is stored."""
-        key = key_of(self._resource, raw)
-        shown = self._feed.shown(self._resource).get(key)
+        key = self._kind.key_of(raw)
+        if not key:
+            return  # Nothing tells which object it is.
+        shown = self._kind.shown().get(key)
         self._stored.add(key)
         if shown is None and key in self._before:
             return  # The watch has shown its end since.
@@ -71,15 +76,15 @@ class _Comparison:
     async def finish(self) -> Sequence[_Suspect]:
         """Look for what was shown and is not stored; return what differs."""
         for number, (key, version) in enumerate(self._before.items(), start=1):
-            if key not in self._stored and self._feed.shown(self._resource).get(key) == version:
-                self._suspects.append(_Suspect(key, *self._feed.place_of(self._resource, key), version))
+            if key not in self._stored and self._kind.shown().get(key) == version:
+                self._suspects.append(_Suspect(key, *self._kind.place_of(key), version))
             if number % COMPARED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return self._suspects
 
 
 class Audit:
-    """Looks at every kind once in a while. Changes nothing but through `Feed`."""
+    """Looks at every kind once in a while. Changes nothing but through what follows the kind."""
 
     def __init__(  # collaborators come in through the constructor
         self,
@@ -104,55 +109,56 @@ class Audit:
         await self._feed.synced()
         while True:
             await self._sleep(self._interval_s)
-            for resource in filter(self._feed.is_listed, Resource):
-                await self.look(resource)
+            for kind in self._kinds():
+                await self.look(kind)
 
-    async def look(self, resource: Resource) -> None:
+    def _kinds(self) -> Iterator[Audited]:
+        for resource in filter(self._feed.is_listed, Resource):
+            yield AuditedResource(self._feed, self._cluster, resource)
+        for kind in self._feed.owners.listed():
+            yield AuditedOwners(self._feed.owners, self._cluster, kind)
+
+    async def look(self, kind: Audited) -> None:
         """Compare one kind and repair what differs; a kind that cannot be listed now is left for the next round.
 
         Raises `RestoredError` when what is stored is older than what was shown before.
         """
         try:
-            comparison = _Comparison(self._feed, resource)
-            await self._cluster.listed(resource, comparison.take, depth=Depth.METADATA)
+            comparison = _Comparison(kind)
+            await kind.listed(comparison.take)
             suspects = await comparison.finish()
             if suspects:
                 await self._sleep(WATCH_LAG_S)
-            for suspect in islice(self._unchanged(resource, suspects), MOST_SUSPECTS):
-                await self._repair(resource, suspect)
+            for suspect in islice(_unchanged(kind, suspects), MOST_SUSPECTS):
+                await self._repair(kind, suspect)
         except RestoredError:
             raise
         except KubeError as error:
-            log.warning("kind not audited", resource=repr(resource), error=str(error))
+            log.warning("kind not audited", resource=kind.name, error=str(error))
 
-    def _unchanged(self, resource: Resource, suspects: Sequence[_Suspect]) -> Iterator[_Suspect]:
-        """Yield those of which the watch has still shown nothing newer, as things are when each is asked for."""
-        return (one for one in suspects if self._feed.shown(resource).get(one.key) == one.shown)
-
-    async def _repair(self, resource: Resource, suspect: _Suspect) -> None:
-        named = await self._cluster.listed(
-            resource, _whole, depth=Depth.WHOLE, namespace=suspect.namespace, name=suspect.name
-        )
-        # From here on there is no await: what the watch has shown until now wins.
-        if self._feed.shown(resource).get(suspect.key) != suspect.shown:
+    async def _repair(self, kind: Audited, suspect: _Suspect) -> None:
+        found = await kind.read(suspect.namespace, suspect.name)
+        # From here to the repair there is no await: what the watch has shown until now wins.
+        if kind.shown().get(suspect.key) != suspect.shown:
             return
-        raw = next((one for one in named if key_of(resource, one) == suspect.key), None)
+        raw = found if found is not None and kind.key_of(found) == suspect.key else None
         if raw is not None and suspect.is_past and 0 < decode.version(raw) < (suspect.shown or 0):
-            raise RestoredError(RESTORED)
+            kind.note_past()
         if raw is not None and decode.version(raw) > (suspect.shown or 0):
-            if self._feed.has_ended(resource, suspect.key, decode.version(raw)):
+            if kind.has_ended(suspect.key, decode.version(raw)):
                 return  # It came and went while it was read.
             drift = Drift.MISSED if suspect.shown is None else Drift.STALE
-            self._feed.mend(resource, raw)
+            await kind.mend(raw)
         elif raw is None and suspect.shown is not None:
             drift = Drift.GONE
-            self._feed.remove(resource, suspect.key)
+            await kind.remove(suspect.key)
         else:
             return
-        self._metrics.drifted(repr(resource), drift)
+        self._metrics.drifted(kind.name, drift)
         where = f"{suspect.namespace}/{suspect.name}"
-        log.warning("lost event repaired", resource=repr(resource), object=where, drift=drift.value)
+        log.warning("lost event repaired", resource=kind.name, object=where, drift=drift.value)
 
 
-def _whole(raw: RawObject) -> RawObject:
-    return raw
+def _unchanged(kind: Audited, suspects: Sequence[_Suspect]) -> Iterator[_Suspect]:
+    """Yield those of which the watch has still shown nothing newer, as things are when each is asked for."""
+    return (one for one in suspects if kind.shown().get(one.key) == one.shown)

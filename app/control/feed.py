@@ -17,8 +17,10 @@ from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.cluster.lasting import lasting, plain
 from app.control.endings import Endings
+from app.control.ownerwatch import OwnerWatch
 from app.control.podgrouper import PodGrouper, keeps_of
 from app.control.sharing import rules_of
+from app.control.shown import Shown
 from app.model.device import GpuNode
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -57,9 +59,6 @@ without their list a sick GPU would look free."""
 LOSSES_UNTIL_OPTIONAL = 3
 """Failures in a row before the first list of such a kind until nobody else waits for it: after a start it may still
 tell of sick GPUs."""
-
-MOST_ENDED = 4096
-"""Ends of objects of one kind that are remembered: those of some seconds, longer than the audit reads one object."""
 
 PAUSE_EVERY = 200
 """After so many objects of a list the event loop gets a turn: 50,000 pods must not hold up a webhook."""
@@ -107,10 +106,7 @@ class _Watch:
     is_late: bool = False
     """Whether only the pods that need the kind wait any longer for its first list."""
     heard_at: float = 0.0
-    known: dict[Any, int] = field(default_factory=dict)
-    """What it has shown, by key, with the version, so that a relist can tell what has gone."""
-    ended: dict[Any, int] = field(default_factory=dict)
-    """Whose end it has shown last, by key, with the version: what the audit has read may be older."""
+    shown: Shown = field(default_factory=Shown)
     invalid: set[Any] = field(default_factory=set)
 
 
@@ -204,11 +200,11 @@ class Feed:
 
     def shown(self, resource: Resource) -> Mapping[Any, int]:
         """Return what the watch of a kind has shown: version by `key_of`; not to be kept across an await."""
-        return self._watches[resource].known
+        return self._watches[resource].shown.known
 
     def has_ended(self, resource: Resource, key: Any, version: int) -> bool:
         """Return whether the watch has shown lately that an object ended after this version of it."""
-        return version <= self._watches[resource].ended.get(key, 0)
+        return self._watches[resource].shown.has_ended(key, version)
 
     def place_of(self, resource: Resource, key: Any) -> tuple[str, str]:
         """Return the namespace and the name of what the watch has shown by this key."""
@@ -226,9 +222,14 @@ class Feed:
 
     def remove(self, resource: Resource, key: Any) -> None:
         """Forget an object of whose end the watch has shown nothing."""
-        self._watches[resource].known.pop(key, None)
+        self._watches[resource].shown.known.pop(key, None)
         self._forget(resource, key)
         self._on_change()
+
+    @property
+    def owners(self) -> OwnerWatch:
+        """What follows the kinds of objects that own pods."""
+        return self._grouper.owner_watch
 
     # What the extender asks ------------------------------------------------------------------------------------------
 
@@ -320,8 +321,7 @@ class Feed:
 
     def _is_old(self, resource: Resource, seen: _Seen[Any]) -> bool:
         """Whether the audit has already found a newer version than this event shows."""
-        known = self._watches[resource].known.get(self._kinds[resource].key(seen.record), 0)
-        return 0 < seen.version < known
+        return self._watches[resource].shown.is_old(self._kinds[resource].key(seen.record), seen.version)
 
     def _note_listed(self, resource: Resource) -> None:
         watch = self._watches[resource]
@@ -356,8 +356,8 @@ class Feed:
 
     async def _replace(self, resource: Resource, seen: list[_Seen[Any] | None]) -> None:
         """Take over a whole list: what it does not hold is gone, if it can be told what it holds."""
-        watch = self._watches[resource]
-        gone, watch.known = watch.known, {}
+        shown = self._watches[resource].shown
+        gone, shown.known = shown.known, {}
         for number, one in enumerate(seen, start=1):
             if one is not None:
                 self._apply(resource, one)
@@ -366,15 +366,15 @@ class Feed:
                 self._cache.form_groups()
                 await asyncio.sleep(0)
         if None in seen:
-            watch.known = gone | watch.known
+            shown.known = gone | shown.known
             return
-        for key in gone.keys() - watch.known.keys():
+        for key in gone.keys() - shown.known.keys():
             self._forget(resource, key)
 
     def _apply(self, resource: Resource, seen: _Seen[Any]) -> None:
         kind, record = self._kinds[resource], seen.record
         key = kind.key(record)
-        self._watches[resource].known[key] = seen.version
+        self._watches[resource].shown.known[key] = seen.version
         self._count_invalid(resource, key, problem=getattr(record, "problem", ""))
         if not self._try(resource, Step.APPLY, key, partial(_done, partial(kind.apply, record))):
             # No version of it is known, so that the audit tries again.
@@ -382,11 +382,8 @@ class Feed:
             self._try(resource, Step.APPLY, key, partial(kind.fail, key))
 
     def _delete(self, resource: Resource, seen: _Seen[Any]) -> None:
-        key, watch = self._kinds[resource].key(seen.record), self._watches[resource]
-        watch.known.pop(key, None)
-        watch.ended[key] = seen.version
-        if len(watch.ended) > MOST_ENDED:
-            del watch.ended[next(iter(watch.ended))]
+        key = self._kinds[resource].key(seen.record)
+        self._watches[resource].shown.end(key, seen.version)
         self._forget(resource, key)
 
     def _forget(self, resource: Resource, key: Any) -> None:
@@ -428,7 +425,7 @@ class Feed:
     def _forget_nameless(self, pod: Pod) -> None:
         """Forget a pod as it was known without its uid, now that it shows one."""
         nameless = PodUid(decode.without_uid(pod.namespace, pod.name))
-        if pod.uid != nameless and self._watches[Resource.PODS].known.pop(nameless, None) is not None:
+        if pod.uid != nameless and self._watches[Resource.PODS].shown.known.pop(nameless, None) is not None:
             self._forget(Resource.PODS, nameless)
 
     def note_regrouped(self) -> None:

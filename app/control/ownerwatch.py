@@ -6,8 +6,9 @@ What a watch should show and does not is read by itself, since nobody may wait f
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Protocol
@@ -16,6 +17,7 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.owners import Owners
+from app.control.shown import Shown
 from app.grouping import fields_read, reads
 from app.model.owner import Kind, Owner, OwnerRef
 from app.model.seam import Changed, Deleted, ForbiddenError, KubeError, Listed, Lost, Objects, RawObject, WatchEvent
@@ -67,6 +69,16 @@ class Follow(Enum):
     BEGUN = "begun"
     LISTED = "listed"
     DENIED = "denied"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is kept of an object that a list or an event shows."""
+
+    what: Owner | OwnerRef | None
+    """Which one it is alone when our reader fails on it, and None when nothing tells that."""
+    uid: str
+    version: int
 
 
 class Dependants(Protocol):
@@ -122,6 +134,8 @@ class OwnerWatch:
         """Those among them whose first list takes too long, until it ends."""
         self._unreadable: set[OwnerRef] = set()
         """Owners on which our reader has failed, until it does not or they are gone."""
+        self._shown: defaultdict[Kind, Shown] = defaultdict(Shown)
+        """By uid."""
         self._new: list[Kind] = []
         self._queued: dict[Kind, None] = {}
         """Kinds for which there is no room yet."""
@@ -160,6 +174,7 @@ class OwnerWatch:
         for of_kinds in (self._paths, self._losses, self._causes):
             of_kinds.pop(forgotten, None)
         self._late.discard(forgotten)
+        self._shown.pop(forgotten, None)
         self._tasks.pop(forgotten).cancel()
         return True
 
@@ -201,6 +216,39 @@ class OwnerWatch:
         """Return whether an owner is there and our reader has failed on it."""
         return ref in self._unreadable
 
+    # What the audit asks and repairs ---------------------------------------------------------------------------------
+
+    def listed(self) -> list[Kind]:
+        """Return the kinds whose watch has begun here; that of pods has begun elsewhere."""
+        return [kind for kind, state in self._kinds.items() if state is Follow.LISTED and kind != POD_KIND]
+
+    def path_of(self, kind: Kind) -> str:
+        """Return where a kind is served that is listed."""
+        return self._paths[kind]
+
+    def shown(self, kind: Kind) -> Shown:
+        """Return what the watch of a kind has shown, by uid; not to be kept across an await."""
+        return self._shown[kind]
+
+    def place_of(self, uid: str) -> tuple[str, str]:
+        """Return the namespace and the name of an owner."""
+        owner = self._owners.get(uid)
+        return (owner.namespace, owner.ref.name) if owner is not None else ("", uid)
+
+    async def mend(self, kind: Kind, raw: RawObject) -> None:
+        """Take over an object as the watch should have shown it."""
+        await self._take(kind, Changed(_seen(kind, raw)))
+        self._on_change()
+
+    def remove(self, kind: Kind, uid: str) -> None:
+        """Forget an object of whose end the watch has shown nothing."""
+        self._shown[kind].known.pop(uid, None)
+        self._unreadable = {ref for ref in self._unreadable if ref.uid != uid}
+        owner = self._owners.get(uid)
+        if owner is not None:
+            self._forget(owner)
+        self._on_change()
+
     async def run(self) -> None:
         """Follow for ever whatever is asked for."""
         async with asyncio.TaskGroup() as tasks:
@@ -215,7 +263,7 @@ class OwnerWatch:
 
     async def _follow(self, kind: Kind) -> None:
         path = await self._path(kind)
-        async for event in self._cluster.follow(path, partial(_kept, kind), depth=reads(kind)):
+        async for event in self._cluster.follow(path, partial(_seen, kind), depth=reads(kind)):
             await self._take(kind, event)
             self._on_change()
 
@@ -257,31 +305,42 @@ class OwnerWatch:
         self._on_change()
         self._begin()
 
-    async def _take(self, kind: Kind, event: WatchEvent[Owner | OwnerRef | None]) -> None:
+    async def _take(self, kind: Kind, event: WatchEvent[_Seen]) -> None:
         if kind not in self._kinds:
             return  # Forgotten a moment ago.
         if self._kinds[kind] is Follow.DENIED and not isinstance(event, Lost | Listed):
             # A watch goes on where it was refused, often without a list.
             self._allow(kind)
+        shown = self._shown[kind]
         match event:
-            case Listed(owners):
-                await self._replace(kind, owners)
-            case Changed(Owner() as owner):
-                await self._put(owner)
-            case Changed(OwnerRef() as ref):
-                # What was known of it stays; who waits for it learns why.
-                self._unreadable.add(ref)
-                await self._dependants.kind_answered(kind)
-            case Deleted(Owner() as owner):
-                self._forget(owner)
-            case Deleted(OwnerRef() as ref):
-                for owner in [one for one in self._owners.of(kind) if one.ref == ref]:
-                    self._forget(owner)
+            case Listed(seen):
+                await self._replace(kind, seen)
+            case Changed(seen) if seen.what is not None and not shown.is_old(seen.uid, seen.version):
+                shown.known[seen.uid] = seen.version
+                await self._change(kind, seen.what)
+            case Deleted(seen) if seen.what is not None and not shown.is_old(seen.uid, seen.version):
+                shown.end(seen.uid, seen.version)
+                self._delete(kind, seen.what)
             case Lost(cause, denied):
                 log.warning("watch lost", kind=repr(kind), cause=cause)
                 await (self._deny(kind) if denied else self._lose(kind, cause))
             case _:
                 pass
+
+    async def _change(self, kind: Kind, seen: Owner | OwnerRef | None) -> None:
+        if isinstance(seen, Owner):
+            await self._put(seen)
+        elif seen is not None:
+            # What was known of it stays; who waits for it learns why.
+            self._unreadable.add(seen)
+            await self._dependants.kind_answered(kind)
+
+    def _delete(self, kind: Kind, seen: Owner | OwnerRef | None) -> None:
+        if isinstance(seen, Owner):
+            self._forget(seen)
+        elif seen is not None:
+            for owner in [one for one in self._owners.of(kind) if one.ref == seen]:
+                self._forget(owner)
 
     async def _put(self, owner: Owner) -> None:
         self._unreadable.discard(owner.ref)
@@ -292,8 +351,11 @@ class OwnerWatch:
         self._unreadable.discard(owner.ref)
         self._dependants.owner_gone(owner)
 
-    async def _replace(self, kind: Kind, seen: list[Owner | OwnerRef | None]) -> None:
+    async def _replace(self, kind: Kind, listed: list[_Seen]) -> None:
         self._allow(kind)
+        shown, seen = self._shown[kind], [one.what for one in listed]
+        before = shown.known if None in seen else {}
+        shown.known = before | {one.uid: one.version for one in listed if one.what is not None}
         self._unreadable = {ref for ref in self._unreadable if ref.kind != kind}
         self._unreadable |= {one for one in seen if isinstance(one, OwnerRef)}
         there = {one.uid if isinstance(one, OwnerRef) else one.ref.uid for one in seen if one is not None}
@@ -360,6 +422,10 @@ class OwnerWatch:
 
 def _never_owns(kind: Kind) -> bool:
     return kind.group in NEVER_OWNERS or (not kind.group and kind != POD_KIND)
+
+
+def _seen(kind: Kind, raw: RawObject) -> _Seen:
+    return _Seen(_kept(kind, raw), decode.identity(raw)[1], decode.version(raw))
 
 
 def _kept(kind: Kind, raw: RawObject) -> Owner | OwnerRef | None:

@@ -172,6 +172,11 @@ class PodGrouper:
                 self._regroup_pod(uid)
         return replace(spec, suspended=suspension(self._owners.walk(spec.owner, spec.key.namespace).owners))
 
+    @property
+    def owner_watch(self) -> OwnerWatch:
+        """What follows the kinds of objects that own pods."""
+        return self._watch
+
     def note_pods_listed(self) -> None:
         """Note that all pods there are have been settled, as far as their owners are known."""
         self._has_seen_pods = True

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
 from datetime import UTC, datetime
 from random import Random, SystemRandom
 from types import TracebackType
@@ -15,10 +14,9 @@ from app.kube.access import Credentials
 from app.kube.errors import BrokenStreamError
 from app.kube.installation import KubeInstallation
 from app.kube.objects import KubeObjects
-from app.kube.pages import pages
 from app.kube.places import MANY, Collection, namespaced, path_of_object
 from app.kube.reviews import Reviews
-from app.kube.transport import MERGE_PATCH, OWED, STRATEGIC_MERGE_PATCH, Limits, Terms, Transport
+from app.kube.transport import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Limits, Transport
 from app.model.marks import GATE
 from app.model.names import NodeName
 from app.model.seam import BudgetError, Depth, Lease, NotFoundError, PodRef, RawObject, Resource, WatchEvent
@@ -114,16 +112,6 @@ class KubeCluster(KubeObjects):
     async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
         """List the pods that have succeeded, page by page, each shrunk at once."""
         return await self._list(Resource.PODS.value, keep, selector=FINISHED)
-
-    async def _list(
-        self, path: str, keep: Callable[[RawObject], T], terms: Terms = OWED, *, selector: str = ""
-    ) -> list[T]:
-        kept: list[T] = []
-        async with aclosing(pages(self._transport, path, terms, selector=selector)) as listed:
-            async for page in listed:
-                kept += map(keep, page.objects)
-                await self._sleep(0)
-        return kept
 
     async def read_lease(self, namespace: str, name: str) -> Lease | None:
         """Read a Lease from the store, never from a cache; None when it does not exist."""

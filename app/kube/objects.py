@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from random import Random
 from typing import TypeVar
 
@@ -9,8 +10,9 @@ import orjson
 
 from app.kube.discovery import Discovery
 from app.kube.errors import BrokenStreamError
-from app.kube.places import ONE, Collection, namespaced, path_of_object
-from app.kube.transport import MERGE_PATCH, Transport
+from app.kube.pages import pages
+from app.kube.places import MANY, ONE, Collection, namespaced, path_of_object
+from app.kube.transport import MERGE_PATCH, OWED, Terms, Transport
 from app.kube.watch import Watch
 from app.model.seam import Depth, NotFoundError, RawObject, WatchEvent
 
@@ -46,6 +48,20 @@ class KubeObjects:
         except NotFoundError:
             return None
         return _object(answer)
+
+    async def list_objects(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> list[T]:
+        """List all objects of a kind from the store, page by page, each shrunk at once."""
+        return await self._list(path, keep, MANY[depth])
+
+    async def _list(
+        self, path: str, keep: Callable[[RawObject], T], terms: Terms = OWED, *, selector: str = ""
+    ) -> list[T]:
+        kept: list[T] = []
+        async with aclosing(pages(self._transport, path, terms, selector=selector)) as listed:
+            async for page in listed:
+                kept += map(keep, page.objects)
+                await self._sleep(0)
+        return kept
 
     async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
         """Create an object; `ConflictError` when there is one of its name."""

@@ -159,6 +159,10 @@ class Objects(Protocol):
         """Read an object now, from the store; None when there is none of this name."""
         ...
 
+    async def list_objects(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> list[T]:
+        """List all objects of a kind as they are in the store now; `keep` shrinks each and must not raise."""
+        ...
+
     async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
         """Create an object; raises `ConflictError` when there is one of its name."""
         ...

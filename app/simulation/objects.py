@@ -73,6 +73,10 @@ class SimulatedObjects:
         except NotFoundError:
             return None
 
+    async def list_objects(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> list[T]:
+        """Return all objects of a kind."""
+        return [keep(_as_deep(item, depth)) for item in self.objects(path)]
+
     async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
         """Add an object."""
         place = {"namespace": namespace} if namespace else {}

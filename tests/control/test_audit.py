@@ -10,11 +10,22 @@ import pytest
 
 from app.control import audit
 from app.control.audit import WATCH_LAG_S, Audit
+from app.control.audited import AuditedResource
 from app.model.names import PodUid
-from app.model.seam import Depth, Listed, RawObject, Resource, RestoredError, UnavailableError, WatchEvent
+from app.model.seam import (
+    Depth,
+    ForbiddenError,
+    Listed,
+    RawObject,
+    Resource,
+    RestoredError,
+    UnavailableError,
+    WatchEvent,
+)
 from app.simulation import manifests
 from app.simulation.cluster import Ref
 from app.simulation.manifests import Job, Quota
+from tests.control.test_podgrouper import JOBS, KINDS, PYTORCH, create_owner, reference, workers
 from tests.control.wired import FickleCluster, World, furnished, living, passes
 
 T = TypeVar("T")
@@ -28,7 +39,7 @@ class LossyCluster(FickleCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.losing: frozenset[Resource] = frozenset()
+        self.losing: frozenset[Resource | str] = frozenset()
         self.audited: list[tuple[Resource, str]] = []
         """What somebody listed: the kind and the name."""
         self.meanwhile: Callable[[], None] | None = None
@@ -40,7 +51,16 @@ class LossyCluster(FickleCluster):
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
         return self._lossy(resource, super().watch(resource, keep))
 
-    async def _lossy(self, resource: Resource, events: AsyncIterator[WatchEvent[T]]) -> AsyncIterator[WatchEvent[T]]:
+    def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncIterator[WatchEvent[T]]:
+        return self._lossy(path, super().follow(path, keep, depth=depth))
+
+    async def list_objects(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> list[T]:
+        await self._begin(path)
+        return await super().list_objects(path, keep, depth=depth)
+
+    async def _lossy(
+        self, resource: Resource | str, events: AsyncIterator[WatchEvent[T]]
+    ) -> AsyncIterator[WatchEvent[T]]:
         async for event in events:
             if isinstance(event, Listed) or resource not in self.losing:
                 yield event
@@ -58,7 +78,7 @@ class LossyCluster(FickleCluster):
             await passes(0.1)
         return list(map(keep, stored))
 
-    async def lose(self, act: Callable[[], Any], *resources: Resource) -> None:
+    async def lose(self, act: Callable[[], Any], *resources: Resource | str) -> None:
         """Have nobody see what this does to pods, or to these kinds."""
         self.losing = frozenset(resources or [Resource.PODS])
         act()
@@ -154,7 +174,8 @@ async def test_a_store_that_was_restored_unseen_ends_the_service(monkeypatch: py
             return list(map(keep, older if len(past) <= reads else found))
 
         monkeypatch.setattr(cluster, "listed", restored)
-        look = Audit(world.feed, cluster, world.metrics, interval_s=EVERY_S).look(Resource.PODS)
+        pods = AuditedResource(world.feed, cluster, Resource.PODS)
+        look = Audit(world.feed, cluster, world.metrics, interval_s=EVERY_S).look(pods)
         # One old answer alone may come from an API server that lags.
         with pytest.raises(RestoredError) if reads > 1 else nullcontext():
             await look
@@ -292,6 +313,74 @@ async def test_what_is_as_it_should_be_costs_one_list_a_kind() -> None:
 
         assert cluster.audited == [(resource, "") for resource in Resource]
         assert drift(world) == {}
+
+
+# Objects that own pods
+
+
+def trains(cluster: LossyCluster, name: str, *, suspend: bool) -> RawObject:
+    """Create a PyTorchJob of two workers and return its pods' reference to it."""
+    spec = {"runPolicy": {"suspend": suspend}, "pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
+    job = create_owner(cluster, PYTORCH, name, labels={"kai.scheduler/queue": "q"}, spec=spec)
+    return reference(job, PYTORCH)
+
+
+def resume(cluster: LossyCluster, name: str) -> None:
+    cluster.patch(Ref(resource=PYTORCH, namespace="q", name=name), {"spec": {"runPolicy": {"suspend": False}}})
+
+
+def with_owner_kinds(cluster: LossyCluster) -> None:
+    for path, (api_version, kind) in KINDS.items():
+        cluster.serve(api_version, kind, path)
+
+
+async def test_the_pods_of_a_job_that_was_resumed_unseen_start_after_the_audit() -> None:
+    async with audited("a") as (world, cluster):
+        with_owner_kinds(cluster)
+        workers(cluster, trains(cluster, "train", suspend=True), 0, 1)
+        await passes(5)
+        assert cluster.releases == []
+        await cluster.lose(lambda: resume(cluster, "train"), PYTORCH)
+
+        await passes(2 * ROUND_S)
+
+        assert sorted(cluster.releases) == ["worker-0-0", "worker-1-0"]
+        assert drift(world) == {("PyTorchJob.kubeflow.org/v1", "stale"): 1}
+
+
+async def test_an_owner_that_came_or_went_unseen_is_repaired_once() -> None:
+    async with audited("a") as (world, cluster):
+        with_owner_kinds(cluster)
+        workers(cluster, trains(cluster, "train", suspend=True), 0, 1)
+        trains(cluster, "gone", suspend=True)
+        await passes(5)
+
+        def change() -> None:
+            cluster.delete(Ref(resource=PYTORCH, namespace="q", name="gone"))
+            trains(cluster, "came", suspend=True)
+
+        await cluster.lose(change, PYTORCH)
+        await passes(3 * ROUND_S)
+
+        assert world.grouper.workload("q", "gone") is None
+        assert world.grouper.workload("q", "came") is not None
+        kind = "PyTorchJob.kubeflow.org/v1"
+        assert drift(world) == {(kind, "gone"): 1, (kind, "missed"): 1}
+
+
+async def test_an_owner_kind_that_may_not_be_listed_any_more_does_not_keep_others_from_being_audited() -> None:
+    async with audited("a") as (world, cluster):
+        with_owner_kinds(cluster)
+        jobs = create_owner(cluster, JOBS, "job")
+        workers(cluster, reference(jobs, JOBS), 2)
+        workers(cluster, trains(cluster, "train", suspend=True), 0, 1)
+        await passes(5)
+        cluster.errors[JOBS] += [ForbiddenError("403")] * 1000
+        await cluster.lose(lambda: resume(cluster, "train"), PYTORCH)
+
+        await passes(2 * ROUND_S)
+
+        assert drift(world) == {("PyTorchJob.kubeflow.org/v1", "stale"): 1}
 
 
 async def test_a_kind_that_cannot_be_listed_is_audited_in_the_next_round() -> None:
