@@ -31,6 +31,8 @@ PRECONDITIONS = ("UID in precondition", "UID in the precondition")
 BUDGET_CAUSE = "DisruptionBudget"
 SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 """An Eviction is a 500 then, whatever the budgets allow."""
+FAILED_WEBHOOK = "failed calling webhook"
+"""A 500 as well. Webhooks are called before anything is stored, so the write was surely not done."""
 
 
 class ExpiredError(RejectedError):
@@ -90,8 +92,7 @@ def refusal(method: str, reply: Reply) -> KubeError:
         return ConflictError(text)
     if _is_budget(status):
         return BudgetError(text)
-    # A proxy's own 503 carries no Status and may follow a request it had passed on.
-    if reply.status == TOO_MANY or (reply.status == NOT_NOW and status):
+    if _is_undone(reply, status):
         return UnavailableError(text, retry_after_s=_retry_after_s(reply, status))
     if reply.status == TIMED_OUT or reply.status >= FIRST_FAULT:
         return unanswered(method, text)
@@ -153,6 +154,13 @@ def _is_budget(status: dict[str, Any]) -> bool:
     # A 429 like that of a busy API server, but for its cause.
     caused = any(cause.get("reason") == BUDGET_CAUSE for cause in _causes(status))
     return caused or SEVERAL_BUDGETS in str(status.get("message"))
+
+
+def _is_undone(reply: Reply, status: dict[str, Any]) -> bool:
+    if FAILED_WEBHOOK in str(status.get("message")):
+        return True
+    # A proxy's own 503 carries no Status and may follow a request it had passed on.
+    return reply.status == TOO_MANY or (reply.status == NOT_NOW and bool(status))
 
 
 def _is_bound(status: dict[str, Any]) -> bool:

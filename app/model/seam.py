@@ -93,7 +93,7 @@ class RejectedError(KubeError):
 
 
 class UnavailableError(KubeError):
-    """The write was surely not done, but may be tried again (429, 503 before execution, connection refused)."""
+    """The write was surely not done, but may be tried again (429, 503 before execution, no connection, a webhook)."""
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)

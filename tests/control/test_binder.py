@@ -289,7 +289,7 @@ async def test_a_binding_that_the_api_server_never_carries_out_is_given_up_and_s
 
 
 async def test_the_node_of_a_binding_without_an_answer_is_not_free_before_its_request_must_have_ended() -> None:
-    async with promised(OutcomeUnknownError("timed out"), *FINAL[1]) as (world, pod):
+    async with promised(OutcomeUnknownError("timed out"), RejectedError("422")) as (world, pod):
         bind = world.binding(pod, "a")
         await passes(REQUEST_LASTS_S)
         assert (world.promised(pod), bind.done()) == ("a", False)
