@@ -34,7 +34,7 @@ STARTS_WITHIN_S = 30.0
 
 
 def is_of_topologies(item: Object) -> bool:
-    return item["kind"] == "CustomResourceDefinition" and item["metadata"]["name"] == TOPOLOGIES
+    return (item["kind"], item["metadata"]["name"]) == ("CustomResourceDefinition", TOPOLOGIES)
 
 
 @pytest.fixture
