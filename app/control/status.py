@@ -4,6 +4,7 @@ Written on change only, and never more than once an interval per object: a write
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +27,11 @@ from app.settings import Settings
 log = structlog.get_logger()
 
 WRITES_AT_ONCE = 4
+
+FREE_TRIES = 2
+"""Failures in a row after which a status is written again in the next round; from then on the pause doubles."""
+
+LONGEST_PAUSE_S, DOUBLINGS = 120.0, 16
 
 AT_ONCE = 100
 """PodGroups that are looked at before the event loop gets a turn: after a start there may be ten thousand."""
@@ -64,6 +70,10 @@ class Status:
         self._interval_s = settings.status_interval_s
         self._now = wall_clock
         self._said: dict[_Target, RawObject] = {}
+        self._failures: Counter[_Target] = Counter()
+        """In a row; of what fails now."""
+        self._resting: set[_Target] = set()
+        """What is not written until its pause is over."""
         self._touched: set[GroupKey] = set()
         self._to_renew: Iterator[GroupKey] = iter(())
         """Whose numbers are looked at next, as long as anything changes."""
@@ -139,6 +149,7 @@ class Status:
             target, spec = _target(key), self._cache.groups.spec(key)
             if spec is None or not self._cache.groups.has_object(key):
                 self._said.pop(target, None)
+                self._failures.pop(target, None)
             else:
                 refusal = self._inspect.refusal(key) or stalled.get(key) or _of_owner(spec)
                 yield target, self._pod_group(spec, refusal)
@@ -174,7 +185,7 @@ class Status:
         async with asyncio.TaskGroup() as tasks:
             for target, status in statuses:
                 said = self._said.get(target, {})
-                if not encode.same({key: said.get(key) for key in status}, status):
+                if target not in self._resting and not encode.same({key: said.get(key) for key in status}, status):
                     tasks.create_task(self._write(target, encode.with_times_of(status, said), turns))
 
     async def _write(self, target: _Target, status: RawObject, turns: asyncio.Semaphore) -> None:
@@ -187,11 +198,28 @@ class Status:
                 await self._cluster.write_status(target.resource, target.namespace, target.name, status)
             except NotFoundError:
                 self._said.pop(target, None)
+                self._failures.pop(target, None)
             except KubeError as error:
                 log.warning("status not written", object=target.name, error=str(error))
-                self._look_again(target)
+                self._put_off(target)
             else:
                 self._said[target] = status
+                self._failures.pop(target, None)
+
+    def _put_off(self, target: _Target) -> None:
+        """Have a status written again that failed: soon at first, since many failures pass."""
+        self._failures[target] += 1
+        extra = self._failures[target] - FREE_TRIES
+        if extra <= 0:
+            self._look_again(target)
+            return
+        pause_s = LONGEST_PAUSE_S if extra > DOUBLINGS else min(LONGEST_PAUSE_S, self._interval_s * 2.0**extra)
+        self._resting.add(target)
+        asyncio.get_running_loop().call_later(pause_s, self._end_rest, target)
+
+    def _end_rest(self, target: _Target) -> None:
+        self._resting.discard(target)
+        self._look_again(target)
 
     def _look_again(self, target: _Target) -> None:
         # In the next round, whether or not anything has changed by then.

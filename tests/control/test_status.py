@@ -1,6 +1,7 @@
 import pytest
 
 from app.control.events import EVENTS_PER_ROUND, TOLD_FOR_S
+from app.control.status import LONGEST_PAUSE_S
 from app.model.names import GroupKey
 from app.model.seam import (
     ForbiddenError,
@@ -168,6 +169,19 @@ async def test_a_write_that_failed_is_tried_again_although_nothing_has_changed(e
         await passes(2 + SETTLED_S)
 
         assert written(world) == ["q"] * 3
+        assert "allocated" in said(world.cluster, Resource.QUEUES, "q")
+
+
+async def test_a_write_that_fails_for_an_hour_is_tried_less_and_less_often_and_then_done() -> None:
+    async with living("a") as world:
+        world.cluster.errors["write_status"] += [OutcomeUnknownError("500 failed calling webhook")] * 1000
+
+        await passes(3600)
+        tries = len(written(world))
+        world.cluster.errors["write_status"].clear()
+        await passes(LONGEST_PAUSE_S + SETTLED_S)
+
+        assert tries < 50
         assert "allocated" in said(world.cluster, Resource.QUEUES, "q")
 
 
