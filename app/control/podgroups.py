@@ -5,6 +5,7 @@ owner asked for it; a pod alone costs no write. What others may change in it (it
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
@@ -31,7 +32,8 @@ WRITERS = 4
 PATH = Resource.POD_GROUPS.value
 
 PAUSE_S = 1.0
-"""Between a write that failed and the next try."""
+"""Between a write that failed and the next try; doubled by each failure in a row, up to `REFUSED_PAUSE_S`."""
+DOUBLINGS = 6
 
 REWRITTEN_AFTER_S = 5.0
 """After an object went: by then the watches show whether its owner and its pods go as well."""
@@ -67,7 +69,9 @@ class PodGroupWriter:
         self._due: asyncio.Queue[GroupKey] = asyncio.Queue()
         self._queued: set[GroupKey] = set()
         self._resting: set[GroupKey] = set()
-        """Those that are looked at again after `REFUSED_PAUSE_S` and not before; no writer waits for them."""
+        """Those that are looked at again after a pause and not before; no writer waits for them."""
+        self._failures: Counter[GroupKey] = Counter()
+        """In a row."""
 
     def want(self, key: GroupKey, grouping: Grouping) -> None:
         """Have the object of a group say this, once it says something; the pod that brings it is applied next."""
@@ -82,6 +86,7 @@ class PodGroupWriter:
         """Forget a group without pods, or without owner: its object goes when that does."""
         self._wanted.pop(key, None)
         self._tried.pop(key, None)
+        self._failures.pop(key, None)
 
     def learn(self, raw: RawObject) -> None:
         """Note what an object says, before the cache shows it."""
@@ -110,9 +115,14 @@ class PodGroupWriter:
             self._queued.add(key)
             self._due.put_nowait(key)
 
-    def _rest(self, key: GroupKey) -> None:
+    def _rest(self, key: GroupKey, pause_s: float = REFUSED_PAUSE_S) -> None:
         self._resting.add(key)
-        asyncio.get_running_loop().call_later(REFUSED_PAUSE_S, self._wake, key)
+        asyncio.get_running_loop().call_later(pause_s, self._wake, key)
+
+    def _back_off(self, key: GroupKey, error: KubeError) -> None:
+        pause_s = min(REFUSED_PAUSE_S, PAUSE_S * 2.0 ** min(self._failures[key], DOUBLINGS))
+        self._failures[key] += 1
+        self._rest(key, max(pause_s, error.retry_after_s if isinstance(error, UnavailableError) else 0.0))
 
     def _wake(self, key: GroupKey) -> None:
         self._resting.discard(key)
@@ -124,29 +134,27 @@ class PodGroupWriter:
             while self._inactive():
                 await self._sleep(PAUSE_S)
             self._queued.discard(key)
-            pause_s = await self._try(key)
-            if pause_s is not None:
-                await self._sleep(pause_s)
-                self._look_at(key)
+            await self._try(key)
 
-    async def _try(self, key: GroupKey) -> float | None:
-        """Write the object of a group if that is needed; return how long to wait before the next try, None for none."""
+    async def _try(self, key: GroupKey) -> None:
+        """Write the object of a group if that is needed."""
         grouping = self._wanted.get(key)
         if grouping is None or key in self._resting or not self._is_worth_it(key, grouping):
-            return None
+            return
         raw = pod_group(key, grouping, class_name=self._class_name(grouping))
         try:
             await self._write(key, raw)
         except NotFoundError:
             # Its namespace is going, or the object went a moment ago: the watch will show which.
-            return None
+            return
         except (ForbiddenError, RejectedError) as error:
             log.warning("PodGroup not written", podgroup=repr(key), error=str(error))
             self._rest(key)
         except KubeError as error:
             log.warning("PodGroup not written", podgroup=repr(key), error=str(error))
-            return error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S
-        return None
+            self._back_off(key, error)
+        else:
+            self._failures.pop(key, None)
 
     async def _write(self, key: GroupKey, raw: RawObject) -> None:
         said, tried = self._said.get(key), self._tried.get(key)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from app.control.ownerwatch import MOST_KINDS
+from app.control.podgroups import WRITERS
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
-from app.model.seam import Depth, Lost, Progress, RawObject, RejectedError, Resource
+from app.model.seam import Depth, Lost, OutcomeUnknownError, Progress, RawObject, RejectedError, Resource
 from app.simulation.objects import Ref
 from tests.control.test_podgrouper import (
     PYTORCH,
@@ -18,6 +19,7 @@ from tests.control.test_podgrouper import (
     name_of,
     owned,
     pod_groups,
+    reference,
     seen,
     training,
     workers,
@@ -347,3 +349,30 @@ async def test_kinds_that_somebody_has_invented_keep_no_gang_apart_after_a_resta
 
         assert seen(world, "worker-0").names_group
         assert world.feed.unready() == ""
+
+
+async def test_podgroups_whose_writes_never_succeed_are_tried_less_and_less_and_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with living(cluster=equipped("a")) as world:
+        create, tries = world.cluster.create_object, Counter[str]()
+
+        async def failing(path: str, namespace: str, raw: RawObject) -> None:
+            name = raw["metadata"]["name"]
+            tries[name] += 1
+            if "broken" in name:
+                raise OutcomeUnknownError("500 failed calling webhook")
+            await create(path, namespace, raw)
+
+        # The fake has no failures for writes that depend on the object.
+        monkeypatch.setattr(world.cluster, "create_object", failing)
+        for name in (*(f"broken-{number}" for number in range(2 * WRITERS)), "whole"):
+            spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
+            job = create_owner(world.cluster, PYTORCH, name, labels={"kai.scheduler/queue": "q"}, spec=spec)
+            world.cluster.create(Resource.PODS, gated(owned(name, reference(job, PYTORCH)), [GATE]))
+        await passes(3)
+        assert [name.startswith("pg-whole") for name in pod_groups(world)] == [True]
+
+        await passes(600)
+
+        assert max(tries.values()) < 25
