@@ -76,7 +76,9 @@ async def test_a_pod_that_loses_its_promise_while_it_is_nominated_stays_held_and
 
         assert still_held(world, pods) == 0
         now = {pod["metadata"]["name"]: world.promised(pod) for pod in pods}
-        assert world.cluster.nominations[:4] == [*lost.items(), *((name, None) for name in lost)]
+        assert world.cluster.nominations[:2] == [*lost.items()]
+        # Two writers at the same moment: either may be first.
+        assert sorted(world.cluster.nominations[2:4]) == [(name, None) for name in sorted(lost)]
         assert dict(world.cluster.nominations) == now
 
 
