@@ -140,7 +140,7 @@ def is_open(cache: ClusterCache, uid: PodUid, node: NodeName) -> bool:
     """Whether a node still takes this pod, if it has room: it may have been cordoned, tainted or relabelled."""
     pod, table = cache.pod(uid), cache.table()
     column = table.index.get(node)
-    return pod is not None and column is not None and bool(fit.eligible(pod.constraint, table)[column])
+    return pod is not None and column is not None and fit.takes(table.nodes[column], pod.constraint)
 
 
 def _with_devices(load: Load, devices: int) -> Load:

@@ -207,6 +207,12 @@ def test_eligible_is_what_looking_at_each_node_says(constraint: Constraint, node
     assert eligible(constraint, nodes) == "".join(node.name for node in nodes if slow(constraint, node))
 
 
+@settings(deadline=None)
+@for_all(constraints, clusters)
+def test_one_node_is_judged_like_all(constraint: Constraint, nodes: list[Node]) -> None:
+    assert [fit.takes(node, constraint) for node in nodes] == [slow(constraint, node) for node in nodes]
+
+
 def slow(constraint: Constraint, node: Node) -> bool:
     taints = [*node.taints, *([fit.UNSCHEDULABLE] if node.unschedulable else [])]
     return (
