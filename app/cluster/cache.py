@@ -572,6 +572,16 @@ class ClusterCache:
         self._charges.use_table(table, self._nodes.scalars())
         return table
 
+    @property
+    def topologies(self) -> Mapping[str, Topology]:
+        """Return the Topologies by name."""
+        return self._topologies
+
+    @property
+    def neighbours(self) -> int:
+        """Return how many pods have a place and labels to which an affinity may refer."""
+        return self._labelled.number
+
     def free(self) -> Amounts:
         """Return what is free on each node of the table, shape [resource, node]."""
         self.table()

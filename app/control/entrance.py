@@ -170,5 +170,6 @@ class Entrance:
         return replace(running, pending=(pod,))
 
     def _place(self, snapshot: Snapshot, group: PodGroup) -> NodeName | None:
-        starts = self._planning.rehearse(snapshot, group).starts
+        plan = self._planning.rehearse(snapshot, group)
+        starts = plan.starts if plan else ()
         return starts[0].placements[0].node if starts and not starts[0].awaits_release else None

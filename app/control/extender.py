@@ -94,6 +94,8 @@ class Extender:
         if self._unready() or not self._is_ours(question):
             return dict.fromkeys(question.offered, 0)
         rating = self._rate(question)
+        if rating is None:
+            return dict.fromkeys(question.offered, 0)
         index = self._cache.table().index
         return {name: int(rating.scores[index[name]]) if name in index else 0 for name in question.offered}
 
@@ -184,7 +186,10 @@ class Extender:
             return None  # A GPU has been made ready for it there.
         if self._planning.keeps_room_from(pod.group):
             return None  # What looks free may be kept for others, which the plan that promised its node has seen.
-        places, constraints = self._cache.places_without(pod, held.node), self._cache.groups.constraints(pod)
+        constraints = tuple(self._cache.groups.constraints(pod))
+        if not self._planning.can_look_at(pod, constraints):
+            return None  # It is planned again beside the event loop, if its node is refused.
+        places = self._cache.places_without(pod, held.node)
         return planner.move_one(places, pod, held.node, question.offered, self._policy, constraints=constraints)
 
     def _learn_refusal(self, held: Reservation) -> FilterAnswer:
@@ -209,6 +214,8 @@ class Extender:
                 self._cache.refuse_only(uid, refused.difference(question.offered))
             return
         if self._lags(question):
+            return
+        if not self._planning.can_look_at(pod):
             return
         table = self._cache.table()
         with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.free())
@@ -243,14 +250,19 @@ class Extender:
         if not self._is_ours(question):
             return Fits(question.offered)
         rating = self._rate(question)
+        if rating is None:
+            return Refused(Reason.DECIDING)
         if rating.refusal is not None:
             return Refused(rating.refusal.reason)
         index = self._cache.table().index
         fitting = tuple(name for name in question.offered if name in index and rating.fitting[index[name]])
         return Fits(fitting) if fitting else Refused(Reason.NO_NODE_FITS)
 
-    def _rate(self, question: PodQuestion) -> planner.Rating:
+    def _rate(self, question: PodQuestion) -> planner.Rating | None:
+        """Return how the pod would fare; None where that is too much work for the event loop."""
         pod = self._decode(question.pod)
+        if not self._planning.can_look_at(pod):
+            return None
         group = self._cache.groups.alone(pod)
         return planner.rate(self._cache.glance(), group, pod, question.offered, policy=self._policy)
 

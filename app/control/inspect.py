@@ -23,7 +23,7 @@ from app.model.question import Check
 from app.model.reason import Refusal
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.stands import stands
-from app.scheduling.unsatisfiable import judged
+from app.scheduling.unsatisfiable import judged_at_once
 
 __all__ = ["Inspect", "KnownPod"]
 
@@ -59,7 +59,7 @@ class Inspect:
 
     def queues(self) -> Mapping[QueueName, Share]:
         """Return every queue's share of the cluster as it is now."""
-        return fair_shares(judged(self._cache.snapshot()))
+        return fair_shares(judged_at_once(self._cache.snapshot()))
 
     def queue_stands(self) -> Sequence[QueueStand]:
         """Return how every queue stands, in the order of their names."""

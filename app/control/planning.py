@@ -7,8 +7,8 @@ with relief everything that waits is planned anew, beside the event loop when th
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -23,30 +23,22 @@ from app.control.sharing import SharedGpus
 from app.control.stalled import stalled
 from app.control.takeover import TakeOver
 from app.model.decision import Action, Plan
-from app.model.names import GroupKey, NodeName, PodUid
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
-from app.model.podgroup import PodGroup
+from app.model.podgroup import PodGroup, TopologyConstraint
+from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
 from app.model.sentence import capital, say
-from app.model.snapshot import Snapshot
-from app.scheduling.planner import Policy, plan_some
+from app.model.snapshot import NodeTable, Snapshot
+from app.model.topology import Topology
+from app.scheduling import effort
+from app.scheduling.effort import FEW_GROUPS
+from app.scheduling.planner import Policy, judges_all, plan_some
 from app.scheduling.quota import Ledger
 from app.settings import Settings
 from app.telemetry import Metrics, PlanOutcome
 
 log = structlog.get_logger()
-
-FEW = 64
-"""Groups that are planned on the spot (a few ms); more are planned in a thread while the loop goes on."""
-
-FEW_PODS = 500
-"""Pods in these, likewise (some 20 us each)."""
-
-FEW_WITH_TERMS = 8
-"""Pods among these that want to be near others or apart: each is compared with all that do (some ms)."""
-
-FEW_NODES = 500
-"""Up to so many nodes PodGroups with a topology are planned on the spot, too: a domain of each may be tried (1 ms)."""
 
 GATHER_S = 0.01
 """How long changes are gathered before a plan: a burst of pods is ordered as one."""
@@ -111,6 +103,8 @@ class Planning:
         self._planned_relief = -1
         self._aged_at = float("-inf")
         self._kept_for: frozenset[GroupKey] = frozenset()
+        # Of the last plan that found out for all who wait whether they can run at all.
+        self._judged: tuple[NodeTable, Mapping[QueueName, Queue], Mapping[str, Topology]] | None = None
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._is_taking_over = False
@@ -204,7 +198,8 @@ class Planning:
             result = plan_some(
                 snapshot, keys, self._policy, withheld=withheld, aged=aged, now=now, memory=self._search.memory
             )
-        if self._take_back_for(result.kept_for):
+        self._note_judged(snapshot, keys)
+        if self._take_back(_rivals(self._torn(result.kept_for), self._policy)):
             self.plan_now()
             return
         # Until all of it is carried out: an error leaves some whom it has not come to, and who count as considered.
@@ -219,14 +214,24 @@ class Planning:
         """Whether `plan_now` is allowed: no plan is being computed beside the loop, and the work is small."""
         if self._running is not None:
             return False
-        waiting = self._cache.waiting()
-        keys = waiting if self._has_relief() else self._cache.unsettled
-        groups = [waiting[key] for key in keys if key in waiting] if len(keys) <= FEW else []
-        if len(keys) > FEW or sum(len(group.pending) for group in groups) > FEW_PODS:
+        waiting, changed = self._cache.waiting(), self._cache.unsettled
+        keys: Collection[GroupKey] = waiting if self._has_relief() else {*changed, *self._kept_for}
+        if len(keys) > FEW_GROUPS:
             return False
-        if any(group.root is not None for group in groups) and len(self._cache.table().nodes) > FEW_NODES:
-            return False
-        return sum(bool(pod.near) for group in groups for pod in group.pending) <= FEW_WITH_TERMS
+        groups = [waiting[key] for key in keys if key in waiting]
+        if len(groups) < len(waiting) and judges_all(groups, len(waiting)) and not self._is_judged():
+            return len(waiting) <= FEW_GROUPS and self.is_small(list(waiting.values()))
+        return self.is_small(groups)
+
+    def is_small(self, groups: Sequence[PodGroup]) -> bool:
+        """Whether so little work decides for these groups that the event loop may do it."""
+        table, topologies = self._cache.table(), self._cache.topologies
+        return effort.is_small(groups, table, topologies, neighbours=self._cache.neighbours)
+
+    def can_look_at(self, pod: Pod, constraints: Sequence[TopologyConstraint] = ()) -> bool:
+        """Whether so little work finds the nodes to which one pod may go that the event loop may do it."""
+        table, topologies, neighbours = self._cache.table(), self._cache.topologies, self._cache.neighbours
+        return effort.of_one(pod, constraints, table, topologies, neighbours=neighbours) <= effort.MOST_AT_ONCE
 
     def is_settled(self, apart_from: set[GroupKey]) -> bool:
         """Whether nobody waits undecided as things are now, these groups aside."""
@@ -242,12 +247,17 @@ class Planning:
         """Whether free room is for others, which the cache does not show as taken."""
         return self._is_taking_over or bool(self._search.withheld) or bool(self._kept_for - {key})
 
-    def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan:
-        """Return what would be decided for a group that is not there yet; nothing comes of it."""
+    def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan | None:
+        """Return what would be decided for a group that is not there yet; None where that is too much work.
+
+        Nothing comes of it.
+        """
         aged, withheld, now = self._search.aged, self._search.withheld, self._wall_clock()
         first = {key: each for key, each in snapshot.groups.items() if key in self._kept_for}
         kept = {key: each for key, each in snapshot.groups.items() if key == aged}
         alone = replace(snapshot, groups={**kept, **first, group.key: group})
+        if not self.is_small(list(alone.groups.values())):
+            return None
         plan = plan_some(alone, {*first, group.key}, self._policy, withheld=withheld, aged=aged, now=now)
         return replace(plan, starts=tuple(start for start in plan.starts if start.group == group.key))
 
@@ -322,6 +332,18 @@ class Planning:
         """Return who is to be planned: all who wait when there was relief, else those that have changed."""
         return list(snapshot.groups) if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
 
+    def _is_judged(self) -> bool:
+        """Whether it is remembered of all who wait whether they can run at all; else a plan of some finds it out."""
+        known, cache = self._judged, self._cache
+        if known is None or known[0] is not cache.table():
+            return False
+        return known[1] is cache.queues() and known[2] is cache.topologies
+
+    def _note_judged(self, snapshot: Snapshot, keys: Collection[GroupKey]) -> None:
+        groups = [snapshot.groups[key] for key in keys if key in snapshot.groups]
+        if judges_all(groups, len(snapshot.groups)):
+            self._judged = snapshot.nodes, snapshot.queues, snapshot.topologies
+
     def _kept(self) -> tuple[Collection[NodeName], GroupKey | None]:
         """Return the nodes that the last search keeps, and for which PodGroup.
 
@@ -349,7 +371,10 @@ class Planning:
                 now=now,
                 memory=self._search.memory,
             )
-        if self._may_not_decide() or self._take_back_for(result.kept_for):
+            torn = self._torn(result.kept_for)
+            rivals = await asyncio.to_thread(_rivals, torn, self._policy) if torn else ()
+        self._note_judged(snapshot, keys)
+        if self._may_not_decide() or self._take_back(rivals):
             return
         self._planned_relief, self._kept_for = -1, result.kept_for
         self._is_taking_over = True
@@ -366,28 +391,25 @@ class Planning:
         if not self._cache.waiting().keys().isdisjoint(considered):
             self._cache.note_refusals()
 
-    def _take_back_for(self, torn: frozenset[GroupKey]) -> bool:
-        """Take back what is promised to pods alone where that completes a gang that is bound in part; return whether.
+    def _torn(self, keys: frozenset[GroupKey]) -> "Sequence[_Torn]":
+        """Return the gangs that are bound in part, each with the pods alone whose promises may be in its way."""
+        if not keys:
+            return ()
+        snapshot = self._cache.snapshot()
+        gangs = [snapshot.groups[key] for key in sorted(keys & snapshot.groups.keys())]
+        return [_Torn(gang, snapshot, self._promises.of_pods_alone(up_to=gang.priority)) for gang in gangs]
 
-        Whoever loses a promise is planned anew at once, after the gang. A promise within what another queue deserves
-        is not taken back.
+    def _take_back(self, rivals: Collection[tuple[Pod, NodeName]]) -> bool:
+        """Take back promises in the way of gangs that are bound in part; return whether any was.
+
+        A pod that loses its promise is planned again at once, after the gang.
         """
-        if not torn:
-            return False
-        snapshot, taken = self._cache.snapshot(), False
-        for key in sorted(torn & snapshot.groups.keys()):
-            gang = snapshot.groups[key]
-            alone, ledger = self._promises.of_pods_alone(up_to=gang.priority), Ledger(snapshot)
-            rivals = [(pod, node) for pod, node in alone if not _is_owed(pod, gang, snapshot, ledger)]
-            trial = snapshot
-            for pod, node in rivals:
-                trial = trial.without(pod, node)
-            starts = plan_some(trial, (key,), self._policy).starts if rivals else ()
-            nodes = {placement.node for start in starts for placement in start.placements}
-            for pod, node in rivals:
-                if node in nodes:
-                    self._promises.give_up(pod.uid)
-                    taken = True
+        taken = False
+        for pod, node in rivals:
+            held = self._cache.reservations.get(pod.uid)
+            if held is not None and held.state is State.PROMISED and held.node == node:
+                self._promises.give_up(pod.uid)
+                taken = True
         return taken
 
     def _plan_ended(self, task: asyncio.Task[None]) -> None:
@@ -410,6 +432,33 @@ class Planning:
             self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
             self._cache.readmit(key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Torn:
+    """A gang that is bound in part, and the pods alone that have promises of nodes."""
+
+    gang: PodGroup
+    snapshot: Snapshot
+    alone: Sequence[tuple[Pod, NodeName]]
+
+
+def _rivals(torn: Iterable[_Torn], policy: Policy) -> list[tuple[Pod, NodeName]]:
+    """Return the pods whose promises, taken back, complete one of the gangs.
+
+    A promise within what another queue deserves is not taken back.
+    """
+    found: list[tuple[Pod, NodeName]] = []
+    for one in torn:
+        ledger = Ledger(one.snapshot)
+        rivals = [(pod, node) for pod, node in one.alone if not _is_owed(pod, one.gang, one.snapshot, ledger)]
+        trial = one.snapshot
+        for pod, node in rivals:
+            trial = trial.without(pod, node)
+        starts = plan_some(trial, (one.gang.key,), policy).starts if rivals else ()
+        nodes = {placement.node for start in starts for placement in start.placements}
+        found += [(pod, node) for pod, node in rivals if node in nodes]
+    return found
 
 
 def _is_owed(pod: Pod, gang: PodGroup, snapshot: Snapshot, ledger: Ledger) -> bool:

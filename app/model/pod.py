@@ -61,11 +61,18 @@ class Constraint:
     """It is a key wherever a pod is looked at: computed once, however much its owner wrote."""
     is_long: bool = field(init=False, repr=False, compare=False)
     """Whether its owner wrote so much that nobody shall remember it for longer than the pod."""
+    requirements: int = field(init=False, repr=False, compare=False)
+    """How many labels of a node, or their values, are judged one by one."""
+    size: int = field(init=False, repr=False, compare=False)
+    """How many items its owner wrote in all."""
 
     def __post_init__(self) -> None:
         stated = self.node_selector, self.terms, self.tolerations
         object.__setattr__(self, "_hash", hash(stated))
         object.__setattr__(self, "is_long", len(repr(stated)) > LONGEST_KEPT)
+        requirements = len(self.node_selector) + sum(map(len, self.terms or ()))
+        object.__setattr__(self, "requirements", requirements)
+        object.__setattr__(self, "size", requirements + len(self.tolerations))
 
     def __hash__(self) -> int:
         return self._hash

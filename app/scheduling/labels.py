@@ -68,6 +68,11 @@ class LabelIndex:
             self._integers[key] = np.array(values, dtype=np.int64), np.array(numbers, dtype=np.int64)
         return self._integers[key]
 
+    def unknown(self, columns: Iterable[tuple[str, bool]]) -> int:
+        """Return how many of the columns have not been made, of labels that nodes have; True stands for integers."""
+        asked = ((key, of) for key, of in columns if key in self._keys or (key == NODE_NAME_FIELD and not of))
+        return sum(key not in (self._integers if of else self._columns) for key, of in asked)
+
     def _built(self, key: str) -> LabelColumn:
         if key == NODE_NAME_FIELD:
             texts: list[str | None] = [node.name for node in self._nodes]

@@ -140,10 +140,7 @@ def plan_some(  # noqa: PLR0913 - what is asked, and what the plan before keeps
     """
     kept_for = None if aged is None else snapshot.groups.get(aged)
     waiting = {key: snapshot.groups[key] for key in candidates if key in snapshot.groups}
-    # Fair shares depend on everybody who waits; one group alone needs none.
-    is_alone = len(waiting) == 1 and not any(map(is_torn, waiting.values()))
-    is_hurried = len(snapshot.groups) - len(waiting) > MOST_BYSTANDERS
-    snapshot = judged(snapshot, waiting if is_alone or is_hurried else None)
+    snapshot = judged(snapshot, None if judges_all(waiting.values(), len(snapshot.groups)) else waiting)
     waiting = {key: snapshot.groups[key] for key in waiting}
     made = _Pass(replace(snapshot, groups=waiting), policy, memory, now=now)
     made.state.board.withhold(withheld, is_owed=aged is None)
@@ -156,6 +153,13 @@ def plan_some(  # noqa: PLR0913 - what is asked, and what the plan before keeps
     made.allocate(Turns(made.state.snapshot, made.state.ledger, made.state.shares))
     made.lend()
     return made.result()
+
+
+def judges_all(candidates: Collection[PodGroup], waiting: int) -> bool:
+    """Return whether `plan_some` finds out for all that wait, and not for these alone, whether they can run at all."""
+    # Fair shares depend on everybody who waits; one group alone needs none.
+    is_alone = len(candidates) == 1 and not any(map(is_torn, candidates))
+    return not is_alone and waiting - len(candidates) <= MOST_BYSTANDERS
 
 
 def move_one(  # noqa: PLR0913 - one question, told by who asks, from where and whereto

@@ -16,7 +16,7 @@ from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.order import Turn, Turns, is_torn, turn
 from app.scheduling.quota import Ledger, line
-from app.scheduling.unsatisfiable import judged
+from app.scheduling.unsatisfiable import judged_at_once
 
 FIRST = 5
 """Of those ahead in the queue: how many are named."""
@@ -33,7 +33,7 @@ MOST_QUEUES = 500
 
 def position(snapshot: Snapshot, key: GroupKey) -> Position | None:
     """Return the place of a waiting PodGroup; None when it has no turn, since nothing that is free would start it."""
-    snapshot = judged(snapshot, None if len(snapshot.groups) <= MOST_LINED_UP else _of_queue(snapshot, key))
+    snapshot = judged_at_once(snapshot, None if len(snapshot.groups) <= MOST_LINED_UP else _of_queue(snapshot, key))
     group = snapshot.groups.get(key)
     if group is None or not _has_turn(snapshot, group, group.queue):
         return None

@@ -12,7 +12,7 @@ from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot, Usage
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.quota import line
-from app.scheduling.unsatisfiable import judged
+from app.scheduling.unsatisfiable import judged_at_once
 
 MOST_DIVIDED = 500
 """Queues up to which their fair shares are computed for a question about one of them (a few ms)."""
@@ -23,7 +23,7 @@ def stands(snapshot: Snapshot) -> Sequence[QueueStand]:
 
     Last comes what pods hold whose queues do not exist, if there are any.
     """
-    shares, waiting = fair_shares(judged(snapshot)), _waiting(snapshot)
+    shares, waiting = fair_shares(judged_at_once(snapshot)), _waiting(snapshot)
     found = [_stand(snapshot, snapshot.queues[name], shares, waiting[name]) for name in sorted(snapshot.queues)]
     return [*found, _stand(snapshot, ORPHANED, shares, 0)] if ORPHANED.name in shares else found
 
@@ -34,7 +34,7 @@ def stand_of(snapshot: Snapshot, name: QueueName) -> QueueStand | None:
     if queue is None:
         return None
     if len(snapshot.queues) <= MOST_DIVIDED:
-        return _stand(snapshot, queue, fair_shares(judged(snapshot)), _waiting(snapshot)[name])
+        return _stand(snapshot, queue, fair_shares(judged_at_once(snapshot)), _waiting(snapshot)[name])
     # Nothing but what the pods in it and below it hold: the tree is walked once, and nothing is divided.
     below = [each for each in snapshot.usage if name in {each, *_charged(snapshot, each)}]
     usages = [snapshot.usage[each] for each in below]

@@ -153,6 +153,25 @@ def sums_by_domain(
     return level.sums(counts[np.newaxis])[0] if level.names else np.zeros(0, dtype=np.int64)
 
 
+def knows_levels(keys: tuple[str, ...], nodes: NodeTable) -> bool:
+    """Return whether the nodes are divided into the domains of these levels already."""
+    return keys in _known_levels(nodes)
+
+
+def domains_of(constraint: TopologyConstraint, nodes: NodeTable, topologies: Mapping[str, Topology]) -> int:
+    """Return in how many domains pods may be tried at most; 1 where the constraint cannot be used."""
+    if _unusable(constraint, topologies) is not None:
+        return 1
+    topology = topologies[constraint.topology]
+    keys, by_label = topology.levels, _by_label(constraint, topology)
+    required = keys.index(by_label.required) + 1 if by_label.required else 0
+    narrowest = max(required, keys.index(by_label.preferred) + 1 if by_label.preferred else 0)
+    levels = _known_levels(nodes).get(keys)
+    if levels is None:
+        return len(nodes.nodes) * (narrowest - required + 1)
+    return sum(len(level.names) for level in levels[required : narrowest + 1])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
     """The domains of one level, numbered in the order of their label values."""
@@ -236,15 +255,22 @@ def _tightness(asked: NDArray[np.float64], room: Amounts) -> NDArray[np.float64]
 
 def _levels(keys: tuple[str, ...], nodes: NodeTable) -> tuple[_Level, ...]:
     """Return the levels from the widest, which is all nodes as one domain, to the narrowest."""
-    remembered: tuple[_Level, ...] | None = nodes.label_memo.get(("levels", keys))
+    known = _known_levels(nodes)
+    remembered = known.get(keys)
     if remembered is None:
         levels = [_everything(nodes)]
         for key in keys:
             levels.append(_divided(levels[-1], key, nodes))
-        if len(nodes.label_memo) >= MOST_REMEMBERED:
-            nodes.label_memo.clear()
-        nodes.label_memo["levels", keys] = remembered = tuple(levels)
+        if len(known) >= MOST_REMEMBERED:
+            known.clear()
+        known[keys] = remembered = tuple(levels)
     return remembered
+
+
+def _known_levels(nodes: NodeTable) -> "dict[tuple[str, ...], tuple[_Level, ...]]":
+    """Return what is remembered of Topologies; the index of the labels, which every pod needs, is not among it."""
+    known: dict[tuple[str, ...], tuple[_Level, ...]] = nodes.label_memo.setdefault("levels", {})
+    return known
 
 
 def _everything(nodes: NodeTable) -> _Level:

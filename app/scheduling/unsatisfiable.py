@@ -18,7 +18,7 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED
 from app.model.snapshot import Snapshot, Unsatisfiable
 from app.model.topology import Topology
-from app.scheduling import domains, explain, gang
+from app.scheduling import domains, effort, explain, gang
 from app.scheduling.board import shape_of
 from app.scheduling.emptied import MOST_REMEMBERED, Emptied, most_together, remembered
 from app.scheduling.order import PASSING, next_chunk
@@ -62,6 +62,27 @@ def judged(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snap
         if answer.lost is not None:
             groups[key], lost[key] = answer.judged, answer.lost
     return replace(snapshot, groups={**snapshot.groups, **groups}, unsatisfiable=lost) if lost else snapshot
+
+
+def judged_at_once(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snapshot:
+    """Return what `judged` does of the PodGroups that are remembered, or take little work; the event loop asks.
+
+    The others count as able to run until a plan has judged them.
+    """
+    known, left = _known(snapshot), effort.MOST_AT_ONCE
+    chosen = dict[GroupKey, PodGroup]()
+    for key in snapshot.groups if keys is None else keys:
+        group, answer = snapshot.groups.get(key), known.groups.get(key)
+        if group is None or (left < effort.POD and answer is None):
+            continue
+        if answer is None or answer.asked is not group:
+            work = effort.of_judging(group, snapshot.nodes, snapshot.topologies)
+            if work > left:
+                continue
+            left -= work
+        chosen[key] = group
+    found = judged(replace(snapshot, groups=chosen), None if keys is None else chosen)
+    return replace(found, groups={**snapshot.groups, **found.groups})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -200,7 +200,7 @@ async def test_a_pod_is_held_where_the_planner_fails_for_another(monkeypatch: py
 
 
 async def test_nobody_is_let_through_while_many_wait_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.control.planning.FEW", 0)
+    monkeypatch.setattr("app.control.planning.FEW_GROUPS", 0)
     async with living("a", gpus=2) as world:
         await passes(1)
         world.pod("first")

@@ -225,7 +225,7 @@ async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str, lab
 
 
 async def test_no_promise_moves_while_a_plan_is_promised_only_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.control.planning.FEW", 0)
+    monkeypatch.setattr("app.control.planning.FEW_GROUPS", 0)
     monkeypatch.setattr("app.control.takeover.STEP", 1)
     asked: list[asyncio.Task[FilterAnswer]] = []
     async with living("small") as world:

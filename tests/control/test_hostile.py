@@ -4,6 +4,7 @@ What is counted is lines of ours that are executed from the event on, until noth
 says how long the largest objects take.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ import pytest
 import app
 from app.cluster import decode
 from app.cluster.decode.excess import excess
+from app.control import planning
 from app.control.admission import Admission
 from app.grouping import NO_DEFAULTS, Chain, group
 from app.grouping.table import TABLE
 from app.model.owner import Kind, Owner
 from app.model.seam import Depth, Resource
+from app.scheduling import affinity, unsatisfiable
 from app.settings import Settings
+from app.simulation import manifests
 from app.simulation.cluster import Ref
 from app.telemetry import Review
 from app.web.admission import Reviews
@@ -283,3 +287,147 @@ def test_no_number_in_an_owner_costs_more_however_large_it_is(owner: Owner, anno
 
     assert found is not None
     assert lines.count < 25_000
+
+
+# Decisions ------------------------------------------------------------------------------------------------------------
+
+NODES = 500
+LEVELS = [f"level-{number}" for number in range(16)]
+MANY = 60
+
+
+class Plans:
+    """Notes what is planned, and what is found out of PodGroups, inside the event loop and beside it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.on_the_loop = list[str]()
+        self.beside = list[str]()
+        for module, name in ((planning, "plan_some"), (unsatisfiable, "_judge"), (affinity, "_pairs")):
+            patch.setattr(module, name, self._noting(name, getattr(module, name)))
+
+    def _noting(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **more: Any) -> Any:
+            # Tasks run inside the loop; what a thread does is called without one.
+            (self.on_the_loop if asyncio.current_task() else self.beside).append(name)
+            return real(*args, **more)
+
+        return noted
+
+
+def labelled_nodes(world: World, number: int = NODES) -> None:
+    for at in range(number):
+        labels = {"rack": f"r{at // 2}", **dict.fromkeys(LEVELS, f"v{at}")}
+        world.cluster.create(Resource.NODES, manifests.node(f"n{at}", gpus=8, cpu=64, labels=labels))
+    world.cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
+
+
+def with_requirements(world: World, name: str, at: int) -> Raw:
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": LEVELS[r % 16], "operator": "NotIn", "values": [f"x{at}-{r}-{v}" for v in range(16)]}
+            ]
+        }
+        for r in range(256)
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return merged(world.asked(name, gpus=9), {"spec": {"affinity": {"nodeAffinity": required}}})
+
+
+def with_terms(world: World, name: str, at: int) -> Raw:
+    labels = {f"l{number}": f"v{at}" for number in range(12)}
+    terms = [
+        {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": {f"l{number}": f"v{at}" for number in range(first, first + 8)}},
+        }
+        for first in range(4)
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    return merged(
+        world.asked(name), {"metadata": {"labels": labels}, "spec": {"affinity": {"podAntiAffinity": required}}}
+    )
+
+
+def of_pods_with_requirements(world: World, at: int) -> None:
+    world.cluster.create(Resource.PODS, with_requirements(world, f"p-{at}", at))
+
+
+def of_a_rack(world: World, at: int) -> None:
+    for member, gpus in enumerate((5, 5, 5, 1)):
+        world.cluster.create(Resource.PODS, world.asked(f"p-{at}-{member}", group=f"g-{at}", gpus=gpus))
+    job = manifests.Job(name=f"g-{at}", queue="q", gpus=1, cpu=0, group=f"g-{at}")
+    constraint = {"topologyConstraint": {"topology": "t", "requiredTopologyLevel": "rack"}}
+    world.cluster.create(Resource.POD_GROUPS, merged(manifests.pod_group(job, min_member=4), {"spec": constraint}))
+
+
+def of_eight_shapes(world: World, at: int) -> None:
+    for member in range(8):
+        pod = world.asked(f"p-{at}-{member}", group=f"g-{at}", gpus=9)
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = f"{at * 8 + member + 1}m"
+        world.cluster.create(Resource.PODS, pod)
+    job = manifests.Job(name=f"g-{at}", queue="q", gpus=1, cpu=0, group=f"g-{at}")
+    world.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=8))
+
+
+@pytest.mark.parametrize(
+    "made", [of_pods_with_requirements, of_a_rack, of_eight_shapes], ids=lambda made: made.__name__
+)
+async def test_many_heavy_groups_are_planned_beside_the_loop_when_they_come_and_at_each_relief(
+    monkeypatch: pytest.MonkeyPatch, made: Callable[[World, int], None]
+) -> None:
+    async with living(actions="") as world:
+        labelled_nodes(world)
+        ends = world.runs("ends", "n0", gpus=1)
+        await passes(2)
+        plans = Plans(monkeypatch)
+        for at in range(MANY):
+            made(world, at)
+        await passes(5)
+
+        # Those that came first may have been few enough.
+        assert plans.on_the_loop.count("_judge") <= 8
+        assert plans.beside.count("_judge") >= MANY - 8
+
+        plans.on_the_loop.clear()
+        world.delete(ends)
+        await passes(5)
+
+        assert "plan_some" not in plans.on_the_loop
+        assert plans.on_the_loop.count("_judge") == 0
+
+
+async def test_pods_with_terms_are_compared_with_many_others_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with living(*"abcdefghij", gpus=100, actions="") as world:
+        for at in range(NODES):
+            raw = with_terms(world, f"r{at}", at)
+            world.cluster.create(
+                Resource.PODS,
+                merged(raw, {"spec": {"nodeName": "abcdefghij"[at % 10]}, "status": {"phase": "Running"}}),
+            )
+        await passes(3)
+        plans = Plans(monkeypatch)
+        asked = with_terms(world, "asked", 1_000_000)
+        admission = Admission(world.cache, world.entrance, Settings(), unready=world.feed.unready)
+        Reviews(admission, world.metrics).answer(Review.MUTATE, review("Pod", asked))
+        pods = [world.cluster.create(Resource.PODS, with_terms(world, f"p{at}", at + 10_000)) for at in range(8)]
+        await passes(5)
+
+        assert "_pairs" not in plans.on_the_loop
+        assert all(map(world.promised, pods))
+
+
+async def test_admission_divides_the_nodes_by_no_deep_topology(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with living(actions="") as world:
+        labelled_nodes(world, 1_000)
+        world.cluster.create(Resource.TOPOLOGIES, manifests.topology("deep", *LEVELS))
+        job = manifests.Job(name="g", queue="q", gpus=1, cpu=0, group="g")
+        constraint = {"topologyConstraint": {"topology": "deep", "preferredTopologyLevel": LEVELS[-1]}}
+        world.cluster.create(Resource.POD_GROUPS, merged(manifests.pod_group(job, min_member=1), {"spec": constraint}))
+        world.runs("runs", "n0", group="g")
+        await passes(3)
+        plans = Plans(monkeypatch)
+        admission = Admission(world.cache, world.entrance, Settings(), unready=world.feed.unready)
+        Reviews(admission, world.metrics).answer(Review.MUTATE, review("Pod", world.asked("more", group="g")))
+
+        assert plans.on_the_loop == []

@@ -5,7 +5,6 @@ from structlog.testing import capture_logs
 
 from app.control import planning
 from app.control.binder import BOUND
-from app.control.planning import FEW, FEW_PODS, FEW_WITH_TERMS
 from app.control.promises import REFUSED_NODES_FOR_S
 from app.control.releases import ALWAYS_COMPLETE_BELOW
 from app.control.search import Search
@@ -16,12 +15,13 @@ from app.model.question import Fits, Refused
 from app.model.reason import Reason, phrase
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
+from app.scheduling.effort import FEW_GROUPS, FEW_PODS, FEW_WITH_TERMS
 from app.scheduling.planner import Policy, plan_some
 from tests import given
 from tests.control.virtual import threads_take
 from tests.control.wired import living, not_scheduled, passes
 
-MANY = FEW + 1
+MANY = FEW_GROUPS + 1
 """So many groups are planned beside the event loop."""
 
 SAMPLE = tuple(f"n{number}" for number in range(ALWAYS_COMPLETE_BELOW))
@@ -305,14 +305,14 @@ async def test_pods_that_are_compared_with_all_others_are_planned_beside_the_loo
         assert world.planning.can_decide_now() is on_the_spot
 
 
-@pytest.mark.parametrize("on_the_spot", [True, False])
+@pytest.mark.parametrize(("racks", "on_the_spot"), [(2, True), (200, False)])
 async def test_a_gang_with_a_topology_is_planned_beside_the_loop_in_a_large_cluster(
-    monkeypatch: pytest.MonkeyPatch, *, on_the_spot: bool
+    *, racks: int, on_the_spot: bool
 ) -> None:
-    monkeypatch.setattr("app.control.planning.FEW_NODES", 2 if on_the_spot else 1)
     async with living(actions="") as world:
-        world.rack("r", "a", "b")
-        world.gang("gang", size=3)
+        for rack in range(racks):
+            world.rack(f"r{rack}", f"n{rack}", f"m{rack}")
+        world.gang("gang", size=17)
         world.keep_in_a_rack("gang")
         await passes(1)
         world.cache.apply_node(given.node("c", gpus=0))  # Relief, so that all who wait are to be planned.

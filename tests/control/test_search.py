@@ -111,7 +111,7 @@ async def test_one_claimant_less_is_worth_a_search_for_the_others() -> None:
 async def test_nobody_leaves_for_who_has_free_room_in_a_plan_that_is_still_being_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.control.planning.FEW", 0)
+    monkeypatch.setattr("app.control.planning.FEW_GROUPS", 0)
     async with living("a") as world:
         world.runs("one", "a")
         await passes(1)
