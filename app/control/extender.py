@@ -31,7 +31,7 @@ from app.model.pod import Pod
 from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
 from app.model.reason import UNREADY, Reason
 from app.model.seam import RawObject
-from app.scheduling import fit, planner
+from app.scheduling import effort, fit, planner
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -215,9 +215,9 @@ class Extender:
             return
         if self._lags(question):
             return
-        if not self._planning.can_look_at(pod):
-            return
         table = self._cache.table()
+        if effort.of_constraints((pod.constraint,), table, times=1) > effort.MOST_AT_ONCE:
+            return  # Each node that is refused is learned when it is not offered.
         with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.free())
         missing = with_room & ~table.mask(question.offered)
         self._cache.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))

@@ -200,7 +200,11 @@ class Planning:
             )
         self._note_judged(snapshot, keys)
         if self._take_back(_rivals(self._torn(result.kept_for), self._policy)):
-            self.plan_now()
+            # A promise that ends is relief, so that all who wait are to be planned.
+            if self.can_decide_now():
+                self.plan_now()
+            else:
+                self.poke()
             return
         # Until all of it is carried out: an error leaves some whom it has not come to, and who count as considered.
         self._planned_relief, self._kept_for = -1, result.kept_for
@@ -215,10 +219,10 @@ class Planning:
         if self._running is not None:
             return False
         waiting, changed = self._cache.waiting(), self._cache.unsettled
-        keys: Collection[GroupKey] = waiting if self._has_relief() else {*changed, *self._kept_for}
+        keys = waiting if self._has_relief() else changed
         if len(keys) > FEW_GROUPS:
             return False
-        groups = [waiting[key] for key in keys if key in waiting]
+        groups = [waiting[key] for key in {*keys, *self._kept_for} if key in waiting]
         if len(groups) < len(waiting) and judges_all(groups, len(waiting)) and not self._is_judged():
             return len(waiting) <= FEW_GROUPS and self.is_small(list(waiting.values()))
         return self.is_small(groups)

@@ -62,6 +62,8 @@ def is_small(
 
     `neighbours` is the number of pods that have a place and labels to which an affinity may refer.
     """
+    if len(groups) == 1 and _is_one_plain_pod(groups[0]):
+        return True
     if len(groups) > FEW_GROUPS or sum(len(group.pending) for group in groups) > FEW_PODS:
         return False
     if sum(bool(pod.near) for group in groups for pod in group.pending) > FEW_WITH_TERMS:
@@ -106,19 +108,19 @@ def of_one(
     neighbours: int,
 ) -> int:
     """Return the work of finding the nodes to which one pod may go, inside domains of these constraints."""
-    asked = of_constraints((pod.constraint,), nodes) + of_terms((pod,), neighbours)
+    asked = of_constraints((pod.constraint,), nodes, times=1) + of_terms((pod,), neighbours)
     return asked + of_levels(constraints, nodes, topologies)
 
 
-def of_constraints(constraints: Collection[Constraint], nodes: NodeTable) -> int:
-    """Return the work of finding the nodes that satisfy each of these."""
+def of_constraints(constraints: Collection[Constraint], nodes: NodeTable, *, times: int = TIMES) -> int:
+    """Return the work of finding the nodes that satisfy each of these; so often, where that is not remembered."""
     work, unknown = 0, set[tuple[str, bool]]()
     for constraint in constraints:
         # The mask of most pods is remembered, or takes nothing to find.
         if constraint.size and constraint not in nodes.memo:
-            times = TIMES if constraint.is_long else 1
-            work += times * (REQUIREMENT + len(nodes.nodes)) * constraint.requirements
-            work += times * TOLERATION * len(constraint.tolerations)
+            once = (REQUIREMENT + len(nodes.nodes)) * constraint.requirements
+            once += TOLERATION * len(constraint.tolerations)
+            work += once * times if constraint.is_long else once
             if work > MOST_AT_ONCE:
                 return work  # The estimate itself takes time.
             unknown |= _columns(constraint)
@@ -136,6 +138,14 @@ def of_levels(constraints: Iterable[TopologyConstraint], nodes: NodeTable, topol
     named = (topologies.get(one.topology) for one in constraints)
     keys = {each.levels for each in named if each is not None}
     return sum(LEVEL * len(nodes.nodes) * len(each) for each in keys if not knows_levels(each, nodes))
+
+
+def _is_one_plain_pod(group: PodGroup) -> bool:
+    """Whether it is one pod that may go anywhere, which most are: it is decided at once in a cluster of any size."""
+    if len(group.pending) != 1 or group.root is not None:
+        return False
+    pod = group.pending[0]
+    return not (pod.constraint.size or pod.near) and pod.labels is None
 
 
 def _columns(constraint: Constraint) -> set[tuple[str, bool]]:

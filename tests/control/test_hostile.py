@@ -396,6 +396,14 @@ async def test_many_heavy_groups_are_planned_beside_the_loop_when_they_come_and_
         assert "plan_some" not in plans.on_the_loop
         assert plans.on_the_loop.count("_judge") == 0
 
+        # Whether those that wait can run at all is found out again when a node has changed, which is no relief.
+        world.cluster.patch(Ref(resource=Resource.NODES, name="n5"), {"spec": {"unschedulable": True}})
+        world.pod("one", gpus=9)
+        world.pod("other", gpus=9)
+        await passes(5)
+
+        assert plans.on_the_loop.count("_judge") <= 8
+
 
 async def test_pods_with_terms_are_compared_with_many_others_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     async with living(*"abcdefghij", gpus=100, actions="") as world:

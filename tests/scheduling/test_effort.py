@@ -52,6 +52,12 @@ def test_plain_pods_are_little_work_in_a_cluster_of_any_size() -> None:
     assert not is_small(*[PLAIN] * (effort.FEW_GROUPS + 1), nodes=1)
 
 
+def test_one_plain_pod_is_not_even_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "estimate", None)
+
+    assert is_small(PLAIN, nodes=1)
+
+
 def test_requirements_are_counted_for_each_node() -> None:
     assert is_small(LONG, nodes=10)
     assert not is_small(LONG, nodes=5_000)
