@@ -33,10 +33,10 @@ FEW_WITH_TERMS = 8
 POD = 2_000
 """To place a pod, or to find that it has no place."""
 
-SHAPE = 20
-"""To rank the nodes for pods of one shape, for each node."""
+SHAPE, RANKED = 10_000, 1
+"""To judge pods of one shape, and to rank the nodes for them; for each node."""
 
-COMPARISON, COMPARED = 3_000, 2
+COMPARISON, COMPARED = 1_500, 1
 """To compare some shapes of one PodGroup with the emptied cluster; for each node."""
 
 REQUIREMENT, TOLERATION = 1_500, 50
@@ -78,7 +78,7 @@ def estimate(
     groups = list(groups)
     pods = [pod for group in groups for pod in group.pending]
     shapes = {shape_of(pod): pod for pod in pods}
-    work = POD * len(pods) + SHAPE * len(nodes.nodes) * len(shapes)
+    work = POD * len(pods) + (SHAPE + RANKED * len(nodes.nodes)) * len(shapes)
     work += of_constraints({pod.constraint for pod in shapes.values()}, nodes)
     work += of_terms(pods, neighbours)
     asking = [group for group in groups if group.root is not None and any(group.root.constrained())]
