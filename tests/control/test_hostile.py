@@ -330,7 +330,8 @@ def with_requirements(world: World, name: str, at: int) -> Raw:
         for r in range(256)
     ]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return merged(world.asked(name, gpus=9), {"spec": {"affinity": {"nodeAffinity": required}}})
+    raw: Raw = merged(world.asked(name, gpus=9), {"spec": {"affinity": {"nodeAffinity": required}}})
+    return raw
 
 
 def with_terms(world: World, name: str, at: int) -> Raw:
@@ -343,9 +344,10 @@ def with_terms(world: World, name: str, at: int) -> Raw:
         for first in range(4)
     ]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-    return merged(
+    raw: Raw = merged(
         world.asked(name), {"metadata": {"labels": labels}, "spec": {"affinity": {"podAntiAffinity": required}}}
     )
+    return raw
 
 
 def of_pods_with_requirements(world: World, at: int) -> None:
