@@ -18,7 +18,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, QUOTA_AXES
 from app.scheduling.lending import borrows
-from app.scheduling.order import is_torn, next_chunk
+from app.scheduling.order import next_chunk
 from app.scheduling.quota import Quantities, quantities
 from app.scheduling.reclaimable import within
 from app.scheduling.whatif import WhatIf
@@ -108,7 +108,7 @@ class Kept:
 
     def is_closed_to(self, state: WhatIf, other: PodGroup) -> bool:
         """Return whether a PodGroup may not use the nodes now, nor take from the rest of the queue's share."""
-        if other.key == self.group.key or is_torn(other) or self._ends_in_time(other):
+        if other.key == self.group.key or self._ends_in_time(other):
             return False
         if other.queue == self.group.queue:
             return (-other.priority, other.created_at) > (-self.group.priority, self.group.created_at)

@@ -182,6 +182,11 @@ class Board:
         asking = ((self.eligible(pod)[columns], self.stock.amounts(pod)) for pod in self.unlike(pods))
         return any(asked is not None and (mask & fit.room(asked, there)).any() for mask, asked in asking)
 
+    def take(self, seats: Iterable[Seat]) -> None:
+        """Take seats that are known to be free."""
+        for seat in seats:
+            self.stock.take(seat)
+
     def let_go(self, seats: Iterable[Seat]) -> None:
         """Give seats back that were only kept."""
         for seat in seats:

@@ -61,6 +61,16 @@ class Keeping:
 
     def start(self, group: PodGroup, chunk: Sequence[Pod]) -> Seats | None:
         """Start pods that start together, if need be where room is kept for gangs that have to give way to them."""
+        own = self._own(group)
+        self._let_go(own)
+        seats = self._start_ahead(group, chunk)
+        if seats is None:
+            self._take_again(own)
+        elif own:
+            self._rivals.forget(group.key)
+        return seats
+
+    def _start_ahead(self, group: PodGroup, chunk: Sequence[Pod]) -> Seats | None:
         seats = self._state.start(group, chunk, timing=Timing.NOW_OR_LATER)
         behind = self._behind(group, chunk) if seats is None and self.seats else {}
         given = [seat for seats in behind.values() for seat in seats]
@@ -73,7 +83,7 @@ class Keeping:
 
     def aside(self, group: PodGroup, chunk: Sequence[Pod], find: Callable[[], WhatIf | None]) -> WhatIf | None:
         """Find places for a group and adopt them; meanwhile no room is kept for it, nor from it."""
-        own = {group.key: self.seats[group.key]} if group.key in self.seats else {}
+        own = self._own(group)
         behind = self._behind(group, chunk) if self.seats else {}
         self._let_go(own | behind)
         found = find()
@@ -81,6 +91,9 @@ class Keeping:
             self._state.adopt(found)
         self._keep_again(behind if found is not None else own | behind)
         return found
+
+    def _own(self, group: PodGroup) -> dict[GroupKey, Seats]:
+        return {group.key: self.seats[group.key]} if group.key in self.seats else {}
 
     def _behind(self, group: PodGroup, chunk: Sequence[Pod]) -> dict[GroupKey, Seats]:
         """Return what is kept for gangs of other queues, if the group's queue is below what it deserves."""
@@ -95,6 +108,12 @@ class Keeping:
         for key, seats in kept.items():
             self._state.board.let_go(seats)
             del self.seats[key]
+
+    def _take_again(self, kept: Mapping[GroupKey, Seats]) -> None:
+        """Keep the same seats again that were let go in vain."""
+        for key, seats in kept.items():
+            self._state.board.take(seats)
+            self.seats[key] = seats
 
     def _keep_again(self, kept: Mapping[GroupKey, Seats]) -> None:
         for key, seats in kept.items():

@@ -11,7 +11,6 @@ from app.model.podgroup import PodGroup
 from app.model.reason import NO_PLACE, Reason, Refusal
 from app.scheduling import gang
 from app.scheduling.board import Timing
-from app.scheduling.order import is_torn
 from app.scheduling.quota import quantities
 from app.scheduling.reclaimable import within
 from app.scheduling.whatif import WhatIf
@@ -26,9 +25,7 @@ def borrows(state: WhatIf, group: PodGroup) -> bool:
     if account is None or share is None or group.refusal is not None:
         return False
     _, request = state.next_of(group)
-    if within(quantities(share.fair_share), account.allocated, quantities(request)):
-        return False
-    return not is_torn(group)
+    return not within(quantities(share.fair_share), account.allocated, quantities(request))
 
 
 def first_owed(

@@ -1,8 +1,7 @@
 """Whose turn it is: the waiting PodGroups one by one, by queue order, re-judged as the ledger is charged.
 
-Whether a PodGroup may start when its turn comes is left to `quota` and to whoever places it. The order is KAI v0.13's
-(`queue_order`, the `priority` and `elastic` plugins), but for one rule of ours: a gang that holds some of its pods
-and is owed others goes before everything, or what a restart left half-bound would wait behind new work for ever.
+Whether a PodGroup may start when its turn comes is left to `quota` and to whoever places it, and who goes before its
+turn to the planner. The order is KAI v0.13's (`queue_order`, the `priority` and `elastic` plugins).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -277,9 +276,7 @@ def _first(entries: list[_Entry]) -> _Place | None:
 class Turns:
     """Waiting PodGroups in the order of their turns, as far as the ledger is charged.
 
-    Of the snapshot's own, half-started gangs come first. Of `groups` given, nobody does: where others have to leave,
-    one that went before its priority would take room that has to be given up again. Groups that cannot be considered
-    at all come last, so that whoever asks can say why.
+    Groups that cannot be considered at all come last, so that whoever asks can say why.
     """
 
     def __init__(
@@ -290,13 +287,11 @@ class Turns:
         groups: Iterable[PodGroup] | None = None,
     ) -> None:
         waiting = snapshot.groups.values() if groups is None else groups
-        self._completes_first = groups is None
         self._ledger = ledger
         self._device_memory_mib = snapshot.nodes.smallest_device_mib
         self._top: list[_Entry] = []
         self._places: dict[QueueName, _Place] = {}
-        # Heaps, written by `pop` and `push` alone; the number tells apart PodGroups of the same turn.
-        self._half_started: list[tuple[Turn, int, PodGroup]] = []
+        # A heap, written by `pop` and `push` alone; the number tells apart PodGroups of the same turn.
         self._hopeless: list[tuple[Turn, int, PodGroup]] = []
         self._pushed = 0
         self._changed: list[QueueName] = []
@@ -321,8 +316,6 @@ class Turns:
 
     def pop(self) -> PodGroup | None:
         """Take the PodGroup whose turn it is; None when nobody waits."""
-        if self._half_started:
-            return heappop(self._half_started)[2]
         self._catch_up()
         place = _first(self._top)
         if place is None:
@@ -345,8 +338,6 @@ class Turns:
         is_considered = group.refusal is None or is_torn(group)
         if not is_considered or self._ledger.standing(group) is not None:
             return self._hopeless
-        if self._completes_first and group.started and group.owed > 0:
-            return self._half_started
         return self._place(group.queue).groups
 
     def _catch_up(self) -> None:

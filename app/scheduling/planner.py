@@ -26,7 +26,7 @@ from app.scheduling.budget import Budget
 from app.scheduling.conditions import conditions, still_true
 from app.scheduling.keeping import Keeping
 from app.scheduling.minruntime import Protection, runtimes
-from app.scheduling.order import Turns, is_torn, next_chunk
+from app.scheduling.order import Turns, is_torn, next_chunk, turn
 from app.scheduling.patience import Patience
 from app.scheduling.quota import Ledger, least_charge
 from app.scheduling.rivals import Rivals
@@ -232,6 +232,7 @@ class _Pass:
     """What is left of the groups that had their turn before their time."""
     owed: GroupKey | None = None
     """The first that is owed room and has found none."""
+    precedence: ageing.Precedence = field(init=False)
     rivals: Rivals = field(init=False)
     """For explaining alone."""
     seats: list[Seat] = field(default_factory=list)
@@ -248,6 +249,7 @@ class _Pass:
         self.state = WhatIf(self.snapshot, self.policy.strategy)
         self.rivals = Rivals(self.snapshot, self.policy.strategy)
         self.keeping = Keeping(self.state, self.rivals)
+        self.precedence = ageing.Precedence(self.state)
         self.kept_idle = ageing.carried(self.memory.kept_idle, self.snapshot.groups, self.now)
 
     # Allocating -----------------------------------------------------------------------------------------------------
@@ -259,13 +261,15 @@ class _Pass:
     def allocate_alone(self) -> None:
         """Take turns with one group: nobody to be ordered among, so fair shares are divided for a kept share alone."""
         rest: PodGroup | None = next(iter(self.snapshot.groups.values()))
-        if self.kept_nodes is not None and rest is not None and rest.queue == self.kept_nodes.group.queue:
+        kept = self.kept_nodes
+        if kept is not None and rest is not None and (rest.placed or rest.queue == kept.group.queue):
             self.state.divide()
         while rest is not None:
             rest = self._take_turn(rest)
 
     def allocate(self, turns: Turns) -> None:
-        """Give every group its turns but those that borrow; those that have waited for long come first."""
+        """Give every group its turns but those that borrow; some come first: torn gangs, those that wait for long."""
+        self._complete_torn()
         self._serve_aged()
         while (group := turns.pop()) is not None:
             if group.key in self.served:
@@ -278,15 +282,33 @@ class _Pass:
             if rest is not None:
                 turns.push(rest)
 
+    def _complete_torn(self) -> None:
+        """Give gangs that hold some of their pods a turn before all others, or keep what room there is for the rest."""
+        torn = [group for group in self.snapshot.groups.values() if group.placed and group.owed]
+        for group in sorted(torn, key=turn):
+            if self._goes_first(group):
+                self.served[group.key] = self._take_turn(group)
+            else:
+                self._keep_room(group)
+
+    def _goes_first(self, group: PodGroup) -> bool:
+        """Whether a gang that holds some of its pods is completed before others start: briefly, and where it is fair.
+
+        Otherwise its queue would take what others are owed, and lose the whole gang when they take it back.
+        """
+        if not group.placed or group.owed == 0 or not self.policy.keeps_room_for(group, self.now):
+            return False
+        is_considered = group.refusal is None or is_torn(group)
+        return is_considered and self.precedence.allows(replace(group, refusal=None))
+
     def _serve_aged(self) -> None:
         """Start those that have waited for long as far as there is room; keep nodes for the first that finds none."""
         if self.policy.ageing_s is None or self.kept_nodes is not None:
             return
-        if any(map(self._goes_first, self.snapshot.groups.values())):
-            return
-        precedence = ageing.Precedence(self.state)
         for group in ageing.oldest(self.state, self.now - self.policy.ageing_s):
-            if precedence.allows(group):
+            if group.key in self.served:
+                continue
+            if self.precedence.allows(group):
                 finds_room = self._serve(group)
             else:
                 finds_room = not lending.borrows(self.state, group) and lending.finds_room(self.state, group)
@@ -295,12 +317,6 @@ class _Pass:
                 self._withhold(group)
                 self.kept_nodes = ageing.Kept.of(self.state, group, self.withheld, self.now) if self.withheld else None
                 return
-
-    def _goes_first(self, group: PodGroup) -> bool:
-        """Whether a gang that holds some of its pods is for a while to be completed before everybody else starts."""
-        if not group.placed or group.owed == 0 or not self.policy.keeps_room_for(group, self.now):
-            return False
-        return group.refusal is None or is_torn(group)
 
     def _serve(self, group: PodGroup) -> bool:
         """Give a group its turn before its time if there is room for it; return whether there is."""
@@ -382,7 +398,8 @@ class _Pass:
 
     def _close_nodes_to(self, group: PodGroup) -> None:
         if self.kept_nodes is not None:
-            self.state.board.is_closed = self.kept_nodes.is_closed_to(self.state, group)
+            is_open = self._goes_first(group) or not self.kept_nodes.is_closed_to(self.state, group)
+            self.state.board.is_closed = not is_open
 
     def _is_share_kept_from(self, group: PodGroup) -> bool:
         """Whether what its queue has left of its share is kept for another group; asked after `_close_nodes_to`."""
@@ -413,10 +430,16 @@ class _Pass:
         if seats is not None:
             return self._begin(group, chunk, seats)
         self._refuse(group, refusal or explain.no_room(group, chunk, self.state.board, self.rivals))
-        is_torn_briefly = is_torn(group) and self.policy.keeps_room_for(group, self.now)
-        if is_torn_briefly and self.keeping.may_be_completed(group, chunk):
-            self.keeping.keep(group, chunk)
+        self._keep_room(group)
         return None
+
+    def _keep_room(self, group: PodGroup) -> None:
+        """Keep room for the rest of a gang that is bound in part, briefly and as far as that is fair."""
+        if group.key in self.keeping.seats or not is_torn(group) or not self.policy.keeps_room_for(group, self.now):
+            return
+        chunk, _ = self.state.next_of(group)
+        if self.keeping.may_be_completed(group, chunk):
+            self.keeping.keep(group, chunk)
 
     def _seats(
         self, group: PodGroup, chunk: Sequence[Pod], request: Resources

@@ -36,9 +36,9 @@ def torn(size: int, *, bound: Sequence[str] = ("a",), gpus: int = 1, queue: str 
     return given.group(*rest, running=running, min_member=size, **more)
 
 
-def waiting(number: int, queue: str, *, gpus: int = 1) -> list[PodGroup]:
+def waiting(number: int, queue: str, *, gpus: int = 1, **more: Any) -> list[PodGroup]:
     pods = (given.pod(f"{queue}-{index}", gpus=gpus, queue=queue) for index in range(number))
-    return [given.group(pod, created_at=float(index)) for index, pod in enumerate(pods)]
+    return [given.group(pod, created_at=float(index), **more) for index, pod in enumerate(pods)]
 
 
 def running(node: str, queue: str, *, gpus: int = 1) -> PodGroup:
@@ -120,6 +120,39 @@ def test_a_gang_that_finds_no_room_now_is_still_kept_room_for_after_a_search_in_
 
     assert searching.evictions == ()
     assert searching.kept_for == short.kept_for == frozenset({gang.key})
+
+
+def test_the_rest_of_a_gang_goes_before_every_queue_within_what_its_own_deserves() -> None:
+    gang, urgent = torn(3), waiting(1, "other", gpus=4, priority=100)
+    queues = [given.queue("t", deserved=4), replace(given.queue("other"), priority=200)]
+    snapshot = given.snapshot([given.node("a", gpus=5)], queues, [gang, *urgent])
+
+    assert [started(found) for found in both(snapshot)] == [[gang.key], [gang.key]]
+
+
+@pytest.mark.parametrize(
+    ("torn_for_s", "more"),
+    [(10.0, {}), (1800.0, {"stale_grace_s": FOREVER_S})],
+    ids=["a moment ago", "long ago and never stale"],
+)
+def test_the_rest_of_a_gang_does_not_take_what_another_queue_deserves(torn_for_s: float, more: dict[str, Any]) -> None:
+    gang = torn(2, gpus=4, torn_since=NOW - torn_for_s, started_at=0.0, **more)
+    owed = [replace(group, created_at=NOW - 100.0) for group in waiting(1, "owed", gpus=4)]
+    queues = [given.queue("t", deserved=0), given.queue("owed", deserved=8)]
+    snapshot = given.snapshot([given.node("a", gpus=8)], queues, [gang, *owed])
+
+    for found in (plan(snapshot, now=NOW), plan_some(snapshot, snapshot.groups, now=NOW)):
+        assert (started(found), found.evictions) == ([owed[0].key], ())
+
+
+def test_the_rest_of_a_gang_starts_in_its_turn_where_room_was_kept_for_it() -> None:
+    gang, owed, others = torn(2, gpus=2), waiting(1, "owed", gpus=2), waiting(2, "other")
+    queues = [given.queue("t"), given.queue("owed", deserved=2), replace(given.queue("other"), priority=200)]
+    snapshot = given.snapshot(NODES, queues, [gang, *owed, *others])
+
+    for found in both(snapshot, now=1.0):
+        assert set(started(found)) == {group.key for group in (gang, *owed, *others)}
+        assert found.kept_for == frozenset()
 
 
 def test_no_more_room_is_kept_than_the_fair_share_of_the_queue_leaves() -> None:

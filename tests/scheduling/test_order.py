@@ -85,13 +85,6 @@ def test_of_queues_beyond_what_they_deserve_the_higher_priority_goes_first() -> 
     assert names(queues, groups) == ["high0", "high1", "low0", "low1"]
 
 
-def test_a_half_started_gang_goes_before_every_queue() -> None:
-    queues = [replace(given.queue("q"), priority=200), given.queue("r")]
-    groups = [waiting("new", priority=100), waiting("half", "r", min_member=2, active=1)]
-
-    assert names(queues, groups) == ["half", "new"]
-
-
 def test_groups_that_cannot_be_considered_come_last() -> None:
     refusal = Refusal(reason=Reason.MEMBERS_MISSING, sentence="It waits for 1 more pod.")
     groups = [
@@ -215,14 +208,12 @@ class SlowTurns:
         return chosen
 
     def key(self, group: PodGroup) -> tuple[object, ...]:
-        stage = self.stage(group)
-        line = [account.name for account in reversed(self.ledger.ancestors(group.queue))] if stage == 1 else []
-        return (stage, *(self.rank(name) for name in line), turn(group))
+        is_last = self.is_last(group)
+        line = [] if is_last else [account.name for account in reversed(self.ledger.ancestors(group.queue))]
+        return (is_last, *(self.rank(name) for name in line), turn(group))
 
-    def stage(self, group: PodGroup) -> int:
-        if group.refusal is not None or self.ledger.standing(group) is not None:
-            return 2
-        return 0 if group.active > 0 and group.owed > 0 else 1
+    def is_last(self, group: PodGroup) -> bool:
+        return group.refusal is not None or self.ledger.standing(group) is not None
 
     def rank(self, name: QueueName) -> tuple[object, ...]:
         """Rank a queue by the group that would be next below it; whoever is best there decides."""
@@ -244,7 +235,7 @@ class SlowTurns:
         )
 
     def in_line(self) -> list[PodGroup]:
-        return [group for group in self.groups if self.stage(group) == 1]
+        return [group for group in self.groups if not self.is_last(group)]
 
 
 def played(turns: Turns | SlowTurns, ledger: Ledger, starts: Iterable[bool]) -> list[str]:
