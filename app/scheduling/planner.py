@@ -4,7 +4,7 @@
 2. allocate: the PodGroups in the order of their turns; what each is owed starts together, the rest pod by pod
 3. consolidate, reclaim, preempt: for those who found no room, in this order, the least disruptive first
 4. stale gangs, which lost pods and do not get them back, leave what they hold: before 3 if nobody waits to complete
-   them, so that nobody is evicted for room or shares that are about to be free
+   them, so that nobody is evicted for room or shares that are about to be free; else whoever fits beside stays
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -714,9 +714,11 @@ class _Pass:
             for group, since in stale
             if since is not None and now - since >= self.policy.grace_s(group.stale_grace_s)
         ]
-        for group in map(self.state.as_it_is, over):
-            if group.placed and is_lost(group):
-                self.state.evict(group, group.placed, Action.EVICT_STALE, None)
+        lost = [group for group in map(self.state.as_it_is, over) if group.placed and is_lost(group)]
+        for group in lost:
+            self.state.evict(group, group.placed, Action.EVICT_STALE, None)
+        if lost:
+            self.state.reprieve()
 
     def cannot_be_completed(self, group: PodGroup) -> bool:
         """Whether nobody waits who could complete the gang: what it holds is free for others at once."""

@@ -280,6 +280,37 @@ class WhatIf:
             stay = (each.placed if one.pod.uid == pod.uid else one for one in now.placed)
             self.changed[each.group.key] = replace(now, placed=tuple(stay))
 
+    def reprieve(self) -> None:
+        """Let pods stay that were to be lost and whose places have become free for another reason; gangs as a whole."""
+        lost = dict[GroupKey, list[Leaving]]()
+        for each in reversed(self.leaving.values()):
+            if each.seat is None and each.action is not Action.EVICT_STALE:
+                lost.setdefault(each.group.key, []).append(each)
+        for key, pods in lost.items():
+            if not self._stay(pods) and gang.is_whole(self.changed[key]):
+                for each in pods:
+                    self._stay([each])
+
+    def _stay(self, lost: Sequence[Leaving]) -> bool:
+        """Let these pods of a group stay where they were if all of them have room and the group is whole then."""
+        group, now = lost[0].group, self.changed[lost[0].group.key]
+        after = replace(now, placed=(*now.placed, *(each.placed for each in lost)))
+        request, board = _sum(charge_at(self.snapshot, each.placed) for each in lost), self.board.copy()
+        if not gang.is_whole(after) or self.ledger.check(group, request) is not None:
+            return False
+        for each in lost:
+            column, pod = self.snapshot.nodes.index.get(each.placed.node), each.placed.pod
+            is_simple = pod.sharing is None and not pod.claims
+            if column is None or not is_simple or not board.later_allowed(pod, column):
+                return False
+            board.take((Seat(pod, column, (), later=True),))
+        self.board.adopt(board)
+        self.ledger.charge(group, request)
+        self.changed[group.key] = after
+        for each in lost:
+            del self.leaving[each.placed.pod.uid]
+        return True
+
     def _is_own(self, placed: Placed, seat: Seat) -> bool:
         here = self.snapshot.nodes.nodes[seat.column].name == placed.node
         return here and set(seat.devices) == set(placed.devices)

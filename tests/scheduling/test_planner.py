@@ -407,6 +407,21 @@ def test_nobody_has_to_leave_for_what_a_lost_gang_gives_back() -> None:
     assert [start.group for start in made.starts] == [poor.key]
 
 
+def test_nobody_has_to_leave_for_what_a_gang_gives_back_that_is_not_completed_in_time() -> None:
+    waits = given.pod("s1", gpus=2, gang="stale")
+    stale = replace(
+        given.group(waits, running=[given.placed(given.pod("s0", gpus=2, gang="stale"), "a")], min_member=2),
+        stale_since=0.0,
+    )
+    low = given.group(running=[given.placed(given.pod("low", gpus=2), "a")], min_member=1, created_at=9.0)
+    urgent = given.group(given.pod("urgent", gpus=2), priority=90)
+
+    made = plan(given.snapshot([given.node("a", gpus=4)], [given.queue("q")], [stale, low, urgent]), now=100.0)
+
+    assert [(each.pod, each.action) for each in made.evictions] == [("uid-s0", Action.EVICT_STALE)]
+    assert [start.group for start in made.starts] == [urgent.key]
+
+
 def test_a_half_started_gang_makes_nobody_leave_before_its_priority() -> None:
     half = given.group(
         given.pod("h1", gang="h"), running=[given.placed(given.pod("h0", gang="h"), "b")], min_member=2, priority=75
