@@ -308,10 +308,9 @@ class _Pass:
         for group in ageing.oldest(self.state, self.now - self.policy.ageing_s):
             if group.key in self.served:
                 continue
-            if self.precedence.allows(group):
-                finds_room = self._serve(group)
-            else:
-                finds_room = not lending.borrows(self.state, group) and lending.finds_room(self.state, group)
+            # A PodGroup that finds room, and only may not use it yet, is not helped by empty nodes.
+            is_allowed = self.precedence.allows(group)
+            finds_room = self._serve(group) if is_allowed else lending.finds_room(self.state, group)
             # For the rest of a gang that is bound in part, room was kept before, as long as that may be.
             if not finds_room and not group.placed and ageing.may_keep(self.kept_idle, group, self.now):
                 self._withhold(group)

@@ -199,6 +199,16 @@ def test_a_pod_that_is_known_to_end_in_time_uses_kept_nodes() -> None:
     assert started(plan(stream(runs_at_most_s=100.0), only, now=501.0)) == []
 
 
+def test_a_queue_borrows_all_that_is_idle_although_its_pods_have_waited_for_long() -> None:
+    gang = given.group(*(given.pod(f"x{index}", gpus=8, gang="gang", queue="a") for index in range(2)))
+    pods = [given.pod(f"b{index:02}", queue="b", created_at=float(index)) for index in range(16)]
+    groups = [gang, *(given.group(pod, created_at=pod.created_at) for pod in pods)]
+    snapshot = given.snapshot([given.node("n0"), given.node("n1")], [given.queue("a"), given.queue("b")], groups)
+
+    for made in (plan(snapshot, AGEING, now=NOW), plan_some(snapshot, snapshot.groups, AGEING, now=NOW)):
+        assert (len(made.starts), made.withheld) == (16, ())
+
+
 def own_stream(**more: Any) -> Snapshot:
     """Build two nodes and two queues with a share of one node each, one of whose own pods take the share of its gang.
 
