@@ -1,7 +1,7 @@
 """What the cluster could hold if nobody else were in it: an upper bound that takes no placement to find out.
 
 Emptied means the nodes that take work now and to which the pods may go, without any pod. Pods of other schedulers count
-as gone, too: a snapshot does not tell a DaemonSet from a batch Job that ends soon. Affinity between pods, resource
+as gone, too: a snapshot does not tell a DaemonSet from a batch Job that ends soon. Affinity to other pods, resource
 claims and what kube-scheduler refuses are left out. So a no is certain, and a yes is a perhaps.
 """
 
@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from app.model.pod import Pod, Sharing
+from app.model.pod import Near, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI, NOTHING, Amounts
 from app.model.snapshot import PART, Mask, NodeTable, Snapshot, parts_of
 from app.scheduling import gang
 from app.scheduling.board import Board, Strategy, Timing, shape_of
+from app.scheduling.fit import label_codes
 from app.scheduling.stock import Seat
 from app.scheduling.topology import Numbers, fitting_counts
 
@@ -83,6 +84,23 @@ class Emptied:
             answer = gang.place(self.beside(group), group, plain, timing=Timing.NOW_OR_LATER) is not None
             known[group.key] = group, answer
         return bool(answer)
+
+    def most_apart(self, pods: Sequence[Pod]) -> int:
+        """Return how many of the pods, some of which keep apart from each other, find nodes at most."""
+        alike = dict[Near, list[Pod]]()
+        for pod in pods:
+            for near in pod.near:
+                if near.apart and pod.labels is not None and pod.labels.items() >= set(near.labels):
+                    alike.setdefault(near, []).append(pod)
+        fewer = (max(0, len(some) - self._domains(near.topology_key, some)) for near, some in alike.items())
+        return len(pods) - max(fewer, default=0)
+
+    def _domains(self, key: str, pods: Sequence[Pod]) -> int:
+        """Return how many of the pods may be, one in each domain; all where a node has no such label, or none fits."""
+        plain = self.board.unlike([self.plain(pod) for pod in pods])
+        mask: Mask = np.logical_or.reduce([room(pod, self.board) for pod in plain])
+        codes = np.unique(label_codes(key, self.nodes)[mask])
+        return len(pods) if not codes.size or codes[0] < 0 else codes.size
 
 
 def remembered(what: str, nodes: NodeTable) -> dict[Hashable, Any]:

@@ -177,6 +177,9 @@ def _lost(group: PodGroup, pods: Sequence[Pod], refusal: Refusal | None, snapsho
 
 def _beyond_nodes(group: PodGroup, chunk: Sequence[Pod], emptied: Emptied) -> Refusal | None:
     pods = [emptied.plain(pod) for pod in chunk]
+    apart = emptied.most_apart(chunk)
+    if apart < len(chunk):
+        return explain.never_together(pods, apart, emptied.board)
     if group.placed or (group.root is not None and any(group.root.constrained())):
         return _no_room(group, pods, emptied)
     if len(pods) == 1 and emptied.may_hold(pods[0]):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.model.decision import Plan
 from app.model.names import GroupKey
 from app.model.node import Node
-from app.model.pod import Constraint, Pod, Sharing
+from app.model.pod import Constraint, Near, Pod, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason
 from app.model.snapshot import NodeTable, Snapshot
@@ -123,6 +123,35 @@ NEVER: Mapping[str, PodGroup] = {
     ),
 }
 every_kind = pytest.mark.parametrize("never", NEVER.values(), ids=NEVER.keys())
+
+
+def apart(number: int, *, labels: Mapping[str, str]) -> PodGroup:
+    near = (Near((("app", "x"),), "rack", apart=True),)
+    return given.group(*pods(number, gpus=1, near=near, labels=labels), created_at=1.0)
+
+
+@pytest.mark.parametrize(
+    ("group", "lost"),
+    [
+        (apart(3, labels={"app": "x"}), 1),
+        (apart(2, labels={"app": "x"}), 0),
+        (apart(3, labels={"app": "y"}), 0),  # they keep apart from others only
+    ],
+    ids=["more than domains", "as many as domains", "not from each other"],
+)
+def test_pods_that_keep_apart_from_each_other_find_no_more_places_than_there_are_domains(
+    group: PodGroup, lost: int
+) -> None:
+    snapshot = given.snapshot(NODES, QUEUES, [group])
+
+    refusals = [each.refusal.sentence for each in judged(snapshot).unsatisfiable.values() if each.refusal]
+    assert refusals == ["Even empty, all nodes together hold at most 2 of 3 pods that start together."] * lost
+
+
+def test_pods_that_keep_apart_may_share_a_node_without_the_label() -> None:
+    snapshot = given.snapshot([*NODES, given.node("c")], QUEUES, [apart(5, labels={"app": "x"})])
+
+    assert not judged(snapshot).unsatisfiable
 
 
 def waiting(number: int, queue: str) -> list[PodGroup]:
