@@ -12,7 +12,7 @@ from app.model.reason import NO_PLACE, Reason, Refusal
 from app.scheduling import gang
 from app.scheduling.board import Timing
 from app.scheduling.quota import quantities
-from app.scheduling.reclaimable import within
+from app.scheduling.reclaimable import Judgement, within
 from app.scheduling.whatif import WhatIf
 
 MOST_OWED_S = 600.0
@@ -51,6 +51,22 @@ def finds_room(state: WhatIf, group: PodGroup) -> bool:
     if len(chunk) == 1 and group.root is None:
         return state.board.find(chunk[0]) is not None
     return gang.place(state.board.copy(), group, chunk, timing=Timing.NOW_OR_LATER) is not None
+
+
+def may_be_taken_back(state: WhatIf, group: PodGroup, owed: PodGroup) -> bool:
+    """Return whether another group may reclaim the places that were found for a group, and would fit there."""
+    share, account = state.share_of(group.queue), state.ledger.accounts[group.queue]
+    if within(quantities(share), account.allocated):
+        return False
+    pods, _ = state.next_of(owed)
+    judgement = Judgement(state.ledger, state.shares, owed, quantities(state.most_request(pods)))
+    held = quantities(state.request(seat.pod for seat in state.seated))
+    if not judgement.may_begin() or not judgement.reclaimable({group.queue: [held]}):
+        return False
+    board = state.board.copy()
+    board.let_go(state.seated)
+    board.is_closed = False
+    return gang.place(board, owed, pods, timing=Timing.LATER) is not None
 
 
 def losers(state: WhatIf) -> frozenset[QueueName]:

@@ -351,7 +351,7 @@ class _Pass:
         Then only those are decided that find no room anyway.
         """
         borrowers, self.borrowers = self.borrowers, []
-        if borrowers and self.state.board.withheld is None:
+        if borrowers and (self.state.board.withheld is None or self.kept_nodes is not None):
             self._withhold_what_is_owed()
         for group in borrowers:
             if holds_back and self.owed is not None and lending.finds_room(self.state, group):
@@ -361,7 +361,7 @@ class _Pass:
 
     def open_what_is_owed(self) -> None:
         """Let those into the nodes kept from borrowers for whom others leave."""
-        if self.owed is not None:
+        if self.owed is not None and self.kept_nodes is None:
             self.state.board.withhold(())
 
     def lend_the_rest(self) -> None:
@@ -381,6 +381,8 @@ class _Pass:
         """Keep nodes from borrowers for the first group that is owed room and has found none."""
         given_up = {key for key in self.memory.waiting_since if self.now >= self._is_owed_until(key)}
         self.owed = lending.first_owed(self.state, self.waiting.values(), self.refusals, given_up)
+        if self.kept_nodes is not None:
+            return  # One group at a time: nodes are kept for one that has waited for long.
         self.withheld = ()
         if self.owed is not None:
             self._withhold(self.waiting[self.owed])
@@ -670,7 +672,15 @@ class _Pass:
             if self.owed is not None and lending.borrows(self.state, group):
                 return None  # It was refused what is owed to others.
             self._close_nodes_to(group)
-        return self.keeping.aside(group, next_chunk(group), lambda: self._find_victims(group, aim, budget))
+        return self.keeping.aside(group, next_chunk(group), lambda: self._find_fairly(group, aim, budget))
+
+    def _find_fairly(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
+        """Find victims, unless the group that is owed room would take their places in the next plan."""
+        found = self._find_victims(group, aim, budget)
+        owed = None if self.owed is None else self.waiting.get(self.owed)
+        if found is None or owed is None or not lending.may_be_taken_back(found, group, owed):
+            return found
+        return None
 
     def _find_victims(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
         """Look for victims among those whom no disruption budget guards, and only then among all."""

@@ -1,10 +1,13 @@
 """GPUs that a queue is owed are not lent to another queue a moment before: they would be reclaimed at once."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from random import Random
 
+import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
+from hypothesis import strategies as st
 
 from app.model.decision import Action, Plan
 from app.model.podgroup import PodGroup
@@ -12,7 +15,7 @@ from app.model.queue import Queue
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan, plan_some
 from tests import given
-from tests.scheduling.worlds import World, worlds
+from tests.scheduling.worlds import World, world, worlds
 
 BY_ORDER_ALONE = Policy(borrow_last=False)
 """As KAI does."""
@@ -125,6 +128,19 @@ def test_a_pod_that_a_plan_made_at_once_keeps_off_a_node_is_told_the_same_as_by_
     assert [made.refusals[other].sentence[: len(kept)] for made in (first, again)] == [kept, kept]
 
 
+def test_a_pod_does_not_preempt_what_another_queue_would_take_from_it_at_once() -> None:
+    held = [replace(running(f"l{index}", "lender", "n0"), started_at=-100.0) for index in range(2)]
+    urgent = replace(waiting("urgent", "lender", gpus=2), priority=75)
+    queues = [given.queue("lender", deserved=1), given.queue("owed", deserved=2)]
+    node = given.node("n0", gpus=2)
+
+    with_others = plan(given.snapshot([node], queues, [*held, urgent, waiting("owed", "owed", gpus=2)]))
+    alone = plan(given.snapshot([node], queues, [*held, urgent]))
+
+    assert (started(with_others), with_others.evictions) == ([], ())
+    assert (started(alone), len(alone.evictions)) == (["urgent"], 2)
+
+
 def test_gpus_on_other_nodes_are_lent_where_nobody_can_leave_for_what_is_owed() -> None:
     snapshot = room_is_owed()
     firm = {key: replace(group, preemptible=False) for key, group in snapshot.running.items()}
@@ -160,3 +176,58 @@ def test_no_pod_starts_that_the_same_or_the_next_plan_evicts(world: World) -> No
 
     assert starting.isdisjoint(each.pod for each in first.evictions)
     assert starting.isdisjoint(each.pod for each in second.evictions)
+
+
+def torn(world: World) -> World:
+    """Return the world in which every group that holds some of its pods needs the others as well."""
+    return replace(world, groups=tuple(_torn(group, world.now) for group in world.groups))
+
+
+def _torn(group: PodGroup, now: float) -> PodGroup:
+    if group.root is not None or not group.placed or not group.pending:
+        return group
+    since = now - (10.0 if len(group.pending) > 1 else 1000.0)
+    whole = len(group.placed) + len(group.pending)
+    return replace(group, min_member=whole, stale_since=now, torn_since=since)
+
+
+def at_once(world: World) -> Plan:
+    """Plan for all that wait, as while kube-scheduler waits."""
+    snapshot = world.snapshot()
+    return plan_some(snapshot, snapshot.groups, now=world.now)
+
+
+def by_search(world: World) -> Plan:
+    return plan(world.snapshot(), now=world.now)
+
+
+def reclaimed(world: World, first: Plan) -> set[str]:
+    """Return the pods that start in a plan and that it, or the next one after every min-runtime, takes for a queue.
+
+    Not for a queue that the first plan takes pods from: as whole gangs leave, it may hold less than its share then.
+    """
+    starting = {one.pod for start in first.starts for one in start.placements}
+    later = replace(world.after(first), now=world.now + 61.0)
+    second = plan(later.snapshot(), now=later.now, memory=first.memory)
+    queues = {group.key: group.queue for group in world.groups}
+    losers = {queues[each.group] for each in first.evictions if each.moves_to is None}
+    taken = [each for each in first.evictions if each.action is Action.RECLAIM]
+    for each in second.evictions:
+        is_for_loser = each.beneficiary is not None and queues[each.beneficiary] in losers
+        taken += [each] if each.action is Action.RECLAIM and not is_for_loser else []
+    return {each.pod for each in taken if each.pod in starting and each.moves_to is None}
+
+
+@pytest.mark.parametrize("seed", [83, 232, 418, 716])
+def test_nobody_starts_for_the_next_plan_to_reclaim_in_clusters_where_that_was_seen(seed: int) -> None:
+    cluster = world(Random(seed))
+
+    assert reclaimed(cluster, by_search(cluster)) == set()
+
+
+@settings(max_examples=300)
+@for_all(st.one_of(worlds, worlds.map(torn)), st.sampled_from([by_search, at_once]))
+def test_no_pod_starts_that_the_same_or_the_next_plan_reclaims(
+    cluster: World, planned: Callable[[World], Plan]
+) -> None:
+    assert reclaimed(cluster, planned(cluster)) == set()
