@@ -1,6 +1,6 @@
 """Says in numbers why pods found no room; called once a refusal, never on the way of those that fit.
 
-What a node lacks is told by `lacks`.
+What a node lacks is told by `lacks`, why no pod is evicted by `unevicted`.
 """
 
 from collections.abc import Sequence
@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.model.decision import Share
 from app.model.pod import Pod, Sharing
 from app.model.podgroup import PodGroup
-from app.model.reason import NO_PLACE, OfVictims, Reason, Refusal
-from app.model.resources import AXES, GPU, GPU_MILLI, QUOTA_AXES, Amounts, Resources
+from app.model.reason import NO_PLACE, Reason, Refusal
+from app.model.resources import AXES, GPU, GPU_MILLI, QUOTA_AXES, Amounts
 from app.model.sentence import as_clause, joined, say
 from app.model.snapshot import PART, Mask, parts_of
 from app.scheduling import fit, gang
@@ -20,9 +19,8 @@ from app.scheduling.board import Board
 from app.scheduling.exclusions import refused
 from app.scheduling.labels import labels_of
 from app.scheduling.lacks import UNDIVIDED, of, part_text
-from app.scheduling.quota import Account, amount_text, quantities
+from app.scheduling.quota import amount_text
 from app.scheduling.rivals import Promises, Rivals
-from app.scheduling.topology import fitting_counts
 
 
 def no_room(group: PodGroup, pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
@@ -220,41 +218,3 @@ def _no_node(pod: Pod, board: Board, promises: Promises) -> Refusal:
     lacking = of(pod, board, promises)
     sentence = say("No node has room: {lacking}.", lacking=lacking.words)
     return Refusal(reason=Reason.NO_NODE_FITS, sentence=sentence, details=lacking.details)
-
-
-def helps_if_all_leave(pods: Sequence[Pod], board: Board, promises: Promises) -> bool:
-    """Whether the pods might fit if everybody left that Leeboard placed; what others hold, or close, stays so."""
-    there = board.stock.future[: len(AXES)] + promises.held
-    amounts = np.array([pod.request.amounts for pod in pods], dtype=np.int64)
-    open_to_some: Mask = np.logical_or.reduce([board.eligible(pod) for pod in board.unlike(pods)])
-    return int(fitting_counts(amounts, there[:, open_to_some]).sum()) >= len(pods)
-
-
-def nobody_leaves(
-    account: Account, share: Share, request: Resources, *, reclaims: bool = True, patience_s: float = 0.0
-) -> OfVictims:
-    """Return why nobody has to leave for pods that every search has left without room.
-
-    `reclaims` says whether queues take back what is theirs at all. `patience_s` is for how long the pods wait at most
-    until others lose more work for them; 0 when that is not the cause.
-    """
-    asked, held, fair = quantities(request), account.allocated, quantities(share.fair_share)
-    over = next((axis for axis in QUOTA_AXES if asked[axis] > 0 and held[axis] + asked[axis] > fair[axis]), None)
-    if over is None and not reclaims:
-        return OfVictims(clause="no pod of another queue has to leave for it: reclaim is switched off")
-    if over is None and patience_s:
-        clause = (
-            "nobody has to leave for it yet, since more work would be lost than it has waited for; "
-            f"after {patience_s:g} s of waiting that no longer counts"
-        )
-        return OfVictims(clause=clause)
-    if over is None:
-        clause = "nobody may be made to leave for it: others hold what is theirs, by share, priority or min-runtime"
-        return OfVictims(clause=clause)
-    amounts = {"fair_share": fair[over], "allocated": held[over], "requested": asked[over]}
-    said = {name: amount_text(over, amount) for name, amount in amounts.items()}
-    clause = (
-        f"queue {account.name} holds {said['allocated']} of a fair share of {said['fair_share']} "
-        f"and asks for {said['requested']}, so it takes nothing back from others"
-    )
-    return OfVictims(clause=clause, details={"queue": account.name, **said})

@@ -34,6 +34,7 @@ from app.scheduling.search import Aim, Search
 from app.scheduling.searches import Searches
 from app.scheduling.stock import Seat
 from app.scheduling.topology import same_domains
+from app.scheduling.unevicted import Unevicted
 from app.scheduling.unsatisfiable import judged
 from app.scheduling.whatif import WhatIf
 from app.settings import PlacementStrategy, ResolveMethod
@@ -520,7 +521,7 @@ class _Pass:
         self.too_dear = patience.too_dear
         self._pursue_all(chosen, now, claimed=claimed)
         self._remember_patience(patience)
-        self._say_why_nobody_leaves()
+        self._say_why_nobody_leaves(Unevicted(self.state, protection, policy.actions, now))
 
     def _waiting_since(self, now: float, *, claimed: bool) -> Mapping[GroupKey, float]:
         """Return since when those wait that others may leave for: those that are owed room, or all if none is."""
@@ -565,7 +566,7 @@ class _Pass:
         after = conditions(self.state, self.seats, claimed=claimed, kept_for=kept_for, runtimes_s=runtimes_s, now=now)
         self.memory = PlanMemory(searched=searched, conditions=after, since=known.since)
 
-    def _say_why_nobody_leaves(self) -> None:
+    def _say_why_nobody_leaves(self, unevicted: Unevicted) -> None:
         said: dict[tuple[Likeness, int, str], Refusal] = {}
         searched = self.memory.searched.values()
         for key, group in self.waiting.items():
@@ -577,20 +578,16 @@ class _Pass:
             # Ten thousand pods of one template wait for one cause.
             like = likeness, pods, told(refusal.sentence, EVERYTHING)
             if like not in said:
-                said[like] = refusal.with_victims(self._of_victims(group, refusal))
+                said[like] = refusal.with_victims(self._of_victims(group, refusal, unevicted))
             self.refusals[key] = said[like]
 
-    def _of_victims(self, group: PodGroup, refusal: Refusal) -> OfVictims:
-        chunk, board = next_chunk(group), self.state.board
+    def _of_victims(self, group: PodGroup, refusal: Refusal, unevicted: Unevicted) -> OfVictims:
         if refusal.exceeds_cluster or "kept" in refusal.details:
             return OfVictims()
-        if not explain.helps_if_all_leave(chunk, board, self.rivals.promises):
-            return OfVictims()
-        account, share = self.state.ledger.accounts[group.queue], self.state.shares[group.queue]
+        # Whatever was searched for last: the same is said of the same state.
+        self._open_nodes_to(group)
         is_patient = any(self._likeness(group) in each.too_dear for each in self.memory.searched.values())
-        patience_s, reclaims = self.policy.patience_s if is_patient else 0.0, Action.RECLAIM in self.policy.actions
-        request = self.state.request(chunk)
-        return explain.nobody_leaves(account, share, request, reclaims=reclaims, patience_s=patience_s)
+        return unevicted.why(group, next_chunk(group), patience_s=self.policy.patience_s if is_patient else 0.0)
 
     def _claimed(self, reclaim: Reclaim) -> bool:
         """Whether anybody waits for what is owed to its queue: it would take back what is handed out beyond."""
@@ -666,12 +663,8 @@ class _Pass:
         self._close_nodes_to(group)
         if self._is_share_kept_from(group):
             return None
-        # Kept nodes are closed to those that would need no victims there: others are helped, whoever waits.
-        self.state.board.is_closed = False
-        if lending.finds_room(self.state, group):
-            if self.owed is not None and lending.borrows(self.state, group):
-                return None  # It was refused what is owed to others.
-            self._close_nodes_to(group)
+        if self._open_nodes_to(group) and self.owed is not None and lending.borrows(self.state, group):
+            return None  # It was refused what is owed to others.
         return self.keeping.aside(group, next_chunk(group), lambda: self._find_fairly(group, aim, budget))
 
     def _find_fairly(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
@@ -681,6 +674,17 @@ class _Pass:
         if found is None or owed is None or not lending.may_be_taken_back(found, group, owed):
             return found
         return None
+
+    def _open_nodes_to(self, group: PodGroup) -> bool:
+        """Open kept nodes to a group for which others may leave; return whether it finds room there as things are.
+
+        If it needs no victims there, these nodes are closed to it: others are helped, whoever waits.
+        """
+        self.state.board.is_closed = False
+        finds_room = lending.finds_room(self.state, group)
+        if finds_room:
+            self._close_nodes_to(group)
+        return finds_room
 
     def _find_victims(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
         """Look for victims among those whom no disruption budget guards, and only then among all."""

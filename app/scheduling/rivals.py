@@ -26,17 +26,11 @@ class Promises:
         nodes = snapshot.nodes
         self.amounts: Amounts = np.zeros((len(AXES), len(nodes.nodes)), dtype=np.int64)
         """Shape [resource, node]."""
-        self.held: Amounts = self.amounts.copy()
-        """The same of all pods that hold a place and do not leave it yet."""
         self._names: dict[int, Name] = {}
         for group in groups:
             for one in group.placed:
                 column = nodes.index.get(one.node)
-                if column is None:
-                    continue
-                if not one.pod.deleting:
-                    self.held[:, column] += one.pod.request.amounts
-                if one.pod.node is None:
+                if column is not None and one.pod.node is None:
                     self.amounts[:, column] += one.pod.request.amounts
                     self._name(column, name_of(group, one.pod))
 

@@ -154,7 +154,7 @@ async def test_a_pod_whose_only_nodes_kube_scheduler_does_not_offer_is_refused_b
         assert why(world, pod).sentence == (
             "No node has room: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), "
             "1 is refused by the scheduler's own filters: node(s) had volume node affinity conflict; "
-            "nobody may be made to leave for it: others hold what is theirs, by share, priority or min-runtime."
+            "no pod is evicted for it because pods of its own queue have the same or a higher priority."
         )
 
 

@@ -83,8 +83,9 @@ def test_a_pod_whose_victims_would_lose_too_much_work_is_told_that_it_has_to_wai
     second = plan(snapshot, PATIENT, now=START + 1.0, memory=first.memory)
 
     said = (
-        "No node has room: the only node has too few GPUs (asks 1, at most 0 free); nobody has to leave for it yet, "
-        "since more work would be lost than it has waited for; after 300 s of waiting that no longer counts."
+        "No node has room: the only node has too few GPUs (asks 1, at most 0 free); no pod is evicted for it yet "
+        "because the pods there would lose too much work; they may be evicted all the same once it has waited for "
+        "300 s."
     )
     for made in (first, second):
         assert [made.refusals[key].sentence for key in snapshot.groups if key.name != "uid-x"] == [said, said]
@@ -95,7 +96,7 @@ def test_a_pod_for_which_nobody_may_leave_is_not_told_that_they_leave_later() ->
     firm = {key: replace(group, preemptible=False) for key, group in snapshot.running.items()}
     made = plan(replace(snapshot, running=firm), PATIENT, now=START)
 
-    assert all("leave for it yet" not in refusal.sentence for refusal in made.refusals.values())
+    assert all("evicted for it yet" not in refusal.sentence for refusal in made.refusals.values())
 
 
 def test_a_search_is_due_again_when_patience_ends() -> None:

@@ -19,7 +19,8 @@ RACK = "example.com/rack"
 FIRM = {"priorityClassName": "build"}
 ABOVE = {"priorityClassName": "build-preemptible"}
 """Labels of pods that may not be made to leave, and of those that come before others."""
-NOBODY_LEAVES = "nobody may be made to leave for it: others hold what is theirs, by share, priority or min-runtime"
+OWN_PRIORITY = "pods of its own queue have the same or a higher priority"
+NOBODY_LEAVES = f"no pod is evicted for it because {OWN_PRIORITY}"
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_pod_whose_turn_comes_after_another(cluster: StuckCluster) -> None:
     assert "position  behind 1 PodGroup in queue team: first\n" in cluster.shown("second")
     sentence = (
         "No node has room: the only node is promised to default/first; queue team holds 8 GPUs of a fair share of 4"
-        " GPUs and asks for 4 GPUs, so it takes nothing back from others."
+        f" GPUs and asks for 4 GPUs, so it takes nothing back from others, and {OWN_PRIORITY}."
     )
     share = {"queue": TEAM, "fair_share": "4 GPUs", "allocated": "8 GPUs", "requested": "4 GPUs"}
     details = {**no_room(nodes=1), "promised": 1, **share}
