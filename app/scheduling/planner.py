@@ -145,7 +145,7 @@ def plan_some(  # noqa: PLR0913 - what is asked, and what the plan before keeps
     waiting = {key: snapshot.groups[key] for key in waiting}
     made = _Pass(replace(snapshot, groups=waiting), policy, memory, now=now)
     made.state.board.withhold(withheld, is_owed=aged is None)
-    if kept_for is not None and (kept_for.key not in waiting or len(waiting) == 1):
+    if kept_for is not None:
         made.keep_for(kept_for, withheld)
     if len(waiting) == 1:
         made.allocate_alone()

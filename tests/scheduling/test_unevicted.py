@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given as for_all
 
+from app.control.words import Words
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY
 from app.model.names import NodeName
@@ -14,7 +15,7 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU
 from app.model.sentence import EVERYTHING, told
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import Policy, plan
+from app.scheduling.planner import Policy, plan, plan_some
 from tests import given
 from tests.scheduling.worlds import NOW, World, worlds
 
@@ -219,3 +220,29 @@ def test_a_change_elsewhere_does_not_change_what_is_said(world: World) -> None:
 
     if without_changes([first, second]) and not first.unfinished and not second.unfinished:
         assert said(first) == said(second)
+
+
+def test_a_short_plan_says_the_same_of_what_a_queue_keeps_for_who_has_waited_for_long() -> None:
+    firm = given.group(running=[given.placed(given.pod("firm"), "a")], preemptible=False, min_member=1)
+    old = replace(given.group(given.pod("old", gpus=2)), created_at=0.0)
+    young = replace(given.group(given.pod("young", gpus=2)), created_at=900.0)
+    snapshot = given.snapshot([given.node("a", gpus=2)], [given.queue("q", deserved=2)], [old, young, firm])
+    full = plan(snapshot, Policy(), now=NOW)
+
+    short = plan_some(snapshot, snapshot.groups, withheld=full.withheld, aged=full.aged, now=NOW, memory=full.memory)
+
+    assert said(full)["uid-young"].startswith("Queue q keeps what it has left of its fair share for")
+    assert said(short)["uid-young"] == said(full)["uid-young"]
+
+
+@for_all(worlds)
+def test_short_and_full_plans_of_one_state_name_the_same_causes(world: World) -> None:
+    snapshot, words = world.snapshot(), Words()
+    full = plan(snapshot, Policy(), now=world.now)
+    known = {"withheld": full.withheld, "aged": full.aged, "memory": full.memory}
+    short = plan_some(snapshot, snapshot.groups, now=world.now, **known)  # type: ignore[arg-type] # three unlike values
+
+    if without_changes([full, short]) and not full.unfinished:
+        after_full = [words.of_full_plan(key, each, 1).sentence for key, each in full.refusals.items()]
+        after_short = [words.of_short_plan(key, short.refusals[key], 2).sentence for key in full.refusals]
+        assert after_full == after_short
