@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from app.model.node import Node
 from app.model.pod import Near, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI, NOTHING, Amounts
@@ -24,6 +25,12 @@ from app.scheduling.topology import Numbers, fitting_counts
 
 MOST_KINDS = 8
 """Shapes of one PodGroup's pods that are compared with each other; of more, only each by itself and all together."""
+
+MENDED = "nodes that take pods"
+"""Under which the table of nodes remembers `_mended`."""
+
+CONDITIONS = "node.kubernetes.io/"
+"""How the taints begin that Kubernetes sets while a node is not ready, is under pressure or shuts down."""
 
 MOST_REMEMBERED = 2048
 """Answers of one kind: tenants choose what they ask for."""
@@ -41,6 +48,20 @@ class Emptied:
     def board(self) -> Board:
         """The nodes without any pod; not to be changed."""
         return Board(_emptied(self._snapshot), Strategy())
+
+    @cached_property
+    def mended(self) -> "Emptied | None":
+        """The same if all nodes took pods: without cordons, and all ready and readable; None where they do."""
+        nodes = _mended(self.nodes)
+        return None if nodes is None else Emptied(replace(self._snapshot, nodes=nodes))
+
+    @property
+    def out(self) -> int:
+        """How many nodes take no pods now, for what passes by itself."""
+        mended = _mended(self.nodes)
+        if mended is None:
+            return 0
+        return sum(new is not node for new, node in zip(mended.nodes, self.nodes.nodes, strict=True))
 
     def beside(self, group: PodGroup) -> Board:
         """Return the nodes with nothing on them but what the group holds that the pods complete.
@@ -213,6 +234,24 @@ def _emptied(snapshot: Snapshot) -> Snapshot:
         total=NOTHING,
         topologies=snapshot.topologies,
     )
+
+
+def _mended(nodes: NodeTable) -> NodeTable | None:
+    """Return the table in which nothing that passes by itself keeps pods off a node; None where that is so."""
+    if MENDED not in nodes.memo:
+        mended = tuple(map(_taking_pods, nodes.nodes))
+        takes_work = np.ones(len(mended), dtype=np.bool_)
+        is_changed = any(new is not node for new, node in zip(mended, nodes.nodes, strict=True))
+        nodes.memo[MENDED] = replace(nodes, nodes=mended, takes_work=takes_work, memo={}) if is_changed else None
+    found: NodeTable | None = nodes.memo[MENDED]
+    return found
+
+
+def _taking_pods(node: Node) -> Node:
+    taints = tuple(taint for taint in node.taints if not taint.key.startswith(CONDITIONS))
+    if node.takes_work and not node.unschedulable and len(taints) == len(node.taints):
+        return node
+    return replace(node, ready=True, problem="", unschedulable=False, taints=taints)
 
 
 def _scalars(nodes: NodeTable) -> Mapping[str, Amounts]:

@@ -103,11 +103,32 @@ def _refused_by_scheduler(pod: Pod, nodes: int) -> Refusal:
     )
 
 
+def fits_nowhere_now(pod: Pod, board: Board) -> Refusal:
+    """Return why no node holds the pod as long as some take no pods, on a board without any pods."""
+    lacking = of(pod, board, Promises(board.snapshot, ()))
+    # What nodes lack is what they lack when empty: that has to be said.
+    head = "No node could hold it now, even when empty" if board.eligible(pod).any() else "No node has room"
+    return Refusal(
+        reason=Reason.NO_NODE_FITS,
+        sentence=say("{head}: {lacking}.", head=head, lacking=lacking.words),
+        details={**lacking.details, "even_when_empty": 0},
+    )
+
+
+def together_later(refusal: Refusal, nodes: int) -> Refusal:
+    """Say of pods that do not fit together that so many nodes, which might help, take no pods now."""
+    return replace(refusal, sentence=joined(refusal.sentence, f"{_take_pods(nodes)} now"))
+
+
+def _take_pods(nodes: int) -> str:
+    return "1 node takes no pods" if nodes == 1 else f"{nodes} nodes take no pods"
+
+
 def never_fits(pod: Pod, board: Board) -> Refusal:
     """Return why no node could hold the pod, on a board without any pods."""
     nodes = board.snapshot.nodes
     allocatable = nodes.allocatable
-    if nodes.nodes and not fit.room(pod.request.amounts, allocatable).any():
+    if not fit.room(pod.request.amounts, allocatable).any():
         return _too_large(pod, allocatable)
     if pod.sharing is not None and not _divisible(pod.sharing, board).any():
         return _indivisible(pod.sharing, board)
@@ -119,12 +140,17 @@ def never_fits(pod: Pod, board: Board) -> Refusal:
     )
 
 
-def never_together(pods: Sequence[Pod], most: int, board: Board) -> Refusal:
-    """Return that the nodes of a board without any pods hold at most so many of the pods, which start together."""
+def never_together(group: PodGroup, pods: Sequence[Pod], most: int, board: Board) -> Refusal:
+    """Return that the nodes of a board without other pods hold at most so many of the pods, which start together.
+
+    Those that the pods complete are counted as well.
+    """
+    there = len(group.placed) if group.owed else 0
+    together = "run together" if there else "start together"
     everywhere = all(board.eligible(pod).all() for pod in board.unlike(pods))
     nodes = "all nodes" if everywhere else "the nodes that its pods may use"
-    sentence = f"Even empty, {nodes} together hold at most {most} of {len(pods)} pods that start together."
-    details = {"even_when_empty": most, "needed": len(pods)}
+    sentence = f"Even empty, {nodes} together hold at most {there + most} of {there + len(pods)} pods that {together}."
+    details = {"even_when_empty": there + most, "needed": there + len(pods)}
     return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details=details)
 
 

@@ -19,7 +19,7 @@ from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED
 from app.model.snapshot import Snapshot, Unsatisfiable
 from app.model.topology import Topology
 from app.scheduling import domains, effort, explain, gang
-from app.scheduling.board import shape_of
+from app.scheduling.board import Board, shape_of
 from app.scheduling.emptied import MOST_REMEMBERED, Emptied, most_together, remembered
 from app.scheduling.order import PASSING, next_chunk
 from app.scheduling.quota import Quantities, amount_text, empty_line, least_charge, quantities
@@ -120,7 +120,7 @@ def _judge(group: PodGroup, snapshot: Snapshot, emptied: Emptied, known: _Known)
         return _Answer(group, replace(group, refusal=refusal), _lost(group, group.pending, refusal, snapshot))
     if can_run is group:
         return _Answer(group, group, None)
-    refusal = explain.never_fits(emptied.plain(impossible[0]), emptied.board)
+    refusal = _fits_nowhere(emptied.plain(impossible[0]), emptied.board, emptied)
     return _Answer(group, can_run, _lost(group, impossible, refusal, snapshot))
 
 
@@ -199,10 +199,25 @@ def _beyond_nodes(group: PodGroup, chunk: Sequence[Pod], emptied: Emptied) -> Re
 
 
 def _no_room(group: PodGroup, pods: Sequence[Pod], emptied: Emptied) -> Refusal | None:
-    board = emptied.beside(group)
+    board, mended = emptied.beside(group), emptied.mended
     lost = next((pod for pod in board.unlike(pods) if not emptied.may_hold(pod)), None)
     if lost is not None:
-        return explain.never_fits(lost, board)
+        return _fits_nowhere(lost, board, emptied)
+    refusal = _not_together(group, pods, board)
+    if refusal is None or mended is None or _not_together(group, pods, mended.beside(group)) is not None:
+        return refusal
+    return explain.together_later(refusal, emptied.out)
+
+
+def _fits_nowhere(pod: Pod, board: Board, emptied: Emptied) -> Refusal:
+    """Return why no node holds the pod; not for ever if one that takes no pods now might, or if there is none."""
+    mended = emptied.mended
+    if not emptied.nodes.nodes or (mended is not None and mended.may_hold(pod)):
+        return explain.fits_nowhere_now(pod, board)
+    return explain.never_fits(pod, board)
+
+
+def _not_together(group: PodGroup, pods: Sequence[Pod], board: Board) -> Refusal | None:
     apart = gang.refusal(board, group, pods)
     if apart is not None:
         return explain.never_in_a_domain(apart, pods, board)
@@ -210,7 +225,7 @@ def _no_room(group: PodGroup, pods: Sequence[Pod], emptied: Emptied) -> Refusal 
     if crowded is not None:
         return crowded
     most = most_together(pods, board)
-    return None if most >= len(pods) else explain.never_together(pods, most, board)
+    return None if most >= len(pods) else explain.never_together(group, pods, most, board)
 
 
 # Limits ---------------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ async def test_an_owner_of_many_pods_alone_is_told_once_which_of_them_waits() ->
         ((_, note),) = described(world, uid_of(owner))
 
         assert note.startswith("Pod one-")
-        assert note.endswith(": No node could hold it even when empty: the cluster has no nodes.")
+        assert note.endswith(": No node has room: the cluster has no nodes.")
         assert len(world.cluster.events) == 1 + 5
 
 

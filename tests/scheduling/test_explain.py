@@ -242,6 +242,70 @@ def test_a_gang_that_the_whole_cluster_could_never_hold_is_told_so() -> None:
     assert said.sentence == "Even empty, all nodes together hold at most 6 of 9 pods that start together."
 
 
+def test_a_gang_whose_rest_can_never_run_is_told_of_all_its_pods() -> None:
+    there = [given.placed(given.pod(f"w{number}", gang="w"), "a") for number in range(2)]
+    torn = given.group(given.pod("w2", gang="w"), running=there, min_member=3)
+
+    said = refusal(torn, nodes=[given.node("a", gpus=2)])
+
+    assert said.sentence == "Even empty, all nodes together hold at most 2 of 3 pods that run together."
+    assert (said.details["even_when_empty"], said.details["needed"]) == (2, 3)
+
+
+# What passes by itself
+
+
+@pytest.mark.parametrize(
+    ("node", "sentence"),
+    [
+        (given.node("a", ready=False), "the only node is not ready"),
+        (given.node("a", unschedulable=True), "the only node is cordoned"),
+        (given.node("a", problem="bad label."), "the only node cannot be read (a: bad label)"),
+        (
+            given.node("a", taints=(Taint("node.kubernetes.io/memory-pressure"),)),
+            "the only node has a taint that it does not tolerate (node.kubernetes.io/memory-pressure)",
+        ),
+        (None, "the cluster has no nodes"),
+    ],
+    ids=["not ready", "cordoned", "unreadable", "under pressure", "no nodes"],
+)
+def test_a_pod_is_not_said_to_be_impossible_for_what_passes_by_itself(node: Node | None, sentence: str) -> None:
+    said = refusal(given.group(given.pod("w")), nodes=[node] if node is not None else [])
+
+    assert said.sentence == f"No node has room: {sentence}."
+    assert said.exceeds_cluster
+
+
+def test_a_pod_that_only_a_cordoned_node_could_hold_is_told_that_others_are_too_small_now() -> None:
+    nodes = [given.node("a", gpus=4), given.node("b", unschedulable=True)]
+
+    said = refusal(given.group(given.pod("w", gpus=8)), nodes=nodes)
+
+    assert said.sentence == (
+        "No node could hold it now, even when empty: 1 of 2 nodes has too few GPUs (asks 8, at most 4 free), "
+        "1 is cordoned."
+    )
+
+
+def test_a_pod_that_would_not_fit_a_cordoned_node_either_is_told_that_it_is_too_large() -> None:
+    nodes = [given.node("a", gpus=4), given.node("b", gpus=4, unschedulable=True)]
+
+    said = refusal(given.group(given.pod("w", gpus=8)), nodes=nodes)
+
+    assert said.sentence == "No node could hold it even when empty: 8 GPUs asked, the largest has 4."
+
+
+@pytest.mark.parametrize(("size", "more"), [(8, "; 1 node takes no pods now"), (9, "")])
+def test_a_gang_that_would_fit_with_a_cordoned_node_is_told_of_that_node(size: int, more: str) -> None:
+    nodes = [given.node("a", gpus=4), given.node("b", gpus=4, unschedulable=True)]
+
+    said = refusal(given.group(*(given.pod(f"w{number}", gang="w") for number in range(size))), nodes=nodes)
+
+    assert said.sentence == (
+        f"Even empty, the nodes that its pods may use together hold at most 4 of {size} pods that start together{more}."
+    )
+
+
 # Which nodes are left out, and for what
 
 
