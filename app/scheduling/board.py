@@ -266,7 +266,7 @@ class Board:
 
     def withhold(self, nodes: Collection[NodeName], *, is_owed: bool = False) -> None:
         """Let nobody else onto these nodes; they are kept for what is owed, or for who has waited for long."""
-        self.withheld_for = f"a PodGroup that {'is owed room' if is_owed else 'has waited for longer'}"
+        self.withheld_for = f"a PodGroup that {'is owed room' if is_owed else 'has waited for a long time'}"
         before, self.withheld = self.withheld, self.snapshot.nodes.mask(nodes) if nodes else None
         self.is_closed = bool(nodes)
         if before is not None or nodes:

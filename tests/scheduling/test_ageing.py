@@ -231,7 +231,8 @@ def test_small_pods_do_not_use_the_share_that_an_old_gang_of_their_queue_waits_f
     assert (started(plan(snapshot, replace(AGEING, ageing_s=None), now=NOW)), started(made)) == (["small"], [])
     assert made.aged == given.pod("g0", gang="gang").group
     assert made.refusals[given.pod("small").group].sentence == (
-        "Queue q keeps what it has left of its fair share for a PodGroup that has waited for longer."
+        "Queue q keeps what it has left of its fair share for a PodGroup that comes before this one and "
+        "has waited for a long time."
     )
 
 
@@ -276,3 +277,18 @@ def test_others_leave_for_a_pod_at_once_when_no_share_is_kept_from_it_any_more()
 
     assert (first.evictions, first.aged, made.aged) == ((), gang.key, None)
     assert [each.beneficiary for each in made.evictions] == [small.key]
+
+
+def test_a_pod_is_not_told_that_a_younger_group_of_higher_priority_has_waited_for_longer() -> None:
+    first = given.group(given.pod("first", gpus=2), created_at=NOW - 500.0, priority=100)
+    older = given.group(given.pod("older"), created_at=NOW - 900.0)
+    firm = given.group(running=[given.placed(given.pod("firm"), "a")], preemptible=False, min_member=1)
+    snapshot = given.snapshot([given.node("a", gpus=2)], [given.queue("q", deserved=2)], [older, first, firm])
+
+    made = plan(snapshot, replace(AGEING, ageing_s=120.0), now=NOW)
+
+    assert made.aged == first.key
+    assert made.refusals[older.key].sentence == (
+        "Queue q keeps what it has left of its fair share for a PodGroup that comes before this one and "
+        "has waited for a long time."
+    )
