@@ -29,8 +29,8 @@ HEADINGS = ("QUEUE", "DESERVED", "LIMIT", "FAIR", "ALLOC", "REQUEST", "WAIT")
 
 
 def number(amount: int | None, unit: int) -> str:
-    """Return an amount in larger units, with at most two digits behind the point; without a limit it is a dash."""
-    return NOTHING if amount is None else f"{amount / unit:.2f}".rstrip("0").rstrip(".")
+    """Return an amount in larger units, with at most three digits behind the point; without a limit it is a dash."""
+    return NOTHING if amount is None else f"{amount / unit:.3f}".rstrip("0").rstrip(".")
 
 
 def subtree(known: QueueList, name: str) -> QueueList:

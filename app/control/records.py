@@ -11,7 +11,7 @@ from app.model.names import GroupKey
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
-from app.model.sentence import Name, open_ended, say
+from app.model.sentence import Name, counted, open_ended, say
 
 
 def workload_name(groups: Membership, key: GroupKey | None) -> Name | None:

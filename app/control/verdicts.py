@@ -107,14 +107,20 @@ def why_group(
         return of_refusal(refusal)
     if state in {GroupState.WAITING, GroupState.PARTLY_RUNNING, GroupState.SUSPENDED}:
         return _why_undecided(state, spec, counts)
-    bound, total = counts.get(PodState.BOUND, 0), counted(sum(counts.values()), "pod")
+    total = counted(sum(counts.values()), "pod")
     sentences = {
-        GroupState.RUNNING: f"{counted(bound, 'pod')} of it {_are(bound)} on {counted(nodes, 'node')}.",
+        GroupState.RUNNING: _bound(counts, nodes),
         GroupState.STARTING: _promised(counts),
         GroupState.ENDING: f"Its {total} {_are(sum(counts.values()))} being deleted.",
         GroupState.FINISHED: "Its pods have finished.",
     }
     return Why(reason=state, sentence=sentences[state])
+
+
+def _bound(counts: Mapping[str, int], nodes: int) -> str:
+    bound, total = counts.get(PodState.BOUND, 0), sum(counts.values())
+    which = f"{bound} of its {total} pods" if bound < total else f"Its {counted(total, 'pod')}"
+    return f"{which} {_are(bound)} on {counted(nodes, 'node')}."
 
 
 def _promised(counts: Mapping[str, int]) -> str:
@@ -138,11 +144,9 @@ def _why_undecided(state: GroupState, spec: GroupSpec | None, counts: Mapping[st
         bound = counts.get(PodState.BOUND, 0)
         on = "is on its node" if bound == 1 else "are on their nodes"
         if not any(counts.get(each, 0) for each in PLACED):
-            sentence = (
-                f"{counted(bound, 'pod')} of it {on}, fewer than its minimum; its owner has to create the others."
-            )
+            sentence = f"{bound} of its pods {on}, fewer than its minimum; its owner has to create the others."
             return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence)
-        return Why(reason=state, sentence=f"{counted(bound, 'pod')} of it {on}, and the others are being bound.")
+        return Why(reason=state, sentence=f"{bound} of its pods {on}, and the others are being bound.")
     return Why(reason=Reason.DECIDING, sentence="Its turn is being decided.")
 
 

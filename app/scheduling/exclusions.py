@@ -104,6 +104,6 @@ def _taints(pod: Pod, board: Board) -> Iterator[tuple[Mask, str, str, str]]:
 def _refusing(pod: Pod) -> str:
     if pod.sharing is not None:
         # Nodes that gave it no GPU in time are left out for a while as if kube-scheduler had refused them.
-        return "left out after a try in vain (refused by the scheduler's own filters, or no GPU came to share)"
+        return "left out after a failed attempt (the scheduler's own filters refused it, or no GPU was ready to share)"
     said = f": {pod.said.because}" if pod.said.because else ""
     return f"refused by the scheduler's own filters{said}"

@@ -46,11 +46,11 @@ def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Riva
     ahead = rivals.ahead(group, pods)
     if not ahead:
         return refusal
-    others = "1 PodGroup that takes" if ahead == 1 else f"{ahead} PodGroups that take"
+    others = "1 PodGroup before it takes" if ahead == 1 else f"{ahead} PodGroups before it take"
     said = as_clause(refusal.sentence)
     return replace(
         refusal,
-        sentence=say("It is behind {others} the room it would find: {said}", others=others, said=said),
+        sentence=say("{others} the room that it needs; {said}", others=others, said=said),
         details={**refusal.details, "behind": ahead},
     )
 

@@ -77,5 +77,7 @@ def losers(state: WhatIf) -> frozenset[QueueName]:
 def refusal(group: PodGroup) -> Refusal:
     """Return why a group does not start of whose queue pods leave for others."""
     queue = group.queue
-    sentence = f"Pods of queue {queue} leave for other PodGroups now, so no pod of it starts beyond its fair share."
+    sentence = (
+        f"Pods of queue {queue} are evicted for other PodGroups now, so the queue gets no more than its fair share."
+    )
     return Refusal(reason=Reason.NO_NODE_FITS, sentence=sentence, details={"lent": 0})

@@ -405,7 +405,6 @@ class Ledger:
 class _Words:
     """How people name a resource; `milli` amounts make a thousandth of `unit`."""
 
-    kind: str
     asked: str
     unit: str
     milli: int
@@ -424,9 +423,9 @@ class _Words:
 
 
 _WORDS = {
-    CPU: _Words(kind="CPU cores", asked="CPU cores", unit="core", milli=1),
-    MEMORY: _Words(kind="memory", asked="GB memory", unit="GB", milli=1_000_000, is_counted=False),
-    GPU: _Words(kind="GPUs", asked="GPUs", unit="GPU", milli=1),
+    CPU: _Words(asked="CPU cores", unit="core", milli=1),
+    MEMORY: _Words(asked="GB memory", unit="GB", milli=1_000_000, is_counted=False),
+    GPU: _Words(asked="GPUs", unit="GPU", milli=1),
 }
 
 
@@ -443,14 +442,11 @@ def _over_limit(account: Account, axis: int, requested: int) -> Refusal:
     words = _WORDS[axis]
     amounts = account.limit[axis], account.allocated[axis], requested
     limit, held, asked = map(words.said, amounts)
-    # The first words are KAI's, for the case in which they are true.
     is_full = account.allocated[axis] >= account.limit[axis]
-    what = "has reached the allowable limit" if is_full else "would exceed the limit"
+    what = "has reached" if is_full else "would exceed"
     most, has, wants = map(words.amount, amounts)
-    sentence = (
-        f"{account.name} quota {what} of {words.kind}. Limit is {most}, currently {has} allocated and workload "
-        f"requested {wants}"
-    )
+    requested = f"{wants} {'is' if asked == '1' else 'are'} requested"
+    sentence = f"Queue {account.name} {what} its limit of {most}: it holds {has}, and {requested}."
     numbers = {"resource": words.asked, "limit": limit, "allocated": held, "requested": asked}
     return _refused(Reason.OVER_LIMIT, sentence, queue=account.name, **numbers)
 

@@ -137,6 +137,14 @@ async def test_no_line_is_wider_than_the_terminal_and_no_terminal_obeys_a_name(c
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
+def test_a_part_of_a_gpu_is_told_with_as_many_digits_as_in_sentences() -> None:
+    part = QueueAnswer.of(stand(queue("q"), milli=351))
+
+    text = queues_table(QueueList(items=(part,)), "gpu", width=80)
+
+    assert text.splitlines()[1].split() == ["q", "0", "-", "8", "0.351", "0.702", "0"]
+
+
 def test_a_chain_of_thousands_of_queues_is_drawn_to_its_end() -> None:
     chain = [stand(queue(f"q{number:04}", f"q{number - 1:04}" if number else None)) for number in range(5_000)]
 

@@ -10,6 +10,10 @@ from app.model.resources import CPU, GPU, MEMORY, NOTHING, Resources
 from app.scheduling.quota import Account, Ledger, quantities
 from tests.conformance.vectors import Case, resources, snapshot
 
+OVER_LIMIT = re.compile(
+    r"Queue (\S+) (?:has reached|would exceed) its limit of (.+): it holds (.+), and (.+) (?:is|are) requested\."
+)
+KINDS = {"GPU": "GPUs", "core": "CPU cores", "GB": "memory"}
 NAMES = {CPU: "CPU", MEMORY: "Memory", GPU: "GPU"}
 
 
@@ -70,7 +74,14 @@ def _as_kai_says(sentence: str) -> str:
 
     Where a quota is passed, KAI names the resource beside its unit.
     """
+    over_limit = OVER_LIMIT.fullmatch(sentence)
+    if over_limit is not None:
+        queue, limit, held, asked = over_limit.groups()
+        kind = KINDS[limit.partition(" ")[2].rstrip("s")]
+        sentence = (
+            f"{queue} quota has reached the allowable limit of {kind}. "
+            f"Limit is {limit}, currently {held} allocated and workload requested {asked}"
+        )
     plural = re.sub(r"\b1 (GPU|core)\b", r"1 \1s", sentence).replace(" is already allocated", " are already allocated")
     named = re.sub(r"(Workload requested \S+) cores", r"\1 CPU cores", plural)
-    named = re.sub(r"(Workload requested \S+ GB),", r"\1 memory,", named)
-    return named.replace("would exceed the limit", "has reached the allowable limit")
+    return re.sub(r"(Workload requested \S+ GB),", r"\1 memory,", named)

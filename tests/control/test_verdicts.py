@@ -53,7 +53,7 @@ def test_a_podgroup_of_a_suspended_owner_is_suspended_once_nothing_of_it_runs(
     ("counts", "finished", "sentence"),
     [
         ({}, 2, "Its pods have finished."),
-        ({"Bound": 1}, 1, "1 pod of it is on 1 node."),
+        ({"Bound": 1}, 1, "Its 1 pod is on 1 node."),
         ({"Releasing": 3}, 0, "Its 3 pods are being deleted."),
         ({"Held": 1}, 0, "q may hold 8 GPUs and holds 8."),
         ({"Bound": 1, "Held": 1}, 1, "q may hold 8 GPUs and holds 8."),
@@ -83,7 +83,7 @@ def test_a_podgroup_says_why_it_stands_there(counts: dict[str, int], finished: i
             {"Promised": 2, "Releasing": 1},
             "Places are reserved for 2 of its 3 pods; kube-scheduler has not asked to bind them yet.",
         ),
-        ({"Bound": 1, "Binding": 1}, "1 pod of it is on its node, and the others are being bound."),
+        ({"Bound": 1, "Binding": 1}, "1 of its pods is on its node, and the others are being bound."),
     ],
 )
 def test_a_podgroup_that_nobody_refused_says_what_it_waits_for(counts: dict[str, int], sentence: str) -> None:

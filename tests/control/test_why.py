@@ -277,7 +277,7 @@ async def test_a_podgroup_runs_partly_until_the_last_of_it_is_bound() -> None:
         seen.append(told(world, "gang").state)
 
         assert seen == ["Waiting", "PartlyRunning", "Running"]
-        assert told(world, "gang").why.sentence == "3 pods of it are on 2 nodes."
+        assert told(world, "gang").why.sentence == "Its 3 pods are on 2 nodes."
 
 
 async def test_a_podgroup_without_pods_waits_for_its_owner_and_one_that_is_gone_is_remembered() -> None:
@@ -472,10 +472,10 @@ async def test_a_gang_that_has_lost_a_pod_which_nobody_makes_anew_does_not_run_w
 
         assert [one.done() for one in bindings] == [True, True]
         assert [whole, short(told(world, "gang"))] == [
-            ("Running", "Running", "2 pods of it are on 2 nodes."),
+            ("Running", "Running", "Its 2 pods are on 2 nodes."),
             (
                 "PartlyRunning",
                 "NotReady",
-                "1 pod of it is on its node, fewer than its minimum; its owner has to create the others.",
+                "1 of its pods is on its node, fewer than its minimum; its owner has to create the others.",
             ),
         ]

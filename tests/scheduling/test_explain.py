@@ -443,7 +443,7 @@ def test_a_pod_that_would_have_room_but_for_those_before_it_is_told_that_it_is_b
     said = refusal(late, *early, nodes=[given.node("a", gpus=2)])
 
     assert said.sentence.startswith(
-        "It is behind 2 PodGroups that take the room it would find: "
+        "2 PodGroups before it take the room that it needs; "
         "no node has room: the only node has too few GPUs (asks 1, at most 0 free)"
     )
     assert (said.reason, said.details["behind"]) == (Reason.NO_NODE_FITS, 2)
@@ -485,7 +485,7 @@ def test_a_pod_whose_nodes_are_all_refused_by_the_schedulers_filters_is_told_so_
 def test_a_node_where_a_pod_that_shares_was_tried_in_vain_is_not_said_to_be_refused_by_kube_scheduler() -> None:
     said = refusal(given.group(HALF), nodes=[given.node("a")], refused={HALF.uid: frozenset([NodeName("a")])})
 
-    assert "the only node is left out after a try in vain" in said.sentence
+    assert "the only node is left out after a failed attempt" in said.sentence
     assert not said.exceeds_cluster
 
 
@@ -510,7 +510,7 @@ def test_a_node_that_is_withheld_for_an_older_group_is_told(kind: Pod) -> None:
     found = plan_some(snapshot, snapshot.groups, withheld=[NodeName("a")], aged=GroupKey("default", "older"))
 
     assert found.refusals[pod.key].sentence == (
-        "No node has room: the only node is withheld for a PodGroup that has waited for longer."
+        "No node has room: the only node is withheld for a PodGroup that has waited for a long time."
     )
     assert not found.refusals[pod.key].exceeds_cluster
 
@@ -585,7 +585,7 @@ def test_a_pod_is_behind_a_gang_that_runs_in_part_and_for_whose_rest_room_is_kep
 
     said = refusal(given.group(given.pod("w")), torn, firm, nodes=[given.node("a", gpus=5)])
 
-    assert said.sentence.startswith("It is behind 1 PodGroup that takes the room it would find: no node has room: ")
+    assert said.sentence.startswith("1 PodGroup before it takes the room that it needs; no node has room: ")
 
 
 def without_victims(sentence: str) -> bool:

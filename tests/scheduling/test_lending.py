@@ -82,7 +82,7 @@ def test_a_queue_from_which_pods_leave_starts_none_in_the_same_plan() -> None:
     assert {each.action for each in made.evictions} == {Action.RECLAIM}
     assert len(made.evictions) == 3
     assert [refusal.sentence for refusal in made.refusals.values()] == [
-        "Pods of queue lender leave for other PodGroups now, so no pod of it starts beyond its fair share."
+        "Pods of queue lender are evicted for other PodGroups now, so the queue gets no more than its fair share."
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_queue_that_holds_its_share_and_whose_pods_leave_for_its_own_is_not_to
 
     assert {each.action for each in made.evictions if each.group.name.startswith("uid-l")} == {Action.PREEMPT}
     assert made.refusals[late.key].sentence == (
-        "Pods of queue lender leave for other PodGroups now, so no pod of it starts beyond its fair share."
+        "Pods of queue lender are evicted for other PodGroups now, so the queue gets no more than its fair share."
     )
 
 

@@ -130,8 +130,7 @@ def test_a_queue_stops_at_its_limit_however_much_is_free() -> None:
 
     assert starts(found) == [("x", 1)]
     assert found.refusals[GroupKey("default", "y")].sentence == (
-        "q quota would exceed the limit of GPUs. "
-        "Limit is 3 GPUs, currently 2 GPUs allocated and workload requested 2 GPUs"
+        "Queue q would exceed its limit of 3 GPUs: it holds 2 GPUs, and 2 GPUs are requested."
     )
 
 
@@ -189,7 +188,7 @@ def test_a_pod_that_may_go_nowhere_is_told_so() -> None:
     snapshot = given.snapshot([given.node("n", unschedulable=True)], QUEUE, [gang("x", 1)])
 
     assert plan(snapshot).refusals[GroupKey("default", "x")].sentence == (
-        "No node could hold it even when empty: the only node is cordoned."
+        "No node has room: the only node is cordoned."
     )
 
 

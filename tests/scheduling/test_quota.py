@@ -43,8 +43,7 @@ def test_a_queue_refuses_what_passes_its_limit_and_says_the_numbers() -> None:
     assert refusal is not None
     assert refusal.reason is Reason.OVER_LIMIT
     assert refusal.sentence == (
-        "a quota would exceed the limit of GPUs. "
-        "Limit is 6 GPUs, currently 4.5 GPUs allocated and workload requested 2 GPUs"
+        "Queue a would exceed its limit of 6 GPUs: it holds 4.5 GPUs, and 2 GPUs are requested."
     )
     assert refusal.details == {"queue": "a", "resource": "GPUs", "limit": "6", "allocated": "4.5", "requested": "2"}
 

@@ -178,8 +178,7 @@ def test_second_train_pod_waits_for_the_one_gpu_of_its_queue_and_gets_it(kubectl
 
     own_events = ("get", "events", "--field-selector=involvedObject.name=second")
     kubectl.wait_for(
-        "test quota has reached the allowable limit of GPUs. "
-        "Limit is 1 GPU, currently 1 GPU allocated and workload requested 1 GPU",
+        "Queue test has reached its limit of 1 GPU: it holds 1 GPU, and 1 GPU is requested.",
         *own_events,
     )
     assert "Warning  OverLimit" in kubectl("describe", "pod", "second")

@@ -80,10 +80,7 @@ def test_gang_over_the_limit_of_its_queue(cluster: StuckCluster) -> None:
     cluster.add_node("why-limit", gpus=16)
     cluster.entitle(TEAM, limit=8)
     cluster.run("eight", 1, gpus=8, queue=TEAM)
-    sentence = (
-        "team quota has reached the allowable limit of GPUs. Limit is 8 GPUs, currently 8 GPUs allocated and workload"
-        " requested 2 GPUs"
-    )
+    sentence = "Queue team has reached its limit of 8 GPUs: it holds 8 GPUs, and 2 GPUs are requested."
     details = {"queue": TEAM, "resource": "GPUs", "limit": "8", "allocated": "8", "requested": "2"}
     cause = Cause("OverLimit", sentence, details)
 
@@ -166,7 +163,7 @@ def test_pod_behind_the_rest_of_a_gang_that_has_started(cluster: StuckCluster) -
     cluster.api.create_all(lost)
     cluster.wait_for_why(lost[0]["metadata"]["name"], "Only 1 of 2 pods")
     sentence = (
-        "It is behind 1 PodGroup that takes the room it would find: no node has room: 2 of 2 nodes have too few GPUs"
+        "1 PodGroup before it takes the room that it needs; no node has room: 2 of 2 nodes have too few GPUs"
         f" (asks 2, at most 0 free); {NOBODY_LEAVES}."
     )
     cause = Cause("NoNodeFits", sentence, no_room(nodes=2, gpu_milli=2, behind=1))
