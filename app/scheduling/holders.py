@@ -52,6 +52,8 @@ class Holders:
 
     def of(self, group: PodGroup, pods: Sequence[Pod]) -> tuple[Kind, ...]:
         """Return who holds the room of pods that start together; nobody if it would not help that all leave."""
+        if not pods:
+            return ()
         board = self._state.board
         shape = board.common_shape(pods)
         is_plain = shape is not None and group.root is None and not group.placed
@@ -70,7 +72,7 @@ class Holders:
         newest = np.full(len(self._kinds), -inf)
         np.maximum.at(newest, kinds, self._started[groups])
         for kind in np.unique(kinds).tolist():
-            yield Kind(*self._kinds[kind], started_at=float(newest[kind]))
+            yield Kind(*self._kinds[kind], float(newest[kind]))
 
     def _beside(self, group: PodGroup) -> Board:
         """Return the nodes with nothing of ours on them but what the group holds."""
@@ -189,5 +191,4 @@ def _scarce(pods: Sequence[Pod], board: Board) -> Mask:
         if pod.sharing is not None:
             has_part = stock.room_later([0] * len(stock.future), pod.sharing)
             counts[GPU] = np.where(has_part, counts[GPU], 0)
-    scarce: Mask = counts == counts.min(axis=0)
-    return scarce
+    return np.equal(counts, counts.min(axis=0))

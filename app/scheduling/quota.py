@@ -445,8 +445,8 @@ def _over_limit(account: Account, axis: int, requested: int) -> Refusal:
     is_full = account.allocated[axis] >= account.limit[axis]
     what = "has reached" if is_full else "would exceed"
     most, has, wants = map(words.amount, amounts)
-    requested = f"{wants} {'is' if asked == '1' else 'are'} requested"
-    sentence = f"Queue {account.name} {what} its limit of {most}: it holds {has}, and {requested}."
+    are = "is" if asked == "1" else "are"
+    sentence = f"Queue {account.name} {what} its limit of {most}: it holds {has}, and {wants} {are} requested."
     numbers = {"resource": words.asked, "limit": limit, "allocated": held, "requested": asked}
     return _refused(Reason.OVER_LIMIT, sentence, queue=account.name, **numbers)
 
