@@ -105,6 +105,16 @@ class Devices:
             fitting = [each for each in fitting if each.free >= need]
         return gpus[0] >= 0 and len(fitting) + max(whole, 0) >= sharing.devices
 
+    def may_take(self, sharing: Sharing, gpus: Amounts) -> Mask:
+        """Return the nodes that might take the part if so many GPUs were whole there, in milli, shape [node].
+
+        Also where a device is in shared use: it is not asked who of its pods may leave.
+        """
+        takes = self._shares & (self._needs(sharing) <= self._memory_mib * PART)
+        mask: Mask = takes & (gpus >= GPU_MILLI * sharing.devices)
+        mask[self._columns().columns] = True
+        return mask
+
     def has_fitting(self, sharing: Sharing, column: int, future_gpus: int) -> bool:
         """Say of one node what `fits` says of all."""
         return bool(self._fitting_at(column, self._need(sharing, column), future_gpus)[0])
