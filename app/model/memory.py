@@ -54,6 +54,8 @@ class Searched:
     """From how many pods on a search was made in this cycle: these are searched again when all others have been."""
     deepened: frozenset[tuple[Likeness, int]] = frozenset()
     """For how many pods a search that was cut off was repeated in this cycle."""
+    plans_left: int = 0
+    """Of this cycle; 0 when none has begun."""
     caps: Mapping[tuple[Likeness, int], int] = field(default_factory=dict)
     """How many what-ifs the next deep search for so many pods may try, for those that were cut off."""
 

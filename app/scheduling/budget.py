@@ -19,8 +19,15 @@ class Budget:
         """What-ifs that were tried."""
         self._victims_left = most * VICTIMS
         self._whole = whole
+        self._is_closed = False
         self.spent = False
         """Whether somebody had to stop before the end."""
+
+    def grow(self, most: int) -> None:
+        """Allow so many what-ifs, and victims with them, if fewer are left."""
+        more = max(0, most - self.left)
+        self.left += more
+        self._victims_left += more * VICTIMS
 
     def part(self, most: int) -> "Budget":
         """Return the budget of one search, at most so many what-ifs."""
@@ -29,7 +36,24 @@ class Budget:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left."""
-        return self.left <= 0 or self._victims_left <= 0
+        return self.common <= 0
+
+    @property
+    def common(self) -> int:
+        """What is left of both kinds of work, in what-ifs."""
+        return 0 if self._is_closed else min(self.left, -(-self._victims_left // VICTIMS))
+
+    @property
+    def victims(self) -> int:
+        """How many victims may still be walked over."""
+        return self._victims_left
+
+    def complete(self, whatifs: int) -> None:
+        """Let a search that has found places try so many what-ifs more; what had not so many left is over then."""
+        if self._whole is not None:
+            self._whole.complete(whatifs)
+        if self.left < whatifs:
+            self.left, self._is_closed = whatifs, True
 
     def take(self) -> bool:
         """Take one what-if; return whether there was one left."""

@@ -31,7 +31,7 @@ from app.scheduling.patience import Patience
 from app.scheduling.quota import Ledger, least_charge
 from app.scheduling.rivals import Rivals
 from app.scheduling.search import Aim, Search
-from app.scheduling.searches import Searches
+from app.scheduling.searches import Searches, needed
 from app.scheduling.stock import Seat
 from app.scheduling.topology import same_domains
 from app.scheduling.unevicted import Unevicted
@@ -615,10 +615,14 @@ class _Pass:
 
         if not due():
             searches.begin_cycle()
-        self._search_each(aim, searches, budget, due(), deep=False)
-        if budget.spent:
-            return
-        searches.begin_cycle()
+        first = due()
+        wide = searches.begin_plan([len(next_chunk(group)) for group in first], budget)
+        self._search_each(aim, searches, wide, first, deep=False)
+        if wide.spent:
+            budget.spent = True
+            searches.end_plan()
+        else:
+            searches.begin_cycle()
         while not budget.is_over:
             if not due_deeper():
                 searches.begin_deep_cycle()
@@ -631,17 +635,19 @@ class _Pass:
         self, aim: Aim, searches: Searches, budget: Budget, groups: Sequence[PodGroup], *, deep: bool
     ) -> None:
         growing = dict[QueueName, int]()
-        turns, left = Turns(self.snapshot, self.state.ledger, self.state.shares, groups), len(groups)
+        turns = Turns(self.snapshot, self.state.ledger, self.state.shares, groups)
+        left = sum(needed(len(next_chunk(group))) for group in groups)
         while (group := turns.pop()) is not None:
             if budget.is_over:
                 budget.spent = True
                 return
-            likeness, pods, left = self._likeness(group), len(next_chunk(group)), left - 1
+            likeness, pods = self._likeness(group), len(next_chunk(group))
+            due, left = left, left - needed(pods)
             is_due = searches.is_due_deeper(likeness, pods) if deep else searches.is_due(likeness, pods)
             # Who goes on growing in the next plan would have those leave again who came after it in this one.
             if not is_due or group.priority < growing.get(group.queue, group.priority):
                 continue
-            part = searches.deep(likeness, pods, budget) if deep else searches.wide(pods, budget, left + 1)
+            part = searches.deep(likeness, pods, budget) if deep else searches.wide(pods, budget, due)
             found = self._search(group, aim, part)
             if found is None and part.spent:
                 searches.was_cut_off(likeness, pods, part, budget)

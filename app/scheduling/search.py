@@ -53,6 +53,10 @@ LOOK = 64
 """On so many nodes, and one more for each pod, victims are looked for first."""
 
 
+FEW_VICTIMS = 4
+"""On fewer nodes if the budget allows fewer victims than so many on each of them."""
+
+
 WIDER = 8
 """And on so many times as many when that was in vain, again and again."""
 
@@ -142,7 +146,7 @@ class Search:
 
     def _solve_on(self, pods: Sequence[Pod], nodes: Mask) -> WhatIf | None:
         """Look for victims on some of the nodes, and on more of them as long as that is in vain."""
-        state, most, found = self._before, LOOK + len(pods), None
+        state, most, found = self._before, self._first_look(pods), None
         asked = min((state.board.stock.taken(pod)[GPU] for pod in pods), default=0)
         needed = np.maximum(asked - state.board.stock.future[GPU], 1)
         while found is None and not self._budget.spent:
@@ -154,6 +158,15 @@ class Search:
                 break
             most *= WIDER
         return found
+
+    def _first_look(self, pods: Sequence[Pod]) -> int:
+        """Return on how many nodes victims are looked for first: on no more than the budget allows."""
+        most = LOOK + len(pods)
+        if self._budget.victims >= FEW_VICTIMS * most:
+            return most
+        walks = 1 if len(pods) > THOROUGH and self._are_alike(pods) else len(pods)
+        on_each = -(-len(self._before.evictable.ids) // max(len(self._before.snapshot.nodes.nodes), 1))
+        return max(len(pods), min(most, self._budget.victims // max(walks * on_each, 1)))
 
     def _look_at(self, useful: Mask) -> None:
         self._useful, self._lineup, self._walked, self._seen, self._taken = useful, None, 0, 0, []
@@ -200,7 +213,10 @@ class Search:
             found = self._step(_Step(self._before, self._group, some, some, tuple(self._taken)))
             if found is None:
                 return None
-        return None if found is None else self._exchanged(self._reprieved(found, pods), pods)
+        if found is None:
+            return None
+        self._budget.complete(REPRIEVES)
+        return self._exchanged(self._reprieved(found, pods), pods)
 
     def _reprieved(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
         """Let those stay who turned out not to be needed, the last named first: who leaves later may make more room."""
@@ -284,6 +300,7 @@ class Search:
         homeless = [one for one in scenario.homeless(self._taken, found) if one.pending]
         scenario.resettle(found, Turns(found.snapshot, found.ledger, found.shares, homeless))
         found.seated = tuple(seat for seat in found.all_seated if seat.pod.group == self._group.key)
+        self._budget.complete(REPRIEVES)
         is_shared = pods[0].sharing is not None
         found = self._reprieved(found, pods) if is_shared else self._reprieved_together(found, pods)
         return self._exchanged(found, pods)

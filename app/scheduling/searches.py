@@ -1,9 +1,11 @@
 """Which searches of an action are due, and how deep each may go: what earlier plans found out is not searched again.
 
 1. A search that ended in vain is not repeated until the conditions are better for it (`conditions`).
-2. Wide: everybody in turn gets a search with a small part of the budget. Those searched in this cycle come after those
-   that were not, over as many plans as that takes, so that no search that leads nowhere keeps others from theirs.
-3. Deep: what is left of the budget goes to those that were cut off, each time with twice as much, again in turn.
+2. Wide: every PodGroup gets one search in each cycle of plans. The first plan gives each search what it may well need,
+   as far as its budget goes: mostly that is enough for all. Each further plan shares its budget among an equal part of
+   the PodGroups that are still due, so no search that finds nothing can delay the search of another PodGroup.
+3. Deep: the rest of the budget, a part of which is kept for this (`DEEP`), goes to the searches that were cut off. Each
+   of them gets twice as much each time, again in turn.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,12 +14,27 @@ from app.model.memory import NOT_SEARCHED, Likeness, Searched
 from app.scheduling.budget import PARTS, Budget
 
 LEAST = 8
-"""What-ifs that a wide search gets at least, and `EACH` more for each pod that it has to place."""
+"""What-ifs that a wide search gets if there are enough for all, and `EACH` more for each pod that it has to place."""
 
 EACH = 2
 
-CYCLE = 3
-"""Plans in which everybody that waits is searched once, if `LEAST` allows it."""
+CYCLE = 4
+"""Plans in which all PodGroups that wait are searched once, up to `MOST_GROUPS` of them; more take more plans."""
+
+MOST_GROUPS = 2000
+
+DEEP = 33
+"""Beside the wide searches, deeper ones get so many per cent of their budget at least, while there are any."""
+
+SPARE = 2
+"""What-ifs that a wide search needs beside one for each pod, of which `MOST_NEEDED` count."""
+
+MOST_NEEDED = 16
+
+
+def needed(pods: int) -> int:
+    """Return how many what-ifs a search for so many pods needs, compared with other searches."""
+    return SPARE + min(pods, MOST_NEEDED)
 
 
 class Searches:
@@ -29,6 +46,9 @@ class Searches:
         self._in_vain, self._too_dear = dict(known.in_vain), set(known.too_dear)
         self._shallow, self._asked = dict(known.shallow), dict(known.asked)
         self._deepened, self._caps = set(known.deepened), dict(known.caps)
+        # Of the cycle: the plans that are left, this one among them; then what is still to be shared in this plan.
+        self._plans_left, self._to_share = known.plans_left, 0
+        self._is_first = False
 
     def is_hopeless(self, likeness: Likeness, pods: int) -> bool:
         """Whether a search for so many pods is known to find nothing."""
@@ -52,15 +72,39 @@ class Searches:
     def begin_cycle(self) -> None:
         """Have everybody searched again."""
         self._asked.clear()
+        self._plans_left = 0
+
+    def begin_plan(self, due: Collection[int], whole: Budget) -> Budget:
+        """Return the budget of the wide searches of this plan; `due` are the pods of each group that is due.
+
+        The whole grows, up to twice what an action has alone, when the groups of this plan need so much.
+        """
+        kept, self._is_first = DEEP if self.is_unfinished else 0, self._plans_left <= 0
+        if self._is_first:
+            self._plans_left = CYCLE * max(1, -(-len(due) // MOST_GROUPS))
+        else:
+            self._to_share = -(-sum(map(needed, due)) // self._plans_left)
+            whole.grow(min(self._to_share * (100 + kept) // 100, 2 * self._most))
+        return whole.part(whole.left * 100 // (100 + kept))
+
+    def end_plan(self) -> None:
+        """Leave the groups that are still due to the next plans of the cycle."""
+        self._plans_left = max(1, self._plans_left - 1)
 
     def begin_deep_cycle(self) -> None:
         """Have everybody that was cut off searched again."""
         self._deepened.clear()
 
     def wide(self, pods: int, whole: Budget, due: int) -> Budget:
-        """Return what a search for so many pods may use up where so many are due."""
-        part = min(whole.left // PARTS, CYCLE * whole.left // max(due, 1))
-        return whole.part(max(LEAST + EACH * pods, part))
+        """Return what a search for so many pods may use up; `due` is what it and all that are still due need."""
+        own, left, ample = needed(pods), whole.common, LEAST + EACH * pods
+        if self._is_first:
+            return whole.part(max(ample, min(left // PARTS, (self._plans_left - 1) * left * own // max(due, own))))
+        if self._to_share <= 0:  # The searches so far have left something.
+            self._to_share = -(-due // max(self._plans_left, 1))
+        share = left * own // max(self._to_share, own)
+        self._to_share -= own
+        return whole.part(min(share, max(ample, left // PARTS)))
 
     def deep(self, likeness: Likeness, pods: int, whole: Budget) -> Budget:
         """Return what a search for so many pods that was cut off may use up."""
@@ -78,7 +122,7 @@ class Searches:
     def was_cut_off(self, likeness: Likeness, pods: int, part: Budget, whole: Budget) -> None:
         """Remember that a search needs more than its part."""
         asked = likeness, pods
-        if whole.is_over and part.most < min(self._caps.get(asked, LEAST + EACH * pods), self._most):
+        if whole.is_over and part.most < min(self._caps.get(asked, needed(pods)), self._most):
             return  # It has not even had that: it comes first in the next plan.
         if part.most >= self._most:
             self.ended_in_vain(likeness, pods)  # A plan has no more.
@@ -110,6 +154,7 @@ class Searches:
             shallow={each: pods for each, pods in self._shallow.items() if (each, pods) in waiting},
             asked=_among(self._asked, likenesses),
             deepened=frozenset(each for each in self._deepened if each in waiting),
+            plans_left=self._plans_left,
             caps={each: most for each, most in self._caps.items() if each in waiting and not self.is_hopeless(*each)},
         )
 

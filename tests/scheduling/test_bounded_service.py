@@ -8,13 +8,14 @@ import pytest
 
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY, Searched
-from app.model.names import NodeName, QueueName
+from app.model.names import GroupKey, NodeName, QueueName
 from app.model.node import Taint
-from app.model.pod import Constraint, Toleration
-from app.model.podgroup import PodGroup
+from app.model.pod import Constraint, Near, Toleration
+from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.queue import Queue
 from app.model.resources import CPU, NOTHING, Resources
 from app.model.snapshot import NodeTable, Snapshot, Usage
+from app.model.topology import Topology
 from app.scheduling.budget import Budget
 from app.scheduling.planner import Policy, plan
 from app.scheduling.searches import Searches
@@ -304,6 +305,122 @@ def test_a_crowded_cluster_is_planned_to_the_end_with_few_what_ifs() -> None:
     assert not found.unfinished
     assert len(helped([found])) > 10
     assert found.whatifs < 10 * len(made.groups)
+
+
+NOWHERE_NEAR = Near(labels=(("app", "gone"),), topology_key="rack")
+"""Affinity to a pod that is not there: no count refuses it, and every victim is tried."""
+
+
+def behind(count: int, last: PodGroup, held: Iterable[PodGroup], queues: dict[str, int]) -> Snapshot:
+    """Build 4 nodes, and so many hopeless PodGroups like the one that waits last, each of which tries every victim."""
+    (pod,) = last.pending
+    hopeless = list[PodGroup]()
+    for index in range(count):
+        one = replace(waiting(f"w{index:04}", last.queue, pods=1, gpus=1, at=index), priority=last.priority)
+        (own,) = one.pending
+        own = replace(own, request=pod.request, near=(NOWHERE_NEAR,))
+        hopeless.append(replace(one, pending=(own,)))
+    return snapshot(4, [*held, *hopeless, last], queues)
+
+
+def held_by(name: str, *, each: int, gpus: int = 1) -> list[PodGroup]:
+    """Build the pods of a queue on 4 nodes, so many on each."""
+    return [
+        replace(running(f"r{slot}-{index}", name, f"n{index:05}", gpus=gpus, at=slot), priority=10)
+        for slot in range(each)
+        for index in range(4)
+    ]
+
+
+@pytest.mark.parametrize("action", [Action.CONSOLIDATE, Action.RECLAIM, Action.PREEMPT])
+def test_a_group_that_an_action_can_help_is_helped_within_5_plans_behind_2000_hopeless_ones(action: Action) -> None:
+    made = {
+        Action.CONSOLIDATE: lambda: behind(
+            1999, waiting("last", "rich", pods=1, gpus=2, at=NOW), held_by("rich", each=7), {"rich": 32}
+        ),
+        Action.RECLAIM: lambda: behind(
+            1999, waiting("last", "poor", pods=1, gpus=7, at=NOW), held_by("rich", each=8), {"rich": 16, "poor": 16}
+        ),
+        Action.PREEMPT: lambda: behind(
+            1999,
+            replace(waiting("last", "rich", pods=1, gpus=7, at=NOW), priority=60),
+            held_by("rich", each=8),
+            {"rich": 32},
+        ),
+    }[action]()
+    policy = Policy(actions=(action,), most_whatifs=600)
+    found, memory = set[str](), NO_MEMORY
+    for _ in range(PLANS):
+        then = plan(made, policy, now=NOW, memory=memory)
+        found, memory = helped([then]), then.memory
+        if found:
+            break
+
+    assert found == {"last"}
+
+
+RACKS = Topology(name="t", levels=("zone", "rack"))
+
+
+def in_one(level: str) -> PodGroup:
+    """Build a gang of two pods that must sit in one domain."""
+    gang = waiting("w", "poor", pods=2, gpus=8, at=0)
+    root = SubGroup(topology=TopologyConstraint("t", required=level), pod_sets=(PodSet(name="all", min_member=2),))
+    return replace(gang, root=root, pending=tuple(replace(pod, subgroup="all") for pod in gang.pending))
+
+
+def of_sizes(*gpus: int) -> PodGroup:
+    """Build a gang of unlike pods."""
+    gang = waiting("w", "poor", pods=len(gpus), gpus=0, at=0)
+    sized = zip(gang.pending, gpus, strict=True)
+    return replace(gang, pending=tuple(replace(pod, request=pod.request + _gpus(size)) for pod, size in sized))
+
+
+def _gpus(count: int) -> Resources:
+    return Resources(gpu_milli=1000 * count)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(in_one("rack"), in_one("zone"), id="a wider domain"),
+        pytest.param(of_sizes(8, 8, 1), of_sizes(8, 7, 1), id="smaller pods"),
+    ],
+)
+def test_a_search_in_vain_is_repeated_at_once_when_the_group_that_waits_is_edited(
+    before: PodGroup, after: PodGroup
+) -> None:
+    held = [replace(each, preemptible=each.key.name not in {"r0-1", "r0-2"}) for each in held_by("rich", each=8)]
+    made = replace(snapshot(4, [*held, after], {"rich": 8, "poor": 24}), topologies={"t": RACKS})
+    labelled = (
+        replace(each, labels={"zone": "z", "rack": f"r{index // 2}"}) for index, each in enumerate(made.nodes.nodes)
+    )
+    made = replace(made, nodes=NodeTable.of(labelled))
+    found = plan(replace(made, groups={before.key: before}), Policy(), now=NOW)
+    then = plan(made, Policy(), now=NOW, memory=found.memory)
+
+    assert (helped([found]), helped([then])) == (set(), {"w"})
+
+
+def test_a_search_in_vain_is_repeated_at_once_when_fewer_nodes_are_refused_to_the_pod() -> None:
+    last = waiting("last", "poor", pods=1, gpus=8, at=0)
+    made = snapshot(4, [*held_by("rich", each=8), last], {"rich": 16, "poor": 16})
+    names, (pod,) = frozenset(each.name for each in made.nodes.nodes), last.pending
+    found = plan(replace(made, refused={pod.uid: names}), Policy(), now=NOW)
+    fewer = replace(made, refused={pod.uid: names - {NodeName("n00002")}})
+
+    assert helped([found]) == set()
+    assert helped([plan(fewer, Policy(), now=NOW, memory=found.memory)]) == {"last"}
+
+
+def test_gangs_whose_large_pods_exceed_the_nodes_that_could_be_emptied_need_no_what_if() -> None:
+    gangs = [replace(of_sizes(8, 8, 1, 1), key=GroupKey("bench", f"w{index}"), created_at=index) for index in range(20)]
+    held = [
+        replace(each, preemptible=each.key.name not in {"r0-1", "r0-2", "r0-3"}) for each in held_by("rich", each=8)
+    ]
+    made = snapshot(4, [*held, *gangs], {"rich": 16, "poor": 16})
+
+    assert plan(made, Policy(), now=NOW).whatifs == 0
 
 
 # The parts of the budget
