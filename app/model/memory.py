@@ -8,11 +8,25 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.resources import Amounts
-from app.model.snapshot import NodeTable
+from app.model.snapshot import Mask, NodeTable
 from app.model.topology import Topology
 
 Likeness = tuple[Hashable, ...]
 """What PodGroups share whose searches end alike; the first is their queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Values that are looked up again and again: hashed once, however many they are."""
+
+    values: Hashable
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.values))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,6 +50,8 @@ class Conditions:
     """Some PodGroup waits for what its queue is owed: nothing is moved for PodGroups that are owed nothing."""
     kept_for: GroupKey | None = None
     """For whom nodes, and what is left of its queue's share, are kept from others."""
+    withheld: Mask | None = None
+    """Shape [node]: these nodes; None when there are none."""
     changes_at: float = inf
     """Seconds since the epoch: when the next min-runtime of a running PodGroup ends."""
 

@@ -2,8 +2,8 @@
 
 More room on a node can help, less cannot. A change in what a queue holds or is entitled to can help that queue's own
 searches, and every search of reclaim. A change of a queue or of a running PodGroup itself can help every search, since
-both say which pods are safe, and so can a PodGroup that has come to run, or has grown. Rare changes, such as of a
-running pod's labels, are not looked for: `RELEARN_S` bounds how long they are missed.
+both say which pods are safe, and so can a PodGroup that has come to run, or has grown or moved, and labels that an
+affinity may name. What is not looked for, such as DRA claims of running pods, is missed for `RELEARN_S` at most.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -51,6 +51,7 @@ def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
         running=state.snapshot.running,
         claimed=claimed,
         kept_for=kept_for,
+        withheld=state.board.withheld,
         changes_at=_next_end(state, runtimes_s, now),
     )
 
@@ -109,6 +110,8 @@ def _forgetful(known: Searched) -> Searched:
 def _has_more_room(before: Conditions, after: Conditions) -> bool:
     if before.nodes is not after.nodes or before.future.shape != after.future.shape:
         return True
+    if before.withheld is not None and (after.withheld is None or (before.withheld & ~after.withheld).any()):
+        return True
     return before.topologies != after.topologies or any(
         bool((now > then).any())
         for then, now in ((before.future, after.future), (before.most, after.most), (before.parts, after.parts))
@@ -118,14 +121,27 @@ def _has_more_room(before: Conditions, after: Conditions) -> bool:
 def _has_other_rules(before: Conditions, after: Conditions) -> bool:
     if before.kept_for != after.kept_for or (before.rules is not after.rules and before.rules != after.rules):
         return True
-    return any(_may_lose_more(before.running.get(key), now) for key, now in after.running.items() if now.preemptible)
+    return any(_may_help(before.running.get(key), now) for key, now in after.running.items())
 
 
-def _may_lose_more(then: PodGroup | None, now: PodGroup) -> bool:
-    """Return whether pods of a running group may have to leave that could not before; time alone is not looked at."""
-    if then is None or then is now:
-        return then is None
-    return len(now.placed) > len(then.placed) or _rules_of(then) != _rules_of(now)
+def _may_help(then: PodGroup | None, now: PodGroup) -> bool:
+    """Return whether a running group can help now that could not before; time alone is not looked at."""
+    if then is now:
+        return False
+    if now.preemptible and (then is None or _rules_of(then) != _rules_of(now) or not _pods(now) <= _pods(then)):
+        return True
+    return not _neighbours(now) <= (set() if then is None else _neighbours(then))
+
+
+def _pods(group: PodGroup) -> set[Hashable]:
+    """Return what decides whether and from where pods of a running group may leave."""
+    return {(one.pod.uid, one.node, one.pod.bare) for one in group.placed}
+
+
+def _neighbours(group: PodGroup) -> set[Hashable]:
+    """Return what decides which pods may sit beside those of a running group."""
+    named = ((one, one.pod.labels or {}) for one in group.placed if one.pod.labels is not None or one.pod.near)
+    return {(one.pod.uid, one.node, tuple(sorted(labels.items())), one.pod.near) for one, labels in named}
 
 
 def _rules_of(group: PodGroup) -> Hashable:

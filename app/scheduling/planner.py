@@ -25,6 +25,7 @@ from app.scheduling.board import Board, Strategy
 from app.scheduling.budget import Budget
 from app.scheduling.conditions import conditions, still_true
 from app.scheduling.keeping import Keeping
+from app.scheduling.likeness import likeness_of
 from app.scheduling.minruntime import Protection, runtimes
 from app.scheduling.order import Turns, is_torn, next_chunk, turn
 from app.scheduling.patience import Patience
@@ -709,17 +710,8 @@ class _Pass:
         """Return what makes two groups' searches end alike, but for the number of their pods."""
         found = self.likenesses.get(group.key)
         if found is None:
-            found = self.likenesses[group.key] = self._find_likeness(group)
+            found = self.likenesses[group.key] = likeness_of(self.state.board, group)
         return found
-
-    def _find_likeness(self, group: PodGroup) -> Likeness:
-        chunk = next_chunk(group)
-        is_plain = chunk and group.root is None and not group.placed
-        shape = self.state.board.common_shape(chunk) if is_plain else None
-        if shape is None:
-            pods = len(group.pending), len(group.placed)
-            return group.queue, group.priority, group.preemptible, group.key, pods
-        return group.queue, group.priority, group.preemptible, shape
 
     # Stale gangs ----------------------------------------------------------------------------------------------------
 
