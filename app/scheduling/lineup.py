@@ -18,7 +18,7 @@ from app.scheduling import fit
 from app.scheduling.evictable import Evictable
 from app.scheduling.links import MOST_NODES, joined
 from app.scheduling.noderoom import NodeRoom
-from app.scheduling.rows import Numbers, are_alike
+from app.scheduling.rows import Numbers
 from app.scheduling.slots import SIZES, Slots
 from app.scheduling.victims import Chunk, Victims
 
@@ -103,16 +103,32 @@ class Lineup:
         self.chunks: list[Chunk] = []
         """Those named so far."""
         self._by_group: dict[GroupKey, list[Chunk]] = {}
+        # Of each chunk: its number by identity; whether it may be lost, its pods differ, others of its PodGroup leave.
+        self._numbers: dict[int, int] = {}
+        self._facts: list[tuple[bool, bool, bool]] = []
+        # The rows of their pods, and the number of the chunk of each, part by part.
+        self._rows: list[tuple[Numbers, Numbers]] = []
         self._columns: _Columns | None = None
 
     def extend(self) -> bool:
         """Name more of them; return whether there were any."""
-        new = list(islice(iter(self._victims.pop, None), max(FIRST, len(self.chunks))))
-        self.chunks += new
+        known = len(self.chunks)
+        new = list(islice(iter(self._victims.pop, None), max(FIRST, known)))
+        row, number = self._evictable.rows_of(new)
+        self._rows.append((row, number + known))
         for chunk in new:
-            self._by_group.setdefault(chunk.group.key, []).append(chunk)
+            self._add(chunk)
         self._columns = None
         return bool(new)
+
+    def _add(self, chunk: Chunk) -> None:
+        together = self._by_group.setdefault(chunk.group.key, [])
+        # Who leaves as a whole is the last of its PodGroup: all that it had beyond its minimum has been named before.
+        has_spare = bool(together) and _is_whole(chunk)
+        together.append(chunk)
+        self._facts.append((chunk.group.queue in self._losing, not chunk.is_alike, has_spare))
+        self._numbers[id(chunk)] = len(self.chunks)
+        self.chunks.append(chunk)
 
     def at(self, number: int) -> Chunk | None:
         """Return the chunk of this number, named now if need be; None when there are not so many."""
@@ -139,7 +155,9 @@ class Lineup:
         columns = self._columns
         if columns is None:
             columns = self._columns = self._made()
-        free = np.array([id(chunk) not in taken for chunk in self.chunks], dtype=np.bool_)[columns.chunk]
+        stays = np.ones(len(self.chunks), dtype=np.bool_)
+        stays[[self._numbers[each] for each in taken]] = False
+        free = stays[columns.chunk]
         leaving = free if room.is_moot else free & self._may_leave(columns, room)
         (found,) = np.nonzero(columns.is_last & leaving & (columns.chunk >= begin))
         if found.size and not room.is_moot:
@@ -174,21 +192,14 @@ class Lineup:
         return found
 
     def _made(self) -> _Columns:
-        chunks, rows, (row, chunk) = self.chunks, self._evictable.rows, self._evictable.rows_of(self.chunks)
+        rows, (row, chunk) = self._evictable.rows, (np.concatenate(each) for each in zip(*self._rows, strict=True))
         order = np.lexsort((chunk, rows.node[row]))
         row, chunk = row[order], chunk[order]
         node, amounts, shares = rows.node[row], rows.amounts[row].T, rows.shares[row]
         begins_node = np.diff(node, prepend=-1) != 0
         begins_run = begins_node | (np.diff(chunk, prepend=-1) != 0)
         run, is_last = np.cumsum(begins_run) - 1, np.append(begins_run, [True])[1:]
-        may_be_lost, unlike, has_spare = (
-            np.array(each, dtype=np.bool_)[chunk]
-            for each in (
-                [each.group.queue in self._losing for each in chunks],
-                [not are_alike(each.placed) for each in chunks],
-                [_is_whole(each) and len(self._by_group[each.group.key]) > 1 for each in chunks],
-            )
-        )
+        may_be_lost, unlike, has_spare = np.array(self._facts, dtype=np.bool_).reshape(-1, 3)[chunk].T
         is_elsewhere = np.bincount(chunk)[chunk] > np.bincount(run)[run]
         gpus = amounts[GPU] // GPU_MILLI
         moved = np.where(may_be_lost, 0, gpus // _SIZES)

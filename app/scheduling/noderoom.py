@@ -14,7 +14,6 @@ from app.model.resources import GPU, GPU_MILLI
 from app.model.snapshot import Mask
 from app.scheduling import fit
 from app.scheduling.board import Shape, Timing, shape_of
-from app.scheduling.rows import are_alike
 from app.scheduling.victims import Chunk
 from app.scheduling.whatif import WhatIf
 
@@ -86,7 +85,7 @@ class NodeRoom:
         return [
             chunk
             for chunk in chunks
-            if are_alike(chunk.placed)
+            if chunk.is_alike
             and any(not (self._fits(one.pod, left) or self._may_settle(one)) for one in _on(node, chunk))
         ]
 

@@ -22,6 +22,7 @@ from app.model.resources import QUOTA_AXES, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.order import Contender, Elastic, last_chunk, turn
 from app.scheduling.quota import Ledger, Quantities, quantities
+from app.scheduling.rows import are_alike
 
 LastTurn = tuple[int, int, float, int, str, str]
 """A PodGroup's place among those of its queue that run: the last leaves first."""
@@ -46,6 +47,8 @@ class Chunk:
     """What their queue no longer pays when they have left."""
     turn: LastTurn
     """The group's place in its queue before they leave: the last goes first."""
+    is_alike: bool
+    """All its pods have one shape. If not, one of them may move to the place that another one leaves."""
 
 
 def last_turn(group: PodGroup) -> LastTurn:
@@ -76,7 +79,7 @@ class Roster:
         """Shape [group]: the others are left out; None when nobody is."""
         # Parts of the roster share these: they only remember.
         self._ordered: dict[QueueName, tuple[NDArray[np.int64], Sequence[PodGroup]]] = {}
-        self._chunks: dict[GroupKey, Chunk | None] = {}
+        self._chunks: dict[GroupKey, tuple[PodGroup, Chunk | None]] = {}
 
     def of(self, queues: Container[QueueName] | None, useful: Mask | None = None) -> Self:
         """Return the part of the roster that is of some queues, all if None, and `useful`, shape [group]."""
@@ -103,22 +106,33 @@ class Roster:
         return found
 
     def first_chunk(self, group: PodGroup) -> Chunk:
-        """Return who of a group of the roster leaves first; remembered."""
-        found = self._chunks.get(group.key)
-        if found is None:
-            found = self._chunks[group.key] = self.chunk(group)
+        """Return who of a group of the roster leaves first."""
+        found = self.chunk(group)
         if found is None:
             raise ValueError(f"{group!r} is not in the roster")
         return found
 
     def chunk(self, group: PodGroup) -> Chunk | None:
-        """Return who of the group leaves first; None when it is not preemptible or nobody is left."""
+        """Return who of the group leaves first; None when it is not preemptible or nobody is left. Remembered."""
+        known, found = self._chunks.get(group.key, (None, None))
+        if known is not group:
+            found = self._made(group)
+            self._chunks[group.key] = group, found
+        return found
+
+    def _made(self, group: PodGroup) -> Chunk | None:
         placed = last_chunk(group) if group.preemptible else ()
         if not placed:
             return None
         charges = (quantities(charge_at(self._snapshot, one)) for one in placed)
         cpu, memory, gpu = (sum(amounts) for amounts in zip(*charges, strict=True))
-        return Chunk(group=group, placed=placed, charge=(cpu, memory, gpu), turn=last_turn(group))
+        return Chunk(
+            group=group,
+            placed=placed,
+            charge=(cpu, memory, gpu),
+            turn=last_turn(group),
+            is_alike=are_alike(placed),
+        )
 
 
 class _FirstChunks(Sequence[Chunk]):
