@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.model.names import GroupKey, PodUid
+from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.scheduling import gang
 from app.scheduling.board import Timing
@@ -34,12 +35,12 @@ def resettle(state: WhatIf, turns: Turns, asking: PodGroup | None = None) -> boo
 
 def homeless(chunks: Iterable[Chunk], state: WhatIf) -> list[PodGroup]:
     """Return the groups that lost pods as groups that wait for them."""
-    groups: dict[GroupKey, PodGroup] = {}
+    pending: dict[GroupKey, tuple[Pod, ...]] = {}
     for chunk in chunks:
-        before = groups.get(chunk.group.key) or replace(state.changed[chunk.group.key], pending=(), refusal=None)
-        pods = tuple(one.pod for one in chunk.placed if one.pod.uid in lost_of(chunk, state))
-        groups[chunk.group.key] = replace(before, pending=(*pods, *before.pending))
-    return list(groups.values())
+        key, lost = chunk.group.key, lost_of(chunk, state)
+        pods = (one.pod for one in chunk.placed if one.pod.uid in lost)
+        pending[key] = (*pods, *pending.get(key, ()))
+    return [replace(state.changed[key], pending=pods, refusal=None) for key, pods in pending.items()]
 
 
 def is_touched(chunk: Chunk, after: WhatIf, before: WhatIf) -> bool:
