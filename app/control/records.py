@@ -52,7 +52,7 @@ def _of_places(start: Start, victims: int) -> str:
             else f"A place on {where} was reserved for it."
         )
     leavers = (
-        f"{victims} pod{'s' * (victims != 1)} {'was' if victims == 1 else 'were'} told to leave"
+        f"{counted(victims, 'pod')} {'was' if victims == 1 else 'were'} told to leave"
         if victims
         else "other pods are already leaving"
     )
