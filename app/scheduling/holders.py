@@ -72,7 +72,8 @@ class Holders:
         newest = np.full(len(self._kinds), -inf)
         np.maximum.at(newest, kinds, self._started[groups])
         for kind in np.unique(kinds).tolist():
-            yield Kind(*self._kinds[kind], float(newest[kind]))
+            queue, priority, preemptible = self._kinds[kind]
+            yield Kind(queue, priority, preemptible, float(newest[kind]))
 
     def _beside(self, group: PodGroup) -> Board:
         """Return the nodes with nothing of ours on them but what the group holds."""
@@ -178,7 +179,7 @@ class _Columns:
         """Return which pods hold what is scarce on their nodes; `scarce` has shape [resource, node]."""
         holds = self._amounts_of > 0
         holds[:, GPU] |= self._sharer
-        found: Mask = (holds & scarce[:, self._node].T).any(axis=1)
+        found: Mask = np.logical_or.reduce(holds & scarce[:, self._node].T, axis=1)
         return found
 
 
@@ -191,4 +192,5 @@ def _scarce(pods: Sequence[Pod], board: Board) -> Mask:
         if pod.sharing is not None:
             has_part = stock.room_later([0] * len(stock.future), pod.sharing)
             counts[GPU] = np.where(has_part, counts[GPU], 0)
-    return np.equal(counts, counts.min(axis=0))
+    scarce: Mask = np.equal(counts, counts.min(axis=0))
+    return scarce
