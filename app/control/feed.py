@@ -378,7 +378,7 @@ class Feed:
         self._count_invalid(resource, key, problem=getattr(record, "problem", ""))
         if not self._try(resource, Step.APPLY, key, partial(_done, partial(kind.apply, record))):
             # No version of it is known, so that the audit tries again.
-            self._watches[resource].known[key] = 0
+            self._watches[resource].shown.known[key] = 0
             self._try(resource, Step.APPLY, key, partial(kind.fail, key))
 
     def _delete(self, resource: Resource, seen: _Seen[Any]) -> None:

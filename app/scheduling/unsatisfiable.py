@@ -179,7 +179,8 @@ def _beyond_nodes(group: PodGroup, chunk: Sequence[Pod], emptied: Emptied) -> Re
     pods = [emptied.plain(pod) for pod in chunk]
     apart = emptied.most_apart(chunk)
     if apart < len(chunk):
-        return explain.never_together(pods, apart, emptied.board)
+        # Those that run keep apart from the others as well.
+        return explain.never_together(group, pods, max(apart - len(group.placed), 0), emptied.board)
     if group.placed or (group.root is not None and any(group.root.constrained())):
         return _no_room(group, pods, emptied)
     if len(pods) == 1 and emptied.may_hold(pods[0]):
