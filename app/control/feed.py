@@ -336,6 +336,8 @@ class Feed:
         """Let the other pods go on when the first list of Topologies takes too long; it goes on as well."""
         await self._has_required.wait()
         await asyncio.sleep(OPTIONAL_WITHIN_S)
+        if self._watches[Resource.TOPOLOGIES].listed:
+            return
         self._watches[Resource.TOPOLOGIES].is_late = True
         self._note_synced()
         self._on_change()

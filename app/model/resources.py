@@ -99,7 +99,7 @@ def mig_gpus(name: str) -> int:
 
 def mig_milli(scalars: Scalars) -> int:
     """Return what amounts of extended resources count in thousandths of a GPU."""
-    return GPU_MILLI * sum(mig_gpus(name) * amount for name, amount in scalars)
+    return GPU_MILLI * sum(mig_gpus(name) * amount for name, amount in scalars) if scalars else 0
 
 
 ACCELERATORS = ("amd.com/", "aws.amazon.com/neuron", "google.com/tpu", "habana.ai/", "huawei.com/")

@@ -61,6 +61,8 @@ class Keeping:
 
     def start(self, group: PodGroup, chunk: Sequence[Pod]) -> Seats | None:
         """Start pods that start together, if need be where room is kept for gangs that have to give way to them."""
+        if not self.seats:
+            return self._state.start(group, chunk, timing=Timing.NOW_OR_LATER)
         own = self._own(group)
         self._let_go(own)
         seats = self._start_ahead(group, chunk)
@@ -72,7 +74,7 @@ class Keeping:
 
     def _start_ahead(self, group: PodGroup, chunk: Sequence[Pod]) -> Seats | None:
         seats = self._state.start(group, chunk, timing=Timing.NOW_OR_LATER)
-        behind = self._behind(group, chunk) if seats is None and self.seats else {}
+        behind = self._behind(group, chunk) if seats is None else {}
         given = [seat for seats in behind.values() for seat in seats]
         if not given or not self._state.board.may_gain(chunk, given):
             return seats
