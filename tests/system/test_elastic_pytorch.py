@@ -46,7 +46,7 @@ def test_it_starts_at_its_minimum_grows_shrinks_pod_by_pod_and_grows_again(clust
         cluster.wait_until_run("x-worker-", 3 - number)
         assert len(cluster.evicted_of("x-")) == number
     cluster.api.create(pod("third", queue="b"))
-    cluster.wait_for_why("third", "others hold what is theirs")
+    cluster.wait_for_why("third", "other queues hold no more than their fair share")
     assert len(cluster.running("x-worker-")) == 1
     cluster.delete("third")
 

@@ -108,7 +108,7 @@ def test_pods_are_safe_from_reclaim_as_long_as_their_queue_says(cluster: Watched
 
     cluster.api.create_all(gang("b", size=2, queue="b"))
 
-    cluster.wait_for_why("b-0", "others hold what is theirs, by share, priority or min-runtime")
+    cluster.wait_for_why("b-0", "pods there have not run for their min-runtime yet")
     assert cluster.evicted() == []
     protect(cluster, "a", "0s")
     cluster.wait_until_run("b-", 2)
