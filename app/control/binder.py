@@ -219,7 +219,7 @@ class Binder:
     async def _try(self, question: BindQuestion, marks: Mapping[str, str], tries: _Tries) -> str | None:
         """Write once, unless something speaks against it; None when it was not done and is to be tried again."""
         try:
-            return await self._in_turn(question.pod, question.node, marks)
+            answer = await self._in_turn(question.pod, question.node, marks)
         except NotFoundError:
             return GONE
         except ForbiddenError as error:
@@ -231,6 +231,10 @@ class Binder:
             known = await self._look_up(question.pod, question.node)
             # A read that succeeds proves that the API server answers, so only its refusals are counted, and no outage.
             return await self._wait(question, error, tries, tries.undone_pauses) if known is None else known
+        if answer in {BOUND, GONE}:
+            return answer
+        known = await self._settled(question, tries)
+        return answer if known is None else known
 
     async def _in_turn(self, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> str:
         """Write when it is its turn, unless something speaks against it by then; raises `KubeError`."""
@@ -254,14 +258,19 @@ class Binder:
 
     async def _refuse(self, question: BindQuestion, error: KubeError, tries: _Tries) -> str:
         """Have the group back off, unless a write without an answer has bound the pod after all."""
-        if tries.may_be_under_way:
-            await self._sleep(REQUEST_LASTS_S)
-            known = await self._look_up(question.pod, question.node)
-            if known is not None:
-                return known
+        known = await self._settled(question, tries)
+        if known is not None:
+            return known
         answer = f"the API server refuses the binding: {error}"
         self._set_back(question.pod.uid, answer)
         return answer
+
+    async def _settled(self, question: BindQuestion, tries: _Tries) -> str | None:
+        """Wait until no write without an answer can be carried out; return what became of the pod, None if nothing."""
+        if not tries.may_be_under_way:
+            return None
+        await self._sleep(REQUEST_LASTS_S)
+        return await self._look_up(question.pod, question.node)
 
     async def _look_up(self, pod: PodRef, node: NodeName) -> str | None:
         """Find out what became of the pod before anything else happens to it; None when it is still unbound.

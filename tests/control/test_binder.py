@@ -302,6 +302,21 @@ async def test_the_node_of_a_binding_without_an_answer_is_not_free_before_its_re
         assert world.promised(pod) == "a"
 
 
+async def test_a_deleted_pod_keeps_its_node_until_a_write_without_an_answer_must_have_ended() -> None:
+    async with promised(OutcomeUnknownError("timed out")) as (world, pod):
+        bind = world.binding(pod, "a")
+        await passes(0.1)
+        world.patch(pod, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"]})
+        await passes(REQUEST_LASTS_S - 5)
+        assert (world.promised(pod), bind.done()) == ("a", False)
+
+        world.cluster.hide(Resource.PODS)
+        world.patch(pod, spec={"nodeName": "a"})
+
+        assert await bind == BOUND
+        assert world.promised(pod) == "a"
+
+
 async def test_a_binding_that_an_outage_of_the_api_server_holds_up_keeps_its_node() -> None:
     async with promised(*[UnavailableError("connection refused")] * 1000) as (world, pod):
         world.cluster.errors["read_pod"] += [UnavailableError("connection refused")] * LOOK_UPS
