@@ -80,7 +80,11 @@ class Keeping:
             return seats
         self._let_go(behind)
         seats = self._state.start(group, chunk, timing=Timing.NOW_OR_LATER)
-        self._keep_again(behind)
+        if seats is None:
+            # The same ones: others might be the group's own, which are free for the moment.
+            self._take_again(behind)
+        else:
+            self._keep_again(behind)
         return seats
 
     def aside(self, group: PodGroup, chunk: Sequence[Pod], find: Callable[[], WhatIf | None]) -> WhatIf | None:

@@ -49,6 +49,10 @@ MOST_KEPT_S = 600.0
 """For how long room is kept for the rest of a gang at most, however long a gang may be stale."""
 
 
+MOST_UNEVICTED = 64
+"""For how many kinds of PodGroups one plan finds out why no pod is evicted: each takes a look at all running pods."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What a person may choose about planning."""
@@ -579,6 +583,8 @@ class _Pass:
             # Ten thousand pods of one template wait for one cause.
             like = likeness, pods, told(refusal.sentence, EVERYTHING)
             if like not in said:
+                if len(said) >= MOST_UNEVICTED:
+                    continue
                 said[like] = refusal.with_victims(self._of_victims(group, refusal, unevicted))
             self.refusals[key] = said[like]
 

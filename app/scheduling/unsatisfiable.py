@@ -49,7 +49,11 @@ def judged(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snap
 
     Only the PodGroups of these keys are judged; all that wait when none are given.
     """
-    known, emptied = _known(snapshot), Emptied(snapshot)
+    return _judged(snapshot, keys, _known(snapshot))
+
+
+def _judged(snapshot: Snapshot, keys: Collection[GroupKey] | None, known: "_Known") -> Snapshot:
+    emptied = Emptied(snapshot)
     groups, lost = dict[GroupKey, PodGroup](), dict[GroupKey, Unsatisfiable]()
     asked = snapshot.groups if keys is None else {key: snapshot.groups[key] for key in keys if key in snapshot.groups}
     for key, group in asked.items():
@@ -76,12 +80,14 @@ def judged_at_once(snapshot: Snapshot, keys: Collection[GroupKey] | None = None)
         if group is None or (left < effort.POD and answer is None):
             continue
         if answer is None or answer.asked is not group:
+            if effort.POD * len(group.pending) > left:
+                continue
             work = effort.of_judging(group, snapshot.nodes, snapshot.topologies)
             if work > left:
                 continue
             left -= work
         chosen[key] = group
-    found = judged(replace(snapshot, groups=chosen), None if keys is None else chosen)
+    found = _judged(replace(snapshot, groups=chosen), None if keys is None else chosen, known)
     return replace(found, groups={**snapshot.groups, **found.groups})
 
 
