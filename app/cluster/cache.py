@@ -124,7 +124,7 @@ class ClusterCache:
 
     def _recover_gpus(self, name: NodeName) -> None:
         if self._nodes.recover(name, Source.AGENT):
-            self._gpu_books.restand([name])
+            self._gpu_books.follow_agent(name)
             self._nodes.reopen(name)
             self._relieved.add(name)
             self._relieve()

@@ -52,19 +52,20 @@ class GpuBooks:
     def report(self, node: GpuNode, *, heard_at: float) -> None:
         """Take over what a node's agent says."""
         if self._gpus.report(node, heard_at=heard_at):
-            self._follow_agent(node.name)
+            self.follow_agent(node.name)
 
     def forget(self, name: NodeName) -> None:
         """Forget what a node's agent has said."""
         if self._gpus.forget(name):
-            self._follow_agent(name)
+            self.follow_agent(name)
 
     def age(self, since: float) -> None:
         """Trust no agent any more that has not been heard since this time."""
         for name in self._gpus.age(since):
-            self._follow_agent(name)
+            self.follow_agent(name)
 
-    def _follow_agent(self, name: NodeName) -> None:
+    def follow_agent(self, name: NodeName) -> None:
+        """Take over what is known of a node from its agent now."""
         before = self.sizes(name)
         if self._nodes.put_facts(name, self._facts(name)):
             self.follow_sizes(name, before)

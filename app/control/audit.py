@@ -115,8 +115,11 @@ class Audit:
     def _kinds(self) -> Iterator[Audited]:
         for resource in filter(self._feed.is_listed, Resource):
             yield AuditedResource(self._feed, self._cluster, resource)
-        for kind in self._feed.owners.listed():
-            yield AuditedOwners(self._feed.owners, self._cluster, kind)
+        owners = self._feed.owners
+        for kind in owners.listed():
+            # Another kind may have taken its place while those before it were looked at.
+            if kind in owners.listed():
+                yield AuditedOwners(owners, self._cluster, kind)
 
     async def look(self, kind: Audited) -> None:
         """Compare one kind and repair what differs; a kind that cannot be listed now is left for the next round.

@@ -139,7 +139,7 @@ class OwnerWatch:
         self._new: list[Kind] = []
         self._queued: dict[Kind, None] = {}
         """Kinds for which there is no room yet."""
-        self._tasks: dict[Kind, asyncio.Task[None]] = {}
+        self._tasks: dict[Kind, tuple[asyncio.Task[None], ...]] = {}
         """That follow the kinds or look for them."""
         self._is_new = asyncio.Event()
         self._is_late = asyncio.Event()
@@ -175,11 +175,13 @@ class OwnerWatch:
             of_kinds.pop(forgotten, None)
         self._late.discard(forgotten)
         self._shown.pop(forgotten, None)
-        self._tasks.pop(forgotten).cancel()
+        for task in self._tasks.pop(forgotten, ()):
+            task.cancel()
         return True
 
     def _is_in_vain(self, kind: Kind) -> bool:
-        return self._kinds[kind] is Follow.DENIED or not self._holds_up_others(kind)
+        # A kind whose first list only takes long is not: it would have to be listed from the beginning.
+        return self._kinds[kind] is Follow.DENIED or self._losses[kind] >= LOSSES_UNTIL_OTHERS_GO_ON
 
     def _holds_up_others(self, kind: Kind) -> bool:
         """Whether no pod may be decided before this kind is listed, if it is not."""
@@ -258,8 +260,10 @@ class OwnerWatch:
                 self._is_new.clear()
                 new, self._new = self._new, []
                 for kind in new:
-                    self._tasks[kind] = tasks.create_task(self._follow(kind), name=f"watch {kind!r}")
-                    tasks.create_task(self._tire_of(kind), name=f"first list of {kind!r}")
+                    self._tasks[kind] = (
+                        tasks.create_task(self._follow(kind), name=f"watch {kind!r}"),
+                        tasks.create_task(self._tire_of(kind), name=f"first list of {kind!r}"),
+                    )
 
     async def _follow(self, kind: Kind) -> None:
         path = await self._path(kind)

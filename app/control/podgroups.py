@@ -121,7 +121,8 @@ class PodGroupWriter:
 
     def _back_off(self, key: GroupKey, error: KubeError) -> None:
         pause_s = min(REFUSED_PAUSE_S, PAUSE_S * 2.0 ** min(self._failures[key], DOUBLINGS))
-        self._failures[key] += 1
+        if key in self._wanted:
+            self._failures[key] += 1
         self._rest(key, max(pause_s, error.retry_after_s if isinstance(error, UnavailableError) else 0.0))
 
     def _wake(self, key: GroupKey) -> None:
@@ -153,6 +154,8 @@ class PodGroupWriter:
         except KubeError as error:
             log.warning("PodGroup not written", podgroup=repr(key), error=str(error))
             self._back_off(key, error)
+            if isinstance(error, UnavailableError):
+                await self._sleep(error.retry_after_s)
         else:
             self._failures.pop(key, None)
 

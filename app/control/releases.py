@@ -22,6 +22,7 @@ from app.model.seam import (
     PodRef,
     RejectedError,
     UnavailableError,
+    WebhookFailedError,
 )
 from app.telemetry import Metrics
 
@@ -184,6 +185,7 @@ class Releases:
         self._queued.discard(uid)
         self._tried.discard(uid)
         self._failures.pop(uid, None)
+        self._refused.pop(uid, None)
         # While another replica may decide the pod may still be held and promised, and would come back to us for ever.
         if not self._inactive():
             self._on_open(uid)
@@ -227,7 +229,9 @@ class Releases:
             # When the outcome is unknown the watch will tell; a patch that repeats another changes nothing.
             if not isinstance(error, ConflictError):
                 log.warning("scheduling gate not taken off", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-            self._note_failure(pod.uid, error)
+            # An API server that is away or has too much to do says nothing about the pod.
+            if not isinstance(error, UnavailableError) or isinstance(error, WebhookFailedError):
+                self._note_failure(pod.uid, error)
             return error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S
         self._metrics.releases.inc()
         return None

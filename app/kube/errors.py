@@ -19,6 +19,7 @@ from app.model.seam import (
     OutcomeUnknownError,
     RejectedError,
     UnavailableError,
+    WebhookFailedError,
 )
 
 MESSAGE_CHARACTERS = 1000
@@ -92,8 +93,9 @@ def refusal(method: str, reply: Reply) -> KubeError:
         return ConflictError(text)
     if _is_budget(status):
         return BudgetError(text)
-    if _is_undone(reply, status):
-        return UnavailableError(text, retry_after_s=_retry_after_s(reply, status))
+    if _is_undone(reply, status) or _has_webhook_failed(status):
+        kind = WebhookFailedError if _has_webhook_failed(status) else UnavailableError
+        return kind(text, retry_after_s=_retry_after_s(reply, status))
     if reply.status == TIMED_OUT or reply.status >= FIRST_FAULT:
         return unanswered(method, text)
     return BY_STATUS.get(reply.status, RejectedError)(text)
@@ -156,9 +158,11 @@ def _is_budget(status: dict[str, Any]) -> bool:
     return caused or SEVERAL_BUDGETS in str(status.get("message"))
 
 
+def _has_webhook_failed(status: dict[str, Any]) -> bool:
+    return FAILED_WEBHOOK in str(status.get("message"))
+
+
 def _is_undone(reply: Reply, status: dict[str, Any]) -> bool:
-    if FAILED_WEBHOOK in str(status.get("message")):
-        return True
     # A proxy's own 503 carries no Status and may follow a request it had passed on.
     return reply.status == TOO_MANY or (reply.status == NOT_NOW and bool(status))
 

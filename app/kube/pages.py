@@ -33,5 +33,6 @@ async def pages(transport: Transport, path: str, terms: Terms = OWED, *, selecto
         token = page.next
         if not token:
             return
-        fitting = limits.page_bytes * len(page.objects) // page.size_bytes
+        # The next ones may be somewhat larger.
+        fitting = limits.page_bytes * len(page.objects) * 7 // (page.size_bytes * 8)
         number = max(1, min(limits.page_objects, number * MORE, fitting))

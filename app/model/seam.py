@@ -100,6 +100,10 @@ class UnavailableError(KubeError):
         self.retry_after_s = retry_after_s
 
 
+class WebhookFailedError(UnavailableError):
+    """An admission webhook failed before anything was written; as long as it fails, each try ends like this."""
+
+
 class BudgetError(KubeError):
     """A PodDisruptionBudget forbids the eviction now; it was surely not done."""
 

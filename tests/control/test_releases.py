@@ -330,6 +330,17 @@ async def test_a_release_that_fails_for_minutes_is_told_and_the_pod_backs_off(er
         assert len(world.cluster.releases) < 100
 
 
+async def test_a_release_survives_an_api_server_that_is_away_for_a_while() -> None:
+    async with living("a") as world:
+        world.cluster.errors["release"] += [UnavailableError("no connection", retry_after_s=0.2)] * 50
+        pod = world.pod("one", gates=HELD)
+
+        await passes(20)
+
+        assert (world.promised(pod), gates(world.cluster, pod)) == ("a", [])
+        assert world.planning.refusals == {}
+
+
 async def test_a_release_that_is_refused_for_a_moment_keeps_its_promise() -> None:
     async with living("a") as world:
         world.cluster.errors["release"] += [ForbiddenError("403")] * (REFUSED_FOR_GOOD - 1)

@@ -30,6 +30,7 @@ from app.model.seam import (
     RejectedError,
     Resource,
     UnavailableError,
+    WebhookFailedError,
 )
 from tests.kube.apiserver import (
     BRIEF,
@@ -261,7 +262,7 @@ async def test_the_note_of_an_event_is_cut_between_two_characters(server: FakeAp
         (refuses(429, cause="DisruptionBudget", field="spec"), BudgetError),
         (refuses(429), UnavailableError),
         (refuses(500, SEVERAL_BUDGETS), BudgetError),
-        (refuses(500, 'Internal error occurred: failed calling webhook "x": refused'), UnavailableError),
+        (refuses(500, 'Internal error occurred: failed calling webhook "x": refused'), WebhookFailedError),
         (refuses(422), RejectedError),
         (refuses(422, cause="FieldValueInvalid", field="metadata.uid"), NotFoundError),
         (refuses(422, cause="FieldValueForbidden", field="status.nominatedNodeName"), ConflictError),
