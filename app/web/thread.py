@@ -26,7 +26,8 @@ class Threaded:
     async def run(self) -> None:
         """Serve until cancelled; raises what ends the listener."""
         ended: Future[None] = Future()
-        threading.Thread(target=self._work, args=(ended,), name=self._name, daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(ended,), name=self._name, daemon=True)
+        thread.start()
         waiting = asyncio.wrap_future(ended)
         try:
             await asyncio.shield(waiting)
@@ -35,6 +36,8 @@ class Threaded:
             if self._end is not None:
                 self._end()
             await waiting
+            # It has nothing left to do but to end.
+            thread.join()
             raise
 
     def _work(self, ended: Future[None]) -> None:
