@@ -12,6 +12,14 @@ LONGEST_COSTLY_S = 3600.0
 FORGIVEN_AFTER_S = 600.0
 """A group that has not failed for this long starts again from `FIRST_S`."""
 
+MOST_DOUBLINGS = 16
+"""Enough to reach any longest pause."""
+
+
+def doubled(first_s: float, times: int, longest_s: float) -> float:
+    """Return a pause in seconds that was doubled so many times."""
+    return min(longest_s, first_s * 2.0 ** min(times, MOST_DOUBLINGS))
+
 
 @dataclass(frozen=True, slots=True)
 class Setback:

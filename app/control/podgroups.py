@@ -12,6 +12,7 @@ import structlog
 
 from app.cluster.cache import ClusterCache
 from app.cluster.encode_groups import amended, pod_group, says_the_same
+from app.control.backoff import doubled
 from app.model.names import GroupKey
 from app.model.owner import Grouping
 from app.model.seam import (
@@ -33,7 +34,6 @@ PATH = Resource.POD_GROUPS.value
 
 PAUSE_S = 1.0
 """Between a write that failed and the next try; doubled by each failure in a row, up to `REFUSED_PAUSE_S`."""
-DOUBLINGS = 6
 
 REWRITTEN_AFTER_S = 5.0
 """After an object went: by then the watches show whether its owner and its pods go as well."""
@@ -120,7 +120,7 @@ class PodGroupWriter:
         asyncio.get_running_loop().call_later(pause_s, self._wake, key)
 
     def _back_off(self, key: GroupKey, error: KubeError) -> None:
-        pause_s = min(REFUSED_PAUSE_S, PAUSE_S * 2.0 ** min(self._failures[key], DOUBLINGS))
+        pause_s = doubled(PAUSE_S, self._failures[key], REFUSED_PAUSE_S)
         if key in self._wanted:
             self._failures[key] += 1
         self._rest(key, max(pause_s, error.retry_after_s if isinstance(error, UnavailableError) else 0.0))

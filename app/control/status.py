@@ -13,6 +13,7 @@ import structlog
 
 from app.cluster import encode
 from app.cluster.cache import ClusterCache
+from app.control.backoff import doubled
 from app.control.inspect import Inspect
 from app.control.planning import Planning
 from app.model.names import GroupKey, QueueName
@@ -31,7 +32,7 @@ WRITES_AT_ONCE = 4
 FREE_TRIES = 2
 """Failures in a row after which a status is written again in the next round; from then on the pause doubles."""
 
-LONGEST_PAUSE_S, DOUBLINGS = 120.0, 16
+LONGEST_PAUSE_S = 120.0
 
 AT_ONCE = 100
 """PodGroups that are looked at before the event loop gets a turn: after a start there may be ten thousand."""
@@ -213,8 +214,8 @@ class Status:
         if extra <= 0:
             self._look_again(target)
             return
-        pause_s = LONGEST_PAUSE_S if extra > DOUBLINGS else min(LONGEST_PAUSE_S, self._interval_s * 2.0**extra)
         self._resting.add(target)
+        pause_s = doubled(self._interval_s, extra, LONGEST_PAUSE_S)
         asyncio.get_running_loop().call_later(pause_s, self._end_rest, target)
 
     def _end_rest(self, target: _Target) -> None:

@@ -164,7 +164,7 @@ def may_keep(known: KeptIdle, group: PodGroup, now: float) -> bool:
 
     Nobody waits for that longer than `LONGEST_PAUSE_S`, but for a group beside which nothing has become free for long.
     """
-    if known.group is not None and known.group == group.key:
+    if known.group == group.key:
         return now < known.until
     is_pause_over = known.group is None and now >= known.pause_until and group.key not in known.in_vain
     return known.debt_s <= 0 or is_pause_over

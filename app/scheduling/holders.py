@@ -112,7 +112,7 @@ class _Columns:
 
     def __init__(self, state: WhatIf, groups: Sequence[PodGroup]) -> None:
         self._state = state
-        self._rows = {name: len(AXES) + index for index, name in enumerate(sorted(state.snapshot.scalars))}
+        self._rows = state.board.stock.rows
         self._numbers = {group.key: number for number, group in enumerate(groups)}
         self._shared: set[tuple[int, str]] = set()
         self._consumers = Counter[str]()
@@ -135,10 +135,7 @@ class _Columns:
 
     def _amounts(self, pod: Pod) -> Sequence[int]:
         """Return what a pod holds of each row; of a claim that pods share, the first one holds the devices."""
-        amounts = pod.request.amounts
-        if not pod.claims and not pod.scalars:
-            return (*amounts, *(0 for _ in self._rows))
-        row = [*amounts, *(0 for _ in self._rows)]
+        row = [*pod.request.amounts, *(0 for _ in self._rows)]
         for name, count in pod.scalars:
             if name in self._rows:
                 row[self._rows[name]] += count

@@ -48,7 +48,6 @@ MOST_BYSTANDERS = 2000
 MOST_KEPT_S = 600.0
 """For how long room is kept for the rest of a gang at most, however long a gang may be stale."""
 
-
 MOST_UNEVICTED = 64
 """For how many kinds of PodGroups one plan finds out why no pod is evicted: each takes a look at all running pods."""
 
@@ -77,7 +76,10 @@ class Policy:
     ageing_s: float | None = 120.0
     """From this age on the oldest PodGroup that finds no room has nodes withheld for it; None: nobody's age counts."""
     most_whatifs: int = 6000
-    """How many possible plans one plan may look at: each action has an equal part, and what earlier ones have left."""
+    """How many possible plans one plan may look at: each action has an equal part, and what earlier ones have left.
+
+    A plan in which searches of earlier plans are still due may look at twice as many.
+    """
 
     borrow_last: bool = True
     """Whether those go first that stay within their queue's fair share, and nobody borrows what is owed to another."""

@@ -43,15 +43,16 @@ class Stock:
     def __init__(self, snapshot: Snapshot, devices: PlacementStrategy) -> None:
         """Start from what is free in the snapshot; `devices` tells how those in shared use are filled."""
         self._snapshot = snapshot
-        self._rows = {name: len(AXES) + index for index, name in enumerate(sorted(snapshot.scalars))}
-        self.free: Amounts = _stacked(snapshot.free, [snapshot.scalars[name] for name in self._rows])
+        self.rows = {name: len(AXES) + index for index, name in enumerate(sorted(snapshot.scalars))}
+        """The row of each extended resource."""
+        self.free: Amounts = _stacked(snapshot.free, [snapshot.scalars[name] for name in self.rows])
         """Shape [resource, node]: free now; the axes first, then the extended resources."""
         self.future: Amounts = self.free.copy()
         """Shape [resource, node]: free when everything that is leaving has left."""
         if snapshot.releasing is not None:
             self.future[: len(AXES)] += snapshot.releasing
         for name, amounts in snapshot.releasing_scalars.items():
-            self.future[self._rows[name]] += amounts
+            self.future[self.rows[name]] += amounts
         self.devices = Devices(snapshot, devices)
         """The devices in shared use; changed by this stock alone."""
         self.remembered = Remembered(len(snapshot.nodes.nodes))
@@ -82,13 +83,13 @@ class Stock:
     def amounts(self, pod: Pod) -> Sequence[int] | None:
         """Return what the pod takes of each row; None when it asks for what no node has."""
         amounts = pod.request.amounts
-        if not self._rows and not pod.scalars and not pod.claims:
+        if not self.rows and not pod.scalars and not pod.claims:
             return amounts
-        row = [*amounts, *(0 for _ in self._rows)]
+        row = [*amounts, *(0 for _ in self.rows)]
         for name, count in (*pod.scalars, *self._devices_asked(pod)):
-            if name not in self._rows:
+            if name not in self.rows:
                 return None
-            row[self._rows[name]] += count
+            row[self.rows[name]] += count
         return row
 
     def _devices_asked(self, pod: Pod) -> Scalars:
@@ -168,7 +169,7 @@ class Stock:
 
     def free_of(self, name: str) -> Amounts:
         """Return how much of an extended resource is free now, shape [node]; 0 where no node has it."""
-        row = self._rows.get(name)
+        row = self.rows.get(name)
         return np.zeros(self.free.shape[1], dtype=np.int64) if row is None else self.free[row]
 
     def has_devices(self, sharing: Sharing) -> Mask:

@@ -270,15 +270,22 @@ class WhatIf:
     def bring_home(self, beneficiary: GroupKey) -> None:
         """Let pods stay that were to move, but whose own places turned out not to be needed; parts of devices move."""
         for each in [one for one in self.leaving.values() if one.beneficiary == beneficiary]:
-            column, pod = self.snapshot.nodes.index.get(each.placed.node), each.placed.pod
-            is_simple = pod.sharing is None and not pod.claims
-            if each.seat is None or column is None or not is_simple or not self.board.later_allowed(pod, column):
+            pod, home = each.placed.pod, self._home(each, self.board)
+            if each.seat is None or home is None:
                 continue
-            self.board.move(each.seat, to=Seat(pod, column, (), later=True))
+            self.board.move(each.seat, to=home)
             del self.leaving[pod.uid]
             now = self.changed[each.group.key]
             stay = (each.placed if one.pod.uid == pod.uid else one for one in now.placed)
             self.changed[each.group.key] = replace(now, placed=tuple(stay))
+
+    def _home(self, leaving: Leaving, board: Board) -> Seat | None:
+        """Return a pod's own place if it has room there when others have left; None for parts of devices and claims."""
+        column, pod = self.snapshot.nodes.index.get(leaving.placed.node), leaving.placed.pod
+        is_simple = pod.sharing is None and not pod.claims
+        if column is None or not is_simple or not board.later_allowed(pod, column):
+            return None
+        return Seat(pod, column, (), later=True)
 
     def reprieve(self) -> None:
         """Let pods stay that were to be lost and whose places have become free for another reason; gangs as a whole."""
@@ -299,11 +306,10 @@ class WhatIf:
         if not gang.is_whole(after) or self.ledger.check(group, request) is not None:
             return False
         for each in lost:
-            column, pod = self.snapshot.nodes.index.get(each.placed.node), each.placed.pod
-            is_simple = pod.sharing is None and not pod.claims
-            if column is None or not is_simple or not board.later_allowed(pod, column):
+            home = self._home(each, board)
+            if home is None:
                 return False
-            board.take((Seat(pod, column, (), later=True),))
+            board.take((home,))
         self.board.adopt(board)
         self.ledger.charge(group, request)
         self.changed[group.key] = after
