@@ -20,12 +20,17 @@ MOST_OWED_S = 600.0
 
 
 def borrows(state: WhatIf, group: PodGroup) -> bool:
-    """Return whether the start of the group's next pods takes its queue above its fair share."""
+    """Return whether the start of the group's next pods takes its queue, or one above it, above its fair share.
+
+    A queue may deserve more than the queue above it has: a sibling of that one would take it back.
+    """
     account, share = state.ledger.accounts.get(group.queue), state.shares.get(group.queue)
     if account is None or share is None or group.refusal is not None:
         return False
     _, request = state.next_of(group)
-    return not within(quantities(share.fair_share), account.allocated, quantities(request))
+    if not within(quantities(share.fair_share), account.allocated, quantities(request)):
+        return True
+    return account.queue.parent is not None and not state.ledger.is_within(group, request, state.shares)
 
 
 def first_owed(
