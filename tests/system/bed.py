@@ -3,6 +3,7 @@
 Everything dies with us, even when we are killed by SIGKILL; logs stay in the folder when something goes wrong.
 """
 
+import os
 import shutil
 import socket
 import ssl
@@ -26,8 +27,13 @@ from tests.system.identities import SERVICE_ACCOUNT_KEY, TOKENS, Identities, Use
 from tests.system.waiting import eventually
 
 HOST = "127.0.0.1"
-PORTS = range(20000, 32000)
-"""Below the kernel's ephemeral range: a port we hold for a restart cannot become somebody's client port."""
+MOST_WORKERS = 8
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MOST_WORKERS
+PORTS = range(20000, 32000)[WORKER::MOST_WORKERS]
+"""Ours alone among parallel test processes, and below the kernel's ephemeral range.
+
+A port that is kept for a restart cannot become the port of another program or of a client.
+"""
 _ports = cycle(SystemRandom().sample(PORTS, len(PORTS)))
 STAGES = Path(__file__).parent / "controlplane" / "stages.yaml"
 CONTROLLERS = (

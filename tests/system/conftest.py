@@ -1,4 +1,7 @@
-"""One control plane for the whole session, swept between tests; every test here carries the mark `system`."""
+"""One control plane for each test process, swept between tests; every test here carries the mark `system`.
+
+`make test` runs two processes; the tests of one file stay in one of them, as they share a running Leeboard.
+"""
 
 import os
 from collections.abc import Generator, Iterator
@@ -23,13 +26,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder; one worker runs them all, so that one control plane is started."""
+    """Mark the tests of this folder; the tests of a file run in one worker, because they share what its fixtures start."""
     skip = pytest.mark.skip(reason="LEEBOARD_SYSTEM_TESTS=skip")
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
         item.add_marker(pytest.mark.system)
-        item.add_marker(pytest.mark.xdist_group("system"))
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if os.environ.get("LEEBOARD_SYSTEM_TESTS") == "skip":
             item.add_marker(skip)
 
