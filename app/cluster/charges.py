@@ -100,7 +100,7 @@ def charge_of(
     hold = Hold.LEAVING if pod.deleting else Hold.KEPT
     if held is not None and held.state is State.AWAITING:
         hold = Hold.AWAITED
-    cost = pod.charge(1 if pod.sharing is None else device_mib(node))
+    cost = NOTHING if pod.self_placed else pod.charge(1 if pod.sharing is None else device_mib(node))
     devices = pod.devices if pod.node is not None else held.devices if held is not None else ()
     paid = None if cost is pod.request else cost
     return Charge(pod.request, node, queue, preemptible, hold, pod.scalars, paid, devices)

@@ -22,6 +22,7 @@ def lasting(before: Pod | None, now: Pod) -> Pod:
 def _contradicts(before: Pod, now: Pod) -> bool:
     return before.node is not None and (
         now.unread > before.unread
+        or now.self_placed > before.self_placed
         or (now.node, now.reserves) != (before.node, before.reserves)
         # The other way round it was remembered by `plain`.
         or (before.managed and not now.managed)
@@ -44,6 +45,7 @@ def plain(pod: Pod) -> Pod:
         scalars=pod.scalars,
         managed=False,
         node=pod.node,
+        self_placed=pod.self_placed,
         deleting=pod.deleting,
         problem=LEAST,
         # Its part of a GPU is charged to nobody any more.

@@ -217,6 +217,9 @@ class Pod:
     """One sentence while it is not known yet to which PodGroup its owners put it; empty when it is."""
     node: NodeName | None = None
     """`spec.nodeName`: once set, the pod is there whoever bound it."""
+    self_placed: bool = False
+    """Its author wrote the node; no scheduler has bound it and its kubelet has not taken it yet. It is not managed, and
+    no queue pays for it: it may ask for more than any node has, and never run."""
     devices: tuple[str, ...] = ()
     """The shared devices it has a part of, by their names on its node; empty until it is bound, and for whole ones."""
     device_uuids: tuple[str, ...] = ()

@@ -8,6 +8,8 @@ from app.model.pod import Pod
 Raw = dict[str, Any]
 PROFILES = frozenset({"kai-scheduler"})
 GIB = 1 << 30
+BOUND = {"type": "PodScheduled", "status": "True"}
+"""The API server writes it with every binding."""
 
 
 def metadata(**more: object) -> Raw:
@@ -20,8 +22,10 @@ def container(name: str = "main", *, limits: Raw | None = None, **requests: obje
 
 
 def raw_pod(*containers: Raw, meta: Raw | None = None, status: Raw | None = None, **spec: object) -> Raw:
+    """Build a pod; one with a node has been bound there."""
     wishes = {"schedulerName": "kai-scheduler", "containers": list(containers)} | spec
-    return {"metadata": metadata(**(meta or {})), "spec": wishes, "status": status or {}}
+    told = {"conditions": [BOUND]} | (status or {}) if wishes.get("nodeName") else status or {}
+    return {"metadata": metadata(**(meta or {})), "spec": wishes, "status": told}
 
 
 def pod(*containers: Raw, **more: Any) -> Pod:

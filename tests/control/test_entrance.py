@@ -259,7 +259,7 @@ async def test_of_a_gang_only_those_beyond_its_minimum_are_let_through() -> None
         assert not lets_in(world.entrance, extra)
 
         for pod in gang:
-            world.patch(pod, spec={"nodeName": "a"})
+            world.patch(pod, spec={"nodeName": "a"}, status={"phase": "Running"})
         await passes(1)
 
         assert lets_in(world.entrance, extra)
@@ -268,7 +268,7 @@ async def test_of_a_gang_only_those_beyond_its_minimum_are_let_through() -> None
 async def test_an_extra_waits_behind_those_of_its_gang_that_wait() -> None:
     async with living("a", gpus=3) as world:
         for pod in world.gang("crew", size=2, min_member=2):
-            world.patch(pod, spec={"nodeName": "a"})
+            world.patch(pod, spec={"nodeName": "a"}, status={"phase": "Running"})
         created(world, asked("extra", group="crew", gpus=2), "extra-0")
         await passes(1)
 

@@ -134,6 +134,7 @@ async def test_pods_that_an_older_release_bound_follow_their_owners() -> None:
     by = training(cluster, workers=2)
     raw = owned("old", None)
     raw["spec"] |= {"nodeName": "a"}
+    raw["status"] = {"phase": "Running"}
     cluster.create(Resource.PODS, raw)
     async with living(cluster=cluster) as world:
         await passes(2)

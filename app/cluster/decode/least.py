@@ -32,8 +32,9 @@ def least_pod(raw: RawObject, *, profiles: frozenset[str]) -> SeenPod:
     namespace, name, uid = (_text(metadata, key) for key in ("namespace", "name", "uid"))
     if not (name or uid):
         raise DecodeError("the object has no metadata.name and no metadata.uid")
-    managed = (_text(spec, "schedulerName") or DEFAULT_SCHEDULER) in profiles
     node = _text(spec, "nodeName")
+    self_placed = bool(node) and not is_accepted(raw)
+    managed = (_text(spec, "schedulerName") or DEFAULT_SCHEDULER) in profiles and not self_placed
     if not uid and not node:
         raise DecodeError("the object has no metadata.uid")
     known_by = PodUid(uid or without_uid(namespace, name))
@@ -50,10 +51,11 @@ def least_pod(raw: RawObject, *, profiles: frozenset[str]) -> SeenPod:
         bound_queue=QueueName(_text(annotations, QUEUE_ANNOTATION) if managed and node else NO_QUEUE),
         managed=managed,
         node=NodeName(node) if node else None,
+        self_placed=self_placed,
         deleting=metadata.get("deletionTimestamp") is not None,
         problem=LEAST,
         # Its part of a GPU is not among the amounts of its containers.
-        unread=bool(node) and (amounts.unread or (managed and GROUPS_ANNOTATION in annotations)) and is_accepted(raw),
+        unread=bool(node) and not self_placed and (amounts.unread or (managed and GROUPS_ANNOTATION in annotations)),
     )
     return SeenPod(pod, None)
 

@@ -123,14 +123,16 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
     reading, labels, spec = parts.reading, parts.labels, parts.spec
     namespace = intern(reading.text(parts.metadata, "namespace"))
     reserves = _reserves(parts, namespace, rules)
-    managed = not reserves and (reading.text(spec, "schedulerName") or DEFAULT_SCHEDULER) in profiles
+    node = _node(reading, spec, "nodeName")
+    self_placed = node is not None and not is_accepted(raw)
+    is_ours = (reading.text(spec, "schedulerName") or DEFAULT_SCHEDULER) in profiles
+    managed = is_ours and not reserves and not self_placed
     uid = PodUid(parts.metadata["uid"])
     group = reading.name(parts.annotations, POD_GROUP_ANNOTATION)
     near, kept = neighbours(spec, labels, namespace)
     asked, scalars = request(reading, spec, parts.status)
     said = said_of(reading, parts.status)
     held, gated = _gates(spec)
-    node = _node(reading, spec, "nodeName")
     unmarked = managed and rules.marks_binds and not _has_bind_marker(spec)
     # Before it is bound, only admission can have written on a pod which lacks the marker.
     is_stamped = managed and (unmarked or node is not None)
@@ -174,6 +176,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         managed=managed,
         binds_elsewhere=unmarked,
         node=node,
+        self_placed=self_placed,
         devices=devices,
         device_uuids=reserved(parts.annotations) if reserves else device_uuids,
         reserves=reserves,
@@ -185,7 +188,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         deleting=parts.metadata.get("deletionTimestamp") is not None,
         said=said,
         problem=reading.problem,
-        unread=reading.unread and node is not None and is_accepted(raw),
+        unread=reading.unread and node is not None and not self_placed,
     )
 
 
