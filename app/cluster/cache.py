@@ -35,6 +35,7 @@ FIXED_BY_BIND = "bound_queue", "started_firm", "sharing", "devices", "device_uui
 """Fields of a pod that nothing changes any more once bind has written on it what they follow from."""
 
 UNLISTED_TOPOLOGIES = "Leeboard cannot list Topologies now; its /readyz says why"
+UNLISTED_GPUS = "It waits until Leeboard knows which GPUs work: it cannot list GpuNodes now, and its /readyz says why."
 UNREAD_PODS = "a pod on it holds amounts that cannot be read"
 
 
@@ -190,6 +191,22 @@ class ClusterCache:
         """Note that all Topologies there are have been told."""
         self._topologies = dict(self._topologies)
         self._relieve()
+
+    def doubt_gpus(self) -> None:
+        """Refuse whoever asks for GPUs until `trust_gpus`: which of them are sick is not known yet."""
+        self.groups.doubt_gpus(UNLISTED_GPUS)
+
+    def trust_gpus(self) -> Collection[GroupKey]:
+        """Note that all agents there are have been heard, or that nobody waits for them any longer.
+
+        Returns the groups that were refused for it, thousands maybe: each is judged again once it is touched.
+        """
+        return self.groups.trust_gpus()
+
+    def touch(self, key: GroupKey) -> None:
+        """Have a group formed anew, and considered again if that makes it another."""
+        self.groups.touch(key)
+        self.version += 1
 
     def delete_topology(self, name: str) -> None:
         """Forget a Topology; what already runs by it goes on."""
@@ -510,8 +527,7 @@ class ClusterCache:
 
     def _unsettle_in_new_words(self, key: GroupKey) -> None:
         """Have a group formed anew of its pods as they are, and considered again if it waits."""
-        self.groups.touch(key)
-        self.version += 1
+        self.touch(key)
         if key in self.waiting():
             self.unsettle(key)
 

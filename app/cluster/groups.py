@@ -51,6 +51,8 @@ class Members:
     """Those that have finished well, by pod set."""
     started: Mapping[PodUid, float] = field(default_factory=lambda: NEVER)
     """Since when they run, in seconds since the epoch, as far as it is known."""
+    gpus_unknown: str = ""
+    """One sentence for those that ask for GPUs while it is not known which GPUs work; empty when it is."""
 
     def ready(self) -> tuple[Pod, ...]:
         """Return the pods that can start, in the order in which they do."""
@@ -138,7 +140,12 @@ def form(
     )
     if not members.waiting():
         return group
-    refusal = _unknown_owner(members) or _object_problem(key, spec, members) or _lost_member(group, members)
+    refusal = (
+        _unknown_owner(members)
+        or _unknown_gpus(members)
+        or _object_problem(key, spec, members)
+        or _lost_member(group, members)
+    )
     refusal = refusal or _missing_members(group, members)
     refusal = refusal or set_aside
     return group if refusal is None else replace(group, refusal=refusal)
@@ -196,6 +203,13 @@ def _unknown_owner(members: Members) -> Refusal | None:
     """Say that it is not known yet which pods a pod belongs to: alone it might start without its gang."""
     sentence = next((pod.ungrouped for pod in _ordered(pod for pod in members.waiting() if pod.ungrouped)), "")
     return Refusal(reason=Reason.OWNER_UNKNOWN, sentence=sentence) if sentence else None
+
+
+def _unknown_gpus(members: Members) -> Refusal | None:
+    """Say that it is not known yet which GPUs work: a sick one would look free."""
+    if members.gpus_unknown and any(pod.asks_for_gpus for pod in members.waiting()):
+        return Refusal(reason=Reason.DECIDING, sentence=members.gpus_unknown)
+    return None
 
 
 def _object_problem(key: GroupKey, spec: GroupSpec, members: Members) -> Refusal | None:

@@ -63,6 +63,7 @@ class Membership:
         self._unasked: set[PodUid] = set()
         """Those that had a place and that kube-scheduler has not asked about since, whether they may get one again."""
         self._set_aside: dict[GroupKey, Refusal] = {}
+        self._gpus_unknown = ""
         self._formed = FormedGroups()
         self._torn = TornSince()
         self._stale: set[GroupKey] = set()
@@ -231,6 +232,16 @@ class Membership:
         self._set_aside[key] = refusal
         self._mark(key)
 
+    def doubt_gpus(self, because: str) -> None:
+        """Refuse groups that are formed from now on, in these words, when a pod of theirs waits for GPUs."""
+        self._gpus_unknown = because
+
+    def trust_gpus(self) -> Collection[GroupKey]:
+        """Take that back; return the groups that were refused for it: they stay so until they are touched."""
+        because, self._gpus_unknown = self._gpus_unknown, ""
+        waiting = self._formed.waiting.items() if because else ()
+        return [key for key, group in waiting if group.refusal is not None and group.refusal.sentence == because]
+
     def readmit(self, key: GroupKey) -> bool:
         """Let a group take part again; return whether it had been set aside."""
         self._mark(key)
@@ -354,7 +365,7 @@ class Membership:
     def alone(self, pod: Pod, spec: GroupSpec | None = None) -> PodGroup:
         """Return the group that a pod which is not there yet would be, for a what-if; `spec` is what its owners say."""
         spec = spec or (self._specs.get(pod.group) if pod.names_group else None)
-        members = Members(pods=(pod,), places={}, stuck=())
+        members = Members(pods=(pod,), places={}, stuck=(), gpus_unknown=self._gpus_unknown)
         return form(pod.group, spec, members, self._terms(pod.group, spec, pod))
 
     # Forming --------------------------------------------------------------------------------------------------------
@@ -435,6 +446,7 @@ class Membership:
             overlooked=self._overlooked,
             succeeded=self._succeeded_by_set(key),
             started=self._started,
+            gpus_unknown=self._gpus_unknown,
         )
 
     def _succeeded_by_set(self, key: GroupKey) -> Mapping[str, int]:

@@ -49,16 +49,15 @@ RESTORED = (
 """Each watch learns of it at a time of its own, and promises, past decisions and the lease are from before."""
 
 OPTIONAL = frozenset({Resource.TOPOLOGIES, Resource.GPU_NODES})
-"""Kinds that only some pods need: those with a topology, and those that share GPUs. The others do not wait for them."""
+"""Kinds that only some pods need: those with a topology, and those with GPUs. The others do not wait for them."""
 
 OPTIONAL_WITHIN_S = 5.0
-"""How long after the required kinds were listed all pods wait for the first list of Topologies: the API server may
-accept the request and never answer, which counts as a failure only after half a minute. GpuNodes have no such limit:
-without their list a sick GPU would look free."""
+"""How long after the required kinds were listed all pods wait for the first lists of the optional ones: the API server
+may accept the request and never answer, which counts as a failure only after half a minute."""
 
 LOSSES_UNTIL_OPTIONAL = 3
-"""Failures in a row before the first list of such a kind until nobody else waits for it: after a start it may still
-tell of sick GPUs."""
+"""Failures in a row before the first list of such a kind until nobody else waits for it. Pods with GPUs go on then as
+well, without GpuNodes: before, a sick GPU would look free."""
 
 PAUSE_EVERY = 200
 """After so many objects of a list the event loop gets a turn: 50,000 pods must not hold up a webhook."""
@@ -150,6 +149,7 @@ class Feed:
         self._watches = {resource: _Watch() for resource in Resource}
         self._kinds: Mapping[Resource, _Kind[Any, Any]] = self._table()
         cache.doubt_topologies()
+        cache.doubt_gpus()
         self._awaited: dict[PodUid, set[asyncio.Future[None]]] = {}
         self._has_required = asyncio.Event()
         """Set once every required kind has been listed."""
@@ -162,7 +162,7 @@ class Feed:
             tasks.create_task(self._endings.run(), name="endings")
             tasks.create_task(self._grouper.run(), name="owners")
             tasks.create_task(self._endings.recover(self.synced), name="recover")
-            tasks.create_task(self._wait_for_topologies(), name="optional kinds")
+            tasks.create_task(self._wait_for_optional(), name="optional kinds")
             for resource in Resource:
                 tasks.create_task(self._follow(resource), name=f"watch {resource!r}")
 
@@ -258,6 +258,8 @@ class Feed:
     async def _follow(self, resource: Resource) -> None:
         async for event in self._cluster.watch(resource, partial(self._keep, resource)):
             await self._take(resource, event)
+            if resource is Resource.GPU_NODES:
+                await self._trust_gpus()
             self._on_change()
 
     def _keep(self, resource: Resource, raw: RawObject) -> _Seen[Any] | None:
@@ -332,15 +334,25 @@ class Feed:
             self._grouper.note_pods_listed()
         self._note_synced()
 
-    async def _wait_for_topologies(self) -> None:
-        """Let the other pods go on when the first list of Topologies takes too long; it goes on as well."""
+    async def _wait_for_optional(self) -> None:
+        """Let the other pods go on when the first list of an optional kind takes too long; it goes on as well."""
         await self._has_required.wait()
         await asyncio.sleep(OPTIONAL_WITHIN_S)
-        if self._watches[Resource.TOPOLOGIES].listed:
-            return
-        self._watches[Resource.TOPOLOGIES].is_late = True
+        for resource, watch in self._watches.items():
+            watch.is_late = resource in OPTIONAL and not watch.listed
         self._note_synced()
         self._on_change()
+
+    async def _trust_gpus(self) -> None:
+        """Let pods with GPUs go on, once every sick GPU is known or nobody waits for that any longer."""
+        agents = self._watches[Resource.GPU_NODES]
+        if not agents.listed and agents.losses < LOSSES_UNTIL_OPTIONAL:
+            return
+        for number, key in enumerate(self._cache.trust_gpus(), start=1):
+            self._cache.touch(key)
+            if number % PAUSE_EVERY == 0:
+                self._cache.form_groups()
+                await asyncio.sleep(0)
 
     def _note_synced(self) -> None:
         if all(self._watches[resource].listed for resource in set(Resource) - OPTIONAL):

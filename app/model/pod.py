@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.owner import Origin
-from app.model.resources import GPU_MILLI, MAX_AMOUNT, NOTHING, Resources, Scalars, mig_milli
+from app.model.resources import GPU_MILLI, MAX_AMOUNT, NOTHING, Resources, Scalars, is_gpu, mig_milli
 
 
 class Operator(StrEnum):
@@ -243,6 +243,12 @@ class Pod:
     def stays_in_group(self) -> bool:
         """Whether it was bound with its queue noted on it: nothing moves it to another PodGroup until it ends."""
         return bool(self.bound_queue) and self.node is not None
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        """Whether it asks for GPUs, or parts of them, in any way that there is."""
+        has_any = self.request.gpu_milli > 0 or self.sharing is not None or bool(self.claims)
+        return has_any or any(is_gpu(name) for name, _ in self.scalars)
 
     def charge(self, device_memory_mib: int) -> Resources:
         """Return what its queue pays, given the memory of a device there.

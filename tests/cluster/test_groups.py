@@ -1,12 +1,13 @@
 """Groups: what a PodGroup is, formed from its object and its pods, and why it cannot start."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from app.cluster.groups import Members, Place, Terms, form, terms
 from app.model.names import NodeName, PodUid, QueueName
-from app.model.pod import Placed, Pod, Said
+from app.model.pod import Claim, Placed, Pod, Said, Sharing
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from tests import given
@@ -308,3 +309,28 @@ def test_a_pod_that_is_being_deleted_is_no_cause_why_its_gang_lacks_pods(leaver:
 
     assert refusal is not None
     assert refusal.sentence == "Waiting for 2 pods, currently 1 exists, 0 are gated."
+
+
+@pytest.mark.parametrize(
+    ("asks", "waits"),
+    [
+        ({"gpus": 0}, False),
+        ({"gpus": 0, "scalars": (("example.com/nic", 1),)}, False),
+        ({"gpus": 1}, True),
+        ({"gpus": 0, "scalars": (("nvidia.com/mig-1g.10gb", 1),)}, True),
+        ({"gpus": 0, "scalars": (("amd.com/gpu", 1),)}, True),
+        ({"gpus": 0, "sharing": Sharing(portion_ppm=1)}, True),
+        ({"gpus": 0, "claims": (Claim("c", "gpu.nvidia.com", 1),)}, True),
+    ],
+)
+def test_only_who_asks_for_gpus_waits_until_it_is_known_which_work(asks: dict[str, Any], *, waits: bool) -> None:
+    pods = given.pod("a", gang="g", **asks), given.pod("b", gang="g", gpus=0)
+    refusal = formed(replace(members(*pods), gpus_unknown="Nobody knows.")).refusal
+
+    assert refusal == (Refusal(reason=Reason.DECIDING, sentence="Nobody knows.") if waits else None)
+
+
+def test_a_gang_whose_pods_with_gpus_have_their_places_waits_for_no_news_of_gpus() -> None:
+    pods = given.pod("a", gang="g"), given.pod("b", gang="g", gpus=0)
+
+    assert formed(replace(members(*pods, held="a"), gpus_unknown="Nobody knows.")).refusal is None

@@ -7,15 +7,17 @@ from typing import Any, TypeVar
 import pytest
 
 from app.cluster import decode
+from app.cluster.cache import UNLISTED_GPUS
+from app.control import feed
 from app.control.feed import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S
 from app.control.ownerwatch import OTHERS_GO_ON_AFTER_S
 from app.model.marks import GATE
-from app.model.question import Failed, Fits
-from app.model.reason import UNREADY
+from app.model.question import Failed, Fits, Refused
+from app.model.reason import UNREADY, Reason
 from app.model.seam import Depth, Lost, RawObject, Resource, WatchEvent
 from app.simulation.objects import Ref
 from tests.control.test_podgrouper import KINDS, PYTORCH, owned, training, workers
-from tests.control.wired import FickleCluster, World, furnished, gated, living, passes
+from tests.control.wired import FickleCluster, World, furnished, gated, lets_in, living, passes
 
 T = TypeVar("T")
 
@@ -103,15 +105,63 @@ async def test_a_list_of_topologies_that_is_never_answered_delays_other_pods_for
         assert degraded(world) == {"watch-topologies": "not listed yet"}
 
 
-async def test_a_list_of_gpu_nodes_that_is_never_answered_delays_all_pods_since_a_sick_gpu_would_look_free() -> None:
-    world = World(furnished("a", cluster=SlowCluster(Resource.GPU_NODES.value)))
-    running = [asyncio.create_task(part.run()) for part in world.parts]
-    await passes(OPTIONAL_WITHIN_S + 60)
+@pytest.mark.parametrize(
+    "ask",
+    [{"gpus": 1}, {"gpus": 0, "part": {"gpu-fraction": "0.5"}}, {"gpus": 0, "part": {"gpu-memory": "4000"}}],
+)
+async def test_a_list_of_gpu_nodes_that_is_never_answered_delays_only_pods_with_gpus(ask: dict[str, Any]) -> None:
+    cluster = SlowCluster(Resource.GPU_NODES.value)
+    async with living(cluster=furnished("a", cluster=cluster)) as world:
+        with_gpus = world.pod("gpu", gates=[GATE], **ask)
+        alone = world.pod("one", gpus=0)
+        await passes(0.5)
 
-    assert await world.filter(world.pod("one"), "a") == Failed(UNREADY)
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+        assert world.now() < OPTIONAL_WITHIN_S + 1
+        assert isinstance(await world.filter(alone, "a"), Fits)
+        assert sentences(world) == [UNLISTED_GPUS]
+        assert lets_in(world.entrance, world.asked("next", gpus=0))
+        assert not lets_in(world.entrance, world.asked("next", **ask))
+        assert degraded(world) == {"watch-gpu_nodes": "not listed yet"}
+
+        await passes(60)
+        assert cluster.releases == []
+        assert sentences(world) == [UNLISTED_GPUS]
+        # A sick GPU would look free.
+        assert await world.filter(with_gpus, "a") == Refused(Reason.DECIDING)
+
+        repair(world)
+        await passes(30)
+        assert UNLISTED_GPUS not in sentences(world)
+
+
+async def test_pods_with_gpus_start_without_a_list_of_gpu_nodes_that_fails_again_and_again() -> None:
+    cluster = SlowCluster(Resource.GPU_NODES.value)
+    async with living(cluster=furnished("a", cluster=cluster)) as world:
+        world.pod("gpu", gates=[GATE])
+        await passes(60)
+        assert cluster.releases == []
+        await passes(30)
+        assert cluster.releases == ["gpu-0"]
+
+
+async def test_many_pods_with_gpus_are_judged_in_steps_once_the_gpus_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "PAUSE_EVERY", 2)
+    cluster = SlowCluster(Resource.GPU_NODES.value)
+    async with living(cluster=furnished("a", cluster=cluster)) as world:
+        for number in range(5):
+            world.pod(f"p{number}", gates=[GATE])
+        await passes(1)
+        touched = list[int]()
+        monkeypatch.setattr(world.cache, "form_groups", lambda: touched.append(len(world.cache.groups.take_touched())))
+        world.cache.groups.take_touched()
+        repair(world)
+        await passes(30)
+
+        assert touched[:2] == [2, 2]
+        assert len(sentences(world)) == 4
+        assert cluster.releases == ["p0-0"]
 
 
 async def test_a_list_of_owners_that_is_never_answered_delays_other_pods_for_seconds() -> None:
