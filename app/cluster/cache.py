@@ -371,6 +371,16 @@ class ClusterCache:
         self.groups.trust_ending(key, uid)
         self.version += 1
 
+    def spare(self, key: GroupKey) -> None:
+        """Have a gang not leave as stale until `unspare`: a pod of it could not be evicted."""
+        self.groups.spare(key)
+        self.version += 1
+
+    def unspare(self, key: GroupKey) -> None:
+        """Take that back: enough time has passed."""
+        self.groups.unspare(key)
+        self.version += 1
+
     def doubt_endings(self) -> None:
         """Call no gang stale until `trust_endings`: which members had finished well before is not known yet."""
         self.groups.doubt_endings()

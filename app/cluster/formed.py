@@ -22,6 +22,8 @@ class FormedGroups:
         self._doubted: dict[GroupKey, set[PodUid]] = {}
         """Members that are gone of which it is not known yet how they ended."""
         self._doubts_all = False
+        self._spared: set[GroupKey] = set()
+        """Groups that are left alone for a while, since a pod of theirs could not be evicted."""
 
     def put_running(self, key: GroupKey, group: PodGroup | None, spec: GroupSpec | None) -> PodGroup | None:
         """Take over what a group holds now, None when it has no pods; return the group with since when it is stale."""
@@ -48,9 +50,9 @@ class FormedGroups:
 
     def stale_since(self) -> Mapping[GroupKey, float]:
         """Return the stale groups with since when they are, as far as `age` was told; not to be kept."""
-        if not self._doubted:
+        if not self._doubted and not self._spared:
             return self._stale_since
-        return {key: since for key, since in self._stale_since.items() if key not in self._doubted}
+        return {key: since for key, since in self._stale_since.items() if not self._is_left_alone(key)}
 
     def age(self, now: float) -> Collection[GroupKey]:
         """Note that what has become stale since last asked is so since now; return which groups these are."""
@@ -71,6 +73,14 @@ class FormedGroups:
         if not doubted:
             self._doubted.pop(key, None)
 
+    def spare(self, key: GroupKey) -> None:
+        """Call a group stale no more until `unspare`."""
+        self._spared.add(key)
+
+    def unspare(self, key: GroupKey) -> None:
+        """Take that back."""
+        self._spared.discard(key)
+
     def doubt_all(self) -> None:
         """Call no group stale from now on until `trust_all`: whose members have finished well is not known yet."""
         self._doubts_all = True
@@ -84,7 +94,7 @@ class FormedGroups:
             self._unaged.discard(key)
             self._stale_since.pop(key, None)
             return group
-        if key in self._doubted:
+        if self._is_left_alone(key):
             # Its grace goes on when this end was no good one: with each pod that it loses it would begin anew.
             self._unaged.discard(key)
             return group
@@ -92,6 +102,9 @@ class FormedGroups:
         if since is None:
             self._unaged.add(key)
         return replace(group, stale_since=since)
+
+    def _is_left_alone(self, key: GroupKey) -> bool:
+        return key in self._doubted or key in self._spared
 
 
 def _is_excused(spec: GroupSpec | None) -> bool:

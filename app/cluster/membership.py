@@ -176,6 +176,16 @@ class Membership:
         self._formed.trust(key, uid)
         self._mark(key)
 
+    def spare(self, key: GroupKey) -> None:
+        """Call a gang stale no more until `unspare`: a pod of it could not be evicted."""
+        self._formed.spare(key)
+        self._mark(key)
+
+    def unspare(self, key: GroupKey) -> None:
+        """Take that back: enough time has passed."""
+        self._formed.unspare(key)
+        self._mark(key)
+
     def doubt_endings(self) -> None:
         """Call no gang stale until `trust_endings`: which members had finished well before is not known yet."""
         self._formed.doubt_all()

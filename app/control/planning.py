@@ -100,6 +100,8 @@ class Planning:
         self._wall_clock = wall_clock
         self._unready = unready
         self._backoff = Backoff()
+        self._staying = Backoff()
+        """Gangs of which a pod could not be evicted."""
         self._planned_relief = -1
         self._aged_at = float("-inf")
         self._kept_for: frozenset[GroupKey] = frozenset()
@@ -299,6 +301,14 @@ class Planning:
         self._promises.give_up(uid)
         self.poke()
 
+    def note_staying(self, victim: PodUid) -> None:
+        """Note that a pod cannot be evicted: nobody waits for its room, and its gang is left alone for a while."""
+        self._awaiting.note_failure(victim)
+        if (pod := self._cache.pod(victim)) is not None:
+            self._staying.failed(pod.group, self._clock())
+            self._cache.spare(pod.group)
+        self.poke()
+
     def take_news(self) -> set[GroupKey]:
         """Return, once, the groups whose reason to wait has changed since last asked; new numbers are no news."""
         return self._takeover.take_news()
@@ -436,6 +446,8 @@ class Planning:
             self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
             self._cache.readmit(key)
+        for key in self._staying.over(self._clock()):
+            self._cache.unspare(key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,8 +201,8 @@ def _planning(
         return on.activity.failure() or unready()
 
     def stays(victim: PodUid) -> None:
-        awaiting.note_failure(victim)
-        planning.poke()
+        # The planning loop comes after the evictor that it orders from.
+        planning.note_staying(victim)
 
     async def plan_ended() -> None:
         # The planning loop comes after the search that it pokes.

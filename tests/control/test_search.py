@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.evictor import STALE
+from app.control.evictor import PAUSES_S, STALE
 from app.control.search import LOOK_AGAIN_S
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason
-from app.model.seam import RawObject, Resource
+from app.model.seam import KubeError, RawObject, RejectedError, Resource, UnavailableError
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan
 from app.simulation import manifests
@@ -271,6 +271,31 @@ async def test_a_stale_gang_is_evicted_after_its_grace_if_that_is_wanted(actions
 
         assert world.cluster.evictions == evicted
         assert world.cluster.told.count(("gang", STALE)) == bool(evicted)
+
+
+@pytest.mark.parametrize("grace_s", [0, 5])
+@pytest.mark.parametrize("errors", [[RejectedError("no")], [UnavailableError("503")] * (len(PAUSES_S) + 1)])
+async def test_a_stale_gang_whose_eviction_fails_again_and_again_backs_off(
+    grace_s: int, errors: Sequence[KubeError]
+) -> None:
+    async with living("a", gpus=3, stale_grace_s=grace_s) as world:
+        gang = world.gang("gang", size=3)
+        for pod in gang:
+            world.patch(pod, spec={"nodeName": "a"}, status={"phase": "Running"})
+        await passes(5)
+        world.cluster.errors["evict"] += list(errors) * 1000
+        world.delete(gang[2])
+        await passes(60)
+        early = len(world.cluster.evictions)
+        await passes(600)
+        late = len(world.cluster.evictions) - early
+
+        # Both pods are tried 2, 4, 8, 16, 32, 64 and then 120 s after each other, the grace aside.
+        assert 0 < early <= 2 * len(errors) * 5
+        assert 0 < late <= 2 * len(errors) * 7
+        world.cluster.errors["evict"].clear()
+        await passes(150)
+        assert all(pod["metadata"].get("deletionTimestamp") for pod in world.cluster.objects(Resource.PODS))
 
 
 # What is said of it

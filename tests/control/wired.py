@@ -351,8 +351,7 @@ class World:
             self.podgroups.learn(raw)
 
     def _victim_stays(self, victim: PodUid) -> None:
-        self.awaiting.note_failure(victim)
-        self.planning.poke()
+        self.planning.note_staying(victim)
 
     def _activity_changed(self) -> None:
         self.planning.poke()
