@@ -439,6 +439,11 @@ class ClusterCache:
         self.reservations.drop(uid)
         self._settle(uid)
 
+    def note_failed_bind(self, uid: PodUid, error: str) -> None:
+        """Note what the last try to bind a pod failed by, which is tried again."""
+        if self.reservations.note_failure(uid, error):
+            self.touch(self._pods[uid].group)
+
     def take_bereft(self) -> set[PodUid]:
         """Return, once, the pods whose promise ended by what the watch showed: a nomination may outlive it."""
         bereft, self._bereft = self._bereft, set()

@@ -83,6 +83,7 @@ class Reservations:
         self._held: dict[PodUid, Reservation] = {}
         self._by_group: dict[GroupKey, set[PodUid]] = {}
         self._by_node: dict[NodeName, set[PodUid]] = {}
+        self._failing: dict[PodUid, str] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -117,6 +118,7 @@ class Reservations:
     def drop(self, pod: PodUid) -> Reservation | None:
         """Remove and return the pod's reservation."""
         dropped = self._held.pop(pod, None)
+        self._failing.pop(pod, None)
         if dropped is not None:
             _discard(self._by_group, dropped.group, pod)
             _discard(self._by_node, dropped.node, pod)
@@ -129,6 +131,17 @@ class Reservations:
     def binding(self, pod: PodUid) -> None:
         """Mark that the write is on its way: from here on only a sure failure or the watch ends it."""
         self.put(replace(self._held[pod], state=State.BINDING))
+
+    def note_failure(self, pod: PodUid, error: str) -> bool:
+        """Note what the last try to write a binding failed by, which is tried again; return whether that is news."""
+        if pod not in self._held or self._failing.get(pod) == error:
+            return False
+        self._failing[pod] = error
+        return True
+
+    def failing(self) -> Iterator[tuple[GroupKey, str]]:
+        """Yield the groups with bindings that are being tried again, and what the last try failed by."""
+        return ((self._held[pod].group, error) for pod, error in self._failing.items())
 
     def answered(self, pod: PodUid, expires_at: float) -> None:
         """Mark that kube-scheduler binds the pod by itself from here on, within this time."""

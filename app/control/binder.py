@@ -223,11 +223,13 @@ class Binder:
         except NotFoundError:
             return GONE
         except ForbiddenError as error:
+            self._cache.note_failed_bind(question.pod.uid, _refused(error))
             return await self._wait(question, error, tries, tries.forbidden_pauses)
         except RejectedError as error:
             return await self._refuse(question, error, tries)
         except (ConflictError, OutcomeUnknownError, UnavailableError) as error:
             tries.may_be_under_way |= isinstance(error, OutcomeUnknownError)
+            self._cache.note_failed_bind(question.pod.uid, _refused(error))
             known = await self._look_up(question.pod, question.node)
             # A read that succeeds proves that the API server answers, so only its refusals are counted, and no outage.
             return await self._wait(question, error, tries, tries.undone_pauses) if known is None else known
@@ -261,7 +263,7 @@ class Binder:
         known = await self._settled(question, tries)
         if known is not None:
             return known
-        answer = f"the API server refuses the binding: {error}"
+        answer = _refused(error)
         self._set_back(question.pod.uid, answer)
         return answer
 
@@ -312,6 +314,10 @@ class Binder:
         pod = self._cache.pod(uid)
         if pod is not None and pod.managed:
             self._on_failure(pod.group, error)
+
+
+def _refused(error: KubeError) -> str:
+    return f"the API server refuses the binding: {error}"
 
 
 def _outcome(bound_to: NodeName, node: NodeName) -> str:

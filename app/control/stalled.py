@@ -1,6 +1,7 @@
 """Says what keeps those from starting who have places, or get them again, and are not among those who wait."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 from app.cluster.cache import ClusterCache
 from app.control.awaiting import Awaiting
@@ -11,11 +12,14 @@ from app.model.sentence import capital, say
 
 
 def stalled(cache: ClusterCache, awaiting: Awaiting, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
-    """Return whose room is being freed, and whose last attempt failed: that is told until it is over or long past."""
+    """Return whose room is being freed, and whose last attempt or try failed: that is told until it is over or past."""
     waiting, found = cache.waiting(), dict(awaiting.refusals())
-    for key, setback in backoff.setbacks().items():
-        if key not in found and key not in waiting and not _is_over(cache, key, setback):
-            sentence = say("{error}; it is being tried again.", error=capital(setback.error))
+    setbacks = (
+        (key, setback.error) for key, setback in backoff.setbacks().items() if not _is_over(cache, key, setback)
+    )
+    for key, error in chain(cache.reservations.failing(), setbacks):
+        if key not in found and key not in waiting:
+            sentence = say("{error}; it is being tried again.", error=capital(error))
             found[key] = Refusal(reason=Reason.BACKING_OFF, sentence=sentence)
     return found
 

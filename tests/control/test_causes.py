@@ -1,11 +1,21 @@
 """The ways in which a pod is stuck, each as its owner reads it: in the event, and in the status of the PodGroup."""
 
+import asyncio
+
 import pytest
 
 from app.control.events import EVENTS_PER_ROUND
 from app.model.marks import GATE
 from app.model.reason import Reason, Refusal
-from app.model.seam import ForbiddenError, KubeError, RawObject, RejectedError, Resource, UnavailableError
+from app.model.seam import (
+    ForbiddenError,
+    KubeError,
+    OutcomeUnknownError,
+    RawObject,
+    RejectedError,
+    Resource,
+    UnavailableError,
+)
 from app.simulation import manifests
 from app.simulation.manifests import Quota
 from tests.control.gpu_machines import SharingCluster, machines, sharer
@@ -34,6 +44,11 @@ def status(world: World) -> RawObject:
 def reasons(world: World) -> list[RawObject]:
     """Return why the PodGroup `gang` waits, as its status says it."""
     return [reason for one in status(world)["schedulingConditions"] for reason in one["reasons"]]
+
+
+def reasons_left(world: World) -> list[RawObject]:
+    """Return the conditions of the PodGroup `gang`, none once it runs."""
+    return list(status(world)["schedulingConditions"])
 
 
 # Quota
@@ -209,6 +224,33 @@ async def test_what_rejects_a_binding_is_told_once_and_stays_told_while_it_is_tr
         }
         assert world.cluster.told == [("one-0", "BackingOff")]
         assert POLICY in world.cluster.events[0].note
+
+
+@pytest.mark.parametrize(
+    "error", [ForbiddenError(POLICY), UnavailableError(POLICY), OutcomeUnknownError(POLICY)], ids=repr
+)
+async def test_what_a_binding_fails_by_is_told_while_it_is_tried_again_for_the_first_time(error: KubeError) -> None:
+    async with living("a") as world:
+        world.cluster.errors["bind"] += [error] * 3
+        (pod,) = world.gang("gang", size=1)
+        await passes(SETTLED_S)
+        writes = len(world.cluster.statuses)
+        binding = asyncio.create_task(world.bind(pod, "a"))
+        await passes(0.2)
+        cause = f"The API server refuses the binding: {POLICY}; it is being tried again."
+        assert why(world, pod) == Refusal(reason=Reason.BACKING_OFF, sentence=cause)
+        await passes(2.5)
+
+        assert not binding.done()
+        assert [(one["reason"], one["message"]) for one in reasons(world)] == [("BackingOff", cause)]
+        # However often it is tried: one write, and one event for each object.
+        assert [name for name, _ in world.cluster.statuses[writes:]].count("gang") == 1
+        assert world.cluster.told == [("gang", "BackingOff"), ("gang-0", "BackingOff")]
+
+        await binding
+        await passes(SETTLED_S)
+        assert (world.bound(), world.planning.stalled(), reasons_left(world)) == ({"gang-0": "a"}, {}, [])
+        assert len(world.cluster.told) == 2
 
 
 async def test_a_cause_that_is_over_is_no_longer_told() -> None:
