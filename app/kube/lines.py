@@ -1,7 +1,7 @@
 """Reads what a list or a watch sent, whole or not at all; when to begin again is `watch`'s."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,17 +15,20 @@ from app.model.seam import Changed, Deleted, Progress, RawObject, WatchEvent
 
 T = TypeVar("T")
 
+SLICE, SLICE_BYTES = 10, 1 << 16
+"""Objects, and bytes of them, that are reduced before the event loop gets a turn; one object is never divided."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """What one read brought, and the resourceVersion of its last line."""
+    """What a slice of one read brought, and the resourceVersion of its last line."""
 
     events: list[WatchEvent[T]]
     version: str
 
 
 async def batches(content: aiohttp.StreamReader, limits: Limits) -> AsyncGenerator[list[bytes], None]:
-    """Yield the whole lines of each read, until the stream ends.
+    """Yield the whole lines of each read, slice by slice with turns for others between them, until the stream ends.
 
     Raises `BrokenStreamError` when no line comes for too long, one is too long, or the stream ends within one.
     """
@@ -38,12 +41,26 @@ async def batches(content: aiohttp.StreamReader, limits: Limits) -> AsyncGenerat
             begun.append(chunk)
             _check_length(begun, limits)
             continue
-        yield b"".join([*begun, chunk[:last]]).split(b"\n")
+        for number, lines in enumerate(_sliced(b"".join([*begun, chunk[:last]]).split(b"\n"))):
+            if number:
+                await asyncio.sleep(0)
+            yield lines
         begun = [chunk[last + 1 :]]
         # Counted anew only now: the consumer's time is not the API server's silence.
         deadline_s = clock.time() + limits.silence_s
     if any(begun):
         raise BrokenStreamError("the stream ended in the middle of a line")
+
+
+def _sliced(lines: list[bytes]) -> Iterator[list[bytes]]:
+    piece, size = list[bytes](), 0
+    for line in lines:
+        if piece and (len(piece) >= SLICE or size + len(line) > SLICE_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(line)
+        size += len(line)
+    yield piece
 
 
 def _check_length(begun: list[bytes], limits: Limits) -> None:
@@ -62,7 +79,7 @@ async def _next(content: aiohttp.StreamReader, deadline_s: float, limits: Limits
 
 
 def decode(lines: list[bytes], keep: Callable[[RawObject], T]) -> Batch[T]:
-    """Read the lines of one batch, all or none.
+    """Read the lines of one slice, all or none.
 
     Raises `BrokenStreamError` for a line that is no watch event, and what an ERROR event stands for.
     """

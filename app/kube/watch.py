@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from app.kube.errors import BrokenStreamError, ExpiredError, StaleError, UnauthenticatedError
-from app.kube.lines import Batch, Page, batches, decode
+from app.kube.lines import SLICE, SLICE_BYTES, Batch, Page, batches, decode
 from app.kube.pages import pages
 from app.kube.places import Collection
 from app.kube.transport import Transport
@@ -47,8 +47,6 @@ STREAM_LASTS_S = (270, 330)
 FREE_ATTEMPTS = 2
 PATIENCE = 3
 RESTORED_AFTER = 5
-SLICE, SLICE_BYTES = 10, 1 << 16
-"""Objects of a list, and bytes of them, that are reduced without a pause."""
 VERSION_DIGITS = 20
 DOUBLINGS = 6
 """Enough to reach the longest pause."""

@@ -1,6 +1,7 @@
 """Watches against a fake API server: each fault ends in a whole list or goes on where it stopped."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -11,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from app.kube.client import KubeCluster
-from app.kube.watch import RESTORED_AFTER, SLICE
+from app.kube.lines import SLICE, SLICE_BYTES
+from app.kube.watch import RESTORED_AFTER
 from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, WatchEvent
 from tests.kube.apiserver import (
     BRIEF,
@@ -125,6 +127,33 @@ async def test_a_long_page_is_kept_in_slices_and_nothing_of_it_is_lost(
     events = await first(1, cluster.watch(Resource.PODS, keep=lambda raw: str(raw["metadata"]["name"])))
 
     assert events == [Listed(names)]
+
+
+@pytest.mark.parametrize(("number", "size"), [(60, 39_000), (500, 10), (3, 200_000)])
+async def test_others_have_a_turn_between_slices_of_what_a_watch_sends_at_once(
+    server: FakeApiServer, cluster: KubeCluster, number: int, size: int
+) -> None:
+    lines = [line("MODIFIED", pod(f"p{each}", str(each + 20)) | {"x": "x" * size}) for each in range(number)]
+    server.will(lists(), streams(b"".join(lines), then=hang))
+    turns, kept = 0, Counter[int]()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def keep(raw: RawObject) -> str:
+        kept[turns] += 1
+        return str(raw["metadata"]["name"])
+
+    others = asyncio.create_task(take_turns())
+    events = await first(number + 1, cluster.watch(Resource.PODS, keep))
+    others.cancel()
+
+    assert events == [Listed([]), *(Changed(f"p{each}") for each in range(number))]
+    # What is left of one read and the beginning of the next may come together.
+    assert max(kept.values()) <= 2 * max(1, min(SLICE, SLICE_BYTES // len(lines[-1])))
 
 
 async def test_a_line_may_arrive_in_pieces(server: FakeApiServer, cluster: KubeCluster) -> None:
