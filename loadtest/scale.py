@@ -69,7 +69,7 @@ ROWS = (
     Row(key="plan_of_one_pod_ms", title="plan after a pod has come, ms"),
     Row(key="why_ms", title="why of one pod, ms"),
     Row(key="queue_stands_ms", title="how all queues stand, ms"),
-    Row(key="metrics_read_ms", title="/metrics, on the loop, ms"),
+    Row(key="metrics_read_ms", title="/metrics, processor time, ms"),
     Row(key="status_after_change_ms", title="status writers after a change, ms"),
     Row(key="status_idle_ms", title="status writers when nothing changed, ms"),
     Row(key="gpus_list_s", title="the GPUs of all nodes, s"),

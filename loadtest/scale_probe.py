@@ -172,7 +172,7 @@ class Probe:
         gpus = _timed(lambda: [inspect.gpu_node(name) for name in inspect.gpu_nodes()])
         return {
             "why_ms": statistics.median(whys) * 1e3,
-            "queue_stands_ms": statistics.median(_timed(inspect.queue_stands) for _ in range(FEW)) * 1e3,
+            "queue_stands_ms": statistics.median(_timed(inspect.queue_stands()) for _ in range(FEW)) * 1e3,
             "metrics_read_ms": statistics.median(scrapes) * 1e3,
             "status_after_change_ms": statistics.median(changed) * 1e3,
             "status_idle_ms": statistics.median(looks) * 1e3,
@@ -180,7 +180,7 @@ class Probe:
         }
 
     async def _scraped(self) -> float:
-        """Return how long one scrape holds the loop in all; in the service others come in between."""
+        """Return how much processor time one scrape takes in all; a part of it is spent in threads."""
         began = time.process_time()
         await scrape(self._parts.metrics.registry, self._parts.inspect, OnTheSpot())
         return time.process_time() - began

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from app.cluster.cache import ClusterCache
 from app.control import verdicts
@@ -21,6 +22,7 @@ from app.model.occupancy import NodeUse, SharedMemory
 from app.model.podgroup import PodGroup
 from app.model.question import Check
 from app.model.reason import Refusal
+from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.stands import stands
 from app.scheduling.unsatisfiable import judged_at_once
@@ -57,13 +59,16 @@ class Inspect:
         """Whether all of them hold: we are active, and what we see is whole and fresh."""
         return all(check.passed for check in self.readiness())
 
-    def queues(self) -> Mapping[QueueName, Share]:
-        """Return every queue's share of the cluster as it is now."""
-        return fair_shares(judged_at_once(self._cache.snapshot()))
+    def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
+        """Freeze the cluster as it is now; what is returned divides it among the queues.
 
-    def queue_stands(self) -> Sequence[QueueStand]:
-        """Return how every queue stands, in the order of their names."""
-        return stands(self._cache.snapshot())
+        That may be done in any thread: ten thousand queues take 0.2 s.
+        """
+        return partial(_shares, self._cache.snapshot())
+
+    def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
+        """Do the same; what is returned tells how every queue stands, in the order of their names."""
+        return partial(stands, self._cache.snapshot())
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         """Tell why a pod or a PodGroup stands where it does; what of the two is meant is found out if need be."""
@@ -130,3 +135,7 @@ class Inspect:
     def _reports(self) -> Mapping[NodeName, GpuNode]:
         reports = self._cache.gpus.nodes()
         return {name: reports[name] for name in self.gpu_nodes()}
+
+
+def _shares(snapshot: Snapshot) -> Mapping[QueueName, Share]:
+    return fair_shares(judged_at_once(snapshot))

@@ -5,7 +5,7 @@ Written on change only, and never more than once an interval per object: a write
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,6 +16,7 @@ from app.cluster.cache import ClusterCache
 from app.control.backoff import doubled
 from app.control.inspect import Inspect
 from app.control.planning import Planning
+from app.model.decision import Share
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import GroupSpec
 from app.model.reason import FREEING, Reason, Refusal
@@ -35,7 +36,7 @@ FREE_TRIES = 2
 LONGEST_PAUSE_S = 120.0
 
 AT_ONCE = 100
-"""PodGroups that are looked at before the event loop gets a turn: after a start there may be ten thousand."""
+"""Objects that are looked at before the event loop gets a turn: there may be ten thousand."""
 
 RENEWED_AT_ONCE = 20
 """Waiting PodGroups a round whose numbers are brought up to date although their reason has not changed."""
@@ -101,7 +102,7 @@ class Status:
             self._version = self._cache.version
             # How many are still leaving is worth a look each time: there are few who wait for that.
             self._touched.update(key for key, why in self._planning.stalled().items() if why.reason in FREEING)
-            await self._correct(list(self._queues()))
+            await self._correct_queues()
         self._touched.update(self._renewed())
         touched = list(self._take_touched())
         for start in range(0, len(touched), AT_ONCE):
@@ -116,6 +117,12 @@ class Status:
         self._said[_Target(resource, namespace, name)] = status
         if resource is Resource.POD_GROUPS:
             self._touched.add(GroupKey(namespace, name))
+
+    async def _correct_queues(self) -> None:
+        statuses = self._queues(await asyncio.to_thread(self._inspect.queues()))
+        while step := list(islice(statuses, AT_ONCE)):
+            await self._correct(step)
+            await asyncio.sleep(0)
 
     # What should be said --------------------------------------------------------------------------------------------
 
@@ -132,13 +139,13 @@ class Status:
             self._to_renew = iter([key for key in self._cache.waiting() if self._cache.groups.has_object(key)])
         yield from found
 
-    def _queues(self) -> Iterator[tuple[_Target, RawObject]]:
-        shares, queues = self._inspect.queues(), self._cache.queues()
+    def _queues(self, shares: Mapping[QueueName, Share]) -> Iterator[tuple[_Target, RawObject]]:
+        queues = self._cache.queues()
         children: dict[QueueName, list[QueueName]] = {}
         for queue in queues.values():
             if queue.parent is not None:
                 children.setdefault(queue.parent, []).append(queue.name)
-        usage = self._cache.snapshot().usage
+        usage = self._cache.usage()
         for name, queue in queues.items():
             past, told = self._cache.history.told(name), shares.get(name) or usage.get(name, Usage())
             status = encode.queue_status(queue, told, children.get(name, ()), now=self._now(), past=past)

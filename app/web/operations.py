@@ -86,8 +86,8 @@ class Inspect(Counts, Protocol):
         """Return what is known of this pod; None when there is no such pod."""
         ...
 
-    def queue_stands(self) -> Sequence[QueueStand]:
-        """Return how every queue stands, in the order of their names."""
+    def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
+        """Return what tells how every queue stands now, in the order of their names, in any thread."""
         ...
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
@@ -155,7 +155,7 @@ def _add_queues(app: FastAPI, inspect: Inspect, main: Asks) -> None:
         """List every queue with what it deserves, gets, holds and asks for."""
         if not await _caller(request).may(QUEUES):
             raise HTTPException(HTTPStatus.FORBIDDEN, NO_QUEUES)
-        stands = await main.ask(inspect.queue_stands)
+        stands = await asyncio.to_thread(await main.ask(inspect.queue_stands))
         return await _listed(lambda: QueueList(items=()), _each(map(QueueAnswer.of, stands)))
 
 

@@ -1,5 +1,6 @@
 """The metrics that are read from state when Prometheus asks, so that no gauge can be forgotten."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -21,8 +22,8 @@ from app.web.visits import Asks
 class Counts(Protocol):
     """What the collector reads; called on the event loop."""
 
-    def queues(self) -> Mapping[QueueName, Share]:
-        """Return every queue's share."""
+    def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
+        """Return what tells every queue's share as things are now, in any thread: it takes long."""
         ...
 
     def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
@@ -98,7 +99,7 @@ async def scrape(counted: Collector, counts: Counts, main: Asks) -> Scrape:
         counted,
         promises=await main.ask(lambda: dict(counts.promises())),
         waiting=await main.ask(lambda: list(counts.waiting())),
-        queues=await main.ask(lambda: dict(counts.queues())),
+        queues=await asyncio.to_thread(await main.ask(counts.queues)),
         health=await main.ask(lambda: dict(counts.gpu_health())),
         memory=await main.ask(lambda: tuple(counts.shared_gpus())),
     )

@@ -89,7 +89,7 @@ async def answers_for(world: World, *, of_b: int) -> None:
     assert world.free_gpus() == world.free_gpus() | {"b": of_b, "z0": 0, "z1": 0, "z2": 0}
     snapshot = world.cache.snapshot()
     assert (abs(snapshot.free) <= MAX_COLUMN).all()
-    assert world.inspect.queues().keys() >= {QueueName("q")}
+    assert world.inspect.queues()().keys() >= {QueueName("q")}
     assert min(snapshot.total.amounts) >= 0
 
 

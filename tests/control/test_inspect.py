@@ -90,7 +90,7 @@ async def test_queues_are_told_with_their_shares() -> None:
         world.pod("one")
         await passes(1)
 
-        shares = world.inspect.queues()
+        shares = world.inspect.queues()()
 
         assert shares[QueueName("q")].allocated.gpu_milli == 1000
         assert shares[QueueName("guaranteed")].deserved.gpu_milli == 3000
@@ -105,7 +105,7 @@ async def test_queues_stand_with_what_is_below_them_and_what_is_wrong_with_them(
             world.pod(f"p{number}", queue="leaf", gpus=3)
         await passes(1)
 
-        stands = {stand.queue.name: stand for stand in world.inspect.queue_stands()}
+        stands = {stand.queue.name: stand for stand in world.inspect.queue_stands()()}
 
         numbers = {
             name: (one.allocated.gpu_milli, one.requested.gpu_milli, one.waiting) for name, one in stands.items()

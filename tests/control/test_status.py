@@ -1,7 +1,11 @@
+from collections import Counter
+from typing import Any
+
 import pytest
 
+from app.cluster import encode
 from app.control.events import EVENTS_PER_ROUND, TOLD_FOR_S
-from app.control.status import LONGEST_PAUSE_S
+from app.control.status import AT_ONCE, LONGEST_PAUSE_S
 from app.model.names import GroupKey
 from app.model.seam import (
     ForbiddenError,
@@ -13,6 +17,7 @@ from app.model.seam import (
     UnavailableError,
 )
 from app.simulation.cluster import Ref
+from tests.control.virtual import threads_take, turns
 from tests.control.wired import FickleCluster, World, furnished, living, passes
 
 SETTLED_S = 3.0
@@ -47,6 +52,30 @@ async def test_a_queue_says_what_its_pods_hold_and_ask_for() -> None:
         assert status["allocated"]["nvidia.com/gpu"] == "1"
         assert status["requested"]["nvidia.com/gpu"] == "2"
         assert {one["type"]: one["status"] for one in status["conditions"]} == {"Valid": "True", "OverQuota": "True"}
+
+
+async def test_many_queues_are_divided_for_in_a_thread_and_written_about_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worded, whole = Counter[int](), encode.queue_status
+
+    def queue_status(*args: Any, **more: Any) -> RawObject:
+        worded[turns()] += 1
+        return whole(*args, **more)
+
+    async with living("a") as world:
+        for each in range(2 * AT_ONCE + 50):
+            world.queue(f"q{each}")
+        await passes(SETTLED_S)
+        monkeypatch.setattr(encode, "queue_status", queue_status)
+        threads_take(5.0)
+        world.queue("new")
+        await passes(4)
+        assert not worded
+        await passes(4)
+
+    assert max(worded.values()) <= AT_ONCE < sum(worded.values())
+    assert written(world).count("new") == 1
 
 
 async def test_a_parent_names_its_children_and_an_orphan_what_is_wrong() -> None:

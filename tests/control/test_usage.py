@@ -34,7 +34,7 @@ def status(cluster: FickleCluster, name: str) -> RawObject:
 
 
 def gpu_shares(world: World) -> dict[str, int]:
-    return {name: share.fair_share.gpu_milli // 1000 for name, share in world.inspect.queues().items()}
+    return {name: share.fair_share.gpu_milli // 1000 for name, share in world.inspect.queues()().items()}
 
 
 def two_queues(world: World, *, running: int, waiting: int) -> None:

@@ -17,8 +17,10 @@ class _Patience(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
+        self.turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.turns += 1
         if timeout is None:
             raise RuntimeError("everything waits for something that nobody will do")
         self.now_s += timeout
@@ -35,6 +37,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._patience.now_s
+
+    def turns(self) -> int:
+        return self._patience.turns
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
@@ -58,3 +63,10 @@ def threads_take(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     loop.thread_takes_s = seconds
+
+
+def turns() -> int:
+    """Return how many turns the loop has taken: what is done in one of them holds up everything else."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    return loop.turns()

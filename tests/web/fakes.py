@@ -1,7 +1,7 @@
 """An extender and an inspector that answer what the test told them to."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.model.decision import Share
@@ -91,11 +91,11 @@ class FakeInspect:
     def shared_gpus(self) -> Sequence[SharedMemory]:
         return self.shared
 
-    def queues(self) -> Mapping[QueueName, Share]:
-        return self.shares
+    def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
+        return lambda: self.shares
 
-    def queue_stands(self) -> Sequence[QueueStand]:
-        return self.stands or [QueueStand(queue=Queue(name=name)) for name in sorted(self.shares)]
+    def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
+        return lambda: self.stands or [QueueStand(queue=Queue(name=name)) for name in sorted(self.shares)]
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         self.questions.append((namespace, name, subject))

@@ -1,9 +1,11 @@
 """Health, metrics and the read API over a real socket."""
 
 import asyncio
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from prometheus_client.metrics_core import Metric
@@ -26,6 +28,8 @@ from tests.web.served import HttpReply, get, serving
 
 STALE = Check("watches-fresh", "nodes were last heard of 80 s ago; see the log")
 REFUSAL = Refusal(reason=Reason.OVER_LIMIT, sentence="q may hold 8 GPUs and holds 8.", details={"limitGpuMilli": 8000})
+T = TypeVar("T")
+
 SHARE = Share(
     deserved=Resources(cpu_milli=UNLIMITED, memory_bytes=64 * GIB, gpu_milli=8000),
     fair_share=Resources(gpu_milli=7500),
@@ -132,6 +136,29 @@ async def test_refused_pods_are_scraped_by_reason_and_other_reasons_are_0() -> N
     samples = await scraped(FakeInspect(groups=((waiting, REFUSAL), (group(pod("c")), None))))
     seen = {key[1]: value for key, value in samples.items() if key[0] == "leeboard_refused_pods"}
     assert seen == {reason.value: 2.0 if reason is Reason.OVER_LIMIT else 0.0 for reason in Reason}
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/queues"])
+async def test_the_cluster_is_divided_among_queues_beside_every_event_loop(path: str) -> None:
+    threads = list[int]()
+
+    class Noting(FakeInspect):
+        def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
+            return lambda: dict(map(noted, super(Noting, self).queues()().items()))
+
+        def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
+            return lambda: list(map(noted, super(Noting, self).queue_stands()()))
+
+    def noted(item: T) -> T:
+        threads.append(threading.get_ident())
+        return item
+
+    inspect = Noting(shares={QueueName("q"): SHARE})
+
+    async with serving(operations.application(inspect, Metrics(), FakePulse(), callers=Anybody())) as served:
+        reply = await served.ask(get(path))
+
+    assert (reply.status, len(threads), threading.get_ident() in threads) == (200, 1, False)
 
 
 async def test_queues_are_scraped_in_their_units() -> None:
