@@ -17,7 +17,8 @@ from app.model.past import MICRO
 from app.model.resources import QUOTA_AXES
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
-from app.scheduling.quota import Account, Ledger, Quantities, quantities
+from app.scheduling.accounts import Account, Quantities, quantities
+from app.scheduling.quota import Ledger
 from app.settings import Settings
 
 log = structlog.get_logger()

@@ -17,9 +17,9 @@ from app.model.names import GroupKey, NodeName, QueueName
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, QUOTA_AXES
+from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.lending import borrows
 from app.scheduling.order import next_chunk
-from app.scheduling.quota import Quantities, quantities
 from app.scheduling.reclaimable import within
 from app.scheduling.whatif import WhatIf
 

@@ -8,9 +8,9 @@ from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING
+from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.evictable import Scope
 from app.scheduling.patience import Patience
-from app.scheduling.quota import Quantities, quantities
 from app.scheduling.reclaimable import Judgement
 from app.scheduling.scenario import is_touched, lost_of
 from app.scheduling.search import Aim, Found

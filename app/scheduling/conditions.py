@@ -17,7 +17,7 @@ from app.model.memory import Conditions, PlanMemory, Searched
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI
-from app.scheduling.quota import quantities
+from app.scheduling.accounts import quantities
 from app.scheduling.stock import Seat
 from app.scheduling.whatif import WhatIf
 

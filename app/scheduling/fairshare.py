@@ -15,7 +15,8 @@ from app.model.past import MICRO, Past
 from app.model.queue import ORPHANED, WEIGHT_SCALE, Queue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
-from app.scheduling.quota import Account, Ledger, Quantities, quantities
+from app.scheduling.accounts import Account, Quantities, quantities
+from app.scheduling.quota import Ledger
 
 UNITS = {CPU: 1, MEMORY: 1, GPU: 1000}
 """What a round gives is cut to whole units: GPUs are divided whole."""

@@ -13,8 +13,9 @@ from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.resources import GPU, Amounts
 from app.model.snapshot import Mask
+from app.scheduling.accounts import Account, quantities
 from app.scheduling.evictable import Evictable
-from app.scheduling.quota import Account, Ledger, quantities
+from app.scheduling.quota import Ledger
 from app.scheduling.victims import Roster
 
 Places = NDArray[np.int64]

@@ -10,8 +10,8 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.reason import NO_PLACE, Reason, Refusal
 from app.scheduling import gang
+from app.scheduling.accounts import quantities
 from app.scheduling.board import Timing
-from app.scheduling.quota import quantities
 from app.scheduling.reclaimable import Judgement, within
 from app.scheduling.whatif import WhatIf
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from app.model.names import QueueName
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
-from app.scheduling.quota import line
+from app.scheduling.accounts import line
 from app.scheduling.victims import Safety
 from app.settings import ResolveMethod
 

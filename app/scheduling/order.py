@@ -18,7 +18,8 @@ from app.model.queue import Queue
 from app.model.reason import Reason
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
-from app.scheduling.quota import Ledger, Quantities, quantities
+from app.scheduling.accounts import Quantities, quantities
+from app.scheduling.quota import Ledger
 
 EXACT_BITS = 128
 """Shares are compared as integers of this many binary places: exact for amounts below 2**64."""

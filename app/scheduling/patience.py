@@ -13,7 +13,7 @@ from app.model.names import GroupKey
 from app.model.pod import Placed
 from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, MEMORY
-from app.scheduling.quota import Quantities, quantities
+from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.reclaimable import within
 from app.scheduling.victims import Chunk, charge_at
 from app.scheduling.whatif import WhatIf

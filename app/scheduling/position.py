@@ -13,9 +13,10 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.sentence import Name
 from app.model.snapshot import Snapshot
+from app.scheduling.accounts import line
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.order import Turn, Turns, is_torn, turn
-from app.scheduling.quota import Ledger, line
+from app.scheduling.quota import Ledger
 from app.scheduling.unsatisfiable import judged_at_once
 
 FIRST = 5

@@ -6,186 +6,19 @@ Who comes next is left to `order`, how the surplus is divided to `fairshare`. Ru
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Self
 
 from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
-from app.model.queue import LAST_PRIORITY, MOST_LEVELS, ORPHANED, UNENTITLED, Queue
-from app.model.reason import QueueNumbers, Reason, Refusal
+from app.model.queue import ORPHANED, Queue
+from app.model.reason import Reason, Refusal
 from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Amounts, Resources
 from app.model.sentence import counted
-from app.model.snapshot import NodeTable, Snapshot, Usage
+from app.model.snapshot import NodeTable, Snapshot
 from app.scheduling import fit
-
-Quantities = tuple[int, int, int]
-"""Amounts in the order of `QUOTA_AXES`."""
-
-
-def quantities(amounts: Resources) -> Quantities:
-    """Return what quota judges of `amounts`."""
-    return amounts.cpu_milli, amounts.memory_bytes, amounts.gpu_milli
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A queue and its ancestors, itself first, as far up as they exist."""
-
-    names: tuple[QueueName, ...]
-    problem: str = ""
-    """Why the queue takes part in nothing; empty when it and all its ancestors are sound."""
-    charged: tuple[QueueName, ...] = ()
-    """The sound ones up to the top: they pay for what the queue's pods hold, even if it is itself unsound."""
-
-
-def line(queues: Mapping[QueueName, Queue], name: QueueName) -> Line:
-    """Follow the parents of a queue to the top; a missing parent or a circle is a problem, never a loop."""
-    names: dict[QueueName, None] = {}
-    at: QueueName | None = name
-    while at is not None:
-        if at in names:
-            return Line(names=tuple(names), problem=f"its parents form a circle through {at}")
-        if at not in queues:
-            return Line(names=tuple(names), problem=f"its parent {at} does not exist")
-        if len(names) == MOST_LEVELS:
-            return Line(names=tuple(names), problem=f"it is more than {MOST_LEVELS} levels deep")
-        names[at] = None
-        at = queues[at].parent
-    return _judged(queues, tuple(names))
-
-
-def _judged(queues: Mapping[QueueName, Queue], names: tuple[QueueName, ...]) -> Line:
-    unsound = [depth for depth, name in enumerate(names) if queues[name].problem]
-    if not unsound:
-        return Line(names=names, charged=names)
-    nearest, farthest = names[unsound[0]], unsound[-1]
-    problem = queues[nearest].problem
-    if nearest != names[0]:
-        problem = f"its parent {nearest} is not valid: {problem}"
-    return Line(names=names, problem=problem, charged=names[farthest + 1 :])
-
-
-class Account:
-    """What one queue may hold and what it and all its descendants hold now; an unsound one may hold nothing."""
-
-    __slots__ = ("allocated", "deserved", "limit", "name", "non_preemptible", "queue", "requested")
-
-    def __init__(self, queue: Queue) -> None:
-        entitlements = [queue.entitlement(axis) for axis in QUOTA_AXES]
-        self.queue = queue
-        self.name = queue.name
-        self.deserved = [each.deserved for each in entitlements]
-        self.limit = [each.limit for each in entitlements]
-        # The three sums are written by `Ledger` alone; everyone else reads them.
-        self.allocated = [0, 0, 0]
-        self.non_preemptible = [0, 0, 0]
-        self.requested = [0, 0, 0]
-
-    def copy(self) -> "Account":
-        """Return an account with sums of its own."""
-        twin = self._of_the_same_queue()
-        twin.allocated, twin.non_preemptible = list(self.allocated), list(self.non_preemptible)
-        twin.requested = self.requested
-        return twin
-
-    def opened(self) -> "Account":
-        """Return an account of the same queue in which nothing is held yet."""
-        twin = self._of_the_same_queue()
-        twin.allocated, twin.non_preemptible, twin.requested = [0, 0, 0], [0, 0, 0], [0, 0, 0]
-        return twin
-
-    def _of_the_same_queue(self) -> "Account":
-        twin = Account.__new__(Account)
-        twin.queue, twin.name, twin.deserved, twin.limit = self.queue, self.name, self.deserved, self.limit
-        return twin
-
-    def over_limit(self, request: Quantities) -> int | None:
-        """Return the first axis on which `request` passes the limit; an axis not asked for is not judged."""
-        return _first_over(self.limit, self.allocated, request)
-
-    def over_quota(self, request: Quantities) -> int | None:
-        """Return the first axis on which a non-preemptible `request` passes the deserved share."""
-        return _first_over(self.deserved, self.non_preemptible, request)
-
-    def numbers(self, asked: Resources, *, firm: Resources) -> QueueNumbers:
-        """Return how it stands beside what is asked of it; `firm` is the non-preemptible part."""
-        return QueueNumbers(
-            name=self.name,
-            requested=_resources(self.requested),
-            deserved=_resources(self.deserved),
-            allocated=_resources(self.allocated),
-            allocated_non_preemptible=_resources(self.non_preemptible),
-            limit=_resources(self.limit),
-            asked=asked,
-            asked_non_preemptible=firm,
-        )
-
-    def __repr__(self) -> str:
-        return f"<Account {self.name} gpu={self.allocated[GPU]}m>"
-
-
-def _resources(amounts: Sequence[int]) -> Resources:
-    cpu, memory, gpu = amounts
-    return Resources(cpu_milli=cpu, memory_bytes=memory, gpu_milli=gpu)
-
-
-def _first_over(ceiling: Sequence[int], held: Sequence[int], request: Quantities) -> int | None:
-    for axis in QUOTA_AXES:
-        if request[axis] > 0 and held[axis] + request[axis] > ceiling[axis] != UNLIMITED:
-            return axis
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """What follows from the queues alone."""
-
-    lines: Mapping[QueueName, Line]
-    parents: frozenset[QueueName | None]
-    accounts: Mapping[QueueName, Account]
-    """To make others like; nothing is held in these."""
-
-
-class _Same:
-    """Queues that are the same as long as none of them has changed, which their mapping never does."""
-
-    __slots__ = ("queues",)
-
-    def __init__(self, queues: Mapping[QueueName, Queue]) -> None:
-        self.queues = queues
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.queues is self.queues
-
-    def __hash__(self) -> int:
-        return id(self.queues)
-
-
-# With a thousand queues this is half of a plan for one pod, and queues seldom change.
-@lru_cache(maxsize=2)
-def _tree(same: _Same) -> _Tree:
-    queues = same.queues
-    lines = {name: line(queues, name) for name in queues}
-    accounts = {name: Account(_judged_queue(queues[name], each)) for name, each in lines.items()}
-    unsound = {name: replace(each, charged=(name, *each.charged)) for name, each in lines.items() if each.problem}
-    return _Tree(lines | unsound, frozenset(queue.parent for queue in queues.values()), accounts)
-
-
-def _judged_queue(queue: Queue, on: Line) -> Queue:
-    """Return a queue as it counts: an unsound one deserves nothing, below the nearest that is sound, if any is."""
-    if not on.problem:
-        return queue
-    return replace(
-        queue,
-        parent=on.charged[0] if on.charged else None,
-        priority=LAST_PRIORITY,
-        cpu_milli=UNENTITLED,
-        memory_bytes=UNENTITLED,
-        gpu_milli=UNENTITLED,
-        problem=on.problem,
-    )
+from app.scheduling.accounts import Account, Quantities, quantities, sums_of, tree
 
 
 def least_charge(pod: Pod, nodes: NodeTable) -> Resources:
@@ -216,44 +49,33 @@ def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Acco
 
     None for a queue that takes no pods.
     """
-    tree = _tree(_Same(queues))
-    found = tree.lines.get(name)
-    if found is None or found.problem or name in tree.parents:
+    of_queues = tree(queues)
+    found = of_queues.lines.get(name)
+    if found is None or found.problem or name in of_queues.parents:
         return None
-    return tuple(tree.accounts[each] for each in found.names)
+    return tuple(of_queues.accounts[each] for each in found.names)
 
 
 class Ledger:
     """The queues' accounts during one plan: built from its snapshot, written by its planner, never shared."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        tree = _tree(_Same(snapshot.queues))
-        self._lines, self._parents = tree.lines, tree.parents
-        self.accounts = {name: account.opened() for name, account in tree.accounts.items()}
+        of_queues, usage = tree(snapshot.queues), snapshot.usage
+        self._lines, self._parents = of_queues.lines, of_queues.parents
+        self.accounts = dict(of_queues.opened(usage))
         """The accounts by name; read-only for everyone else, and replaced when charged. There is one of `ORPHANED` when
         pods hold something whose queues do not exist."""
-        orphaned = (usage for name, usage in snapshot.usage.items() if name not in self._lines)
-        if any(usage.allocated.amounts != NOTHING.amounts for usage in orphaned):
-            self.accounts[ORPHANED.name] = Account(ORPHANED)
-        # Those that no copy of this ledger reads as well: the others are copied before they are charged.
-        self._own = set(self.accounts)
+        orphans = [sums_of(each, sound=False) for name, each in usage.items() if name not in self._lines]
+        if any(any(held) for held, _, _ in orphans):
+            self.accounts[ORPHANED.name] = lost = Account(ORPHANED)
+            for each in orphans:
+                lost.add(each)
+        # Those that nobody else reads: the others are copied before they are charged.
+        self._own = set[QueueName]()
         # Ten thousand pods of one template are refused for one cause: by all that a refusal is made from.
         self._said: dict[tuple[object, ...], Refusal] = {}
         self.charged: list[QueueName] = []
         """The leaf queue of every charge so far; readers keep their own place in it."""
-        for name, usage in snapshot.usage.items():
-            self._open(name, usage)
-
-    def _open(self, name: QueueName, usage: Usage) -> None:
-        held, firm = quantities(usage.allocated), quantities(usage.allocated_non_preemptible)
-        # An unsound queue claims nothing new, but what its pods hold is really gone for its ancestors.
-        sound = name in self._lines and not self._lines[name].problem
-        wanted = quantities(usage.requested) if sound else held
-        for account in self.ancestors(name):
-            for axis in QUOTA_AXES:
-                account.allocated[axis] += held[axis]
-                account.non_preemptible[axis] += firm[axis]
-                account.requested[axis] += wanted[axis]
 
     def adopt(self, other: Self) -> None:
         """Become what a copy has become; whoever reads this ledger sees it."""

@@ -15,7 +15,8 @@ from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED
-from app.scheduling.quota import Account, Ledger, Quantities, quantities
+from app.scheduling.accounts import Account, Quantities, quantities
+from app.scheduling.quota import Ledger
 
 SATURATION_MILLI = 1000
 """By how much a reclaimer's saturation is overstated, in thousandths (KAI's `reclaimerUtilizationMultiplier` of 1)."""

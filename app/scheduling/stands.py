@@ -10,8 +10,8 @@ from app.model.names import QueueName
 from app.model.queue import ORPHANED, Queue
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot, Usage
+from app.scheduling.accounts import line
 from app.scheduling.fairshare import fair_shares
-from app.scheduling.quota import line
 from app.scheduling.unsatisfiable import judged_at_once
 
 MOST_DIVIDED = 500

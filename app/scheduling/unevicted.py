@@ -20,9 +20,10 @@ from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import OfVictims
 from app.model.resources import QUOTA_AXES
+from app.scheduling.accounts import Account, Quantities, quantities
 from app.scheduling.holders import Holders, Kind
 from app.scheduling.minruntime import Protection
-from app.scheduling.quota import Account, Quantities, amount_text, quantities
+from app.scheduling.quota import amount_text
 from app.scheduling.reclaimable import Judgement
 from app.scheduling.whatif import WhatIf
 

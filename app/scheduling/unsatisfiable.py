@@ -19,10 +19,11 @@ from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED
 from app.model.snapshot import Snapshot, Unsatisfiable
 from app.model.topology import Topology
 from app.scheduling import domains, effort, explain, gang
+from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.board import Board, shape_of
 from app.scheduling.emptied import MOST_REMEMBERED, Emptied, most_together, remembered
 from app.scheduling.order import PASSING, next_chunk
-from app.scheduling.quota import Quantities, amount_text, empty_line, least_charge, quantities
+from app.scheduling.quota import amount_text, empty_line, least_charge
 from app.scheduling.victims import charge_at
 
 SPARE_ENTRIES = 20_000

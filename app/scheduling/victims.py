@@ -20,8 +20,9 @@ from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import QUOTA_AXES, Resources
 from app.model.snapshot import Mask, Snapshot
+from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.order import Contender, Elastic, last_chunk, turn
-from app.scheduling.quota import Ledger, Quantities, quantities
+from app.scheduling.quota import Ledger
 from app.scheduling.rows import are_alike
 
 LastTurn = tuple[int, int, float, int, str, str]

@@ -7,7 +7,8 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.reason import Refusal
 from app.model.resources import CPU, GPU, MEMORY, NOTHING, Resources
-from app.scheduling.quota import Account, Ledger, quantities
+from app.scheduling.accounts import Account, quantities
+from app.scheduling.quota import Ledger
 from tests.conformance.vectors import Case, resources, snapshot
 
 OVER_LIMIT = re.compile(

@@ -9,9 +9,10 @@ from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot
+from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.order import Contender, Elastic, Rank, Turns
-from app.scheduling.quota import Ledger, Quantities, quantities
+from app.scheduling.quota import Ledger
 from app.scheduling.victims import Roster, Safety, Victims
 from tests.conformance.judging import NotRun
 from tests.conformance.vectors import Case, column, exact, queue, resources, snapshot

@@ -6,7 +6,8 @@ from app.model.decision import Share
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING, Resources
-from app.scheduling.quota import Account, Ledger, Quantities, quantities
+from app.scheduling.accounts import Account, Quantities, quantities
+from app.scheduling.quota import Ledger
 from app.scheduling.reclaimable import Judgement, Standing, guarantees_deserved, maintains_fair_share
 from tests.conformance.vectors import Case, column, exact, queue, resources, snapshot
 

@@ -17,10 +17,11 @@ from app.model.names import GroupKey, PodUid, QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import QUOTA_AXES, UNLIMITED
 from app.model.snapshot import Snapshot
+from app.scheduling.accounts import quantities
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.minruntime import Protection
 from app.scheduling.planner import DEFAULT_POLICY, Policy, plan, plan_some
-from app.scheduling.quota import Ledger, quantities
+from app.scheduling.quota import Ledger
 from app.scheduling.victims import may_leave
 from app.settings import Preset, Settings
 from tests.scheduling.worlds import World, is_whole, world, worlds

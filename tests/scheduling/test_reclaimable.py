@@ -11,7 +11,8 @@ from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.resources import Resources
 from app.model.snapshot import Usage
-from app.scheduling.quota import Account, Ledger, Quantities
+from app.scheduling.accounts import Account, Quantities
+from app.scheduling.quota import Ledger
 from app.scheduling.reclaimable import Judgement, Standing, guarantees_deserved, maintains_fair_share
 from tests import given
 
