@@ -202,11 +202,17 @@ class Board:
             return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
         return self.eligible(pod) & self.stock.room_now(amounts, pod.sharing)
 
-    def later_allowed(self, pod: Pod, column: int) -> bool:
-        """Whether the pod would have room on one node when everything that is leaving has left."""
+    def may_stay(self, pod: Pod, column: int) -> bool:
+        """Whether a pod that runs on a node would have room there when everything that is leaving has left.
+
+        Whatever keeps new pods off the node: a cordon, a taint or that it is withheld. Affinity counts, since others
+        that come there may keep the pod away.
+        """
         amounts = self.stock.amounts(pod)
-        has_room = amounts is not None and self.stock.has_room_later(amounts, pod.sharing, column)
-        return has_room and bool(self.eligible(pod)[column])
+        if amounts is None or not self.stock.has_room_later(amounts, pod.sharing, column):
+            return False
+        is_alone = not pod.near and pod.labels is None
+        return is_alone or bool(self.stock.neighbours.mask(pod)[column])
 
     def room_later(self, pod: Pod) -> Mask:
         """Return the nodes with room for the pod when everything that is leaving has left, shape [node]."""

@@ -283,7 +283,7 @@ class WhatIf:
         """Return a pod's own place if it has room there when others have left; None for parts of devices and claims."""
         column, pod = self.snapshot.nodes.index.get(leaving.placed.node), leaving.placed.pod
         is_simple = pod.sharing is None and not pod.claims
-        if column is None or not is_simple or not board.later_allowed(pod, column):
+        if column is None or not is_simple or not board.may_stay(pod, column):
             return None
         return Seat(pod, column, (), later=True)
 

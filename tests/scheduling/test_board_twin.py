@@ -77,10 +77,10 @@ def test_where_pods_may_go_and_have_room_is_what_looking_at_each_node_says(world
 
     for pod in waiting(world):
         may_go = [node.may_go(pod) for node in nodes]
-        later = [node.may_go(pod) and node.has_room(pod, later=True) for node in nodes]
+        later = [node.has_room(pod, later=True) for node in nodes]
         assert board.eligible(pod).tolist() == may_go
         assert board.allowed(pod).tolist() == [node.may_go(pod) and node.has_room(pod, later=False) for node in nodes]
-        assert [board.later_allowed(pod, column) for column in range(len(nodes))] == later
+        assert [board.may_stay(pod, column) for column in range(len(nodes))] == later
 
 
 @examples
