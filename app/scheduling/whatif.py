@@ -191,15 +191,32 @@ class WhatIf:
     def resettle(self, group: PodGroup, pods: Sequence[Pod]) -> PodGroup | None:
         """Give pods that leave other places; return the group with them in it, or change nothing and return None.
 
-        One that gets its own place back does not leave.
+        One that gets its own place back does not leave. It keeps that if its node takes no other pods.
         """
-        seats = self._place(group, pods, Timing.LATER)
+        home = self._closed_homes(pods)
+        staying = tuple(self.leaving[seat.pod.uid].placed for seat in home)
+        rest = _without(pods, (one.pod for one in staying)) if home else pods
+        seats = self._place(replace(group, placed=(*group.placed, *staying)), rest, Timing.LATER) if rest else ()
+        if home and seats is None:
+            self.board.let_go(home)
+        elif home:
+            self.ledger.charge(group, self._charge(home))
         if seats is None:
             return None
-        come = tuple(self._settled(seat) for seat in seats)
+        come = tuple(self._settled(seat) for seat in (*home, *seats))
         now = self.changed[group.key]
         self.changed[group.key] = replace(now, placed=(*now.placed, *come))
         return replace(group, placed=(*group.placed, *come), pending=_without(group.pending, pods))
+
+    def _closed_homes(self, pods: Sequence[Pod]) -> tuple[Seat, ...]:
+        """Take the own places of those of the pods that leave nodes to which no pod like them may come any more."""
+        found = list[Seat]()
+        for pod in pods:
+            home = self._home(self.leaving[pod.uid], self.board)
+            if home is not None and not self.board.eligible(pod)[home.column]:
+                self.board.take((home,))
+                found.append(home)
+        return tuple(found)
 
     def _settled(self, seat: Seat) -> Placed:
         each = self.leaving[seat.pod.uid]

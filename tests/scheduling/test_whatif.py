@@ -58,9 +58,13 @@ def test_a_moved_pod_stays_on_a_node_that_takes_no_other_pods(
     group = running("r", "a")
     state = close(state_of(group, cordoned=cordoned))
     state.evict(group, group.placed, Action.PREEMPT, ASKS)
-    state.resettle(replace(state.as_it_is(group), pending=(group.placed[0].pod,)), (group.placed[0].pod,))
+    (one,) = group.placed
+    taken = Seat(given.pod("asks", gpus=2), state.snapshot.nodes.index[NodeName("a")], (), later=True)
+    state.board.take([taken])
+    state.resettle(replace(state.as_it_is(group), pending=(one.pod,)), (one.pod,))
     assert [each.moves_to for each in state.evictions()] == ["b"]
 
+    state.board.let_go([taken])
     state.bring_home(ASKS)
 
     assert state.evictions() == ()
@@ -92,3 +96,16 @@ def test_a_pod_on_a_cordoned_node_stays_when_a_stale_gang_gives_its_queue_room_b
 
     assert [start.group for start in made.starts] == [urgent.key]
     assert [(each.pod, each.action) for each in made.evictions] == [("uid-s0", Action.EVICT_STALE)]
+
+
+@pytest.mark.parametrize("cordoned", [False, True])
+def test_a_pod_of_a_gang_stays_on_its_cordoned_node_while_another_moves(*, cordoned: bool) -> None:
+    members = [given.placed(given.pod(f"g{on}", gpus=2, gang="g"), on) for on in "ab"]
+    gang = given.group(running=members, min_member=2, created_at=9.0)
+    urgent = given.group(given.pod("urgent", gpus=4), priority=90)
+    nodes = [given.node("a", gpus=2, unschedulable=cordoned), given.node("b", gpus=4), given.node("c", gpus=2)]
+
+    made = plan(given.snapshot(nodes, [given.queue("q")], [gang, urgent]), now=100.0)
+
+    assert [start.group for start in made.starts] == [urgent.key]
+    assert [(each.pod, each.moves_to) for each in made.evictions] == [("uid-gb", "c")]
