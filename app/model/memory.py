@@ -52,6 +52,8 @@ class Conditions:
     """For whom nodes, and what is left of its queue's share, are kept from others."""
     withheld: Mask | None = None
     """Shape [node]: these nodes; None when there are none."""
+    owed: Hashable = None
+    """Who is owed room and waits for it, and what decides what it may take back; None when nobody is."""
     changes_at: float = inf
     """Seconds since the epoch: when the next min-runtime of a running PodGroup ends."""
 
@@ -64,6 +66,8 @@ class Searched:
     """From how many pods on a search finds nothing, as long as the conditions are no better."""
     too_dear: frozenset[Likeness] = frozenset()
     """Of those in vain: for whom pods would have to leave who lose more work than was waited for."""
+    owed: frozenset[Likeness] = frozenset()
+    """Of those in vain: who might have found victims but for the PodGroup that is owed room."""
     shallow: Mapping[Likeness, int] = field(default_factory=dict)
     """From how many pods on a search was cut off, as long as the conditions are no better: it has to go deeper."""
     asked: Mapping[Likeness, int] = field(default_factory=dict)

@@ -1,9 +1,10 @@
 """Whether anything has changed since the last plan that could help a search that found nothing then.
 
 More room on a node can help, less cannot. A change in what a queue holds or is entitled to can help that queue's own
-searches, and every search of reclaim. A change of a queue or of a running PodGroup itself can help every search, since
-both say which pods are safe, and so can a PodGroup that has come to run, or has grown or moved, and labels that an
-affinity may name. What is not looked for, such as DRA claims of running pods, is missed for `RELEARN_S` at most.
+searches, and every search of reclaim. A change in what is owed can help the searches that found victims whose room is
+owed. A change of a queue or of a running PodGroup itself can help every search, since both say which pods are safe, and
+so can a PodGroup that has come to run, or has grown or moved, and labels that an affinity may name. What is not looked
+for, such as DRA claims of running pods, is missed for `RELEARN_S` at most.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -18,6 +19,7 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI
 from app.scheduling.accounts import quantities
+from app.scheduling.likeness import likeness_of
 from app.scheduling.stock import Seat
 from app.scheduling.whatif import WhatIf
 
@@ -31,6 +33,7 @@ def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
     *,
     claimed: bool = False,
     kept_for: GroupKey | None = None,
+    owed: PodGroup | None = None,
     runtimes_s: Collection[float] = (),
     now: float = 0.0,
 ) -> Conditions:
@@ -52,6 +55,7 @@ def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
         claimed=claimed,
         kept_for=kept_for,
         withheld=state.board.withheld,
+        owed=None if owed is None else _owed(state, owed),
         changes_at=_next_end(state, runtimes_s, now),
     )
 
@@ -63,6 +67,11 @@ def _standing(state: WhatIf, name: QueueName) -> Hashable:
         for each in line
     )
     return held, line[0].queue.priority
+
+
+def _owed(state: WhatIf, group: PodGroup) -> Hashable:
+    pods, request = state.next_of(group)
+    return group.key, likeness_of(state.board, group), len(pods), request, _standing(state, group.queue)
 
 
 def _next_end(state: WhatIf, runtimes_s: Collection[float], now: float) -> float:
@@ -83,6 +92,8 @@ def still_true(memory: PlanMemory, now_are: Conditions, now: float) -> PlanMemor
         return replace(
             memory, searched={action: _forgetful(each) for action, each in memory.searched.items()}, since=now
         )
+    if before.owed != now_are.owed:
+        memory = replace(memory, searched={action: _but_for_owed(each) for action, each in memory.searched.items()})
     changed = [name for name, each in now_are.queues.items() if before.queues.get(name) != each]
     searched = {action: _without(each, changed, action) for action, each in memory.searched.items()}
     if Action.CONSOLIDATE in searched and before.claimed and not now_are.claimed:
@@ -101,6 +112,12 @@ def _without(known: Searched, changed: Sequence[QueueName], action: str) -> Sear
         for each in (known.in_vain, known.shallow)
     )
     return replace(known, in_vain=in_vain, shallow=shallow)
+
+
+def _but_for_owed(known: Searched) -> Searched:
+    """Return what is known but for the searches that found victims whose room was owed to another PodGroup."""
+    in_vain = {likeness: pods for likeness, pods in known.in_vain.items() if likeness not in known.owed}
+    return replace(known, in_vain=in_vain, owed=frozenset())
 
 
 def _forgetful(known: Searched) -> Searched:

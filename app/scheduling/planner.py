@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.model.decision import Action, Plan, Start
-from app.model.memory import NO_MEMORY, NOT_SEARCHED, KeptIdle, Likeness, PlanMemory, Searched
+from app.model.memory import NO_MEMORY, NOT_SEARCHED, Conditions, KeptIdle, Likeness, PlanMemory, Searched
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
@@ -250,6 +250,8 @@ class _Pass:
     """What the next plan is to know of `PlanMemory.waiting_since`."""
     too_dear: set[GroupKey] = field(default_factory=set)
     """That of `Patience`."""
+    held_back: set[GroupKey] = field(default_factory=set)
+    """Those that might have victims, or room, but for what is owed to another."""
     whatifs: int = 0
     unfinished: bool = False
 
@@ -551,9 +553,7 @@ class _Pass:
 
     def _pursue_all(self, aims: Sequence[Aim], now: float, *, claimed: bool) -> None:
         """Give each action its part of the budget and what the earlier ones have left, and remember what is found."""
-        kept_for = None if self.kept_nodes is None else self.kept_nodes.group.key
-        runtimes_s = runtimes(self.snapshot.queues.values(), self.policy)
-        seen = conditions(self.state, claimed=claimed, kept_for=kept_for)
+        seen = self._conditions(claimed=claimed)
         known = still_true(self.memory, seen, now)
         part, left, searched = max(1, self.policy.most_whatifs // len(aims)), 0, dict[str, Searched]()
         waiting = {(self._likeness(group), len(next_chunk(group))) for group in self.waiting.values()}
@@ -567,11 +567,22 @@ class _Pass:
             if searched and len(self.starts) > starts:
                 # Victims may leave more room than is needed, which may help the searches of the earlier actions.
                 before = PlanMemory(searched=searched, conditions=seen, since=now)
-                seen = conditions(self.state, claimed=claimed, kept_for=kept_for)
+                seen = self._conditions(claimed=claimed)
                 searched = dict(still_true(before, seen, now).searched)
             searched[aim.action] = searches.frozen(waiting)
-        after = conditions(self.state, self.seats, claimed=claimed, kept_for=kept_for, runtimes_s=runtimes_s, now=now)
+        after = self._conditions(
+            self.seats, claimed=claimed, runtimes_s=runtimes(self.snapshot.queues.values(), self.policy)
+        )
         self.memory = PlanMemory(searched=searched, conditions=after, since=known.since)
+
+    def _conditions(
+        self, seats: Sequence[Seat] = (), *, claimed: bool, runtimes_s: Collection[float] = ()
+    ) -> Conditions:
+        kept_for = None if self.kept_nodes is None else self.kept_nodes.group.key
+        owed = self._owed_group()
+        return conditions(
+            self.state, seats, claimed=claimed, kept_for=kept_for, owed=owed, runtimes_s=runtimes_s, now=self.now
+        )
 
     def _say_why_nobody_leaves(self, unevicted: Unevicted) -> None:
         said: dict[tuple[Likeness, int, str], Refusal] = {}
@@ -661,7 +672,8 @@ class _Pass:
             if found is None and part.spent:
                 searches.was_cut_off(likeness, pods, part, budget)
             elif found is None:
-                searches.ended_in_vain(likeness, pods, too_dear=group.key in self.too_dear)
+                too_dear, owed = group.key in self.too_dear, group.key in self.held_back
+                searches.ended_in_vain(likeness, pods, too_dear=too_dear, owed=owed)
             else:
                 searches.found(likeness, pods)
                 self._adopt(found, group, aim)
@@ -678,17 +690,24 @@ class _Pass:
         self._close_nodes_to(group)
         if self._is_share_kept_from(group):
             return None
+        self.held_back.discard(group.key)
         if self._open_nodes_to(group) and self.owed is not None and lending.borrows(self.state, group):
-            return None  # It was refused what is owed to others.
+            self.held_back.add(group.key)
+            return None
         return self.keeping.aside(group, next_chunk(group), lambda: self._find_fairly(group, aim, budget))
 
     def _find_fairly(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
         """Find victims, unless the group that is owed room would take their places in the next plan."""
         found = self._find_victims(group, aim, budget)
-        owed = None if self.owed is None else self.waiting.get(self.owed)
+        owed = self._owed_group()
         if found is None or owed is None or not lending.may_be_taken_back(found, group, owed):
             return found
+        self.held_back.add(group.key)
         return None
+
+    def _owed_group(self) -> PodGroup | None:
+        """Return the group that is owed room, as long as it waits for it."""
+        return None if self.owed is None else self.waiting.get(self.owed)
 
     def _open_nodes_to(self, group: PodGroup) -> bool:
         """Open kept nodes to a group for which others may leave; return whether it finds room there as things are.

@@ -43,7 +43,7 @@ class Searches:
     def __init__(self, most: int, known: Searched = NOT_SEARCHED) -> None:
         """`most` is what the deepest search may try."""
         self._most = most
-        self._in_vain, self._too_dear = dict(known.in_vain), set(known.too_dear)
+        self._in_vain, self._too_dear, self._owed = dict(known.in_vain), set(known.too_dear), set(known.owed)
         self._shallow, self._asked = dict(known.shallow), dict(known.asked)
         self._deepened, self._caps = set(known.deepened), dict(known.caps)
         # Of the cycle: the plans that are left, this one among them; then what is still to be shared in this plan.
@@ -110,12 +110,13 @@ class Searches:
         """Return what a search for so many pods that was cut off may use up."""
         return whole.part(self._caps.get((likeness, pods), LEAST))
 
-    def ended_in_vain(self, likeness: Likeness, pods: int, *, too_dear: bool = False) -> None:
-        """Remember that a search has tried everything, and whether victims were too dear."""
+    def ended_in_vain(self, likeness: Likeness, pods: int, *, too_dear: bool = False, owed: bool = False) -> None:
+        """Remember that a search has tried everything, and whether victims were too dear or the room is owed."""
         _lower(self._in_vain, likeness, pods)
-        self._too_dear.discard(likeness)
-        if too_dear:
-            self._too_dear.add(likeness)
+        for known, is_so in ((self._too_dear, too_dear), (self._owed, owed)):
+            known.discard(likeness)
+            if is_so:
+                known.add(likeness)
         _lower(self._asked, likeness, pods)
         self._forget_depth(likeness, pods)
 
@@ -150,6 +151,7 @@ class Searches:
         return Searched(
             in_vain=_among(self._in_vain, likenesses),
             too_dear=frozenset(self._too_dear & likenesses),
+            owed=frozenset(self._owed & likenesses),
             # Who asked for so few may be gone: then the others are searched for themselves.
             shallow={each: pods for each, pods in self._shallow.items() if (each, pods) in waiting},
             asked=_among(self._asked, likenesses),

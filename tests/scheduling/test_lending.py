@@ -11,6 +11,7 @@ from hypothesis import settings
 from app.model.decision import Action, Plan
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
+from app.model.reason import Reason, Refusal
 from app.model.snapshot import Snapshot
 from app.scheduling.planner import Policy, plan, plan_some
 from tests import given
@@ -138,6 +139,25 @@ def test_a_pod_does_not_preempt_what_another_queue_would_take_from_it_at_once() 
 
     assert (started(with_others), with_others.evictions) == ([], ())
     assert (started(alone), len(alone.evictions)) == (["urgent"], 2)
+
+
+def test_a_pod_preempts_as_soon_as_nobody_would_take_the_room_back_any_more() -> None:
+    held = [replace(running(f"l{index}", "lender", "n0"), started_at=-100.0) for index in range(2)]
+    urgent = replace(waiting("urgent", "lender", gpus=2), priority=75)
+    owed = waiting("owed", "owed", gpus=2)
+    backs_off = replace(owed, refusal=Refusal(reason=Reason.BACKING_OFF, sentence="It is tried again later."))
+    queues = [given.queue("lender", deserved=1), given.queue("owed", deserved=2)]
+    before, after = (
+        given.snapshot([given.node("n0", gpus=2)], queues, [*held, urgent, each]) for each in (owed, backs_off)
+    )
+    after = replace(after, nodes=before.nodes, queues=before.queues, running=before.running)
+
+    first = plan(before)
+    still = plan(before, now=1.0, memory=first.memory)
+    made = plan(after, now=2.0, memory=still.memory)
+
+    assert (started(first), started(still), still.whatifs) == ([], [], 0)
+    assert (started(made), len(made.evictions)) == (["urgent"], 2)
 
 
 def test_gpus_on_other_nodes_are_lent_where_nobody_can_leave_for_what_is_owed() -> None:
