@@ -23,6 +23,7 @@ from app.control.sharing import SharedGpus
 from app.control.stalled import stalled
 from app.control.takeover import TakeOver
 from app.model.decision import Action, Plan
+from app.model.explanation import Position
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
@@ -34,6 +35,7 @@ from app.model.topology import Topology
 from app.scheduling import effort
 from app.scheduling.effort import FEW_GROUPS
 from app.scheduling.planner import Policy, judges_all, plan_some
+from app.scheduling.position import position
 from app.scheduling.quota import Ledger
 from app.settings import Settings
 from app.telemetry import Metrics, PlanOutcome
@@ -120,6 +122,10 @@ class Planning:
     def refusals_to_tell(self) -> Mapping[GroupKey, Refusal]:
         """The same; none while another replica decides, since nobody here knows why they wait now."""
         return {} if self._activity.failure() else self.refusals
+
+    def position(self, snapshot: Snapshot, key: GroupKey) -> Position | None:
+        """Return the place of a waiting PodGroup in the order in which plans serve those that wait now."""
+        return position(snapshot, key, self._policy, now=self._wall_clock())
 
     @property
     def version(self) -> tuple[int, int]:

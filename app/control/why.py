@@ -20,7 +20,6 @@ from app.model.names import GroupKey
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.reason import Refusal
-from app.scheduling.position import position
 from app.scheduling.stands import stand_of
 
 DECISIONS_SHOWN = 10
@@ -178,7 +177,7 @@ class Explainer:
             priority=on.priority if on is not None else None,
             preemptible=on.preemptible if on is not None else None,
             min_member=_min_member(group),
-            position=position(snapshot, group.key),
+            position=self._planning.position(snapshot, group.key),
             autoscaler=self._autoscaler(group.key),
         )
 

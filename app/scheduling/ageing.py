@@ -19,7 +19,7 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, QUOTA_AXES
 from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.lending import borrows
-from app.scheduling.order import next_chunk
+from app.scheduling.order import is_torn, next_chunk
 from app.scheduling.reclaimable import within
 from app.scheduling.whatif import WhatIf
 
@@ -70,6 +70,16 @@ class Precedence:
         if borrows(self._state, group):
             return False
         return _is_deserved(self._state, group) or not self._is_anything_deserved()
+
+    def completes(self, group: PodGroup) -> bool:
+        """Return whether a gang that holds some of its pods may be completed before others start.
+
+        Otherwise its queue would take what others are owed, and lose the whole gang when they take it back.
+        """
+        if not group.placed or group.owed == 0:
+            return False
+        is_considered = group.refusal is None or is_torn(group)
+        return is_considered and self.allows(replace(group, refusal=None))
 
     def _is_anything_deserved(self) -> bool:
         accounts = self._state.ledger.accounts

@@ -302,14 +302,8 @@ class _Pass:
                 self._keep_room(group)
 
     def _goes_first(self, group: PodGroup) -> bool:
-        """Whether a gang that holds some of its pods is completed before others start: briefly, and where it is fair.
-
-        Otherwise its queue would take what others are owed, and lose the whole gang when they take it back.
-        """
-        if not group.placed or group.owed == 0 or not self.policy.keeps_room_for(group, self.now):
-            return False
-        is_considered = group.refusal is None or is_torn(group)
-        return is_considered and self.precedence.allows(replace(group, refusal=None))
+        """Whether a gang that holds some of its pods is completed before others start: briefly, where it is fair."""
+        return self.policy.keeps_room_for(group, self.now) and self.precedence.completes(group)
 
     def _serve_aged(self) -> None:
         """Start those that have waited for long as far as there is room; keep nodes for the first that finds none."""

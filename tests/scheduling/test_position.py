@@ -8,6 +8,7 @@ from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
 from app.model.sentence import Name
 from app.model.snapshot import Snapshot
+from app.scheduling.planner import Policy
 from app.scheduling.position import FIRST, MOST_COUNTED, MOST_LINED_UP, MOST_QUEUES, position
 from tests.given import group, node, placed, pod, queue, snapshot
 
@@ -54,6 +55,49 @@ def test_a_gang_that_has_begun_goes_first_whatever_its_priority() -> None:
     found = position(world(first, begun), first.key)
 
     assert found == Position(ahead_in_queue=1, first=(Name("default", "begun"),), ahead=1)
+
+
+def torn_beside_what_is_deserved() -> tuple[PodGroup, PodGroup, Snapshot]:
+    first = group(pod("first", queue="r"))
+    torn = group(pod("p", gang="torn"), min_member=2, running=[placed(pod("o", gang="torn"), "a")], torn_since=0.0)
+    return first, torn, world(first, torn, queues=(queue("q"), queue("r", deserved=8)))
+
+
+def test_a_gang_that_has_begun_does_not_go_before_a_queue_below_its_deserved_share() -> None:
+    first, torn, snapshot = torn_beside_what_is_deserved()
+
+    assert position(snapshot, torn.key) == Position(ahead_in_queue=0, first=(), ahead=1)
+    assert position(snapshot, first.key) == Position(ahead_in_queue=0, first=(), ahead=0)
+
+
+def test_a_gang_that_began_long_ago_does_not_go_first() -> None:
+    first, torn, snapshot = torn_beside_what_is_deserved()
+    nobody_deserves = replace(
+        snapshot, queues={name: replace(queue(name), priority=200 if name == "r" else 100) for name in snapshot.queues}
+    )
+
+    found = [
+        (mine and mine.ahead, theirs and theirs.ahead)
+        for now in (10.0, 100.0)
+        for mine, theirs in [[position(nobody_deserves, each.key, now=now) for each in (torn, first)]]
+    ]
+
+    assert found == [(0, 1), (1, 0)]
+
+
+def test_those_that_borrow_come_after_those_that_stay_within_their_fair_share() -> None:
+    large = group(pod("large", gpus=8, queue="q"))
+    small = group(pod("small", queue="q"), created_at=1.0)
+    other = group(pod("other", gpus=4, queue="r"), created_at=2.0)
+    snapshot = world(large, small, other, queues=(queue("q"), queue("r")))
+
+    found = {each.key: position(snapshot, each.key) for each in (large, small, other)}
+
+    assert found[large.key] == Position(ahead_in_queue=1, first=(Name("default", "small"),), ahead=2)
+    assert [each and each.ahead for each in (found[small.key], found[other.key])] == [1, 0]
+    in_turn = position(snapshot, large.key, Policy(borrow_last=False))
+    assert in_turn is not None
+    assert in_turn.ahead_in_queue == 0
 
 
 def test_who_cannot_start_whatever_is_free_has_no_turn_and_stands_in_nobodys_way() -> None:
