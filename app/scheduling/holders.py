@@ -79,7 +79,9 @@ class Holders:
         """Return the nodes with nothing of ours on them but what the group holds."""
         board, now = self._cleared.copy(), self._state.board
         board.withheld, board.is_closed = now.withheld, now.is_closed
-        for one in self._state.as_it_is(group).placed:
+        # What starts in this plan is taken already, whoever leaves.
+        running = self._state.snapshot.running.get(group.key)
+        for one in () if running is None else self._state.as_it_is(running).placed:
             column = board.stock.column(one.node)
             if column is not None and not one.pod.deleting and board.stock.amounts(one.pod) is not None:
                 board.stock.take(Seat(one.pod, column, one.devices, later=False))

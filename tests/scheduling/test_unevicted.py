@@ -126,6 +126,14 @@ def test_a_group_whose_own_pods_alone_are_there_is_told_nothing_of_evictions() -
     assert clause(elastic, gpus=2) == ""
 
 
+def test_pods_of_the_same_group_that_start_in_the_plan_are_counted_once() -> None:
+    elastic = given.group(*(given.pod(f"e{number}", gang="e") for number in range(2)), min_member=1)
+
+    assert clause(elastic, runs("o", preemptible=False), gpus=2) == (
+        "no pod is evicted for it because pods there are not preemptible."
+    )
+
+
 HALF = replace(given.pod("w", gpus=0), sharing=Sharing(portion_ppm=500_000))
 PROFILE = replace(given.pod("w", gpus=0), scalars=((MIG, 1),))
 CLAIM = Claim(key="default/c", device_class="gpu", count=1)
