@@ -65,9 +65,11 @@ class Board:
         """Whether who looks for a place now is one of these others."""
         # From how many pods of one shape on no room was found; true until something is given back.
         self._too_many: dict[tuple[Shape, bool], int] = {}
-        self.explained: dict[tuple[int, Shape, bool, bool], Refusal] = {}
+        self.explained: dict[tuple[int, Shape, bool, bool], tuple[int, Refusal]] = {}
         """What `explain` has found out in this plan, by the number and shape of the pods, whether others of their
-        group were served before, and whether nodes were closed to them."""
+        group were served before, and whether nodes were closed to them; with the changes of the stock until then."""
+        self.renewed = 0
+        """How often it has found that out again since the stock had changed."""
 
     def copy(self) -> Self:
         """Return a board that may be changed without changing this one."""
@@ -278,6 +280,7 @@ class Board:
         if before is not None or nodes:
             self._forget()
             self._too_many.clear()
+            self.explained = {}
 
     def soonest_empty(self, pods: Sequence[Pod]) -> tuple[NodeName, ...]:
         """Return the nodes on which the pods would find room if those were empty, the least used first; () if none."""

@@ -22,11 +22,14 @@ from app.scheduling.lacks import UNDIVIDED, of, part_text
 from app.scheduling.quota import amount_text
 from app.scheduling.rivals import Promises, Rivals
 
+MOST_RENEWED = 500
+"""How often a plan explains anew, since others have started, why pods of one shape find no room (some 200 us each)."""
+
 
 def no_room(group: PodGroup, pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
     """Return why these pods of the group, which start together, do not fit into what is free.
 
-    Pods of one template get the explanation of the first of them: ten thousand equal pods wait for one cause.
+    Pods of one template share the explanation until room is taken: ten thousand equal pods wait for one cause.
     """
     apart = gang.refusal(board, group, pods)
     if apart is not None:
@@ -36,9 +39,13 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: Board, rivals: Rivals) 
         return _behind(_explain(pods, board, rivals), group, pods, rivals)
     # Of a group that was served already it is not told that it is behind others, or behind itself.
     key = (len(pods), shape, rivals.has_served(group.key), board.is_closed)
-    if key not in board.explained:
-        board.explained[key] = _behind(_explain(pods, board, rivals), group, pods, rivals)
-    return board.explained[key]
+    seen, known = board.explained.get(key, (-1, None))
+    if known is not None and (seen == board.stock.changes or board.renewed >= MOST_RENEWED):
+        return known
+    board.renewed += known is not None
+    found = _behind(_explain(pods, board, rivals), group, pods, rivals)
+    board.explained[key] = board.stock.changes, found
+    return found
 
 
 def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Rivals) -> Refusal:

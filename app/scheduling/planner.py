@@ -579,7 +579,8 @@ class _Pass:
         )
 
     def _say_why_nobody_leaves(self, unevicted: Unevicted) -> None:
-        said: dict[tuple[Likeness, int, str], Refusal] = {}
+        causes: dict[tuple[Likeness, int, bool, bool], OfVictims] = {}
+        said: dict[tuple[object, str], Refusal] = {}
         searched = self.memory.searched.values()
         for key, group in self.waiting.items():
             refusal, likeness, pods = self.refusals.get(key), self._likeness(group), len(next_chunk(group))
@@ -588,12 +589,15 @@ class _Pass:
             if not refusal.exceeds_cluster and not all(each.is_in_vain(likeness, pods) for each in searched):
                 continue  # It is not known yet.
             # Ten thousand pods of one template wait for one cause.
-            like = likeness, pods, told(refusal.sentence, EVERYTHING)
-            if like not in said:
-                if len(said) >= MOST_UNEVICTED:
+            like = likeness, pods, refusal.exceeds_cluster, "kept" in refusal.details
+            if like not in causes:
+                if len(causes) >= MOST_UNEVICTED:
                     continue
-                said[like] = refusal.with_victims(self._of_victims(group, refusal, unevicted))
-            self.refusals[key] = said[like]
+                causes[like] = self._of_victims(group, refusal, unevicted)
+            same = like, told(refusal.sentence, EVERYTHING)
+            if same not in said:
+                said[same] = refusal.with_victims(causes[like])
+            self.refusals[key] = said[same]
 
     def _of_victims(self, group: PodGroup, refusal: Refusal, unevicted: Unevicted) -> OfVictims:
         if refusal.exceeds_cluster or "kept" in refusal.details:

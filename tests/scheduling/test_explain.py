@@ -1,5 +1,6 @@
 """What a person reads while a PodGroup waits: which check failed where, and by how much."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,10 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, Resources
 from app.model.sentence import EVERYTHING, told
 from app.model.topology import Topology
+from app.scheduling import explain
+from app.scheduling.board import Board
 from app.scheduling.planner import Policy, plan, plan_some
+from app.scheduling.rivals import Rivals
 from tests import given
 
 RACKS = {"t": Topology(name="t", levels=("rack",))}
@@ -447,6 +451,47 @@ def test_a_pod_that_would_have_room_but_for_those_before_it_is_told_that_it_is_b
         "no node has room: the only node has too few GPUs (asks 1, at most 0 free)"
     )
     assert (said.reason, said.details["behind"]) == (Reason.NO_NODE_FITS, 2)
+
+
+def test_a_pod_is_not_told_of_room_that_another_took_before_it() -> None:
+    firm = given.group(running=[given.placed(given.pod("f", gpus=5, queue="r"), "a")], preemptible=False, min_member=1)
+    first, small, last = (
+        given.group(given.pod(name, gpus=gpus), created_at=float(number))
+        for number, (name, gpus) in enumerate([("first", 4), ("small", 1), ("last", 4)])
+    )
+    queues = [given.queue("q", deserved=8), given.queue("r")]
+    snapshot = given.snapshot([given.node("a")], queues, [firm, first, small, last])
+
+    made = plan(snapshot, Policy(actions=(Action.ALLOCATE,)))
+
+    assert [made.refusals[each.key].sentence for each in (first, last)] == [
+        "No node has room: the only node has too few GPUs (asks 4, at most 3 free).",
+        "No node has room: the only node has too few GPUs (asks 4, at most 2 free).",
+    ]
+
+
+def test_a_plan_explains_the_same_kind_of_pods_again_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, explained = list[object](), explain._explain
+
+    def count(pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
+        calls.append(pods)
+        return explained(pods, board, rivals)
+
+    monkeypatch.setattr(explain, "_explain", count)
+    monkeypatch.setattr(explain, "MOST_RENEWED", 3)
+    firm = [
+        given.group(running=[given.placed(given.pod(f"f{node}", gpus=5), node)], preemptible=False, min_member=1)
+        for node in ("a", "b", "c", "d")
+    ]
+    groups = [
+        given.group(given.pod(f"w{number}", gpus=1 if number % 2 else 4), created_at=float(number))
+        for number in range(16)
+    ]
+    snapshot = given.snapshot([given.node(name) for name in "abcd"], [given.queue("q", deserved=99)], [*firm, *groups])
+
+    made = plan(snapshot, Policy(actions=(Action.ALLOCATE,)))
+
+    assert (len(made.starts), len(made.refusals), len(calls)) == (8, 8, 4)
 
 
 def test_a_pod_that_would_have_no_room_anyhow_is_behind_nobody() -> None:
