@@ -16,10 +16,11 @@ from app.control.claims import Charge, Claims
 from app.control.planning import Planning
 from app.control.podgrouper import PodGrouper, keeps_of
 from app.model.names import NodeName, QueueName
-from app.model.pod import Pod
+from app.model.pod import Placed, Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
+from app.scheduling.victims import charge_at
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -90,7 +91,7 @@ class Entrance:
             queue=group.queue,
             request=pod.request,
             scalars=pod.scalars,
-            cost=pod.charge(snapshot.nodes.smallest_device_mib),
+            cost=charge_at(snapshot, Placed(pod=pod, node=node)),
             preemptible=group.preemptible,
         )
         self._claims.add(newcomer.raw, charge)

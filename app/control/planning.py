@@ -25,7 +25,7 @@ from app.control.takeover import TakeOver
 from app.model.decision import Action, Plan
 from app.model.explanation import Position
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
-from app.model.pod import Pod
+from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
@@ -37,6 +37,7 @@ from app.scheduling.effort import FEW_GROUPS
 from app.scheduling.planner import Policy, judges_all, plan_some
 from app.scheduling.position import position
 from app.scheduling.quota import Ledger
+from app.scheduling.victims import charge_at
 from app.settings import Settings
 from app.telemetry import Metrics, PlanOutcome
 
@@ -473,7 +474,7 @@ def _rivals(torn: Iterable[_Torn], policy: Policy) -> list[tuple[Pod, NodeName]]
     found: list[tuple[Pod, NodeName]] = []
     for one in torn:
         ledger = Ledger(one.snapshot)
-        rivals = [(pod, node) for pod, node in one.alone if not _is_owed(pod, one.gang, one.snapshot, ledger)]
+        rivals = [(pod, node) for pod, node in one.alone if not _is_owed(pod, node, one.gang, one.snapshot, ledger)]
         trial = one.snapshot
         for pod, node in rivals:
             trial = trial.without(pod, node)
@@ -483,9 +484,9 @@ def _rivals(torn: Iterable[_Torn], policy: Policy) -> list[tuple[Pod, NodeName]]
     return found
 
 
-def _is_owed(pod: Pod, gang: PodGroup, snapshot: Snapshot, ledger: Ledger) -> bool:
+def _is_owed(pod: Pod, node: NodeName, gang: PodGroup, snapshot: Snapshot, ledger: Ledger) -> bool:
     """Whether the queue of a pod with a place would be below its deserved share without it, beside that of a gang."""
-    group, charge = snapshot.running.get(pod.group), pod.charge(snapshot.nodes.smallest_device_mib)
+    group, charge = snapshot.running.get(pod.group), charge_at(snapshot, Placed(pod=pod, node=node))
     if group is None:
         return False
     ledger.refund(group, charge)

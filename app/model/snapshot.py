@@ -87,7 +87,7 @@ class NodeTable:
 
     @property
     def smallest_device_mib(self) -> int:
-        """The memory of the smallest GPU: what a request by memory is measured by until it has a node (KAI)."""
+        """The memory of the smallest GPU: what `usage` measures a request by memory by until it has a node (KAI)."""
         smallest: int | None = self.memo.get("smallest_device_mib")
         if smallest is None:
             smallest = min((node.device_memory_mib for node in self.nodes if node.device_memory_mib), default=1)
@@ -197,6 +197,9 @@ class Snapshot:
     """Running groups of which a PodDisruptionBudget lets nobody leave now: asked last, not never."""
     unsatisfiable: Mapping[GroupKey, Unsatisfiable] = field(default_factory=dict)
     """The waiting PodGroups with pods that can never run as things are, as far as that was judged."""
+    overstated: Mapping[QueueName, Resources] = field(default_factory=dict)
+    """By how much less the waiting pods of a queue can cost than `usage` says, as far as that was judged: there, what
+    is asked for by GPU memory counts by the smallest GPU of the cluster."""
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
     """Nodes that kube-scheduler's own filters refuse for a pod, for causes that nothing here can see."""
 

@@ -131,7 +131,7 @@ class Kept:
         if other.queue != self.group.queue:
             return False
         share, account = state.shares[self.group.queue], state.ledger.accounts[self.group.queue]
-        both = quantities(state.next_of(self.group)[1] + state.next_of(other)[1])
+        both = quantities(state.most_of_next(self.group) + state.most_of_next(other))
         return not within(quantities(share.fair_share), account.allocated, both)
 
     def _is_within_share(self, state: WhatIf) -> bool:
@@ -143,7 +143,7 @@ class Kept:
             return True
         share, account = state.shares[self.group.queue], state.ledger.accounts[self.group.queue]
         free = np.maximum(state.board.stock.future[:, state.snapshot.nodes.columns(self.nodes)], 0).sum(axis=1)
-        request = quantities(state.next_of(self.group)[1])
+        request = quantities(state.most_of_next(self.group))
         cpu, memory, gpu = (min(asked, int(free[axis])) for axis, asked in zip(QUOTA_AXES, request, strict=True))
         return within(quantities(share.fair_share), account.allocated, (cpu, memory, gpu))
 
@@ -220,7 +220,7 @@ def _is_ever_allowed(state: WhatIf, group: PodGroup) -> bool:
     account, share = state.ledger.accounts.get(group.queue), state.shares.get(group.queue)
     if account is None or share is None or state.ledger.standing(group) is not None:
         return False
-    return within(quantities(share.fair_share), (0, 0, 0), quantities(state.next_of(group)[1]))
+    return within(quantities(share.fair_share), (0, 0, 0), quantities(state.most_of_next(group)))
 
 
 def _is_deserved(state: WhatIf, group: PodGroup) -> bool:

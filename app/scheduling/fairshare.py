@@ -164,11 +164,12 @@ def fair_shares(snapshot: Snapshot) -> dict[QueueName, Share]:
 def _useful(ledger: Ledger, snapshot: Snapshot) -> dict[QueueName, Sequence[int]]:
     """Return what the queues hold and ask for, by queue, without what can never be given to them."""
     useful: dict[QueueName, Sequence[int]] = {name: each.requested for name, each in ledger.accounts.items()}
-    for lost in snapshot.unsatisfiable.values():
-        payer = ledger.accounts.get(lost.queue)
+    lost = ((each.queue, each.request) for each in snapshot.unsatisfiable.values())
+    for queue, amounts in (*lost, *snapshot.overstated.items()):
+        payer = ledger.accounts.get(queue)
         # What waits in an unsound queue was never counted.
-        for account in () if payer is None or payer.queue.problem else ledger.ancestors(lost.queue):
-            before, request = useful[account.name], quantities(lost.request)
+        for account in () if payer is None or payer.queue.problem else ledger.ancestors(queue):
+            before, request = useful[account.name], quantities(amounts)
             useful[account.name] = [amount - each for amount, each in zip(before, request, strict=True)]
     return useful
 

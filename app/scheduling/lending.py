@@ -27,7 +27,7 @@ def borrows(state: WhatIf, group: PodGroup) -> bool:
     account, share = state.ledger.accounts.get(group.queue), state.shares.get(group.queue)
     if account is None or share is None or group.refusal is not None:
         return False
-    _, request = state.next_of(group)
+    request = state.most_of_next(group)
     if not within(quantities(share.fair_share), account.allocated, quantities(request)):
         return True
     return account.queue.parent is not None and not state.ledger.is_within(group, request, state.shares)

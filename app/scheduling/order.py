@@ -17,9 +17,9 @@ from app.model.podgroup import PodGroup, PodSet
 from app.model.queue import Queue
 from app.model.reason import Reason
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
-from app.model.snapshot import Snapshot
+from app.model.snapshot import NodeTable, Snapshot
 from app.scheduling.accounts import Quantities, quantities
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import Ledger, most_charge
 
 EXACT_BITS = 128
 """Shares are compared as integers of this many binary places: exact for amounts below 2**64."""
@@ -145,10 +145,10 @@ def _first_by_pod_set(group: PodGroup) -> dict[str, Pod]:
     return first
 
 
-def _next_request(group: PodGroup, device_memory_mib: int) -> Quantities:
+def _next_request(group: PodGroup, nodes: NodeTable) -> Quantities:
     cpu_milli = memory_bytes = gpu_milli = 0
     for pod in next_chunk(group):
-        charge = pod.charge(device_memory_mib)
+        charge = most_charge(pod, nodes)
         cpu_milli += charge.cpu_milli
         memory_bytes += charge.memory_bytes
         gpu_milli += charge.gpu_milli
@@ -245,10 +245,10 @@ class _Place:
         self.rank: Rank | None = None
         self.ranked: tuple[Sequence[int], Quantities] | None = None
 
-    def line_up(self, siblings: "list[_Entry]", allocated: Sequence[int], device_memory_mib: int) -> None:
+    def line_up(self, siblings: "list[_Entry]", allocated: Sequence[int], nodes: NodeTable) -> None:
         """Take the place among the siblings that is due now; earlier entries become stale."""
         self.stamp += 1
-        self.request = self._next_request(device_memory_mib)
+        self.request = self._next_request(nodes)
         if self.request is not None:
             heappush(siblings, (self._rank(allocated, self.request), self.stamp, self))
 
@@ -258,9 +258,9 @@ class _Place:
             self.rank, self.ranked = self.contender.rank(allocated, request), asked
         return self.rank
 
-    def _next_request(self, device_memory_mib: int) -> Quantities | None:
+    def _next_request(self, nodes: NodeTable) -> Quantities | None:
         if self.groups:
-            return _next_request(self.groups[0][2], device_memory_mib)
+            return _next_request(self.groups[0][2], nodes)
         child = _first(self.children)
         return child.request if child else None
 
@@ -289,7 +289,7 @@ class Turns:
     ) -> None:
         waiting = snapshot.groups.values() if groups is None else groups
         self._ledger = ledger
-        self._device_memory_mib = snapshot.nodes.smallest_device_mib
+        self._nodes = snapshot.nodes
         self._top: list[_Entry] = []
         self._places: dict[QueueName, _Place] = {}
         # A heap, written by `pop` and `push` alone; the number tells apart PodGroups of the same turn.
@@ -362,4 +362,4 @@ class Turns:
 
     def _line_up(self, place: _Place) -> None:
         siblings = place.parent.children if place.parent else self._top
-        place.line_up(siblings, self._ledger.accounts[place.name].allocated, self._device_memory_mib)
+        place.line_up(siblings, self._ledger.accounts[place.name].allocated, self._nodes)

@@ -3,7 +3,7 @@
 Who comes next is left to `order`, how the surplus is divided to `fairshare`. Rules: KAI v0.13 (capacity policy).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Self
@@ -14,7 +14,7 @@ from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.queue import ORPHANED, Queue
 from app.model.reason import Reason, Refusal
-from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Amounts, Resources
+from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Resources
 from app.model.sentence import counted
 from app.model.snapshot import NodeTable, Snapshot
 from app.scheduling import fit
@@ -23,25 +23,32 @@ from app.scheduling.accounts import Account, Quantities, quantities, sums_of, tr
 
 def least_charge(pod: Pod, nodes: NodeTable) -> Resources:
     """Return the least that a queue may have to pay for a pod without a node: on the largest GPU that it may get."""
-    if pod.sharing is None:  # whole devices cost the same, however large they are
-        return pod.charge(0)
-    sizes = _sizes(pod, nodes)
-    return pod.charge(int(sizes.max()) if sizes.size else nodes.smallest_device_mib)
+    return pod.charge(_sizes(pod, nodes)[1] if is_by_memory(pod) else 0)
 
 
 def most_charge(pod: Pod, nodes: NodeTable) -> Resources:
     """Return the most that a queue may have to pay for a pod without a node: on the smallest GPU that it may get."""
-    sizes = _sizes(pod, nodes)
-    return pod.charge(int(sizes.min()) if sizes.size else nodes.smallest_device_mib)
+    return pod.charge(_sizes(pod, nodes)[0] if is_by_memory(pod) else 0)
 
 
-def _sizes(pod: Pod, nodes: NodeTable) -> Amounts:
-    """Return the memory of the GPUs of which the pod may get a part, shape [node that has any]; none by other pods."""
-    if pod.sharing is None or not pod.sharing.memory_mib:
-        return nodes.device_memory_mib[:0]
-    may_get = fit.eligible(pod.constraint, nodes) & nodes.shares_devices & (nodes.allocatable[GPU] > 0)
-    sizes: Amounts = nodes.device_memory_mib[may_get & (nodes.device_memory_mib >= pod.sharing.memory_mib)]
-    return sizes
+def is_by_memory(pod: Pod) -> bool:
+    """Whether the pod asks for GPU memory: what it costs depends on the GPU. All else costs the same everywhere."""
+    return pod.sharing is not None and pod.sharing.memory_mib > 0
+
+
+def _sizes(pod: Pod, nodes: NodeTable) -> tuple[int, int]:
+    """Return the memory of the smallest and of the largest GPU of which the pod may get a part."""
+    least = 0 if pod.sharing is None else pod.sharing.memory_mib
+    known: dict[Hashable, tuple[int, int]] = nodes.memo.setdefault("sizes of GPUs", {})
+    found = known.get((pod.constraint, least))
+    if found is None:
+        may_get = fit.eligible(pod.constraint, nodes) & nodes.shares_devices & (nodes.allocatable[GPU] > 0)
+        sizes = nodes.device_memory_mib[may_get & (nodes.device_memory_mib >= least)]
+        smallest = nodes.smallest_device_mib
+        found = (int(sizes.min()), int(sizes.max())) if sizes.size else (smallest, smallest)
+        if len(known) < fit.MOST_REMEMBERED and not pod.constraint.is_long:
+            known[pod.constraint, least] = found
+    return found
 
 
 def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Account, ...] | None:

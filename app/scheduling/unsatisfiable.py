@@ -15,15 +15,15 @@ from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
-from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED
-from app.model.snapshot import Snapshot, Unsatisfiable
+from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Resources
+from app.model.snapshot import NodeTable, Snapshot, Unsatisfiable
 from app.model.topology import Topology
 from app.scheduling import domains, effort, explain, gang
 from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.board import Board, shape_of
 from app.scheduling.emptied import MOST_REMEMBERED, Emptied, most_together, remembered
 from app.scheduling.order import PASSING, next_chunk
-from app.scheduling.quota import amount_text, empty_line, least_charge
+from app.scheduling.quota import amount_text, empty_line, is_by_memory, least_charge, most_charge
 from app.scheduling.victims import charge_at
 
 SPARE_ENTRIES = 20_000
@@ -43,6 +43,8 @@ class _Answer:
     """The PodGroup with its refusal, or without the pods that can never run if it can start without them."""
     lost: Unsatisfiable | None
     """None when all its pods can run."""
+    overstated: Resources = NOTHING
+    """That of the others (`Snapshot.overstated`)."""
 
 
 def judged(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snapshot:
@@ -55,18 +57,22 @@ def judged(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snap
 
 def _judged(snapshot: Snapshot, keys: Collection[GroupKey] | None, known: "_Known") -> Snapshot:
     emptied = Emptied(snapshot)
-    groups, lost = dict[GroupKey, PodGroup](), dict[GroupKey, Unsatisfiable]()
+    groups, lost, overstated = dict[GroupKey, PodGroup](), dict[GroupKey, Unsatisfiable](), dict[QueueName, Resources]()
     asked = snapshot.groups if keys is None else {key: snapshot.groups[key] for key in keys if key in snapshot.groups}
     for key, group in asked.items():
         answer = known.groups.get(key)
         if answer is None or answer.asked is not group:
-            answer = _judge(group, snapshot, emptied, known)
+            answer = _with_costs(_judge(group, snapshot, emptied, known), snapshot.nodes)
             if keys is None:
                 # Single pods come and go, and nobody is told when.
                 known.groups[key] = answer
         if answer.lost is not None:
             groups[key], lost[key] = answer.judged, answer.lost
-    return replace(snapshot, groups={**snapshot.groups, **groups}, unsatisfiable=lost) if lost else snapshot
+        if answer.overstated is not NOTHING:
+            overstated[group.queue] = overstated.get(group.queue, NOTHING) + answer.overstated
+    if not lost and not overstated:
+        return snapshot
+    return replace(snapshot, groups={**snapshot.groups, **groups}, unsatisfiable=lost, overstated=overstated)
 
 
 def judged_at_once(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snapshot:
@@ -129,6 +135,20 @@ def _judge(group: PodGroup, snapshot: Snapshot, emptied: Emptied, known: _Known)
         return _Answer(group, group, None)
     refusal = _fits_nowhere(emptied.plain(impossible[0]), emptied.board, emptied)
     return _Answer(group, can_run, _lost(group, impossible, refusal, snapshot))
+
+
+def _with_costs(answer: _Answer, nodes: NodeTable) -> _Answer:
+    """Return the answer with how much less the pods that can run cost than by the smallest GPU of the cluster."""
+    refusal = None if answer.lost is None else answer.lost.refusal
+    is_lost = answer.lost is not None and (refusal is None or refusal is answer.judged.refusal)
+    by_memory = [] if is_lost else [pod for pod in answer.judged.pending if is_by_memory(pod)]
+    less = sum((_less(pod, nodes) for pod in by_memory), NOTHING)
+    return replace(answer, overstated=less) if less.gpu_milli else answer
+
+
+def _less(pod: Pod, nodes: NodeTable) -> Resources:
+    there = pod.charge(nodes.smallest_device_mib).gpu_milli
+    return Resources(gpu_milli=there - most_charge(pod, nodes).gpu_milli)
 
 
 def _judge_alone(group: PodGroup, snapshot: Snapshot, emptied: Emptied, known: _Known) -> _Answer:

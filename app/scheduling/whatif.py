@@ -21,7 +21,7 @@ from app.scheduling.evictable import EVERYBODY, Evictable, Scope
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.foremost import Foremost
 from app.scheduling.order import next_chunk
-from app.scheduling.quota import Ledger, least_charge, most_charge
+from app.scheduling.quota import Ledger, is_by_memory, least_charge, most_charge
 from app.scheduling.ranks import Where
 from app.scheduling.slots import Slots
 from app.scheduling.stock import Seat
@@ -75,7 +75,7 @@ class WhatIf:
         """Why the queue may not pay for the places that were found last; None when none were, or it may."""
         self.all_seated: tuple[Seat, ...] = ()
         """These and those found before."""
-        self._next: dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources]] = {}
+        self._next: dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources, Resources]] = {}
 
     @cached_property
     def roster(self) -> Roster:
@@ -162,16 +162,23 @@ class WhatIf:
         return self.changed.get(running.key, running)
 
     def next_of(self, group: PodGroup) -> tuple[tuple[Pod, ...], Resources]:
-        """Return the pods that start next, and the least that their queue may have to pay for them.
+        """Return the pods that start next, and the least that their queue may have to pay for them: as limits judge."""
+        _, pods, least, _ = self._next_known(group)
+        return pods, least
 
-        Found out once for all who ask while the group stays as it is; all copies share it.
-        """
-        known, pods, request = self._next.get(group.key, (None, (), NOTHING))
-        if known is not group:
+    def most_of_next(self, group: PodGroup) -> Resources:
+        """Return the most that the queue may have to pay for these: as fair shares and turns judge."""
+        return self._next_known(group)[-1]
+
+    def _next_known(self, group: PodGroup) -> tuple[PodGroup, tuple[Pod, ...], Resources, Resources]:
+        """Return both, found out once while the group stays as it is; all copies share it."""
+        found = self._next.get(group.key)
+        if found is None or found[0] is not group:
             pods = next_chunk(group)
-            request = least_charge(pods[0], self.snapshot.nodes) if len(pods) == 1 else self.request(pods)
-            self._next[group.key] = group, pods, request
-        return pods, request
+            least = least_charge(pods[0], self.snapshot.nodes) if len(pods) == 1 else self.request(pods)
+            most = self.most_request(pods) if any(map(is_by_memory, pods)) else least
+            found = self._next[group.key] = group, pods, least, most
+        return found
 
     def request(self, pods: Iterable[Pod]) -> Resources:
         """Return the least that a queue may have to pay for pods that have no node yet: what limits are judged by."""
@@ -228,7 +235,7 @@ class WhatIf:
 
     def _place(self, group: PodGroup, pods: Sequence[Pod], timing: Timing) -> tuple[Seat, ...] | None:
         self.too_dear = None
-        if any(pod.sharing is not None and pod.sharing.memory_mib for pod in pods) and self.ledger.bounds_gpus(group):
+        if any(map(is_by_memory, pods)) and self.ledger.bounds_gpus(group):
             seats = self._place_within_quota(group, pods, timing)
         else:
             seats = gang.place(self.board, group, pods, timing=timing)

@@ -8,14 +8,21 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.model.decision import Plan
+from app.model.decision import Plan, Share
 from app.model.node import Node
 from app.model.pod import Constraint, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.reason import Reason
-from app.model.resources import NOTHING, UNLIMITED
-from app.scheduling.planner import plan, rate
+from app.model.resources import NOTHING, UNLIMITED, Resources
+from app.model.snapshot import Snapshot
+from app.scheduling.fairshare import fair_shares
+from app.scheduling.lending import borrows
+from app.scheduling.order import Turns
+from app.scheduling.planner import Policy, plan, rate
+from app.scheduling.quota import Ledger
+from app.scheduling.unsatisfiable import judged
+from app.scheduling.whatif import WhatIf
 from tests import given
 
 GB = 1000
@@ -92,6 +99,41 @@ def test_a_what_if_judges_by_the_largest_gpu_that_the_pod_can_get() -> None:
     rating = rate(snapshot, given.group(pod, preemptible=False), pod, [each.name for each in snapshot.nodes.nodes])
 
     assert (rating.refusal, rating.fitting.tolist()) == (None, [False, True])
+
+
+def large_beside_small() -> Snapshot:
+    """Build a cluster in which a queue waits for half of a large GPU, and another one for a whole GPU."""
+    half = given.group(by_memory("half", 40, size=80, queue="parts"), created_at=1.0)
+    whole = given.group(given.pod("whole", queue="all"))
+    queues = [given.queue("parts", deserved=0), given.queue("all", deserved=0)]
+    return given.snapshot([node("a", 16), node("b", 80)], queues, [half, whole])
+
+
+def test_a_fair_share_counts_gpu_memory_by_the_gpus_that_the_pods_can_get() -> None:
+    shares = fair_shares(judged(large_beside_small()))
+
+    assert {name: share.fair_share.gpu_milli for name, share in shares.items()} == {"parts": 500, "all": 1000}
+
+
+def test_turns_count_gpu_memory_by_the_gpus_that_the_pods_can_get() -> None:
+    snapshot = judged(large_beside_small())
+
+    first = Turns(snapshot, Ledger(snapshot), dict.fromkeys(snapshot.queues, Share())).pop()
+
+    assert first is not None
+    assert first.queue == "parts"
+
+
+def test_gpu_memory_that_can_cost_more_than_the_fair_share_is_borrowed() -> None:
+    held = given.group(running=[given.placed(given.pod("held", queue="r"), "b")])
+    pod = given.group(by_memory("p", 16))
+    snapshot = given.snapshot(
+        [node("a", 16), node("b", 80)], [given.queue("q"), given.queue("r", deserved=2)], [held, pod]
+    )
+    state = WhatIf(snapshot, Policy().strategy)
+    state.shares = dict.fromkeys(snapshot.queues, Share(fair_share=Resources(cpu_milli=9000, gpu_milli=500)))
+
+    assert borrows(state, pod)
 
 
 sizes = st.sampled_from([16, 24, 40, 80])
