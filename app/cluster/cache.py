@@ -665,7 +665,7 @@ class ClusterCache:
         Forming all groups anew would be half of what kube-scheduler waits for whenever it offers other nodes.
         """
         if pod.near or pod.labels is not None:
-            return self.snapshot().without(pod, node)
+            return self.snapshot().without([(pod, node)])
         table, free = self.table(), self._charges.free()
         if node in table.index:
             free[:, table.index[node]] += pod.request.amounts

@@ -475,10 +475,7 @@ def _rivals(torn: Iterable[_Torn], policy: Policy) -> list[tuple[Pod, NodeName]]
     for one in torn:
         ledger = Ledger(one.snapshot)
         rivals = [(pod, node) for pod, node in one.alone if not _is_owed(pod, node, one.gang, one.snapshot, ledger)]
-        trial = one.snapshot
-        for pod, node in rivals:
-            trial = trial.without(pod, node)
-        starts = plan_some(trial, (one.gang.key,), policy).starts if rivals else ()
+        starts = plan_some(one.snapshot.without(rivals), (one.gang.key,), policy).starts if rivals else ()
         nodes = {placement.node for start in starts for placement in start.placements}
         found += [(pod, node) for pod, node in rivals if node in nodes]
     return found

@@ -203,12 +203,13 @@ class Snapshot:
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
     """Nodes that kube-scheduler's own filters refuse for a pod, for causes that nothing here can see."""
 
-    def without(self, pod: Pod, node: NodeName) -> "Snapshot":
-        """Return the snapshot in which the pod does not hold its place on the node."""
+    def without(self, places: Iterable[tuple[Pod, NodeName]]) -> "Snapshot":
+        """Return the snapshot in which these pods do not hold their places on these nodes."""
         free = self.free.copy()
-        column = self.nodes.index.get(node)
-        if column is not None:
-            free[:, column] += pod.request.amounts
+        for pod, node in places:
+            column = self.nodes.index.get(node)
+            if column is not None:
+                free[:, column] += pod.request.amounts
         return replace(self, free=free)
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from app.scheduling.lacks import UNDIVIDED, of, part_text
 from app.scheduling.quota import amount_text
 from app.scheduling.rivals import Promises, Rivals
 
-MOST_RENEWED = 500
+MOST_RENEWED = 200
 """How often a plan explains anew, since others have started, why pods of one shape find no room (some 200 us each)."""
 
 

@@ -361,7 +361,7 @@ class Anything(RuleBasedStateMachine):
             self.places_are_those_of_the_whole_snapshot(self.pods[one.pod], one.node)
 
     def places_are_those_of_the_whole_snapshot(self, pod: Pod, node: NodeName) -> None:
-        whole, alone = self.cache.snapshot().without(pod, node), self.cache.places_without(pod, node)
+        whole, alone = self.cache.snapshot().without([(pod, node)]), self.cache.places_without(pod, node)
         shared = attrgetter("nodes", "topologies", "refused", "shared", "blocked_devices")
         assert (shared(alone), alone.free.tolist()) == (shared(whole), whole.free.tolist())
 

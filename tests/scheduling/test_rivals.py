@@ -1,0 +1,64 @@
+"""Whether somebody is behind others is found out in bounded work: the event loop makes small plans."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.model.podgroup import PodGroup
+from app.scheduling import rivals
+from app.scheduling.board import Board, Strategy
+from app.scheduling.rivals import Rivals
+from app.scheduling.stock import Seat
+from tests import given
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[Board]:
+    made, copy = list[Board](), Board.copy
+
+    def count(board: Board) -> Board:
+        made.append(board)
+        return copy(board)
+
+    monkeypatch.setattr(Board, "copy", count)
+    return made
+
+
+def behind(*groups: PodGroup) -> list[int]:
+    """Return behind how many each of these is when a pod has started on the only node."""
+    snapshot = given.snapshot([given.node("a", gpus=8)], [given.queue("q")], groups)
+    found = Rivals(snapshot, Strategy())
+    found.note(given.pod("first").group, [Seat(given.pod("first"), 0, (), later=False)])
+    return [found.ahead(group, group.pending) for group in groups]
+
+
+def test_pods_alone_are_looked_at_without_a_copy_of_the_nodes(copies: list[Board]) -> None:
+    plain = [given.group(given.pod(f"p{number}")) for number in range(50)]
+    special = [given.group(replace(given.pod(f"s{number}"), labels={"app": "x"})) for number in range(50)]
+
+    assert behind(*plain, *special) == [1] * 100
+    assert copies == []
+
+
+def test_gangs_of_one_kind_are_looked_at_once(copies: list[Board]) -> None:
+    gangs = [
+        given.group(*(given.pod(f"g{number}-{pod}", gang=f"g{number}") for pod in range(2))) for number in range(50)
+    ]
+
+    assert behind(*gangs) == [1] * 50
+    assert len(copies) <= 2
+
+
+def test_so_many_gangs_are_looked_at_that_are_like_no_other(
+    copies: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rivals, "MOST_LOOKS", 10)
+    gangs = [
+        given.group(
+            *(given.pod(f"g{number}-{pod}", gang=f"g{number}", labels={"app": str(number)}) for pod in range(2))
+        )
+        for number in range(50)
+    ]
+
+    assert behind(*gangs) == [1] * 10 + [0] * 40
+    assert len(copies) <= 20
