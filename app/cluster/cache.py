@@ -618,6 +618,11 @@ class ClusterCache:
         self.table()
         return self._charges.free()
 
+    def residents(self) -> Amounts:
+        """Return what pods hold that belong to their nodes, shape [resource, node]."""
+        self.table()
+        return self._charges.residents()
+
     def age_stale(self, now: float) -> None:
         """Note the time, in seconds since the epoch, for gangs that have lost members below their minimum since.
 
@@ -642,6 +647,7 @@ class ClusterCache:
             version=self.version,
             nodes=table,
             free=charges.free(),
+            residents=charges.residents(),
             releasing=charges.releasing(),
             scalars=charges.free_scalars(),
             releasing_scalars=charges.releasing_scalars(),

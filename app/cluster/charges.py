@@ -61,6 +61,8 @@ class Charge:
     """What the queue pays (`Pod.charge`); None: the request."""
     devices: tuple[str, ...] = ()
     """The shared devices of the node that it has a part of: they are charged as a whole, whoever has parts of them."""
+    stays: bool = False
+    """It belongs to its node (`Pod.stays`)."""
 
     @property
     def paid(self) -> Resources:
@@ -103,7 +105,7 @@ def charge_of(
     cost = NOTHING if pod.self_placed else pod.charge(1 if pod.sharing is None else device_mib(node))
     devices = pod.devices if pod.node is not None else held.devices if held is not None else ()
     paid = None if cost is pod.request else cost
-    return Charge(pod.request, node, queue, preemptible, hold, pod.scalars, paid, devices)
+    return Charge(pod.request, node, queue, preemptible, hold, pod.scalars, paid, devices, pod.stays)
 
 
 class DeviceCharge(NamedTuple):
@@ -161,6 +163,9 @@ class _QueueSums:
         )
 
 
+NO_RESIDENTS: Amounts = np.zeros((len(AXES), 0), dtype=np.int64)
+
+
 class Charges:
     """All charges and their sums. Only `ClusterCache` calls `set` and `use_table`."""
 
@@ -177,6 +182,7 @@ class Charges:
         self._part_of_used = {Hold.LEAVING: NodeSums(), Hold.AWAITED: NodeSums()}
         """Also part of `_used`."""
         self._outside = NodeSums()
+        self._staying, self._residents = NodeSums(), NO_RESIDENTS
         self._devices: dict[NodeName, DeviceCharge] = {}
         self._table = NodeTable.of(())
         self._scalars: Mapping[str, Amounts] = {}
@@ -234,11 +240,18 @@ class Charges:
         for sums in (self._used, *self._part_of_used.values()):
             sums.lay_over(table, self._scalars)
         self._outside.lay_over(table, ())
+        self._staying.lay_over(table, ())
 
     def free(self) -> Amounts:
         """Return allocatable minus charges, shape [resource, node]; negative when overcommitted."""
         free: Amounts = self._table.allocatable - self._used.columns
         return free
+
+    def residents(self) -> Amounts:
+        """Return what pods hold that belong to their nodes, shape [resource, node]; the same object while it is so."""
+        if not np.array_equal(self._residents, self._staying.columns):
+            self._residents = self._staying.columns.copy()
+        return self._residents
 
     def releasing(self) -> Amounts | None:
         """Return what pods hold that are leaving, shape [resource, node]; None when none is."""
@@ -343,6 +356,8 @@ class Charges:
     def _add_to_node(self, node: NodeName, charge: Charge, amounts: list[int], sign: int) -> None:
         scalars = tuple((name, sign * amount) for name, amount in charge.scalars) if charge.scalars else ()
         self._used.add(node, amounts, scalars)
+        if charge.stays:
+            self._staying.add(node, amounts)
         if charge.hold is not Hold.KEPT:
             self._part_of_used[charge.hold].add(node, amounts, scalars)
 

@@ -29,6 +29,7 @@ from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
+from app.model.resources import Amounts
 from app.model.sentence import capital, say
 from app.model.snapshot import NodeTable, Snapshot
 from app.model.topology import Topology
@@ -109,7 +110,7 @@ class Planning:
         self._aged_at = float("-inf")
         self._kept_for: frozenset[GroupKey] = frozenset()
         # Of the last plan that found out for all who wait whether they can run at all.
-        self._judged: tuple[NodeTable, Mapping[QueueName, Queue], Mapping[str, Topology]] | None = None
+        self._judged: tuple[NodeTable, Mapping[QueueName, Queue], Mapping[str, Topology], Amounts | None] | None = None
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._is_taking_over = False
@@ -358,12 +359,12 @@ class Planning:
         known, cache = self._judged, self._cache
         if known is None or known[0] is not cache.table():
             return False
-        return known[1] is cache.queues() and known[2] is cache.topologies
+        return known[1] is cache.queues() and known[2] is cache.topologies and known[3] is cache.residents()
 
     def _note_judged(self, snapshot: Snapshot, keys: Collection[GroupKey]) -> None:
         groups = [snapshot.groups[key] for key in keys if key in snapshot.groups]
         if judges_all(groups, len(snapshot.groups)):
-            self._judged = snapshot.nodes, snapshot.queues, snapshot.topologies
+            self._judged = snapshot.nodes, snapshot.queues, snapshot.topologies, snapshot.residents
 
     def _kept(self) -> tuple[Collection[NodeName], GroupKey | None]:
         """Return the nodes that the last search keeps, and for which PodGroup.

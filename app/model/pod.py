@@ -202,6 +202,8 @@ class Pod:
     """False for pods of other schedulers: they are only subtracted."""
     bare: bool = False
     """Nobody makes another in its place when it is gone: it has no controller."""
+    stays: bool = False
+    """Another scheduler's pod that belongs to its node: of a DaemonSet, or run by the kubelet alone (a mirror pod)."""
     binds_elsewhere: bool = False
     """kube-scheduler binds it by itself once filter has answered: it lacks the marker of those it asks us to bind."""
     names_group: bool = False

@@ -197,6 +197,11 @@ class Snapshot:
     """Running groups of which a PodDisruptionBudget lets nobody leave now: asked last, not never."""
     unsatisfiable: Mapping[GroupKey, Unsatisfiable] = field(default_factory=dict)
     """The waiting PodGroups with pods that can never run as things are, as far as that was judged."""
+    residents: Amounts | None = None
+    """Shape [resource, node]: what pods of DaemonSets and mirror pods hold, which are there as long as their nodes.
+
+    None when nobody knows of any; the same object as long as it says the same.
+    """
     overstated: Mapping[QueueName, Resources] = field(default_factory=dict)
     """By how much less the waiting pods of a queue can cost than `usage` says, as far as that was judged: there, what
     is asked for by GPU memory counts by the smallest GPU of the cluster."""

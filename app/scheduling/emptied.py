@@ -1,8 +1,9 @@
 """What the cluster could hold if nobody else were in it: an upper bound that takes no placement to find out.
 
-Emptied means the nodes that take work now and to which the pods may go, without any pod. Pods of other schedulers count
-as gone, too: a snapshot does not tell a DaemonSet from a batch Job that ends soon. Affinity to other pods, resource
-claims and what kube-scheduler refuses are left out. So a no is certain, and a yes is a perhaps.
+Emptied means the nodes that take work now and to which the pods may go, without any pod but those that belong to the
+nodes: pods of DaemonSets, and mirror pods. All other pods of other schedulers count as gone, since they may end.
+Affinity to other pods, resource claims and what kube-scheduler refuses are left out. So a no is certain as long as
+nodes and DaemonSets stay as they are, and a yes is a perhaps.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ MOST_KINDS = 8
 MENDED = "nodes that take pods"
 """Under which the table of nodes remembers `_mended`."""
 
+BESIDE_RESIDENTS = "nodes without what pods hold that belong to them"
+
 CONDITIONS = "node.kubernetes.io/"
 """How the taints begin that Kubernetes sets while a node is not ready, is under pressure or shuts down."""
 
@@ -41,8 +44,9 @@ class Emptied:
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Remember the snapshot; its nodes are only emptied when somebody asks what the table does not remember."""
-        self._snapshot = snapshot
-        self.nodes = snapshot.nodes
+        self.nodes = _beside_residents(snapshot)
+        self._snapshot = snapshot if self.nodes is snapshot.nodes else replace(snapshot, nodes=self.nodes)
+        self._given = snapshot.nodes
 
     @cached_property
     def board(self) -> Board:
@@ -53,7 +57,14 @@ class Emptied:
     def mended(self) -> "Emptied | None":
         """The same if all nodes took pods: without cordons, and all ready and readable; None where they do."""
         nodes = _mended(self.nodes)
-        return None if nodes is None else Emptied(replace(self._snapshot, nodes=nodes))
+        return None if nodes is None else Emptied(replace(self._snapshot, nodes=nodes, residents=None))
+
+    @cached_property
+    def without_residents(self) -> "Emptied | None":
+        """The same if no pod belonged to its node; None where none does."""
+        if self.nodes is self._given:
+            return None
+        return Emptied(replace(self._snapshot, nodes=self._given, residents=None))
 
     @property
     def out(self) -> int:
@@ -234,6 +245,19 @@ def _emptied(snapshot: Snapshot) -> Snapshot:
         total=NOTHING,
         topologies=snapshot.topologies,
     )
+
+
+def _beside_residents(snapshot: Snapshot) -> NodeTable:
+    """Return the table of nodes as if they had less, by what pods hold that belong to them."""
+    nodes, residents = snapshot.nodes, snapshot.residents
+    if residents is None or not residents.any():
+        return nodes
+    known, found = nodes.memo.get(BESIDE_RESIDENTS, (None, None))
+    if known is not residents or found is None:
+        found = replace(nodes, allocatable=np.maximum(nodes.allocatable - residents, 0), memo={})
+        nodes.memo[BESIDE_RESIDENTS] = residents, found
+    table: NodeTable = found
+    return table
 
 
 def _mended(nodes: NodeTable) -> NodeTable | None:

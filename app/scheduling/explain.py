@@ -127,6 +127,12 @@ def together_later(refusal: Refusal, nodes: int) -> Refusal:
     return replace(refusal, sentence=joined(refusal.sentence, f"{_take_pods(nodes)} now"))
 
 
+def beside_residents(refusal: Refusal) -> Refusal:
+    """Say of what would fit without them that pods of DaemonSets and mirror pods count: they belong to the nodes."""
+    said = "what DaemonSet pods and static pods hold is subtracted, since they stay as long as their nodes"
+    return replace(refusal, sentence=joined(refusal.sentence, said))
+
+
 def _take_pods(nodes: int) -> str:
     return "1 node takes no pods" if nodes == 1 else f"{nodes} nodes take no pods"
 

@@ -3,7 +3,8 @@
 They take no part in the order of turns, in fair share, in keeping room and in victim search, and say so at once. Only
 what is certain counts (`emptied` says what that means): a PodGroup that is not found here may still fit nowhere.
 
-The answers are remembered in the table of nodes, for as long as nodes, labels, Topologies and queues stay the same.
+The answers are remembered in the table of nodes, for as long as nodes, labels, DaemonSets, Topologies and queues stay
+the same.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -15,7 +16,7 @@ from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
-from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Resources
+from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Amounts, Resources
 from app.model.snapshot import NodeTable, Snapshot, Unsatisfiable
 from app.model.topology import Topology
 from app.scheduling import domains, effort, explain, gang
@@ -104,18 +105,23 @@ class _Known:
 
     queues: Mapping[QueueName, Queue]
     topologies: Mapping[str, Topology]
+    residents: Amounts | None
     groups: dict[GroupKey, _Answer] = field(default_factory=dict)
     alone: dict[Hashable, Refusal | None] = field(default_factory=dict)
     """Of pods that are PodGroups of their own, by what their answers depend on: there are tens of thousands of them."""
+
+    def is_of(self, snapshot: Snapshot) -> bool:
+        """Whether it is still true."""
+        are_same = self.queues is snapshot.queues and self.topologies is snapshot.topologies
+        return are_same and self.residents is snapshot.residents
 
 
 def _known(snapshot: Snapshot) -> _Known:
     """Return what is remembered; nothing of it when anything has changed, or too much is of groups that are gone."""
     memo: dict[Any, Any] = snapshot.nodes.memo
     known: _Known | None = memo.get("unsatisfiable")
-    is_true = known is not None and known.queues is snapshot.queues and known.topologies is snapshot.topologies
-    if known is None or not is_true or len(known.groups) > 2 * len(snapshot.groups) + SPARE_ENTRIES:
-        memo["unsatisfiable"] = known = _Known(snapshot.queues, snapshot.topologies)
+    if known is None or not known.is_of(snapshot) or len(known.groups) > 2 * len(snapshot.groups) + SPARE_ENTRIES:
+        memo["unsatisfiable"] = known = _Known(snapshot.queues, snapshot.topologies, snapshot.residents)
     return known
 
 
@@ -231,7 +237,9 @@ def _no_room(group: PodGroup, pods: Sequence[Pod], emptied: Emptied) -> Refusal 
     lost = next((pod for pod in board.unlike(pods) if not emptied.may_hold(pod)), None)
     if lost is not None:
         return _fits_nowhere(lost, board, emptied)
-    refusal = _not_together(group, pods, board)
+    refusal, bare = _not_together(group, pods, board), emptied.without_residents
+    if refusal is not None and bare is not None and _not_together(group, pods, bare.beside(group)) is None:
+        return explain.beside_residents(refusal)
     if refusal is None or mended is None or _not_together(group, pods, mended.beside(group)) is not None:
         return refusal
     return explain.together_later(refusal, emptied.out)
@@ -242,7 +250,8 @@ def _fits_nowhere(pod: Pod, board: Board, emptied: Emptied) -> Refusal:
     mended = emptied.mended
     if not emptied.nodes.nodes or (mended is not None and mended.may_hold(pod)):
         return explain.fits_nowhere_now(pod, board)
-    return explain.never_fits(pod, board)
+    bare, refusal = emptied.without_residents, explain.never_fits(pod, board)
+    return explain.beside_residents(refusal) if bare is not None and bare.may_hold(pod) else refusal
 
 
 def _not_together(group: PodGroup, pods: Sequence[Pod], board: Board) -> Refusal | None:

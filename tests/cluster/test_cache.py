@@ -17,7 +17,7 @@ from app.model.podgroup import GroupSpec
 from app.model.priority import PriorityClass
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
-from app.model.resources import GPU, NOTHING, Resources
+from app.model.resources import CPU, GPU, NOTHING, Resources
 from app.model.snapshot import Usage
 from tests import given
 
@@ -591,3 +591,20 @@ def test_a_pod_that_can_make_no_use_of_a_share_claims_none(change: dict[str, Any
     found.apply_pod(replace(given.pod("p"), **change))
 
     assert found.snapshot().usage == {}
+
+
+def test_the_snapshot_tells_what_pods_hold_that_belong_to_their_nodes() -> None:
+    agent = replace(given.pod("agent", gpus=0, cpu=2), managed=False, node=N1, stays=True, queue=QueueName(""))
+    job = replace(given.pod("job", gpus=0, cpu=4), managed=False, node=N1, queue=QueueName(""))
+    found = cache(agent, job)
+
+    first = found.snapshot().residents
+    show(found, P)
+    again = found.snapshot().residents
+    found.delete_pod(agent.uid)
+
+    assert first is not None
+    assert first[CPU].tolist() == [2000, 0]
+    assert again is first
+    assert found.snapshot().residents is not first
+    assert not found.residents().any()

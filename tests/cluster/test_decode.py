@@ -535,3 +535,21 @@ def test_a_pod_that_kube_scheduler_binds_alone_keeps_the_queue_of_its_creation()
     bare, marked = raw_pod(container(), meta=meta), raw_pod(container(limits={BIND_MARKER: "1"}), meta=meta)
 
     assert [read(raw, rules=MARKED).bound_queue for raw in (bare, marked)] == ["q", ""]
+
+
+@pytest.mark.parametrize(
+    ("reference", "stays"),
+    [
+        ({"apiVersion": "apps/v1", "kind": "DaemonSet", "controller": True}, True),
+        ({"apiVersion": "v1", "kind": "Node", "controller": True}, True),
+        ({"apiVersion": "apps/v1", "kind": "DaemonSet"}, False),
+        ({"apiVersion": "example.com/v1", "kind": "DaemonSet", "controller": True}, False),
+        ({"apiVersion": "batch/v1", "kind": "Job", "controller": True}, False),
+    ],
+)
+def test_only_pods_of_daemon_sets_and_mirror_pods_belong_to_their_nodes(reference: Raw, *, stays: bool) -> None:
+    meta = {"ownerReferences": [reference | {"name": "it", "uid": "u"}]}
+
+    others, ours = (pod(container(), meta=meta, schedulerName=name) for name in ("default-scheduler", "kai-scheduler"))
+
+    assert (others.stays, ours.stays) == (stays, False)

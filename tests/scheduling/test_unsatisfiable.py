@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from app.model.decision import Plan
 from app.model.names import GroupKey
@@ -15,6 +17,7 @@ from app.model.node import Node
 from app.model.pod import Constraint, Near, Pod, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason
+from app.model.resources import AXES, CPU
 from app.model.snapshot import NodeTable, Snapshot
 from app.model.topology import Topology
 from app.scheduling.board import Board, Strategy, Timing
@@ -377,3 +380,59 @@ def test_sub_groups_that_find_a_rack_each_together_are_not_refused(sizes: tuple[
     group = tree(given.group(*members), *(PodSet(name=name, min_member=size, topology=RACK) for name, size in sets))
 
     assert judged(given.snapshot(NODES, QUEUES, [group], topologies=RACKS)).groups[group.key].refusal is None
+
+
+def residents(cpu: int) -> NDArray[np.int64]:
+    """Return that pods which belong to their nodes hold so many cores of each of two."""
+    found = np.zeros((len(AXES), 2), dtype=np.int64)
+    found[CPU] = cpu * 1000
+    return found
+
+
+SUBTRACTED = "; what DaemonSet pods and static pods hold is subtracted, since they stay as long as their nodes."
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        (
+            given.group(*pods(1, cpu=64)),
+            f"No node could hold it even when empty: 64 cores asked, the largest has 60{SUBTRACTED}",
+        ),
+        (
+            given.group(*pods(4, cpu=32)),
+            f"Even empty, all nodes together hold at most 2 of 4 pods that start together{SUBTRACTED}",
+        ),
+        (given.group(*pods(1, cpu=65)), "No node could hold it even when empty: 65 cores asked, the largest has 60."),
+    ],
+    ids=["pod", "gang", "too large anyhow"],
+)
+def test_what_pods_hold_that_belong_to_their_nodes_is_not_counted_on(group: PodGroup, sentence: str) -> None:
+    snapshot = given.snapshot(NODES, QUEUES, [group])
+
+    found = judged(replace(snapshot, residents=residents(4)))
+
+    said = found.groups[group.key].refusal
+    assert said is not None
+    assert said.sentence == sentence
+
+
+def test_a_group_is_judged_again_when_a_daemon_set_has_left_the_nodes() -> None:
+    group = given.group(*pods(1, cpu=64))
+    snapshot = given.snapshot(NODES, QUEUES, [group])
+
+    found = [bool(judged(replace(snapshot, residents=residents(cpu))).unsatisfiable) for cpu in (4, 0)]
+    found.append(bool(judged(snapshot).unsatisfiable))
+
+    assert found == [True, False, False]
+
+
+def test_no_room_is_kept_for_a_gang_that_needs_what_daemon_sets_hold() -> None:
+    held = given.placed(given.pod("never-there", gang="never", queue="a", cpu=64), "a")
+    torn = given.group(*pods(1, cpu=64), running=[held], min_member=2, torn_since=0.0)
+    snapshot = given.snapshot(NODES, QUEUES, [torn])
+
+    with_room, without = plan(snapshot), plan(replace(snapshot, residents=residents(4)))
+
+    assert (len(with_room.starts), without.kept_for, without.starts) == (1, frozenset(), ())
+    assert torn.key in without.refusals

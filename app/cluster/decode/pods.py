@@ -132,6 +132,8 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
     near, kept = neighbours(spec, labels, namespace)
     asked, scalars = request(reading, spec, parts.status)
     said = said_of(reading, parts.status)
+    references = reading.mappings(parts.metadata, "ownerReferences")
+    controllers = [one for one in references if one.get("controller") is True]
     held, gated = _gates(spec)
     unmarked = managed and rules.marks_binds and not _has_bind_marker(spec)
     # Before it is bound, only admission can have written on a pod which lacks the marker.
@@ -154,7 +156,8 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         group=GroupKey(namespace, group or uid),
         names_group=bool(group),
         origin=origin(parts.metadata, keeps) if managed else None,
-        bare=not any(one.get("controller") is True for one in reading.mappings(parts.metadata, "ownerReferences")),
+        bare=not controllers,
+        stays=not managed and any(_stays(one) for one in controllers),
         queue=_queue(reading, labels, managed=managed),
         runs_at_most_s=_deadline_s(spec),
         # The device of a reservation pod is charged as the shared one that it is.
@@ -190,6 +193,12 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         problem=reading.problem,
         unread=reading.unread and node is not None and not self_placed,
     )
+
+
+def _stays(controller: Fields) -> bool:
+    """Whether a controller makes pods that are on a node as long as that is there."""
+    api_version, kind = controller.get("apiVersion"), controller.get("kind")
+    return (kind == "DaemonSet" and api_version == "apps/v1") or (kind == "Node" and api_version == "v1")
 
 
 def _taken_apart(raw: object) -> _Parts:
