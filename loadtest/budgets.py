@@ -20,7 +20,8 @@ from app.model.layout import Layout
 from app.model.podgroup import PodGroup
 from app.model.snapshot import Snapshot
 from app.scheduling import cliques
-from app.scheduling.planner import DEFAULT_POLICY, Policy, plan
+from app.scheduling.planner import plan
+from app.scheduling.policy import DEFAULT_POLICY, Policy
 from loadtest import largest
 from loadtest.crowds import crowded
 from loadtest.mixtures import mixed, racks

@@ -27,7 +27,8 @@ from app.model.queue import Entitlement, Queue
 from app.model.resources import GPU_MILLI, NOTHING, Resources
 from app.model.snapshot import NodeTable, Snapshot, Usage
 from app.scheduling.fairshare import fair_shares
-from app.scheduling.planner import Policy, plan, plan_some
+from app.scheduling.planner import plan, plan_some
+from app.scheduling.policy import Policy
 from app.settings import Preset, Settings
 from loadtest.snapshots import GIB, GPUS, node
 

@@ -35,7 +35,8 @@ from app.model.snapshot import NodeTable, Snapshot
 from app.model.topology import Topology
 from app.scheduling import effort
 from app.scheduling.effort import FEW_GROUPS
-from app.scheduling.planner import Policy, judges_all, plan_some
+from app.scheduling.planner import judges_all, plan_some
+from app.scheduling.policy import Policy
 from app.scheduling.position import position
 from app.scheduling.quota import Ledger
 from app.scheduling.victims import charge_at

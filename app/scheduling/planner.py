@@ -21,7 +21,7 @@ from app.model.sentence import EVERYTHING, told
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import ageing, explain, lending, score
 from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
-from app.scheduling.board import Board, Strategy
+from app.scheduling.board import Board
 from app.scheduling.budget import Budget
 from app.scheduling.conditions import conditions, still_true
 from app.scheduling.keeping import Keeping
@@ -29,6 +29,7 @@ from app.scheduling.likeness import likeness_of
 from app.scheduling.minruntime import Protection, runtimes
 from app.scheduling.order import Turns, is_torn, next_chunk, turn
 from app.scheduling.patience import Patience
+from app.scheduling.policy import DEFAULT_POLICY, Policy
 from app.scheduling.quota import Ledger, least_charge
 from app.scheduling.rivals import Rivals
 from app.scheduling.search import Aim, Search
@@ -38,71 +39,12 @@ from app.scheduling.topology import same_domains
 from app.scheduling.unevicted import Unevicted
 from app.scheduling.unsatisfiable import judged
 from app.scheduling.whatif import WhatIf
-from app.settings import PlacementStrategy, ResolveMethod
-
-ALL_ACTIONS = tuple(Action)
 
 MOST_BYSTANDERS = 2000
 """Of how many other PodGroups `plan_some` finds out whether they can run at all (some 10 us each, once a change)."""
 
-MOST_KEPT_S = 600.0
-"""For how long room is kept for the rest of a gang at most, however long a gang may be stale."""
-
 MOST_UNEVICTED = 64
 """For how many kinds of PodGroups one plan finds out why no pod is evicted: each takes a look at all running pods."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What a person may choose about planning."""
-
-    placement: PlacementStrategy = PlacementStrategy.BINPACK
-    """Of nodes."""
-    sharing: PlacementStrategy = PlacementStrategy.BINPACK
-    """Of devices in shared use."""
-    actions: tuple[Action, ...] = ALL_ACTIONS
-    stale_grace_s: float = 60.0
-    """For how long a gang that says nothing itself may hold less than its minimum before all of it has to leave."""
-    preempt_min_runtime_s: float = 10.0
-    """For queues that say nothing themselves, as the next."""
-    reclaim_min_runtime_s: float = 10.0
-    consolidate_min_runtime_s: float = 10.0
-    """For all queues."""
-    reclaim_resolve_method: ResolveMethod = ResolveMethod.LCA
-    """Which queue's reclaim min-runtime counts where several on the line state one."""
-    patience_s: float = 0.0
-    """For how long a PodGroup waits at most for what its queue is owed beyond what it deserves, before pods lose more
-    work for it than it has waited for. 0, as for a plan that knows of none before it: not at all."""
-    ageing_s: float | None = 120.0
-    """From this age on the oldest PodGroup that finds no room has nodes withheld for it; None: nobody's age counts."""
-    most_whatifs: int = 6000
-    """How many possible plans one plan may look at: each action has an equal part, and what earlier ones have left.
-
-    A plan in which searches of earlier plans are still due may look at twice as many.
-    """
-
-    borrow_last: bool = True
-    """Whether those go first that stay within their queue's fair share, and nobody borrows what is owed to another."""
-
-    def keeps_room_for(self, group: PodGroup, now: float) -> bool:
-        """Whether a gang that is bound in part is so for a time so short that room may be kept for its rest.
-
-        For no longer than a gang that says nothing itself may be stale, nor than `MOST_KEPT_S`.
-        """
-        grace_s = min(self.grace_s(group.stale_grace_s), self.stale_grace_s, MOST_KEPT_S)
-        return group.torn_since is None or now - group.torn_since < grace_s
-
-    @property
-    def strategy(self) -> Strategy:
-        """Both strategies of placement."""
-        return Strategy(self.placement, self.sharing)
-
-    def grace_s(self, stated: float | None) -> float:
-        """Return for how long a gang may be stale that states this itself, or nothing."""
-        return self.stale_grace_s if stated is None else stated
-
-
-DEFAULT_POLICY = Policy()
 
 
 def plan(

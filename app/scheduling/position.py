@@ -22,7 +22,7 @@ from app.scheduling.accounts import line
 from app.scheduling.ageing import Precedence
 from app.scheduling.lending import borrows
 from app.scheduling.order import Turn, Turns, is_torn, turn
-from app.scheduling.planner import DEFAULT_POLICY, Policy
+from app.scheduling.policy import DEFAULT_POLICY, Policy
 from app.scheduling.unsatisfiable import judged_at_once
 from app.scheduling.whatif import WhatIf
 

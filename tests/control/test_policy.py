@@ -8,7 +8,7 @@ import pytest
 from app.cli.options import WrongSettingError, read_settings
 from app.control.planning import policy_of
 from app.model.decision import Action
-from app.scheduling.planner import Policy
+from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy, Preset, ResolveMethod, Settings
 
 DEFAULTS = replace(Policy(), patience_s=300.0)

@@ -17,7 +17,8 @@ from app.model.resources import CPU, NOTHING, Resources
 from app.model.snapshot import NodeTable, Snapshot, Usage
 from app.model.topology import Topology
 from app.scheduling.budget import Budget
-from app.scheduling.planner import Policy, plan
+from app.scheduling.planner import plan
+from app.scheduling.policy import Policy
 from app.scheduling.searches import Searches
 from loadtest.crowds import crowded
 from loadtest.snapshots import GPUS, NOW, full, node, queue, rigid, running, snapshot, waiting

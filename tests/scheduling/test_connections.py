@@ -14,7 +14,8 @@ from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Snapshot
 from app.scheduling.board import Board, Strategy, Timing
 from app.scheduling.connections import Connections, loss
-from app.scheduling.planner import Policy, rate
+from app.scheduling.planner import rate
+from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy
 from tests import given
 from tests.scheduling.machines import layout, machine, mask

@@ -17,7 +17,8 @@ from app.model.sentence import EVERYTHING, told
 from app.model.topology import Topology
 from app.scheduling import explain
 from app.scheduling.board import Board
-from app.scheduling.planner import Policy, plan, plan_some
+from app.scheduling.planner import plan, plan_some
+from app.scheduling.policy import Policy
 from app.scheduling.rivals import Rivals
 from tests import given
 

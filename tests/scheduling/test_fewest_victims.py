@@ -21,7 +21,8 @@ from app.model.node import Node
 from app.model.pod import ANYWHERE, Constraint
 from app.model.podgroup import PodGroup
 from app.scheduling.order import last_chunk, turn
-from app.scheduling.planner import Policy, plan
+from app.scheduling.planner import plan
+from app.scheduling.policy import Policy
 from tests import given
 
 EAST = Constraint(node_selector=(("zone", "east"),))

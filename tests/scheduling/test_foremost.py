@@ -11,7 +11,8 @@ from app.model.resources import GPU_MILLI
 from app.model.snapshot import Snapshot
 from app.scheduling import search
 from app.scheduling.evictable import EVERYBODY
-from app.scheduling.planner import DEFAULT_POLICY, plan
+from app.scheduling.planner import plan
+from app.scheduling.policy import DEFAULT_POLICY
 from app.scheduling.whatif import WhatIf
 from tests import given
 

@@ -19,7 +19,8 @@ from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.lending import borrows
 from app.scheduling.order import Turns
-from app.scheduling.planner import Policy, plan, rate
+from app.scheduling.planner import plan, rate
+from app.scheduling.policy import Policy
 from app.scheduling.quota import Ledger
 from app.scheduling.unsatisfiable import judged
 from app.scheduling.whatif import WhatIf

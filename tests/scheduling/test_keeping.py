@@ -17,7 +17,8 @@ from app.model.queue import Queue
 from app.model.resources import GPU
 from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
-from app.scheduling.planner import MOST_KEPT_S, Policy, plan, plan_some
+from app.scheduling.planner import plan, plan_some
+from app.scheduling.policy import MOST_KEPT_S, Policy
 from app.scheduling.quota import Ledger
 from app.scheduling.unsatisfiable import judged
 from tests import given

@@ -8,7 +8,7 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU_MILLI, Amounts
 from app.model.snapshot import Snapshot
 from app.scheduling.links import MANY, MOST_NODES, Links
-from app.scheduling.planner import DEFAULT_POLICY
+from app.scheduling.policy import DEFAULT_POLICY
 from app.scheduling.slots import SIZES
 from app.scheduling.whatif import WhatIf
 from tests import given

@@ -11,7 +11,8 @@ from app.model.queue import ORPHANED, Queue
 from app.model.reason import Reason
 from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
-from app.scheduling.planner import Policy, plan
+from app.scheduling.planner import plan
+from app.scheduling.policy import Policy
 from app.scheduling.quota import Ledger
 from app.scheduling.stands import stands
 from tests import given

@@ -20,7 +20,8 @@ from app.model.snapshot import Snapshot
 from app.scheduling.accounts import quantities
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.minruntime import Protection
-from app.scheduling.planner import DEFAULT_POLICY, Policy, plan, plan_some
+from app.scheduling.planner import plan, plan_some
+from app.scheduling.policy import DEFAULT_POLICY, Policy
 from app.scheduling.quota import Ledger
 from app.scheduling.victims import may_leave
 from app.settings import Preset, Settings

@@ -7,7 +7,7 @@ from app.model.decision import Action
 from app.scheduling import gang
 from app.scheduling.board import Timing
 from app.scheduling.order import next_chunk
-from app.scheduling.planner import DEFAULT_POLICY
+from app.scheduling.policy import DEFAULT_POLICY
 from app.scheduling.whatif import WhatIf
 from tests import given
 from tests.scheduling.worlds import World, worlds

@@ -15,7 +15,8 @@ from app.model.pod import Claim, Sharing
 from app.model.resources import CPU, GPU, Amounts
 from app.model.snapshot import NodeTable
 from app.scheduling import score
-from app.scheduling.planner import Policy, plan
+from app.scheduling.planner import plan
+from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy
 from tests import given
 

@@ -11,7 +11,8 @@ from app.model.queue import Queue
 from app.model.resources import GPU
 from app.model.snapshot import PART, SharedDevice
 from app.scheduling.budget import PARTS, VICTIMS, Budget
-from app.scheduling.planner import DEFAULT_POLICY, Policy, plan
+from app.scheduling.planner import plan
+from app.scheduling.policy import DEFAULT_POLICY, Policy
 from app.scheduling.searches import Searches
 from tests import given
 

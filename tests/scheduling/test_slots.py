@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app.model.pod import Placed
 from app.scheduling.board import Timing
-from app.scheduling.planner import DEFAULT_POLICY
+from app.scheduling.policy import DEFAULT_POLICY
 from app.scheduling.slots import Slots
 from app.scheduling.whatif import WhatIf
 from tests import given

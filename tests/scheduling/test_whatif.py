@@ -9,7 +9,8 @@ from app.model.decision import Action
 from app.model.names import NodeName
 from app.model.pod import Near
 from app.model.podgroup import PodGroup
-from app.scheduling.planner import Policy, plan
+from app.scheduling.planner import plan
+from app.scheduling.policy import Policy
 from app.scheduling.stock import Seat
 from app.scheduling.whatif import WhatIf
 from tests import given
