@@ -12,22 +12,15 @@ from app.cluster.decode.demand import GPU_RESOURCE
 from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.reading import Fields
 from app.model.marks import MANAGED_BY, MANAGED_BY_LABEL, PREFIX
-from app.model.scaling import CapacityRequest, Shape
+from app.model.scaling import GROUP_ANNOTATION, REQUEST_LABEL, UNSCHEDULABLE, CapacityRequest, Shape
 from app.model.seam import RawObject
 
 API_VERSION = "autoscaling.x-k8s.io/v1"
 KIND = "ProvisioningRequest"
 
-GROUP_ANNOTATION = "leeboard.dev/capacity-for"
-"""On whatever is made: the PodGroup, as namespace/name, that lacks the nodes."""
-
-REQUEST_LABEL = "leeboard.dev/capacity-request"
-"""On a scaling pod: what it is one of."""
-
 NOBODY = "leeboard-scaling"
 """The scheduler name of scaling pods. Nobody has it, so they never take the room that they ask for."""
 
-UNSCHEDULABLE = "Unschedulable"
 USER = 65535
 """Nobody, as the pause image has it."""
 

@@ -7,6 +7,15 @@ from app.model.names import GroupKey
 from app.model.pod import Pod
 from app.model.seam import RawObject
 
+GROUP_ANNOTATION = "leeboard.dev/capacity-for"
+"""On whatever is made: the PodGroup, as namespace/name, that lacks the nodes."""
+
+REQUEST_LABEL = "leeboard.dev/capacity-request"
+"""On a scaling pod: what it is one of."""
+
+UNSCHEDULABLE = "Unschedulable"
+"""The reason of the condition PodScheduled that cluster autoscalers look for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

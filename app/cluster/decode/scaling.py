@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from app.cluster.decode.parts import fields, items
 from app.cluster.decode.reading import Fields, Reading
-from app.cluster.encode_scaling import GROUP_ANNOTATION, REQUEST_LABEL, UNSCHEDULABLE
 from app.model.marks import MANAGED_BY, MANAGED_BY_LABEL
 from app.model.names import GroupKey, PodUid
-from app.model.scaling import Answer, MadeRequest
+from app.model.scaling import GROUP_ANNOTATION, REQUEST_LABEL, UNSCHEDULABLE, Answer, MadeRequest
 from app.model.seam import PodRef, RawObject
 
 ANSWERS = (
