@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
-from app.cluster.reservationpods import Terms, reservation_pod
+from app.cluster.reservationpods import ReservationPodTerms, reservation_pod
 from app.model.marks import RESERVED_DEVICE_ANNOTATION
 from app.model.names import NodeName
 from app.model.seam import RawObject, Resource
@@ -37,7 +37,7 @@ PAGE = 250
 """Objects of a page, as many as `kube` asks for."""
 
 RESERVATIONS = "kai-resource-reservation"
-RESERVATION_TERMS = Terms(image="pause", priority_class="leeboard-reservation", scheduler=PROFILE)
+RESERVATION_TERMS = ReservationPodTerms(image="pause", priority_class="leeboard-reservation", scheduler=PROFILE)
 
 Stock = Mapping[str, tuple[int, Callable[[int], bytes]]]
 """How many objects are served at a path, and what writes the one of a number."""

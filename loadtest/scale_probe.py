@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.cluster.cache import ClusterCache
 from app.model.seam import Resource
-from app.service import GARBAGE_THRESHOLDS, Parts, build
+from app.service import GARBAGE_THRESHOLDS, Components, build
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web.scrape import scrape
@@ -52,7 +52,7 @@ class Probe:
         self._cache: ClusterCache = self._parts.inspect._cache  # noqa: SLF001 # nobody else needs it from outside
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> Components:
         """The service's own."""
         return self._parts
 

@@ -12,7 +12,7 @@ import orjson
 
 from app.model.names import PodUid
 from app.model.seam import Resource
-from app.service import Parts
+from app.service import Components
 from app.service.doors import extender_door
 from app.settings import Settings
 from loadtest.scale_cluster import Wire
@@ -24,7 +24,7 @@ NAMES = (500, 5000)
 Asked = dict[str, list[float]]
 
 
-async def latencies(parts: Parts, wire: Wire, size: Size) -> dict[str, float]:
+async def latencies(parts: Components, wire: Wire, size: Size) -> dict[str, float]:
     """Return p50 and p99 in ms of each question, at rest and beside a plan."""
     door = extender_door(Settings(webhook_port=0), parts)
     serving = asyncio.create_task(door.listener.run())
@@ -44,7 +44,7 @@ async def latencies(parts: Parts, wire: Wire, size: Size) -> dict[str, float]:
     return {**_told(resting, ""), **_told(busy, "_beside_plan")}
 
 
-def _questions(parts: Parts, size: Size) -> dict[str, bytes]:
+def _questions(parts: Components, size: Size) -> dict[str, bytes]:
     """Write what kube-scheduler asks about a pod that is promised a node, and about one of another scheduler."""
     cache = parts.inspect._cache  # noqa: SLF001 # nobody else needs it from outside
     raw, on = next(
@@ -69,7 +69,7 @@ def _numbers_of_lone_pods(size: Size) -> list[int]:
     return [block * BLOCK + before + index for block in blocks for index in range(ALONE)]
 
 
-async def _plan_for_ever(parts: Parts, wire: Wire) -> None:
+async def _plan_for_ever(parts: Components, wire: Wire) -> None:
     for number in range(1_000_000):
         raw = written(f"busy-{number}", team="team-3", node=number % 100)
         await wire.send(Resource.PODS, "ADDED", raw)

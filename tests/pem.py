@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from app.control.certificates.authority import Authority
+from app.control.certificates.authority import CertificateAuthority
 
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 
@@ -27,7 +27,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 
 
 def issued(  # noqa: PLR0913 # each has a default that most tests leave alone
-    by: Authority,
+    by: CertificateAuthority,
     name: str = "localhost",
     *,
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None,

@@ -234,14 +234,14 @@ def test_a_gang_that_reclaims_calls_as_much_for_each_gpu_however_many_it_takes_b
 def test_pods_that_are_owed_nothing_look_at_nobody_who_runs() -> None:
     asked = calls_of_plan(hopeless(20))
 
-    assert (asked["Search.solve"], asked["Victims._is_open"]) == (3 * 8, 0)
+    assert (asked["VictimSearch.solve"], asked["Victims._is_open"]) == (3 * 8, 0)
 
 
 def test_who_would_have_to_leave_is_not_looked_into_where_nobody_could_help() -> None:
     helped, asked = calls_of_plan(reclaim(20)), calls_of_plan(many_queues(50, queues=20))
 
-    assert min(helped["Roster.chunk"], helped["Victims.pop"]) > 0
-    assert (asked["Roster.chunk"], asked["Victims.pop"]) == (0, 0)
+    assert min(helped["VictimCandidates.chunk"], helped["Victims.pop"]) > 0
+    assert (asked["VictimCandidates.chunk"], asked["Victims.pop"]) == (0, 0)
 
 
 def test_a_snapshot_after_one_change_calls_and_allocates_as_much_however_many_pods_run() -> None:

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from app.agent.lookout import Devices, Lookout
+from app.agent.lookout import DeviceSource, Lookout
 from app.agent.news import news
 from app.agent.publication import Publication
-from app.agent.readings import Kubelet, Machine
+from app.agent.readings import KubeletReading, MachineReading
 from app.agent.report import Status, silent, status_of
 from app.agent.settings import AgentSettings
 from app.model.seam import KubeError
@@ -45,9 +45,9 @@ class Agent:
         self._publication = publication
         self._make_lookout = lookout
         # Set by the tasks that look, each its own; read by the one that publishes.
-        self._devices: Devices | None = None
+        self._devices: DeviceSource | None = None
         self._devices_at_s = 0.0
-        self._kubelet: Kubelet | None = None
+        self._kubelet: KubeletReading | None = None
         self._told: Status | None = None
         self._seen = asyncio.Event()
         self._asked = asyncio.Event()
@@ -101,13 +101,13 @@ class Agent:
             if devices is not None and self._kubelet is not None:
                 wait_s = await self._publish_if_due(status_of(lookout.sight(devices, self._kubelet)))
 
-    def _devices_now(self) -> Devices | None:
+    def _devices_now(self) -> DeviceSource | None:
         """Return what is known; None while the first look may still end."""
         silence_s = asyncio.get_running_loop().time() - self._devices_at_s
         if silence_s <= SILENCE_LOOKS * self._settings.devices_interval_s:
             return self._devices
-        known = self._devices or Devices(Machine(), {})
-        return Devices(silent(known.machine), known.owners)
+        known = self._devices or DeviceSource(MachineReading(), {})
+        return DeviceSource(silent(known.machine), known.owners)
 
     async def _publish_if_due(self, status: Status) -> float:
         """Return after how long to look again."""

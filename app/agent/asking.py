@@ -5,7 +5,7 @@ from typing import Any
 
 import pynvml
 
-from app.agent.readings import Failure
+from app.agent.readings import DriverFailure
 
 GONE = {
     pynvml.NVML_ERROR_UNINITIALIZED,
@@ -39,7 +39,7 @@ class Asking:
 
     def __init__(self) -> None:
         # In the order they happened; grows while one look lasts.
-        self.failures: list[Failure] = []
+        self.failures: list[DriverFailure] = []
 
     def ask(
         self, call: Callable[..., Any], *arguments: object, device: str = "", expected: Collection[int] = ()
@@ -74,7 +74,7 @@ class Asking:
 
     def failed(self, call: str, error: str, device: str = "") -> None:
         """Note what went wrong elsewhere."""
-        self.failures.append(Failure(call, error, device))
+        self.failures.append(DriverFailure(call, error, device))
 
     def _refused(self, call: Callable[..., Any], error: Any, device: str, expected: Collection[int]) -> None:
         if error.value in GONE:
@@ -87,13 +87,13 @@ class Asking:
             raise DeviceLostError(words(error))
 
 
-def told(failures: Iterable[Failure], devices: Collection[str]) -> tuple[Failure, ...]:
+def told(failures: Iterable[DriverFailure], devices: Collection[str]) -> tuple[DriverFailure, ...]:
     """Return what failed, sorted and once; what failed for each of several devices alike is about all of them."""
     about: dict[tuple[str, str], set[str]] = {}
     for failure in failures:
         about.setdefault((failure.call, failure.error), set()).add(failure.device)
     once = (
-        Failure(call, error, device)
+        DriverFailure(call, error, device)
         for (call, error), names in about.items()
         for device in ([""] if "" in names or (len(devices) > 1 and names >= set(devices)) else names)
     )

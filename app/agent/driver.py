@@ -13,8 +13,8 @@ import pynvml
 from app.agent import connections, health, nvml
 from app.agent.asking import Asking, DeviceLostError, DriverGoneError, told, twice, words
 from app.agent.connections import End
-from app.agent.events import Events
-from app.agent.readings import Device, Failure, Link, Machine
+from app.agent.events import DriverEvents
+from app.agent.readings import DeviceReading, DriverFailure, Link, MachineReading
 from app.model.device import DeviceUuid, Health
 
 MOST_DEVICES = 64
@@ -42,7 +42,7 @@ NO_GPU = "the NVIDIA driver sees no GPU"
 class _Opened:
     """A device of an opened driver: who it is does not change until that is closed."""
 
-    device: Device
+    device: DeviceReading
     end: End
     is_complete: bool
     """Whether the driver has told all that it will ever tell of who it is."""
@@ -51,19 +51,19 @@ class _Opened:
 class _Session:
     """One driver from init to shutdown."""
 
-    def __init__(self, events: Events | None) -> None:
+    def __init__(self, events: DriverEvents | None) -> None:
         self._count = int(twice(pynvml.nvmlDeviceGetCount))
         self._events = events
         # By index. Filled by `_open`, until everybody is known; a lost device keeps the name it had.
         self._opened: dict[int, _Opened] = {}
         # What failed in questions that are not asked in every look.
-        self._failed_once: list[Failure] = []
-        self._failed_links: list[Failure] = []
+        self._failed_once: list[DriverFailure] = []
+        self._failed_links: list[DriverFailure] = []
         self._links: Mapping[DeviceUuid, tuple[Link, ...]] = {}
         self._linked: list[End] = []
         self._looks = 0
 
-    def read(self) -> Machine:
+    def read(self) -> MachineReading:
         """Look at everything; raises `DriverGoneError` when the driver has to be opened anew."""
         asking = Asking()
         if asking.ask(pynvml.nvmlDeviceGetCount) not in {self._count, None}:
@@ -79,7 +79,7 @@ class _Session:
         self._read_links_now_and_then(ends)
         devices = tuple(self._look(asking, self._opened[index]) for index in sorted(self._opened))
         failures = [*self._failed_once, *self._failed_links, *asking.failures]
-        return Machine(
+        return MachineReading(
             devices=devices,
             driver_version=nvml.plain(str(version)),
             failures=told(failures, [device.uuid for device in devices]),
@@ -139,7 +139,7 @@ class _Session:
             self._failed_links, self._linked = asking.failures, ends
         self._looks += 1
 
-    def _look(self, asking: Asking, opened: _Opened) -> Device:
+    def _look(self, asking: Asking, opened: _Opened) -> DeviceReading:
         uuid, handle = opened.end.uuid, opened.end.handle
         device = replace(opened.device, links=self._links.get(uuid, ()))
         xids = self._events.xids(uuid) if self._events else frozenset[int]()
@@ -177,7 +177,7 @@ def _identified(asking: Asking, handle: Any, index: int, uuid: DeviceUuid, known
     if node is None:
         # Only a GPU that is a NUMA node itself says which; of any other, whose memory it is nearest to is told.
         node = ask(nvml.nvmlDeviceGetMemoryAffinity)
-    device = Device(
+    device = DeviceReading(
         uuid=uuid,
         index=index,
         minor=ask(pynvml.nvmlDeviceGetMinorNumber),
@@ -193,7 +193,7 @@ def _identified(asking: Asking, handle: Any, index: int, uuid: DeviceUuid, known
     return _Opened(device, End(uuid=uuid, handle=handle, address=address), is_complete)
 
 
-def _completed(device: Device, known: Device) -> Device:
+def _completed(device: DeviceReading, known: DeviceReading) -> DeviceReading:
     fields = ("minor", "product", "pci_bus_id", "numa_node")
     return replace(device, **{name: getattr(known, name) for name in fields if getattr(device, name) is None})
 
@@ -209,7 +209,7 @@ class Driver:
         self._session: _Session | None = None
         self._was_open = False
 
-    def read(self) -> Machine:
+    def read(self) -> MachineReading:
         """Look at the machine; where that is impossible, say why in its message."""
         message = ""
         for _ in range(2):  # a driver that was only restarted is there again
@@ -223,8 +223,8 @@ class Driver:
                 message = MESSAGES.get(error.value, f"the NVIDIA driver cannot be opened: {words(error)}")
                 # Where it has always been so, a new container would change nothing.
                 is_outdated = self._was_open and error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-                return Machine(message=message, is_outdated=is_outdated)
-        return Machine(message=message)
+                return MachineReading(message=message, is_outdated=is_outdated)
+        return MachineReading(message=message)
 
     def close(self) -> None:
         """Let go of the driver, so that it can be unloaded."""
@@ -245,8 +245,8 @@ class Driver:
             self._was_open = True
         return self._session
 
-    def _events(self) -> Events | None:
-        return Events(ignored_xids=self._ignored, on_event=self._on_event) if self._on_event else None
+    def _events(self) -> DriverEvents | None:
+        return DriverEvents(ignored_xids=self._ignored, on_event=self._on_event) if self._on_event else None
 
 
 def _shut_down() -> None:

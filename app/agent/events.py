@@ -19,7 +19,7 @@ WANTED = (
 )
 
 
-class Events:
+class DriverEvents:
     """The events of one opened driver, until `stop`; each XID is kept, every other event only asks for a look."""
 
     def __init__(self, *, ignored_xids: frozenset[int], on_event: Callable[[], None]) -> None:

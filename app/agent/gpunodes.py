@@ -8,7 +8,7 @@ from urllib.parse import quote
 import orjson
 
 from app.kube.access import Credentials
-from app.kube.transport import MERGE_PATCH, Limits, Transport
+from app.kube.transport import MERGE_PATCH, Transport, TransportLimits
 from app.model.seam import Resource
 
 
@@ -22,7 +22,7 @@ class KubeGpuNodes:
     async def connect(cls, kubeconfig: str | None) -> Self:
         """Read the credentials; None is our pod's service account. Nothing is sent yet. Raises `AccessError`."""
         credentials = Credentials(kubeconfig=kubeconfig)
-        return cls(Transport(credentials, await credentials.read(), Limits()))
+        return cls(Transport(credentials, await credentials.read(), TransportLimits()))
 
     async def __aenter__(self) -> Self:
         """Return the GpuNodes themselves."""

@@ -8,16 +8,16 @@ from pathlib import Path
 from app.agent import cgroups
 from app.agent.driver import Driver
 from app.agent.podresources import PodResources
-from app.agent.readings import Kubelet, Machine, Owners
+from app.agent.readings import KubeletReading, MachineReading, Owners
 from app.agent.report import Sight
 from app.agent.settings import AgentSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class DeviceSource:
     """The devices, and whose processes are on them."""
 
-    machine: Machine
+    machine: MachineReading
     owners: Owners
 
 
@@ -32,17 +32,17 @@ class Lookout:
         self._agent_version = version("leeboard")
         self._boot_id = _boot_id(self._proc_root)
 
-    def devices(self) -> Devices:
+    def devices(self) -> DeviceSource:
         """Ask the driver."""
         machine = self._driver.read()
         pids = {process.pid for device in machine.devices for process in device.processes or ()}
-        return Devices(machine, cgroups.owners(pids, self._proc_root))
+        return DeviceSource(machine, cgroups.owners(pids, self._proc_root))
 
-    def kubelet(self) -> Kubelet:
+    def kubelet(self) -> KubeletReading:
         """Ask the kubelet."""
         return self._pod_resources.read()
 
-    def sight(self, devices: Devices, kubelet: Kubelet) -> Sight:
+    def sight(self, devices: DeviceSource, kubelet: KubeletReading) -> Sight:
         """Put together what was seen."""
         return Sight(
             machine=devices.machine,

@@ -10,14 +10,14 @@ NOTHING: Status = {"kubelet": {}, "devices": []}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class NewsLine:
     """One event of the log."""
 
     event: str
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-def news(before: Status | None, now: Status) -> Iterator[Line]:
+def news(before: Status | None, now: Status) -> Iterator[NewsLine]:
     """Yield what differs, besides measured memory and who holds what, which changes with every pod."""
     known = before or NOTHING
     if known.get("message") != now.get("message"):
@@ -30,17 +30,19 @@ def news(before: Status | None, now: Status) -> Iterator[Line]:
             yield _device(device)
     for failure in now.get("failures", ()):
         if failure not in known.get("failures", ()):
-            yield Line("not_told", dict(failure))
+            yield NewsLine("not_told", dict(failure))
 
 
-def _devices(status: Status) -> Line:
-    return Line("no_devices", {"reason": status["message"]}) if "message" in status else Line("devices_are_back")
+def _devices(status: Status) -> NewsLine:
+    return (
+        NewsLine("no_devices", {"reason": status["message"]}) if "message" in status else NewsLine("devices_are_back")
+    )
 
 
-def _kubelet(kubelet: Status) -> Line:
-    return Line("kubelet_answers" if kubelet["answers"] else "kubelet_is_silent", {**kubelet})
+def _kubelet(kubelet: Status) -> NewsLine:
+    return NewsLine("kubelet_answers" if kubelet["answers"] else "kubelet_is_silent", {**kubelet})
 
 
-def _device(device: Status) -> Line:
+def _device(device: Status) -> NewsLine:
     told = {name: device[name] for name in ("uuid", "index", "product", "health", "healthReason") if name in device}
-    return Line("device", told)
+    return NewsLine("device", told)

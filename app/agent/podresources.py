@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from app.agent.readings import Holding, Kubelet
+from app.agent.readings import Holding, KubeletReading
 
 SERVICE = "v1.PodResourcesLister"
 ANSWER_WITHIN_S = 5.0
@@ -47,20 +47,20 @@ class PodResources:
         # Made for the first question, and anew after any that failed: the kubelet may have come back meanwhile.
         self._channel: grpc.Channel | None = None
 
-    def read(self) -> Kubelet:
+    def read(self) -> KubeletReading:
         """Return who holds what; why it is not known, where it is not."""
         try:
             self._socket.stat()
         except OSError as error:
-            return Kubelet(answers=False, reason=f"there is no socket at {self._socket}: {error.strerror}")
+            return KubeletReading(answers=False, reason=f"there is no socket at {self._socket}: {error.strerror}")
         try:
             listed = self._ask("List", "ListPodResourcesRequest", "ListPodResourcesResponse")
             offered = self._offered()
         except grpc.RpcError as error:
             self.close()
-            return Kubelet(answers=False, reason=_reason(error))
+            return KubeletReading(answers=False, reason=_reason(error))
         holdings = tuple(holding for pod in listed.pod_resources if (holding := _holding(pod)).device_ids)
-        return Kubelet(answers=True, reason="" if offered or holdings else NO_PLUGIN, holdings=holdings)
+        return KubeletReading(answers=True, reason="" if offered or holdings else NO_PLUGIN, holdings=holdings)
 
     def close(self) -> None:
         """Close the connection."""

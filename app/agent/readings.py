@@ -11,7 +11,7 @@ Owners = Mapping[int, PodUid | None]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Failure:
+class DriverFailure:
     """A call that the driver refused."""
 
     call: str
@@ -79,7 +79,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceReading:
     """One GPU. What is None the driver did not tell, or the hardware does not have."""
 
     uuid: DeviceUuid
@@ -98,12 +98,12 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineReading:
     """Every GPU of the node, and what could not be read."""
 
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceReading, ...] = ()
     driver_version: str = ""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[DriverFailure, ...] = ()
     message: str = ""
     """One sentence where the devices as a whole cannot be read."""
     is_outdated: bool = False
@@ -120,7 +120,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kubelet:
+class KubeletReading:
     """What the kubelet says of the devices it gives out."""
 
     answers: bool

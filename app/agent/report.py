@@ -9,7 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.agent.readings import Device, Failure, Holding, Kubelet, Link, Machine, Memory, Mig, Owners
+from app.agent.readings import (
+    DeviceReading,
+    DriverFailure,
+    Holding,
+    KubeletReading,
+    Link,
+    MachineReading,
+    Memory,
+    Mig,
+    Owners,
+)
 from app.model.device import Health
 
 Status = Mapping[str, Any]
@@ -39,8 +49,8 @@ NO_PIDS = "not found: the agent must see the processes of the host (hostPID)"
 class Sight:
     """All that is known at one moment."""
 
-    machine: Machine
-    kubelet: Kubelet
+    machine: MachineReading
+    kubelet: KubeletReading
     owners: Owners
     agent_version: str = ""
     boot_id: str = ""
@@ -70,7 +80,7 @@ def gpu_node(node_name: str, status: Status) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "GpuNode", "metadata": {"name": node_name}, "status": status}
 
 
-def silent(machine: Machine) -> Machine:
+def silent(machine: MachineReading) -> MachineReading:
     """Return what is left of a machine whose driver has not answered for long: nothing of it is taken for certain."""
     doubted = (replace(each, health=Health.UNKNOWN, health_reason=SILENT) for each in machine.devices)
     return replace(machine, devices=tuple(doubted), message=SILENT)
@@ -92,7 +102,7 @@ def _all_of(counts: Mapping[str, int], form: str) -> str:
     return ", ".join(form.format(count=count, name=name) for name, count in counts.items() if name)
 
 
-def _device(device: Device, owners: Owners, holders: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def _device(device: DeviceReading, owners: Owners, holders: Iterable[tuple[str, str]]) -> dict[str, Any]:
     by_pod, foreign_mib = _usage(device, owners)
     return _known(
         uuid=device.uuid,
@@ -136,7 +146,7 @@ def _mig(mig: Mig | None) -> dict[str, Any] | None:
     return _known(enabled=mig.enabled, pending=mig.pending, instances=[*instances.values()][:MOST_INSTANCES])
 
 
-def _linked(device: Device, devices: Sequence[Device]) -> Device:
+def _linked(device: DeviceReading, devices: Sequence[DeviceReading]) -> DeviceReading:
     others = {each.uuid for each in devices} - {device.uuid}
     return replace(device, links=tuple({each.uuid: each for each in device.links if each.uuid in others}.values()))
 
@@ -145,11 +155,11 @@ def _link(link: Link) -> dict[str, Any]:
     return _known(uuid=link.uuid, nvlinks=min(link.nvlinks, MOST_NVLINKS), p2p=link.p2p, ancestor=link.ancestor)
 
 
-def _failure(failure: Failure) -> dict[str, Any]:
+def _failure(failure: DriverFailure) -> dict[str, Any]:
     return {"call": failure.call[:96], "error": failure.error[:128]} | _known(device=failure.device[:96])
 
 
-def _usage(device: Device, owners: Owners) -> tuple[dict[str, int | None], int | None]:
+def _usage(device: DeviceReading, owners: Owners) -> tuple[dict[str, int | None], int | None]:
     """Return the memory of each pod, None where one of its processes does not tell, and that of nobody's processes."""
     if device.processes is None:
         return {}, None
@@ -167,13 +177,13 @@ def _usage(device: Device, owners: Owners) -> tuple[dict[str, int | None], int |
     return by_pod, foreign_mib
 
 
-def _unseen(devices: Sequence[Device], owners: Owners) -> Iterator[Failure]:
+def _unseen(devices: Sequence[DeviceReading], owners: Owners) -> Iterator[DriverFailure]:
     pids = {process.pid for device in devices for process in device.processes or ()}
     if pids and not owners:
-        yield Failure("/proc/PID/cgroup", NO_PIDS)
+        yield DriverFailure("/proc/PID/cgroup", NO_PIDS)
 
 
-def _holders(devices: Sequence[Device], holdings: Iterable[Holding]) -> Mapping[str, set[tuple[str, str]]]:
+def _holders(devices: Sequence[DeviceReading], holdings: Iterable[Holding]) -> Mapping[str, set[tuple[str, str]]]:
     """Return the pods by what they hold, also where no device has that name."""
     names = {part.uuid: device.uuid for device in devices if device.mig for part in device.mig.instances}
     minors = {str(device.minor): device.uuid for device in devices if device.minor is not None}
@@ -186,11 +196,11 @@ def _holders(devices: Sequence[Device], holdings: Iterable[Holding]) -> Mapping[
     return found
 
 
-def _strange(devices: Sequence[Device], holders: Mapping[str, object]) -> Iterator[Failure]:
+def _strange(devices: Sequence[DeviceReading], holders: Mapping[str, object]) -> Iterator[DriverFailure]:
     """Name what pods hold and the driver does not know; where it knows nothing at all, that has been said already."""
     strange = sorted(set(holders) - {device.uuid for device in devices})
     if devices and strange:
-        yield Failure("PodResources", f"pods hold what the driver does not know: {', '.join(strange)}")
+        yield DriverFailure("PodResources", f"pods hold what the driver does not know: {', '.join(strange)}")
 
 
 def _parent(uuid: str) -> str:

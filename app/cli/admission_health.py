@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from app.cli.cluster_health import WITH_POLICIES
 from app.cli.findings import TELL_THE_FORM, Finding, broken, ok, warning
-from app.kube.reviews import Reviews
+from app.kube.reviews import KubeReviews
 from app.model.seam import ForbiddenError, RawObject
 
 GROUP = "apis/admissionregistration.k8s.io/v1"
@@ -54,7 +54,7 @@ class Wanted(Enum):
     """Nothing was set from which that would follow."""
 
 
-async def webhooks(reviews: Reviews, name: str, wanted: Wanted) -> AsyncIterator[Finding]:
+async def webhooks(reviews: KubeReviews, name: str, wanted: Wanted) -> AsyncIterator[Finding]:
     """See whether both configurations of this name exist and the API server can call what they point at."""
     for short, plural in KINDS.items():
         title = f"webhook-{short}"
@@ -76,7 +76,7 @@ async def webhooks(reviews: Reviews, name: str, wanted: Wanted) -> AsyncIterator
             yield ok(title, "there is none, and these settings ask for none")
 
 
-async def policies(reviews: Reviews, wanted: Wanted) -> AsyncIterator[Finding]:
+async def policies(reviews: KubeReviews, wanted: Wanted) -> AsyncIterator[Finding]:
     """See whether, where the API server can hold pods itself, it was told to, and each policy is bound."""
     if wanted is Wanted.NO or await reviews.version() < WITH_POLICIES:
         return

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from app.cli.findings import Finding, broken, few, ok, warning
-from app.kube.reviews import Reviews, Version
+from app.kube.reviews import KubeReviews, Version
 from app.model.rights import ASKING, Right
 from app.model.seam import ForbiddenError, KubeError, RawObject, Resource
 
@@ -16,7 +16,7 @@ USUAL_LEASE = "leeboard-scheduler"
 SEVERAL = 2
 
 
-async def api_server(reviews: Reviews) -> AsyncIterator[Finding]:
+async def api_server(reviews: KubeReviews) -> AsyncIterator[Finding]:
     """See whether it answers, and whether its version is one we know."""
     try:
         version = await reviews.version()
@@ -32,7 +32,7 @@ async def api_server(reviews: Reviews) -> AsyncIterator[Finding]:
 
 
 async def rights(
-    reviews: Reviews, needed: Sequence[Right], account: str | None, *, form_is_known: bool
+    reviews: KubeReviews, needed: Sequence[Right], account: str | None, *, form_is_known: bool
 ) -> AsyncIterator[Finding]:
     """See whether everything is granted that these settings need: to us, or to the service account named.
 
@@ -52,7 +52,7 @@ async def rights(
         yield broken("rights", f"{whose} {right.sentence}", "apply the roles that are shipped with Leeboard")
 
 
-async def owners(reviews: Reviews, readable: Sequence[Right], account: str | None) -> AsyncIterator[Finding]:
+async def owners(reviews: KubeReviews, readable: Sequence[Right], account: str | None) -> AsyncIterator[Finding]:
     """See whether those owners of pods can be read whose kinds are installed."""
     served = await _served(reviews, {right.group for right in readable})
     installed = [right for right in readable if (right.group, right.resource) in served]
@@ -63,13 +63,13 @@ async def owners(reviews: Reviews, readable: Sequence[Right], account: str | Non
         yield warning("owners", message, fix)
 
 
-async def _served(reviews: Reviews, groups: Collection[str]) -> set[tuple[str, str]]:
+async def _served(reviews: KubeReviews, groups: Collection[str]) -> set[tuple[str, str]]:
     """Return what is served of these API groups, as group and plural."""
     versions = [(group, each) for group, of in (await reviews.versions()).items() if group in groups for each in of]
     return {(group, plural) for group, version in versions for plural in await reviews.served(version)}
 
 
-async def _missing(reviews: Reviews, needed: Sequence[Right], account: str | None) -> list[Right]:
+async def _missing(reviews: KubeReviews, needed: Sequence[Right], account: str | None) -> list[Right]:
     if account:
         return [right for right in needed if not await reviews.allows_account(right, account)]
     try:
@@ -78,7 +78,7 @@ async def _missing(reviews: Reviews, needed: Sequence[Right], account: str | Non
         return [ASKING]
 
 
-async def kinds(reviews: Reviews) -> AsyncIterator[Finding]:
+async def kinds(reviews: KubeReviews) -> AsyncIterator[Finding]:
     """See whether the API server serves what we read, in the versions in which we read it."""
     wanted = [resource.value.removeprefix("apis/") for resource in Resource if resource.value.startswith("apis/")]
     absent = []
@@ -93,7 +93,7 @@ async def kinds(reviews: Reviews) -> AsyncIterator[Finding]:
         yield ok("kinds", f"all {len(wanted)} are served in the versions that are read")
 
 
-async def schedulers(reviews: Reviews, lease: str) -> AsyncIterator[Finding]:
+async def schedulers(reviews: KubeReviews, lease: str) -> AsyncIterator[Finding]:
     """See whether somebody else may schedule the same pods; who may not look sees nothing, and nothing is said."""
     name = lease.rpartition("/")[2] or USUAL_LEASE
     try:

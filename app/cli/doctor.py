@@ -10,17 +10,17 @@ import click
 from app.cli import admission_health, cluster_health, gpu_health, object_health, pod_health, replica_health
 from app.cli.admission_health import Wanted
 from app.cli.asking import IN_CLUSTER_URL, headers, usual_url
-from app.cli.findings import Examination, Finding, State, as_json, as_text, broken, examined
+from app.cli.findings import Examination, Finding, Severity, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
 from app.control.rights import rights_of, rights_to_owners
 from app.kube.client import KubeCluster
-from app.kube.reviews import Reviews
-from app.kube.transport import Limits
+from app.kube.reviews import KubeReviews
+from app.kube.transport import TransportLimits
 from app.model.seam import KubeError
 from app.settings import Settings
 
 USUAL_WEBHOOKS = "leeboard"
-LIMITS = Limits(connect_within_s=3.0, answer_within_s=5.0, page_within_s=8.0)
+LIMITS = TransportLimits(connect_within_s=3.0, answer_within_s=5.0, page_within_s=8.0)
 NO_API_SERVER = "name a kubeconfig that reaches the cluster with --kubeconfig"
 
 
@@ -67,7 +67,7 @@ def doctor(
     patient = Patient(settings=settings, urls=asked, account=service_account, token=token)
     findings = asyncio.run(examine(patient))
     click.echo(as_json(findings) if output == "json" else as_text(findings))
-    raise SystemExit(1 if any(finding.state is State.BROKEN for finding in findings) else 0)
+    raise SystemExit(1 if any(finding.state is Severity.BROKEN for finding in findings) else 0)
 
 
 async def examine(patient: Patient) -> list[Finding]:
@@ -79,12 +79,12 @@ async def examine(patient: Patient) -> list[Finding]:
     async with cluster:
         reviews = cluster.reviews()
         found = await _all([("api-server", lambda: cluster_health.api_server(reviews))])
-        if not any(finding.state is State.BROKEN for finding in found):
+        if not any(finding.state is Severity.BROKEN for finding in found):
             found += await _all(_cluster_examinations(reviews, patient))
         return found + await _all(_replica_examinations(patient))
 
 
-def _cluster_examinations(reviews: Reviews, patient: Patient) -> Sequence[tuple[str, Examination]]:
+def _cluster_examinations(reviews: KubeReviews, patient: Patient) -> Sequence[tuple[str, Examination]]:
     settings = patient.settings
     webhooks = settings.webhook_configuration or USUAL_WEBHOOKS
     wanted = _wanted(settings)

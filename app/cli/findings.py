@@ -15,7 +15,7 @@ WITHIN_S = 10.0
 """How long one examination may take."""
 
 
-class State(StrEnum):
+class Severity(StrEnum):
     """How bad it is."""
 
     OK = "ok"
@@ -23,7 +23,7 @@ class State(StrEnum):
     BROKEN = "broken"
 
 
-MARKS = {State.OK: "[+]", State.WARNING: "[!]", State.BROKEN: "[-]"}
+MARKS = {Severity.OK: "[+]", Severity.WARNING: "[!]", Severity.BROKEN: "[-]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Finding:
     """One line."""
 
     name: str
-    state: State
+    state: Severity
     message: str
     fix: str = ""
     """What to do about it; empty when nothing needs to be done."""
@@ -39,17 +39,17 @@ class Finding:
 
 def ok(name: str, message: str) -> Finding:
     """Find that all is well."""
-    return Finding(name, State.OK, message)
+    return Finding(name, Severity.OK, message)
 
 
 def warning(name: str, message: str, fix: str) -> Finding:
     """Find something that works less well than it could, or that could not be looked at."""
-    return Finding(name, State.WARNING, message, fix)
+    return Finding(name, Severity.WARNING, message, fix)
 
 
 def broken(name: str, message: str, fix: str) -> Finding:
     """Find something that keeps Leeboard from working as it should."""
-    return Finding(name, State.BROKEN, message, fix)
+    return Finding(name, Severity.BROKEN, message, fix)
 
 
 def few(names: Collection[str], most: int = 5) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.cli.admission_health import Wanted
 from app.cli.findings import TELL_THE_FORM, Finding, broken, few, ok, warning
-from app.kube.reviews import Reviews
+from app.kube.reviews import KubeReviews
 from app.model.device import Health
 from app.model.seam import ForbiddenError, RawObject, Resource
 from app.model.sentence import counted
@@ -28,7 +28,7 @@ MINUTE_S = 60.0
 SICK_SHOWN = 3
 
 
-async def gpus(reviews: Reviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
+async def gpus(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
     """See which nodes have GPUs, and what their agents say of these."""
     found = [node for node in await reviews.objects(Resource.NODES.value) if _has_gpus(node)]
     names = {_name(node) for node in found}
@@ -52,7 +52,7 @@ async def gpus(reviews: Reviews, settings: Settings, wanted: Wanted) -> AsyncIte
         yield warning("gpu-replicas", f"{message}, so no pod gets a part of one there: {few(replicated)}", fix)
 
 
-async def sharing(reviews: Reviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
+async def sharing(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
     """See whether there is what it takes to reserve GPUs for those who share them; without admission nobody does."""
     if not settings.gpu_sharing or wanted is Wanted.NO:
         return
@@ -63,7 +63,7 @@ async def sharing(reviews: Reviews, settings: Settings, wanted: Wanted) -> Async
         yield broken("gpu-sharing", message, APPLY) if is_sure else warning("gpu-sharing", message, TELL_THE_FORM)
 
 
-async def runtime(reviews: Reviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
+async def runtime(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
     """See whether the RuntimeClass is there that admission gives pods with GPUs, which are refused without it."""
     name = settings.gpu_runtime_class
     if not name or wanted is Wanted.NO or await _may_be_there(reviews, f"{RUNTIME_CLASSES}/{name}"):
@@ -73,7 +73,7 @@ async def runtime(reviews: Reviews, settings: Settings, wanted: Wanted) -> Async
     yield broken("gpu-runtime", message, f"{fix}, or to nothing")
 
 
-async def _absent(reviews: Reviews, settings: Settings) -> AsyncIterator[str]:
+async def _absent(reviews: KubeReviews, settings: Settings) -> AsyncIterator[str]:
     if not await _may_be_there(reviews, f"{NAMESPACES}/{settings.reservation_namespace}"):
         yield f"namespace {settings.reservation_namespace}"
     classes = {_name(each) for each in await reviews.objects(Resource.PRIORITY_CLASSES.value)}
@@ -81,7 +81,7 @@ async def _absent(reviews: Reviews, settings: Settings) -> AsyncIterator[str]:
         yield f"PriorityClass {settings.reservation_priority_class}"
 
 
-async def _may_be_there(reviews: Reviews, path: str) -> bool:
+async def _may_be_there(reviews: KubeReviews, path: str) -> bool:
     """Return whether an object is there, or may not be looked at: an administrator may, our own account may not."""
     try:
         return await reviews.find(path) is not None

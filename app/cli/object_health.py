@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 
 from app.cli.findings import Finding, few, warning
 from app.cluster import decode
-from app.kube.reviews import Reviews
+from app.kube.reviews import KubeReviews
 from app.model.seam import RawObject, Resource
 
 MOST = 5000
@@ -12,7 +12,7 @@ MOST = 5000
 SHOWN = 3
 
 
-async def objects(reviews: Reviews) -> AsyncIterator[Finding]:
+async def objects(reviews: KubeReviews) -> AsyncIterator[Finding]:
     """See which PodGroups and Topologies cannot be used; of queues the service itself tells."""
     for name, resource, problem_of in (
         ("podgroups", Resource.POD_GROUPS, lambda raw: decode.pod_group(raw).problem),
@@ -24,7 +24,9 @@ async def objects(reviews: Reviews) -> AsyncIterator[Finding]:
             yield warning(name, f"{len(problems)} cannot be used: {few(problems, SHOWN)}", fix)
 
 
-async def _problems(reviews: Reviews, resource: Resource, problem_of: Callable[[RawObject], str]) -> AsyncIterator[str]:
+async def _problems(
+    reviews: KubeReviews, resource: Resource, problem_of: Callable[[RawObject], str]
+) -> AsyncIterator[str]:
     looked_at = 0
     async for raw in reviews.each(resource.value):
         looked_at += 1

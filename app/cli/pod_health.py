@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from app.cli.findings import Finding, few, warning
-from app.kube.reviews import Reviews
+from app.kube.reviews import KubeReviews
 from app.model.marks import ASK_MARKER, GATE
 from app.model.seam import RawObject, Resource
 
@@ -13,7 +13,7 @@ MOST = 5000
 ANEW = "delete them and create them again"
 
 
-async def pods(reviews: Reviews, profiles: Collection[str], markers: Collection[str]) -> AsyncIterator[Finding]:
+async def pods(reviews: KubeReviews, profiles: Collection[str], markers: Collection[str]) -> AsyncIterator[Finding]:
     """See whether pods that wait are such as admission makes them; a pod cannot be made so later."""
     orphans: list[str] = []
     unmarked: list[str] = []

@@ -10,13 +10,13 @@ from dataclasses import replace
 from app.cluster.charges import Charge, Charges, Hold, charge_of
 from app.cluster.gpubooks import GpuBooks
 from app.cluster.gpus import Gpus
-from app.cluster.groups import Place, Terms
+from app.cluster.groups import GroupTerms, Place
 from app.cluster.labelled import LabelledPods
 from app.cluster.membership import Membership
-from app.cluster.nodes import Nodes, Source
+from app.cluster.nodes import Nodes, NodeSource
 from app.cluster.queues import Queues
 from app.cluster.refusals import NONE, RefusedNodes
-from app.cluster.reservations import Reservation, Reservations, State
+from app.cluster.reservations import Reservation, Reservations, ReservationState
 from app.cluster.room import Room
 from app.cluster.usage import UsageHistory
 from app.model.device import GpuNode
@@ -124,7 +124,7 @@ class ClusterCache:
         self._recover_gpus(name)
 
     def _recover_gpus(self, name: NodeName) -> None:
-        if self._nodes.recover(name, Source.AGENT):
+        if self._nodes.recover(name, NodeSource.AGENT):
             self._gpu_books.follow_agent(name)
             self._nodes.reopen(name)
             self._relieved.add(name)
@@ -132,14 +132,14 @@ class ClusterCache:
 
     def fail_node(self, name: NodeName) -> None:
         """Close a node of which the last version could not be taken over: what it has is not known any more."""
-        self._nodes.fail(name, Source.KUBELET)
+        self._nodes.fail(name, NodeSource.KUBELET)
         self._drop_promises(name)
         self._relieve()
 
     def fail_gpu_node(self, name: NodeName) -> None:
         """Close a node for which what its agent said could not be taken over, and let it say that anew."""
         self.gpus.forget(name)
-        self._nodes.fail(name, Source.AGENT)
+        self._nodes.fail(name, NodeSource.AGENT)
         self._drop_promises(name)
         self._relieve()
 
@@ -336,7 +336,7 @@ class ClusterCache:
     def _has_started(self, pod: Pod) -> bool:
         """Whether a pod has a node, or kube-scheduler was told that it may have one."""
         held = self.reservations.get(pod.uid)
-        return pod.node is not None or (held is not None and held.state is State.ANSWERED)
+        return pod.node is not None or (held is not None and held.state is ReservationState.ANSWERED)
 
     def delete_pod(self, uid: PodUid) -> None:
         """Forget a pod that is gone."""
@@ -394,7 +394,7 @@ class ClusterCache:
 
     def promise(self, uid: PodUid, node: NodeName, devices: tuple[str, ...] = (), *, expires_at: float) -> None:
         """Hold a node for a pod, and parts of shared GPUs there, in place of what was held for it before."""
-        self._hold(uid, Place(node, devices), State.PROMISED, expires_at)
+        self._hold(uid, Place(node, devices), ReservationState.PROMISED, expires_at)
 
     def move(self, uid: PodUid, node: NodeName, *, expires_at: float) -> None:
         """Hold another node for a pod than the one that it was promised.
@@ -413,15 +413,15 @@ class ClusterCache:
         What is free there is less than nothing meanwhile, unless they leave more than the pod needs. Shared GPUs
         have to be made ready besides (`gpus.not_ready`).
         """
-        self._hold(uid, Place(node, devices), State.AWAITING, expires_at)
+        self._hold(uid, Place(node, devices), ReservationState.AWAITING, expires_at)
 
     def fulfil(self, uid: PodUid) -> None:
         """Make a promise of what a pod was waiting for: its room is free now."""
         held = self.reservations.get(uid)
-        if held is not None and held.state is State.AWAITING:
-            self._hold(uid, Place(held.node, held.devices), State.PROMISED, held.expires_at)
+        if held is not None and held.state is ReservationState.AWAITING:
+            self._hold(uid, Place(held.node, held.devices), ReservationState.PROMISED, held.expires_at)
 
-    def _hold(self, uid: PodUid, at: Place, state: State, expires_at: float) -> None:
+    def _hold(self, uid: PodUid, at: Place, state: ReservationState, expires_at: float) -> None:
         held = Reservation(
             pod=uid,
             group=self._pods[uid].group,
@@ -838,7 +838,7 @@ class ClusterCache:
         else:
             self.unsettled[key] = self.version
 
-    def _follow_terms(self, key: GroupKey, before: Terms | None) -> None:
+    def _follow_terms(self, key: GroupKey, before: GroupTerms | None) -> None:
         """Charge a group's pods anew when a pod that set its terms has come, changed or left."""
         after = self.groups.terms(key)
         if after != before and after is not None and before is not None:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.cluster.groups import Terms
+from app.cluster.groups import GroupTerms
 from app.cluster.nodesums import NodeSums
-from app.cluster.reservations import Reservation, State
+from app.cluster.reservations import Reservation, ReservationState
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
@@ -79,7 +79,7 @@ class Charge:
 
 
 def charge_of(
-    pod: Pod, held: Reservation | None, on: Terms | None, device_mib: Callable[[NodeName | None], int]
+    pod: Pod, held: Reservation | None, on: GroupTerms | None, device_mib: Callable[[NodeName | None], int]
 ) -> Charge | None:
     """Return what a pod is charged with, given what is held for it and the terms of its group; None for nothing.
 
@@ -100,7 +100,7 @@ def charge_of(
         # A pod that only we hold back counts: it is ready when we are.
         return None
     hold = Hold.LEAVING if pod.deleting else Hold.KEPT
-    if held is not None and held.state is State.AWAITING:
+    if held is not None and held.state is ReservationState.AWAITING:
         hold = Hold.AWAITED
     cost = NOTHING if pod.self_placed else pod.charge(1 if pod.sharing is None else device_mib(node))
     devices = pod.devices if pod.node is not None else held.devices if held is not None else ()

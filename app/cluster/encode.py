@@ -9,7 +9,7 @@ from app.cluster.usage import Sums, Tally
 from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.queue import Queue
-from app.model.reason import QueueNumbers, Refusal
+from app.model.reason import Refusal, RefusingQueue
 from app.model.resources import QUOTA_AXES, UNLIMITED, Resources
 from app.model.seam import RawObject
 from app.model.sentence import EVERYBODY, Reader, told
@@ -72,7 +72,7 @@ def usage(past: Tally) -> RawObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class GroupTotals:
     """What the pods of a PodGroup hold and ask for, and how many there are."""
 
     allocated: Resources
@@ -84,7 +84,9 @@ class Standing:
     pending: int
 
 
-def pod_group_status(standing: Standing, refusal: Refusal | None, *, now: str, reader: Reader = EVERYBODY) -> RawObject:
+def pod_group_status(
+    standing: GroupTotals, refusal: Refusal | None, *, now: str, reader: Reader = EVERYBODY
+) -> RawObject:
     """Return the status of a PodGroup for this reader; `refusal` says why pods of it wait, None when none do."""
     return {
         "phase": standing.phase,
@@ -169,7 +171,7 @@ def _scheduling_condition(refusal: Refusal, reader: Reader, now: str) -> RawObje
     }
 
 
-def _queue_details(numbers: QueueNumbers) -> RawObject:
+def _queue_details(numbers: RefusingQueue) -> RawObject:
     """Return the numbers of the queue that refuses in KAI's form; what a list lacks is unlimited."""
     return {
         "name": numbers.name,

@@ -12,7 +12,7 @@ from app.cluster.decode.demand import GPU_RESOURCE
 from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.reading import Fields
 from app.model.marks import MANAGED_BY, MANAGED_BY_LABEL, PREFIX
-from app.model.scaling import GROUP_ANNOTATION, REQUEST_LABEL, UNSCHEDULABLE, CapacityRequest, Shape
+from app.model.scaling import GROUP_ANNOTATION, REQUEST_LABEL, UNSCHEDULABLE, CapacityRequest, PodShape
 from app.model.seam import RawObject
 
 API_VERSION = "autoscaling.x-k8s.io/v1"
@@ -31,7 +31,7 @@ PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class PlaceholderPods:
     """What all pods have in common that stand for others."""
 
     image: str
@@ -44,7 +44,7 @@ def template_name(request: str, number: int) -> str:
     return f"{request}-{number}"
 
 
-def pod_template(ask: CapacityRequest, number: int, raw: RawObject, stand: Stand) -> RawObject:
+def pod_template(ask: CapacityRequest, number: int, raw: RawObject, stand: PlaceholderPods) -> RawObject:
     """Return the PodTemplate of one shape, given a whole pod of it."""
     name = template_name(ask.name, number)
     template = _template(raw, ask.shapes[number], stand)
@@ -61,7 +61,9 @@ def provisioning_request(ask: CapacityRequest, provisioning_class: str) -> RawOb
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": _metadata(ask, ask.name), "spec": spec}
 
 
-def scaling_pod(ask: CapacityRequest, number: int, shape: Shape, raw: RawObject, stand: Stand) -> RawObject:
+def scaling_pod(
+    ask: CapacityRequest, number: int, shape: PodShape, raw: RawObject, stand: PlaceholderPods
+) -> RawObject:
     """Return a pod that stands for others until there is room for them, given one of them whole."""
     template = _template(raw, shape, stand)
     labels = {**template["metadata"].get("labels", {}), MANAGED_BY_LABEL: MANAGED_BY, REQUEST_LABEL: ask.name}
@@ -99,7 +101,7 @@ def _metadata(ask: CapacityRequest, name: str) -> RawObject:
     }
 
 
-def _template(raw: RawObject, shape: Shape, stand: Stand) -> RawObject:
+def _template(raw: RawObject, shape: PodShape, stand: PlaceholderPods) -> RawObject:
     spec, namespace = fields(raw, "spec"), shape.sample.namespace
     kept: RawObject = {key: spec[key] for key in KEPT if spec.get(key)}
     if isinstance(kept.get("affinity"), dict) and stand.namespace:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.cluster.decode.nodes import MEMORY_STEP_MIB
 from app.cluster.nodes import AgentFacts
-from app.cluster.sharedgpus import NO_GPUS, NodeGpus, Part, SharedGpu, Sources, Stand, node_gpus
+from app.cluster.sharedgpus import NO_GPUS, GpuState, NodeGpus, Part, SharedGpu, Sources, node_gpus
 from app.model.device import GpuNode
 from app.model.names import NodeName, PodUid
 from app.model.pod import NODE_NAME_FIELD, Pod
@@ -77,7 +77,7 @@ class Gpus:
         if not (node.message or node.problem):
             self._read[node.name] = node
         self._silent.discard(node.name)
-        if is_news and any(gpu.state is not Stand.READY for gpu in self.shared(node.name)):
+        if is_news and any(gpu.state is not GpuState.READY for gpu in self.shared(node.name)):
             # What such a GPU needs depends on who has the other ones, too.
             self._changed.add(node.name)
         return is_news
@@ -158,7 +158,7 @@ class Gpus:
             # A GPU that was bad is not good because nobody can read about it any more.
             now = replace(now, blocked=max(now.blocked, min(before.blocked, offered)))
         if name in self._doubted:
-            self._doubted[name] &= {gpu.name for gpu in now.shared if gpu.state is Stand.OPENING}
+            self._doubted[name] &= {gpu.name for gpu in now.shared if gpu.state is GpuState.OPENING}
             if not self._doubted[name]:
                 del self._doubted[name]
         if now == before:
@@ -259,7 +259,7 @@ class Gpus:
     def is_ready(self, node: NodeName, name: str) -> bool:
         """Whether it is known which device a shared GPU is, so that pods can be bound to it."""
         found = self.find(node, name)
-        return found is not None and found.state is Stand.READY
+        return found is not None and found.state is GpuState.READY
 
     def listed(self) -> Mapping[NodeName, tuple[SharedDevice, ...]]:
         """Return the shared GPUs as the planner sees them; the mapping never changes."""

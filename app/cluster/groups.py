@@ -91,7 +91,7 @@ def _ordered(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GroupTerms:
     """On what terms a group's pods are charged and ordered."""
 
     queue: QueueName
@@ -99,11 +99,11 @@ class Terms:
     preemptible: bool
 
 
-def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> Terms:
+def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> GroupTerms:
     """Return the terms that a group's object states, else one of its pods (KAI's rules, `podgrouper`)."""
     spec = spec or _spec_of_pod(pod)
     priority = _priority(spec, pod, classes)
-    return Terms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))
+    return GroupTerms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))
 
 
 def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | None:
@@ -117,7 +117,7 @@ def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | N
 
 
 def form(
-    key: GroupKey, spec: GroupSpec | None, members: Members, on: Terms, set_aside: Refusal | None = None
+    key: GroupKey, spec: GroupSpec | None, members: Members, on: GroupTerms, set_aside: Refusal | None = None
 ) -> PodGroup:
     """Return the group as the planner sees it; `refusal` is set when pods wait and none can, whatever is free."""
     # 1. its object, or what stands in for it  2. its pods  3. what keeps those back that wait

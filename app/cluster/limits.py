@@ -8,7 +8,7 @@ from app.model.names import PodUid, QueueName
 from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Resources
 
 
-class Limits:
+class QueueLimits:
     """One look at what queues with a limit hold, with all below them; others that wait for room are not in it."""
 
     def __init__(self, charges: Charges, queues: Queues) -> None:

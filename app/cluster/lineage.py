@@ -18,7 +18,7 @@ def link_of(ref: OwnerRef, namespace: str) -> Link:
 
 
 @dataclass(slots=True)
-class Line:
+class OwnedPods:
     """The pods that have the same owner. Changed by `Lineage` alone."""
 
     first: OwnerRef
@@ -40,18 +40,18 @@ class Lineage:
     def __init__(self, owners: Owners) -> None:
         """Start empty."""
         self._owners = owners
-        self._lines: dict[Link, Line] = {}
+        self._lines: dict[Link, OwnedPods] = {}
         self._below: dict[Link, set[Link]] = {}
         """The lines that meet, or miss, an object on their way up."""
         self._gone: set[Link] = set()
-        self._late: dict[Link, Line] = {}
+        self._late: dict[Link, OwnedPods] = {}
         """The lines that miss an object: few, so that they may be asked for every second."""
 
-    def add(self, first: OwnerRef, namespace: str, pod: PodUid) -> Line:
+    def add(self, first: OwnerRef, namespace: str, pod: PodUid) -> OwnedPods:
         """Add a pod to those of its owner; return them."""
         line = self._lines.get(link_of(first, namespace))
         if line is None:
-            line = Line(first, namespace)
+            line = OwnedPods(first, namespace)
             self._lines[line.link] = line
         line.pods.add(pod)
         return line
@@ -68,7 +68,7 @@ class Lineage:
             self._link(line, ())
             self._owners.forget_end(first)
 
-    def note(self, line: Line, walk: Walk) -> None:
+    def note(self, line: OwnedPods, walk: Walk) -> None:
         """Note whom the pods of a line met on the way up, and whom they miss."""
         links = [link_of(one.ref, one.namespace) for one in walk.owners]
         # Whoever is not there may come, and whoever is named by a label may be made again under that name.
@@ -81,7 +81,7 @@ class Lineage:
             self._late[line.link] = line
         self._link(line, links)
 
-    def note_asked(self, line: Line, ref: OwnerRef) -> None:
+    def note_asked(self, line: OwnedPods, ref: OwnerRef) -> None:
         """Note an object beside the way that was asked for: its changes concern the pods of the line, too.
 
         So do those of one that is made later under its name.
@@ -101,16 +101,16 @@ class Lineage:
         """Return whether an owner has gone before its pods."""
         return link_of(ref, namespace) in self._gone
 
-    def lines_of(self, owner: Owner) -> Collection[Line]:
+    def lines_of(self, owner: Owner) -> Collection[OwnedPods]:
         """Return the lines that lead to an object, or have asked for it by its name."""
         refs = owner.ref, replace(owner.ref, uid="")
         return list({line.link: line for ref in refs for line in self.lines_to(ref, owner.namespace)}.values())
 
-    def lines_to(self, ref: OwnerRef, namespace: str) -> Collection[Line]:
+    def lines_to(self, ref: OwnerRef, namespace: str) -> Collection[OwnedPods]:
         """Return the lines that meet an object on their way up, or miss it there."""
         return [self._lines[link] for link in self._below.get(link_of(ref, namespace), ())]
 
-    def waiting_for(self, kind: Kind) -> Collection[Line]:
+    def waiting_for(self, kind: Kind) -> Collection[OwnedPods]:
         """Return the lines that miss an object of this kind."""
         return [line for line in self._late.values() if line.missing is not None and line.missing.kind == kind]
 
@@ -123,7 +123,7 @@ class Lineage:
         for link in tuple(self._below.get(link_of(owner.ref, owner.namespace), ())):
             yield from self._lines[link].pods
 
-    def _link(self, line: Line, links: Iterable[Link]) -> None:
+    def _link(self, line: OwnedPods, links: Iterable[Link]) -> None:
         # Its own link is kept once, not in one more copy for each place that refers to it.
         now = dict.fromkeys(line.link if link == line.link else link for link in links)
         before = dict.fromkeys(line.links)
@@ -176,6 +176,6 @@ class OwnedObjects:
         return tuple(self._keys.get(link_of(owner, namespace), ()))
 
 
-def pods_of(lines: Iterable[Line]) -> list[PodUid]:
+def pods_of(lines: Iterable[OwnedPods]) -> list[PodUid]:
     """Return the pods of several lines, as they are now."""
     return [uid for line in lines for uid in line.pods]

@@ -15,9 +15,9 @@ from app.cluster.groups import (
     BUILT_IN_CLASSES,
     DEFAULT_CLASS,
     NOBODY,
+    GroupTerms,
     Members,
     Place,
-    Terms,
     form,
     has_sub_groups,
     merged,
@@ -324,12 +324,12 @@ class Membership:
         leaves = spec.root.leaves() if divided and spec and spec.root else [PodSet(min_member=self.min_member(key))]
         return sum(max(0, leaf.min_member - there[leaf.name]) for leaf in leaves)
 
-    def terms(self, key: GroupKey) -> Terms | None:
+    def terms(self, key: GroupKey) -> GroupTerms | None:
         """Return the terms of a group that has pods."""
         members = self._pods.get(key)
         return self._terms(key, self._specs.get(key), next(iter(members.values()))) if members else None
 
-    def _terms(self, key: GroupKey, spec: GroupSpec | None, pod: Pod) -> Terms:
+    def _terms(self, key: GroupKey, spec: GroupSpec | None, pod: Pod) -> GroupTerms:
         stated = terms(spec, pod, self._classes)
         queue = self._queue(key) or stated.queue
         preemptible = stated.preemptible or self._stamps.preemptible(key) > 0

@@ -30,7 +30,7 @@ NO_AGENT = AgentFacts()
 UNAPPLIED = "this version of Leeboard cannot take over what is said of it; its log says why"
 
 
-class Source(Enum):
+class NodeSource(Enum):
     """Who says something of a node."""
 
     KUBELET = "Node"
@@ -47,7 +47,7 @@ class Nodes:
         self._facts: dict[NodeName, AgentFacts] = {}
         self._closed: dict[NodeName, str] = {}
         """Nodes that give out nothing more, with why; known or not."""
-        self._failed: dict[NodeName, set[Source]] = {}
+        self._failed: dict[NodeName, set[NodeSource]] = {}
         """Nodes that give out nothing more because what was said of them last could not be taken over."""
         self._by_name: dict[NodeName, Node] = {}
         self._sizes = Counter[int]()
@@ -60,7 +60,7 @@ class Nodes:
 
     def put(self, node: Node) -> bool:
         """Take over a node; return whether anything changed, which a heartbeat does not."""
-        has_failed = self.recover(node.name, Source.KUBELET)
+        has_failed = self.recover(node.name, NodeSource.KUBELET)
         if self._stated.get(node.name) == node and not has_failed:
             return False
         self._stated[node.name] = node
@@ -89,7 +89,7 @@ class Nodes:
             del self._closed[name]
         return name in self._stated and self._combine(name)
 
-    def fail(self, name: NodeName, source: Source) -> None:
+    def fail(self, name: NodeName, source: NodeSource) -> None:
         """Have a node give out nothing more until this source says something that can be taken over.
 
         Shares no code with `_combine`, in which the mistake of ours may be.
@@ -99,7 +99,7 @@ class Nodes:
             self._by_name[name] = replace(self._by_name[name], problem=UNAPPLIED)
             self._changed.add(name)
 
-    def recover(self, name: NodeName, source: Source) -> bool:
+    def recover(self, name: NodeName, source: NodeSource) -> bool:
         """Take that back, for when the node is put together next; return whether it was so."""
         sources = self._failed.get(name, set())
         has_failed = source in sources
@@ -114,7 +114,7 @@ class Nodes:
 
     def drop(self, name: NodeName) -> bool:
         """Forget a node; return whether it was known."""
-        self.recover(name, Source.KUBELET)
+        self.recover(name, NodeSource.KUBELET)
         self._count(self._by_name.pop(name, None), -1)
         if self._stated.pop(name, None) is None:
             return False

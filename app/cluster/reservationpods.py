@@ -15,7 +15,7 @@ USER = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ReservationPodTerms:
     """What an installation says of its reservation pods."""
 
     image: str
@@ -32,7 +32,7 @@ def reservation_name(node: NodeName, group: str, number: int = 0) -> str:
     return f"gpu-reservation-{node[:LONGEST_PREFIX].rstrip('.-')}-{digest}{f'-{number}' if number else ''}"
 
 
-def reservation_pod(node: NodeName, group: str, name: str, *, owner_uid: str, terms: Terms) -> RawObject:
+def reservation_pod(node: NodeName, group: str, name: str, *, owner_uid: str, terms: ReservationPodTerms) -> RawObject:
     """Return the pod that holds a whole GPU of a node for a shared one.
 
     kube-scheduler places it, so that its accounting holds, and can place it nowhere else. It is Guaranteed and of the

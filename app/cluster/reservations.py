@@ -20,7 +20,7 @@ from app.model.pod import Pod
 K = TypeVar("K")
 
 
-class State(StrEnum):
+class ReservationState(StrEnum):
     """How far a reservation is."""
 
     AWAITING = "Awaiting"
@@ -41,7 +41,7 @@ class Reservation:
     node: NodeName
     devices: tuple[str, ...] = ()
     """The shared devices it has a part of there, by their names."""
-    state: State
+    state: ReservationState
     expires_at: float
     """On the caller's monotonic clock; a Binding never expires: it ends with the watch's echo or a sure failure."""
     refusals: int = 0
@@ -52,12 +52,12 @@ class Reservation:
     @property
     def is_revocable(self) -> bool:
         """Whether it may still be taken back to give the room to others, since nobody writes anything for it yet."""
-        return self.state in {State.AWAITING, State.PROMISED}
+        return self.state in {ReservationState.AWAITING, ReservationState.PROMISED}
 
     @property
     def is_written(self) -> bool:
         """Whether a write of ours is on its way, of which only its outcome is the end."""
-        return self.state is State.BINDING
+        return self.state is ReservationState.BINDING
 
     def is_refused(self, before: Pod, pod: Pod) -> bool:
         """Whether this change shows that kube-scheduler's own filters refuse every node for a pod that we see room for.
@@ -66,7 +66,7 @@ class Reservation:
         those that wait for others to leave. It counts when it comes after our promise: as a new condition, or by the
         nomination being cleared.
         """
-        if not pod.said.by_scheduler or self.state not in {State.PROMISED, State.ANSWERED}:
+        if not pod.said.by_scheduler or self.state not in {ReservationState.PROMISED, ReservationState.ANSWERED}:
             return False
         cleared = before.nominated == self.node and pod.nominated is None
         return cleared or not before.said.by_scheduler
@@ -98,7 +98,7 @@ class Reservations:
     def promised(self, pod: PodUid) -> Reservation | None:
         """Return what the pod can be bound by: room that is still being freed is none that it can be woken for."""
         held = self._held.get(pod)
-        return None if held is None or held.state is State.AWAITING else held
+        return None if held is None or held.state is ReservationState.AWAITING else held
 
     def of_group(self, group: GroupKey) -> list[Reservation]:
         """Return what is held for members of the group."""
@@ -130,7 +130,7 @@ class Reservations:
 
     def binding(self, pod: PodUid) -> None:
         """Mark that the write is on its way: from here on only a sure failure or the watch ends it."""
-        self.put(replace(self._held[pod], state=State.BINDING))
+        self.put(replace(self._held[pod], state=ReservationState.BINDING))
 
     def note_failure(self, pod: PodUid, error: str) -> bool:
         """Note what the last try to write a binding failed by, which is tried again; return whether that is news."""
@@ -145,11 +145,11 @@ class Reservations:
 
     def answered(self, pod: PodUid, expires_at: float) -> None:
         """Mark that kube-scheduler binds the pod by itself from here on, within this time."""
-        self.put(replace(self._held[pod], state=State.ANSWERED, expires_at=expires_at))
+        self.put(replace(self._held[pod], state=ReservationState.ANSWERED, expires_at=expires_at))
 
     def asked_again(self, pod: PodUid) -> None:
         """Mark that kube-scheduler does not bind the pod: it asks once more."""
-        self.put(replace(self._held[pod], state=State.PROMISED))
+        self.put(replace(self._held[pod], state=ReservationState.PROMISED))
 
     def note_asked(self, pod: PodUid) -> None:
         """Note that kube-scheduler asks about the pod."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.cluster.charges import NO_LOAD, Charge, Charges, Hold, Load
 from app.cluster.gpus import Gpus
-from app.cluster.limits import Limits
+from app.cluster.limits import QueueLimits
 from app.cluster.nodes import Nodes
 from app.cluster.queues import Queues
 from app.model.names import NodeName, PodUid
@@ -55,9 +55,9 @@ class Room:
         """
         return self._fit_together(uids, without=(Hold.AWAITED,))
 
-    def limits(self) -> Limits:
+    def limits(self) -> QueueLimits:
         """Look at what the queues hold; good until anything changes that is not told to it."""
-        return Limits(self._charges, self._queues)
+        return QueueLimits(self._charges, self._queues)
 
     def is_overbooked(self, uid: PodUid) -> bool:
         """Whether the node held for the pod lacks what it asks for although all of its room is given out by now.

@@ -16,7 +16,7 @@ from app.model.pod import Pod
 from app.model.snapshot import PART, SharedDevice
 
 
-class Stand(StrEnum):
+class GpuState(StrEnum):
     """How far a shared GPU can be relied upon."""
 
     OPENING = "opening"
@@ -32,7 +32,7 @@ class Stand(StrEnum):
 
 NO_DEVICE = DeviceUuid("")
 
-OPEN = (Stand.OPENING, Stand.READY)
+OPEN = (GpuState.OPENING, GpuState.READY)
 """Those on which others may still come."""
 
 
@@ -65,7 +65,7 @@ class SharedGpu:
     promised_mib: int = 0
     """What its holders asked for, together."""
     holders: tuple[PodUid, ...] = ()
-    state: Stand
+    state: GpuState
     reason: str = ""
     """What keeps others off it, empty when nothing does."""
     may_pass: bool = False
@@ -84,7 +84,7 @@ class SharedGpu:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is to be done about it until something changes."""
-        if self.state is not Stand.READY or not self.holders or len(self.reservations) != 1:
+        if self.state is not GpuState.READY or not self.holders or len(self.reservations) != 1:
             return False
         return self.reservations[0].device_uuids == (self.uuid,)
 
@@ -182,7 +182,7 @@ def node_gpus(of: Sources) -> NodeGpus:
     devices = {device.uuid: device for device in of.agent.devices} if of.agent else {}
     shared = tuple(_shared(claims[name], of, devices) for name in sorted(claims))
     taken = {uuid for each in shared for uuid in (each.uuid, *claims[each.name].told) if uuid}
-    contested = [each for each in shared if each.state is Stand.CONTESTED]
+    contested = [each for each in shared if each.state is GpuState.CONTESTED]
     reasons = [f"shared GPU {each.name}: {each.reason}" for each in contested]
     idle = _idle(of.agent, taken)
     blocked, sentences = _bad(idle or _perhaps_idle(of, taken), of)
@@ -239,10 +239,10 @@ def _shared(claim: _Claim, of: Sources, devices: Mapping[DeviceUuid, Device]) ->
     promised_mib, device = sum(part.memory_mib for part in parts), devices.get(uuid)
     if state in OPEN and not of.divides:
         reason = "by now its node hands out each GPU several times, or cuts them by MIG"
-    if state is Stand.OPENING and not reason and claim.name in of.doubted:
+    if state is GpuState.OPENING and not reason and claim.name in of.doubted:
         # Who comes next would wait as long, while there may be room elsewhere.
         reason = "its node has given it no device in time"
-    is_free_to_share = state is Stand.READY and not reason
+    is_free_to_share = state is GpuState.READY and not reason
     if is_free_to_share:
         reason = _obstacle_to_more(device, promised_mib, of.tolerance_mib)
     return SharedGpu(
@@ -273,17 +273,17 @@ def _hold(parts: Sequence[Part], *, has_reservation: bool) -> Hold:
     return Hold.LEAVING
 
 
-def _state(claim: _Claim, of: Sources, uuid: DeviceUuid) -> tuple[Stand, str]:
+def _state(claim: _Claim, of: Sources, uuid: DeviceUuid) -> tuple[GpuState, str]:
     if not claim.told and (claim.name in of.closing or (not claim.standing and not claim.parts)):
-        return Stand.CLOSING, ""
+        return GpuState.CLOSING, ""
     if of.agent is None or not of.agent.kubelet_answers:
         # Whoever joined one that opens there would wait in vain, while there may be room elsewhere.
-        state = Stand.UNCONFIRMED if claim.told else Stand.OPENING
+        state = GpuState.UNCONFIRMED if claim.told else GpuState.OPENING
         return state, "the agent of its node does not say which pod has it"
     if not claim.told:
-        return (Stand.READY if uuid else Stand.OPENING), ""
+        return (GpuState.READY if uuid else GpuState.OPENING), ""
     dispute = _dispute(claim.told, claim.standing, uuid)
-    return (Stand.CONTESTED, dispute) if dispute else (Stand.READY, "")
+    return (GpuState.CONTESTED, dispute) if dispute else (GpuState.READY, "")
 
 
 def _dispute(told: Collection[DeviceUuid], standing: Sequence[Pod], uuid: DeviceUuid) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from app.cluster.reservationpods import reservation_name
-from app.cluster.sharedgpus import Part, SharedGpu, Stand, is_held_by
+from app.cluster.sharedgpus import GpuState, Part, SharedGpu, is_held_by
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
@@ -74,10 +74,10 @@ def needs(gpu: SharedGpu, at: Circumstances) -> Iterator[Need]:
             yield from _needless(gpu, at)
         elif at.is_wanted:
             yield Reserve(at.node, gpu.name)
-    elif gpu.state is Stand.UNCONFIRMED:
+    elif gpu.state is GpuState.UNCONFIRMED:
         if not gpu.reservations:
             yield Reserve(at.node, gpu.name)
-    elif gpu.state is Stand.CONTESTED:
+    elif gpu.state is GpuState.CONTESTED:
         yield from _settled(gpu, at)
     else:
         yield from _needless(gpu, at)

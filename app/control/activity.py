@@ -31,7 +31,7 @@ NOTICED_WITHIN_S = 1.5
 POLL_S = 0.05
 
 
-class Activity:
+class Leadership:
     """Whether we are active, as of the last look at the lease; without a lease to look at we are the only replica."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor

@@ -45,7 +45,7 @@ Judge = Callable[[RawObject], str]
 """Says what is wrong with an object; empty when nothing is."""
 
 
-class Entrance(Protocol):
+class DecidesAtCreation(Protocol):
     """Decides about pods that are not there yet."""
 
     def look(self, raw: RawObject) -> Newcomer:
@@ -79,7 +79,7 @@ class Admission:
     def __init__(
         self,
         cache: ClusterCache,
-        entrance: Entrance,
+        entrance: DecidesAtCreation,
         settings: Settings,
         *,
         unready: Callable[[], str],

@@ -25,7 +25,7 @@ without its lease."""
 LOOK_EVERY_S = 1.0
 
 
-class Amends:
+class Corrections:
     """Who was told that we cannot answer, and since when. Only the event loop calls in here."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor

@@ -14,9 +14,9 @@ import structlog
 from app.control.inspect import Inspect
 from app.control.provisioning import ProvisioningRequests
 from app.control.scalingpods import ScalingPods
-from app.control.shortages import Shortages
+from app.control.shortages import UnmetDemand
 from app.model.names import GroupKey
-from app.model.scaling import Answer, CapacityRequest, MadeRequest
+from app.model.scaling import AutoscalerAnswer, CapacityRequest, MadeRequest
 from app.model.seam import Cluster, ForbiddenError, KubeError, NotFoundError, RejectedError
 from app.settings import Autoscaling as Setting
 from app.settings import Settings
@@ -90,12 +90,12 @@ def way_of(cluster: Cluster, settings: Settings, *, timestamp: Callable[[], str]
             return ScalingPods(cluster, settings, timestamp=timestamp)
 
 
-class Autoscaling:
+class Autoscaler:
     """Looks at who lacks nodes once in a while; without a `Way` it does nothing. Only the event loop calls in here."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
-        shortages: Shortages,
+        shortages: UnmetDemand,
         inspect: Inspect,
         cluster: Cluster,
         way: Way | None,
@@ -181,7 +181,7 @@ class Autoscaling:
                 tasks.create_task(self._in_turn(turns, "capacity request not made", self._make(way, ask)))
 
     def _forget(self, made: list[MadeRequest], wanted: Mapping[str, CapacityRequest]) -> None:
-        ended = {one.name for one in made if one.answer is Answer.ENDED}
+        ended = {one.name for one in made if one.answer is AutoscalerAnswer.ENDED}
         self._ended = {name: at for name, at in self._ended.items() if name in ended}
         self._refused = {name: each for name, each in self._refused.items() if name in wanted}
 
@@ -191,7 +191,7 @@ class Autoscaling:
             return False
         if made.name not in wanted:
             return True
-        return made.answer is Answer.ENDED and not self._is_early(self._again_at(made, now), now)
+        return made.answer is AutoscalerAnswer.ENDED and not self._is_early(self._again_at(made, now), now)
 
     def _again_at(self, made: MadeRequest, now: float) -> float:
         # By our own clock: a time that cannot be read must not have it made anew without end.

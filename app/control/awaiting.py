@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, State
+from app.cluster.reservations import Reservation, ReservationState
 from app.control import waits
 from app.control.evictor import Evictor
 from app.control.recheck import is_open
@@ -40,7 +40,7 @@ class Preparing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedPreemption:
     """A group whose room will not be free, and why."""
 
     group: GroupKey
@@ -59,7 +59,7 @@ JUDGED_EVERY_S = 1.0
 """How often everybody who waits is looked at although nothing was freed: the room may have been taken, too."""
 
 
-class Awaiting:
+class PendingPreemptions:
     """Who waits for room that is being freed. Only `hold`, `review` and `stand_down` change it."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
@@ -146,7 +146,7 @@ class Awaiting:
         self._staying.clear()
         self._preparing.clear()
 
-    def review(self) -> list[Failure]:
+    def review(self) -> list[FailedPreemption]:
         """Promise what is free by now; return whose room will not be, whose places are still held."""
         self._limits = self._cache.room.limits()
         failures = [*self._failures(), *self._unused()]
@@ -159,22 +159,24 @@ class Awaiting:
             failures += filter(None, map(self._judge, self._waits))
         return failures
 
-    def _failures(self) -> Iterator[Failure]:
+    def _failures(self) -> Iterator[FailedPreemption]:
         now = self._clock()
-        failures: dict[GroupKey, Failure] = {}
+        failures: dict[GroupKey, FailedPreemption] = {}
         for wait in self._waits:
             held = self._held(wait)
             if held and wait.victims & self._staying:
-                failures[wait.group] = Failure(wait.group, "a pod that was to make room for it cannot be evicted")
+                failures[wait.group] = FailedPreemption(
+                    wait.group, "a pod that was to make room for it cannot be evicted"
+                )
             elif any(one.expires_at <= now for one in held):
-                failures[wait.group] = Failure(wait.group, "the room it waited for was not freed in time")
+                failures[wait.group] = FailedPreemption(wait.group, "the room it waited for was not freed in time")
             elif held and now >= self._preparing.get(wait.pods, now) + self._settings.device_ttl_s:
                 # Asked first: whoever is planned anew elsewhere is told nothing of this node.
                 said = self._gpus.obstacle(wait.pods)
                 if not self._moves(wait):
                     error = "its node did not give it a GPU to share in time"
                     error = say("{error}: {said}", error=error, said=said) if said else error
-                    failures[wait.group] = Failure(wait.group, error)
+                    failures[wait.group] = FailedPreemption(wait.group, error)
         yield from failures.values()
 
     def _moves(self, wait: Wait) -> bool:
@@ -195,7 +197,7 @@ class Awaiting:
             self._cache.drop_promise(one.pod)
         return True
 
-    def _unused(self) -> Iterator[Failure]:
+    def _unused(self) -> Iterator[FailedPreemption]:
         for uid, group in list(self._served.items()):
             pod = self._cache.pod(uid)
             if pod is None or pod.node is not None:
@@ -203,7 +205,9 @@ class Awaiting:
             elif self._cache.reservations.get(uid) is None and not self._is_refused(group):
                 del self._served[uid]
                 said = f": {pod.said.because}" if pod.said.because else ""
-                yield Failure(group, f"it could not use the room that other pods were evicted from{said}", WASTED_S)
+                yield FailedPreemption(
+                    group, f"it could not use the room that other pods were evicted from{said}", WASTED_S
+                )
 
     def _is_refused(self, group: GroupKey) -> bool:
         # kube-scheduler may have looked a moment before the room was free: nobody searches until it offers nodes again.
@@ -235,12 +239,12 @@ class Awaiting:
         needless = {victim for wait in in_vain for victim in wait.victims}
         self._evictor.recall(needless.difference(*(wait.victims for wait in self._waits)))
 
-    def _judge(self, wait: Wait) -> Failure | None:
+    def _judge(self, wait: Wait) -> FailedPreemption | None:
         """Say whose room others have taken or its node will not give: nobody's leaving makes it free any more."""
         if not wait.victims or self._will_be_free(wait):
             return None
         have_left = any(self._cache.pod(victim) is None for victim in wait.victims)
-        return Failure(wait.group, "the room it waited for will not be free", WASTED_S if have_left else 0.0)
+        return FailedPreemption(wait.group, "the room it waited for will not be free", WASTED_S if have_left else 0.0)
 
     def _may_fare_better(self, wait: Wait) -> bool:
         """Whether those who only wait for somebody who was leaving anyhow should be planned anew."""
@@ -281,4 +285,4 @@ class Awaiting:
 
     def _held(self, wait: Wait) -> list[Reservation]:
         held = (self._cache.reservations.get(uid) for uid in wait.pods)
-        return [one for one in held if one is not None and one.state is State.AWAITING]
+        return [one for one in held if one is not None and one.state is ReservationState.AWAITING]

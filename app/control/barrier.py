@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.names import GroupKey, NodeName, PodUid
 
 PROMISE_GONE = "the place reserved for the pod is gone"
@@ -94,7 +94,7 @@ class GangBarrier:
         gang.revision = self._cache.groups.revision(key)
         self._send_away_without_promise(gang)
         held = self._cache.reservations.of_group(key)
-        writing = {one.pod for one in held if one.state is State.BINDING}
+        writing = {one.pod for one in held if one.state is ReservationState.BINDING}
         gang.owed = self._cache.groups.owes(key, writing | gang.members.keys())
         if gang.owed:
             return

@@ -9,11 +9,11 @@ import structlog
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.cluster.decode.pods import POD_GROUP_ANNOTATION
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.cluster.shares import marks_of
-from app.control.activity import Activity
+from app.control.activity import Leadership
 from app.control.barrier import GangBarrier
-from app.control.bursts import Bursts
+from app.control.bursts import WriteCoalescer
 from app.model.marks import PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion
@@ -90,7 +90,7 @@ class Binder:
         self,
         cache: ClusterCache,
         cluster: Cluster,
-        activity: Activity,
+        activity: Leadership,
         barrier: GangBarrier,
         metrics: Metrics,
         *,
@@ -107,7 +107,7 @@ class Binder:
         self._patience_s = patience_s
         self._on_failure = on_failure
         self._sleep = sleep
-        self._bursts = Bursts(BURST_EVERY_S)
+        self._bursts = WriteCoalescer(BURST_EVERY_S)
         self._turns = asyncio.Semaphore(WRITERS)
         self._in_flight: dict[PodUid, tuple[NodeName, asyncio.Task[str]]] = {}
 
@@ -144,7 +144,7 @@ class Binder:
         held = self._cache.reservations.get(uid)
         if held is None or held.node != node:
             return "this node is no longer reserved for the pod; it will be asked for again"
-        if held.state is State.AWAITING:
+        if held.state is ReservationState.AWAITING:
             return "the room for the pod is still being freed; it will be asked for again"
         return NO_GPU if self._cache.gpus.not_ready(uid) else None
 
@@ -161,7 +161,7 @@ class Binder:
                 return await self._barrier.stand(key, uid, node)
         except TimeoutError:
             held = self._cache.reservations.get(uid)
-            if held is not None and held.state is State.BINDING:
+            if held is not None and held.state is ReservationState.BINDING:
                 return ""  # The gate opened in the moment in which patience ended: the others count on this member.
             error = "the gang did not come together in time"
             self._metrics.binds[BindOutcome.GANG_INCOMPLETE].inc()

@@ -6,7 +6,7 @@ Each costs less then, for etcd, for the API server and for all who watch: they a
 import asyncio
 
 
-class Bursts:
+class WriteCoalescer:
     """Begins at most one burst in `every_s`: who comes when there was none for so long goes on at once."""
 
     def __init__(self, every_s: float) -> None:

@@ -31,7 +31,7 @@ before it is created and after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class AssumedCharge:
     """What one claim takes up, where and of whom: alike for the pods of one job that go to one node."""
 
     node: NodeName
@@ -48,13 +48,13 @@ class _Claim:
     """One place of one pod."""
 
     origin: Origin
-    charge: Charge
+    charge: AssumedCharge
     expires_at: float
     uid: PodUid | None = None
     """Of the pod once the watch has shown it."""
 
 
-class Claims:
+class AssumedPods:
     """Who was let through a moment ago. Changed by `add`, `learn` and `end_over` alone.
 
     Each of them is counted at least once at any time: here from the answer until it has a promise or a node in the
@@ -66,7 +66,7 @@ class Claims:
         self._cache = cache
         self._clock = clock
         self._claims: list[_Claim] = []
-        self._charges = Counter[Charge]()
+        self._charges = Counter[AssumedCharge]()
         """What they take up together: every pod of a burst is placed beside all that came just before it."""
         # The namespace of a claim is here from when its pod came until one of its pods did not; the oldest first.
         self._tried: dict[str, None] = {}
@@ -79,7 +79,7 @@ class Claims:
             return False
         return len(self._claims) < MOST and unseen.count(namespace) < MOST_OF_ONE
 
-    def add(self, raw: RawObject, charge: Charge) -> None:
+    def add(self, raw: RawObject, charge: AssumedCharge) -> None:
         """Count a pod that is about to be created as if it were on its node."""
         self._claims.append(_Claim(origin=_origin(raw), charge=charge, expires_at=self._clock() + EXPIRES_AFTER_S))
         self._charges[charge] += 1

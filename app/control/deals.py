@@ -12,7 +12,7 @@ from app.model.names import GroupKey
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class PlanBatch:
     """Starts and evictions that are carried out together or not at all."""
 
     starts: tuple[Start, ...]
@@ -24,7 +24,7 @@ class Deal:
         return bool(self.evictions) or any(start.awaits_release for start in self.starts)
 
 
-def deals(plan: Plan) -> Iterator[Deal]:
+def deals(plan: Plan) -> Iterator[PlanBatch]:
     """Yield the deals: stale gangs first, on whose room the others may count, and these in the order of the plan."""
     waiting: dict[GroupKey, list[Start]] = {}
     for start in plan.starts:
@@ -37,9 +37,9 @@ def deals(plan: Plan) -> Iterator[Deal]:
     for eviction in victims.get(None, ()):
         stale.setdefault(eviction.group, []).append(eviction)
     for evictions in stale.values():
-        yield Deal((), tuple(evictions))
+        yield PlanBatch((), tuple(evictions))
     for start in plan.starts:
         if not start.awaits_release:
-            yield Deal((start,))
+            yield PlanBatch((start,))
         elif start.group in waiting:
-            yield Deal(tuple(waiting.pop(start.group)), tuple(victims.get(start.group, ())))
+            yield PlanBatch(tuple(waiting.pop(start.group)), tuple(victims.get(start.group, ())))

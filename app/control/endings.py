@@ -28,7 +28,7 @@ LOOK_AGAIN_S = 0.1
 """How often it is looked whether the owners of pods are known."""
 
 
-class Endings:
+class CompletionLookup:
     """The pods whose end is not known yet, and who looks it up."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor

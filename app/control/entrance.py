@@ -12,7 +12,7 @@ import structlog
 from app.cluster import decode
 from app.cluster.admit import shape
 from app.cluster.cache import ClusterCache
-from app.control.claims import Charge, Claims
+from app.control.claims import AssumedCharge, AssumedPods
 from app.control.planning import Planning
 from app.control.podgrouper import PodGrouper, keeps_of
 from app.model.names import NodeName, QueueName
@@ -36,7 +36,7 @@ class Newcomer:
     """What its owners say of its group."""
 
 
-class Entrance:
+class AdmissionFastPath:
     """Lets pods through to kube-scheduler at once. It changes nothing, but may have others decided first."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
@@ -61,7 +61,7 @@ class Entrance:
         self._keeps = keeps_of(settings)
         self._unready = unready
         self._inactive = inactive
-        self._claims = Claims(cache, clock=clock)
+        self._claims = AssumedPods(cache, clock=clock)
 
     def look(self, raw: RawObject) -> Newcomer:
         """Read a pod, which may be without name and uid."""
@@ -86,7 +86,7 @@ class Entrance:
         node = self._place(snapshot, group) if group else None
         if group is None or node is None:
             return False
-        charge = Charge(
+        charge = AssumedCharge(
             node=node,
             queue=group.queue,
             request=pod.request,

@@ -93,7 +93,7 @@ class _Covered:
     """How many of its pods have been told; 0 when only the group and its owners have been."""
 
 
-class Events:
+class EventReporter:
     """Looks once an interval at who waits; a cause that was there the last time too is told."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import structlog
 
 from app.cluster.cache import ClusterCache
-from app.control.activity import Activity
+from app.control.activity import Leadership
 from app.control.decisions import Decisions
 from app.control.records import after_noun, eviction_of, workload_name
 from app.control.references import group_reference, pod_reference
@@ -85,7 +85,7 @@ class Evictor:
         self,
         cache: ClusterCache,
         cluster: Cluster,
-        activity: Activity,
+        activity: Leadership,
         metrics: Metrics,
         *,
         decisions: Decisions,

@@ -18,8 +18,8 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, State
-from app.control.activity import Activity
+from app.cluster.reservations import Reservation, ReservationState
+from app.control.activity import Leadership
 from app.control.binder import Binder
 from app.control.feed import Feed
 from app.control.planning import Planning, policy_of
@@ -51,7 +51,7 @@ class Extender:
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        activity: Activity,
+        activity: Leadership,
         feed: Feed,
         planning: Planning,
         waker: Waker,
@@ -140,9 +140,9 @@ class Extender:
 
     def _answer_promised(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
         self._cache.reservations.note_asked(held.pod)
-        if held.state is State.AWAITING:
+        if held.state is ReservationState.AWAITING:
             return Refused(self._planning.reason(held.pod))
-        if held.state is State.BINDING or held.node in question.offered:
+        if held.state is ReservationState.BINDING or held.node in question.offered:
             self._stand_by(held.pod)
             return _only(held.node, question.offered)
         return self._move(held, question)
@@ -225,7 +225,7 @@ class Extender:
     def _end_attempt(self, uid: PodUid) -> None:
         """Learn that kube-scheduler has not bound a pod by itself, as it asks again; if it failed, let it back off."""
         pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
-        if pod is None or held is None or held.state is not State.ANSWERED:
+        if pod is None or held is None or held.state is not ReservationState.ANSWERED:
             return
         self._cache.reservations.asked_again(uid)
         if pod.said.attempt_failed:
@@ -241,7 +241,7 @@ class Extender:
         keep(uid, self._planning.answered_expiry())
 
     def _extend(self, held: Reservation) -> None:
-        if held.state is State.PROMISED:
+        if held.state is ReservationState.PROMISED:
             self._cache.reservations.extend(held.pod, self._planning.answered_expiry())
 
     # A pod that is only asked about --------------------------------------------------------------------------------
@@ -275,7 +275,11 @@ class Extender:
 
 def _may_move(held: Reservation, question: PodQuestion) -> bool:
     """Whether a promise moves to one of the offered nodes if there is room."""
-    return held.state not in {State.AWAITING, State.BINDING} and not held.devices and held.node not in question.offered
+    return (
+        held.state not in {ReservationState.AWAITING, ReservationState.BINDING}
+        and not held.devices
+        and held.node not in question.offered
+    )
 
 
 def _only(node: NodeName, offered: tuple[NodeName, ...]) -> FilterAnswer:

@@ -16,7 +16,7 @@ import structlog
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.cluster.lasting import lasting, plain
-from app.control.endings import Endings
+from app.control.endings import CompletionLookup
 from app.control.ownerwatch import OwnerWatch
 from app.control.podgrouper import PodGrouper, keeps_of
 from app.control.sharing import rules_of
@@ -143,7 +143,7 @@ class Feed:
         self._on_object = on_object
         self._grouper = grouper
         self._keeps = keeps_of(settings)
-        self._endings = Endings(
+        self._endings = CompletionLookup(
             cache, cluster, grouper, profiles=settings.profiles, keeps=self._keeps, on_change=on_change
         )
         self._watches = {resource: _Watch() for resource in Resource}

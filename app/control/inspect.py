@@ -8,7 +8,7 @@ from functools import partial
 
 from app.cluster.cache import ClusterCache
 from app.control import verdicts
-from app.control.activity import Activity
+from app.control.activity import Leadership
 from app.control.feed import Feed
 from app.control.occupancy import by_health, occupancy, shared_memory
 from app.control.planning import Planning
@@ -38,7 +38,7 @@ class Inspect:
         cache: ClusterCache,
         feed: Feed,
         planning: Planning,
-        activity: Activity,
+        activity: Leadership,
         explainer: Explainer,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 import structlog
 
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import State
-from app.control.activity import Activity
-from app.control.awaiting import Awaiting
+from app.cluster.reservations import ReservationState
+from app.control.activity import Leadership
+from app.control.awaiting import PendingPreemptions
 from app.control.backoff import Backoff, Setback
-from app.control.promises import Promises
-from app.control.search import Search
+from app.control.promises import Reserver
+from app.control.search import SearchLoop
 from app.control.sharing import SharedGpus
 from app.control.stalled import stalled
-from app.control.takeover import TakeOver
+from app.control.takeover import PlanApplier
 from app.model.decision import Action, Plan
 from app.model.explanation import Position
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
@@ -38,7 +38,7 @@ from app.scheduling.effort import FEW_GROUPS
 from app.scheduling.planner import judges_all, plan_some
 from app.scheduling.policy import Policy
 from app.scheduling.position import position
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from app.scheduling.victims import charge_at
 from app.settings import Settings
 from app.telemetry import Metrics, PlanOutcome
@@ -75,11 +75,11 @@ class Planning:
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        activity: Activity,
-        promises: Promises,
-        awaiting: Awaiting,
-        takeover: TakeOver,
-        search: Search,
+        activity: Leadership,
+        promises: Reserver,
+        awaiting: PendingPreemptions,
+        takeover: PlanApplier,
+        search: SearchLoop,
         gpus: SharedGpus,
         metrics: Metrics,
         settings: Settings,
@@ -279,7 +279,7 @@ class Planning:
     def reason(self, uid: PodUid) -> Reason:
         """Return why a pod waits, as of the last plan that considered it."""
         pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
-        if held is not None and held.state is State.AWAITING:
+        if held is not None and held.state is ReservationState.AWAITING:
             return Reason.WAITING_FOR_DEVICES if held.devices else Reason.WAITING_FOR_VICTIMS
         refusal = self.refusals.get(pod.group) if pod else None
         return refusal.reason if refusal else Reason.DECIDING
@@ -430,7 +430,7 @@ class Planning:
         taken = False
         for pod, node in rivals:
             held = self._cache.reservations.get(pod.uid)
-            if held is not None and held.state is State.PROMISED and held.node == node:
+            if held is not None and held.state is ReservationState.PROMISED and held.node == node:
                 self._promises.give_up(pod.uid)
                 taken = True
         return taken
@@ -475,7 +475,7 @@ def _rivals(torn: Iterable[_Torn], policy: Policy) -> list[tuple[Pod, NodeName]]
     """
     found: list[tuple[Pod, NodeName]] = []
     for one in torn:
-        ledger = Ledger(one.snapshot)
+        ledger = QueueLedger(one.snapshot)
         rivals = [(pod, node) for pod, node in one.alone if not _is_owed(pod, node, one.gang, one.snapshot, ledger)]
         starts = plan_some(one.snapshot.without(rivals), (one.gang.key,), policy).starts if rivals else ()
         nodes = {placement.node for start in starts for placement in start.placements}
@@ -483,7 +483,7 @@ def _rivals(torn: Iterable[_Torn], policy: Policy) -> list[tuple[Pod, NodeName]]
     return found
 
 
-def _is_owed(pod: Pod, node: NodeName, gang: PodGroup, snapshot: Snapshot, ledger: Ledger) -> bool:
+def _is_owed(pod: Pod, node: NodeName, gang: PodGroup, snapshot: Snapshot, ledger: QueueLedger) -> bool:
     """Whether the queue of a pod with a place would be below its deserved share without it, beside that of a gang."""
     group, charge = snapshot.running.get(pod.group), charge_at(snapshot, Placed(pod=pod, node=node))
     if group is None:

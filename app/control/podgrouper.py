@@ -15,12 +15,12 @@ import structlog
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
 from app.cluster.decode.pods import POD_GROUP_ANNOTATION, PRIORITY_CLASS_LABEL, SUBGROUP_LABEL
-from app.cluster.lineage import Line, Lineage, OwnedObjects, pods_of
+from app.cluster.lineage import Lineage, OwnedObjects, OwnedPods, pods_of
 from app.cluster.owners import Owners, Walk
 from app.control.ownerwatch import POD_KIND, OwnerWatch
 from app.control.podgroups import PodGroupWriter
-from app.control.sayings import Said, Sayings
-from app.grouping import POD_ANNOTATIONS, POD_LABELS, Chain, Defaults, first_link, group, suspension
+from app.control.sayings import OwnerSpec, OwnerSpecs
+from app.grouping import POD_ANNOTATIONS, POD_LABELS, Chain, GroupingDefaults, first_link, group, suspension
 from app.model.explanation import Workload
 from app.model.names import GroupKey, PodUid
 from app.model.owner import Grouping, Kind, Owner, OwnerRef
@@ -56,7 +56,7 @@ class PodGrouper:
         cluster: Objects,
         writer: PodGroupWriter,
         *,
-        defaults: Defaults,
+        defaults: GroupingDefaults,
         on_change: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -68,7 +68,7 @@ class PodGrouper:
         self._owners = Owners(self._pod_as_owner)
         self._watch = OwnerWatch(self._owners, cluster, self, on_change=self._news, sleep=sleep)
         self._lineage = Lineage(self._owners)
-        self._sayings = Sayings(cache)
+        self._sayings = OwnerSpecs(cache)
         self._objects = OwnedObjects()
         self._has_seen_pods = False
         self._is_settled = False
@@ -106,7 +106,7 @@ class PodGrouper:
             walk = self._owners.walk(first, pod.namespace)
             if walk.missing is not None:
                 return replace(pod, ungrouped=self._waits_for(walk.missing)), None
-            grouping = group(pod, self._chain(Line(first, pod.namespace), walk, pod), self._defaults)
+            grouping = group(pod, self._chain(OwnedPods(first, pod.namespace), walk, pod), self._defaults)
         if grouping is None or _own_group(pod) not in {"", grouping.name}:
             return pod, None
         spec = self._say(pod, grouping).spec
@@ -239,7 +239,7 @@ class PodGrouper:
         if before is not None and before != first:
             self._lineage.remove(before, pod.namespace, pod.uid)
 
-    def _walk(self, line: Line) -> Walk:
+    def _walk(self, line: OwnedPods) -> Walk:
         """Walk up, past what cannot be read, and note whom the line meets and misses.
 
         What has a PodGroup could be read once: without it, pods would start alone that belong together.
@@ -256,7 +256,7 @@ class PodGrouper:
         self._lineage.note(line, walk)
         return walk
 
-    def _chain(self, line: Line, walk: Walk, pod: Pod) -> Chain:
+    def _chain(self, line: OwnedPods, walk: Walk, pod: Pod) -> Chain:
         top = walk.owners[-1] if walk.owners else None
         siblings = partial(self._siblings, pod, top)
         return Chain(owners=walk.owners, find=partial(self._find, line), siblings=siblings)
@@ -266,7 +266,7 @@ class PodGrouper:
         yield pod
         yield from (one for one in self._pods_below(top) if one.uid != pod.uid)
 
-    def _find(self, line: Line, kind: Kind, name: str) -> Owner | None:
+    def _find(self, line: OwnedPods, kind: Kind, name: str) -> Owner | None:
         """Find an object that is not among the owners, and have the line regrouped when it comes or changes."""
         self._watch.ask_for(kind)
         found = self._owners.find(kind, line.namespace, name)
@@ -324,7 +324,7 @@ class PodGrouper:
             self._writer.want(spec.key, said.grouping)
         return _named(pod, grouping, spec)
 
-    def _say(self, pod: Pod, grouping: Grouping) -> Said:
+    def _say(self, pod: Pod, grouping: Grouping) -> OwnerSpec:
         """Return what the owners say of the group that a pod belongs to, or is."""
         may_have_object = not grouping.alone or grouping.spec.get("topologyConstraint") or grouping.asked_for
         name = grouping.name if may_have_object or _own_group(pod) else pod.uid
@@ -358,7 +358,7 @@ class PodGrouper:
             return f"Its owner {owner} is not known: Leeboard cannot list this kind now, and its /readyz says why."
         return f"Its owner {owner} is still being read."
 
-    async def _regroup(self, lines: Iterable[Line]) -> None:
+    async def _regroup(self, lines: Iterable[OwnedPods]) -> None:
         """Group the pods of these lines anew, some at a time."""
         self._regrouping += 1
         try:

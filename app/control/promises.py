@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, State
+from app.cluster.reservations import Reservation, ReservationState
 from app.control.backoff import LONGEST_COSTLY_S, Backoff
 from app.control.barrier import GangBarrier
 from app.control.waker import Waker
@@ -24,7 +24,7 @@ REFUSED_NODES_FOR_S = 120.0
 """How long a node that kube-scheduler refused for a pod is left out for it, unless its next question says more."""
 
 
-class Promises:
+class Reserver:
     """What is held in the cache for pods that are not bound yet. Only the event loop calls in here."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
@@ -74,7 +74,9 @@ class Promises:
         nodes = self._cache.take_taken_by_others()
         if not nodes:
             return
-        there = [held for held in self._cache.reservations if held.state is State.PROMISED and held.node in nodes]
+        there = [
+            held for held in self._cache.reservations if held.state is ReservationState.PROMISED and held.node in nodes
+        ]
         for held in sorted(there, key=self._worth):
             if self._cache.room.is_overbooked(held.pod):
                 log.info("promise taken by others", pod=held.pod, node=held.node)
@@ -88,7 +90,7 @@ class Promises:
             pod = self._cache.pod(held.pod)
             if pod is None or pod.sharing is not None:
                 continue  # What it gives back is a part of a GPU at most, of which no gang is completed.
-            if held.state is State.PROMISED and not is_gang and priority <= up_to:
+            if held.state is ReservationState.PROMISED and not is_gang and priority <= up_to:
                 found.append((pod, held.node))
         return found
 
@@ -144,14 +146,14 @@ class Promises:
     def _expire_all(self, now: float) -> None:
         for held in self._cache.reservations.expired(now):
             # Who stands in our own queue cannot have been asked about, however long that takes.
-            if held.state is not State.AWAITING and not self._waker.stands(held.pod):
+            if held.state is not ReservationState.AWAITING and not self._waker.stands(held.pod):
                 self._expire(held)
 
     def _expire(self, held: Reservation) -> None:
         self._metrics.promises_expired.inc()
         log.info("promise expired", pod=held.pod, node=held.node)
         pod = self._cache.pod(held.pod)
-        is_asked = held.state is State.ANSWERED
+        is_asked = held.state is ReservationState.ANSWERED
         was_woken = pod is not None and pod.said.by_us and pod.nominated == held.node
         if pod is not None and not is_asked and (pod.said.by_scheduler or was_woken):
             # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node. A

@@ -14,7 +14,7 @@ import structlog
 
 from app.cluster import encode_scaling as encode
 from app.cluster.decode import scaling as decode
-from app.model.scaling import Answer, CapacityRequest, MadeRequest
+from app.model.scaling import AutoscalerAnswer, CapacityRequest, MadeRequest
 from app.model.seam import (
     Changed,
     ConflictError,
@@ -52,7 +52,7 @@ class ProvisioningRequests:
         """`_made` and `problem` are written by `run` alone."""
         self._cluster = cluster
         self._class = settings.autoscaling_class
-        self._stand = encode.Stand(image=settings.reservation_image)
+        self._stand = encode.PlaceholderPods(image=settings.reservation_image)
         self._sleep = sleep
         self._path = ""
         self._made: dict[str, MadeRequest] = {}
@@ -146,13 +146,13 @@ class ProvisioningRequests:
 
 def _answer(made: MadeRequest) -> str:
     match made.answer:
-        case Answer.NOTHING:
+        case AutoscalerAnswer.NOTHING:
             return "the autoscaler has not answered"
-        case Answer.ACCEPTED:
+        case AutoscalerAnswer.ACCEPTED:
             return f"the autoscaler has accepted it: {made.said}"
-        case Answer.NOT_YET:
+        case AutoscalerAnswer.NOT_YET:
             return f"the autoscaler has no capacity for it yet: {made.said}"
-        case Answer.PROVISIONED:
+        case AutoscalerAnswer.PROVISIONED:
             return f"the autoscaler says that its nodes are there or on their way: {made.said}"
-        case Answer.ENDED:
+        case AutoscalerAnswer.ENDED:
             return f"the request is over and is made again in some minutes: {made.said}"

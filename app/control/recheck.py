@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 from app.cluster.cache import ClusterCache
 from app.cluster.charges import NO_LOAD, Hold, Load
-from app.control.deals import Deal
+from app.control.deals import PlanBatch
 from app.model.decision import Action, Eviction, Placement, Start
 from app.model.names import NodeName, PodUid
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU_MILLI, NOTHING, Resources
 from app.model.snapshot import PART, Snapshot, parts_of
 from app.scheduling import fit
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 
 
 class Recheck:
@@ -26,9 +26,9 @@ class Recheck:
         """Look at the cluster as it is; `_ledger` is changed by `admits`."""
         self._cache = cache
         self._snapshot: Snapshot = cache.snapshot()
-        self._ledger = Ledger(self._snapshot)
+        self._ledger = QueueLedger(self._snapshot)
 
-    def admits(self, deal: Deal) -> bool:
+    def admits(self, deal: PlanBatch) -> bool:
         """Whether those who start still wait and may start, and their nodes have room, now or when others have left."""
         if not self.may_leave(deal) or not all(map(self._may_start, deal.starts)):
             return False
@@ -38,7 +38,7 @@ class Recheck:
             self._ledger.refund(self._snapshot.running[eviction.group], self._cost([(eviction.pod, eviction.node)]))
         return all(map(self._charge, deal.starts))
 
-    def may_leave(self, deal: Deal) -> bool:
+    def may_leave(self, deal: PlanBatch) -> bool:
         """Whether the victims still are where the plan saw them, and are still what made them victims."""
         return all(map(self._may_be_evicted, deal.evictions))
 
@@ -68,7 +68,7 @@ class Recheck:
         pod = self._cache.pod(uid)
         return pod is not None and pod.node is None and not pod.deleting and not self._cache.reservations.get(uid)
 
-    def _has_room(self, deal: Deal) -> bool:
+    def _has_room(self, deal: PlanBatch) -> bool:
         places = [placement for start in deal.starts for placement in start.placements]
         if not all(is_open(self._cache, placement.pod, placement.node) for placement in places):
             return False
@@ -86,7 +86,7 @@ class Recheck:
             freed[node] = _with_devices(load, kept)
         return all(room.is_free_later(node, load, freed.get(node, NO_LOAD)) for node, load in wanted.items())
 
-    def _has_parts(self, deal: Deal, places: Collection[Placement]) -> bool:
+    def _has_parts(self, deal: PlanBatch, places: Collection[Placement]) -> bool:
         """Whether the shared GPUs that the plan counts on still have as much to give, now or when others have left."""
         wanted = Counter[tuple[NodeName, str]]()
         for place in places:
@@ -97,21 +97,21 @@ class Recheck:
         victims = {eviction.pod for eviction in deal.evictions}
         return all(self._takes(node, name, parts, victims, deal) for (node, name), parts in wanted.items())
 
-    def _takes(self, node: NodeName, name: str, parts: int, victims: Collection[PodUid], deal: Deal) -> bool:
+    def _takes(self, node: NodeName, name: str, parts: int, victims: Collection[PodUid], deal: PlanBatch) -> bool:
         if self._cache.gpus.find(node, name) is None:
             return parts <= self._cache.gpus.size(node)[0] * PART
         free = self._cache.room.parts_free(node, name, without=victims, later=deal.waits)
         return free is not None and parts <= free
 
-    def _opened(self, places: Iterable[Placement], deal: Deal) -> Mapping[NodeName, int]:
+    def _opened(self, places: Iterable[Placement], deal: PlanBatch) -> Mapping[NodeName, int]:
         """Return how many whole devices are to be opened, by node, with those that all others will have left."""
         names = {(place.node, name) for place in places for name in place.devices}
         return Counter(node for node, name in names if self._is_opened(node, name, deal))
 
-    def _is_opened(self, node: NodeName, name: str, deal: Deal) -> bool:
+    def _is_opened(self, node: NodeName, name: str, deal: PlanBatch) -> bool:
         return self._cache.gpus.find(node, name) is None or (deal.waits and name in self._whole_again(node, deal))
 
-    def _whole_again(self, node: NodeName, deal: Deal) -> Mapping[str, Hold]:
+    def _whole_again(self, node: NodeName, deal: PlanBatch) -> Mapping[str, Hold]:
         return self._cache.room.whole_again(node, {eviction.pod for eviction in deal.evictions})
 
     def _charge(self, start: Start) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from app.cluster.membership import Membership
 from app.control.references import group_reference
 from app.model.decision import Eviction, Start
-from app.model.explanation import Decision, Outcome, Seat
+from app.model.explanation import DecidedPod, Decision, Outcome
 from app.model.names import GroupKey
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
@@ -31,7 +31,7 @@ def after_noun(workload: Name | None) -> Name | str:
 def start_of(start: Start, pods: Sequence[Pod | None], *, generation: int, victims: int) -> Decision:
     """Record that places were found; `pods` are those of the placements, None for who is gone by now."""
     places = zip(start.placements, pods, strict=True)
-    seats = tuple(Seat(each.pod, pod.name, each.node) for each, pod in places if pod is not None)
+    seats = tuple(DecidedPod(each.pod, pod.name, each.node) for each, pod in places if pod is not None)
     return Decision(
         outcome=Outcome.STARTED,
         group=start.group,
@@ -63,7 +63,7 @@ def _of_places(start: Start, victims: int) -> str:
 def refusal_of(group: PodGroup, refusal: Refusal, *, generation: int) -> Decision:
     """Record why a PodGroup waits from now on."""
     first = group.pending[0] if group.pending else None
-    alone = () if first is None or first.names_group else (Seat(first.uid, first.name),)
+    alone = () if first is None or first.names_group else (DecidedPod(first.uid, first.name),)
     return Decision(
         outcome=Outcome.FAILED if refusal.reason is Reason.BACKING_OFF else Outcome.REFUSED,
         group=group.key,
@@ -81,7 +81,7 @@ def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: Name | None, genera
         outcome=Outcome.TAKEN_BACK,
         group=eviction.group,
         generation=generation,
-        pods=(Seat(pod.uid, pod.name, eviction.node),),
+        pods=(DecidedPod(pod.uid, pod.name, eviction.node),),
         cause=eviction.action,
         beneficiary=beneficiary,
         sentence=say(
@@ -100,7 +100,7 @@ def eviction_of(pod: Pod, *, cause: str, message: str, beneficiary: Name | None,
         outcome=Outcome.EVICTED,
         group=pod.group,
         generation=generation,
-        pods=(Seat(pod.uid, pod.name, pod.node),),
+        pods=(DecidedPod(pod.uid, pod.name, pod.node),),
         cause=cause,
         beneficiary=beneficiary,
         sentence=say("{message}.", message=open_ended(message)),

@@ -10,7 +10,7 @@ from itertools import count
 import structlog
 
 from app.cluster.cache import ClusterCache
-from app.control.window import Window
+from app.control.window import InFlightLimiter
 from app.model.names import PodUid
 from app.model.pod import Pod
 from app.model.seam import (
@@ -98,7 +98,7 @@ class Releases:
         """Of those in `_queued`, how often in a row their patch failed; a refusal counts twice."""
         self._refused: dict[PodUid, str] = {}
         """What the API server said, until somebody takes it."""
-        self._window = Window(WINDOW, burst=BURST, span=SPAN, is_over=self._is_over)
+        self._window = InFlightLimiter(WINDOW, burst=BURST, span=SPAN, is_over=self._is_over)
 
     def holds(self, pod: Pod) -> bool:
         """Whether our gate is still on the pod, as far as is known."""

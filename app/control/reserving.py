@@ -13,10 +13,10 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
-from app.cluster.reservationpods import Terms, reservation_name, reservation_pod
+from app.cluster.reservationpods import ReservationPodTerms, reservation_name, reservation_pod
 from app.cluster.sharedgpus import SharedGpu
 from app.cluster.upkeep import Free, Reserve
-from app.control.activity import Activity
+from app.control.activity import Leadership
 from app.model.marks import RESERVED_DEVICE_ANNOTATION
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
@@ -91,7 +91,7 @@ class ReservationPods:
         self,
         cache: ClusterCache,
         cluster: Cluster,
-        activity: Activity,
+        activity: Leadership,
         settings: Settings,
         *,
         clock: Callable[[], float],
@@ -103,7 +103,7 @@ class ReservationPods:
         self._cluster = cluster
         self._activity = activity
         self._namespace = settings.reservation_namespace
-        self._terms = Terms(
+        self._terms = ReservationPodTerms(
             image=settings.reservation_image,
             priority_class=settings.reservation_priority_class,
             scheduler=min(settings.profiles),

@@ -24,7 +24,7 @@ SOON_S = 5.0
 """How soon we ask again while something is missing, and no sooner however often we are refused something."""
 
 
-class Reviews(Protocol):
+class AccessReviews(Protocol):
     """Answers whether we may do something."""
 
     async def allows(self, right: Right) -> bool:
@@ -73,7 +73,7 @@ class Rights:
 
     def __init__(
         self,
-        reviews: Reviews,
+        reviews: AccessReviews,
         settings: Settings,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

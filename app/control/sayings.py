@@ -18,7 +18,7 @@ TERMS = "queue", "preemptibility"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OwnerSpec:
     """What was made of a group."""
 
     grouping: Grouping
@@ -28,27 +28,27 @@ class Said:
     """The pod whose terms these are."""
 
 
-class Sayings:
+class OwnerSpecs:
     """What was said of groups. Changed by `PodGrouper` alone."""
 
     def __init__(self, cache: ClusterCache) -> None:
         """Start with nothing said."""
         self._cache = cache
-        self._kept: dict[GroupKey, Said] = {}
+        self._kept: dict[GroupKey, OwnerSpec] = {}
 
-    def of(self, key: GroupKey, pod: Pod, grouping: Grouping) -> Said:
+    def of(self, key: GroupKey, pod: Pod, grouping: Grouping) -> OwnerSpec:
         """Return what is said of a group when a pod says this: as before, if that is the same."""
         grouping = replace(grouping, subgroup="") if grouping.subgroup else grouping
         before, rank = self._kept.get(key), (pod.created_at, pod.name, pod.uid)
         if before is None:
-            return Said(grouping, _read(key, grouping), rank)
+            return OwnerSpec(grouping, _read(key, grouping), rank)
         if before.rank < rank and self._speaks(before.rank[-1], key):
             grouping, rank = _on_terms_of(before.grouping, grouping), before.rank
         if before.grouping == grouping:
             return replace(before, rank=rank)
-        return Said(grouping, _read(key, grouping), rank)
+        return OwnerSpec(grouping, _read(key, grouping), rank)
 
-    def keep(self, said: Said) -> None:
+    def keep(self, said: OwnerSpec) -> None:
         """Keep what is said of a group."""
         self._kept[said.spec.key] = said
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from app.cluster import encode_scaling as encode
 from app.cluster.decode import scaling as decode
 from app.cluster.decode.scaling import ScalingPod
-from app.model.scaling import CapacityRequest, MadeRequest, Shape
+from app.model.scaling import CapacityRequest, MadeRequest, PodShape
 from app.model.seam import Cluster, ConflictError, Depth, NotFoundError, RawObject, Resource
 from app.model.sentence import counted
 from app.settings import Settings
@@ -36,7 +36,7 @@ class ScalingPods:
     def __init__(self, cluster: Cluster, settings: Settings, *, timestamp: Callable[[], str]) -> None:
         """`timestamp` returns RFC 3339. All that follows is written by `refresh`, `is_known` by `make` as well."""
         self._cluster = cluster
-        self._stand = encode.Stand(image=settings.reservation_image, namespace=settings.autoscaling_namespace)
+        self._stand = encode.PlaceholderPods(image=settings.reservation_image, namespace=settings.autoscaling_namespace)
         self._now = timestamp
         self._pods: dict[str, list[ScalingPod]] = {}
         self._made: dict[str, MadeRequest] = {}
@@ -94,7 +94,7 @@ class ScalingPods:
         pods, have = counted(made.units, "scaling pod"), "has" if made.units == 1 else "have"
         return f"For {age_s} s {pods} in namespace {self._stand.namespace} {have} asked the autoscaler for nodes."
 
-    async def _read(self, shape: Shape) -> RawObject | None:
+    async def _read(self, shape: PodShape) -> RawObject | None:
         path, sample = Resource.PODS.value, shape.sample
         return await self._cluster.read_object(path, sample.namespace, sample.name, depth=Depth.WHOLE)
 

@@ -15,7 +15,7 @@ import structlog
 
 from app.cluster.cache import ClusterCache
 from app.control.budgets import Budgets
-from app.control.takeover import TakeOver
+from app.control.takeover import PlanApplier
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY, PlanMemory
 from app.model.names import GroupKey, NodeName
@@ -51,13 +51,13 @@ class Plans(Protocol):
         ...
 
 
-class Search:
+class SearchLoop:
     """When to look for victims. Only the event loop calls in here."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        takeover: TakeOver,
+        takeover: PlanApplier,
         metrics: Metrics,
         policy: Policy,
         *,

@@ -11,10 +11,10 @@ import structlog
 from app.cluster.cache import ClusterCache
 from app.cluster.decode import Rules
 from app.cluster.gpus import node_of
-from app.cluster.reservations import State
-from app.cluster.sharedgpus import SharedGpu, Stand
+from app.cluster.reservations import ReservationState
+from app.cluster.sharedgpus import GpuState, SharedGpu
 from app.cluster.upkeep import Circumstances, Dismiss, Free, Reserve, needs
-from app.control.activity import Activity
+from app.control.activity import Leadership
 from app.control.evictor import Evictor
 from app.control.reserving import NOWHERE, Annotate, Place, ReservationPods, Sweep, Tell, Write
 from app.model.marks import BIND_MARKER
@@ -56,7 +56,7 @@ class SharedGpus:
         self,
         cache: ClusterCache,
         cluster: Cluster,
-        activity: Activity,
+        activity: Leadership,
         evictor: Evictor,
         settings: Settings,
         *,
@@ -159,12 +159,16 @@ class SharedGpus:
 
     def _is_worthless(self, uid: PodUid) -> bool:
         held = self._cache.reservations.get(uid)
-        return held is not None and held.state is State.PROMISED and bool(self._cache.gpus.not_ready(uid))
+        return held is not None and held.state is ReservationState.PROMISED and bool(self._cache.gpus.not_ready(uid))
 
     def _of_whole_gpus(self, contested: Collection[NodeName]) -> Iterator[PodUid]:
         """Yield the pods that are promised whole GPUs of these nodes: they might get one on which others run."""
         for held in self._cache.reservations if contested else ():
-            pod = self._cache.pod(held.pod) if held.node in contested and held.state is State.PROMISED else None
+            pod = (
+                self._cache.pod(held.pod)
+                if held.node in contested and held.state is ReservationState.PROMISED
+                else None
+            )
             if pod is not None and pod.request.gpu_milli:
                 yield held.pod
 
@@ -191,13 +195,13 @@ class SharedGpus:
         if gpu.is_bound:
             self._had_pods.add(place)
             self._wanted.discard(place)
-        if gpu.state is Stand.READY:
+        if gpu.state is GpuState.READY:
             self._pods.note_ready(place)
-        if gpu.state is Stand.CONTESTED and place not in self._contested:
+        if gpu.state is GpuState.CONTESTED and place not in self._contested:
             self._contested.add(place)
             log.warning("shared GPU is contested", node=place[0], gpu=gpu.uuid, group=gpu.name, cause=gpu.reason)
             self._pods.order(NOWHERE, Tell(place[0], f"shared GPU {gpu.uuid}: {gpu.reason}; {UNTIL_AGREED}"))
-        elif gpu.state is not Stand.CONTESTED and place in self._contested:
+        elif gpu.state is not GpuState.CONTESTED and place in self._contested:
             self._contested.discard(place)
             log.info("shared GPU is no longer contested", node=place[0], gpu=gpu.uuid, group=gpu.name)
 
@@ -244,7 +248,7 @@ class SharedGpus:
         self._pods.order(place, need)
 
     def _annotate(self, place: Place, gpu: SharedGpu) -> None:
-        if gpu.state is not Stand.READY or len(gpu.reservations) != 1 or not gpu.holders:
+        if gpu.state is not GpuState.READY or len(gpu.reservations) != 1 or not gpu.holders:
             return
         pod = gpu.reservations[0]
         if pod.device_uuids != (gpu.uuid,) and pod.uid not in self._annotated:

@@ -25,7 +25,7 @@ PASSING = frozenset({Reason.DECIDING, Reason.BACKING_OFF})
 """Reasons that say nothing about room: what was asked for stands meanwhile."""
 
 
-class Shortages:
+class UnmetDemand:
     """As of the last look. Only the event loop calls in here."""
 
     def __init__(

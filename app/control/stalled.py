@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from itertools import chain
 
 from app.cluster.cache import ClusterCache
-from app.control.awaiting import Awaiting
+from app.control.awaiting import PendingPreemptions
 from app.control.backoff import Backoff, Setback
 from app.model.names import GroupKey
 from app.model.reason import Reason, Refusal
 from app.model.sentence import capital, say
 
 
-def stalled(cache: ClusterCache, awaiting: Awaiting, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
+def stalled(cache: ClusterCache, awaiting: PendingPreemptions, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
     """Return whose room is being freed, and whose last attempt or try failed: that is told until it is over or past."""
     waiting, found = cache.waiting(), dict(awaiting.refusals())
     setbacks = (

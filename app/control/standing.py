@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.cluster.cache import ClusterCache
 from app.cluster.groups import overlooked
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.explanation import PodState
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Pod
@@ -45,15 +45,15 @@ def known(
     if held is None:
         return KnownPod(pod=pod, state=PodState.HELD, refusal=_why_held(cache, refusals, pod))
     why = stalled.get(pod.group)
-    if held.state is State.AWAITING:
+    if held.state is ReservationState.AWAITING:
         why = awaited.get(pod.uid) or _why_awaiting(cache, pod, held.node)
     elif why is not None and why.reason is not Reason.BACKING_OFF:
         # What others of its group wait for does not keep a pod from starting that has its place.
         why = None
-    if why is None and held.state is State.PROMISED:
+    if why is None and held.state is ReservationState.PROMISED:
         # As it is told while it has no place: it gets one now and then, and nothing has changed by that.
         why = overlooked(pod, is_overlooked=cache.groups.is_unasked(pod))
-    state = PodState.BINDING if held.state is State.ANSWERED else PodState(held.state.value)
+    state = PodState.BINDING if held.state is ReservationState.ANSWERED else PodState(held.state.value)
     return KnownPod(pod=pod, state=state, node=held.node, refusal=why)
 
 

@@ -167,12 +167,12 @@ class Status:
         status = encode.pod_group_status(self._standing(spec), refusal, reader=reader, now=self._now())
         return status | encode.invalid_pod_group_status(spec.problem, now=self._now())
 
-    def _standing(self, spec: GroupSpec) -> encode.Standing:
+    def _standing(self, spec: GroupSpec) -> encode.GroupTotals:
         key = spec.key
         members = list(self._cache.groups.pods(key))
         allocated, on = self._cache.room.held_by(members), self._cache.groups.terms(key)
         bound = sum(pod.node is not None for pod in members)
-        return encode.Standing(
+        return encode.GroupTotals(
             allocated=allocated,
             requested=self._cache.room.asked_by(members),
             non_preemptible=Resources() if on is None or on.preemptible else allocated,

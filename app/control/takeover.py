@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from app.cluster.cache import ClusterCache
-from app.control.awaiting import Awaiting
-from app.control.deals import Deal, deals
+from app.control.awaiting import PendingPreemptions
+from app.control.deals import PlanBatch, deals
 from app.control.decisions import Decisions
 from app.control.evictor import Evictor
-from app.control.promises import Promises
+from app.control.promises import Reserver
 from app.control.recheck import Recheck
 from app.control.records import refusal_of, start_of, taken_back, workload_name
 from app.control.words import Words
@@ -29,14 +29,14 @@ Wording = Callable[[GroupKey, Refusal, int], Refusal]
 """Returns what people are told after a plan on a snapshot of this version refused a group."""
 
 
-class TakeOver:
+class PlanApplier:
     """Carries out plans, and remembers why those wait whom they refused."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        promises: Promises,
-        awaiting: Awaiting,
+        promises: Reserver,
+        awaiting: PendingPreemptions,
         evictor: Evictor,
         metrics: Metrics,
         decisions: Decisions,
@@ -134,7 +134,7 @@ class TakeOver:
             expected = self._cache.version
             yield is_whole
 
-    def _carry_out(self, deal: Deal, generation: int) -> None:
+    def _carry_out(self, deal: PlanBatch, generation: int) -> None:
         for eviction in deal.evictions:
             if self._is_promised(eviction.pod):
                 # It runs nowhere yet: taking its promise back is all it takes.
@@ -148,7 +148,7 @@ class TakeOver:
         for start in deal.starts:
             self._promises.make(start)
 
-    def _needs_devices(self, deal: Deal) -> bool:
+    def _needs_devices(self, deal: PlanBatch) -> bool:
         """Whether a GPU has to be made ready first for somebody to share it."""
         places = [placement for start in deal.starts for placement in start.placements]
         return any(not self._cache.gpus.is_ready(each.node, name) for each in places for name in each.devices)
@@ -159,7 +159,7 @@ class TakeOver:
 
     # Remembering ----------------------------------------------------------------------------------------------------
 
-    def _record_starts(self, deal: Deal, generation: int) -> None:
+    def _record_starts(self, deal: PlanBatch, generation: int) -> None:
         # Who only lost a promise was not told to leave.
         told = (self._cache.pod(eviction.pod) for eviction in deal.evictions)
         victims = sum(pod is not None and pod.node is not None for pod in told)
@@ -199,9 +199,9 @@ class TakeOver:
             self._promises.release(key, "the gang cannot start as a whole")
 
 
-def _by_steps(found: Iterable[Deal], pods: int) -> Iterator[Sequence[Deal]]:
+def _by_steps(found: Iterable[PlanBatch], pods: int) -> Iterator[Sequence[PlanBatch]]:
     """Yield the deals in their order, at once those for so many pods; each stays whole."""
-    some: list[Deal] = []
+    some: list[PlanBatch] = []
     size = 0
     for deal in found:
         some.append(deal)

@@ -18,7 +18,7 @@ from app.model.resources import QUOTA_AXES
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
 from app.scheduling.accounts import Account, Quantities, quantities
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -92,7 +92,7 @@ class UsageMeter:
         if now_ms - self._looked_at_ms > UNSEEN_AFTER_S * 1000:
             self._history.lose_sight()
         self._looked_at_ms = now_ms
-        accounts = Ledger(snapshot).accounts
+        accounts = QueueLedger(snapshot).accounts
         held = {name: _held(account) for name, account in accounts.items()}
         self._history.see(now_ms, held, _capacity(snapshot, accounts.values()))
         if self._told_at_ms is None:

@@ -11,7 +11,7 @@ import structlog
 
 from app.cluster.cache import ClusterCache
 from app.control.releases import Releases
-from app.control.window import Window
+from app.control.window import InFlightLimiter
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
 from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef, UnavailableError
@@ -53,7 +53,7 @@ class Waker:
         self._inactive = inactive
         self._sleep = sleep
         self._parked: set[PodUid] = set()
-        self._window = Window(WINDOW)
+        self._window = InFlightLimiter(WINDOW)
         self._patches: asyncio.Queue[PodUid] = asyncio.Queue()
         """Pods to be woken or revoked; which, and with what node, is decided when the patch is written."""
         self._releases = Releases(

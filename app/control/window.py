@@ -12,7 +12,7 @@ LOOK_S = 0.1
 """How often whoever waits looks again whether the pod that holds it up will be asked about at all."""
 
 
-class Window:
+class InFlightLimiter:
     """Who was sent, and when. Between `room` and `send` there must be no await, or more are sent than there is room.
 
     kube-scheduler orders by the time at which it first saw a pod, not by that at which it was sent. So without a `span`

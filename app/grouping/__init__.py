@@ -5,7 +5,7 @@
 """
 
 from app.grouping.case import Chain
-from app.grouping.defaults import NO_DEFAULTS, Defaults, defaults_of
+from app.grouping.defaults import NO_DEFAULTS, GroupingDefaults, defaults_of
 from app.grouping.grouper import fields_read, first_link, group, reads, suspension
 from app.grouping.marks import POD_ANNOTATIONS, POD_LABELS
 from app.grouping.table import RESOURCES
@@ -16,7 +16,7 @@ __all__ = [
     "POD_LABELS",
     "RESOURCES",
     "Chain",
-    "Defaults",
+    "GroupingDefaults",
     "defaults_of",
     "fields_read",
     "first_link",

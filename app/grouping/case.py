@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from app.grouping.defaults import Default, Defaults
+from app.grouping.defaults import Default, GroupingDefaults
 from app.model.owner import Kind, Origin, Owner
 from app.model.pod import Pod
 from app.model.seam import RawObject
@@ -31,7 +31,7 @@ class Case:
     """From the pod's own owner up to the one that decides; never empty."""
     chain: Chain
     """As it was given: with the owners that let the one below decide."""
-    defaults: Defaults
+    defaults: GroupingDefaults
 
     @property
     def owner(self) -> Owner:
@@ -54,7 +54,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class GroupShape:
     """What a row says of a PodGroup; all else is the same for every kind (`terms`)."""
 
     min_member: int = 1
@@ -76,4 +76,4 @@ class Shape:
     problem: str = ""
 
 
-Shaping = Callable[[Case], Shape]
+Shaping = Callable[[Case], GroupShape]

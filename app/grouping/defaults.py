@@ -24,7 +24,7 @@ NOTHING = Default()
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class GroupingDefaults:
     """What administrators say."""
 
     by_kind: Mapping[str, Default] = field(default_factory=dict)
@@ -39,10 +39,10 @@ class Defaults:
         return self.by_kind.get(f"{kind.name}.{kind.group}") or self.by_kind.get(kind.name) or NOTHING
 
 
-NO_DEFAULTS = Defaults()
+NO_DEFAULTS = GroupingDefaults()
 
 
-def defaults_of(text: str) -> Defaults:
+def defaults_of(text: str) -> GroupingDefaults:
     """Read KAI's `types`: a JSON list of `typeName`, `group`, `priorityName` and `preemptibility`.
 
     Raises ValueError with a sentence that says what to write.
@@ -53,7 +53,7 @@ def defaults_of(text: str) -> Defaults:
         raise ValueError(f"the defaults of kinds are no JSON ({error}); write a list such as {EXAMPLE}.") from error
     if not isinstance(items, list):
         raise ValueError(f"the defaults of kinds are {shown(items)}; write a list such as {EXAMPLE}.")  # noqa: TRY004 - a setting's value, not our own type
-    return Defaults(dict(_default(number, item) for number, item in enumerate(items, start=1)))
+    return GroupingDefaults(dict(_default(number, item) for number, item in enumerate(items, start=1)))
 
 
 def _default(number: int, item: object) -> tuple[str, Default]:

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from app.grouping import marks
-from app.grouping.case import Case, Chain, Shape
-from app.grouping.defaults import NO_DEFAULTS, Defaults
+from app.grouping.case import Case, Chain, GroupShape
+from app.grouping.defaults import NO_DEFAULTS, GroupingDefaults
 from app.grouping.pods import as_owner, below, is_spark
 from app.grouping.table import NAMED, UNLISTED, row_of
 from app.grouping.terms import grouping
@@ -15,7 +15,7 @@ from app.model.seam import Depth
 NOWHERE = Origin()
 
 
-def group(pod: Pod, chain: Chain, defaults: Defaults = NO_DEFAULTS) -> Grouping | None:
+def group(pod: Pod, chain: Chain, defaults: GroupingDefaults = NO_DEFAULTS) -> Grouping | None:
     """Return the PodGroup of a pod; None when it is a group of its own on its own terms, and nothing has to be said.
 
     `pod.origin` is not None. The text of `Grouping.problem` has no full stop, that of `Grouping.suspended` has one.
@@ -28,7 +28,7 @@ def group(pod: Pod, chain: Chain, defaults: Defaults = NO_DEFAULTS) -> Grouping 
         return None
     case = Case(pod=pod, origin=origin, owners=owners, chain=chain, defaults=defaults)
     row = row_of(case.owner.ref.kind)
-    shape = row.shape(case) if row.shape is not None else Shape()
+    shape = row.shape(case) if row.shape is not None else GroupShape()
     found = grouping(case, shape, fallback=row.fallback)
     if problem := _unread(chain.owners):
         found = replace(found, problem=problem)

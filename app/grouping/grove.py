@@ -1,10 +1,10 @@
 """The row of Grove: its operator has written a PodGang, which says all there is to say."""
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape
+from app.grouping.case import Case, GroupShape
 from app.grouping.parts import constraint, divided, part
 from app.grouping.pods import below
-from app.grouping.reading import Block, Reading
+from app.grouping.reading import Block, OwnerReading
 from app.model.owner import Kind, Owner
 from app.model.quantity import shown
 from app.model.seam import RawObject
@@ -12,31 +12,31 @@ from app.model.seam import RawObject
 POD_GANG = Kind("scheduler.grove.io", "v1alpha1", "PodGang")
 
 
-def grove(case: Case) -> Shape:
+def grove(case: Case) -> GroupShape:
     """Return the PodGroup of the PodGang that a pod names."""
-    reading = Reading(case.owner)
+    reading = OwnerReading(case.owner)
     name = case.label(marks.POD_GANG)
     if not name:
         reading.doubt(f"its pod {case.pod.name} has no label {marks.POD_GANG}; let the Grove operator write it")
-        return Shape(problem=reading.problem)
+        return GroupShape(problem=reading.problem)
     gang = case.chain.find(POD_GANG, name)
     if gang is None:
         reading.doubt(
             f"PodGang {shown(name)} of pod {case.pod.name} does not exist; wait for the Grove operator to write it"
         )
-        return Shape(problem=reading.problem)
+        return GroupShape(problem=reading.problem)
     return _ganged(case, below(case.owner, gang))
 
 
-def _ganged(case: Case, gang: Owner) -> Shape:
-    reading = Reading(gang)
+def _ganged(case: Case, gang: Owner) -> GroupShape:
+    reading = OwnerReading(gang)
     spec = reading.spec()
     groups = spec.blocks("podgroups")
     topology = gang.annotations.get(marks.GROVE_TOPOLOGY) or gang.annotations.get(marks.TOPOLOGY, "")
     parents = _parents(spec, topology, {group.text("name") for group in groups})
     inside = {name: parent["name"] for parent, names in parents for name in names}
     leaves = [_leaf(group, topology, inside) for group in groups]
-    return Shape(
+    return GroupShape(
         owner=gang,
         min_member=reading.members(sum(one["minMember"] for one in leaves)),
         parts=divided(reading, [*(parent for parent, _ in parents), *leaves]),

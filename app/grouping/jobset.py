@@ -4,37 +4,37 @@ from collections import Counter
 from collections.abc import Mapping
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape
-from app.grouping.reading import Block, Reading
+from app.grouping.case import Case, GroupShape
+from app.grouping.reading import Block, OwnerReading
 from app.grouping.terms import group_name
 
 NONE: Mapping[str, int] = {}
 
 
-def jobset(case: Case) -> Shape:
+def jobset(case: Case) -> GroupShape:
     """Return one PodGroup for all its Jobs if they start in any order, else one for those of each template."""
-    reading, ref = Reading(case.owner), case.owner.ref
+    reading, ref = OwnerReading(case.owner), case.owner.ref
     spec = reading.spec()
     jobs = spec.blocks("replicatedJobs")
     there = _there(case) if any(_leads(case, one) for one in jobs) else NONE
     if _start_together(spec, jobs):
         total = sum(_pods(case, one, there) for one in jobs)
-        return Shape(min_member=_least(reading, case, total), problem=reading.problem)
+        return GroupShape(min_member=_least(reading, case, total), problem=reading.problem)
     template = case.label(marks.REPLICATED_JOB)
     if not template:
         reading.doubt(
             f"its pod {case.pod.name} has no label {marks.REPLICATED_JOB}; let the JobSet controller write it"
         )
-        return Shape(problem=reading.problem)
+        return GroupShape(problem=reading.problem)
     mine = (_pods(case, one, there) for one in jobs if one.text("name") == template)
-    return Shape(
+    return GroupShape(
         name=group_name(ref.name, ref.uid, f"-{template}"),
         min_member=_least(reading, case, next(mine, 1)),
         problem=reading.problem,
     )
 
 
-def _least(reading: Reading, case: Case, pods: int) -> int:
+def _least(reading: OwnerReading, case: Case, pods: int) -> int:
     """Return how many of so many pods must start together: all, or as many as the JobSet asks for."""
     asked = case.owner.annotations.get(marks.BATCH_MIN_MEMBER)
     if asked is None:

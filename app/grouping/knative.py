@@ -1,26 +1,26 @@
 """The row of Knative: the pods of one Revision, as many as must never be fewer, are one PodGroup."""
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape
-from app.grouping.reading import MAX_MEMBERS, Reading
+from app.grouping.case import Case, GroupShape
+from app.grouping.reading import MAX_MEMBERS, OwnerReading
 from app.model.owner import Kind, Owner
 from app.model.quantity import QuantityError, integer, shown
 
 KNATIVE = "serving.knative.dev"
 
 
-def knative(case: Case) -> Shape:
+def knative(case: Case) -> GroupShape:
     """Return the PodGroup of a pod's Revision; where it runs is not for annotations to say (KAI)."""
     revision = _revision(case)
     if revision is not None:
-        return Shape(owner=revision, min_member=_min_scale(revision), topology={})
-    reading = Reading(case.owner)
+        return GroupShape(owner=revision, min_member=_min_scale(revision), topology={})
+    reading = OwnerReading(case.owner)
     named = case.label(marks.REVISION)
     if named:
         reading.doubt(f"Revision {shown(named)} of pod {case.pod.name} does not exist; wait for it, or delete the pod")
     else:
         reading.doubt(f"its pod {case.pod.name} has no label {marks.REVISION}; let Knative write it")
-    return Shape(topology={}, problem=reading.problem)
+    return GroupShape(topology={}, problem=reading.problem)
 
 
 def _revision(case: Case) -> Owner | None:

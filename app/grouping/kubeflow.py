@@ -5,32 +5,32 @@ from functools import partial
 from itertools import islice
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape
-from app.grouping.reading import MOST_ITEMS, Block, Reading
+from app.grouping.case import Case, GroupShape
+from app.grouping.reading import MOST_ITEMS, Block, OwnerReading
 
 LAUNCHER, WORKER = "Launcher", "Worker"
 PYTORCH = "pytorchReplicaSpecs"
 
 
-def replicas(case: Case, *, field: str, needed: tuple[str, ...] = ()) -> Shape:
+def replicas(case: Case, *, field: str, needed: tuple[str, ...] = ()) -> GroupShape:
     """Return one PodGroup of `runPolicy.schedulingPolicy.minAvailable` pods, else of all replicas."""
-    reading = Reading(case.owner)
-    return Shape(min_member=reading.members(least(reading, field, needed)), problem=reading.problem)
+    reading = OwnerReading(case.owner)
+    return GroupShape(min_member=reading.members(least(reading, field, needed)), problem=reading.problem)
 
 
-tf_job: Callable[[Case], Shape] = partial(replicas, field="tfReplicaSpecs")
-xgboost_job: Callable[[Case], Shape] = partial(replicas, field="xgbReplicaSpecs", needed=("Master", WORKER))
-jax_job: Callable[[Case], Shape] = partial(replicas, field="jaxReplicaSpecs", needed=(WORKER,))
+tf_job: Callable[[Case], GroupShape] = partial(replicas, field="tfReplicaSpecs")
+xgboost_job: Callable[[Case], GroupShape] = partial(replicas, field="xgbReplicaSpecs", needed=("Master", WORKER))
+jax_job: Callable[[Case], GroupShape] = partial(replicas, field="jaxReplicaSpecs", needed=(WORKER,))
 
 
-def mpi_job(case: Case) -> Shape:
+def mpi_job(case: Case) -> GroupShape:
     """Return one PodGroup; it goes without its launcher while that is only made when the workers are ready."""
-    reading = Reading(case.owner)
+    reading = OwnerReading(case.owner)
     number = least(reading, "mpiReplicaSpecs", (LAUNCHER, WORKER))
     spec = reading.spec()
     if spec.text("launcherCreationPolicy") == "WaitForWorkersReady" and not _has_launcher(case):
         number -= spec.block("mpiReplicaSpecs", LAUNCHER).number("replicas", otherwise=0)
-    return Shape(min_member=reading.members(number), problem=reading.problem)
+    return GroupShape(min_member=reading.members(number), problem=reading.problem)
 
 
 def _has_launcher(case: Case) -> bool:
@@ -38,7 +38,7 @@ def _has_launcher(case: Case) -> bool:
     return any(origin is not None and origin.labels.get(marks.JOB_ROLE) == "launcher" for origin in origins)
 
 
-def least(reading: Reading, field: str, needed: Iterable[str] = ()) -> int:
+def least(reading: OwnerReading, field: str, needed: Iterable[str] = ()) -> int:
     """Return how many replicas must start together."""
     spec = reading.spec()
     total = _total(reading, spec.block(field), needed)
@@ -46,7 +46,7 @@ def least(reading: Reading, field: str, needed: Iterable[str] = ()) -> int:
     return spec.block("runPolicy", "schedulingPolicy").number("minAvailable", otherwise=elastic)
 
 
-def _total(reading: Reading, specs: Block, needed: Iterable[str]) -> int:
+def _total(reading: OwnerReading, specs: Block, needed: Iterable[str]) -> int:
     if not specs.fields:
         reading.doubt(f"{specs.where} names no role; write one with its replicas")
     for role in needed:

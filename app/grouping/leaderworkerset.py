@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape
+from app.grouping.case import Case, GroupShape
 from app.grouping.parts import are_too_many, divided, part
 from app.grouping.pytorch import segment_constraint
-from app.grouping.reading import Block, Reading
+from app.grouping.reading import Block, OwnerReading
 from app.grouping.terms import group_name
 from app.model.seam import RawObject
 from app.model.sentence import counted
@@ -51,10 +51,10 @@ class _Segments:
         return [first, *(min(self.length, others - start) for start in range(first, others, self.length))]
 
 
-def leader_worker_set(case: Case) -> Shape:
+def leader_worker_set(case: Case) -> GroupShape:
     """Return the PodGroup of the replica that a pod is in."""
     # 1. how large it is, and cut into what  2. what of it exists, if the leader has to be ready first
-    reading, ref = Reading(case.owner), case.owner.ref
+    reading, ref = OwnerReading(case.owner), case.owner.ref
     template = reading.spec().block("leaderWorkerTemplate")
     size = _size(reading, case, template)
     segments = _segmented(reading, case, template, size)
@@ -63,7 +63,7 @@ def leader_worker_set(case: Case) -> Shape:
         size, parts = 1, _of_leader(parts)
     divisions = divided(reading, parts)
     group = case.label(marks.LWS_GROUP)
-    return Shape(
+    return GroupShape(
         name=group_name(ref.name, ref.uid, f"-group-{group}") if group else "",
         min_member=size,
         parts=divisions,
@@ -72,7 +72,7 @@ def leader_worker_set(case: Case) -> Shape:
     )
 
 
-def _size(reading: Reading, case: Case, template: Block) -> int:
+def _size(reading: OwnerReading, case: Case, template: Block) -> int:
     size = template.number("size", otherwise=1, minimum=1)
     # While a new size is rolled out, replicas of the old one are whole as they are.
     own = case.origin.annotations.get(marks.LWS_SIZE)
@@ -81,14 +81,14 @@ def _size(reading: Reading, case: Case, template: Block) -> int:
     return reading.digits(f"annotation {marks.LWS_SIZE} of pod {case.pod.name}", own, otherwise=size)
 
 
-def _policy(reading: Reading) -> str:
+def _policy(reading: OwnerReading) -> str:
     policy = reading.spec().text("startupPolicy") or STARTUP_POLICIES[0]
     if policy not in STARTUP_POLICIES:
         reading.doubt(f"spec.startupPolicy is not known; write {' or '.join(STARTUP_POLICIES)}")
     return policy
 
 
-def _waits_for_leader(reading: Reading, case: Case) -> bool:
+def _waits_for_leader(reading: OwnerReading, case: Case) -> bool:
     """Whether the leader is alone still: its workers are made when it is ready, so it must start without them.
 
     With a topology of their own they are made when it has a node, whatever the policy.
@@ -101,7 +101,7 @@ def _waits_for_leader(reading: Reading, case: Case) -> bool:
     return not any(one.get(marks.LWS_WORKER, "0") != "0" and one.get(marks.LWS_GROUP, "") == group for one in labels)
 
 
-def _segmented(reading: Reading, case: Case, template: Block, size: int) -> _Segments | None:
+def _segmented(reading: OwnerReading, case: Case, template: Block, size: int) -> _Segments | None:
     policy = template.block("subGroupPolicy")
     length = policy.number("subGroupSize", otherwise=0)
     said = case.owner.annotations.get(marks.SEGMENT_SIZE) or template.block("workerTemplate").annotation(
@@ -125,7 +125,9 @@ def _segmented(reading: Reading, case: Case, template: Block, size: int) -> _Seg
     return found
 
 
-def _parts(reading: Reading, case: Case, template: Block, size: int, segments: _Segments | None) -> list[RawObject]:
+def _parts(
+    reading: OwnerReading, case: Case, template: Block, size: int, segments: _Segments | None
+) -> list[RawObject]:
     if segments is None:
         return [part(LEADER, 1), *([part(WORKERS, size - 1)] if size > 1 else [])]
     if are_too_many(reading, segments.count + (1 if segments.excludes_leader else 2)):
@@ -145,7 +147,7 @@ def _of_leader(parts: list[RawObject]) -> list[RawObject]:
     return [one for one in parts if one["name"] in (LEADER, parent)]
 
 
-def _subgroup(reading: Reading, case: Case, segments: _Segments | None) -> str:
+def _subgroup(reading: OwnerReading, case: Case, segments: _Segments | None) -> str:
     what = f"label {marks.LWS_WORKER} of pod {case.pod.name}"
     index = reading.digits(what, case.label(marks.LWS_WORKER) or "0", otherwise=0, minimum=0)
     if index == 0:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.grouping.reading import Reading
+from app.grouping.reading import OwnerReading
 from app.model.quantity import shown
 from app.model.seam import RawObject
 
@@ -21,14 +21,14 @@ def part(name: str, min_member: int, *, parent: str = "", topology: RawObject | 
     return raw
 
 
-def are_too_many(reading: Reading, count: int) -> bool:
+def are_too_many(reading: OwnerReading, count: int) -> bool:
     """Return whether so many sub-groups are too many; each pod has them written again, so it is asked before that."""
     if count > MAX_PARTS:
         reading.doubt(f"it has {count} sub-groups; divide it into at most {MAX_PARTS}, each of more pods")
     return count > MAX_PARTS
 
 
-def divided(reading: Reading, parts: Sequence[RawObject]) -> tuple[RawObject, ...]:
+def divided(reading: OwnerReading, parts: Sequence[RawObject]) -> tuple[RawObject, ...]:
     """Return the sub-groups, or none where they could not be told apart."""
     if are_too_many(reading, len(parts)):
         return ()
@@ -41,7 +41,7 @@ def divided(reading: Reading, parts: Sequence[RawObject]) -> tuple[RawObject, ..
     return ()
 
 
-def constraint(reading: Reading, *, topology: str, required: str, preferred: str) -> RawObject | None:
+def constraint(reading: OwnerReading, *, topology: str, required: str, preferred: str) -> RawObject | None:
     """Return where pods must or should run; None when no level is named."""
     if not (required or preferred):
         return None

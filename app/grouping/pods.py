@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape
-from app.grouping.reading import Block, Reading
+from app.grouping.case import Case, GroupShape
+from app.grouping.reading import Block, OwnerReading
 from app.grouping.terms import group_name
 from app.model.owner import Kind, Origin, Owner, OwnerRef
 from app.model.pod import Pod
@@ -14,20 +14,20 @@ POD = Kind("", "v1", "Pod")
 NODE_COUNT = "AZUREML_NODE_COUNT"
 
 
-def together(_: Case) -> Shape:
+def together(_: Case) -> GroupShape:
     """All pods of an owner are one PodGroup, of which any may start first (KAI's default)."""
-    return Shape()
+    return GroupShape()
 
 
-def apart(case: Case) -> Shape:
+def apart(case: Case) -> GroupShape:
     """Each pod is a PodGroup, on the terms of its owner."""
-    return Shape(name=group_name(case.pod.name, case.pod.uid), alone=True)
+    return GroupShape(name=group_name(case.pod.name, case.pod.uid), alone=True)
 
 
-def pod_owner(case: Case) -> Shape:
+def pod_owner(case: Case) -> GroupShape:
     """Pods of one Spark application are one PodGroup; so are those that a pod has made; any other pod is alone."""
     if is_spark(case.origin):
-        return Shape(name=case.label(marks.SPARK_SELECTOR))
+        return GroupShape(name=case.label(marks.SPARK_SELECTOR))
     return apart(case) if case.owner.ref.uid == case.pod.uid else together(case)
 
 
@@ -47,26 +47,26 @@ def as_owner(pod: Pod, origin: Origin) -> Owner:
     )
 
 
-def job(case: Case) -> Shape:
+def job(case: Case) -> GroupShape:
     """Each pod of a Job is a PodGroup; with a minimum, the Job is."""
     if marks.BATCH_MIN_MEMBER in case.owner.annotations:
         return whole_job(case.owner)
-    return Shape(name=group_name(case.pod.name, case.owner.ref.uid), alone=True)
+    return GroupShape(name=group_name(case.pod.name, case.owner.ref.uid), alone=True)
 
 
-def cron_job(case: Case) -> Shape:
+def cron_job(case: Case) -> GroupShape:
     """Each Job of a CronJob is a PodGroup."""
     made = case.owner_of_kind("batch", "Job")
     if made is not None:
         return whole_job(made)
-    reading = Reading(case.owner)
+    reading = OwnerReading(case.owner)
     reading.doubt(f"pod {case.pod.name} belongs to none of its Jobs; let the CronJob make its pods by a Job")
-    return Shape(problem=reading.problem)
+    return GroupShape(problem=reading.problem)
 
 
-def whole_job(owner: Owner) -> Shape:
+def whole_job(owner: Owner) -> GroupShape:
     """All pods of a Job are one PodGroup, of which as many start together as the Job asks for, by default one."""
-    reading = Reading(owner)
+    reading = OwnerReading(owner)
     asked = owner.annotations.get(marks.BATCH_MIN_MEMBER, "1")
     least, most = reading.digits(f"annotation {marks.BATCH_MIN_MEMBER}", asked), _at_once(reading.spec())
     if most is not None and least > most > 0:
@@ -74,7 +74,7 @@ def whole_job(owner: Owner) -> Shape:
             f"annotation {marks.BATCH_MIN_MEMBER} is {least} and it never has more than {counted(most, 'pod')} at once;"
             f" write 1 to {most}, or raise spec.parallelism and spec.completions"
         )
-    return Shape(min_member=least, owner=owner, problem=reading.problem)
+    return GroupShape(min_member=least, owner=owner, problem=reading.problem)
 
 
 def _at_once(spec: Block) -> int | None:
@@ -83,30 +83,30 @@ def _at_once(spec: Block) -> int | None:
     return min((limit for limit in limits if limit >= 0), default=None)
 
 
-def runai_job(case: Case) -> Shape:
+def runai_job(case: Case) -> GroupShape:
     """Pods whose names differ in the last part only are one PodGroup."""
-    return Shape(name=group_name(case.pod.name.rpartition("-")[0] or case.pod.name, case.owner.ref.uid))
+    return GroupShape(name=group_name(case.pod.name.rpartition("-")[0] or case.pod.name, case.owner.ref.uid))
 
 
-def named_group(case: Case) -> Shape:
+def named_group(case: Case) -> GroupShape:
     """Pods that name a PodGroup of scheduler-plugins are what it says."""
-    reading = Reading(case.owner)
+    reading = OwnerReading(case.owner)
     least = reading.spec().number("minMember", otherwise=1)
-    return Shape(min_member=least, asked_for=True, problem=reading.problem)
+    return GroupShape(min_member=least, asked_for=True, problem=reading.problem)
 
 
-def aml_job(case: Case) -> Shape:
+def aml_job(case: Case) -> GroupShape:
     """All nodes of an AmlJob start at once."""
-    reading = Reading(case.owner)
+    reading = OwnerReading(case.owner)
     envs = reading.spec().block("job", "options", "envs")
     count = envs.fields.get(NODE_COUNT)
     if count is None:
         reading.doubt(f"{envs.where} has no {NODE_COUNT}; write the number of its nodes there")
-        return Shape(problem=reading.problem)
+        return GroupShape(problem=reading.problem)
     where = f"{envs.where}.{NODE_COUNT}"
     is_text = isinstance(count, str)
     least = reading.digits(where, count) if is_text else envs.number(NODE_COUNT, otherwise=1, minimum=1)
-    return Shape(min_member=least, problem=reading.problem)
+    return GroupShape(min_member=least, problem=reading.problem)
 
 
 def below(skipped: Owner, owner: Owner) -> Owner:

@@ -1,18 +1,18 @@
 """The row of PyTorchJobs: a master and workers, whose minimum may be elastic, and which may come in segments."""
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape
+from app.grouping.case import Case, GroupShape
 from app.grouping.kubeflow import PYTORCH, least
 from app.grouping.parts import are_too_many, constraint, divided, part
-from app.grouping.reading import Block, Reading
+from app.grouping.reading import Block, OwnerReading
 from app.model.seam import RawObject
 
 MASTER, WORKER = "master", "worker"
 
 
-def pytorch_job(case: Case) -> Shape:
+def pytorch_job(case: Case) -> GroupShape:
     """Return one PodGroup of a master and of as many workers as are left of its minimum."""
-    reading = Reading(case.owner)
+    reading = OwnerReading(case.owner)
     total = reading.members(least(reading, PYTORCH))
     specs = reading.spec().block(PYTORCH)
     masters = specs.block("Master").number("replicas", otherwise=0)
@@ -22,23 +22,23 @@ def pytorch_job(case: Case) -> Shape:
         workers = max(0, total - masters)
         if not workers:
             # No sub-group may need nobody, so any of its pods may start first; operators make the master before.
-            return Shape(min_member=total, problem=reading.problem)
+            return GroupShape(min_member=total, problem=reading.problem)
         size = _segment_size(reading, case)
         if size and are_too_many(reading, len(parts) + 1 + len(range(0, _workers(reading), size))):
-            return Shape(min_member=total, problem=reading.problem)
+            return GroupShape(min_member=total, problem=reading.problem)
         parts += _segments(reading, case, workers, size) if size else [part(WORKER, workers)]
         role = f"{WORKER}-{_segment(reading, case, size)}" if size and role == WORKER else role
     divisions = divided(reading, parts)
-    return Shape(min_member=total, parts=divisions, subgroup=role if divisions else "", problem=reading.problem)
+    return GroupShape(min_member=total, parts=divisions, subgroup=role if divisions else "", problem=reading.problem)
 
 
-def _segment_size(reading: Reading, case: Case) -> int:
+def _segment_size(reading: OwnerReading, case: Case) -> int:
     """Return how many workers a segment has; 0 when they are not segmented."""
     size = written(case, _worker(reading).block("template"), marks.SEGMENT_SIZE)
     return reading.digits(f"annotation {marks.SEGMENT_SIZE}", size, otherwise=0) if size else 0
 
 
-def _segments(reading: Reading, case: Case, workers: int, size: int) -> list[RawObject]:
+def _segments(reading: OwnerReading, case: Case, workers: int, size: int) -> list[RawObject]:
     """Return the sub-group of the workers with one in it a segment; those needed to start fill the first segments."""
     replicas = _workers(reading)
     near = segment_constraint(reading, case, _worker(reading).block("template"))
@@ -48,22 +48,22 @@ def _segments(reading: Reading, case: Case, workers: int, size: int) -> list[Raw
     return [part(WORKER, workers), *inner]
 
 
-def _segment(reading: Reading, case: Case, size: int) -> int:
+def _segment(reading: OwnerReading, case: Case, size: int) -> int:
     """Return the segment of a worker; one that is too many for the job as it is now joins the last."""
     what = f"label {marks.REPLICA_INDEX} of pod {case.pod.name}"
     index = reading.digits(what, case.label(marks.REPLICA_INDEX), otherwise=0, minimum=0)
     return min(index, _workers(reading) - 1) // size
 
 
-def _worker(reading: Reading) -> Block:
+def _worker(reading: OwnerReading) -> Block:
     return reading.spec().block(PYTORCH, "Worker")
 
 
-def _workers(reading: Reading) -> int:
+def _workers(reading: OwnerReading) -> int:
     return _worker(reading).number("replicas", otherwise=1, minimum=1)
 
 
-def segment_constraint(reading: Reading, case: Case, template: Block) -> RawObject | None:
+def segment_constraint(reading: OwnerReading, case: Case, template: Block) -> RawObject | None:
     """Return where the pods of a segment must run; None unless a topology is named and a level of it."""
     topology = written(case, template, marks.TOPOLOGY) or case.owner.annotations.get(marks.TOPOLOGY, "")
     if not topology:

@@ -4,10 +4,10 @@ from dataclasses import replace
 from functools import partial
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape, Shaping
+from app.grouping.case import Case, GroupShape, Shaping
 from app.grouping.parts import constraint, divided, part
 from app.grouping.pods import apart
-from app.grouping.reading import Block, Reading
+from app.grouping.reading import Block, OwnerReading
 from app.model.owner import Kind, Owner
 from app.model.seam import RawObject
 
@@ -17,12 +17,12 @@ CLEANUP = "redis-cleanup"
 """The node type of the pod that empties Redis behind a RayCluster, once all others are gone."""
 
 
-def ray_cluster(case: Case) -> Shape:
+def ray_cluster(case: Case) -> GroupShape:
     """Return one PodGroup of the head and of each group of workers at its minimum."""
     return _alone(case) if case.label(marks.RAY_NODE_TYPE) == CLEANUP else _clustered(case, case.owner)
 
 
-def _made(case: Case, *, status: tuple[tuple[str, ...], ...]) -> Shape:
+def _made(case: Case, *, status: tuple[tuple[str, ...], ...]) -> GroupShape:
     """Return the PodGroup of what has made a RayCluster, which its status names in one of these places."""
     mine = case.owner_of_kind(RAY, "RayCluster")
     if (mine is None and not case.label(marks.RAY_GROUP)) or case.label(marks.RAY_NODE_TYPE) == CLEANUP:
@@ -30,30 +30,30 @@ def _made(case: Case, *, status: tuple[tuple[str, ...], ...]) -> Shape:
     cluster = _named(case, status) or mine
     if cluster is not None:
         return _clustered(case, cluster)
-    reading = Reading(case.owner)
+    reading = OwnerReading(case.owner)
     reading.doubt(f"the RayCluster of pod {case.pod.name} cannot be found; wait for it, or delete the pod")
-    return Shape(priority_classes=_priority_classes(case), problem=reading.problem)
+    return GroupShape(priority_classes=_priority_classes(case), problem=reading.problem)
 
 
 ray_job: Shaping = partial(_made, status=((),))
 ray_service: Shaping = partial(_made, status=(("activeServiceStatus",), ("pendingServiceStatus",)))
 
 
-def _alone(case: Case) -> Shape:
+def _alone(case: Case) -> GroupShape:
     """Return the PodGroup of a pod that comes when the cluster runs, or is over, so that it cannot start with it."""
     return replace(apart(case), priority_classes=_priority_classes(case))
 
 
 def _named(case: Case, status: tuple[tuple[str, ...], ...]) -> Owner | None:
-    fields = Reading(case.owner).root().block("status")
+    fields = OwnerReading(case.owner).root().block("status")
     names = [name for path in status if (name := fields.block(*path).text("rayClusterName"))]
     kind = Kind(RAY, case.owner.ref.kind.version, "RayCluster")
     found = (case.chain.find(kind, name) for name in names)
     return next((one for one in found if one is not None), None)
 
 
-def _clustered(case: Case, cluster: Owner) -> Shape:
-    reading = Reading(cluster)
+def _clustered(case: Case, cluster: Owner) -> GroupShape:
+    reading = OwnerReading(cluster)
     spec = reading.spec()
     parts = [part(HEAD, 1, topology=_constraint(spec.block("headGroupSpec")))]
     for at, group in enumerate(spec.blocks("workerGroupSpecs")):
@@ -61,7 +61,7 @@ def _clustered(case: Case, cluster: Owner) -> Shape:
             least = 0 if _grows_from_nothing(spec, group) else pods
             parts.append(part(group.text("groupName") or f"worker-group-{at}", least, topology=_constraint(group)))
     divisions = divided(reading, parts)
-    return Shape(
+    return GroupShape(
         min_member=reading.members(sum(one["minMember"] for one in parts)),
         parts=divisions,
         subgroup=_group_of(case, divisions),

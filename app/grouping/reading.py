@@ -20,7 +20,7 @@ LONGEST_KEY = 64
 """Of a field that a sentence shows as it is."""
 
 
-class Reading:
+class OwnerReading:
     """One owner being read; a field that is absent or null is never wrong by itself."""
 
     __slots__ = ("_owner", "problem")
@@ -61,7 +61,7 @@ class Reading:
 class Block:
     """A mapping in the fields of an owner, and where it stands there."""
 
-    reading: Reading
+    reading: OwnerReading
     path: tuple[str | int, ...]
     fields: Fields
 

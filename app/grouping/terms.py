@@ -6,10 +6,10 @@ from functools import lru_cache
 from json import dumps
 
 from app.grouping import marks
-from app.grouping.case import Case, Shape
+from app.grouping.case import Case, GroupShape
 from app.grouping.defaults import PREEMPTIBILITIES
 from app.grouping.parts import LONGEST_NAME, constraint
-from app.grouping.reading import Reading
+from app.grouping.reading import OwnerReading
 from app.model.owner import Grouping, Owner, OwnerRef
 from app.model.seam import RawObject
 
@@ -24,13 +24,13 @@ def group_name(of: str, uid: str, suffix: str = "") -> str:
     return f"pg-{of if len(of) <= room else of[:room].rstrip('.-')}-{uid}{suffix}"
 
 
-def grouping(case: Case, shape: Shape, *, fallback: str) -> Grouping:
+def grouping(case: Case, shape: GroupShape, *, fallback: str) -> Grouping:
     """Return the PodGroup of a pod, of the shape that the row of its owner's kind says.
 
     `fallback` is the priority class where neither they nor administrators name one.
     """
     owner = shape.owner or case.owner
-    reading = Reading(owner)
+    reading = OwnerReading(owner)
     classes = (*shape.priority_classes, *_priority_classes(case, owner), case.default.priority_class, fallback)
     return Grouping(
         name=shape.name or group_name(owner.ref.name, owner.ref.uid),
@@ -47,7 +47,7 @@ def grouping(case: Case, shape: Shape, *, fallback: str) -> Grouping:
     )
 
 
-def _spec(case: Case, shape: Shape, reading: Reading, owner: Owner) -> RawObject:
+def _spec(case: Case, shape: GroupShape, reading: OwnerReading, owner: Owner) -> RawObject:
     spec: RawObject = {"minMember": reading.members(shape.min_member), "queue": _queue(case, owner)}
     if preemptibility := _preemptibility(case, owner):
         spec["preemptibility"] = preemptibility
@@ -88,7 +88,7 @@ def _preemptibility(case: Case, owner: Owner) -> str:
     return PREEMPTIBILITIES[0] if explicit else PREEMPTIBILITIES[1]
 
 
-def _topology(reading: Reading, owner: Owner) -> RawObject | None:
+def _topology(reading: OwnerReading, owner: Owner) -> RawObject | None:
     written = owner.annotations
     return constraint(
         reading,

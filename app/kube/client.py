@@ -15,8 +15,8 @@ from app.kube.errors import BrokenStreamError
 from app.kube.installation import KubeInstallation
 from app.kube.objects import KubeObjects
 from app.kube.places import MANY, Collection, namespaced, path_of_object
-from app.kube.reviews import Reviews
-from app.kube.transport import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Limits, Transport
+from app.kube.reviews import KubeReviews
+from app.kube.transport import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Transport, TransportLimits
 from app.model.marks import GATE
 from app.model.names import NodeName
 from app.model.seam import BudgetError, Depth, Lease, NotFoundError, PodRef, RawObject, Resource, WatchEvent
@@ -44,14 +44,14 @@ class KubeCluster(KubeObjects):
 
     @classmethod
     async def connect(
-        cls, kubeconfig: str | None = None, context: str | None = None, *, limits: Limits | None = None
+        cls, kubeconfig: str | None = None, context: str | None = None, *, limits: TransportLimits | None = None
     ) -> Self:
         """Read the credentials; None is our pod's service account, or else the user's own kubeconfig.
 
         Nothing is sent yet. Raises `AccessError`, a `KubeError`.
         """
         credentials = Credentials(kubeconfig=kubeconfig, context=context)
-        transport = Transport(credentials, await credentials.read(), limits or Limits())
+        transport = Transport(credentials, await credentials.read(), limits or TransportLimits())
         return cls(transport, chance=SystemRandom())
 
     async def __aenter__(self) -> Self:
@@ -68,9 +68,9 @@ class KubeCluster(KubeObjects):
         """Close every connection, also those of running watches."""
         await self._transport.close()
 
-    def reviews(self) -> Reviews:
+    def reviews(self) -> KubeReviews:
         """Return what asks for our rights over the same connections, and so learns of every refusal."""
-        return Reviews(self._transport)
+        return KubeReviews(self._transport)
 
     def installation(self) -> KubeInstallation:
         """Return what keeps our Secret and our webhook configurations, over the same connections."""

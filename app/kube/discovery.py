@@ -24,7 +24,7 @@ KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedResources:
     """What one API version serves, as of when it was asked."""
 
     paths: Mapping[str, str]
@@ -37,7 +37,7 @@ class Discovery:
 
     def __init__(self, transport: Transport, *, clock: Callable[[], float] = monotonic) -> None:
         # Written by `path_of` alone, which asks for one API version at a time.
-        self._served: LRUCache[str, Served] = LRUCache(KEPT)
+        self._served: LRUCache[str, ServedResources] = LRUCache(KEPT)
         self._asking = asyncio.Lock()
         self._transport = transport
         self._clock = clock
@@ -50,7 +50,7 @@ class Discovery:
             served = self._served.get(api_version)
             now_s = self._clock()
             if served is None or (kind not in served.paths and now_s >= served.asked_at_s + ASK_AGAIN_S):
-                served = self._served[api_version] = Served(await self._ask(api_version), now_s)
+                served = self._served[api_version] = ServedResources(await self._ask(api_version), now_s)
         return served.paths.get(kind)
 
     async def _ask(self, api_version: str) -> Mapping[str, str]:

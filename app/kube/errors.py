@@ -75,7 +75,7 @@ BY_STATUS: Mapping[int, type[KubeError]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ApiReply:
     """An answer whose body has been read."""
 
     status: int
@@ -83,7 +83,7 @@ class Reply:
     retry_after: str = ""
 
 
-def refusal(method: str, reply: Reply) -> KubeError:
+def refusal(method: str, reply: ApiReply) -> KubeError:
     """Return the error that an answer of status 300 or above stands for."""
     status = _status(reply.body)
     text = f"{reply.status} {_message(status, reply.body)}"
@@ -162,7 +162,7 @@ def _has_webhook_failed(status: dict[str, Any]) -> bool:
     return FAILED_WEBHOOK in str(status.get("message"))
 
 
-def _is_undone(reply: Reply, status: dict[str, Any]) -> bool:
+def _is_undone(reply: ApiReply, status: dict[str, Any]) -> bool:
     # A proxy's own 503 carries no Status and may follow a request it had passed on.
     return reply.status == TOO_MANY or (reply.status == NOT_NOW and bool(status))
 
@@ -172,7 +172,7 @@ def _is_bound(status: dict[str, Any]) -> bool:
     return "status.nominatedNodeName" in forbidden
 
 
-def _retry_after_s(reply: Reply, status: dict[str, Any]) -> float:
+def _retry_after_s(reply: ApiReply, status: dict[str, Any]) -> float:
     details = status.get("details")
     said = reply.retry_after or str(details.get("retryAfterSeconds", "") if isinstance(details, dict) else "")
     if not (said.isascii() and said.isdigit() and len(said) <= RETRY_AFTER_DIGITS):

@@ -10,7 +10,7 @@ import orjson
 
 from app.kube import errors
 from app.kube.errors import BrokenStreamError
-from app.kube.transport import Limits
+from app.kube.transport import TransportLimits
 from app.model.seam import Changed, Deleted, Progress, RawObject, WatchEvent
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Batch(Generic[T]):
     version: str
 
 
-async def batches(content: aiohttp.StreamReader, limits: Limits) -> AsyncGenerator[list[bytes], None]:
+async def batches(content: aiohttp.StreamReader, limits: TransportLimits) -> AsyncGenerator[list[bytes], None]:
     """Yield the whole lines of each read, slice by slice with turns for others between them, until the stream ends.
 
     Raises `BrokenStreamError` when no line comes for too long, one is too long, or the stream ends within one.
@@ -63,12 +63,12 @@ def _sliced(lines: list[bytes]) -> Iterator[list[bytes]]:
     yield piece
 
 
-def _check_length(begun: list[bytes], limits: Limits) -> None:
+def _check_length(begun: list[bytes], limits: TransportLimits) -> None:
     if sum(map(len, begun)) > limits.line_bytes:
         raise BrokenStreamError(f"a line is longer than {limits.line_bytes} bytes")
 
 
-async def _next(content: aiohttp.StreamReader, deadline_s: float, limits: Limits) -> bytes:
+async def _next(content: aiohttp.StreamReader, deadline_s: float, limits: TransportLimits) -> bytes:
     try:
         async with asyncio.timeout_at(deadline_s):
             return await content.readany()

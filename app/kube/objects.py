@@ -12,7 +12,7 @@ from app.kube.discovery import Discovery
 from app.kube.errors import BrokenStreamError
 from app.kube.pages import pages
 from app.kube.places import MANY, ONE, Collection, namespaced, path_of_object
-from app.kube.transport import MERGE_PATCH, OWED, Terms, Transport
+from app.kube.transport import MERGE_PATCH, OWED, ReadTerms, Transport
 from app.kube.watch import Watch
 from app.model.seam import Depth, NotFoundError, RawObject, WatchEvent
 
@@ -54,7 +54,7 @@ class KubeObjects:
         return await self._list(path, keep, MANY[depth])
 
     async def _list(
-        self, path: str, keep: Callable[[RawObject], T], terms: Terms = OWED, *, selector: str = ""
+        self, path: str, keep: Callable[[RawObject], T], terms: ReadTerms = OWED, *, selector: str = ""
     ) -> list[T]:
         kept: list[T] = []
         async with aclosing(pages(self._transport, path, terms, selector=selector)) as listed:

@@ -9,13 +9,15 @@ from urllib.parse import quote
 
 from app.kube.errors import TooLongError
 from app.kube.lines import Page, decode_page
-from app.kube.transport import OWED, Terms, Transport
+from app.kube.transport import OWED, ReadTerms, Transport
 
 FEWER, MORE = 8, 2
 """By what the number of objects is divided when a page was too long, and multiplied after each that was not."""
 
 
-async def pages(transport: Transport, path: str, terms: Terms = OWED, *, selector: str = "") -> AsyncGenerator[Page]:
+async def pages(
+    transport: Transport, path: str, terms: ReadTerms = OWED, *, selector: str = ""
+) -> AsyncGenerator[Page]:
     """Yield every page; `selector` is appended to the query, with its ampersand. Raises `KubeError`."""
     limits, token = transport.limits, ""
     number = limits.page_objects

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from app.kube.transport import ANY_JSON, OWED, Terms
+from app.kube.transport import ANY_JSON, OWED, ReadTerms
 from app.model.seam import Depth, Resource
 
 UNFINISHED = quote("status.phase!=Succeeded,status.phase!=Failed", safe="")
@@ -13,14 +13,14 @@ SELECTORS = {Resource.PODS: "&fieldSelector=" + UNFINISHED}
 """A pod that finishes leaves the selection, so it arrives as DELETED with the last object that was in it."""
 
 
-def _partial(form: str) -> Terms:
+def _partial(form: str) -> ReadTerms:
     # An aggregated API server that knows no such form answers with whole objects.
-    return Terms(accept=f"{ANY_JSON};as={form};g=meta.k8s.io;v=v1,{ANY_JSON}", owed=False)
+    return ReadTerms(accept=f"{ANY_JSON};as={form};g=meta.k8s.io;v=v1,{ANY_JSON}", owed=False)
 
 
-WHOLE = Terms(owed=False)
-ONE: Mapping[Depth, Terms] = {Depth.METADATA: _partial("PartialObjectMetadata"), Depth.WHOLE: WHOLE}
-MANY: Mapping[Depth, Terms] = {Depth.METADATA: _partial("PartialObjectMetadataList"), Depth.WHOLE: WHOLE}
+WHOLE = ReadTerms(owed=False)
+ONE: Mapping[Depth, ReadTerms] = {Depth.METADATA: _partial("PartialObjectMetadata"), Depth.WHOLE: WHOLE}
+MANY: Mapping[Depth, ReadTerms] = {Depth.METADATA: _partial("PartialObjectMetadataList"), Depth.WHOLE: WHOLE}
 """Nobody promised us the right to read whatever owns a pod."""
 
 
@@ -31,8 +31,8 @@ class Collection:
     path: str
     selector: str = ""
     """What is appended to the query, with its ampersand."""
-    listed: Terms = OWED
-    watched: Terms = OWED
+    listed: ReadTerms = OWED
+    watched: ReadTerms = OWED
 
     @classmethod
     def of(cls, resource: Resource) -> "Collection":

@@ -29,7 +29,7 @@ class Version:
         return f"{self.major}.{self.minor}"
 
 
-class Reviews:
+class KubeReviews:
     """Questions that change nothing, over the connections of a `KubeCluster`; each raises `KubeError`."""
 
     def __init__(self, transport: Transport) -> None:

@@ -15,7 +15,7 @@ from yarl import URL
 
 from app.kube import errors
 from app.kube.access import Access, Credentials
-from app.kube.errors import Reply
+from app.kube.errors import ApiReply
 from app.model.seam import ForbiddenError, KubeError
 
 JSON: Mapping[str, str] = {"Content-Type": "application/json"}
@@ -29,7 +29,7 @@ CLOSING_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TransportLimits:
     """How long we wait and how much we take; tests shorten what production leaves alone."""
 
     connect_within_s: float = 5.0
@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ReadTerms:
     """How a read is asked for."""
 
     accept: str = ANY_JSON
@@ -60,7 +60,7 @@ class Terms:
     """Whether a refusal shows that we lack a right which we count on, so that `on_forbidden` is told."""
 
 
-OWED = Terms()
+OWED = ReadTerms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class Request:
     body: bytes | None = None
     headers: Mapping[str, str] | None = None
     owed: bool = True
-    """As in `Terms`."""
+    """As in `ReadTerms`."""
     most_bytes: int | None = None
-    """Of the answer, where `Limits.reply_bytes` is too much."""
+    """Of the answer, where `TransportLimits.reply_bytes` is too much."""
 
 
 class PromptBody(aiohttp.BytesPayload):
@@ -99,7 +99,7 @@ class PromptBody(aiohttp.BytesPayload):
 class Transport:
     """Two pools of connections to one API server, and the token they use."""
 
-    def __init__(self, credentials: Credentials, access: Access, limits: Limits) -> None:
+    def __init__(self, credentials: Credentials, access: Access, limits: TransportLimits) -> None:
         self.limits = limits
         self.on_forbidden: Callable[[], None] = _nobody_asks
         """Called whenever the API server says that we may not; set by whoever finds out why."""
@@ -134,16 +134,16 @@ class Transport:
         """Put a question that is asked by POST and changes nothing; return its answer."""
         return await self._call(Request("POST", path, self._answer, body, JSON))
 
-    async def read(self, path: str, terms: Terms = OWED) -> bytes:
+    async def read(self, path: str, terms: ReadTerms = OWED) -> bytes:
         """Return one object; raises `KubeError`, where a time-out is `UnavailableError`."""
         return await self._call(_get(path, self._answer, terms))
 
-    async def read_page(self, path: str, terms: Terms, *, most_bytes: int) -> bytes:
+    async def read_page(self, path: str, terms: ReadTerms, *, most_bytes: int) -> bytes:
         """Return one page of a list, for which the API server may take longer; raises `TooLongError`."""
         return await self._call(replace(_get(path, self._page, terms), most_bytes=most_bytes))
 
     @asynccontextmanager
-    async def stream(self, path: str, terms: Terms = OWED) -> AsyncIterator[aiohttp.StreamReader]:
+    async def stream(self, path: str, terms: ReadTerms = OWED) -> AsyncIterator[aiohttp.StreamReader]:
         """Open a GET whose body does not end; reading that raises what aiohttp raises."""
         request = _get(path, self._endless, terms)
         try:
@@ -170,7 +170,7 @@ class Transport:
             raise self._refusal(request, reply)
         return reply.body
 
-    def _refusal(self, request: Request, reply: Reply) -> KubeError:
+    def _refusal(self, request: Request, reply: ApiReply) -> KubeError:
         error = errors.refusal(request.method, reply)
         if isinstance(error, ForbiddenError) and request.owed:
             self.on_forbidden()
@@ -198,13 +198,13 @@ class Transport:
             proxy=self._proxy,
         )
 
-    async def _reply(self, response: aiohttp.ClientResponse, most_bytes: int) -> Reply:
+    async def _reply(self, response: aiohttp.ClientResponse, most_bytes: int) -> ApiReply:
         try:
             body = await _whole(response.content, most_bytes)
         except BaseException:
             response.close()
             raise
-        return Reply(status=response.status, body=body, retry_after=response.headers.get("Retry-After", ""))
+        return ApiReply(status=response.status, body=body, retry_after=response.headers.get("Retry-After", ""))
 
     async def _renew(self, refused: str) -> None:
         async with self._renewing:
@@ -222,11 +222,11 @@ def _nobody_asks() -> None:
     pass
 
 
-def _get(path: str, timeout: aiohttp.ClientTimeout, terms: Terms) -> Request:
+def _get(path: str, timeout: aiohttp.ClientTimeout, terms: ReadTerms) -> Request:
     return Request("GET", path, timeout, headers={"Accept": terms.accept}, owed=terms.owed)
 
 
-def _session(access: Access, limits: Limits, *, connections: int) -> aiohttp.ClientSession:
+def _session(access: Access, limits: TransportLimits, *, connections: int) -> aiohttp.ClientSession:
     headers = {"User-Agent": "leeboard", "Accept": ANY_JSON, "Accept-Encoding": "identity"}
     if access.authorization:
         headers["Authorization"] = access.authorization

@@ -61,7 +61,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class DecidedPod:
     """A pod that a decision was about, and the node."""
 
     uid: PodUid
@@ -78,7 +78,7 @@ class Decision:
     generation: int
     """The version of the snapshot that it was decided on; it grows, and begins anew with a restart."""
     sentence: str
-    pods: tuple[Seat, ...] = ()
+    pods: tuple[DecidedPod, ...] = ()
     """Of a refusal only the pod that is a group of its own."""
     cause: str = ""
     """The action of a start or an eviction, the reason of a refusal."""

@@ -115,7 +115,7 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ResourceClaim:
     """A DRA ResourceClaim of one request; pods that name the same claim share its devices."""
 
     key: str
@@ -139,7 +139,7 @@ class Near:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SchedulerMessage:
     """What kube-scheduler has said of a pod last, in its condition PodScheduled; nothing where it finds no fault."""
 
     by_scheduler: bool = False
@@ -154,7 +154,7 @@ class Said:
     """Leeboard could not answer it."""
 
 
-NOTHING_SAID = Said()
+NOTHING_SAID = SchedulerMessage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class Pod:
     sharing: Sharing | None = None
     scalars: Scalars = ()
     """Extended resources by name, MIG profiles among them."""
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[ResourceClaim, ...] = ()
     constraint: Constraint = ANYWHERE
     labels: Mapping[str, str] | None = None
     """Kept only of pods to whose labels an affinity may refer; None stands for none."""
@@ -234,7 +234,7 @@ class Pod:
     gated: bool = False
     """A scheduling gate of somebody else is on it, who alone may take it off."""
     deleting: bool = False
-    said: Said = field(default=NOTHING_SAID, compare=False)
+    said: SchedulerMessage = field(default=NOTHING_SAID, compare=False)
     """No difference to whoever plans: each refusal would else have the refused planned anew."""
     problem: str = ""
     """One sentence for its owner when a value on the pod cannot be read; empty when all can."""

@@ -104,7 +104,7 @@ PHRASE_MARK = "Leeboard("
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueNumbers:
+class RefusingQueue:
     """The queue that refuses, which may be an ancestor of the PodGroup's own, and what was asked of it."""
 
     name: QueueName
@@ -148,7 +148,7 @@ class Refusal:
     It may name objects of tenants, so whoever writes or shows it says for which reader (`sentence.told`).
     """
     details: Mapping[str, int | str] = field(default_factory=dict)
-    queue: QueueNumbers | None = None
+    queue: RefusingQueue | None = None
     """Set where a limit or a deserved share is what is in the way."""
     of_victims: OfVictims | None = None
     """Part of sentence and details; None as long as it is not known whether somebody may be made to leave."""

@@ -18,7 +18,7 @@ UNSCHEDULABLE = "Unschedulable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class PodShape:
     """Some pods of a PodGroup that ask for the same and may go to the same nodes."""
 
     sample: Pod
@@ -38,7 +38,7 @@ class CapacityRequest:
     """Another one whenever something else is asked for, the same again after a restart."""
     owner: RawObject
     """The PodGroup object, or else one of its pods, as events refer to it."""
-    shapes: tuple[Shape, ...]
+    shapes: tuple[PodShape, ...]
 
     @property
     def units(self) -> int:
@@ -49,7 +49,7 @@ class CapacityRequest:
         return f"<CapacityRequest {self.name} {self.units}>"
 
 
-class Answer(Enum):
+class AutoscalerAnswer(Enum):
     """What an autoscaler has said."""
 
     NOTHING = "nothing"
@@ -74,7 +74,7 @@ class MadeRequest:
     shapes: int = 1
     units: int = 0
     """As many as are there and can be seen by an autoscaler."""
-    answer: Answer = Answer.NOTHING
+    answer: AutoscalerAnswer = AutoscalerAnswer.NOTHING
     said: str = ""
     """In the autoscaler's own words, without a full stop."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from app.model.names import QueueName
 from app.model.queue import LAST_PRIORITY, MOST_LEVELS, UNENTITLED, Queue
-from app.model.reason import QueueNumbers
+from app.model.reason import RefusingQueue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Usage
 
@@ -23,7 +23,7 @@ def quantities(amounts: Resources) -> Quantities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class QueueLine:
     """A queue and its ancestors, itself first, as far up as they exist."""
 
     names: tuple[QueueName, ...]
@@ -33,31 +33,31 @@ class Line:
     """The sound ones up to the top: they pay for what the queue's pods hold, even if it is itself unsound."""
 
 
-def line(queues: Mapping[QueueName, Queue], name: QueueName) -> Line:
+def line(queues: Mapping[QueueName, Queue], name: QueueName) -> QueueLine:
     """Follow the parents of a queue to the top; a missing parent or a circle is a problem, never a loop."""
     names: dict[QueueName, None] = {}
     at: QueueName | None = name
     while at is not None:
         if at in names:
-            return Line(names=tuple(names), problem=f"its parents form a circle through {at}")
+            return QueueLine(names=tuple(names), problem=f"its parents form a circle through {at}")
         if at not in queues:
-            return Line(names=tuple(names), problem=f"its parent {at} does not exist")
+            return QueueLine(names=tuple(names), problem=f"its parent {at} does not exist")
         if len(names) == MOST_LEVELS:
-            return Line(names=tuple(names), problem=f"it is more than {MOST_LEVELS} levels deep")
+            return QueueLine(names=tuple(names), problem=f"it is more than {MOST_LEVELS} levels deep")
         names[at] = None
         at = queues[at].parent
     return _judged(queues, tuple(names))
 
 
-def _judged(queues: Mapping[QueueName, Queue], names: tuple[QueueName, ...]) -> Line:
+def _judged(queues: Mapping[QueueName, Queue], names: tuple[QueueName, ...]) -> QueueLine:
     unsound = [depth for depth, name in enumerate(names) if queues[name].problem]
     if not unsound:
-        return Line(names=names, charged=names)
+        return QueueLine(names=names, charged=names)
     nearest, farthest = names[unsound[0]], unsound[-1]
     problem = queues[nearest].problem
     if nearest != names[0]:
         problem = f"its parent {nearest} is not valid: {problem}"
-    return Line(names=names, problem=problem, charged=names[farthest + 1 :])
+    return QueueLine(names=names, problem=problem, charged=names[farthest + 1 :])
 
 
 class Account:
@@ -99,9 +99,9 @@ class Account:
         """Return the first axis on which a non-preemptible `request` passes the deserved share."""
         return _first_over(self.deserved, self.non_preemptible, request)
 
-    def numbers(self, asked: Resources, *, firm: Resources) -> QueueNumbers:
+    def numbers(self, asked: Resources, *, firm: Resources) -> RefusingQueue:
         """Return how it stands beside what is asked of it; `firm` is the non-preemptible part."""
-        return QueueNumbers(
+        return RefusingQueue(
             name=self.name,
             requested=_resources(self.requested),
             deserved=_resources(self.deserved),
@@ -151,7 +151,7 @@ class Tree:
         }
         """Nothing is held in these, ever."""
         unsound = {name: replace(each, charged=(name, *each.charged)) for name, each in lines.items() if each.problem}
-        self.lines: Mapping[QueueName, Line] = lines | unsound
+        self.lines: Mapping[QueueName, QueueLine] = lines | unsound
         self.parents = frozenset(queue.parent for queue in queues.values())
         # Replaced as a whole: plans are made in several threads.
         self._opened: tuple[Mapping[QueueName, Usage], Mapping[QueueName, Account]] = {}, self.accounts
@@ -159,13 +159,13 @@ class Tree:
             usage, accounts = before.opened_without(kept)
             self._opened = usage, {name: accounts[name] if name in kept else self.accounts[name] for name in queues}
 
-    def kept_in(self, queues: Mapping[QueueName, Queue]) -> Mapping[QueueName, Line]:
+    def kept_in(self, queues: Mapping[QueueName, Queue]) -> Mapping[QueueName, QueueLine]:
         """Return the lines of the sound queues that have not changed, nor anything above them."""
         same = {name for name, queue in queues.items() if self.queues.get(name) is queue}
         return {name: on for name, on in self.lines.items() if not on.problem and same.issuperset(on.names)}
 
     def opened_without(
-        self, kept: Mapping[QueueName, Line]
+        self, kept: Mapping[QueueName, QueueLine]
     ) -> tuple[Mapping[QueueName, Usage], Mapping[QueueName, Account]]:
         """Return the accounts as they were opened last, as if pods held something in these queues alone."""
         usage, accounts = self._opened
@@ -247,7 +247,7 @@ def tree(queues: Mapping[QueueName, Queue]) -> Tree:
     return _TREES.of(queues)
 
 
-def _judged_queue(queue: Queue, on: Line) -> Queue:
+def _judged_queue(queue: Queue, on: QueueLine) -> Queue:
     """Return a queue as it counts: an unsound one deserves nothing, below the nearest that is sound, if any is."""
     if not on.problem:
         return queue

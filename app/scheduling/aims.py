@@ -14,7 +14,7 @@ from app.scheduling.patience import Patience
 from app.scheduling.reclaimable import Judgement
 from app.scheduling.scenario import is_touched, lost_of
 from app.scheduling.search import Aim, Found
-from app.scheduling.victims import Chunk, Safety, charge_at
+from app.scheduling.victims import Safety, VictimBatch, charge_at
 from app.scheduling.whatif import WhatIf
 
 Age = Callable[[PodGroup, PodGroup], Safety]
@@ -47,7 +47,7 @@ class Consolidate:
         is_safe = any(one.pod.bare for one in other.placed) or self.min_runtime(group, other) is not Safety.NONE
         return Safety.ALL if is_safe else Safety.NONE
 
-    def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], lost: Sequence[Chunk]) -> bool:
+    def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
         """Return whether everybody may find a place again."""
         return not lost
 
@@ -79,7 +79,7 @@ class Preempt:
             return Safety.ALL
         return self.min_runtime(group, other)
 
-    def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], ____: Sequence[Chunk]) -> bool:
+    def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], ____: Sequence[VictimBatch]) -> bool:
         """Return that priority is reason enough."""
         return True
 
@@ -110,7 +110,7 @@ class Reclaim:
         """Return that groups are not safe after their min-runtime."""
         return self.min_runtime(group, other)
 
-    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[Chunk]) -> bool:
+    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
         """Return whether these chunks are what their queues hold beyond their share; who else leaves is not known."""
 
         def is_fair() -> bool:
@@ -163,7 +163,7 @@ class Sparing:
         """Return that the spared are safe, and others as far as the other aim says."""
         return Safety.ALL if other.key in self.spared else self.aim.safety(group, other)
 
-    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[Chunk]) -> bool:
+    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
         """Return what the other aim says."""
         return self.aim.may_allow(state, group, pods, lost)
 

@@ -19,7 +19,7 @@ from app.model.resources import GPU, GPU_MILLI, Amounts, Resources, Scalars
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import fit, score
 from app.scheduling.ranks import ANYWHERE, LATER, Ranks, Where, Wish, best, only
-from app.scheduling.stock import Seat, Stock
+from app.scheduling.stock import Assignment, FreeResources
 from app.settings import PlacementStrategy
 
 Shape = tuple[Resources, Constraint, Sharing | None, Scalars]
@@ -45,13 +45,13 @@ class Strategy:
     devices: PlacementStrategy = PlacementStrategy.BINPACK
 
 
-class Board:
+class PlacementState:
     """Local to one plan and never shared. Placing, keeping, giving back and `withhold` change it."""
 
     def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
         """Start from what is free in the snapshot."""
         self.snapshot = snapshot
-        self.stock = Stock(snapshot, strategy.devices)
+        self.stock = FreeResources(snapshot, strategy.devices)
         """What the nodes have left; changed through this board alone."""
         self.ranking = Ranks(snapshot, strategy.nodes, strategy.devices)
         """What the nodes would cost; copies share it, and the wishes: they only remember."""
@@ -89,7 +89,7 @@ class Board:
 
     def place(
         self, pods: Sequence[Pod], *, where: Where = ANYWHERE, timing: Timing = Timing.NOW_OR_LATER
-    ) -> tuple[Seat, ...] | None:
+    ) -> tuple[Assignment, ...] | None:
         """Take the best node for every pod, or nothing at all and None."""
         shape = self.common_shape(pods) if where is ANYWHERE else None
         if shape is not None and len(pods) >= self._too_many.get((shape, self.is_closed), len(pods) + 1):
@@ -104,9 +104,9 @@ class Board:
             self.adopt(trial)
         return seats
 
-    def place_each(self, pods: Sequence[Pod], where: Where, timing: Timing) -> tuple[Seat, ...] | None:
+    def place_each(self, pods: Sequence[Pod], where: Where, timing: Timing) -> tuple[Assignment, ...] | None:
         """Take the best node for one pod after the other; None, and some seats taken, when one finds none."""
-        seats: list[Seat] = []
+        seats: list[Assignment] = []
         for pod in pods:
             seat = self.find(pod, where=where, timing=timing)
             if seat is None:
@@ -115,7 +115,7 @@ class Board:
             seats.append(seat)
         return tuple(seats)
 
-    def seated(self, pods: Sequence[Pod]) -> "tuple[Board, list[Pod]]":
+    def seated(self, pods: Sequence[Pod]) -> "tuple[PlacementState, list[Pod]]":
         """Return a copy on which those of the pods have their seats that find one together, and the others."""
         trial, left = self.copy(), list[Pod]()
         for pod in pods:
@@ -126,7 +126,7 @@ class Board:
                 trial.stock.take(seat)
         return trial, left
 
-    def find(self, pod: Pod, *, where: Where = ANYWHERE, timing: Timing = Timing.NOW_OR_LATER) -> Seat | None:
+    def find(self, pod: Pod, *, where: Where = ANYWHERE, timing: Timing = Timing.NOW_OR_LATER) -> Assignment | None:
         """Return the best seat for the pod, taking nothing; what is free now goes before what is to be waited for."""
         amounts = self.stock.amounts(pod)
         if amounts is None:
@@ -138,7 +138,7 @@ class Board:
         if column is None:
             return None
         names, waits = self.stock.choose_devices(pod, column)
-        return Seat(pod, column, names, waits or timing is Timing.LATER or bool(ranks.item(column) & LATER))
+        return Assignment(pod, column, names, waits or timing is Timing.LATER or bool(ranks.item(column) & LATER))
 
     def _ranks(self, pod: Pod, amounts: Sequence[int], timing: Timing) -> Amounts:
         """Return the rank of every node, shape [node]; not to be written, and true until a seat is taken."""
@@ -165,9 +165,9 @@ class Board:
         column = best(only(allowed, self.costs(pod)), self.stock.column(pod.nominated))
         return None if column is None else self.snapshot.nodes.nodes[column].name
 
-    def keep(self, pods: Iterable[Pod]) -> tuple[Seat, ...]:
+    def keep(self, pods: Iterable[Pod]) -> tuple[Assignment, ...]:
         """Take a seat for each pod that finds one, whatever becomes of the others; whole devices only."""
-        kept: list[Seat] = []
+        kept: list[Assignment] = []
         for pod in pods:
             seat = None if pod.sharing is not None or pod.claims else self.find(pod)
             if seat is not None:
@@ -175,7 +175,7 @@ class Board:
                 kept.append(seat)
         return tuple(kept)
 
-    def may_gain(self, pods: Sequence[Pod], seats: Sequence[Seat]) -> bool:
+    def may_gain(self, pods: Sequence[Pod], seats: Sequence[Assignment]) -> bool:
         """Whether any of the pods might find room on a node where such seats are let go; False is certain."""
         columns, numbers = np.unique([seat.column for seat in seats], return_inverse=True)
         there = self.stock.future[:, columns].copy()
@@ -184,12 +184,12 @@ class Board:
         asking = ((self.eligible(pod)[columns], self.stock.amounts(pod)) for pod in self.unlike(pods))
         return any(asked is not None and (mask & fit.room(asked, there)).any() for mask, asked in asking)
 
-    def take(self, seats: Iterable[Seat]) -> None:
+    def take(self, seats: Iterable[Assignment]) -> None:
         """Take seats that are known to be free."""
         for seat in seats:
             self.stock.take(seat)
 
-    def let_go(self, seats: Iterable[Seat]) -> None:
+    def let_go(self, seats: Iterable[Assignment]) -> None:
         """Give seats back that were only kept."""
         for seat in seats:
             self.stock.leave(self.stock.postpone(seat))
@@ -304,17 +304,17 @@ class Board:
         self.stock.give_back(placed)
         self._too_many.clear()
 
-    def move(self, seat: Seat, *, to: Seat) -> None:
+    def move(self, seat: Assignment, *, to: Assignment) -> None:
         """Have a pod of the plan take another seat than the one that it was to wait for; whole devices only."""
         self.stock.leave(seat)
         self.stock.take(to)
         self._too_many.clear()
 
-    def postpone(self, seat: Seat) -> Seat:
+    def postpone(self, seat: Assignment) -> Assignment:
         """Have a pod that was to sit down now wait for the others."""
         return self.stock.postpone(seat)
 
-    def placement(self, seat: Seat) -> Placement:
+    def placement(self, seat: Assignment) -> Placement:
         """Return the seat as the plan states it."""
         return Placement(seat.pod.uid, self.snapshot.nodes.nodes[seat.column].name, seat.devices)
 

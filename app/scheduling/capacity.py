@@ -8,10 +8,10 @@ from app.model.names import QueueName
 from app.model.pod import PPM, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING
-from app.model.scaling import Shape
+from app.model.scaling import PodShape
 from app.model.snapshot import Snapshot
 from app.scheduling.order import next_chunk
-from app.scheduling.quota import Ledger, least_charge
+from app.scheduling.quota import QueueLedger, least_charge
 
 PATIENCE = 20
 """How many groups of a queue that may have no more are looked at: a smaller one may still fit."""
@@ -39,7 +39,7 @@ def within_quota(snapshot: Snapshot, groups: Iterable[PodGroup], most: int) -> l
 
     Each was refused for want of room, so its queue would let it start alone; it may not let ten of them start.
     """
-    ledger, chosen = Ledger(snapshot), list[PodGroup]()
+    ledger, chosen = QueueLedger(snapshot), list[PodGroup]()
     refused = Counter[QueueName]()
     for group in groups:
         pods = () if refused[group.queue] == PATIENCE else lacking(group)
@@ -56,7 +56,7 @@ def within_quota(snapshot: Snapshot, groups: Iterable[PodGroup], most: int) -> l
     return chosen
 
 
-def shapes(pods: Sequence[Pod], device_mib: int) -> tuple[Shape, ...]:
+def shapes(pods: Sequence[Pod], device_mib: int) -> tuple[PodShape, ...]:
     """Sort pods by what they ask for; `device_mib` is what a GPU may be expected to have."""
     alike = dict[str, list[Pod]]()
     for pod in pods:
@@ -64,7 +64,7 @@ def shapes(pods: Sequence[Pod], device_mib: int) -> tuple[Shape, ...]:
     return tuple(_shape(members, device_mib) for members in alike.values())
 
 
-def name_of(group: PodGroup, parts: Iterable[Shape], provisioning_class: str) -> str:
+def name_of(group: PodGroup, parts: Iterable[PodShape], provisioning_class: str) -> str:
     """Return the name of what is made for these shapes of a group."""
     said = [(_likeness(part.sample), part.count, part.pods_each) for part in parts]
     digest = sha256(repr((group.key, provisioning_class, sorted(said))).encode()).hexdigest()[:10]
@@ -78,11 +78,11 @@ def _likeness(pod: Pod) -> str:
     return repr((asks, pod.constraint, pod.near, pod.subgroup))
 
 
-def _shape(members: Sequence[Pod], device_mib: int) -> Shape:
+def _shape(members: Sequence[Pod], device_mib: int) -> PodShape:
     sharing = members[0].sharing
     if sharing is None:
-        return Shape(sample=members[0], count=len(members))
+        return PodShape(sample=members[0], count=len(members))
     held_mib = sharing.memory_mib + sharing.overhead_mib
     each = device_mib // held_mib if sharing.memory_mib else PPM // max(sharing.portion_ppm, 1)
     each = max(1, min(each, len(members)))
-    return Shape(sample=members[0], count=-(-len(members) // each), pods_each=each)
+    return PodShape(sample=members[0], count=-(-len(members) // each), pods_each=each)

@@ -20,7 +20,7 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI
 from app.scheduling.accounts import quantities
 from app.scheduling.likeness import likeness_of
-from app.scheduling.stock import Seat
+from app.scheduling.stock import Assignment
 from app.scheduling.whatif import WhatIf
 
 RELEARN_S = 60.0
@@ -29,7 +29,7 @@ RELEARN_S = 60.0
 
 def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
     state: WhatIf,
-    seats: Iterable[Seat] = (),
+    seats: Iterable[Assignment] = (),
     *,
     claimed: bool = False,
     kept_for: GroupKey | None = None,

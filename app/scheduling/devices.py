@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.model.pod import Placed, Pod, Sharing
 from app.model.resources import GPU_MILLI, Amounts
 from app.model.snapshot import MOST_DEVICE_MIB, PART, Mask, Snapshot, parts_of
-from app.scheduling.parts import Divided, Flags, Initial, Parts
+from app.scheduling.parts import Divided, Flags, FreeParts, Initial
 from app.settings import PlacementStrategy
 
 
@@ -29,7 +29,7 @@ class Opened:
     of_future: int
 
 
-class Devices:
+class SharedDevices:
     """Local to one board. `take` and `give_back` change it."""
 
     def __init__(self, snapshot: Snapshot, strategy: PlacementStrategy) -> None:
@@ -41,7 +41,7 @@ class Devices:
         # Of the nodes on which something has changed, in the order of their names; the others are as at the start.
         self._changed: dict[int, Sequence[Divided]] = {}
         # All of them as columns; made when somebody first asks for a part, and brought up to date when somebody asks.
-        self._parts: Parts | None = None
+        self._parts: FreeParts | None = None
         self._outdated: set[int] = set()
         # Whether no copy reads them as well: they are copied before they change.
         self._owns_parts = False
@@ -65,7 +65,7 @@ class Devices:
         self._changed[column] = devices
         self._outdated.add(column)
 
-    def _columns(self) -> Parts:
+    def _columns(self) -> FreeParts:
         if self._parts is None:
             self._parts = self._initial.parts
         if self._outdated and not self._owns_parts:
@@ -139,7 +139,7 @@ class Devices:
         mask[parts.columns] = fitting.any(axis=1)
         return mask
 
-    def _fitting_parts(self, parts: Parts, needs: Amounts, future_gpus: Amounts) -> tuple[Flags, Flags]:
+    def _fitting_parts(self, parts: FreeParts, needs: Amounts, future_gpus: Amounts) -> tuple[Flags, Flags]:
         """Return which devices take the part, now or later, and which of these are whole again, as `_fitting` does."""
         columns = parts.columns
         fitting = parts.future >= needs[columns, None]

@@ -11,7 +11,7 @@ import numpy as np
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
-from app.scheduling.board import Board, shape_of
+from app.scheduling.board import PlacementState, shape_of
 from app.scheduling.gang import members
 from app.scheduling.topology import fitting_counts, sums_by_domain
 
@@ -19,7 +19,7 @@ Level = tuple[str, str]
 """A Topology and the level of it that is required."""
 
 
-def refusal(board: Board, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
+def refusal(board: PlacementState, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
     """Return why the pods' sub-groups do not find a domain each; None when they may.
 
     The topologies of the group can be used, as `gang.refusal` has found out.
@@ -50,7 +50,7 @@ def _alike(group: PodGroup, pods: Sequence[Pod]) -> dict[tuple[Level, object], l
     return found
 
 
-def _too_few(board: Board, level: Level, alike: Sequence[Sequence[Pod]]) -> Refusal | None:
+def _too_few(board: PlacementState, level: Level, alike: Sequence[Sequence[Pod]]) -> Refusal | None:
     """Return that fewer sub-groups of equal pods find a domain than there are, the largest first."""
     pod, sizes = alike[0][0], sorted(map(len, alike), reverse=True)
     asked = np.array([board.stock.amounts(pod) or board.stock.impossible] * sum(sizes), dtype=np.int64)

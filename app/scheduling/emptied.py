@@ -19,9 +19,9 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI, NOTHING, Amounts
 from app.model.snapshot import PART, Mask, NodeTable, Snapshot, parts_of
 from app.scheduling import gang
-from app.scheduling.board import Board, Strategy, Timing, shape_of
+from app.scheduling.board import PlacementState, Strategy, Timing, shape_of
 from app.scheduling.fit import label_codes
-from app.scheduling.stock import Seat
+from app.scheduling.stock import Assignment
 from app.scheduling.topology import Numbers, fitting_counts
 
 MOST_KINDS = 8
@@ -49,9 +49,9 @@ class Emptied:
         self._given = snapshot.nodes
 
     @cached_property
-    def board(self) -> Board:
+    def board(self) -> PlacementState:
         """The nodes without any pod; not to be changed."""
-        return Board(_emptied(self._snapshot), Strategy())
+        return PlacementState(_emptied(self._snapshot), Strategy())
 
     @cached_property
     def mended(self) -> "Emptied | None":
@@ -74,7 +74,7 @@ class Emptied:
             return 0
         return sum(new is not node for new, node in zip(mended.nodes, self.nodes.nodes, strict=True))
 
-    def beside(self, group: PodGroup) -> Board:
+    def beside(self, group: PodGroup) -> PlacementState:
         """Return the nodes with nothing on them but what the group holds that the pods complete.
 
         What a group beyond its minimum holds may end at any time.
@@ -85,7 +85,7 @@ class Emptied:
         for one in group.placed:
             pod, column = self.plain(one.pod), board.stock.column(one.node)
             if column is not None and board.stock.amounts(pod) is not None:
-                board.stock.take(Seat(pod, column, one.devices, later=False))
+                board.stock.take(Assignment(pod, column, one.devices, later=False))
         return board
 
     def plain(self, pod: Pod) -> Pod:
@@ -143,12 +143,12 @@ def remembered(what: str, nodes: NodeTable) -> dict[Hashable, Any]:
     return known
 
 
-def room(pod: Pod, board: Board) -> Mask:
+def room(pod: Pod, board: PlacementState) -> Mask:
     """Return the nodes of the board that could hold the pod, shape [node]."""
     return board.eligible(pod) & board.room_later(pod)
 
 
-def most_together(pods: Sequence[Pod], board: Board) -> int:
+def most_together(pods: Sequence[Pod], board: PlacementState) -> int:
     """Return how many of the pods the nodes of the board hold at most; all of them means perhaps.
 
     Each subset that is looked at must fit into the nodes that are open to it: by whole pods a node, and by sums.
@@ -176,7 +176,7 @@ class _Kind:
     """Where they may be, shape [node]."""
 
 
-def _kinds(pods: Sequence[Pod], board: Board) -> list[_Kind]:
+def _kinds(pods: Sequence[Pod], board: PlacementState) -> list[_Kind]:
     numbers, first = dict[object, int](), dict[object, Pod]()
     for pod in pods:
         shape = shape_of(pod)
@@ -185,7 +185,7 @@ def _kinds(pods: Sequence[Pod], board: Board) -> list[_Kind]:
     return [_Kind(pod, numbers[shape], _asked(pod, board), room(pod, board)) for shape, pod in first.items()]
 
 
-def _asked(pod: Pod, board: Board) -> Amounts:
+def _asked(pod: Pod, board: PlacementState) -> Amounts:
     asked = np.array(board.stock.amounts(pod) or board.stock.impossible, dtype=np.int64)
     if pod.sharing is not None:
         largest = int(board.snapshot.nodes.device_memory_mib.max(initial=1))
@@ -208,7 +208,7 @@ def _subsets(kinds: Sequence[_Kind]) -> Iterable[Sequence[_Kind]]:
         yield [kind for kind in kinds if not (kind.mask & ~wide.mask).any()]
 
 
-def _capacity(some: Sequence[_Kind], number: int, board: Board) -> int:
+def _capacity(some: Sequence[_Kind], number: int, board: PlacementState) -> int:
     """Return how many of these pods fit at most where any of them may be."""
     mask: Mask = np.logical_or.reduce([kind.mask for kind in some])
     asked = np.repeat([kind.asked for kind in some], [kind.number for kind in some], axis=0)

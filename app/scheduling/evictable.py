@@ -18,8 +18,8 @@ from app.model.snapshot import PART, Mask, Snapshot
 from app.scheduling.links import Links
 from app.scheduling.rows import Numbers, RowMaker, are_alike
 from app.scheduling.slots import SIZES
-from app.scheduling.stock import Stock
-from app.scheduling.victims import Chunk
+from app.scheduling.stock import FreeResources
+from app.scheduling.victims import VictimBatch
 
 MOST_SCOPES = 256
 """Scopes remembered in one plan: one takes as much memory as four columns of the nodes."""
@@ -61,7 +61,7 @@ class _Held:
 class Evictable:
     """The pods that run, during one plan; `update` alone changes it, everything else asks and remembers."""
 
-    def __init__(self, snapshot: Snapshot, stock: Stock) -> None:
+    def __init__(self, snapshot: Snapshot, stock: FreeResources) -> None:
         self.nodes = snapshot.nodes
         groups = list(snapshot.running.values())
         self.ids: Mapping[GroupKey, int] = {group.key: index for index, group in enumerate(groups)}
@@ -101,7 +101,7 @@ class Evictable:
         """One pod of each known shape, in the order of their numbers, which begin with 1."""
         return self._maker.examples
 
-    def most(self, scopes: Sequence[Scope], stock: Stock, placeable: Mask) -> Amounts:
+    def most(self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask) -> Amounts:
         """Return what is free when everybody of some scopes has left, at most, shape [resource, node].
 
         `placeable` has shape [shape]: whether pods of it find other places as things are, which those that are moved
@@ -122,7 +122,7 @@ class Evictable:
             most[GPU] = np.minimum(most[GPU], sum((each.amounts[GPU] for each in lost), free + whole))
         return most
 
-    def _staying(self, scopes: Sequence[Scope], moved: Sequence[_Held], stock: Stock) -> Amounts:
+    def _staying(self, scopes: Sequence[Scope], moved: Sequence[_Held], stock: FreeResources) -> Amounts:
         """Return how many milli-GPUs those hold for whom there are too few slots elsewhere, shape [node]."""
         future = stock.future[GPU]
         free = np.maximum(future, 0) // GPU_MILLI
@@ -135,14 +135,14 @@ class Evictable:
         found: Amounts = GPU_MILLI * (staying * np.array(SIZES)[:, None]).sum(axis=0)
         return found
 
-    def leaving(self, scopes: Sequence[Scope], stock: Stock, placeable: Mask) -> Mask:
+    def leaving(self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask) -> Mask:
         """Return which pods of some scopes may leave as things are now, shape [pod]: a hint, not a bound."""
         repacked = self.repackable(stock)
         held = (self._of(scope, placeable, repacked) for scope in scopes)
         found: Mask = np.logical_or.reduce([self._leaving(each, repacked) for each in held])
         return found
 
-    def repackable(self, stock: Stock) -> Mask:
+    def repackable(self, stock: FreeResources) -> Mask:
         """Return the nodes with a whole GPU free in parts of shared GPUs, shape [node]: others may find room there."""
         (seen, found), whole = self._repackable, self.nodes.device_memory_mib * PART
         if seen != (stock, stock.changes):
@@ -156,7 +156,7 @@ class Evictable:
         found[rows.group[rows.alive & nodes[rows.node]]] = True
         return found & self._any(scopes)
 
-    def rows_of(self, chunks: Sequence[Chunk]) -> tuple[Numbers, Numbers]:
+    def rows_of(self, chunks: Sequence[VictimBatch]) -> tuple[Numbers, Numbers]:
         """Return the rows of the pods of these chunks, and the number of the chunk of each."""
         row_of = self._maker.row_of
         found = [

@@ -18,7 +18,7 @@ import numpy as np
 from app.model.pod import Pod, Toleration
 from app.model.snapshot import Mask
 from app.scheduling import fit
-from app.scheduling.board import Board
+from app.scheduling.board import PlacementState
 
 EVERYTHING = (Toleration(operator="Exists"),)
 
@@ -40,7 +40,7 @@ class Exclusion:
         return self.one if self.count == 1 else self.many
 
 
-def exclusions(pod: Pod, board: Board) -> list[Exclusion]:
+def exclusions(pod: Pod, board: PlacementState) -> list[Exclusion]:
     """Return what leaves nodes out for the pod; together all nodes that are not among `board.eligible`."""
     found: list[Exclusion] = []
     left = np.ones(len(board.snapshot.nodes.nodes), dtype=np.bool_)
@@ -54,12 +54,12 @@ def exclusions(pod: Pod, board: Board) -> list[Exclusion]:
     return found
 
 
-def refused(pod: Pod, board: Board) -> Mask:
+def refused(pod: Pod, board: PlacementState) -> Mask:
     """Return the nodes that the scheduler's own filters refuse for the pod, shape [node]."""
     return board.snapshot.nodes.mask(board.snapshot.refused.get(pod.uid, ()))
 
 
-def _causes(pod: Pod, board: Board) -> Iterator[tuple[Mask, str, str, str]]:
+def _causes(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, str]]:
     nodes, stock = board.snapshot.nodes, board.stock
     idle = np.flatnonzero(~nodes.takes_work).tolist()
     unread = {node.name: node.problem for node in (nodes.nodes[column] for column in idle) if node.problem}
@@ -86,7 +86,7 @@ def _causes(pod: Pod, board: Board) -> Iterator[tuple[Mask, str, str, str]]:
         yield board.withheld, "withheld", f"is {kept}", f"are {kept}"
 
 
-def _taints(pod: Pod, board: Board) -> Iterator[tuple[Mask, str, str, str]]:
+def _taints(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, str]]:
     """Yield the cordoned nodes, then those with other taints under the one that most of them have."""
     found = fit.untolerated(pod.constraint.tolerations, board.snapshot.nodes)
     cordoned = found.pop(fit.UNSCHEDULABLE, None)

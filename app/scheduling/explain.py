@@ -15,18 +15,18 @@ from app.model.resources import AXES, GPU, GPU_MILLI, QUOTA_AXES, Amounts
 from app.model.sentence import as_clause, joined, say
 from app.model.snapshot import PART, Mask, parts_of
 from app.scheduling import fit, gang
-from app.scheduling.board import Board
+from app.scheduling.board import PlacementState
 from app.scheduling.exclusions import refused
 from app.scheduling.labels import labels_of
 from app.scheduling.lacks import UNDIVIDED, of, part_text
 from app.scheduling.quota import amount_text
-from app.scheduling.rivals import Promises, Rivals
+from app.scheduling.rivals import ReservedRoom, Rivals
 
 MOST_RENEWED = 200
 """How often a plan explains anew, since others have started, why pods of one shape find no room (some 200 us each)."""
 
 
-def no_room(group: PodGroup, pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
+def no_room(group: PodGroup, pods: Sequence[Pod], board: PlacementState, rivals: Rivals) -> Refusal:
     """Return why these pods of the group, which start together, do not fit into what is free.
 
     Pods of one template share the explanation until room is taken: ten thousand equal pods wait for one cause.
@@ -62,7 +62,7 @@ def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Riva
     )
 
 
-def _no_domain(refusal: Refusal, pods: Sequence[Pod], board: Board, promises: Promises) -> Refusal:
+def _no_domain(refusal: Refusal, pods: Sequence[Pod], board: PlacementState, promises: ReservedRoom) -> Refusal:
     """Say more where no domain takes any of the pods, or there is none, which nobody who leaves would change."""
     if refusal.details.get("fitting") != 0:
         return refusal
@@ -76,11 +76,11 @@ def _no_domain(refusal: Refusal, pods: Sequence[Pod], board: Board, promises: Pr
     return replace(refusal, sentence=f"No node has the label {level} of its required topology level.")
 
 
-def _has_label(key: str, board: Board) -> bool:
+def _has_label(key: str, board: PlacementState) -> bool:
     return bool(labels_of(board.snapshot.nodes).column(key).values)
 
 
-def _explain(pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
+def _explain(pods: Sequence[Pod], board: PlacementState, rivals: Rivals) -> Refusal:
     refused_everywhere = _refused_everywhere(pods, board)
     if refused_everywhere is not None:
         return refused_everywhere
@@ -89,7 +89,7 @@ def _explain(pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
     return _no_place_for_all(pods, board, rivals.promises)
 
 
-def _refused_everywhere(pods: Sequence[Pod], board: Board) -> Refusal | None:
+def _refused_everywhere(pods: Sequence[Pod], board: PlacementState) -> Refusal | None:
     """Return that the scheduler's own filters refuse all nodes to which a pod may go: nobody who leaves helps it."""
     for pod in pods:
         if pod.uid in board.snapshot.refused and pod.sharing is None and not board.eligible(pod).any():
@@ -110,9 +110,9 @@ def _refused_by_scheduler(pod: Pod, nodes: int) -> Refusal:
     )
 
 
-def fits_nowhere_now(pod: Pod, board: Board) -> Refusal:
+def fits_nowhere_now(pod: Pod, board: PlacementState) -> Refusal:
     """Return why no node holds the pod as long as some take no pods, on a board without any pods."""
-    lacking = of(pod, board, Promises(board.snapshot, ()))
+    lacking = of(pod, board, ReservedRoom(board.snapshot, ()))
     # What nodes lack is what they lack when empty: that has to be said.
     head = "No node could hold it now, even when empty" if board.eligible(pod).any() else "No node has room"
     return Refusal(
@@ -137,7 +137,7 @@ def _take_pods(nodes: int) -> str:
     return "1 node takes no pods" if nodes == 1 else f"{nodes} nodes take no pods"
 
 
-def never_fits(pod: Pod, board: Board) -> Refusal:
+def never_fits(pod: Pod, board: PlacementState) -> Refusal:
     """Return why no node could hold the pod, on a board without any pods."""
     nodes = board.snapshot.nodes
     allocatable = nodes.allocatable
@@ -145,7 +145,7 @@ def never_fits(pod: Pod, board: Board) -> Refusal:
         return _too_large(pod, allocatable)
     if pod.sharing is not None and not _divisible(pod.sharing, board).any():
         return _indivisible(pod.sharing, board)
-    lacking = of(pod, board, Promises(board.snapshot, ()))
+    lacking = of(pod, board, ReservedRoom(board.snapshot, ()))
     return Refusal(
         reason=Reason.NO_NODE_FITS,
         sentence=say("No node could hold it even when empty: {lacking}.", lacking=lacking.words),
@@ -153,7 +153,7 @@ def never_fits(pod: Pod, board: Board) -> Refusal:
     )
 
 
-def never_together(group: PodGroup, pods: Sequence[Pod], most: int, board: Board) -> Refusal:
+def never_together(group: PodGroup, pods: Sequence[Pod], most: int, board: PlacementState) -> Refusal:
     """Return that the nodes of a board without other pods hold at most so many of the pods, which start together.
 
     Those that the pods complete are counted as well.
@@ -167,11 +167,11 @@ def never_together(group: PodGroup, pods: Sequence[Pod], most: int, board: Board
     return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details=details)
 
 
-def never_in_a_domain(refusal: Refusal, pods: Sequence[Pod], board: Board) -> Refusal:
+def never_in_a_domain(refusal: Refusal, pods: Sequence[Pod], board: PlacementState) -> Refusal:
     """Say of a topology, judged on a board without any pods, that nobody who leaves would change anything."""
     if refusal.reason not in NO_PLACE:
         return refusal
-    told = _no_domain(refusal, pods, board, Promises(board.snapshot, ()))
+    told = _no_domain(refusal, pods, board, ReservedRoom(board.snapshot, ()))
     return replace(told, details={"even_when_empty": refusal.details.get("fitting", 0), **told.details})
 
 
@@ -193,21 +193,21 @@ def _capacity(pod: Pod, axis: int, most: int) -> str:
     return f"{amount_text(axis, asked)} asked, the largest has {amount_text(axis, most).partition(' ')[0]}"
 
 
-def _divisible(sharing: Sharing, board: Board) -> Mask:
+def _divisible(sharing: Sharing, board: PlacementState) -> Mask:
     """Return the nodes that could give these parts if all their GPUs were idle, shape [node]."""
     nodes = board.snapshot.nodes
     has_enough: Mask = nodes.allocatable[GPU] >= sharing.devices * GPU_MILLI
     return nodes.shares_devices & has_enough & _large_enough(sharing, board)
 
 
-def _large_enough(sharing: Sharing, board: Board) -> Mask:
+def _large_enough(sharing: Sharing, board: PlacementState) -> Mask:
     sizes, numbers = np.unique(board.snapshot.nodes.device_memory_mib, return_inverse=True)
     # Of few sizes, however many nodes.
     fitting = [parts_of(sharing, size) <= size * PART for size in map(int, sizes)]
     return np.array(fitting, dtype=np.bool_)[numbers]
 
 
-def _indivisible(sharing: Sharing, board: Board) -> Refusal:
+def _indivisible(sharing: Sharing, board: PlacementState) -> Refusal:
     nodes = board.snapshot.nodes
     shared: Mask = nodes.shares_devices & (nodes.allocatable[GPU] > 0)
     suited: Mask = shared & _large_enough(sharing, board)
@@ -225,7 +225,7 @@ def _indivisible(sharing: Sharing, board: Board) -> Refusal:
     )
 
 
-def _no_place_for_all(pods: Sequence[Pod], board: Board, promises: Promises) -> Refusal:
+def _no_place_for_all(pods: Sequence[Pod], board: PlacementState, promises: ReservedRoom) -> Refusal:
     trial, left = board.seated(pods)
     fitting = len(pods) - len(left)
     if not left:
@@ -246,14 +246,14 @@ def _no_place_for_all(pods: Sequence[Pod], board: Board, promises: Promises) -> 
     )
 
 
-def _for_whom(pods: Sequence[Pod], stuck: Pod | None, board: Board) -> str:
+def _for_whom(pods: Sequence[Pod], stuck: Pod | None, board: PlacementState) -> str:
     # Pods of one template share the sentence, also those of other PodGroups: it names none of them.
     if stuck is None:
         return "for the next one"
     return "for each of them" if board.common_shape(pods) is not None else f"for pod {stuck.name}"
 
 
-def _no_node(pod: Pod, board: Board, promises: Promises) -> Refusal:
+def _no_node(pod: Pod, board: PlacementState, promises: ReservedRoom) -> Refusal:
     lacking = of(pod, board, promises)
     sentence = say("No node has room: {lacking}.", lacking=lacking.words)
     return Refusal(reason=Reason.NO_NODE_FITS, sentence=sentence, details=lacking.details)

@@ -16,14 +16,14 @@ from app.model.queue import ORPHANED, WEIGHT_SCALE, Queue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
 from app.scheduling.accounts import Account, Quantities, quantities
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 
 UNITS = {CPU: 1, MEMORY: 1, GPU: 1000}
 """What a round gives is cut to whole units: GPUs are divided whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ShareRequest:
     """One queue's claim to one resource, among its siblings."""
 
     name: str
@@ -43,7 +43,7 @@ class Claim:
         return min(self.requested, self.limit)
 
 
-def divide(amount: int, claims: Sequence[Claim], *, unit: int, k_micro: int = 0) -> list[int]:
+def divide(amount: int, claims: Sequence[ShareRequest], *, unit: int, k_micro: int = 0) -> list[int]:
     """Divide `amount` of one resource among siblings; the result is in the order of `claims`.
 
     Together they get more than `amount` only where their deserved shares over-subscribe it.
@@ -54,7 +54,7 @@ def divide(amount: int, claims: Sequence[Claim], *, unit: int, k_micro: int = 0)
 
 
 def divide_surplus(
-    surplus: int, claims: Sequence[Claim], *, shares: Sequence[int], unit: int, k_micro: int = 0
+    surplus: int, claims: Sequence[ShareRequest], *, shares: Sequence[int], unit: int, k_micro: int = 0
 ) -> list[int]:
     """Add to `shares` what is left beyond the deserved: in rounds by weight, then the leftovers unit by unit."""
     division = _Division(claims=claims, shares=list(shares), unit=unit, k_micro=k_micro, left=surplus)
@@ -67,7 +67,7 @@ def divide_surplus(
     return division.shares
 
 
-def _guaranteed(amount: int, claim: Claim) -> int:
+def _guaranteed(amount: int, claim: ShareRequest) -> int:
     deserved = amount if claim.deserved == UNLIMITED else claim.deserved
     return min(deserved, claim.requestable)
 
@@ -76,7 +76,7 @@ def _guaranteed(amount: int, claim: Claim) -> int:
 class _Division:
     """One surplus while it is being divided."""
 
-    claims: Sequence[Claim]
+    claims: Sequence[ShareRequest]
     unit: int
     k_micro: int
     # Written by the methods below only.
@@ -146,7 +146,7 @@ def fair_shares(snapshot: Snapshot) -> dict[QueueName, Share]:
     Queues that are invalid, or whose ancestors are missing, invalid or in a circle, are left out. What pods hold whose
     queues do not exist is told of under `ORPHANED`.
     """
-    ledger = Ledger(snapshot)
+    ledger = QueueLedger(snapshot)
     accounts, useful = ledger.accounts, _useful(ledger, snapshot)
     children: dict[QueueName | None, list[Account]] = {}
     for account in accounts.values():
@@ -161,7 +161,7 @@ def fair_shares(snapshot: Snapshot) -> dict[QueueName, Share]:
     return {name: _share(accounts[name], fair[name]) for name in told}
 
 
-def _useful(ledger: Ledger, snapshot: Snapshot) -> dict[QueueName, Sequence[int]]:
+def _useful(ledger: QueueLedger, snapshot: Snapshot) -> dict[QueueName, Sequence[int]]:
     """Return what the queues hold and ask for, by queue, without what can never be given to them."""
     useful: dict[QueueName, Sequence[int]] = {name: each.requested for name, each in ledger.accounts.items()}
     lost = ((each.queue, each.request) for each in snapshot.unsatisfiable.values())
@@ -189,9 +189,9 @@ def _among(
     return {account.name: share for account, share in zip(family, zip(cpu, memory, gpu, strict=True), strict=True)}
 
 
-def _claim(account: Account, axis: int, requested: int, past: Past) -> Claim:
+def _claim(account: Account, axis: int, requested: int, past: Past) -> ShareRequest:
     queue: Queue = account.queue
-    return Claim(
+    return ShareRequest(
         name=account.name,
         requested=requested,
         priority=queue.priority,

@@ -15,8 +15,8 @@ from app.model.resources import GPU, Amounts
 from app.model.snapshot import Mask
 from app.scheduling.accounts import Account, quantities
 from app.scheduling.evictable import Evictable
-from app.scheduling.quota import Ledger
-from app.scheduling.victims import Roster
+from app.scheduling.quota import QueueLedger
+from app.scheduling.victims import VictimCandidates
 
 Places = NDArray[np.int64]
 Levels = NDArray[np.float64]
@@ -27,7 +27,9 @@ Line = tuple[Places, Levels]
 class Foremost:
     """The order in which the pods of one moment would leave, as columns."""
 
-    def __init__(self, evictable: Evictable, roster: Roster, ledger: Ledger, shares: Mapping[QueueName, Share]) -> None:
+    def __init__(
+        self, evictable: Evictable, roster: VictimCandidates, ledger: QueueLedger, shares: Mapping[QueueName, Share]
+    ) -> None:
         """Put everybody in line."""
         rows = evictable.rows
         self.changes = evictable.changes
@@ -56,7 +58,7 @@ class Foremost:
         return found
 
 
-def _in_line(roster: Roster, ledger: Ledger, shares: Mapping[QueueName, Share], held: Levels) -> Places:
+def _in_line(roster: VictimCandidates, ledger: QueueLedger, shares: Mapping[QueueName, Share], held: Levels) -> Places:
     """Return the place in line of every running PodGroup, shape [group]; those that never leave are last."""
     lines, tree = defaultdict[QueueName, list[Line]](list), dict[QueueName, tuple[Account, ...]]()
     for name in roster.queues:

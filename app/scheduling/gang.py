@@ -14,12 +14,12 @@ from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Refusal
 from app.model.resources import Amounts
 from app.model.snapshot import Mask
-from app.scheduling.board import Board, Timing, largest_first
+from app.scheduling.board import PlacementState, Timing, largest_first
 from app.scheduling.ranks import ANYWHERE, Where
-from app.scheduling.stock import Seat
+from app.scheduling.stock import Assignment
 from app.scheduling.topology import NodeSets, Subtree, fitting_counts, node_sets
 
-Seats = tuple[Seat, ...]
+Seats = tuple[Assignment, ...]
 Branch = SubGroup | PodSet
 
 MOST_TRIALS = 4096
@@ -37,7 +37,7 @@ hundreds of attempts, and others wait for its end.
 
 
 def place(
-    board: Board, group: PodGroup, pods: Sequence[Pod], *, timing: Timing, where: Where = ANYWHERE
+    board: PlacementState, group: PodGroup, pods: Sequence[Pod], *, timing: Timing, where: Where = ANYWHERE
 ) -> Seats | None:
     """Take places for the pods on the board, or nothing at all and None."""
     if group.root is None or not any(group.root.constrained()):
@@ -49,7 +49,7 @@ def place(
     return seats
 
 
-def refusal(board: Board, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
+def refusal(board: PlacementState, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
     """Return why no topology domain can take the pods; None when the topology is not what is in their way."""
     if group.root is None:
         return None
@@ -72,7 +72,7 @@ def members(group: PodGroup, branch: Branch, pods: Sequence[Pod]) -> list[Pod]:
     return [pod for pod in pods if group.pod_set(pod) in names]
 
 
-def _in_any_order(board: Board, pods: Sequence[Pod], where: Where, timing: Timing) -> Seats | None:
+def _in_any_order(board: PlacementState, pods: Sequence[Pod], where: Where, timing: Timing) -> Seats | None:
     """Try the pods in the order in which they start, then those first that are hard to place."""
     seats = board.place(pods, where=where, timing=timing)
     if seats is None and len(pods) > 1:
@@ -95,7 +95,7 @@ class _Attempt:
         self._in_vain = set[Hashable]()
 
     def place(
-        self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where, before: Seats = ()
+        self, board: PlacementState, branch: Branch, pods: Sequence[Pod], where: Where, before: Seats = ()
     ) -> Seats | None:
         """Place the pods of a branch inside what its parent leaves it, after those that sit there `before` it."""
         if not pods:
@@ -125,10 +125,12 @@ class _Attempt:
         masks = tuple(b"" if each is None else _digest(each) for each in (where.within, where.steps))
         return id(branch), masks, tuple((seat.pod.uid, seat.column, seat.devices, seat.later) for seat in before)
 
-    def _inside(self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where, before: Seats) -> Seats | None:
+    def _inside(
+        self, board: PlacementState, branch: Branch, pods: Sequence[Pod], where: Where, before: Seats
+    ) -> Seats | None:
         if isinstance(branch, PodSet):
             return _in_any_order(board, pods, where, self._timing)
-        seats: list[Seat] = []
+        seats: list[Assignment] = []
         children: tuple[Branch, ...] = (*branch.groups, *branch.pod_sets)
         for child in children:
             found = self.place(board, child, members(self._group, child, pods), where, (*before, *seats))
@@ -137,7 +139,7 @@ class _Attempt:
             seats += found
         return tuple(seats)
 
-    def _domains(self, board: Board, branch: Branch, pods: Sequence[Pod], where: Where) -> Iterator[Where]:
+    def _domains(self, board: PlacementState, branch: Branch, pods: Sequence[Pod], where: Where) -> Iterator[Where]:
         if branch.topology is None:
             yield where
             return
@@ -152,7 +154,7 @@ def _digest(column: Mask | Amounts) -> bytes:
 
 
 def _candidates(  # noqa: PLR0913, PLR0917 # one question, told by who asks, for what and where
-    board: Board,
+    board: PlacementState,
     group: PodGroup,
     branch: Branch,
     constraint: TopologyConstraint,

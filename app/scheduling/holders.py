@@ -19,14 +19,14 @@ from app.model.podgroup import PodGroup
 from app.model.resources import AXES, GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import domains, gang
-from app.scheduling.board import Board, Strategy
+from app.scheduling.board import PlacementState, Strategy
 from app.scheduling.emptied import most_together, room
-from app.scheduling.stock import Seat
+from app.scheduling.stock import Assignment
 from app.scheduling.whatif import WhatIf
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class HolderKind:
     """Running PodGroups of one queue and one priority that hold some of the room."""
 
     queue: QueueName
@@ -48,9 +48,9 @@ class Holders:
         self._kinds = list(kinds)
         self._started = np.array([_started(group) for group in groups], dtype=np.float64)
         self._pods = _Columns(state, groups)
-        self._known: dict[Hashable, tuple[Kind, ...]] = {}
+        self._known: dict[Hashable, tuple[HolderKind, ...]] = {}
 
-    def of(self, group: PodGroup, pods: Sequence[Pod]) -> tuple[Kind, ...]:
+    def of(self, group: PodGroup, pods: Sequence[Pod]) -> tuple[HolderKind, ...]:
         """Return who holds the room of pods that start together; nobody if it would not help that all leave."""
         if not pods:
             return ()
@@ -62,7 +62,7 @@ class Holders:
             self._known[question] = tuple(self._find(group, pods))
         return self._known[question]
 
-    def _find(self, group: PodGroup, pods: Sequence[Pod]) -> Iterator[Kind]:
+    def _find(self, group: PodGroup, pods: Sequence[Pod]) -> Iterator[HolderKind]:
         board = self._beside(group)
         if not _may_fit(group, pods, board):
             return
@@ -73,9 +73,9 @@ class Holders:
         np.maximum.at(newest, kinds, self._started[groups])
         for kind in np.unique(kinds).tolist():
             queue, priority, preemptible = self._kinds[kind]
-            yield Kind(queue, priority, preemptible, float(newest[kind]))
+            yield HolderKind(queue, priority, preemptible, float(newest[kind]))
 
-    def _beside(self, group: PodGroup) -> Board:
+    def _beside(self, group: PodGroup) -> PlacementState:
         """Return the nodes with nothing of ours on them but what the group holds."""
         board, now = self._cleared.copy(), self._state.board
         board.withheld, board.is_closed = now.withheld, now.is_closed
@@ -84,12 +84,12 @@ class Holders:
         for one in () if running is None else self._state.as_it_is(running).placed:
             column = board.stock.column(one.node)
             if column is not None and not one.pod.deleting and board.stock.amounts(one.pod) is not None:
-                board.stock.take(Seat(one.pod, column, one.devices, later=False))
+                board.stock.take(Assignment(one.pod, column, one.devices, later=False))
         return board
 
     @cached_property
-    def _cleared(self) -> Board:
-        return Board(self._pods.cleared(), Strategy())
+    def _cleared(self) -> PlacementState:
+        return PlacementState(self._pods.cleared(), Strategy())
 
 
 def _like(group: PodGroup) -> tuple[QueueName, int, bool]:
@@ -100,7 +100,7 @@ def _started(group: PodGroup) -> float:
     return -inf if group.started_at is None else group.started_at
 
 
-def _may_fit(group: PodGroup, pods: Sequence[Pod], board: Board) -> bool:
+def _may_fit(group: PodGroup, pods: Sequence[Pod], board: PlacementState) -> bool:
     """Return whether the pods might find places together on the board; False is certain."""
     if not all(room(pod, board).any() for pod in board.unlike(pods)):
         return False
@@ -168,7 +168,7 @@ class _Columns:
             releasing_scalars={},
         )
 
-    def on(self, nodes: Mask, pods: Sequence[Pod], board: Board, but: GroupKey) -> NDArray[np.int64]:
+    def on(self, nodes: Mask, pods: Sequence[Pod], board: PlacementState, but: GroupKey) -> NDArray[np.int64]:
         """Return the numbers of the PodGroups that hold what is scarce for the pods on these nodes, but for one."""
         there = nodes[self._node] & (self._owner != self._numbers.get(but, -1))
         scarce = there & self._holds(_scarce(pods, board))
@@ -182,7 +182,7 @@ class _Columns:
         return found
 
 
-def _scarce(pods: Sequence[Pod], board: Board) -> Mask:
+def _scarce(pods: Sequence[Pod], board: PlacementState) -> Mask:
     """Return of which resources each node has the least beside what the pods ask for, shape [resource, node]."""
     unlike, stock = board.unlike(pods), board.stock
     asked = np.max([stock.taken(pod) for pod in unlike], axis=0)[:, None]

@@ -12,11 +12,11 @@ from app.model.podgroup import PodGroup
 from app.scheduling.board import Timing
 from app.scheduling.emptied import Emptied
 from app.scheduling.rivals import Rivals
-from app.scheduling.stock import Seat
+from app.scheduling.stock import Assignment
 from app.scheduling.victims import charge_at
 from app.scheduling.whatif import WhatIf
 
-Seats = tuple[Seat, ...]
+Seats = tuple[Assignment, ...]
 
 
 class Keeping:
@@ -49,7 +49,7 @@ class Keeping:
         """Keep seats for those pods that find any, as far as the queue's fair share goes."""
         self._rivals.forget(group.key)
         others = (seats for key, seats in self.seats.items() if self._snapshot.groups[key].queue == group.queue)
-        total, kept = self._state.request(seat.pod for seats in others for seat in seats), list[Seat]()
+        total, kept = self._state.request(seat.pod for seats in others for seat in seats), list[Assignment]()
         for pod in pods:
             total += self._state.request((pod,))
             if not self._state.ledger.is_within(group, total, self._state.shares):

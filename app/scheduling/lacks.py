@@ -12,10 +12,10 @@ from app.model.pod import PPM, Pod, Sharing
 from app.model.resources import AXES, CPU, GPU, MEMORY, PODS, Amounts
 from app.model.sentence import Sentence, say
 from app.model.snapshot import Mask
-from app.scheduling.board import Board
+from app.scheduling.board import PlacementState
 from app.scheduling.exclusions import Exclusion, exclusions
 from app.scheduling.quota import amount_text
-from app.scheduling.rivals import Promises
+from app.scheduling.rivals import ReservedRoom
 
 UNDIVIDED = "no agent that says which is which, MIG or time-slicing; see leeboard gpus"
 
@@ -36,7 +36,7 @@ class Lacks:
     details: Mapping[str, int | str]
 
 
-def of(pod: Pod, board: Board, promises: Promises) -> Lacks:
+def of(pod: Pod, board: PlacementState, promises: ReservedRoom) -> Lacks:
     """Return what is in the way of the pod on the nodes as they are on the board."""
     eligible, out = board.eligible(pod), exclusions(pod, board)
     promised = promises.in_the_way(pod, board)
@@ -83,7 +83,7 @@ def _gpus_take(count: int) -> str:
     return "1 GPU takes" if count == 1 else f"{count} GPUs take"
 
 
-def _scarce(pod: Pod, board: Board, eligible: Mask) -> Iterator[Exclusion]:
+def _scarce(pod: Pod, board: PlacementState, eligible: Mask) -> Iterator[Exclusion]:
     for axis, amount in enumerate(pod.request.amounts):
         if amount > 0:
             free = board.stock.free[axis]
@@ -111,11 +111,11 @@ def _most(free: Amounts, mask: Mask) -> int:
     return max(int(np.max(free[mask], initial=0)), 0)
 
 
-def _most_free(board: Board, eligible: Mask) -> dict[str, int]:
+def _most_free(board: PlacementState, eligible: Mask) -> dict[str, int]:
     return {"most_free_gpu_milli": int(np.max(board.stock.free[GPU][eligible], initial=0))}
 
 
-def _without_parts(pod: Pod, board: Board, eligible: Mask) -> Iterator[Exclusion]:
+def _without_parts(pod: Pod, board: PlacementState, eligible: Mask) -> Iterator[Exclusion]:
     if pod.sharing is None:
         return
     nodes = board.snapshot.nodes
@@ -131,7 +131,7 @@ def _without_parts(pod: Pod, board: Board, eligible: Mask) -> Iterator[Exclusion
     yield _lacking("without_gpus", without, "no GPUs")
 
 
-def _blocked(pod: Pod, board: Board, eligible: Mask) -> int:
+def _blocked(pod: Pod, board: PlacementState, eligible: Mask) -> int:
     if pod.sharing is None and not pod.request.gpu_milli:
         return 0
     index, blocked = board.snapshot.nodes.index, board.snapshot.blocked_devices

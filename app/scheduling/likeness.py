@@ -10,11 +10,11 @@ from app.model.memory import Likeness, Traits
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.snapshot import Snapshot
-from app.scheduling.board import Board, shape_of
+from app.scheduling.board import PlacementState, shape_of
 from app.scheduling.order import next_chunk
 
 
-def likeness_of(board: Board, group: PodGroup) -> Likeness:
+def likeness_of(board: PlacementState, group: PodGroup) -> Likeness:
     """Return it, but for the number of pods: what is known of few holds for more."""
     chunk = next_chunk(group)
     is_plain = chunk and group.root is None and not group.placed

@@ -20,7 +20,7 @@ from app.scheduling.links import MOST_NODES, joined
 from app.scheduling.noderoom import NodeRoom
 from app.scheduling.rows import Numbers
 from app.scheduling.slots import SIZES, Slots
-from app.scheduling.victims import Chunk, Victims
+from app.scheduling.victims import VictimBatch, Victims
 
 FIRST = 128
 """So many chunks are named at first, and as many again as are known whenever those are not enough."""
@@ -38,7 +38,7 @@ class Spot:
     number: int
     """Of the last chunk of them."""
     node: NodeName
-    chunks: Sequence[Chunk]
+    chunks: Sequence[VictimBatch]
     """Those on this node, as far as they have not left before and may be lost, or move."""
 
 
@@ -100,9 +100,9 @@ class Lineup:
         self._victims = victims
         self._evictable = evictable
         self._losing = losing
-        self.chunks: list[Chunk] = []
+        self.chunks: list[VictimBatch] = []
         """Those named so far."""
-        self._by_group: dict[GroupKey, list[Chunk]] = {}
+        self._by_group: dict[GroupKey, list[VictimBatch]] = {}
         # Of each chunk: its number by identity; whether it may be lost, its pods differ, others of its PodGroup leave.
         self._numbers: dict[int, int] = {}
         self._facts: list[tuple[bool, bool, bool]] = []
@@ -121,7 +121,7 @@ class Lineup:
         self._columns = None
         return bool(new)
 
-    def _add(self, chunk: Chunk) -> None:
+    def _add(self, chunk: VictimBatch) -> None:
         together = self._by_group.setdefault(chunk.group.key, [])
         # Who leaves as a whole is the last of its PodGroup: all that it had beyond its minimum has been named before.
         has_spare = bool(together) and _is_whole(chunk)
@@ -130,16 +130,16 @@ class Lineup:
         self._numbers[id(chunk)] = len(self.chunks)
         self.chunks.append(chunk)
 
-    def at(self, number: int) -> Chunk | None:
+    def at(self, number: int) -> VictimBatch | None:
         """Return the chunk of this number, named now if need be; None when there are not so many."""
         while number >= len(self.chunks):
             if not self.extend():
                 return None
         return self.chunks[number]
 
-    def with_spare(self, chunks: Sequence[Chunk], taken: Collection[int]) -> list[Chunk]:
+    def with_spare(self, chunks: Sequence[VictimBatch], taken: Collection[int]) -> list[VictimBatch]:
         """Add to a gang that leaves as a whole what it had beyond its minimum elsewhere: that cannot run on alone."""
-        found: dict[int, Chunk] = {}
+        found: dict[int, VictimBatch] = {}
         for chunk in chunks:
             together = self._by_group[chunk.group.key] if _is_whole(chunk) else [chunk]
             found |= {id(each): each for each in together if id(each) not in taken}
@@ -326,7 +326,7 @@ class _Prefixes:
         return found
 
 
-def _is_whole(chunk: Chunk) -> bool:
+def _is_whole(chunk: VictimBatch) -> bool:
     return len(chunk.placed) == len(chunk.group.placed)
 
 

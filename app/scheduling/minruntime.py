@@ -16,7 +16,7 @@ from app.scheduling.victims import Safety
 from app.settings import ResolveMethod
 
 
-class Defaults(Protocol):
+class MinRuntimeDefaults(Protocol):
     """What holds for queues that say nothing, nor their ancestors; a planner's policy is one."""
 
     @property
@@ -38,7 +38,7 @@ class Protection:
     def __init__(
         self,
         queues: Mapping[QueueName, Queue],
-        defaults: Defaults,
+        defaults: MinRuntimeDefaults,
         now: float,
         *,
         method: ResolveMethod = ResolveMethod.LCA,
@@ -95,14 +95,14 @@ class Protection:
         return Safety.MINIMUM if is_elastic(victim) else Safety.ALL
 
 
-def runtimes(queues: Iterable[Queue], defaults: Defaults) -> tuple[float, ...]:
+def runtimes(queues: Iterable[Queue], defaults: MinRuntimeDefaults) -> tuple[float, ...]:
     """Return every min-runtime that may protect somebody, each once."""
     stated = ((queue.preempt_min_runtime_s, queue.reclaim_min_runtime_s) for queue in queues)
     every = (*(each for pair in stated for each in pair if each), *_of(defaults))
     return tuple(dict.fromkeys(every))
 
 
-def _of(defaults: Defaults) -> tuple[float, ...]:
+def _of(defaults: MinRuntimeDefaults) -> tuple[float, ...]:
     return defaults.preempt_min_runtime_s, defaults.reclaim_min_runtime_s, defaults.consolidate_min_runtime_s
 
 

@@ -14,14 +14,14 @@ from app.model.resources import GPU, GPU_MILLI
 from app.model.snapshot import Mask
 from app.scheduling import fit
 from app.scheduling.board import Shape, Timing, shape_of
-from app.scheduling.victims import Chunk
+from app.scheduling.victims import VictimBatch
 from app.scheduling.whatif import WhatIf
 
 
 class NodeRoom:
     """Asked for one step of a search: for these pods of a group, in this state, whose `again` leave as well."""
 
-    def __init__(self, base: WhatIf, group: PodGroup, pods: Sequence[Pod], again: Sequence[Chunk]) -> None:
+    def __init__(self, base: WhatIf, group: PodGroup, pods: Sequence[Pod], again: Sequence[VictimBatch]) -> None:
         self._board = base.board
         self._evictable = base.evictable
         self.stock = base.board.stock
@@ -42,7 +42,7 @@ class NodeRoom:
         """The nodes where somebody has to leave, shape [node]; None where that may help elsewhere."""
         self.again = again
         """Who leaves as well."""
-        self._kept: dict[NodeName, list[Chunk]] = {}
+        self._kept: dict[NodeName, list[VictimBatch]] = {}
         for chunk in again:
             for node in dict.fromkeys(one.node for one in chunk.placed):
                 self._kept.setdefault(node, []).append(chunk)
@@ -61,7 +61,7 @@ class NodeRoom:
                 is_open = any(one.pod.claims or (one.pod.sharing is not None and self.asks_for_part) for one in leaving)
                 yield column, self._amounts(column, leaving), self.stock.devices.whole_without(leaving, column), is_open
 
-    def may_do(self, node: NodeName, chunks: Sequence[Chunk]) -> bool:
+    def may_do(self, node: NodeName, chunks: Sequence[VictimBatch]) -> bool:
         """Return whether one of the pods might sit on the node when these have left."""
         column = self._board.snapshot.nodes.index.get(node)
         if column is None:
@@ -76,7 +76,7 @@ class NodeRoom:
         room = self._room(column, leaving)
         return any(fit.suffices(asked, room) for asked in self.asked)
 
-    def lost(self, node: NodeName, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+    def lost(self, node: NodeName, chunks: Sequence[VictimBatch]) -> Sequence[VictimBatch]:
         """Return those of the chunks that surely find no place again when one of the pods sits on the node."""
         column = self._board.snapshot.nodes.index.get(node)
         if column is None or self.is_moot or self.asks_for_part or len(self.asked) != 1:
@@ -128,7 +128,7 @@ class NodeRoom:
         least = [min(each) for each in zip(*self.asked, strict=True)]
         return [there - asked for there, asked in zip(self._room(column, leaving), least, strict=True)]
 
-    def _leaving(self, node: NodeName, chunks: Iterable[Chunk]) -> list[Placed]:
+    def _leaving(self, node: NodeName, chunks: Iterable[VictimBatch]) -> list[Placed]:
         return [one for chunk in (*self._kept.get(node, ()), *chunks) for one in chunk.placed if one.node == node]
 
     def _room(self, column: int, leaving: Sequence[Placed]) -> list[int]:
@@ -146,9 +146,9 @@ class NodeRoom:
         return room
 
 
-def _on(node: NodeName, chunk: Chunk) -> Iterable[Placed]:
+def _on(node: NodeName, chunk: VictimBatch) -> Iterable[Placed]:
     return (one for one in chunk.placed if one.node == node)
 
 
-def _leave_only(node: NodeName, chunks: Iterable[Chunk]) -> bool:
+def _leave_only(node: NodeName, chunks: Iterable[VictimBatch]) -> bool:
     return all(one.node == node for chunk in chunks for one in chunk.placed)

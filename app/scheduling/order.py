@@ -19,7 +19,7 @@ from app.model.reason import Reason
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import NodeTable, Snapshot
 from app.scheduling.accounts import Quantities, quantities
-from app.scheduling.quota import Ledger, most_charge
+from app.scheduling.quota import QueueLedger, most_charge
 
 EXACT_BITS = 128
 """Shares are compared as integers of this many binary places: exact for amounts below 2**64."""
@@ -283,7 +283,7 @@ class Turns:
     def __init__(
         self,
         snapshot: Snapshot,
-        ledger: Ledger,
+        ledger: QueueLedger,
         shares: Mapping[QueueName, Share],
         groups: Iterable[PodGroup] | None = None,
     ) -> None:

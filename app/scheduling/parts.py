@@ -25,10 +25,10 @@ class Divided(NamedTuple):
 
 
 Flags = NDArray[np.bool_]
-"""Shape [row, slot], as in `Parts`."""
+"""Shape [row, slot], as in `FreeParts`."""
 
 
-class Parts:
+class FreeParts:
     """What is free of all shared devices, in columns: a row for each node that has any, a slot for each, by name."""
 
     def __init__(self, devices: Mapping[int, Sequence[Divided]]) -> None:
@@ -88,7 +88,7 @@ class Initial:
         return [Divided(each.name, min(free, whole), min(free + each.releasing, whole)) for each, free in left]
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> FreeParts:
         """All of them as columns."""
         columns = self._snapshot.nodes.columns(name for name, devices in self._snapshot.shared.items() if devices)
-        return Parts({column: self.at(column) for column in columns})
+        return FreeParts({column: self.at(column) for column in columns})

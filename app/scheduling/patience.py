@@ -15,7 +15,7 @@ from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, MEMORY
 from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.reclaimable import within
-from app.scheduling.victims import Chunk, charge_at
+from app.scheduling.victims import VictimBatch, charge_at
 from app.scheduling.whatif import WhatIf
 
 FIRST_S = 5.0
@@ -35,7 +35,7 @@ class Patience:
     too_dear: set[GroupKey] = field(default_factory=set, init=False)
     """PodGroups for which others would have to leave, if these lost no more work than was waited for."""
 
-    def may_lose(self, state: WhatIf, group: PodGroup, pods: Quantities, chunks: Iterable[Chunk]) -> bool:
+    def may_lose(self, state: WhatIf, group: PodGroup, pods: Quantities, chunks: Iterable[VictimBatch]) -> bool:
         """Return whether the group has waited for long enough that these lose their places, or are moved."""
         waited_s = self.now - self.since.get(group.key, self.now)
         if self.patience_s <= waited_s or _is_deserved(state, group, pods):

@@ -21,7 +21,7 @@ from app.model.sentence import EVERYTHING, told
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import ageing, explain, lending, score
 from app.scheduling.aims import Consolidate, Preempt, Reclaim, Sparing
-from app.scheduling.board import Board
+from app.scheduling.board import PlacementState
 from app.scheduling.budget import Budget
 from app.scheduling.conditions import conditions, still_true
 from app.scheduling.keeping import Keeping
@@ -30,11 +30,11 @@ from app.scheduling.minruntime import Protection, runtimes
 from app.scheduling.order import Turns, is_torn, next_chunk, turn
 from app.scheduling.patience import Patience
 from app.scheduling.policy import DEFAULT_POLICY, Policy
-from app.scheduling.quota import Ledger, least_charge
+from app.scheduling.quota import QueueLedger, least_charge
 from app.scheduling.rivals import Rivals
-from app.scheduling.search import Aim, Search
+from app.scheduling.search import Aim, VictimSearch
 from app.scheduling.searches import Searches, needed
-from app.scheduling.stock import Seat
+from app.scheduling.stock import Assignment
 from app.scheduling.topology import same_domains
 from app.scheduling.unevicted import Unevicted
 from app.scheduling.unsatisfiable import judged
@@ -125,7 +125,7 @@ def move_one(  # noqa: PLR0913 - one question, told by who asks, from where and 
 
     It stays in the domains of its own node that these constraints of its PodGroup name.
     """
-    board = Board(snapshot, policy.strategy)
+    board = PlacementState(snapshot, policy.strategy)
     allowed = board.allowed(pod) & snapshot.nodes.mask(offered)
     if constraints:
         allowed &= same_domains(node, constraints, snapshot.nodes, snapshot.topologies)
@@ -148,10 +148,10 @@ def rate(
     snapshot: Snapshot, group: PodGroup, pod: Pod, offered: Collection[NodeName], *, policy: Policy = DEFAULT_POLICY
 ) -> Rating:
     """Rate the offered nodes for a pod of a group, among themselves, without deciding anything."""
-    board = Board(snapshot, policy.strategy)
+    board = PlacementState(snapshot, policy.strategy)
     fitting = board.allowed(pod) & snapshot.nodes.mask(offered)
     charge = least_charge(pod, snapshot.nodes)
-    refusal = group.refusal or Ledger(snapshot).check(group, charge)
+    refusal = group.refusal or QueueLedger(snapshot).check(group, charge)
     return Rating(refusal=refusal, fitting=fitting, scores=score.scores(board.costs(pod), fitting))
 
 
@@ -185,7 +185,7 @@ class _Pass:
     precedence: ageing.Precedence = field(init=False)
     rivals: Rivals = field(init=False)
     """For explaining alone."""
-    seats: list[Seat] = field(default_factory=list)
+    seats: list[Assignment] = field(default_factory=list)
     """Those of the preemptible groups that start: others may take them in the next plan."""
     likenesses: dict[GroupKey, Likeness] = field(default_factory=dict)
     since: dict[GroupKey, tuple[float, bool]] = field(default_factory=dict)
@@ -390,7 +390,7 @@ class _Pass:
 
     def _seats(
         self, group: PodGroup, chunk: Sequence[Pod], request: Resources
-    ) -> tuple[Sequence[Seat] | None, Refusal | None]:
+    ) -> tuple[Sequence[Assignment] | None, Refusal | None]:
         """Take places for a group's next pods; None, and why its queue may not pay for them, or None for no room."""
         refusal = self.state.ledger.numbered(group.refusal, group, request) or self.state.ledger.check(group, request)
         if refusal is not None:
@@ -400,7 +400,7 @@ class _Pass:
         seats = self.keeping.start(group, chunk)
         return seats, self.state.too_dear if seats is None else None
 
-    def _begin(self, group: PodGroup, chunk: Sequence[Pod], seats: Sequence[Seat]) -> PodGroup | None:
+    def _begin(self, group: PodGroup, chunk: Sequence[Pod], seats: Sequence[Assignment]) -> PodGroup | None:
         """Note the places of a group's next pods; return what is left of it when it may ask again in this plan."""
         if any(seat.later for seat in seats):
             self._hold(group, seats)
@@ -410,14 +410,14 @@ class _Pass:
             return None
         return self._rest(group, seats)
 
-    def _note(self, group: PodGroup, seats: Sequence[Seat], action: Action = Action.ALLOCATE) -> None:
+    def _note(self, group: PodGroup, seats: Sequence[Assignment], action: Action = Action.ALLOCATE) -> None:
         later = any(seat.later for seat in seats)
         placements = tuple(self.state.board.placement(seat) for seat in seats)
         self.starts.append(Start(group=group.key, placements=placements, awaits_release=later, action=action))
         self.seats += seats if group.preemptible else ()
         self.rivals.note(group.key, seats)
 
-    def _hold(self, group: PodGroup, seats: Sequence[Seat]) -> None:
+    def _hold(self, group: PodGroup, seats: Sequence[Assignment]) -> None:
         """Start those who have room now when their pod sets reach their minima without the others, else nobody."""
         now = [seat for seat in seats if not seat.later]
         if not self._is_enough(group, now, seats):
@@ -426,7 +426,7 @@ class _Pass:
             self._note(group, now)
         self._note(group, [seat for seat in seats if seat.later])
 
-    def _is_enough(self, group: PodGroup, now: Sequence[Seat], seats: Sequence[Seat]) -> bool:
+    def _is_enough(self, group: PodGroup, now: Sequence[Assignment], seats: Sequence[Assignment]) -> bool:
         held = group.held()
         for seat in now:
             name = group.pod_set(seat.pod)
@@ -434,7 +434,7 @@ class _Pass:
         waiting = {group.pod_set(seat.pod) for seat in seats if seat.later}
         return all(held.get(leaf.name, 0) >= leaf.min_member for leaf in group.tree.leaves() if leaf.name in waiting)
 
-    def _rest(self, group: PodGroup, seats: Sequence[Seat]) -> PodGroup:
+    def _rest(self, group: PodGroup, seats: Sequence[Assignment]) -> PodGroup:
         nodes, started = self.snapshot.nodes.nodes, {seat.pod.uid for seat in seats}
         placed = tuple(Placed(pod=seat.pod, node=nodes[seat.column].name, devices=seat.devices) for seat in seats)
         # Mostly those started that stood first: of thousands that are left, nobody is looked at then.
@@ -512,7 +512,7 @@ class _Pass:
         self.memory = PlanMemory(searched=searched, conditions=after, since=known.since)
 
     def _conditions(
-        self, seats: Sequence[Seat] = (), *, claimed: bool, runtimes_s: Collection[float] = ()
+        self, seats: Sequence[Assignment] = (), *, claimed: bool, runtimes_s: Collection[float] = ()
     ) -> Conditions:
         kept_for = None if self.kept_nodes is None else self.kept_nodes.group.key
         owed = self._owed_group()
@@ -664,10 +664,12 @@ class _Pass:
         """Look for victims among those whom no disruption budget guards, and only then among all."""
         guarded = self.snapshot.guarded
         if guarded:
-            found = Search(self.state, group, Sparing(aim, guarded), budget.part(max(1, budget.left // 2))).solve()
+            found = VictimSearch(
+                self.state, group, Sparing(aim, guarded), budget.part(max(1, budget.left // 2))
+            ).solve()
             if found is not None:
                 return found
-        return Search(self.state, group, aim, budget).solve()
+        return VictimSearch(self.state, group, aim, budget).solve()
 
     def _may_ask(self, group: PodGroup) -> bool:
         refusal = self.refusals.get(group.key, group.refusal)

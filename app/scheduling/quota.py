@@ -63,7 +63,7 @@ def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Acco
     return tuple(of_queues.accounts[each] for each in found.names)
 
 
-class Ledger:
+class QueueLedger:
     """The queues' accounts during one plan: built from its snapshot, written by its planner, never shared."""
 
     def __init__(self, snapshot: Snapshot) -> None:

@@ -14,7 +14,7 @@ from app.model.resources import CPU, GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import score
 from app.scheduling.connections import Connections
-from app.scheduling.stock import Stock
+from app.scheduling.stock import FreeResources
 from app.settings import PlacementStrategy
 
 LATER = 1 << 61
@@ -105,18 +105,18 @@ class Ranks:
         self._fills_shared = devices is PlacementStrategy.BINPACK
         self._connections = Connections(snapshot)
 
-    def costs(self, compared: int, gpus: int, stock: Stock) -> Amounts:
+    def costs(self, compared: int, gpus: int, stock: FreeResources) -> Amounts:
         """Return what each node would cost, shape [node]; the least is best."""
         losses = self._connections.losses(gpus, stock.free[GPU])
         return score.cost(compared, stock.future, self._nodes, self._strategy, losses=losses)
 
-    def of(self, wish: Wish, stock: Stock) -> Amounts:
+    def of(self, wish: Wish, stock: FreeResources) -> Amounts:
         """Return the rank of every node, shape [node], not to be written and true until the stock changes."""
         return stock.remembered.answer(
             (wish, stock.is_leaving), lambda: self.everywhere(wish, stock), lambda column: self.at(wish, stock, column)
         )
 
-    def everywhere(self, wish: Wish, stock: Stock) -> Amounts:
+    def everywhere(self, wish: Wish, stock: FreeResources) -> Amounts:
         """Return the rank of every node, shape [node]; `score.FORBIDDEN` where there is no room."""
         amounts, sharing = wish.amounts, wish.sharing
         ranks = self.costs(wish.compared, wish.gpus, stock)
@@ -130,7 +130,7 @@ class Ranks:
         ranks[~(room & wish.eligible)] = score.FORBIDDEN
         return ranks
 
-    def at(self, wish: Wish, stock: Stock, column: int) -> int:
+    def at(self, wish: Wish, stock: FreeResources, column: int) -> int:
         """Say the same of one node."""
         amounts, sharing = wish.amounts, wish.sharing
         if not wish.eligible.item(column):
@@ -147,7 +147,7 @@ class Ranks:
             rank += UNSHARED
         return rank
 
-    def _cost_at(self, wish: Wish, stock: Stock, column: int) -> int:
+    def _cost_at(self, wish: Wish, stock: FreeResources, column: int) -> int:
         cost = score.cost_of(stock.future.item(wish.compared, column), self._strategy)
         if wish.gpus > 1:
             cost += self._connections.loss(wish.gpus, column, stock.free.item(GPU, column))

@@ -13,7 +13,7 @@ from app.model.pod import Pod
 from app.model.resources import GPU, Amounts
 from app.model.snapshot import Mask
 from app.scheduling import fit
-from app.scheduling.board import Board
+from app.scheduling.board import PlacementState
 from app.scheduling.topology import fitting_counts
 
 MOST_SIZES = 8
@@ -23,7 +23,7 @@ Size = tuple[int, ...]
 """What a pod asks for, in the order of the rows of the stock."""
 
 
-def may_suffice(board: Board, pods: Sequence[Pod], most: Amounts) -> bool:
+def may_suffice(board: PlacementState, pods: Sequence[Pod], most: Amounts) -> bool:
     """Return whether the pods might find places together where nodes have `most`, shape [resource, node]."""
     # A pod that leaves may take with it what keeps the others away.
     judged = [pod for pod in pods if not (pod.near or pod.labels is not None or pod.claims)]
@@ -41,7 +41,7 @@ def may_suffice(board: Board, pods: Sequence[Pod], most: Amounts) -> bool:
     return all(_has_places(size, counted, fitting, most) for size in _sizes(counted))
 
 
-def candidates(board: Board, pods: Iterable[Pod], most: Amounts) -> Mask:
+def candidates(board: PlacementState, pods: Iterable[Pod], most: Amounts) -> Mask:
     """Return the nodes on which one of the pods might sit where nodes have `most`, shape [node]."""
     found = np.zeros(most.shape[1], dtype=np.bool_)
     for pod in board.unlike(pods):
@@ -51,7 +51,7 @@ def candidates(board: Board, pods: Iterable[Pod], most: Amounts) -> Mask:
     return found
 
 
-def _fitting(board: Board, pods: Iterable[Pod], most: Amounts) -> Mapping[Size, Mask] | None:
+def _fitting(board: PlacementState, pods: Iterable[Pod], most: Amounts) -> Mapping[Size, Mask] | None:
     """Return for each size where a pod of it might sit, shape [node]; None when one asks for what no node has."""
     found = dict[Size, Mask]()
     for pod in board.unlike(pods):
@@ -65,7 +65,7 @@ def _fitting(board: Board, pods: Iterable[Pod], most: Amounts) -> Mapping[Size, 
     return found
 
 
-def _room(board: Board, pod: Pod, asked: Sequence[int], most: Amounts) -> Mask:
+def _room(board: PlacementState, pod: Pod, asked: Sequence[int], most: Amounts) -> Mask:
     mask = board.eligible(pod) & fit.room(asked, most)
     if pod.sharing is not None:
         mask &= board.stock.devices.may_take(pod.sharing, most[GPU])

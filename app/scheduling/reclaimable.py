@@ -16,7 +16,7 @@ from app.model.names import QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED
 from app.scheduling.accounts import Account, Quantities, quantities
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 
 SATURATION_MILLI = 1000
 """By how much a reclaimer's saturation is overstated, in thousandths (KAI's `reclaimerUtilizationMultiplier` of 1)."""
@@ -26,7 +26,7 @@ NO_SHARE = Share()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class QueueEntitlement:
     """What one queue is entitled to and holds; every field is in the order of `QUOTA_AXES`."""
 
     deserved: Sequence[int]
@@ -35,11 +35,11 @@ class Standing:
     allocated: Sequence[int]
 
     @staticmethod
-    def of(account: Account, fair_share: Quantities) -> "Standing":
+    def of(account: Account, fair_share: Quantities) -> "QueueEntitlement":
         """Read an account; it must not be charged while the standing is used."""
         deserved, limit = account.deserved, account.limit
         cpu, memory, gpu = (min(max(deserved[axis], fair_share[axis]), limit[axis]) for axis in QUOTA_AXES)
-        return Standing(deserved=deserved, allocatable=(cpu, memory, gpu), allocated=account.allocated)
+        return QueueEntitlement(deserved=deserved, allocatable=(cpu, memory, gpu), allocated=account.allocated)
 
 
 def within(ceiling: Sequence[int], held: Sequence[int], request: Quantities = (0, 0, 0)) -> bool:
@@ -52,18 +52,20 @@ def within(ceiling: Sequence[int], held: Sequence[int], request: Quantities = (0
     )
 
 
-def fits_strategy(reclaimer: Standing, victim: Standing, remaining: Sequence[int], request: Quantities, /) -> bool:
+def fits_strategy(
+    reclaimer: QueueEntitlement, victim: QueueEntitlement, remaining: Sequence[int], request: Quantities, /
+) -> bool:
     """Return whether one chunk more may be taken from a queue that still holds `remaining`."""
     return maintains_fair_share(victim, remaining) or guarantees_deserved(reclaimer, victim, remaining, request)
 
 
-def maintains_fair_share(victim: Standing, remaining: Sequence[int]) -> bool:
+def maintains_fair_share(victim: QueueEntitlement, remaining: Sequence[int]) -> bool:
     """Return whether the victim's queue holds more of some resource than it may keep."""
     return not within(victim.allocatable, remaining)
 
 
 def guarantees_deserved(
-    reclaimer: Standing, victim: Standing, remaining: Sequence[int], request: Quantities, /
+    reclaimer: QueueEntitlement, victim: QueueEntitlement, remaining: Sequence[int], request: Quantities, /
 ) -> bool:
     """Return whether the reclaimer only asks for what it deserves, of a queue above what that one deserves."""
     return within(reclaimer.deserved, reclaimer.allocated, request) and not within(victim.deserved, remaining)
@@ -101,7 +103,7 @@ class Judgement:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: QueueLedger,
         shares: Mapping[QueueName, Share],
         group: PodGroup,
         request: Quantities,
@@ -134,7 +136,7 @@ class Judgement:
             # Queues that part from the own line at the top mostly have one and the same ancestor there.
             theirs = parting[1].name
             if theirs not in fair:
-                mine, other = (Standing.of(account, self._fair_share(account)) for account in parting)
+                mine, other = (QueueEntitlement.of(account, self._fair_share(account)) for account in parting)
                 fair[theirs] = fits_strategy(mine, other, other.allocated, self._request)
             if fair[theirs] and self._may_stay_behind(name):
                 yield name
@@ -161,7 +163,7 @@ class Judgement:
         parting = self._parting(line)
         if parting is None:
             return False
-        mine, theirs = (Standing.of(account, self._fair_share(account)) for account in parting)
+        mine, theirs = (QueueEntitlement.of(account, self._fair_share(account)) for account in parting)
         taken.touch(line, {axis for axis in QUOTA_AXES if any(chunk[axis] > 0 for chunk in chunks)})
         remaining = taken.remaining[parting[1].name]
         for chunk in chunks:

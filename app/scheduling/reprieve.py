@@ -14,14 +14,14 @@ from app.model.pod import Placed, Pod
 from app.model.resources import GPU, GPU_MILLI, NOTHING, Amounts
 from app.scheduling.scenario import lost_of
 from app.scheduling.topology import fitting_counts
-from app.scheduling.victims import Chunk, charge_at
+from app.scheduling.victims import VictimBatch, charge_at
 from app.scheduling.whatif import WhatIf
 
 MOST_ASKED = 64
 """So many victims are asked at most whether they may stay when another one leaves instead."""
 
 
-def spared(found: WhatIf, pods: Sequence[Pod], lost: Iterable[Chunk]) -> Sequence[Chunk]:
+def spared(found: WhatIf, pods: Sequence[Pod], lost: Iterable[VictimBatch]) -> Sequence[VictimBatch]:
     """Return which of the lost chunks may stay together, asked in this order; the pods have their seats in `found`.
 
     The pods are all alike and ask for no parts of GPUs.
@@ -31,7 +31,9 @@ def spared(found: WhatIf, pods: Sequence[Pod], lost: Iterable[Chunk]) -> Sequenc
     return places.kept(lost) if places.spare > 0 else ()
 
 
-def spared_instead(found: WhatIf, pods: Sequence[Pod], lost: Sequence[Chunk], other: Chunk) -> Sequence[Chunk]:
+def spared_instead(
+    found: WhatIf, pods: Sequence[Pod], lost: Sequence[VictimBatch], other: VictimBatch
+) -> Sequence[VictimBatch]:
     """Return which of the lost chunks may stay if another one, of one pod, leaves instead; nobody if that is no better.
 
     Then fewer pods leave, which hold no more GPUs, and one of those that stay is protected as well as the other.
@@ -44,13 +46,13 @@ def spared_instead(found: WhatIf, pods: Sequence[Pod], lost: Sequence[Chunk], ot
     return staying if is_less and any(rank_of(chunk) <= rank_of(other) for chunk in same) else ()
 
 
-def rank_of(chunk: Chunk) -> tuple[int, int, float]:
+def rank_of(chunk: VictimBatch) -> tuple[int, int, float]:
     """Return what decides in a queue when a chunk leaves, but for names and the number of its pods: the last first."""
     priority, elastic, created_at, *_ = chunk.turn
     return priority, elastic, created_at
 
 
-def gpus_of(chunk: Chunk) -> int:
+def gpus_of(chunk: VictimBatch) -> int:
     """Return how many milli-GPUs a chunk holds; parts count as whole ones."""
     return sum(one.pod.request.gpu_milli + GPU_MILLI * len(one.devices) for one in chunk.placed)
 
@@ -70,7 +72,7 @@ class _Places:
         self.spare = self._slots(np.arange(self._room.shape[1])) - len(pods)
         """How many more of the pods could sit."""
 
-    def leave(self, chunk: Chunk) -> None:
+    def leave(self, chunk: VictimBatch) -> None:
         """Have the pods of a chunk leave where they are now, or were to move."""
         for one in chunk.placed:
             moved = self._found.leaving.get(one.pod.uid)
@@ -80,9 +82,9 @@ class _Places:
                 self._room[:, column] += np.array(self._stock.taken(one.pod), dtype=np.int64)
                 self.spare += self._slots(np.array([column])) - before
 
-    def kept(self, lost: Iterable[Chunk]) -> Sequence[Chunk]:
+    def kept(self, lost: Iterable[VictimBatch]) -> Sequence[VictimBatch]:
         """Let those of the lost chunks stay that may, asked in this order."""
-        torn, staying = set[GroupKey](), list[Chunk]()
+        torn, staying = set[GroupKey](), list[VictimBatch]()
         for chunk in lost:
             # What a gang has beyond its minimum cannot stay without the others.
             if chunk.group.key not in torn and self.keep(chunk):
@@ -91,7 +93,7 @@ class _Places:
                 torn.add(chunk.group.key)
         return staying
 
-    def keep(self, chunk: Chunk) -> bool:
+    def keep(self, chunk: VictimBatch) -> bool:
         """Let the lost pods of a chunk stay where they were, if there is room for them and all the pods then."""
         gone = lost_of(chunk, self._found)
         staying = [one for one in chunk.placed if one.pod.uid in gone]

@@ -14,15 +14,15 @@ from app.model.resources import AXES, Amounts
 from app.model.sentence import Name
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import fit, gang
-from app.scheduling.board import Board, Shape, Strategy, Timing
-from app.scheduling.stock import Seat
+from app.scheduling.board import PlacementState, Shape, Strategy, Timing
+from app.scheduling.stock import Assignment
 
 MOST_LOOKS = 100
 """Of how many PodGroups that are like no other one plan finds out whether they are behind others: each takes a copy of
 what all nodes have left (some 0.3 ms at 5,000 nodes)."""
 
 
-class Promises:
+class ReservedRoom:
     """What is promised on which node, and to whom: room that the pods do not use yet."""
 
     def __init__(self, snapshot: Snapshot, groups: Iterable[PodGroup]) -> None:
@@ -44,7 +44,7 @@ class Promises:
         if known is None or (name.namespace, name.name) < (known.namespace, known.name):
             self._names[column] = name
 
-    def in_the_way(self, pod: Pod, board: Board) -> Mask:
+    def in_the_way(self, pod: Pod, board: PlacementState) -> Mask:
         """Return the nodes that have no room now and would have it, now or later, if nothing were promised there.
 
         Shape [node]. Later counts, since a place may be promised from which somebody else has yet to leave.
@@ -74,13 +74,13 @@ class Rivals:
         """The number and the column of each seat, shape [2, seat]; it grows by doubling."""
         self._taken = 0
         self._running: Iterable[PodGroup] = ()
-        self._promises: Promises | None = None
-        self._untouched: Board | None = None
+        self._promises: ReservedRoom | None = None
+        self._untouched: PlacementState | None = None
         self._open: dict[tuple[Shape, int], Mask | None] = {}
         """Where so many plain pods of one shape would have found room before this plan; None where they had none."""
         self._looks = 0
 
-    def note(self, key: GroupKey, seats: Iterable[Seat]) -> None:
+    def note(self, key: GroupKey, seats: Iterable[Assignment]) -> None:
         """Note where a PodGroup starts, or where room is kept for its rest."""
         number = self._served.setdefault(key, len(self._served))
         for seat in seats:
@@ -106,10 +106,10 @@ class Rivals:
         return key in self._served
 
     @property
-    def promises(self) -> Promises:
+    def promises(self) -> ReservedRoom:
         """What is promised, as far as it was looked into."""
         if self._promises is None:
-            self._promises = Promises(self._snapshot, self._running)
+            self._promises = ReservedRoom(self._snapshot, self._running)
         return self._promises
 
     def ahead(self, group: PodGroup, pods: Sequence[Pod]) -> int:
@@ -131,7 +131,7 @@ class Rivals:
         Who is like nobody else is looked at one by one: none after `MOST_LOOKS`.
         """
         if self._untouched is None:
-            self._untouched = Board(self._snapshot, self._strategy)
+            self._untouched = PlacementState(self._snapshot, self._strategy)
         board = self._untouched
         shape = board.common_shape(pods) if group.root is None else None
         if shape is None:
@@ -143,7 +143,7 @@ class Rivals:
         return self._open[question]
 
 
-def _open_to(board: Board, group: PodGroup, pods: Sequence[Pod]) -> Mask | None:
+def _open_to(board: PlacementState, group: PodGroup, pods: Sequence[Pod]) -> Mask | None:
     if len(pods) == 1 and group.root is None:
         fits = board.find(pods[0]) is not None
     else:

@@ -12,7 +12,7 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Mask
 from app.scheduling.board import Shape, shape_of
-from app.scheduling.stock import Stock
+from app.scheduling.stock import FreeResources
 
 MOST_SHAPES = 256
 """Shapes of pods whose possible places are looked for; others may have any."""
@@ -76,7 +76,7 @@ class _Added:
 class RowMaker:
     """Makes the rows of one plan; it gives numbers to shapes and to shared GPUs."""
 
-    def __init__(self, stock: Stock, numbers: Mapping[GroupKey, int]) -> None:
+    def __init__(self, stock: FreeResources, numbers: Mapping[GroupKey, int]) -> None:
         """`numbers` are those of the running PodGroups."""
         self._stock = stock
         self._numbers = numbers

@@ -9,7 +9,7 @@ from app.model.podgroup import PodGroup
 from app.scheduling import gang
 from app.scheduling.board import Timing
 from app.scheduling.order import Turns, next_chunk
-from app.scheduling.victims import Chunk
+from app.scheduling.victims import VictimBatch
 from app.scheduling.whatif import WhatIf
 
 LATER = Timing.LATER
@@ -33,7 +33,7 @@ def resettle(state: WhatIf, turns: Turns, asking: PodGroup | None = None) -> boo
     return True
 
 
-def homeless(chunks: Iterable[Chunk], state: WhatIf) -> list[PodGroup]:
+def homeless(chunks: Iterable[VictimBatch], state: WhatIf) -> list[PodGroup]:
     """Return the groups that lost pods as groups that wait for them."""
     pending: dict[GroupKey, tuple[Pod, ...]] = {}
     for chunk in chunks:
@@ -43,13 +43,13 @@ def homeless(chunks: Iterable[Chunk], state: WhatIf) -> list[PodGroup]:
     return [replace(state.changed[key], pending=pods, refusal=None) for key, pods in pending.items()]
 
 
-def is_touched(chunk: Chunk, after: WhatIf, before: WhatIf) -> bool:
+def is_touched(chunk: VictimBatch, after: WhatIf, before: WhatIf) -> bool:
     """Return whether somebody of the chunk does not stay where he was before."""
     uids = (one.pod.uid for one in chunk.placed)
     return any(uid in after.leaving and after.leaving[uid] is not before.leaving.get(uid) for uid in uids)
 
 
-def lost_of(chunk: Chunk, after: WhatIf) -> set[PodUid]:
+def lost_of(chunk: VictimBatch, after: WhatIf) -> set[PodUid]:
     """Return the pods of a chunk that have no place any more."""
     leaving = ((one.pod.uid, after.leaving.get(one.pod.uid)) for one in chunk.placed)
     return {uid for uid, left in leaving if left is not None and left.seat is None}

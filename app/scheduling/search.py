@@ -27,7 +27,7 @@ from app.scheduling.evictable import EVERYBODY, Scope
 from app.scheduling.lineup import Lineup
 from app.scheduling.noderoom import NodeRoom
 from app.scheduling.order import Turns, next_chunk
-from app.scheduling.victims import Chunk, Safety, Victims
+from app.scheduling.victims import Safety, VictimBatch, Victims
 from app.scheduling.whatif import WhatIf
 
 
@@ -41,7 +41,7 @@ class Found:
     """Of it: those that have a place now."""
     before: WhatIf
     after: WhatIf
-    chunks: Sequence[Chunk]
+    chunks: Sequence[VictimBatch]
     """Who had to leave for it, in this order; some of them have found another place."""
 
 
@@ -85,14 +85,14 @@ class Aim(Protocol):
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return how far a preemptible running group is safe from the one that asks."""
 
-    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[Chunk]) -> bool:
+    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
         """Return whether it may be fair that these lose their places for good, among others; False is certain."""
 
     def allows(self, found: Found) -> bool:
         """Return whether what is left behind is fair."""
 
 
-class Search:
+class VictimSearch:
     """One search, for one waiting group."""
 
     def __init__(self, state: WhatIf, group: PodGroup, aim: Aim, budget: Budget) -> None:
@@ -104,7 +104,7 @@ class Search:
         self._lineup: Lineup | None = None
         self._walked = 0
         self._seen = 0
-        self._taken: list[Chunk] = []
+        self._taken: list[VictimBatch] = []
         self._scopes: Sequence[Scope] = (EVERYBODY,)
         self._losing: Container[QueueName] = ()
         """The queues that may lose pods for good."""
@@ -255,12 +255,12 @@ class Search:
                 found, lost = better, [chunk for chunk in lost if scenario.lost_of(chunk, better)]
         return found
 
-    def _others(self, lost: Sequence[Chunk], found: WhatIf) -> Sequence[Chunk]:
+    def _others(self, lost: Sequence[VictimBatch], found: WhatIf) -> Sequence[VictimBatch]:
         """Return who else might leave: single pods that move, or that only their names protect better than the lost."""
         ranks = {(chunk.group.queue, reprieve.rank_of(chunk)) for chunk in lost}
         least = min(map(reprieve.gpus_of, lost))
 
-        def is_equal(chunk: Chunk) -> bool:
+        def is_equal(chunk: VictimBatch) -> bool:
             return (chunk.group.queue, reprieve.rank_of(chunk)) in ranks
 
         lineup = self._named()
@@ -275,7 +275,9 @@ class Search:
         single = (chunk for chunk in stay if len(chunk.placed) == 1 and reprieve.gpus_of(chunk) > least)
         return [chunk for chunk in single if not scenario.lost_of(chunk, found)][:MOST_OTHERS]
 
-    def _without(self, found: WhatIf, pods: Sequence[Pod], staying: Sequence[Chunk], *instead: Chunk) -> WhatIf | None:
+    def _without(
+        self, found: WhatIf, pods: Sequence[Pod], staying: Sequence[VictimBatch], *instead: VictimBatch
+    ) -> WhatIf | None:
         """Return the plan in which these stay and others leave instead, None if no fewer pods are lost in it."""
         taken, ids = self._taken, {id(chunk) for chunk in (*staying, *instead)}
         fewer = tuple(each for each in taken if id(each) not in ids)
@@ -335,11 +337,11 @@ class Search:
         walked, self._walked, self._seen = self._walked, number, max(self._seen, number)
         return number == walked or self._budget.walk(number - walked)
 
-    def _may_allow(self, step: "_Step", lost: Sequence[Chunk]) -> bool:
+    def _may_allow(self, step: "_Step", lost: Sequence[VictimBatch]) -> bool:
         """Return whether it may be allowed that these are lost; False is certain."""
         return self._aim.may_allow(self._before, self._group, step.all_pods, lost)
 
-    def _try(self, step: "_Step", more: Sequence[Chunk]) -> WhatIf | None:
+    def _try(self, step: "_Step", more: Sequence[VictimBatch]) -> WhatIf | None:
         if not more and not step.may_do_without():
             return None
         if not self._may_settle(step, (*step.again, *more)):
@@ -358,7 +360,7 @@ class Search:
         self._taken = [chunk for chunk in chunks if scenario.is_touched(chunk, state, self._before)]
         return state
 
-    def _may_settle(self, step: "_Step", chunks: Iterable[Chunk]) -> bool:
+    def _may_settle(self, step: "_Step", chunks: Iterable[VictimBatch]) -> bool:
         """Return whether there may be slots for the group's pods and for those who may not be lost."""
         gone, moved = list[Placed](), list[Pod]()
         for chunk in chunks:
@@ -367,7 +369,7 @@ class Search:
                 moved += (one.pod for one in chunk.placed)
         return step.base.slots().may_hold((*step.pods, *moved), gone)
 
-    def _settle(self, state: WhatIf, step: "_Step", chunks: Sequence[Chunk]) -> bool:
+    def _settle(self, state: WhatIf, step: "_Step", chunks: Sequence[VictimBatch]) -> bool:
         """Place the group's pods and then whoever had to leave, in the order of turns; False when the group fails."""
         asking = replace(step.group, pending=tuple(step.pods))
         turns = Turns(state.snapshot, state.ledger, state.shares, [asking, *scenario.homeless(chunks, state)])
@@ -388,7 +390,7 @@ class _Step:
     pods: Sequence[Pod]
     all_pods: Sequence[Pod]
     """These and those of the steps before."""
-    again: Sequence[Chunk]
+    again: Sequence[VictimBatch]
     """Who had to leave for the steps before and is still there in `base`."""
 
     def may_do_without(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.model.pod import Placed, Pod
 from app.model.resources import GPU, GPU_MILLI, Amounts
-from app.scheduling.stock import Stock
+from app.scheduling.stock import FreeResources
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 """Whole GPUs of a slot."""
@@ -21,7 +21,7 @@ SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 class Slots:
     """The slots of one stock when everything that is leaving has left; true until the stock changes."""
 
-    def __init__(self, stock: Stock) -> None:
+    def __init__(self, stock: FreeResources) -> None:
         """Count them."""
         self._stock = stock
         self._free: Amounts = np.maximum(stock.future[GPU], 0) // GPU_MILLI

@@ -13,12 +13,12 @@ from typing import Self
 import numpy as np
 
 from app.model.names import NodeName
-from app.model.pod import Claim, Placed, Pod, Sharing
+from app.model.pod import Placed, Pod, ResourceClaim, Sharing
 from app.model.resources import AXES, GPU, GPU_MILLI, UNLIMITED, Amounts, Scalars
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import fit
 from app.scheduling.affinity import Neighbours
-from app.scheduling.devices import Devices
+from app.scheduling.devices import SharedDevices
 from app.scheduling.remembered import Remembered
 from app.settings import PlacementStrategy
 
@@ -27,7 +27,7 @@ MAX_CONSUMERS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Assignment:
     """A pod's place in a plan."""
 
     pod: Pod
@@ -37,7 +37,7 @@ class Seat:
     """It has to wait for what is leaving."""
 
 
-class Stock:
+class FreeResources:
     """Local to one board. `take`, `give_back`, `leave` and `postpone` change it; everything else asks."""
 
     def __init__(self, snapshot: Snapshot, devices: PlacementStrategy) -> None:
@@ -53,7 +53,7 @@ class Stock:
             self.future[: len(AXES)] += snapshot.releasing
         for name, amounts in snapshot.releasing_scalars.items():
             self.future[self.rows[name]] += amounts
-        self.devices = Devices(snapshot, devices)
+        self.devices = SharedDevices(snapshot, devices)
         """The devices in shared use; changed by this stock alone."""
         self.remembered = Remembered(len(snapshot.nodes.nodes))
         """What is asked of the nodes again and again; told of every change of a node."""
@@ -157,7 +157,7 @@ class Stock:
         gpus = self.free.item(GPU, column), self.future.item(GPU, column)
         return self.devices.choose(pod, pod.sharing, column, gpus)
 
-    def usable(self, pod: Pod, claim: Claim) -> Mask:
+    def usable(self, pod: Pod, claim: ResourceClaim) -> Mask:
         """Return the nodes on which the pod may use the claim, shape [node]."""
         nodes = self._snapshot.nodes
         if claim.shared and claim.queue != pod.queue:
@@ -193,7 +193,7 @@ class Stock:
 
     # Changing -------------------------------------------------------------------------------------------------------
 
-    def take(self, seat: Seat) -> None:
+    def take(self, seat: Assignment) -> None:
         """Have the pod sit there."""
         pod, column = seat.pod, seat.column
         amounts = np.array(self.taken(pod), dtype=np.int64)
@@ -229,21 +229,21 @@ class Stock:
         self.remembered.touch(column)
         self.is_leaving = True
 
-    def _leave_claim(self, claim: Claim) -> None:
+    def _leave_claim(self, claim: ResourceClaim) -> None:
         node, consumers = self._claimed.get(claim.key, (None, 0))
         if node is not None and consumers > 1:
             self._claimed[claim.key] = node, consumers - 1
         else:
             self._claimed.pop(claim.key, None)
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: Assignment) -> None:
         """Have a pod of the plan leave the seat that it was to wait for; whole devices only."""
         self.future[:, seat.column] += np.array(self.taken(seat.pod), dtype=np.int64)
         self.neighbours.remove(seat.pod, seat.column)
         self.changes += 1
         self.remembered.touch(seat.column)
 
-    def postpone(self, seat: Seat) -> Seat:
+    def postpone(self, seat: Assignment) -> Assignment:
         """Have a pod that was to sit down now wait for the others: what it took is free until then."""
         if seat.later:
             return seat

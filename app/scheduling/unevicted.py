@@ -21,7 +21,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import OfVictims
 from app.model.resources import QUOTA_AXES
 from app.scheduling.accounts import Account, Quantities, quantities
-from app.scheduling.holders import Holders, Kind
+from app.scheduling.holders import HolderKind, Holders
 from app.scheduling.minruntime import Protection
 from app.scheduling.quota import amount_text
 from app.scheduling.reclaimable import Judgement
@@ -75,7 +75,7 @@ class Unevicted:
             return OfVictims(clause=f"no pod is evicted for it because {_listed(said)}" if said else NOTHING_FOUND)
         return _has_its_share(account, fair, request, over, said)
 
-    def _causes(self, asking: "_Asking", kinds: Sequence[Kind]) -> Iterator[str]:
+    def _causes(self, asking: "_Asking", kinds: Sequence[HolderKind]) -> Iterator[str]:
         takeable = frozenset(self._takeable(asking, kinds))
         for kind in kinds:
             if not kind.preemptible:
@@ -85,7 +85,7 @@ class Unevicted:
             elif not asking.is_over:
                 yield from self._in_another_queue(asking, kind, takeable)
 
-    def _in_own_queue(self, asking: "_Asking", kind: Kind) -> Iterator[str]:
+    def _in_own_queue(self, asking: "_Asking", kind: HolderKind) -> Iterator[str]:
         if kind.priority >= asking.group.priority:
             yield PRIORITY
         elif Action.PREEMPT not in self._actions:
@@ -93,7 +93,7 @@ class Unevicted:
         elif self._is_young(kind, self._protection.preempt_s(kind.queue)):
             yield MIN_RUNTIME
 
-    def _in_another_queue(self, asking: "_Asking", kind: Kind, takeable: Collection[QueueName]) -> Iterator[str]:
+    def _in_another_queue(self, asking: "_Asking", kind: HolderKind, takeable: Collection[QueueName]) -> Iterator[str]:
         if kind.queue not in takeable:
             yield FAIR_SHARE
         elif Action.RECLAIM not in self._actions:
@@ -101,14 +101,14 @@ class Unevicted:
         elif self._is_young(kind, self._protection.reclaim_s(asking.group.queue, kind.queue)):
             yield MIN_RUNTIME
 
-    def _takeable(self, asking: "_Asking", kinds: Sequence[Kind]) -> Iterator[QueueName]:
+    def _takeable(self, asking: "_Asking", kinds: Sequence[HolderKind]) -> Iterator[QueueName]:
         """Yield the other queues that hold more than is theirs."""
         names = dict.fromkeys(kind.queue for kind in kinds if kind.preemptible and kind.queue != asking.group.queue)
         state = self._state
         judgement = Judgement(state.ledger, state.shares, asking.group, asking.request)
         return judgement.takeable(name for name in names if state.ledger.payer(name) is not None)
 
-    def _is_young(self, kind: Kind, min_runtime_s: float) -> bool:
+    def _is_young(self, kind: HolderKind, min_runtime_s: float) -> bool:
         return self._now < kind.started_at + min_runtime_s
 
 

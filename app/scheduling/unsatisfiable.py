@@ -21,7 +21,7 @@ from app.model.snapshot import NodeTable, Snapshot, Unsatisfiable
 from app.model.topology import Topology
 from app.scheduling import domains, effort, explain, gang
 from app.scheduling.accounts import Quantities, quantities
-from app.scheduling.board import Board, shape_of
+from app.scheduling.board import PlacementState, shape_of
 from app.scheduling.emptied import MOST_REMEMBERED, Emptied, most_together, remembered
 from app.scheduling.order import PASSING, next_chunk
 from app.scheduling.quota import amount_text, empty_line, is_by_memory, least_charge, most_charge
@@ -245,7 +245,7 @@ def _no_room(group: PodGroup, pods: Sequence[Pod], emptied: Emptied) -> Refusal 
     return explain.together_later(refusal, emptied.out)
 
 
-def _fits_nowhere(pod: Pod, board: Board, emptied: Emptied) -> Refusal:
+def _fits_nowhere(pod: Pod, board: PlacementState, emptied: Emptied) -> Refusal:
     """Return why no node holds the pod; not for ever if one that takes no pods now might, or if there is none."""
     mended = emptied.mended
     if not emptied.nodes.nodes or (mended is not None and mended.may_hold(pod)):
@@ -254,7 +254,7 @@ def _fits_nowhere(pod: Pod, board: Board, emptied: Emptied) -> Refusal:
     return explain.beside_residents(refusal) if bare is not None and bare.may_hold(pod) else refusal
 
 
-def _not_together(group: PodGroup, pods: Sequence[Pod], board: Board) -> Refusal | None:
+def _not_together(group: PodGroup, pods: Sequence[Pod], board: PlacementState) -> Refusal | None:
     apart = gang.refusal(board, group, pods)
     if apart is not None:
         return explain.never_in_a_domain(apart, pods, board)

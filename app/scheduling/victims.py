@@ -22,7 +22,7 @@ from app.model.resources import QUOTA_AXES, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.order import Contender, Elastic, last_chunk, turn
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from app.scheduling.rows import are_alike
 
 LastTurn = tuple[int, int, float, int, str, str]
@@ -38,7 +38,7 @@ class Safety(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chunk:
+class VictimBatch:
     """Pods of one PodGroup that leave together."""
 
     group: PodGroup
@@ -59,7 +59,7 @@ def last_turn(group: PodGroup) -> LastTurn:
     return priority, elastic, created_at, -leaving, name, namespace
 
 
-class Roster:
+class VictimCandidates:
     """The running PodGroups that may ever have to leave, by queue; made once a plan.
 
     Most queues are never asked: who of a queue leaves first is found out when somebody looks for victims in it.
@@ -80,7 +80,7 @@ class Roster:
         """Shape [group]: the others are left out; None when nobody is."""
         # Parts of the roster share these: they only remember.
         self._ordered: dict[QueueName, tuple[NDArray[np.int64], Sequence[PodGroup]]] = {}
-        self._chunks: dict[GroupKey, tuple[PodGroup, Chunk | None]] = {}
+        self._chunks: dict[GroupKey, tuple[PodGroup, VictimBatch | None]] = {}
 
     def of(self, queues: Container[QueueName] | None, useful: Mask | None = None) -> Self:
         """Return the part of the roster that is of some queues, all if None, and `useful`, shape [group]."""
@@ -90,7 +90,7 @@ class Roster:
         part.useful = useful
         return part
 
-    def chunks(self, queue: QueueName) -> "Sequence[Chunk]":
+    def chunks(self, queue: QueueName) -> "Sequence[VictimBatch]":
         """Return the first chunk of every group of a queue, the first to leave first; each is made when looked at."""
         numbers, groups = self.order(queue)
         if self.useful is not None:
@@ -106,14 +106,14 @@ class Roster:
             found = self._ordered[queue] = numbers, [group for _, group in ordered]
         return found
 
-    def first_chunk(self, group: PodGroup) -> Chunk:
+    def first_chunk(self, group: PodGroup) -> VictimBatch:
         """Return who of a group of the roster leaves first."""
         found = self.chunk(group)
         if found is None:
             raise ValueError(f"{group!r} is not in the roster")
         return found
 
-    def chunk(self, group: PodGroup) -> Chunk | None:
+    def chunk(self, group: PodGroup) -> VictimBatch | None:
         """Return who of the group leaves first; None when it is not preemptible or nobody is left. Remembered."""
         known, found = self._chunks.get(group.key, (None, None))
         if known is not group:
@@ -121,13 +121,13 @@ class Roster:
             self._chunks[group.key] = group, found
         return found
 
-    def _made(self, group: PodGroup) -> Chunk | None:
+    def _made(self, group: PodGroup) -> VictimBatch | None:
         placed = last_chunk(group) if group.preemptible else ()
         if not placed:
             return None
         charges = (quantities(charge_at(self._snapshot, one)) for one in placed)
         cpu, memory, gpu = (sum(amounts) for amounts in zip(*charges, strict=True))
-        return Chunk(
+        return VictimBatch(
             group=group,
             placed=placed,
             charge=(cpu, memory, gpu),
@@ -136,10 +136,10 @@ class Roster:
         )
 
 
-class _FirstChunks(Sequence[Chunk]):
+class _FirstChunks(Sequence[VictimBatch]):
     """The first chunks of groups, made when somebody looks at them."""
 
-    def __init__(self, roster: Roster, groups: Sequence[PodGroup]) -> None:
+    def __init__(self, roster: VictimCandidates, groups: Sequence[PodGroup]) -> None:
         self._roster = roster
         self._groups = groups
 
@@ -147,12 +147,12 @@ class _FirstChunks(Sequence[Chunk]):
         return len(self._groups)
 
     @overload
-    def __getitem__(self, index: int) -> Chunk: ...
+    def __getitem__(self, index: int) -> VictimBatch: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+    def __getitem__(self, index: slice) -> Sequence[VictimBatch]: ...
 
-    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
+    def __getitem__(self, index: int | slice) -> VictimBatch | Sequence[VictimBatch]:
         if isinstance(index, slice):
             return _FirstChunks(self._roster, self._groups[index])
         return self._roster.first_chunk(self._groups[index])
@@ -172,7 +172,7 @@ class _Place:
     __slots__ = ("allocated", "children", "contender", "next", "parent", "position", "pushed", "stamp", "waiting")
 
     def __init__(
-        self, contender: Contender, allocated: Iterable[int], waiting: Sequence[Chunk], parent: "_Place | None"
+        self, contender: Contender, allocated: Iterable[int], waiting: Sequence[VictimBatch], parent: "_Place | None"
     ) -> None:
         self.contender = contender
         self.waiting = waiting
@@ -182,8 +182,8 @@ class _Place:
         self.children: list[_Entry] = []
         self.stamp = 0
         self.position = 0
-        self.pushed: list[Chunk] = []
-        self.next: Chunk | None = None
+        self.pushed: list[VictimBatch] = []
+        self.next: VictimBatch | None = None
 
     def line_up(self, siblings: "list[_Entry]") -> None:
         """Take the place among the siblings by what the queue holds without the victims so far, if it has another."""
@@ -198,7 +198,7 @@ class _Place:
         is_void = bool(self.contender.queue.problem)
         insort(siblings, ((is_void, *by_use, self.next.turn[0], created_at, name), self.stamp, self))
 
-    def _own_next(self) -> Chunk | None:
+    def _own_next(self) -> VictimBatch | None:
         listed = self.waiting[self.position] if self.position < len(self.waiting) else None
         pushed = self.pushed[-1] if self.pushed else None
         if listed is None or pushed is None:
@@ -222,11 +222,11 @@ class Victims:
 
     def __init__(
         self,
-        roster: Roster,
+        roster: VictimCandidates,
         changed: Mapping[GroupKey, PodGroup],
         safety: Callable[[PodGroup], Safety],
         *,
-        ledger: Ledger,
+        ledger: QueueLedger,
         shares: Mapping[QueueName, Share],
     ) -> None:
         """Begin with nobody gone; `changed` are the groups that are no longer as they are in the roster."""
@@ -246,9 +246,9 @@ class Victims:
         for place in reversed(self._places.values()):
             self._line_up(place)
 
-    def _by_payer(self) -> Mapping[QueueName, Sequence[Chunk]]:
+    def _by_payer(self) -> Mapping[QueueName, Sequence[VictimBatch]]:
         """Return who may leave by the queue that pays, the first first: several queues that are gone have one payer."""
-        found: dict[QueueName, Sequence[Chunk]] = {}
+        found: dict[QueueName, Sequence[VictimBatch]] = {}
         for name in self._roster.queues:
             payer, chunks = self._ledger.payer(name), self._roster.chunks(name)
             if payer in found:
@@ -260,7 +260,7 @@ class Victims:
     def _line_up(self, place: _Place) -> None:
         place.line_up(place.parent.children if place.parent else self._top)
 
-    def pop(self) -> Chunk | None:
+    def pop(self) -> VictimBatch | None:
         """Name the next to leave; None when there is nobody left."""
         place = _worst(self._top)
         if place is None or place.next is None:
@@ -288,7 +288,7 @@ class Victims:
                 return
             place.position += 1
 
-    def _is_open(self, chunk: Chunk) -> bool:
+    def _is_open(self, chunk: VictimBatch) -> bool:
         safety = self._safety(chunk.group)
         return safety is Safety.NONE or may_leave(chunk.group, (one.pod for one in chunk.placed), safety)
 
@@ -297,7 +297,7 @@ class Victims:
         if chunk is not None and self._is_open(chunk):
             insort(place.pushed, chunk, key=lambda each: each.turn)
 
-    def _take(self, place: _Place, chunk: Chunk) -> None:
+    def _take(self, place: _Place, chunk: VictimBatch) -> None:
         at: _Place | None = place
         while at is not None:
             for axis in QUOTA_AXES:
@@ -305,7 +305,7 @@ class Victims:
             self._line_up(at)
             at = at.parent
 
-    def _place(self, name: QueueName, waiting: Sequence[Chunk]) -> _Place:
+    def _place(self, name: QueueName, waiting: Sequence[VictimBatch]) -> _Place:
         found = self._places.get(name)
         if found is not None:
             # Made before for the sake of a queue below it.
@@ -320,7 +320,7 @@ class Victims:
         return place
 
 
-def _left(chunk: Chunk) -> PodGroup:
+def _left(chunk: VictimBatch) -> PodGroup:
     gone = {one.pod.uid for one in chunk.placed}
     return replace(chunk.group, placed=tuple(one for one in chunk.group.placed if one.pod.uid not in gone))
 

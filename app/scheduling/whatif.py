@@ -16,16 +16,16 @@ from app.model.reason import Refusal
 from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling import gang, reach
-from app.scheduling.board import Board, Strategy, Timing
+from app.scheduling.board import PlacementState, Strategy, Timing
 from app.scheduling.evictable import EVERYBODY, Evictable, Scope
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.foremost import Foremost
 from app.scheduling.order import next_chunk
-from app.scheduling.quota import Ledger, is_by_memory, least_charge, most_charge
+from app.scheduling.quota import QueueLedger, is_by_memory, least_charge, most_charge
 from app.scheduling.ranks import Where
 from app.scheduling.slots import Slots
-from app.scheduling.stock import Seat
-from app.scheduling.victims import Roster, charge_at
+from app.scheduling.stock import Assignment
+from app.scheduling.victims import VictimCandidates, charge_at
 
 MOST_SIZES = 4
 """Sizes of GPUs that are tried one after the other, the smallest of all among them."""
@@ -43,7 +43,7 @@ class Leaving:
     placed: Placed
     action: Action
     beneficiary: GroupKey | None
-    seat: Seat | None = None
+    seat: Assignment | None = None
     """Where there is room for it in its place; None when there is none."""
 
 
@@ -56,8 +56,8 @@ class WhatIf:
     def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
         """Begin with the cluster as it is."""
         self.snapshot = snapshot
-        self.board = Board(snapshot, strategy)
-        self.ledger = Ledger(snapshot)
+        self.board = PlacementState(snapshot, strategy)
+        self.ledger = QueueLedger(snapshot)
         self.shares: dict[QueueName, Share] = {}
         self.leaving: dict[PodUid, Leaving] = {}
         self.changed: dict[GroupKey, PodGroup] = {}
@@ -69,18 +69,18 @@ class WhatIf:
         self._most: tuple[object, dict[tuple[Scope, ...], Amounts]] = None, {}
         self.growing: set[GroupKey] = set()
         """The running groups of which more pods start in this plan: if any left, the new ones might start alone."""
-        self.seated: tuple[Seat, ...] = ()
+        self.seated: tuple[Assignment, ...] = ()
         """The places that were found last for the group that asks."""
         self.too_dear: Refusal | None = None
         """Why the queue may not pay for the places that were found last; None when none were, or it may."""
-        self.all_seated: tuple[Seat, ...] = ()
+        self.all_seated: tuple[Assignment, ...] = ()
         """These and those found before."""
         self._next: dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources, Resources]] = {}
 
     @cached_property
-    def roster(self) -> Roster:
+    def roster(self) -> VictimCandidates:
         """Who may ever have to leave; shared with all copies."""
-        return Roster(self.snapshot)
+        return VictimCandidates(self.snapshot)
 
     @cached_property
     def evictable(self) -> Evictable:
@@ -188,7 +188,7 @@ class WhatIf:
         """Return the most that a queue may have to pay for them: what is judged by that takes from others."""
         return _sum(most_charge(pod, self.snapshot.nodes) for pod in pods)
 
-    def start(self, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> tuple[Seat, ...] | None:
+    def start(self, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> tuple[Assignment, ...] | None:
         """Place pods that start together and charge their queue, or change nothing and return None."""
         seats = self._place(group, pods, timing)
         if seats is not None and group.key in self.snapshot.running:
@@ -215,9 +215,9 @@ class WhatIf:
         self.changed[group.key] = replace(now, placed=(*now.placed, *come))
         return replace(group, placed=(*group.placed, *come), pending=_without(group.pending, pods))
 
-    def _closed_homes(self, pods: Sequence[Pod]) -> tuple[Seat, ...]:
+    def _closed_homes(self, pods: Sequence[Pod]) -> tuple[Assignment, ...]:
         """Take the own places of those of the pods that leave nodes to which no pod like them may come any more."""
-        found = list[Seat]()
+        found = list[Assignment]()
         for pod in pods:
             home = self._home(self.leaving[pod.uid], self.board)
             if home is not None and not self.board.eligible(pod)[home.column]:
@@ -225,7 +225,7 @@ class WhatIf:
                 found.append(home)
         return tuple(found)
 
-    def _settled(self, seat: Seat) -> Placed:
+    def _settled(self, seat: Assignment) -> Placed:
         each = self.leaving[seat.pod.uid]
         if self._is_own(each.placed, seat):
             del self.leaving[seat.pod.uid]
@@ -233,7 +233,7 @@ class WhatIf:
         self.leaving[seat.pod.uid] = replace(each, seat=seat)
         return Placed(pod=seat.pod, node=self.snapshot.nodes.nodes[seat.column].name, devices=seat.devices)
 
-    def _place(self, group: PodGroup, pods: Sequence[Pod], timing: Timing) -> tuple[Seat, ...] | None:
+    def _place(self, group: PodGroup, pods: Sequence[Pod], timing: Timing) -> tuple[Assignment, ...] | None:
         self.too_dear = None
         if any(map(is_by_memory, pods)) and self.ledger.bounds_gpus(group):
             seats = self._place_within_quota(group, pods, timing)
@@ -243,7 +243,9 @@ class WhatIf:
             self.ledger.charge(group, self._charge(seats))
         return seats
 
-    def _place_within_quota(self, group: PodGroup, pods: Sequence[Pod], timing: Timing) -> tuple[Seat, ...] | None:
+    def _place_within_quota(
+        self, group: PodGroup, pods: Sequence[Pod], timing: Timing
+    ) -> tuple[Assignment, ...] | None:
         """Place pods that ask for GPU memory where the queue may pay for them: a part of a larger GPU costs less.
 
         On the largest GPUs first, then on smaller ones as well.
@@ -260,7 +262,7 @@ class WhatIf:
                 return seats
         return None
 
-    def _charge(self, seats: Iterable[Seat]) -> Resources:
+    def _charge(self, seats: Iterable[Assignment]) -> Resources:
         memory = self.snapshot.nodes.device_memory_mib
         return _sum(seat.pod.charge(int(memory[seat.column])) for seat in seats)
 
@@ -287,7 +289,7 @@ class WhatIf:
             if moved and not gang.is_whole(group):
                 self.evict(group, moved, action, beneficiary)
 
-    def seat(self, seats: tuple[Seat, ...]) -> None:
+    def seat(self, seats: tuple[Assignment, ...]) -> None:
         """Note the places that were found for the group that asks."""
         self.seated, self.all_seated = seats, self.all_seated + seats
 
@@ -303,13 +305,13 @@ class WhatIf:
             stay = (each.placed if one.pod.uid == pod.uid else one for one in now.placed)
             self.changed[each.group.key] = replace(now, placed=tuple(stay))
 
-    def _home(self, leaving: Leaving, board: Board) -> Seat | None:
+    def _home(self, leaving: Leaving, board: PlacementState) -> Assignment | None:
         """Return a pod's own place if it has room there when others have left; None for parts of devices and claims."""
         column, pod = self.snapshot.nodes.index.get(leaving.placed.node), leaving.placed.pod
         is_simple = pod.sharing is None and not pod.claims
         if column is None or not is_simple or not board.may_stay(pod, column):
             return None
-        return Seat(pod, column, (), later=True)
+        return Assignment(pod, column, (), later=True)
 
     def reprieve(self) -> None:
         """Let pods stay that were to be lost and whose places have become free for another reason; gangs as a whole."""
@@ -341,7 +343,7 @@ class WhatIf:
             del self.leaving[each.placed.pod.uid]
         return True
 
-    def _is_own(self, placed: Placed, seat: Seat) -> bool:
+    def _is_own(self, placed: Placed, seat: Assignment) -> bool:
         here = self.snapshot.nodes.nodes[seat.column].name == placed.node
         return here and set(seat.devices) == set(placed.devices)
 

@@ -15,19 +15,19 @@ from typing import Protocol
 from app.control.barrier import GangBarrier
 from app.control.certificates.own import Installation
 from app.control.feed import Feed
-from app.control.rights import Reviews, Rights
+from app.control.rights import AccessReviews, Rights
 from app.model.question import Check
 from app.model.seam import Cluster
 from app.service.doors import Door, Runs, admission_door, extender_door, operations_door, probe_door
-from app.service.parts import Parts, build
+from app.service.parts import Components, build
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import health, operations
-from app.web.callers import Anybody, Authority, Callers, Nobody, Reviewed
+from app.web.callers import Anybody, CallerReviews, Callers, Nobody, Reviewed
 from app.web.visits import Visits
 from app.web.watchdog import Watchdog, alarm
 
-__all__ = ["GARBAGE_THRESHOLDS", "SWITCH_AFTER_S", "Endpoints", "Kubernetes", "Parts", "build", "serve"]
+__all__ = ["GARBAGE_THRESHOLDS", "SWITCH_AFTER_S", "Components", "Endpoints", "Kubernetes", "build", "serve"]
 
 GARBAGE_THRESHOLDS = (20_000, 100, 1000)
 """New containers until Python looks for cycles among them, among those that outlived that, and among all.
@@ -56,7 +56,7 @@ class Endpoints:
     """Empty when none are served on a port of their own."""
 
 
-class Asked(Reviews, Authority, Protocol):
+class RightsApi(AccessReviews, CallerReviews, Protocol):
     """What the API server is asked about rights: our own, and those of callers."""
 
 
@@ -65,7 +65,7 @@ class Kubernetes:
     """What only a real cluster has: our own installation in it, and rights that may be missing."""
 
     installation: Installation
-    reviews: Asked
+    reviews: RightsApi
 
 
 async def serve(
@@ -123,13 +123,13 @@ async def serve(
             await _until_cancelled(parts.barrier)
 
 
-def _callers(settings: Settings, authority: Authority | None, visits: Visits) -> Callers:
+def _callers(settings: Settings, authority: CallerReviews | None, visits: Visits) -> Callers:
     if settings.anonymous_reads:
         return Anybody()
     return Nobody() if authority is None else Reviewed(authority, visits, clock=time.monotonic)
 
 
-def _deciding(parts: Parts) -> tuple[Runs, ...]:
+def _deciding(parts: Components) -> tuple[Runs, ...]:
     first = (parts.activity, parts.feed, parts.planning, parts.search, parts.waker, parts.evictor, parts.gpus)
     return (
         *first,

@@ -8,9 +8,9 @@ from typing import Protocol
 from app.control.certificates.authority import Clients
 from app.control.certificates.files import CertificateFiles
 from app.control.certificates.own import Certificates, Installation
-from app.control.certificates.served import Served
+from app.control.certificates.served import ServedCertificate
 from app.model.question import Check
-from app.service.parts import Parts
+from app.service.parts import Components
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import admission, health, webhooks
@@ -29,7 +29,7 @@ class Runs(Protocol):
         ...
 
 
-class Source(Runs, Protocol):
+class CertificateSource(Runs, Protocol):
     """Where the certificate of a port comes from."""
 
     def checks(self) -> Sequence[Check]:
@@ -43,7 +43,7 @@ class Door:
 
     host: str
     listener: Listener
-    certificate: Source | None = None
+    certificate: CertificateSource | None = None
     thread: str = ""
     """The name of the thread that serves it; empty: the main loop does."""
 
@@ -64,26 +64,29 @@ class Door:
         return self.certificate.checks() if self.certificate else ()
 
 
-def extender_door(settings: Settings, parts: Parts) -> Door:
+def extender_door(settings: Settings, parts: Components) -> Door:
     """Open the port of the extender's verbs; raises OSError when it is taken."""
     app = webhooks.application(parts.extender, parts.metrics)
     host, port, folder = settings.webhook_host, settings.webhook_port, settings.webhook_tls_dir
     if folder is None:
         return Door(host=host, listener=listener(app, host, port, limits=EXTENDER_CONNECTIONS))
     tls = LiveTls(Clients.CERTIFIED)
-    served = Served(tls, parts.metrics, listener="extender", wall_clock=time.time)
+    served = ServedCertificate(tls, parts.metrics, listener="extender", wall_clock=time.time)
     source = CertificateFiles(folder, served, clients=Clients.CERTIFIED, wall_clock=time.time)
     bound = listener(app, host, port, limits=EXTENDER_CONNECTIONS, tls=tls.context)
     return Door(host=host, listener=bound, certificate=source)
 
 
-def admission_door(settings: Settings, parts: Parts, installation: Installation | None) -> Door | None:
+def admission_door(settings: Settings, parts: Components, installation: Installation | None) -> Door | None:
     """Open the port of admission, if there is to be one; raises OSError when it is taken."""
     if settings.admission_port is None:
         return None
     tls = LiveTls()
     source = _admission_certificate(
-        settings, Served(tls, parts.metrics, listener="admission", wall_clock=time.time), parts.metrics, installation
+        settings,
+        ServedCertificate(tls, parts.metrics, listener="admission", wall_clock=time.time),
+        parts.metrics,
+        installation,
     )
     app = admission.application(parts.admission, parts.metrics)
     bound = listener(
@@ -93,8 +96,8 @@ def admission_door(settings: Settings, parts: Parts, installation: Installation 
 
 
 def _admission_certificate(
-    settings: Settings, served: Served, metrics: Metrics, installation: Installation | None
-) -> Source:
+    settings: Settings, served: ServedCertificate, metrics: Metrics, installation: Installation | None
+) -> CertificateSource:
     if settings.admission_tls_dir is not None:
         return CertificateFiles(settings.admission_tls_dir, served, clients=Clients.ANYBODY, wall_clock=time.time)
     if installation is None:

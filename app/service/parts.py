@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.cluster.cache import ClusterCache
-from app.control.activity import Activity
+from app.control.activity import Leadership
 from app.control.admission import Admission
-from app.control.amends import Amends
+from app.control.amends import Corrections
 from app.control.audit import Audit
-from app.control.autoscaling import Autoscaling, way_of
-from app.control.awaiting import Awaiting
+from app.control.autoscaling import Autoscaler, way_of
+from app.control.awaiting import PendingPreemptions
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
 from app.control.budgets import Budgets
 from app.control.decisions import Decisions
-from app.control.entrance import Entrance
-from app.control.events import Events
+from app.control.entrance import AdmissionFastPath
+from app.control.events import EventReporter
 from app.control.evictor import Evictor
 from app.control.extender import Extender
 from app.control.feed import Feed
@@ -26,12 +26,12 @@ from app.control.overuse import Overuse
 from app.control.planning import Planning, policy_of
 from app.control.podgrouper import PodGrouper
 from app.control.podgroups import PodGroupWriter
-from app.control.promises import Promises
-from app.control.search import Search
+from app.control.promises import Reserver
+from app.control.search import SearchLoop
 from app.control.sharing import SharedGpus
-from app.control.shortages import Shortages
+from app.control.shortages import UnmetDemand
 from app.control.status import Status
-from app.control.takeover import TakeOver
+from app.control.takeover import PlanApplier
 from app.control.usage import UsageMeter, history_of
 from app.control.waker import Waker
 from app.control.why import Explainer
@@ -43,31 +43,31 @@ from app.telemetry import Metrics
 
 
 @dataclass(slots=True, kw_only=True)
-class Parts:
+class Components:
     """The service without its ports."""
 
     metrics: Metrics
-    activity: Activity
+    activity: Leadership
     barrier: GangBarrier
     waker: Waker
     evictor: Evictor
     gpus: SharedGpus
-    search: Search
+    search: SearchLoop
     planning: Planning
-    amends: Amends
+    amends: Corrections
     feed: Feed
     audit: Audit
     inspect: Inspect
     meter: UsageMeter
     status: Status
-    events: Events
+    events: EventReporter
     overuse: Overuse
-    autoscaling: Autoscaling
+    autoscaling: Autoscaler
     extender: Extender
     admission: Admission
 
 
-def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby: Callable[[], None]) -> Parts:
+def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby: Callable[[], None]) -> Components:
     """Put the parts together; nothing runs yet. `on_standby` is called when we cease to be active."""
     history, clock = history_of(settings), time.monotonic
     cache = ClusterCache(history, overuse_tolerance_mib=settings.overuse_tolerance_mib)
@@ -81,7 +81,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
     def unready() -> str:
         return feed.unready()
 
-    activity = Activity(
+    activity = Leadership(
         cluster, lease=settings.scheduler_lease, hostname=settings.hostname, on_change=activity_changed, clock=clock
     )
     waker = Waker(cache, cluster, metrics, inactive=activity.failure)
@@ -117,7 +117,7 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
     podgroups = PodGroupWriter(cache, cluster, inactive=cannot_decide)
     defaults = replace(defaults_of(settings.workload_defaults), owners_project=settings.owners_project)
     grouper = PodGrouper(cache, cluster, podgroups, defaults=defaults, on_change=regrouped)
-    amends = Amends(cache, cluster, reason=planning.reason, inactive=cannot_decide, clock=clock)
+    amends = Corrections(cache, cluster, reason=planning.reason, inactive=cannot_decide, clock=clock)
     feed = Feed(
         cache,
         cluster,
@@ -140,10 +140,10 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
     )
     inspect = Inspect(cache, feed, planning, activity, explainer)
     status = Status(cache, planning, inspect, cluster, settings, wall_clock=_rfc3339)
-    events = Events(cache, planning, inspect, grouper, cluster, settings, clock=clock)
+    events = EventReporter(cache, planning, inspect, grouper, cluster, settings, clock=clock)
     overuse = Overuse(cache, cluster, evictor, metrics, settings, clock=clock, unready=cannot_decide)
-    autoscaling = Autoscaling(
-        Shortages(cache, inspect, settings, clock=clock),
+    autoscaling = Autoscaler(
+        UnmetDemand(cache, inspect, settings, clock=clock),
         inspect,
         cluster,
         way_of(cluster, settings, timestamp=_rfc3339),
@@ -153,11 +153,11 @@ def build(settings: Settings, cluster: Cluster, metrics: Metrics, *, on_standby:
     binder = Binder(
         cache, cluster, activity, barrier, metrics, patience_s=settings.gang_barrier_s, on_failure=planning.dissolve
     )
-    entrance = Entrance(
+    entrance = AdmissionFastPath(
         cache, planning, grouper, settings=settings, unready=unready, inactive=activity.failure, clock=clock
     )
     extender = Extender(cache, activity, feed, planning, waker, binder, settings)
-    return Parts(
+    return Components(
         metrics=metrics,
         activity=activity,
         barrier=barrier,
@@ -186,7 +186,7 @@ class _Ground:
 
     cache: ClusterCache
     cluster: Cluster
-    activity: Activity
+    activity: Leadership
     metrics: Metrics
     settings: Settings
     decisions: Decisions
@@ -194,7 +194,7 @@ class _Ground:
 
 def _planning(
     on: _Ground, barrier: GangBarrier, waker: Waker, *, unready: Callable[[], str]
-) -> tuple[Planning, Search, Evictor, SharedGpus]:
+) -> tuple[Planning, SearchLoop, Evictor, SharedGpus]:
     clock = time.monotonic
 
     def cannot_decide() -> str:
@@ -208,12 +208,12 @@ def _planning(
         # The planning loop comes after the search that it pokes.
         await planning.ended()
 
-    promises = Promises(on.cache, barrier, waker, on.metrics, on.settings, clock=clock)
+    promises = Reserver(on.cache, barrier, waker, on.metrics, on.settings, clock=clock)
     evictor = Evictor(on.cache, on.cluster, on.activity, on.metrics, decisions=on.decisions, on_failure=stays)
     gpus = SharedGpus(on.cache, on.cluster, on.activity, evictor, on.settings, clock=clock)
-    awaiting = Awaiting(on.cache, waker, evictor, gpus, on.settings, clock=clock, wall_clock=time.time)
-    takeover = TakeOver(on.cache, promises, awaiting, evictor, on.metrics, on.decisions)
-    search = Search(
+    awaiting = PendingPreemptions(on.cache, waker, evictor, gpus, on.settings, clock=clock, wall_clock=time.time)
+    takeover = PlanApplier(on.cache, promises, awaiting, evictor, on.metrics, on.decisions)
+    search = SearchLoop(
         on.cache,
         takeover,
         on.metrics,

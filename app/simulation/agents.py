@@ -9,7 +9,7 @@ from app.model.names import PodUid
 from app.model.seam import RawObject, Resource
 from app.simulation.clock import Clock
 from app.simulation.cluster import Ref, SimulatedCluster
-from app.simulation.devices import Devices, Machine, Use
+from app.simulation.devices import SimulatedDevices, SimulatedMachine, Use
 
 LOOK_EVERY_S = 1.0
 MEASURE_EVERY = 10
@@ -32,7 +32,7 @@ NVLINKS = 18
 class Agents:
     """One agent a node, all in one task: what is quiet costs next to nothing."""
 
-    def __init__(self, cluster: SimulatedCluster, devices: Devices, clock: Clock) -> None:
+    def __init__(self, cluster: SimulatedCluster, devices: SimulatedDevices, clock: Clock) -> None:
         self._cluster = cluster
         self._devices = devices
         self._clock = clock
@@ -51,13 +51,13 @@ class Agents:
                     self._write(machine)
             await self._clock.sleep(LOOK_EVERY_S)
 
-    def _look(self, machine: Machine, measurement: int) -> None:
+    def _look(self, machine: SimulatedMachine, measurement: int) -> None:
         found = list(self._devices_of(machine, measurement))
         if found != self._published.get(machine.name):
             self._published[machine.name] = found
             self._write(machine)
 
-    def _write(self, machine: Machine) -> None:
+    def _write(self, machine: SimulatedMachine) -> None:
         status = {
             "observedAt": datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "agentVersion": "simulated",
@@ -72,7 +72,7 @@ class Agents:
             kind = {"apiVersion": "leeboard.dev/v1alpha1", "kind": "GpuNode"}
             self._cluster.create(Resource.GPU_NODES, kind | {"metadata": {"name": machine.name}, "status": status})
 
-    def _devices_of(self, machine: Machine, measurement: int) -> Iterator[RawObject]:
+    def _devices_of(self, machine: SimulatedMachine, measurement: int) -> Iterator[RawObject]:
         if machine.name not in self._links:
             self._links[machine.name] = _links(machine)
         links = self._links[machine.name]
@@ -92,7 +92,7 @@ class Agents:
             }
 
 
-def used_mib(machine: Machine, uuid: str, measurement: int) -> Mapping[PodUid, int]:
+def used_mib(machine: SimulatedMachine, uuid: str, measurement: int) -> Mapping[PodUid, int]:
     """Return what each pod uses of a device, by uid; together never more than there is, as on a real one."""
     used: dict[PodUid, int] = {}
     left = machine.memory_mib
@@ -117,7 +117,7 @@ def _drawn(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=4).digest())
 
 
-def _links(machine: Machine) -> Mapping[str, list[RawObject]]:
+def _links(machine: SimulatedMachine) -> Mapping[str, list[RawObject]]:
     return {
         uuid: [_link(other, near=index // 4 == at // 4) for at, other in enumerate(machine.uuids) if other != uuid]
         for index, uuid in enumerate(machine.uuids)

@@ -24,11 +24,11 @@ class Use:
     """Of each, what is the pod's."""
 
 
-class Machine:
+class SimulatedMachine:
     """The GPUs of one node, all alike and on one NVSwitch."""
 
     def __init__(self, node: RawObject) -> None:
-        """`holders` and `uses` are changed by `Devices` only."""
+        """`holders` and `uses` are changed by `SimulatedDevices` only."""
         labels, self.name = node["metadata"].get("labels", {}), node["metadata"]["name"]
         self.product = labels.get(PRODUCT_LABEL, "").replace("-", " ")
         self.memory_mib = int(labels.get(MEMORY_LABEL, "0"))
@@ -48,19 +48,19 @@ class Machine:
         return tuple(uuid for uuid, holder in self.holders.items() if holder == pod)
 
 
-class Devices:
+class SimulatedDevices:
     """The machines of one cluster, each known from when its node was first seen."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, SimulatedMachine] = {}
         self._changed: set[str] = set()
 
-    def machines(self) -> Iterable[Machine]:
+    def machines(self) -> Iterable[SimulatedMachine]:
         """Return those that have any GPU."""
         for node in self._cluster.objects(Resource.NODES):
             if node["metadata"]["name"] not in self._machines:
-                self._machines[node["metadata"]["name"]] = Machine(node)
+                self._machines[node["metadata"]["name"]] = SimulatedMachine(node)
         return [machine for machine in self._machines.values() if machine.uuids]
 
     def take_changed(self) -> set[str]:
@@ -103,7 +103,7 @@ class Devices:
         machine.uses.pop(ref.uid, None)
         self._changed.add(machine.name)
 
-    def _machine(self, pod: RawObject) -> Machine | None:
+    def _machine(self, pod: RawObject) -> SimulatedMachine | None:
         return next((one for one in self.machines() if one.name == pod["spec"].get("nodeName")), None)
 
 

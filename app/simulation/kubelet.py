@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from app.model.seam import Changed, Deleted, Listed, NotFoundError, RawObject, Resource
 from app.simulation.clock import Clock
 from app.simulation.cluster import Ref, SimulatedCluster
-from app.simulation.devices import Devices
+from app.simulation.devices import SimulatedDevices
 from app.simulation.manifests import RUNTIME_ANNOTATION
 
 START_S = 2.0
@@ -18,10 +18,10 @@ REFUSED = "UnexpectedAdmissionError"
 """What a kubelet calls it when a pod's devices are not there."""
 
 
-class Kubelet:
+class SimulatedKubelet:
     """Follows the pods of one cluster; a pod without a runtime annotation runs until somebody deletes it."""
 
-    def __init__(self, cluster: SimulatedCluster, devices: Devices, clock: Clock) -> None:
+    def __init__(self, cluster: SimulatedCluster, devices: SimulatedDevices, clock: Clock) -> None:
         self._cluster = cluster
         self._devices = devices
         self._clock = clock

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from app.simulation.stock import Amounts
 
 
-class Ledger:
+class Holdings:
     """Holdings by uid; a pod holds on one node at a time."""
 
     def __init__(self) -> None:

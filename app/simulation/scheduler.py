@@ -15,7 +15,7 @@ from typing import Protocol
 from app.model.seam import Changed, Deleted, Listed, NotFoundError, RawObject, Resource
 from app.simulation.clock import Clock
 from app.simulation.cluster import Ref, SimulatedCluster
-from app.simulation.ledger import Ledger
+from app.simulation.ledger import Holdings
 from app.simulation.manifests import PROFILE
 from app.simulation.stock import barred, lacking, requests
 from app.simulation.waiting import SchedulingQueue
@@ -25,7 +25,7 @@ FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 10.0
 
 
-class Extender(Protocol):
+class ExtenderClient(Protocol):
     """What the driver asks of an extender; all raise `ExtenderError`."""
 
     async def filter(self, pod: RawObject, names: Sequence[str]) -> Filtered:
@@ -60,14 +60,14 @@ class Choice:
 class Scheduler:
     """One profile of kube-scheduler with one extender."""
 
-    def __init__(self, cluster: SimulatedCluster, extender: Extender, clock: Clock) -> None:
+    def __init__(self, cluster: SimulatedCluster, extender: ExtenderClient, clock: Clock) -> None:
         self._cluster = cluster
         self._extender = extender
         self._clock = clock
         # What the watches showed, what is bound or assumed, and failed attempts: changed by this class only.
         self._nodes: dict[str, RawObject] = {}
         self._pods: dict[str, RawObject] = {}
-        self._ledger = Ledger()
+        self._ledger = Holdings()
         self._failures: Counter[str] = Counter()
         self._queue = SchedulingQueue()
 

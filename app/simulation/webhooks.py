@@ -28,7 +28,7 @@ class Filtered:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
-class Webhooks:
+class ExtenderWebhooks:
     """One extender at one address; connections are as many as binds wait."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:

@@ -7,11 +7,11 @@ import aiohttp
 from app.simulation.agents import Agents
 from app.simulation.clock import Clock, WallClock
 from app.simulation.cluster import SimulatedCluster
-from app.simulation.devices import Devices
-from app.simulation.kubelet import Kubelet
+from app.simulation.devices import SimulatedDevices
+from app.simulation.kubelet import SimulatedKubelet
 from app.simulation.scheduler import Scheduler
 from app.simulation.users import Users
-from app.simulation.webhooks import Webhooks
+from app.simulation.webhooks import ExtenderWebhooks
 from app.simulation.workload import arrivals, furniture
 
 
@@ -26,10 +26,10 @@ def furnished() -> SimulatedCluster:
 async def live(cluster: SimulatedCluster, webhooks_url: str, *, speed: float, seed: int) -> None:
     """Let people submit work and kube-scheduler place it through the webhooks, until cancelled."""
     clock: Clock = WallClock(speed=speed)
-    devices = Devices(cluster)
+    devices = SimulatedDevices(cluster)
     connector = aiohttp.TCPConnector(limit=0)  # A waiting bind holds a connection, and a gang waits as a whole.
     async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as actors:
-        actors.create_task(Kubelet(cluster, devices, clock).run())
+        actors.create_task(SimulatedKubelet(cluster, devices, clock).run())
         actors.create_task(Agents(cluster, devices, clock).run())
-        actors.create_task(Scheduler(cluster, Webhooks(session, webhooks_url), clock).run())
+        actors.create_task(Scheduler(cluster, ExtenderWebhooks(session, webhooks_url), clock).run())
         actors.create_task(Users(cluster, clock).run(arrivals(seed)))

@@ -4,9 +4,9 @@ from app.telemetry.logs import Logging, LogWriter
 from app.telemetry.metrics import (
     OUTCOMES,
     BindOutcome,
+    CallOutcome,
     Drift,
     Metrics,
-    Outcome,
     PlanOutcome,
     Renewal,
     Review,
@@ -18,11 +18,11 @@ from app.telemetry.metrics import (
 __all__ = [
     "OUTCOMES",
     "BindOutcome",
+    "CallOutcome",
     "Drift",
     "LogWriter",
     "Logging",
     "Metrics",
-    "Outcome",
     "PlanOutcome",
     "Renewal",
     "Review",

@@ -16,7 +16,7 @@ class Verb(StrEnum):
     BIND = "bind"
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     """How one webhook call ended."""
 
     FITS = "fits"
@@ -203,16 +203,16 @@ class Metrics:
         self._certificate_problems.labels(of).set(count)
 
 
-_ALWAYS = (Outcome.BAD_REQUEST, Outcome.ERROR)
-OUTCOMES: Mapping[Verb, tuple[Outcome, ...]] = {
-    Verb.FILTER: (Outcome.FITS, Outcome.REFUSED, Outcome.FAILED, *_ALWAYS),
-    Verb.PRIORITIZE: (Outcome.SCORED, *_ALWAYS),
-    Verb.PREEMPT: (Outcome.PREEMPTED, Outcome.REFUSED, *_ALWAYS),
-    Verb.BIND: (Outcome.BOUND, Outcome.NOT_BOUND, *_ALWAYS),
+_ALWAYS = (CallOutcome.BAD_REQUEST, CallOutcome.ERROR)
+OUTCOMES: Mapping[Verb, tuple[CallOutcome, ...]] = {
+    Verb.FILTER: (CallOutcome.FITS, CallOutcome.REFUSED, CallOutcome.FAILED, *_ALWAYS),
+    Verb.PRIORITIZE: (CallOutcome.SCORED, *_ALWAYS),
+    Verb.PREEMPT: (CallOutcome.PREEMPTED, CallOutcome.REFUSED, *_ALWAYS),
+    Verb.BIND: (CallOutcome.BOUND, CallOutcome.NOT_BOUND, *_ALWAYS),
 }
 
 
-def _webhooks(registry: CollectorRegistry) -> Mapping[tuple[Verb, Outcome], Histogram]:
+def _webhooks(registry: CollectorRegistry) -> Mapping[tuple[Verb, CallOutcome], Histogram]:
     family = Histogram(
         "leeboard_webhook_duration_seconds",
         "How long kube-scheduler waited for us.",

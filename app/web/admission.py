@@ -40,7 +40,7 @@ BROKEN = "Leeboard failed on this review; its log has the traceback"
 Fields = Mapping[str, Any]
 
 
-class Admission(Protocol):
+class AnswersAdmission(Protocol):
     """Answers the questions."""
 
     def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
@@ -53,7 +53,7 @@ class Admission(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedQuestion:
     """A question, and the uid by which the API server knows its answer."""
 
     uid: str
@@ -64,7 +64,7 @@ class BrokenReviewError(Exception):
     """What was posted is no AdmissionReview; says what is expected instead."""
 
 
-def read(body: bytes) -> Asked:
+def read(body: bytes) -> ReceivedQuestion:
     """Read a review; raise `BrokenReviewError`."""
     if found := too_many_values(body):
         raise BrokenReviewError(f"the objects have {found}")
@@ -90,7 +90,7 @@ def read(body: bytes) -> Asked:
         user=_text(_mapping(request, "userInfo"), "username") if request.get("userInfo") is not None else "",
         dry_run=request.get("dryRun") is True,
     )
-    return Asked(_uid(request), question)
+    return ReceivedQuestion(_uid(request), question)
 
 
 def write(uid: str, answer: Admitted | Denied) -> bytes:
@@ -122,10 +122,10 @@ class _Reply:
     outcome: ReviewOutcome
 
 
-class Reviews:
+class AdmissionBoundary:
     """The exception boundary around admission."""
 
-    def __init__(self, admission: Admission, metrics: Metrics) -> None:
+    def __init__(self, admission: AnswersAdmission, metrics: Metrics) -> None:
         self._metrics = metrics
         self._log = structlog.get_logger()
         self._verbs: Mapping[Review, Callable[[AdmissionQuestion], AdmissionAnswer]] = {
@@ -154,9 +154,9 @@ class Reviews:
         return _Reply(Response(write(asked.uid, answer), media_type=JSON), _outcome(answer))
 
 
-def application(admission: Admission, metrics: Metrics, *, limits: BodyLimits = LIMITS) -> ASGIApp:
+def application(admission: AnswersAdmission, metrics: Metrics, *, limits: BodyLimits = LIMITS) -> ASGIApp:
     """Build what the admission listener serves."""
-    reviews = Reviews(admission, metrics)
+    reviews = AdmissionBoundary(admission, metrics)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     problem.answer_errors_with_problems(app)
     turns = asyncio.Lock()
@@ -164,7 +164,7 @@ def application(admission: Admission, metrics: Metrics, *, limits: BodyLimits = 
     return Bounded(Direct(app, answers), limits)
 
 
-async def _respond(reviews: Reviews, turns: asyncio.Lock, verb: Review, body: bytes) -> Response:
+async def _respond(reviews: AdmissionBoundary, turns: asyncio.Lock, verb: Review, body: bytes) -> Response:
     # One in each turn of the loop, however many came at once: the extender's questions come in between.
     async with turns:
         said = reviews.answer(verb, body)

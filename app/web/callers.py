@@ -83,7 +83,7 @@ class Callers(Protocol):
         ...
 
 
-class Authority(Protocol):
+class CallerReviews(Protocol):
     """The API server; each raises `KubeError`."""
 
     async def user_of(self, token: str) -> User | None:
@@ -126,7 +126,7 @@ class Nobody:
 class Reviewed:
     """Asks the API server; belongs to the loop that it is first used on."""
 
-    def __init__(self, authority: Authority, asks: Asks, *, clock: Callable[[], float]) -> None:
+    def __init__(self, authority: CallerReviews, asks: Asks, *, clock: Callable[[], float]) -> None:
         """Know nobody yet; `authority` belongs to the main loop, to which `asks` leads."""
         self._authority = authority
         self._asks = asks

@@ -51,7 +51,7 @@ PART_BYTES = 256 << 10
 JSON = "application/json"
 
 
-class KnownPod(Protocol):
+class PodFacts(Protocol):
     """What is known of one pod."""
 
     @property
@@ -75,14 +75,14 @@ class KnownPod(Protocol):
         ...
 
 
-class Inspect(Counts, Protocol):
+class ReadApi(Counts, Protocol):
     """What the read API reads; called on the event loop."""
 
     def readiness(self) -> Sequence[Check]:
         """Return every condition of being ready, passed or not."""
         ...
 
-    def pod(self, namespace: str, name: str) -> KnownPod | None:
+    def pod(self, namespace: str, name: str) -> PodFacts | None:
         """Return what is known of this pod; None when there is no such pod."""
         ...
 
@@ -104,7 +104,7 @@ class Inspect(Counts, Protocol):
 
 
 def application(  # noqa: PLR0913 # collaborators come in here
-    inspect: Inspect,
+    inspect: ReadApi,
     metrics: Metrics,
     pulse: Pulse,
     *,
@@ -149,7 +149,7 @@ def _metrics(metrics: Metrics, counts: Counts, main: Asks) -> Callable[[Request]
     return endpoint
 
 
-def _add_queues(app: FastAPI, inspect: Inspect, main: Asks) -> None:
+def _add_queues(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
     @app.get("/api/v1/queues", response_model=QueueList)
     async def list_queues(request: Request) -> Response:
         """List every queue with what it deserves, gets, holds and asks for."""
@@ -159,7 +159,7 @@ def _add_queues(app: FastAPI, inspect: Inspect, main: Asks) -> None:
         return await _listed(lambda: QueueList(items=()), _each(map(QueueAnswer.of, stands)))
 
 
-def _add_workloads(app: FastAPI, inspect: Inspect, main: Asks) -> None:
+def _add_workloads(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
     @app.get("/api/v1/why/{namespace}/{name}", responses={404: {"model": Problem}})
     async def explain(request: Request, namespace: str, name: str, kind: str = "") -> ExplanationAnswer:
         """Tell why a pod or a PodGroup stands where it does; `kind` is pod or podgroup, else whichever there is."""
@@ -187,7 +187,7 @@ def _add_workloads(app: FastAPI, inspect: Inspect, main: Asks) -> None:
         return _explained(known, reader)
 
 
-def _add_gpus(app: FastAPI, inspect: Inspect, main: Asks) -> None:
+def _add_gpus(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
     @app.get("/api/v1/gpus", response_model=GpuNodeList)
     async def list_gpus(request: Request) -> Response:
         """List the GPUs of every node of which an agent tells, and who is on them."""
@@ -204,7 +204,7 @@ def _add_gpus(app: FastAPI, inspect: Inspect, main: Asks) -> None:
         return GpuNodeDetail.detailed(use, await _caller(request).reader(namespaces_of(use)))
 
 
-async def _seen(inspect: Inspect, main: Asks, caller: Caller) -> AsyncIterator[tuple[Sequence[NodeUse], Reader]]:
+async def _seen(inspect: ReadApi, main: Asks, caller: Caller) -> AsyncIterator[tuple[Sequence[NodeUse], Reader]]:
     """Yield the GPUs of some nodes at a time, with who reads of them: 40,000 devices take more than a second."""
 
     def uses_of(names: Sequence[NodeName]) -> list[NodeUse]:
@@ -297,7 +297,7 @@ def _subject(kind: str) -> Subject | None:
     return Subject(kind) if kind else None
 
 
-def _explained(known: KnownPod, reader: Reader) -> PodAnswer:
+def _explained(known: PodFacts, reader: Reader) -> PodAnswer:
     pod = known.pod
     return PodAnswer(
         namespace=pod.namespace,

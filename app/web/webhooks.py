@@ -16,7 +16,7 @@ from fastapi import FastAPI, Response
 
 from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
 from app.model.seam import RawObject
-from app.telemetry import Metrics, Outcome, Verb
+from app.telemetry import CallOutcome, Metrics, Verb
 from app.web import problem, wire
 from app.web.asgi import EXTENDER_LIMITS, ASGIApp, BodyLimits, Bounded, Direct, Rejection, as_problem
 from app.web.wire import Victims
@@ -25,7 +25,7 @@ JSON = "application/json"
 BROKEN = "Leeboard failed on this question; its log has the traceback"
 
 
-class Extender(Protocol):
+class AnswersScheduler(Protocol):
     """Answers the questions."""
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
@@ -46,22 +46,24 @@ class Extender(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class WebhookReply:
     """What goes back over the wire, and what it is counted as."""
 
     body: bytes
-    outcome: Outcome
+    outcome: CallOutcome
 
 
-class Webhooks:
+class ExtenderBoundary:
     """The exception boundary around the extender."""
 
-    def __init__(self, extender: Extender, metrics: Metrics, *, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, extender: AnswersScheduler, metrics: Metrics, *, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self._extender = extender
         self._metrics = metrics
         self._clock = clock
         self._log = structlog.get_logger()
-        self._verbs: Mapping[Verb, Callable[[bytes], Awaitable[Reply]]] = {
+        self._verbs: Mapping[Verb, Callable[[bytes], Awaitable[WebhookReply]]] = {
             Verb.FILTER: self._filter,
             Verb.PRIORITIZE: self._prioritize,
             Verb.PREEMPT: self._preempt,
@@ -75,52 +77,54 @@ class Webhooks:
             reply = await self._verbs[verb](body)
         except Exception:  # noqa: BLE001 - the border: whatever broke, kube-scheduler gets an answer it understands
             self._log.exception("webhook broke", verb=verb.value)
-            reply = Reply(wire.write_error(verb, BROKEN), Outcome.ERROR)
+            reply = WebhookReply(wire.write_error(verb, BROKEN), CallOutcome.ERROR)
         self._metrics.webhooks[verb, reply.outcome].observe(self._clock() - started)
         return reply.body
 
-    async def _filter(self, body: bytes) -> Reply:
+    async def _filter(self, body: bytes) -> WebhookReply:
         question = wire.read_pod_question(body)
         if isinstance(question, Failed):
             return self._bad(Verb.FILTER, question)
         answer = await self._extender.filter(question)
-        return Reply(wire.write_filter(answer, question.offered), _filter_outcome(answer))
+        return WebhookReply(wire.write_filter(answer, question.offered), _filter_outcome(answer))
 
-    async def _prioritize(self, body: bytes) -> Reply:
+    async def _prioritize(self, body: bytes) -> WebhookReply:
         question = wire.read_pod_question(body)
         if isinstance(question, Failed):
             return self._bad(Verb.PRIORITIZE, question)
-        return Reply(wire.write_scores(self._extender.prioritize(question), question.offered), Outcome.SCORED)
+        return WebhookReply(
+            wire.write_scores(self._extender.prioritize(question), question.offered), CallOutcome.SCORED
+        )
 
-    async def _preempt(self, body: bytes) -> Reply:
+    async def _preempt(self, body: bytes) -> WebhookReply:
         question = wire.read_preempt_question(body)
         if isinstance(question, Failed):
             return self._bad(Verb.PREEMPT, question)
         victims = self._extender.preempt(question.pod, question.candidates)
-        return Reply(wire.write_victims(victims), Outcome.PREEMPTED if victims else Outcome.REFUSED)
+        return WebhookReply(wire.write_victims(victims), CallOutcome.PREEMPTED if victims else CallOutcome.REFUSED)
 
-    async def _bind(self, body: bytes) -> Reply:
+    async def _bind(self, body: bytes) -> WebhookReply:
         question = wire.read_bind_question(body)
         if isinstance(question, Failed):
             return self._bad(Verb.BIND, question)
         error = await self._extender.bind(question)
-        return Reply(wire.write_bind(error), Outcome.NOT_BOUND if error else Outcome.BOUND)
+        return WebhookReply(wire.write_bind(error), CallOutcome.NOT_BOUND if error else CallOutcome.BOUND)
 
-    def _bad(self, verb: Verb, failed: Failed) -> Reply:
+    def _bad(self, verb: Verb, failed: Failed) -> WebhookReply:
         self._log.warning("question cannot be read", verb=verb.value, cause=failed.error)
-        return Reply(wire.write_error(verb, failed.error), Outcome.BAD_REQUEST)
+        return WebhookReply(wire.write_error(verb, failed.error), CallOutcome.BAD_REQUEST)
 
 
-def application(extender: Extender, metrics: Metrics, *, limits: BodyLimits = EXTENDER_LIMITS) -> ASGIApp:
+def application(extender: AnswersScheduler, metrics: Metrics, *, limits: BodyLimits = EXTENDER_LIMITS) -> ASGIApp:
     """Build what the extender's listener serves."""
-    webhooks = Webhooks(extender, metrics)
+    webhooks = ExtenderBoundary(extender, metrics)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     problem.answer_errors_with_problems(app)
     answers = {f"/{verb.value}": partial(_respond, webhooks, verb) for verb in Verb}
     return Bounded(Direct(app, answers), limits, reject=_reject)
 
 
-async def _respond(webhooks: Webhooks, verb: Verb, body: bytes) -> Response:
+async def _respond(webhooks: ExtenderBoundary, verb: Verb, body: bytes) -> Response:
     return Response(await webhooks.answer(verb, body), media_type=JSON)
 
 
@@ -131,13 +135,13 @@ def _reject(path: str, status: HTTPStatus, detail: str) -> Rejection:
     return Rejection(HTTPStatus.OK, JSON, wire.write_error(Verb(verb), detail))
 
 
-def _filter_outcome(answer: FilterAnswer) -> Outcome:
+def _filter_outcome(answer: FilterAnswer) -> CallOutcome:
     match answer:
         case Fits():
-            return Outcome.FITS
+            return CallOutcome.FITS
         case Refused():
-            return Outcome.REFUSED
+            return CallOutcome.REFUSED
         case Failed():
-            return Outcome.FAILED
+            return CallOutcome.FAILED
         case _:
             assert_never(answer)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, Self
 
-from app.model.explanation import Decision, Explanation, Leaver, Member, Position, QueueStand, Seat, Subject
+from app.model.explanation import DecidedPod, Decision, Explanation, Leaver, Member, Position, QueueStand, Subject
 from app.model.sentence import EVERYTHING, Reader, told
 from app.web.answers import AmountsAnswer, Answer, Object, WhyAnswer, entitled
 
@@ -104,7 +104,7 @@ class SeatAnswer(Answer):
     node: str | None
 
     @classmethod
-    def of(cls, seat: Seat) -> Self:
+    def of(cls, seat: DecidedPod) -> Self:
         """Show this pod."""
         return cls(name=seat.name, uid=seat.uid, node=seat.node)
 

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.agent.readings import Device, Holding, Kubelet, Machine, Memory, Owners, Process
+from app.agent.readings import DeviceReading, Holding, KubeletReading, MachineReading, Memory, Owners, Process
 from app.agent.report import Sight, status_of
 from app.model.device import DeviceUuid
 from app.model.names import PodUid
 
-ANSWERS = Kubelet(answers=True)
+ANSWERS = KubeletReading(answers=True)
 
 
-def device(index: int = 0, **fields: Any) -> Device:
+def device(index: int = 0, **fields: Any) -> DeviceReading:
     """Build a device of 80 GiB."""
-    plain = Device(uuid=DeviceUuid(f"GPU-{index}"), index=index, memory=memory(0), processes=())
+    plain = DeviceReading(uuid=DeviceUuid(f"GPU-{index}"), index=index, memory=memory(0), processes=())
     return replace(plain, **fields)
 
 
@@ -29,9 +29,11 @@ def holding(pod: str, *ids: str) -> Holding:
     return Holding(namespace=namespace, name=name, device_ids=frozenset(ids))
 
 
-def sight(*devices: Device, kubelet: Kubelet = ANSWERS, owners: Owners | None = None, **machine: Any) -> Sight:
+def sight(
+    *devices: DeviceReading, kubelet: KubeletReading = ANSWERS, owners: Owners | None = None, **machine: Any
+) -> Sight:
     """Build all that was seen."""
-    return Sight(machine=Machine(devices=devices, **machine), kubelet=kubelet, owners=owners or {})
+    return Sight(machine=MachineReading(devices=devices, **machine), kubelet=kubelet, owners=owners or {})
 
 
 def using(used_mib: int, **of_pods: int) -> Mapping[str, Any]:

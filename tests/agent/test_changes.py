@@ -3,7 +3,7 @@
 import pytest
 
 from app.agent.changes import Change, change
-from app.agent.readings import Failure, Kubelet, Memory
+from app.agent.readings import DriverFailure, KubeletReading, Memory
 from app.agent.report import status_of
 from app.model.device import Health
 from tests.agent.seen import device, holding, sight, using
@@ -40,17 +40,17 @@ def test_on_a_small_device_two_percent_are_enough(used_mib: int, expected: Chang
 
 
 def test_what_the_driver_refuses_now_and_then_can_wait() -> None:
-    before, now = (status_of(sight(device(), failures=failures)) for failures in ((), (Failure("a", "b"),)))
+    before, now = (status_of(sight(device(), failures=failures)) for failures in ((), (DriverFailure("a", "b"),)))
 
     assert {change(before, now), change(now, before)} == {Change.MEMORY}
 
 
 def test_whatever_else_differs_is_sent_at_once() -> None:
     before = status_of(sight(device()))
-    held = Kubelet(answers=True, holdings=(holding("a/p", "GPU-0"),))
+    held = KubeletReading(answers=True, holdings=(holding("a/p", "GPU-0"),))
     others = [
         sight(device(), kubelet=held),
-        sight(device(), kubelet=Kubelet(answers=False)),
+        sight(device(), kubelet=KubeletReading(answers=False)),
         sight(device(health=Health.UNHEALTHY)),
         sight(device(), device(1)),
         sight(),

@@ -3,7 +3,7 @@
 import pytest
 
 from app.agent.driver import LINKS_EVERY, Driver
-from app.agent.readings import Failure
+from app.agent.readings import DriverFailure
 from tests.agent.conftest import Furnish
 from tests.agent.machines import NVLINK, UNKNOWN
 
@@ -17,7 +17,7 @@ def test_a_failing_link_is_named_in_every_look_though_links_are_read_now_and_the
     looks = [driver.read() for _ in range(LINKS_EVERY + 1)]
 
     assert {look.failures for look in looks} == {
-        (Failure("nvmlDeviceGetNvLinkState", "Unknown Error", machine.uuid(0)),)
+        (DriverFailure("nvmlDeviceGetNvLinkState", "Unknown Error", machine.uuid(0)),)
     }
     assert {link.nvlinks for device in looks[0].devices for link in device.links} == {0}
 

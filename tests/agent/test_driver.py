@@ -9,7 +9,7 @@ import pytest
 
 from app.agent import events
 from app.agent.driver import LINKS_EVERY, Driver
-from app.agent.readings import Device, Failure, Memory, Process
+from app.agent.readings import DeviceReading, DriverFailure, Memory, Process
 from app.model.device import Health
 from tests.agent.conftest import Furnish
 from tests.agent.machines import GPU_IS_LOST, MIB, RECOVERY_ACTION, UNKNOWN, XID
@@ -24,7 +24,7 @@ class Attentive:
         self.told: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.driver = Driver(ignored_xids=frozenset(ignored), on_event=lambda: self.told.put(None))
 
-    def devices_after_event(self) -> tuple[Device, ...]:
+    def devices_after_event(self) -> tuple[DeviceReading, ...]:
         """Wait until the driver has reported something, and look."""
         self.told.get(timeout=10)
         return self.driver.read().devices
@@ -85,7 +85,7 @@ def test_a_gpu_that_is_lost_while_we_look_keeps_its_name(loaded: Furnish, driver
         (machine.uuid(2), Health.UNHEALTHY),
         (machine.uuid(3), Health.HEALTHY),
     ]
-    assert look.failures == (Failure("nvmlDeviceGetMemoryInfo_v2", "GPU is lost", machine.uuid(2)),)
+    assert look.failures == (DriverFailure("nvmlDeviceGetMemoryInfo_v2", "GPU is lost", machine.uuid(2)),)
 
 
 def test_a_device_whose_memory_cannot_be_read_is_not_trusted(loaded: Furnish, driver: Driver) -> None:
@@ -226,7 +226,7 @@ def test_what_fails_for_every_device_alike_is_told_once(loaded: Furnish, driver:
 
     assert set(looks) == {
         (
-            Failure("nvmlDeviceGetMinorNumber", "Unknown Error", machine.uuid(2)),
-            Failure("nvmlDeviceGetName", "Unknown Error"),
+            DriverFailure("nvmlDeviceGetMinorNumber", "Unknown Error", machine.uuid(2)),
+            DriverFailure("nvmlDeviceGetName", "Unknown Error"),
         )
     }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.agent.driver import MOST_DEVICES, Driver
-from app.agent.readings import Device, Failure, Memory, Process
+from app.agent.readings import DeviceReading, DriverFailure, Memory, Process
 from app.model.device import Health
 from tests.agent.conftest import Furnish
 from tests.agent.machines import NO_PERMISSION, UNKNOWN, XID, printed
@@ -20,7 +20,7 @@ NO_NUMBER = str(2**64 - 1)
 VERSION_3 = "0x03000028"
 
 
-def nvlinks(devices: tuple[Device, ...]) -> set[int]:
+def nvlinks(devices: tuple[DeviceReading, ...]) -> set[int]:
     return {link.nvlinks for device in devices for link in device.links}
 
 
@@ -61,7 +61,8 @@ def test_numbers_that_no_device_has_are_left_out_and_named(loaded: Furnish, driv
     assert (second.memory, second.health) == (None, Health.UNKNOWN)
     assert third.memory == Memory(total_mib=81920, used_mib=10, reserved_mib=None)
     assert look.failures == tuple(
-        Failure("nvmlDeviceGetMemoryInfo_v2", "no device has so much memory", machine.uuid(each)) for each in range(3)
+        DriverFailure("nvmlDeviceGetMemoryInfo_v2", "no device has so much memory", machine.uuid(each))
+        for each in range(3)
     )
 
 
@@ -97,8 +98,10 @@ def test_of_more_devices_than_a_gpunode_has_room_for_the_first_are_reported(
 
     assert [device.index for device in look.devices] == list(range(8))
     assert look.failures == (
-        Failure("nvmlDeviceGetCount", f"{count} devices, of which the first {MOST_DEVICES} are read"),
-        *sorted(Failure("nvmlDeviceGetUUID", "it has none", f"index {index}") for index in range(8, MOST_DEVICES)),
+        DriverFailure("nvmlDeviceGetCount", f"{count} devices, of which the first {MOST_DEVICES} are read"),
+        *sorted(
+            DriverFailure("nvmlDeviceGetUUID", "it has none", f"index {index}") for index in range(8, MOST_DEVICES)
+        ),
     )
 
 
@@ -130,7 +133,7 @@ def test_errors_without_words_have_a_number(loaded: Furnish, driver: Driver) -> 
     machine = loaded("desktop")
     machine.fails("nvmlDeviceGetName", 7777)
 
-    assert driver.read().failures == (Failure("nvmlDeviceGetName", "error 7777", machine.uuid(0)),)
+    assert driver.read().failures == (DriverFailure("nvmlDeviceGetName", "error 7777", machine.uuid(0)),)
 
 
 def test_devices_of_one_address_have_no_links_that_lead_there(loaded: Furnish, driver: Driver) -> None:

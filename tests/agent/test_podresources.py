@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from app.agent.podresources import PodResources, message
-from app.agent.readings import Holding, Kubelet
+from app.agent.readings import Holding, KubeletReading
 from tests.agent.kubelet import FakeKubelet, listening
 
 
@@ -29,7 +29,7 @@ def test_devices_and_parts_are_told_with_the_pods_that_hold_them(kubelet: FakeKu
     kubelet.give("team-a/network", "eth7", resource="example.com/nic")
     kubelet.pods["team-a/plain"] = {}
 
-    assert asked.read() == Kubelet(
+    assert asked.read() == KubeletReading(
         answers=True,
         holdings=(holding("whole", "GPU-1", "GPU-2"), holding("replica", "GPU-3::0"), holding("part", "MIG-1")),
     )
@@ -44,23 +44,27 @@ def test_claims_count_where_their_driver_names_devices_by_uuid(kubelet: FakeKube
 def test_a_kubelet_without_a_device_plugin_says_so(kubelet: FakeKubelet, asked: PodResources) -> None:
     kubelet.offered = ["example.com/nic"]
 
-    assert asked.read() == Kubelet(answers=True, reason="no device plugin offers nvidia.com/gpu or nvidia.com/mig-*")
+    assert asked.read() == KubeletReading(
+        answers=True, reason="no device plugin offers nvidia.com/gpu or nvidia.com/mig-*"
+    )
 
 
 def test_a_kubelet_that_does_not_know_what_it_offers_is_no_trouble(kubelet: FakeKubelet, asked: PodResources) -> None:
     kubelet.is_old = True
 
-    assert asked.read() == Kubelet(answers=True)
+    assert asked.read() == KubeletReading(answers=True)
 
 
 def test_a_missing_socket_is_a_reason(asked: PodResources, socket: Path) -> None:
-    assert asked.read() == Kubelet(answers=False, reason=f"there is no socket at {socket}: No such file or directory")
+    assert asked.read() == KubeletReading(
+        answers=False, reason=f"there is no socket at {socket}: No such file or directory"
+    )
 
 
 def test_a_refusal_is_a_reason(kubelet: FakeKubelet, asked: PodResources) -> None:
     kubelet.refusal = grpc.StatusCode.RESOURCE_EXHAUSTED
 
-    assert asked.read() == Kubelet(answers=False, reason="the kubelet refused: resource exhausted: not now")
+    assert asked.read() == KubeletReading(answers=False, reason="the kubelet refused: resource exhausted: not now")
 
 
 def test_a_kubelet_that_comes_back_is_asked_again_at_once(asked: PodResources, socket: Path) -> None:

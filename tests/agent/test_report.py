@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.agent.readings import Failure, Kubelet, Link, Memory, Mig, MigInstance, Process
+from app.agent.readings import DriverFailure, KubeletReading, Link, Memory, Mig, MigInstance, Process
 from app.agent.report import silent, status_of
 from app.cluster.decode.gpu_nodes import gpu_node
 from app.model.device import DeviceUuid, Health, Holder
@@ -59,7 +59,7 @@ def test_holders_are_found_by_uuid_by_replica_and_by_part() -> None:
         holding("a/old-part", "MIG-GPU-2/1/0"),
         holding("a/elsewhere", "GPU-9"),
     )
-    seen = sight(device(0), device(1), device(2, mig=parts), kubelet=Kubelet(answers=True, holdings=holdings))
+    seen = sight(device(0), device(1), device(2, mig=parts), kubelet=KubeletReading(answers=True, holdings=holdings))
 
     node = gpu_node({"metadata": {"name": "n", "uid": "u"}, "status": status_of(seen)})
 
@@ -72,7 +72,9 @@ def test_holders_are_found_by_uuid_by_replica_and_by_part() -> None:
 
 
 def test_gke_names_a_device_by_its_file() -> None:
-    kubelet = Kubelet(answers=True, holdings=(holding("a/whole", "nvidia4"), holding("a/replica", "nvidia5/vgpu1")))
+    kubelet = KubeletReading(
+        answers=True, holdings=(holding("a/whole", "nvidia4"), holding("a/replica", "nvidia5/vgpu1"))
+    )
 
     status = status_of(sight(device(0, minor=5), device(1, minor=4), kubelet=kubelet))
 
@@ -83,7 +85,7 @@ def test_gke_names_a_device_by_its_file() -> None:
 
 
 def test_pods_that_hold_what_the_driver_does_not_know_are_a_failure() -> None:
-    kubelet = Kubelet(answers=True, holdings=(holding("a/p", "GPU-0"), holding("a/q", "GPU-9", "7")))
+    kubelet = KubeletReading(answers=True, holdings=(holding("a/p", "GPU-0"), holding("a/q", "GPU-9", "7")))
 
     status = status_of(sight(device(0), kubelet=kubelet))
 
@@ -94,7 +96,7 @@ def test_pods_that_hold_what_the_driver_does_not_know_are_a_failure() -> None:
 
 
 def test_a_silent_kubelet_is_told_apart_from_one_that_knows_no_holders() -> None:
-    silent_one = Kubelet(answers=False, reason="there is no socket")
+    silent_one = KubeletReading(answers=False, reason="there is no socket")
 
     assert status_of(sight(device(), kubelet=silent_one))["kubelet"] == {
         "answers": False,
@@ -151,17 +153,17 @@ ODD_DEVICES = st.lists(
 
 @given(
     devices=ODD_DEVICES,
-    failures=st.lists(st.builds(Failure, TEXT, TEXT, TEXT), max_size=70),
+    failures=st.lists(st.builds(DriverFailure, TEXT, TEXT, TEXT), max_size=70),
     reason=TEXT,
     message=TEXT,
     holders=st.integers(0, 99),
 )
 def test_whatever_was_seen_the_report_keeps_to_the_schema(
-    devices: list[Any], failures: list[Failure], reason: str, message: str, holders: int
+    devices: list[Any], failures: list[DriverFailure], reason: str, message: str, holders: int
 ) -> None:
     named = [holding(f"a/{number}", "GPU-1") for number in range(holders)]
     holdings = (*named, holding(f"/{reason}", "GPU-1"), holding(f"a/{message}", reason))
-    kubelet = Kubelet(answers=True, reason=reason, holdings=holdings)
+    kubelet = KubeletReading(answers=True, reason=reason, holdings=holdings)
     pods = {number: PodUid(f"{number:08x}-0000") for number in range(999)}
     seen = sight(
         *devices, kubelet=kubelet, owners=pods, failures=tuple(failures), message=message, driver_version=message

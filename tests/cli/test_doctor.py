@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from app.cli import findings, main
 from app.cli.doctor import Patient, examine
-from app.cli.findings import Finding, State, as_text, broken, ok, warning
+from app.cli.findings import Finding, Severity, as_text, broken, ok, warning
 from app.cli.replica_health import replicas, what_if
 from app.control.rights import rights_of
 from app.model.decision import Share
@@ -24,7 +24,7 @@ from app.model.reason import Reason, Refusal
 from app.model.rights import ASKING
 from app.model.seam import Resource
 from app.settings import Settings
-from app.telemetry import Metrics, Outcome, Verb
+from app.telemetry import CallOutcome, Metrics, Verb
 from tests.cli.installation import (
     ADMISSION,
     LEASES,
@@ -50,9 +50,9 @@ WEBHOOKS = "mutatingwebhookconfigurations/leeboard"
 
 def called() -> Metrics:
     metrics = Metrics()
-    metrics.webhooks[Verb.FILTER, Outcome.FITS].observe(0.001)
-    metrics.webhooks[Verb.FILTER, Outcome.REFUSED].observe(0.001)
-    metrics.webhooks[Verb.BIND, Outcome.BOUND].observe(0.001)
+    metrics.webhooks[Verb.FILTER, CallOutcome.FITS].observe(0.001)
+    metrics.webhooks[Verb.FILTER, CallOutcome.REFUSED].observe(0.001)
+    metrics.webhooks[Verb.BIND, CallOutcome.BOUND].observe(0.001)
     return metrics
 
 
@@ -147,7 +147,10 @@ async def test_an_api_server_that_cannot_be_reached_is_one_line_and_replicas_are
         settings = Settings(kubeconfig=str(kubeconfig("http://127.0.0.1:1", tmp_path)), webhook_port=1)
         found = await examine(Patient(settings=settings, urls=(operations,), account=None))
 
-    assert [(each.name, each.state) for each in found][:2] == [("api-server", State.BROKEN), ("leeboard", State.OK)]
+    assert [(each.name, each.state) for each in found][:2] == [
+        ("api-server", Severity.BROKEN),
+        ("leeboard", Severity.OK),
+    ]
 
 
 async def test_an_api_server_that_never_answers_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +168,7 @@ async def test_credentials_that_the_api_server_does_not_take_are_one_line(tmp_pa
         found = await examine(Patient(settings=settings, urls=(), account=None))
 
     assert [(each.name, each.state, each.message) for each in found] == [
-        ("api-server", State.BROKEN, "401 Unauthorized")
+        ("api-server", Severity.BROKEN, "401 Unauthorized")
     ]
 
 
@@ -175,18 +178,18 @@ async def test_an_api_server_that_says_nonsense_is_one_line(tmp_path: Path, nons
         settings = Settings(kubeconfig=str(kubeconfig(url, tmp_path)), webhook_port=1)
         found = await examine(Patient(settings=settings, urls=(), account=None))
 
-    assert [(each.name, each.state) for each in found] == [("api-server", State.BROKEN)]
+    assert [(each.name, each.state) for each in found] == [("api-server", Severity.BROKEN)]
 
 
 @pytest.mark.parametrize(
     ("minor", "state", "words"),
     [
-        ("29", State.BROKEN, "older than 1.30"),
-        ("30+", State.OK, "1.30; before 1.36 only our webhook"),
-        ("37", State.OK, "1.37, which has admission policies"),
+        ("29", Severity.BROKEN, "older than 1.30"),
+        ("30+", Severity.OK, "1.30; before 1.36 only our webhook"),
+        ("37", Severity.OK, "1.37, which has admission policies"),
     ],
 )
-async def test_versions_are_told_apart(tmp_path: Path, minor: str, state: State, words: str) -> None:
+async def test_versions_are_told_apart(tmp_path: Path, minor: str, state: Severity, words: str) -> None:
     cluster = FakeCluster()
     cluster.set_version("1", minor)
 
@@ -201,13 +204,13 @@ async def test_a_kind_that_is_not_served_in_our_version_is_named(tmp_path: Path)
 
     found = (await examined(tmp_path, cluster))["kinds"]
 
-    assert (found.state, found.message) == (State.BROKEN, "not served: podgroups in scheduling.run.ai/v2alpha2")
+    assert (found.state, found.message) == (Severity.BROKEN, "not served: podgroups in scheduling.run.ai/v2alpha2")
 
 
 async def test_an_account_that_may_not_even_ask_lacks_that_right(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(may_ask=False)))["rights"]
 
-    assert (found.state, found.message) == (State.BROKEN, f"our own account {ASKING.sentence}")
+    assert (found.state, found.message) == (Severity.BROKEN, f"our own account {ASKING.sentence}")
 
 
 async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_path: Path) -> None:
@@ -216,7 +219,7 @@ async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_pat
     without = (await examined(tmp_path, cluster))["rights"]
     with_lease = (await examined(tmp_path, cluster, scheduler_lease="ns/lease"))["rights"]
 
-    assert (without.state, with_lease.state) == (State.OK, State.BROKEN)
+    assert (without.state, with_lease.state) == (Severity.OK, Severity.BROKEN)
 
 
 async def test_rights_that_were_not_examined_are_not_passed_over(tmp_path: Path) -> None:
@@ -225,7 +228,7 @@ async def test_rights_that_were_not_examined_are_not_passed_over(tmp_path: Path)
     of_every_form = rights_of(Settings(gpu_sharing=False))
     assert found.message.startswith("those of optional parts were not looked at")
     assert found.message.endswith(f"the {len(of_every_form)} that every form needs are granted to our own account")
-    assert (found.state, found.fix) == (State.OK, "")
+    assert (found.state, found.fix) == (Severity.OK, "")
 
 
 async def test_owners_that_are_installed_and_may_not_be_read_are_told(tmp_path: Path) -> None:
@@ -237,7 +240,7 @@ async def test_owners_that_are_installed_and_may_not_be_read_are_told(tmp_path: 
     off = await examined(tmp_path, cluster, pod_grouping="false")
 
     message = "jobs.batch, rayjobs.ray.io may not be read, so pods are grouped as if none of these owned them"
-    assert (found["owners"].state, found["owners"].message) == (State.WARNING, message)
+    assert (found["owners"].state, found["owners"].message) == (Severity.WARNING, message)
     assert "owners" not in off
 
 
@@ -277,7 +280,7 @@ async def test_pods_that_nobody_will_release_are_counted(tmp_path: Path) -> None
 
     found = (await examined(tmp_path, cluster))["pods-held"]
 
-    assert found.state is State.WARNING
+    assert found.state is Severity.WARNING
     assert (
         found.message
         == "1 pod has our gate and not our schedulerName (kai-scheduler), so nothing releases them: team/lost"
@@ -305,7 +308,7 @@ async def test_pods_about_which_kube_scheduler_does_not_ask_are_counted_where_a_
 
     assert "pods-unmarked" not in {*own, *unmarked}
     assert (beside["pods-unmarked"].state, beside["pods-unmarked"].message) == (
-        State.WARNING,
+        Severity.WARNING,
         "2 pods have no leeboard.dev/ask, so kube-scheduler does not ask us: team/none, team/unasked",
     )
 
@@ -320,7 +323,7 @@ async def test_pods_as_they_should_be_are_no_line(tmp_path: Path) -> None:
 async def test_nodes_that_may_not_be_read_are_a_warning(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(forbidden={NODES})))["gpus"]
 
-    assert (found.state, found.message) == (State.WARNING, f"not looked at: 403 {NODES} is forbidden")
+    assert (found.state, found.message) == (Severity.WARNING, f"not looked at: 403 {NODES} is forbidden")
 
 
 async def test_a_second_leeboard_is_told_of(tmp_path: Path) -> None:
@@ -329,7 +332,7 @@ async def test_a_second_leeboard_is_told_of(tmp_path: Path) -> None:
 
     found = (await examined(tmp_path, cluster))["schedulers"]
 
-    assert (found.state, "a/leeboard-scheduler, b/leeboard-scheduler" in found.message) == (State.WARNING, True)
+    assert (found.state, "a/leeboard-scheduler, b/leeboard-scheduler" in found.message) == (Severity.WARNING, True)
 
 
 async def test_a_kai_scheduler_beside_us_is_told_of(tmp_path: Path) -> None:
@@ -360,13 +363,13 @@ async def test_a_webhook_that_the_api_server_trusts_is_well(tmp_path: Path) -> N
 
     found = await webhook(tmp_path, shown, shown)
 
-    assert (found.state, " is trusted, until 2" in found.message) == (State.OK, True)
+    assert (found.state, " is trusted, until 2" in found.message) == (Severity.OK, True)
 
 
 async def test_a_certificate_of_another_ca_is_broken(tmp_path: Path) -> None:
     found = await webhook(tmp_path, identity(), identity())
 
-    assert (found.state, "self-signed certificate" in found.message) == (State.BROKEN, True)
+    assert (found.state, "self-signed certificate" in found.message) == (Severity.BROKEN, True)
 
 
 async def test_a_certificate_for_another_name_is_broken(tmp_path: Path) -> None:
@@ -374,7 +377,7 @@ async def test_a_certificate_for_another_name_is_broken(tmp_path: Path) -> None:
 
     found = await webhook(tmp_path, shown, shown)
 
-    assert (found.state, "IP address mismatch" in found.message) == (State.BROKEN, True)
+    assert (found.state, "IP address mismatch" in found.message) == (Severity.BROKEN, True)
 
 
 async def test_a_certificate_that_has_ended_is_broken(tmp_path: Path) -> None:
@@ -382,7 +385,7 @@ async def test_a_certificate_that_has_ended_is_broken(tmp_path: Path) -> None:
 
     found = await webhook(tmp_path, shown, shown)
 
-    assert (found.state, "expired" in found.message) == (State.BROKEN, True)
+    assert (found.state, "expired" in found.message) == (Severity.BROKEN, True)
 
 
 async def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path) -> None:
@@ -390,13 +393,13 @@ async def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path) -> None
 
     found = await webhook(tmp_path, shown, shown)
 
-    assert (found.state, "only until" in found.message) == (State.WARNING, True)
+    assert (found.state, "only until" in found.message) == (Severity.WARNING, True)
 
 
 async def test_a_webhook_behind_which_nobody_listens_is_broken(tmp_path: Path) -> None:
     found = await webhook(tmp_path, None, identity())
 
-    assert (found.state, found.message.startswith("127.0.0.1:1 cannot be reached")) == (State.BROKEN, True)
+    assert (found.state, found.message.startswith("127.0.0.1:1 cannot be reached")) == (Severity.BROKEN, True)
 
 
 async def test_a_service_is_called_by_the_name_that_the_api_server_uses(tmp_path: Path) -> None:
@@ -407,7 +410,7 @@ async def test_a_service_is_called_by_the_name_that_the_api_server_uses(tmp_path
 
     found = (await examined(tmp_path, cluster, webhook_configuration="leeboard"))["webhook-mutating"]
 
-    assert found.state is State.WARNING
+    assert found.state is Severity.WARNING
     assert found.message.startswith("leeboard.not.there.invalid.svc:8443 has no address here")
 
 
@@ -425,13 +428,13 @@ async def test_a_ca_bundle_that_is_of_no_use_is_broken(tmp_path: Path, client: d
 
     found = (await examined(tmp_path, cluster, webhook_configuration="leeboard"))["webhook-mutating"]
 
-    assert (found.state, words in found.message) == (State.BROKEN, True)
+    assert (found.state, words in found.message) == (Severity.BROKEN, True)
 
 
 async def test_a_configuration_that_is_not_there_is_broken(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), webhook_configuration="leeboard"))["webhook-validating"]
 
-    assert (found.state, found.message) == (State.BROKEN, "there is no configuration 'leeboard'")
+    assert (found.state, found.message) == (Severity.BROKEN, "there is no configuration 'leeboard'")
 
 
 async def test_webhooks_that_these_settings_do_not_ask_for_are_examined_where_they_are(tmp_path: Path) -> None:
@@ -440,7 +443,7 @@ async def test_webhooks_that_these_settings_do_not_ask_for_are_examined_where_th
 
     found = await examined(tmp_path, cluster, scheduler_lease="ns/lease")
 
-    assert (found["webhook-mutating"].state, found["webhook-validating"].state) == (State.BROKEN, State.OK)
+    assert (found["webhook-mutating"].state, found["webhook-validating"].state) == (Severity.BROKEN, Severity.OK)
 
 
 async def test_admission_of_which_nobody_says_whether_it_should_be_there_is_a_warning(tmp_path: Path) -> None:
@@ -449,7 +452,7 @@ async def test_admission_of_which_nobody_says_whether_it_should_be_there_is_a_wa
     for kind in ("webhook", "policies"):
         for short in ("mutating", "validating"):
             line = found[f"{kind}-{short}"]
-            assert (line.state, "not known whether there should be" in line.message) == (State.WARNING, True)
+            assert (line.state, "not known whether there should be" in line.message) == (Severity.WARNING, True)
             assert "kubectl -n leeboard set env deploy/leeboard --list" in line.fix
 
 
@@ -469,11 +472,11 @@ async def test_webhooks_that_nobody_asks_for_and_that_may_not_be_read_are_no_mat
 async def test_policies_are_missed_where_the_api_server_has_them(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), webhook_configuration="leeboard"))["policies-mutating"]
 
-    assert (found.state, found.message) == (State.WARNING, "there are none, so all depends on the webhook")
+    assert (found.state, found.message) == (Severity.WARNING, "there are none, so all depends on the webhook")
 
 
-@pytest.mark.parametrize(("bound_policy", "state"), [("leeboard-pods", State.OK), ("another", State.BROKEN)])
-async def test_a_policy_has_an_effect_only_when_it_is_bound(tmp_path: Path, bound_policy: str, state: State) -> None:
+@pytest.mark.parametrize(("bound_policy", "state"), [("leeboard-pods", Severity.OK), ("another", Severity.BROKEN)])
+async def test_a_policy_has_an_effect_only_when_it_is_bound(tmp_path: Path, bound_policy: str, state: Severity) -> None:
     cluster = FakeCluster()
     cluster.set_items(f"{ADMISSION}/mutatingadmissionpolicies", named("leeboard-pods"), named("another"))
     cluster.set_items(f"{ADMISSION}/mutatingadmissionpolicybindings", {"spec": {"policyName": bound_policy}})
@@ -496,14 +499,14 @@ async def test_policies_are_no_matter_where_there_can_be_none(tmp_path: Path, mi
 async def test_a_check_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
     found = await examined(tmp_path, FakeCluster(), replica(Check("rights", "may not create pods/eviction")))
 
-    assert (found["leeboard"].state, found["active"].state) == (State.BROKEN, State.OK)
+    assert (found["leeboard"].state, found["active"].state) == (Severity.BROKEN, Severity.OK)
     assert found["leeboard"].message.endswith("is not ready; rights: may not create pods/eviction")
 
 
 async def test_what_only_some_pods_wait_for_is_a_warning_with_its_cause(tmp_path: Path) -> None:
     found = await examined(tmp_path, FakeCluster(), replica(Check("watch-topologies", degraded="403 forbidden")))
 
-    assert (found["leeboard"].state, found["active"].state) == (State.WARNING, State.OK)
+    assert (found["leeboard"].state, found["active"].state) == (Severity.WARNING, Severity.OK)
     assert found["leeboard"].message.endswith("is ready, but some pods wait; watch-topologies: 403 forbidden")
 
 
@@ -512,21 +515,21 @@ async def test_one_of_two_that_stands_by_is_well(tmp_path: Path) -> None:
 
     found = await examined(tmp_path, FakeCluster(), healthy(), standby)
 
-    assert (found["leeboard"].state, found["active"].state) == (State.OK, State.OK)
+    assert (found["leeboard"].state, found["active"].state) == (Severity.OK, Severity.OK)
     assert found["active"].message.endswith("decides, 1 stand by")
 
 
 async def test_one_that_stands_by_alone_may_have_another_beside_it(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), Replica(inspect=FakeInspect(checks=(STANDBY,)))))["active"]
 
-    assert (found.state, STANDBY.failure in found.message) == (State.WARNING, True)
+    assert (found.state, STANDBY.failure in found.message) == (Severity.WARNING, True)
 
 
 @pytest.mark.parametrize("both", [STANDBY, Check("active")])
 async def test_of_two_just_one_has_to_decide(tmp_path: Path, both: Check) -> None:
     one, other = (Replica(inspect=FakeInspect(checks=(both,))) for _ in range(2))
 
-    assert (await examined(tmp_path, FakeCluster(), one, other))["active"].state is State.BROKEN
+    assert (await examined(tmp_path, FakeCluster(), one, other))["active"].state is Severity.BROKEN
 
 
 async def test_calls_of_filter_are_counted_over_all_outcomes(tmp_path: Path) -> None:
@@ -538,12 +541,12 @@ async def test_calls_of_filter_are_counted_over_all_outcomes(tmp_path: Path) -> 
 async def test_an_extender_that_nobody_has_asked_is_a_warning_that_says_how_to_try(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), replica()))["extender"]
 
-    assert found.state is State.WARNING
+    assert found.state is Severity.WARNING
     assert found.fix == "create a pod with schedulerName kai-scheduler and look again"
 
 
 async def test_a_leeboard_without_queues_is_a_warning(tmp_path: Path) -> None:
-    assert (await examined(tmp_path, FakeCluster(), replica()))["queues"].state is State.WARNING
+    assert (await examined(tmp_path, FakeCluster(), replica()))["queues"].state is Severity.WARNING
 
 
 async def test_pods_that_run_in_queues_that_are_gone_are_a_warning(tmp_path: Path) -> None:
@@ -551,7 +554,7 @@ async def test_pods_that_run_in_queues_that_are_gone_are_a_warning(tmp_path: Pat
 
     found = (await examined(tmp_path, FakeCluster(), orphaned))["queues"]
 
-    assert found.state is State.WARNING
+    assert found.state is Severity.WARNING
     assert "pods run whose queues do not exist" in found.message
 
 
@@ -571,7 +574,7 @@ async def test_every_fault_of_queues_is_told() -> None:
         "2 pods wait for queues that do not exist",
         "pods run whose queues do not exist; they are the first to be reclaimed",
     ]
-    assert all(each.state is State.WARNING and each.fix for each in told)
+    assert all(each.state is Severity.WARNING and each.fix for each in told)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "leeboard:8080", "http://leeboard.invalid:8080"])
@@ -581,7 +584,7 @@ async def test_an_address_that_leads_nowhere_is_one_line(tmp_path: Path, url: st
         found = await examine(Patient(settings=settings, urls=(url,), account=None))
 
     (line,) = [each for each in found if each.name == "leeboard"]
-    assert line.state is State.BROKEN
+    assert line.state is Severity.BROKEN
     assert "kubectl -n leeboard port-forward deploy/leeboard 8080" in line.fix
     assert "active" not in {each.name for each in found}
 
@@ -599,8 +602,8 @@ async def test_every_replica_behind_one_name_is_asked_once(monkeypatch: pytest.M
         found = [each async for each in replicas([f"http://leeboard.leeboard.svc:{port}"], ["kai-scheduler"], nobody)]
 
     assert [(each.state, each.message.split()[0]) for each in found if each.name == "leeboard"] == [
-        (State.OK, f"http://127.0.0.1:{port}"),
-        (State.BROKEN, f"http://127.0.0.2:{port}"),
+        (Severity.OK, f"http://127.0.0.1:{port}"),
+        (Severity.BROKEN, f"http://127.0.0.2:{port}"),
     ]
 
 
@@ -614,8 +617,8 @@ async def test_somebody_else_at_the_address_is_not_taken_for_leeboard(tmp_path: 
     ]
 
 
-@pytest.mark.parametrize(("error", "state"), [("", State.OK), ("not ready", State.WARNING)])
-async def test_where_the_extender_can_be_reached_it_is_asked(tmp_path: Path, error: str, state: State) -> None:
+@pytest.mark.parametrize(("error", "state"), [("", Severity.OK), ("not ready", Severity.WARNING)])
+async def test_where_the_extender_can_be_reached_it_is_asked(tmp_path: Path, error: str, state: Severity) -> None:
     async with listening(says({"NodeNames": [], "Error": error})) as extender:
         port = extender.rpartition(":")[2]
         settings = Settings(kubeconfig=str(kubeconfig("http://127.0.0.1:1", tmp_path)), webhook_port=int(port))
@@ -629,7 +632,7 @@ async def test_that_a_replica_which_stands_by_leaves_questions_to_another_is_wel
     async with listening(says({"Error": "not active"})) as extender, answering(standby) as operations:
         found = [each async for each in what_if(extender, ["kai-scheduler"], operations=operations)]
 
-    assert [(each.name, each.state) for each in found] == [("what-if", State.OK)]
+    assert [(each.name, each.state) for each in found] == [("what-if", Severity.OK)]
 
 
 @pytest.mark.parametrize("answer", [{"detail": "Not Found"}, ["a list"], {"NodeNames": []}])
@@ -662,7 +665,7 @@ async def test_a_queue_that_cannot_be_used_is_named_with_its_cause(
     stands = [QueueStand(queue=each) for each in [*queues, Queue(name=QueueName("sound"))]]
     found = await examined(tmp_path, FakeCluster(), Replica(inspect=FakeInspect(stands=stands), metrics=called()))
 
-    assert found["queues"].state is State.WARNING
+    assert found["queues"].state is Severity.WARNING
     assert said in found["queues"].message
     assert "sound" not in found["queues"].message
 
@@ -676,7 +679,7 @@ async def test_podgroups_and_topologies_that_cannot_be_used_are_named_with_their
 
     found = await examined(tmp_path, cluster)
 
-    assert [found[name].state for name in ("podgroups", "topologies")] == [State.WARNING, State.WARNING]
+    assert [found[name].state for name in ("podgroups", "topologies")] == [Severity.WARNING, Severity.WARNING]
     assert found["podgroups"].message.startswith("1 cannot be used: n/g (")
     assert found["topologies"].message.startswith("1 cannot be used: hall (")
 

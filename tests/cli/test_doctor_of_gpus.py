@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.findings import State
+from app.cli.findings import Severity
 from tests.cli.installation import CLASSES, GPU_NODES, NODES, RESERVATIONS, FakeCluster, examined
 
 SHARES = {"webhook_configuration": "leeboard"}
@@ -59,7 +59,7 @@ async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
 
     found = (await examined(tmp_path, cluster))["gpus"]
 
-    assert found.state is State.WARNING
+    assert found.state is Severity.WARNING
     assert found.message.startswith("no agent has reported 2 of 3 GPU nodes: a, c; whole GPUs work there, and none can")
     assert "app.kubernetes.io/name=leeboard-agent" in found.fix
 
@@ -67,21 +67,21 @@ async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "state"),
     [
-        (SHARES, State.WARNING),
-        ({}, State.WARNING),
-        ({"scheduler_lease": "a/b"}, State.OK),
-        ({"gpu_sharing": "0"}, State.OK),
+        (SHARES, Severity.WARNING),
+        ({}, Severity.WARNING),
+        ({"scheduler_lease": "a/b"}, Severity.OK),
+        ({"gpu_sharing": "0"}, Severity.OK),
     ],
     ids=["surely shared", "not known", "without admission", "turned off"],
 )
 async def test_gpus_without_any_agent_are_well_where_nobody_is_to_share_them(
-    tmp_path: Path, settings: dict[str, str], state: State
+    tmp_path: Path, settings: dict[str, str], state: Severity
 ) -> None:
     found = (await examined(tmp_path, cluster_of(gpu_node("a"), gpu_node("b")), **settings))["gpus"]
 
     said = "2 nodes have GPUs; no agents: whole GPUs work from node labels, and none can be shared"
     assert (found.state, found.message) == (state, said)
-    if state is State.WARNING:
+    if state is Severity.WARNING:
         assert "get pods -A -l app.kubernetes.io/name=leeboard-agent" in found.fix
         assert "is agent.enabled true" in found.fix
         assert "agent.allNodes=true" in found.fix
@@ -91,7 +91,7 @@ async def test_gpu_nodes_whose_agents_say_nothing_bad_are_one_line(tmp_path: Pat
     found = await examined(tmp_path, cluster_of(gpu_node("a"), agents=(told("a"),)), **SHARES)
 
     assert [name for name in found if name.startswith("gpu")] == ["gpus"]
-    assert found["gpus"].state is State.OK
+    assert found["gpus"].state is Severity.OK
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_an_agent_that_fell_silent_is_named_and_what_it_said_counts_no_mor
 
     found = await examined(tmp_path, cluster_of(gpu_node("a"), agents=(old,)))
 
-    assert found["gpu-agents"].state is State.WARNING
+    assert found["gpu-agents"].state is Severity.WARNING
     assert found["gpu-agents"].message == (
         "agents have been silent for more than 10 min, so nothing new is shared on: a"
     )
@@ -150,7 +150,7 @@ async def test_devices_that_take_no_new_work_are_named_with_their_reason(tmp_pat
 
     found = (await examined(tmp_path, cluster_of(*map(gpu_node, "ab"), agents=agents)))["gpu-health"]
 
-    assert found.state is State.WARNING
+    assert found.state is Severity.WARNING
     assert found.message == (
         "2 GPUs take no new work: a GPU-1 Unhealthy (it has reported XID 79), b GPU-2 Unknown (no reason given)"
     )
@@ -197,7 +197,7 @@ async def test_what_reservations_need_and_is_not_there_is_named(tmp_path: Path) 
 
     found = (await examined(tmp_path, cluster, **SHARES))["gpu-sharing"]
 
-    assert found.state is State.BROKEN
+    assert found.state is Severity.BROKEN
     assert found.message == (
         "there is no namespace kai-resource-reservation and no PriorityClass leeboard-reservation,"
         " so pods that ask for a part of a GPU wait"
@@ -207,15 +207,15 @@ async def test_what_reservations_need_and_is_not_there_is_named(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("settings", "state"),
     [
-        (SHARES, State.BROKEN),
-        ({}, State.WARNING),
+        (SHARES, Severity.BROKEN),
+        ({}, Severity.WARNING),
         ({"scheduler_lease": "ns/lease"}, None),
         (SHARES | {"gpu_sharing": "false"}, None),
     ],
     ids=["surely shared", "not known", "without admission", "turned off"],
 )
 async def test_only_who_wants_to_share_is_told_what_is_missing(
-    tmp_path: Path, settings: dict[str, str], state: State | None
+    tmp_path: Path, settings: dict[str, str], state: Severity | None
 ) -> None:
     cluster = cluster_of(gpu_node("a"))
     cluster.set_items(CLASSES)
@@ -236,13 +236,13 @@ async def test_leeboards_own_account_may_not_look_at_namespaces_and_that_is_no_f
 async def test_what_only_some_forms_may_do_is_not_missed_where_the_form_is_not_known(tmp_path: Path) -> None:
     cluster = FakeCluster(denied={"create  pods"})
 
-    assert (await examined(tmp_path, cluster, **SHARES))["rights"].state is State.BROKEN
+    assert (await examined(tmp_path, cluster, **SHARES))["rights"].state is Severity.BROKEN
     unknown = (await examined(tmp_path, cluster))["rights"]
-    assert unknown.state is State.OK
+    assert unknown.state is Severity.OK
     assert "those of optional parts were not looked at" in unknown.message
     assert (await examined(tmp_path, cluster, scheduler_lease="ns/lease", gpu_sharing="false"))[
         "rights"
-    ].state is State.OK
+    ].state is Severity.OK
 
 
 # The runtime of pods with GPUs
@@ -255,7 +255,7 @@ async def test_a_runtime_class_that_does_not_exist_is_named_with_what_to_do(tmp_
 
     found = (await examined(tmp_path, cluster, gpu_runtime_class="nvidia"))["gpu-runtime"]
 
-    assert found.state is State.BROKEN
+    assert found.state is Severity.BROKEN
     assert found.message == "there is no RuntimeClass nvidia, so no managed pod that asks for GPUs can be created"
     assert found.fix.startswith("create it (the GPU operator's is called nvidia), or set admission.gpuRuntimeClass to")
 

@@ -12,6 +12,7 @@ from inline_snapshot import snapshot
 from app.cli import main
 from app.cli.why_tables import age
 from app.model.explanation import (
+    DecidedPod,
     Decision,
     Explanation,
     GroupState,
@@ -21,7 +22,6 @@ from app.model.explanation import (
     PodState,
     Position,
     QueueStand,
-    Seat,
     Subject,
     Unknown,
     Why,
@@ -44,7 +44,7 @@ def ago(time: timedelta) -> float:
 
 
 def decision(outcome: Outcome, sentence: str, *, hours: int, cause: str = "", pods: int = 1) -> Decision:
-    seats = tuple(Seat(PodUid(f"uid-{number}"), f"train-{number}", NodeName("a")) for number in range(pods))
+    seats = tuple(DecidedPod(PodUid(f"uid-{number}"), f"train-{number}", NodeName("a")) for number in range(pods))
     return Decision(
         outcome=outcome,
         group=GroupKey("vision", "train"),

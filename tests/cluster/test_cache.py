@@ -9,10 +9,10 @@ import pytest
 
 from app.cluster.cache import ClusterCache
 from app.cluster.charges import Load
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.pod import Pod, Said
+from app.model.pod import Pod, SchedulerMessage
 from app.model.podgroup import GroupSpec
 from app.model.priority import PriorityClass
 from app.model.queue import Queue
@@ -74,7 +74,7 @@ def usage(found: ClusterCache, queue: str = "q") -> Usage:
     return found.snapshot().usage.get(QueueName(queue), Usage())
 
 
-def state(found: ClusterCache, pod: Pod = P) -> State | None:
+def state(found: ClusterCache, pod: Pod = P) -> ReservationState | None:
     held = found.reservations.get(pod.uid)
     return held.state if held else None
 
@@ -155,7 +155,7 @@ def test_a_promise_ends_with_what_it_was_made_for_but_a_binding_waits_for_the_wa
     firm.apply_pod(change)
 
     assert (state(soft), free(soft)) == (None, [8, 8])
-    assert (state(firm), free(firm)) == (State.BINDING, [6, 8])
+    assert (state(firm), free(firm)) == (ReservationState.BINDING, [6, 8])
 
 
 def test_a_node_that_is_gone_takes_promises_with_it_but_neither_bindings_nor_bound_pods() -> None:
@@ -165,7 +165,11 @@ def test_a_node_that_is_gone_takes_promises_with_it_but_neither_bindings_nor_bou
 
     found.delete_node(N1)
 
-    assert [state(found, pod) for pod in (P, others[0], others[2])] == [None, State.BINDING, State.PROMISED]
+    assert [state(found, pod) for pod in (P, others[0], others[2])] == [
+        None,
+        ReservationState.BINDING,
+        ReservationState.PROMISED,
+    ]
     assert usage(found).allocated == gpus(3, pods=3)
     found.apply_node(NODES[0])
     assert free(found) == [6, 7]
@@ -235,7 +239,7 @@ def test_what_may_let_somebody_run_is_relief(change: Callable[[ClusterCache], No
 )
 def test_what_is_told_or_decided_makes_a_new_version(change: Callable[[ClusterCache], None]) -> None:
     found = promised(cache(SPEC, A, B, P))
-    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
+    found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
     found.set_aside(G, ASIDE)
     version = found.version
 
@@ -402,7 +406,7 @@ def test_a_promise_to_a_preemptible_pod_ends_when_it_is_made_firm() -> None:
 def test_a_refusal_after_our_promise_ends_it_and_the_pod_is_stuck_until_it_is_accepted() -> None:
     found = promised(cache(P))
 
-    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
+    found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
     assert (state(found), refusal(found)) == (None, Reason.REFUSED_BY_SCHEDULER)
 
     found.accept(P.uid)
@@ -412,7 +416,7 @@ def test_a_refusal_after_our_promise_ends_it_and_the_pod_is_stuck_until_it_is_ac
 def test_what_kube_scheduler_says_of_a_pod_that_waits_has_it_not_planned_anew() -> None:
     found = considered(cache(P))
 
-    found.apply_pod(replace(P, said=Said(by_us=True)))
+    found.apply_pod(replace(P, said=SchedulerMessage(by_us=True)))
     found.waiting()
 
     assert (found.unsettled, [pod.said.by_us for pod in found.pods()]) == ({}, [True])
@@ -420,7 +424,10 @@ def test_what_kube_scheduler_says_of_a_pod_that_waits_has_it_not_planned_anew() 
 
 @pytest.mark.parametrize("first", ["node", "words"])
 def test_whom_kube_scheduler_accepts_on_fewer_nodes_is_planned_anew_in_its_words(first: str) -> None:
-    found, refused = considered(cache(P)), replace(P, said=Said(by_scheduler=True, because="two are tainted"))
+    found, refused = (
+        considered(cache(P)),
+        replace(P, said=SchedulerMessage(by_scheduler=True, because="two are tainted")),
+    )
 
     for step in ("node", "words") if first == "node" else ("words", "node"):
         considered(found)
@@ -440,11 +447,11 @@ def considered(found: ClusterCache) -> ClusterCache:
 
 
 def test_a_nomination_that_is_cleared_after_our_promise_is_a_refusal() -> None:
-    refused = replace(P, said=Said(by_scheduler=True), nominated=N1)
+    refused = replace(P, said=SchedulerMessage(by_scheduler=True), nominated=N1)
     found = promised(cache(refused))
 
     found.apply_pod(replace(refused, created_at=1.0))
-    assert state(found) is State.PROMISED
+    assert state(found) is ReservationState.PROMISED
 
     found.apply_pod(replace(refused, nominated=None))
     assert (state(found), refusal(found)) == (None, Reason.REFUSED_BY_SCHEDULER)
@@ -455,7 +462,7 @@ def test_a_refusal_tells_nothing_while(prepare: Callable[[ClusterCache], Cluster
     found = prepare(cache(P))
     before = state(found)
 
-    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
+    found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
     found.drop_promise(P.uid)
 
     assert (before, refusal(found)) == (state(prepare(cache(P))), None)
@@ -465,7 +472,7 @@ def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
     found = promised(promised(cache(P, A, replace(B, queue=A.queue)), A), B)
     promised(found)
 
-    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
+    found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
     found.apply_pod(replace(A, group=P.group))
     found.drop_promise(B.uid)
 

@@ -7,9 +7,9 @@ import pytest
 
 from app.cluster.cache import ClusterCache
 from app.cluster.charges import Load
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.names import GroupKey, NodeName, QueueName
-from app.model.pod import Placed, Pod, Said
+from app.model.pod import Placed, Pod, SchedulerMessage
 from app.model.podgroup import GroupSpec, PodSet, SubGroup
 from app.model.resources import GPU, Resources
 from app.model.snapshot import Snapshot, Usage
@@ -41,7 +41,7 @@ def awaiting(found: ClusterCache, *pods: Pod) -> ClusterCache:
     return found
 
 
-def state(found: ClusterCache, pod: Pod = P) -> State | None:
+def state(found: ClusterCache, pod: Pod = P) -> ReservationState | None:
     held = found.reservations.get(pod.uid)
     return held.state if held else None
 
@@ -150,7 +150,7 @@ def test_room_that_is_awaited_is_taken_though_it_is_not_free_yet() -> None:
 
     seen = found.snapshot()
 
-    assert (free_and_releasing(seen), state(found)) == (([-2, 8], [8, 0]), State.AWAITING)
+    assert (free_and_releasing(seen), state(found)) == (([-2, 8], [8, 0]), ReservationState.AWAITING)
     assert (seen.running[P.group].placed, dict(seen.groups)) == ((Placed(pod=P, node=N1),), {})
     assert (found.room.is_free_later(N1, Load(gpus(6))), found.room.is_free_later(N1, Load(gpus(7)))) == (True, False)
 
@@ -196,7 +196,7 @@ def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
 
     assert (found.room.suffices([P.uid]), found.room.suffices([OTHER.uid])) == (True, True)
     found.fulfil(P.uid)
-    assert (state(found), found.room.suffices([OTHER.uid])) == (State.PROMISED, False)
+    assert (state(found), found.room.suffices([OTHER.uid])) == (ReservationState.PROMISED, False)
 
 
 def test_who_starts_together_has_room_when_there_is_enough_for_all_at_once() -> None:
@@ -235,15 +235,15 @@ def test_a_promise_that_awaited_room_changes_no_sum_and_is_no_relief() -> None:
 
     after = found.snapshot()
     assert (free_and_releasing(after), after.usage) == (free_and_releasing(before), before.usage)
-    assert (state(found), found.relief) == (State.PROMISED, relief)
+    assert (state(found), found.relief) == (ReservationState.PROMISED, relief)
 
 
 def test_who_waits_for_room_is_refused_by_kube_scheduler_and_that_tells_nothing() -> None:
     found = awaiting(cache(LEAVING, P), P)
 
-    found.apply_pod(replace(P, said=Said(by_scheduler=True)))
+    found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
 
-    assert (state(found), found.take_bereft()) == (State.AWAITING, set())
+    assert (state(found), found.take_bereft()) == (ReservationState.AWAITING, set())
 
 
 def test_what_is_awaited_ends_as_a_promise_does() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.names import NodeName, QueueName
 from app.model.node import Node
 from app.model.podgroup import GroupSpec
@@ -32,7 +32,7 @@ def cache(*nodes: Node) -> ClusterCache:
     return found
 
 
-def held(found: ClusterCache) -> dict[str, tuple[NodeName, State]]:
+def held(found: ClusterCache) -> dict[str, tuple[NodeName, ReservationState]]:
     return {one.pod.removeprefix("uid-"): (one.node, one.state) for one in found.reservations}
 
 
@@ -67,7 +67,7 @@ def test_what_is_promised_on_a_node_that_is_lost_is_taken_back_at_once_save_what
 
     lose(found, how)
 
-    assert held(found) == {"binding": (N1, State.BINDING), "elsewhere": (N2, State.PROMISED)}
+    assert held(found) == {"binding": (N1, ReservationState.BINDING), "elsewhere": (N2, ReservationState.PROMISED)}
     assert found.take_bereft() == {PROMISED.uid, AWAITING.uid}
     assert {PROMISED.group, AWAITING.group} <= found.snapshot().groups.keys()
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.cluster.cache import ClusterCache
 from app.cluster.charges import Hold
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.node import Node
@@ -61,7 +61,7 @@ class Parts(RuleBasedStateMachine):
         self.now = 0.0
         self.nodes: dict[NodeName, Node] = {}
         self.pods: dict[PodUid, Pod] = {}
-        self.held: dict[PodUid, tuple[NodeName, tuple[str, ...], State]] = {}
+        self.held: dict[PodUid, tuple[NodeName, tuple[str, ...], ReservationState]] = {}
         self.reservations: dict[PodUid, Pod] = {}
         self.reports: dict[NodeName, tuple[GpuNode, float]] = {}
         self.silent: set[NodeName] = set()
@@ -188,15 +188,15 @@ class Parts(RuleBasedStateMachine):
     @rule(uid=some(lambda self: self.promisable()), node=some(lambda self: self.nodes), of=names, now=st.booleans())
     def promise(self, uid: PodUid, node: NodeName, of: tuple[str, ...], *, now: bool) -> None:
         devices = of if self.pods[uid].sharing else ()
-        self.held[uid] = node, devices, State.PROMISED if now else State.AWAITING
+        self.held[uid] = node, devices, ReservationState.PROMISED if now else ReservationState.AWAITING
         (self.cache.promise if now else self.cache.await_release)(uid, node, devices, expires_at=1e9)
 
     @precondition(lambda self: self.held)
     @rule(uid=some(lambda self: self.held), well=st.booleans())
     def promise_ends(self, uid: PodUid, *, well: bool) -> None:
         node, devices, state = self.held.pop(uid)
-        if well and state is State.AWAITING:
-            self.held[uid] = node, devices, State.PROMISED
+        if well and state is ReservationState.AWAITING:
+            self.held[uid] = node, devices, ReservationState.PROMISED
             self.cache.fulfil(uid)
         else:
             self.cache.drop_promise(uid)
@@ -266,9 +266,9 @@ class Parts(RuleBasedStateMachine):
     def hold(self, node: NodeName, name: str, pods: list[Pod]) -> Hold:
         """Say how a whole GPU is held."""
         states = [self.held[pod.uid][2] for pod in pods if pod.uid in self.held]
-        if State.PROMISED in states or any(pod.node and not pod.deleting for pod in pods):
+        if ReservationState.PROMISED in states or any(pod.node and not pod.deleting for pod in pods):
             return Hold.KEPT
-        if State.AWAITING in states:
+        if ReservationState.AWAITING in states:
             is_reserved = any((pod.node, pod.reserves) == (node, name) for pod in self.reservations.values())
             return Hold.KEPT if is_reserved else Hold.AWAITED
         return Hold.LEAVING
@@ -301,7 +301,7 @@ class Parts(RuleBasedStateMachine):
         for node_now in self.nodes.values():
             cache.apply_node(node_now)
         for uid, (node, devices, state) in self.held.items():
-            hold = cache.promise if state is State.PROMISED else cache.await_release
+            hold = cache.promise if state is ReservationState.PROMISED else cache.await_release
             hold(uid, node, devices, expires_at=1e9)
         return cache
 

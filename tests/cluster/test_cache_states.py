@@ -12,12 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.cluster.cache import ClusterCache
 from app.cluster.charges import Charge
-from app.cluster.groups import Members, Place, Terms, form, terms
+from app.cluster.groups import GroupTerms, Members, Place, form, terms
 from app.cluster.queues import judged
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.pod import Pod, Said
+from app.model.pod import Pod, SchedulerMessage
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.priority import PriorityClass
 from app.model.queue import Queue
@@ -76,8 +76,8 @@ changes: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"held": st.booleans()}),
     st.fixed_dictionaries({"priority_classes": classes}),
     st.fixed_dictionaries({"nominated": st.none() | node_names}),
-    st.fixed_dictionaries({"said": st.builds(Said, by_scheduler=st.booleans(), by_us=st.booleans())}),
-    st.fixed_dictionaries({"said": st.builds(Said, by_scheduler=st.booleans(), by_us=st.booleans())}),
+    st.fixed_dictionaries({"said": st.builds(SchedulerMessage, by_scheduler=st.booleans(), by_us=st.booleans())}),
+    st.fixed_dictionaries({"said": st.builds(SchedulerMessage, by_scheduler=st.booleans(), by_us=st.booleans())}),
     st.fixed_dictionaries({"deleting": st.sampled_from([True])}),
     st.fixed_dictionaries({"node": node_names, "started_preemptible": st.booleans()}),
     st.fixed_dictionaries({"node": node_names, "bound_queue": queue_names, "started_firm": st.booleans()}),
@@ -104,7 +104,7 @@ class Anything(RuleBasedStateMachine):
         # In the order in which they came to their groups.
         self.pods: dict[PodUid, Pod] = {}
         # In the order of expiry.
-        self.held: dict[PodUid, tuple[NodeName, State, int]] = {}
+        self.held: dict[PodUid, tuple[NodeName, ReservationState, int]] = {}
         self.stuck: set[PodUid] = set()
         self.succeeded: dict[GroupKey, set[PodUid]] = {}
         self.aside: dict[GroupKey, Refusal] = {}
@@ -135,7 +135,7 @@ class Anything(RuleBasedStateMachine):
                 self.cache.delete_node(one.name)
             case Queue():
                 for uid in self.promised() if self.queues.pop(one.name, None) else []:
-                    if self.held[uid][1] is not State.ANSWERED and not self.takes_pods(self.pods[uid]):
+                    if self.held[uid][1] is not ReservationState.ANSWERED and not self.takes_pods(self.pods[uid]):
                         del self.held[uid]
                 self.cache.delete_queue(one.name)
             case GroupSpec():
@@ -202,7 +202,7 @@ class Anything(RuleBasedStateMachine):
 
     def stays_in_queue(self, before: Pod, pod: Pod) -> bool:
         """Whether a pod has its place, and nothing on it says in which queue it got that."""
-        is_answered = pod.uid in self.held and self.held[pod.uid][1] is State.ANSWERED
+        is_answered = pod.uid in self.held and self.held[pod.uid][1] is ReservationState.ANSWERED
         has_started = pod.node is not None or is_answered
         return before.managed and pod.managed and has_started and not before.bound_queue
 
@@ -219,7 +219,7 @@ class Anything(RuleBasedStateMachine):
         """Whether it is, or was when it was bound."""
         return pod.started_preemptible if pod.node else pod.managed and self.terms(pod.group).preemptible
 
-    def take_back(self, before: Mapping[GroupKey, Terms]) -> None:
+    def take_back(self, before: Mapping[GroupKey, GroupTerms]) -> None:
         for uid in self.promised():
             key = self.pods[uid].group
             now = self.terms(key)
@@ -228,9 +228,9 @@ class Anything(RuleBasedStateMachine):
 
     def learn(self, pod: Pod, before: Pod) -> None:
         node, state, _ = self.held.get(pod.uid, (None, None, 0))
-        moved, promised = before.group != pod.group, state is State.PROMISED
+        moved, promised = before.group != pod.group, state is ReservationState.PROMISED
         cleared = before.nominated == node and pod.nominated is None
-        revocable = state not in (None, State.BINDING)
+        revocable = state not in (None, ReservationState.BINDING)
         refused = promised and not moved and pod.said.by_scheduler and (cleared or not before.said.by_scheduler)
         if refused:
             self.stuck.add(pod.uid)
@@ -246,18 +246,18 @@ class Anything(RuleBasedStateMachine):
     @rule(pod=some(lambda self: self.promisable()), node=some(lambda self: self.nodes), now=st.booleans())
     def promise(self, pod: Pod, node: NodeName, *, now: bool) -> None:
         self.held.pop(pod.uid, None)
-        self.held[pod.uid] = (node, State.PROMISED if now else State.AWAITING, self.now + TTL)
+        self.held[pod.uid] = (node, ReservationState.PROMISED if now else ReservationState.AWAITING, self.now + TTL)
         (self.cache.promise if now else self.cache.await_release)(pod.uid, node, expires_at=self.now + TTL)
 
     @precondition(lambda self: self.promised())
     @rule(uid=some(lambda self: self.promised()), well=st.booleans())
     def kube_scheduler_asks(self, uid: PodUid, *, well: bool) -> None:
         node, state, until = self.held.pop(uid)
-        if state is State.AWAITING:
-            self.held[uid] = (node, State.PROMISED, until)
+        if state is ReservationState.AWAITING:
+            self.held[uid] = (node, ReservationState.PROMISED, until)
             self.cache.fulfil(uid)
         elif well:
-            self.held[uid] = (node, State.BINDING, until)
+            self.held[uid] = (node, ReservationState.BINDING, until)
             self.cache.reservations.binding(uid)
         else:
             self.held[uid] = (node, state, self.now + TTL)
@@ -374,7 +374,11 @@ class Anything(RuleBasedStateMachine):
         )
 
     def promised(self, on: NodeName | None = None) -> list[PodUid]:
-        return [uid for uid, (node, state, _) in self.held.items() if state is not State.BINDING and on in (None, node)]
+        return [
+            uid
+            for uid, (node, state, _) in self.held.items()
+            if state is not ReservationState.BINDING and on in (None, node)
+        ]
 
     def keys(self) -> Iterable[GroupKey]:
         return dict.fromkeys(pod.group for pod in self.pods.values() if pod.managed)
@@ -382,7 +386,7 @@ class Anything(RuleBasedStateMachine):
     def members(self, key: GroupKey) -> list[Pod]:
         return [pod for pod in self.pods.values() if pod.managed and pod.group == key]
 
-    def terms(self, key: GroupKey) -> Terms:
+    def terms(self, key: GroupKey) -> GroupTerms:
         pods = self.members(key)
         on = terms(self.specs.get(key), pods[0], self.values)
         on = replace(on, preemptible=on.preemptible or any(pod.started_preemptible for pod in pods))
@@ -398,7 +402,7 @@ class Anything(RuleBasedStateMachine):
         queue = judged(self.queues.values()).get(self.terms(pod.group).queue)
         return self.is_unpaid(pod) or (queue is not None and not queue.problem)
 
-    def all_terms(self) -> Mapping[GroupKey, Terms]:
+    def all_terms(self) -> Mapping[GroupKey, GroupTerms]:
         return {key: self.terms(key) for key in self.keys()}
 
     def place(self, pod: Pod) -> NodeName | None:

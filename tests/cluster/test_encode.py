@@ -12,7 +12,7 @@ from app.cluster import encode
 from app.cluster.usage import Tally
 from app.model.decision import Share
 from app.model.names import QueueName
-from app.model.reason import QueueNumbers, Reason, Refusal
+from app.model.reason import Reason, Refusal, RefusingQueue
 from app.model.resources import NOTHING, UNLIMITED, Resources
 from app.model.snapshot import Usage
 from tests import given
@@ -106,7 +106,7 @@ def test_a_queue_is_over_quota_when_it_holds_more_of_anything_than_it_deserves(
     assert encode.queue_status(given.queue("q"), share, [], now=NOW)["conditions"][1] == over
 
 
-STANDING = encode.Standing(
+STANDING = encode.GroupTotals(
     allocated=ONE_GPU, requested=ONE_GPU + ONE_GPU, non_preemptible=NOTHING, phase="Pending", running=1, pending=1
 )
 
@@ -143,7 +143,7 @@ def test_a_pod_group_that_waits_for_nothing_gives_no_reason() -> None:
 
 
 def test_a_pod_group_that_a_queue_refuses_tells_the_queues_numbers_in_kais_form() -> None:
-    queue = QueueNumbers(
+    queue = RefusingQueue(
         name=QueueName("q"),
         requested=ONE_GPU + ONE_GPU,
         deserved=Resources(cpu_milli=UNLIMITED, memory_bytes=UNLIMITED, gpu_milli=1000),

@@ -4,7 +4,7 @@ import pytest
 
 from app.cluster.encode_scaling import unschedulable
 from app.model.pod import Pod
-from app.model.scaling import CapacityRequest, Shape
+from app.model.scaling import CapacityRequest, PodShape
 from tests import given
 
 
@@ -14,7 +14,7 @@ from tests import given
     ids=["alone", "gang"],
 )
 def test_a_scaling_pod_names_those_for_which_it_stands_as_people_know_them(pod: Pod, named: str) -> None:
-    ask = CapacityRequest(key=pod.group, name="r", owner={}, shapes=(Shape(sample=pod, count=1),))
+    ask = CapacityRequest(key=pod.group, name="r", owner={}, shapes=(PodShape(sample=pod, count=1),))
 
     (condition,) = unschedulable(ask, "2026-01-01T00:00:00Z")["conditions"]
 

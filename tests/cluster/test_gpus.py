@@ -8,7 +8,7 @@ import pytest
 from app.cluster.cache import ClusterCache
 from app.cluster.gpus import Gpus, facts_of, node_of
 from app.cluster.nodes import AgentFacts
-from app.cluster.sharedgpus import Stand
+from app.cluster.sharedgpus import GpuState
 from app.model.device import GpuNode, Health
 from app.model.names import NodeName, PodUid
 from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Pod, Requirement, Sharing
@@ -32,7 +32,7 @@ def gpus(*, told: GpuNode | None = WELL) -> Gpus:
     return found
 
 
-def state(found: Gpus) -> Stand | None:
+def state(found: Gpus) -> GpuState | None:
     found.refresh(A)
     known = found.find(A, "g")
     return known.state if known else None
@@ -52,22 +52,22 @@ def test_a_heartbeat_is_no_news_and_keeps_trust() -> None:
 def test_an_agent_falls_silent_once_and_its_next_word_is_news() -> None:
     found = gpus()
 
-    assert (found.age(1.0), found.age(1.0), state(found)) == ({A}, set(), Stand.UNCONFIRMED)
-    assert (found.report(WELL, heard_at=2.0), state(found)) == (True, Stand.READY)
+    assert (found.age(1.0), found.age(1.0), state(found)) == ({A}, set(), GpuState.UNCONFIRMED)
+    assert (found.report(WELL, heard_at=2.0), state(found)) == (True, GpuState.READY)
 
 
 def test_an_agent_that_is_gone_is_not_trusted() -> None:
     found = gpus()
 
     assert (found.forget(A), found.forget(A)) == (True, False)
-    assert (found.is_trusted(A), found.heard_at(A), state(found)) == (False, None, Stand.UNCONFIRMED)
+    assert (found.is_trusted(A), found.heard_at(A), state(found)) == (False, None, GpuState.UNCONFIRMED)
 
 
 @pytest.mark.parametrize("unread", [{"message": "driver not loaded"}, {"problem": "field devices is 3"}])
 def test_devices_that_could_not_be_read_are_not_gone(unread: dict[str, str]) -> None:
     found = gpus(told=report(**unread))
 
-    assert (found.reliable(A), state(found), found.on(A).blocked) == (None, Stand.UNCONFIRMED, 0)
+    assert (found.reliable(A), state(found), found.on(A).blocked) == (None, GpuState.UNCONFIRMED, 0)
 
 
 SICK = report(device("u1"), device("u2", health=Health.UNHEALTHY))
@@ -172,18 +172,24 @@ def test_a_reservation_pod_for_no_node_counts_nowhere() -> None:
     found = gpus()
 
     assert found.put_reservation(R.uid, replace(R, node=None)) == {A}
-    assert (found.reservation(R.uid), state(found)) == (None, Stand.CONTESTED)
+    assert (found.reservation(R.uid), state(found)) == (None, GpuState.CONTESTED)
 
 
 def test_a_closed_gpu_is_open_again_when_that_is_taken_back() -> None:
     found = gpus()
     found.put_part(RUNS.pod, None)
     found.close(A, "g")
-    assert (state(found), [(each.name, each.free < 0) for each in found.listed()[A]]) == (Stand.CLOSING, [("g", True)])
+    assert (state(found), [(each.name, each.free < 0) for each in found.listed()[A]]) == (
+        GpuState.CLOSING,
+        [("g", True)],
+    )
 
     found.reopen(A, "g")
 
-    assert (state(found), [(each.name, each.free < 0) for each in found.listed()[A]]) == (Stand.READY, [("g", False)])
+    assert (state(found), [(each.name, each.free < 0) for each in found.listed()[A]]) == (
+        GpuState.READY,
+        [("g", False)],
+    )
     found.reopen(A, "g")
 
 
@@ -316,6 +322,6 @@ def test_nobody_joins_a_gpu_whose_node_hands_each_out_several_times_by_now() -> 
 
     _, now = found.refresh(A)
 
-    assert [(gpu.is_open, gpu.state) for gpu in now.shared] == [(False, Stand.READY)]
+    assert [(gpu.is_open, gpu.state) for gpu in now.shared] == [(False, GpuState.READY)]
     assert now.shared[0].reason.startswith("by now its node hands out each GPU several times")
     assert not now.shared[0].may_pass

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from app.cluster.groups import Members, Place, Terms, form, terms
+from app.cluster.groups import GroupTerms, Members, Place, form, terms
 from app.model.names import NodeName, PodUid, QueueName
-from app.model.pod import Claim, Placed, Pod, Said, Sharing
+from app.model.pod import Placed, Pod, ResourceClaim, SchedulerMessage, Sharing
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from tests import given
 
-ON = Terms(queue=QueueName("q"), priority=50, preemptible=True)
+ON = GroupTerms(queue=QueueName("q"), priority=50, preemptible=True)
 CLASSES = {"train": 10, "zero": 0, "gold": 7, "firm": 100}
 A, B = given.pod("a", gang="g", created_at=1.0), given.pod("b", gang="g", created_at=2.0)
 ON_NODE = Place(NodeName("n"))
@@ -131,7 +131,10 @@ def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> No
 
 def test_a_member_that_kube_scheduler_accepts_nowhere_is_told_with_what_it_said_also_when_it_is_alone() -> None:
     said = "0/3 nodes are available: 3 node(s) had volume node affinity conflict"
-    refused, lone = replace(B, said=Said(because=said)), given.pod("lone", said=Said(because=said))
+    refused, lone = (
+        replace(B, said=SchedulerMessage(because=said)),
+        given.pod("lone", said=SchedulerMessage(because=said)),
+    )
     alone = formed(Members(pods=[lone], places={}, stuck=[lone.uid]), None)
 
     sentences = [one.refusal.sentence for one in (formed(members(A, refused, stuck="b")), alone) if one.refusal]
@@ -240,33 +243,33 @@ def test_a_group_set_aside_is_refused_unless_something_worse_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("spec", "pod", "expected"),
     [
-        (SPEC, A, Terms(QueueName("q"), 10, preemptible=True)),
-        (replace(SPEC, queue=QueueName("r")), A, Terms(QueueName("r"), 10, preemptible=True)),
-        (None, replace(A, queue=QueueName("s")), Terms(QueueName("s"), 10, preemptible=True)),
+        (SPEC, A, GroupTerms(QueueName("q"), 10, preemptible=True)),
+        (replace(SPEC, queue=QueueName("r")), A, GroupTerms(QueueName("r"), 10, preemptible=True)),
+        (None, replace(A, queue=QueueName("s")), GroupTerms(QueueName("s"), 10, preemptible=True)),
         (
             replace(SPEC, priority_classes=("gold",)),
             replace(A, priority_classes=("firm",)),
-            Terms(ON.queue, 7, preemptible=True),
+            GroupTerms(ON.queue, 7, preemptible=True),
         ),
-        (SPEC, replace(A, priority_classes=("firm",)), Terms(ON.queue, 100, preemptible=False)),
-        (replace(SPEC, priority_classes=("zero",)), A, Terms(ON.queue, 0, preemptible=True)),
-        (replace(SPEC, priority_classes=("nobody",)), A, Terms(ON.queue, 10, preemptible=True)),
+        (SPEC, replace(A, priority_classes=("firm",)), GroupTerms(ON.queue, 100, preemptible=False)),
+        (replace(SPEC, priority_classes=("zero",)), A, GroupTerms(ON.queue, 0, preemptible=True)),
+        (replace(SPEC, priority_classes=("nobody",)), A, GroupTerms(ON.queue, 10, preemptible=True)),
         (
             replace(SPEC, priority_classes=("nobody",)),
             replace(A, priority_classes=("gold",)),
-            Terms(ON.queue, 7, preemptible=True),
+            GroupTerms(ON.queue, 7, preemptible=True),
         ),
-        (replace(SPEC, priority_classes=("build",)), A, Terms(ON.queue, 100, preemptible=False)),
-        (replace(SPEC, preemptible=False), A, Terms(ON.queue, 10, preemptible=False)),
-        (SPEC, replace(A, explicit_preemptible=False), Terms(ON.queue, 10, preemptible=False)),
+        (replace(SPEC, priority_classes=("build",)), A, GroupTerms(ON.queue, 100, preemptible=False)),
+        (replace(SPEC, preemptible=False), A, GroupTerms(ON.queue, 10, preemptible=False)),
+        (SPEC, replace(A, explicit_preemptible=False), GroupTerms(ON.queue, 10, preemptible=False)),
         (
             replace(SPEC, preemptible=True, priority_classes=("firm",)),
             replace(A, explicit_preemptible=False),
-            Terms(ON.queue, 100, preemptible=True),
+            GroupTerms(ON.queue, 100, preemptible=True),
         ),
     ],
 )
-def test_terms_come_from_the_object_then_from_a_pod(spec: GroupSpec | None, pod: Pod, expected: Terms) -> None:
+def test_terms_come_from_the_object_then_from_a_pod(spec: GroupSpec | None, pod: Pod, expected: GroupTerms) -> None:
     assert terms(spec, pod, CLASSES) == expected
 
 
@@ -320,7 +323,7 @@ def test_a_pod_that_is_being_deleted_is_no_cause_why_its_gang_lacks_pods(leaver:
         ({"gpus": 0, "scalars": (("nvidia.com/mig-1g.10gb", 1),)}, True),
         ({"gpus": 0, "scalars": (("amd.com/gpu", 1),)}, True),
         ({"gpus": 0, "sharing": Sharing(portion_ppm=1)}, True),
-        ({"gpus": 0, "claims": (Claim("c", "gpu.nvidia.com", 1),)}, True),
+        ({"gpus": 0, "claims": (ResourceClaim("c", "gpu.nvidia.com", 1),)}, True),
     ],
 )
 def test_only_who_asks_for_gpus_waits_until_it_is_known_which_work(asks: dict[str, Any], *, waits: bool) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.groups import Place, Terms
+from app.cluster.groups import GroupTerms, Place
 from app.cluster.membership import Membership
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
@@ -158,7 +158,7 @@ def test_what_is_known_of_a_group_can_be_asked() -> None:
     assert (found.spec(G), found.min_member(G), found.bound(G)) == (SPEC, 2, 2)
     assert list(found.pods(G)) == [replace(A, node=ON_NODE), B]
     assert (list(found.keys()), list(found.specs())) == ([G], [SPEC])
-    assert found.terms(G) == Terms(QueueName("q"), 50, preemptible=True)
+    assert found.terms(G) == GroupTerms(QueueName("q"), 50, preemptible=True)
 
 
 def test_a_gang_owes_what_is_not_bound_yet_and_not_coming() -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from app.cluster import decode
 from app.cluster.gpus import node_of
-from app.cluster.reservationpods import Terms, reservation_name, reservation_pod
+from app.cluster.reservationpods import ReservationPodTerms, reservation_name, reservation_pod
 from app.model.names import NodeName
 from app.model.resources import Resources
 from tests.cluster.raw import PROFILES, Raw
 
 A, B = NodeName("a"), NodeName("b")
-TERMS = Terms(image="pause", priority_class="highest", scheduler="kai-scheduler")
+TERMS = ReservationPodTerms(image="pause", priority_class="highest", scheduler="kai-scheduler")
 LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
 

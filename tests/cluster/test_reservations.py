@@ -6,14 +6,16 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.cluster.reservations import Reservation, Reservations, State
+from app.cluster.reservations import Reservation, Reservations, ReservationState
 from app.model.names import GroupKey, NodeName, PodUid
 
 GANG, OTHER = GroupKey("default", "gang"), GroupKey("default", "other")
 
 
 def promise(pod: str, *, until: float = 60.0, group: GroupKey = GANG, node: str = "n") -> Reservation:
-    return Reservation(pod=PodUid(pod), group=group, node=NodeName(node), state=State.PROMISED, expires_at=until)
+    return Reservation(
+        pod=PodUid(pod), group=group, node=NodeName(node), state=ReservationState.PROMISED, expires_at=until
+    )
 
 
 def holding(*promises: Reservation) -> Reservations:
@@ -57,12 +59,12 @@ def test_a_promise_expires_when_its_time_has_come() -> None:
 
 
 def test_who_awaits_room_does_so_until_its_time_has_come() -> None:
-    found = holding(replace(X, state=State.AWAITING), Y)
+    found = holding(replace(X, state=ReservationState.AWAITING), Y)
 
     found.extend(X.pod, 3.0)
 
     assert found.expired(2.5) == [Y]
-    assert found.expired(3.0) == [Y, replace(X, state=State.AWAITING, expires_at=3.0)]
+    assert found.expired(3.0) == [Y, replace(X, state=ReservationState.AWAITING, expires_at=3.0)]
 
 
 def test_a_promise_that_is_extended_lives_on_and_keeps_nobody_else_alive() -> None:
@@ -80,7 +82,7 @@ def test_a_binding_never_expires_and_keeps_nobody_else_alive() -> None:
     found.binding(X.pod)
     found.put(Y)
 
-    assert found.get(X.pod) == replace(X, state=State.BINDING)
+    assert found.get(X.pod) == replace(X, state=ReservationState.BINDING)
     assert found.expired(9.0) == [Y]
 
 
@@ -107,14 +109,14 @@ def test_reservations_are_what_a_plain_list_would_hold(steps: list[tuple[str, st
                 assert found.drop(pod) == held
             case "binding" if held:
                 found.binding(pod)
-                known.append(replace(held, state=State.BINDING))
-            case "extend" if held and held.state is State.PROMISED:
+                known.append(replace(held, state=ReservationState.BINDING))
+            case "extend" if held and held.state is ReservationState.PROMISED:
                 found.extend(pod, now + 3.0)
                 known.append(replace(held, expires_at=now + 3.0))
             case _:
                 known += [held] if held else []
 
-        promised = [each for each in known if each.state is State.PROMISED]
+        promised = [each for each in known if each.state is ReservationState.PROMISED]
         assert sorted(found, key=repr) == sorted(known, key=repr)
         assert found.expired(now) == [each for each in promised if each.expires_at <= now]
         for key in (GANG, OTHER):

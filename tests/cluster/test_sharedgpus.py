@@ -3,7 +3,7 @@
 import pytest
 
 from app.cluster.charges import Hold
-from app.cluster.sharedgpus import NO_GPUS, NodeGpus, Part, Stand
+from app.cluster.sharedgpus import NO_GPUS, GpuState, NodeGpus, Part
 from app.model.device import Health, Holder
 from app.model.pod import Pod
 from app.model.snapshot import PART, SharedDevice
@@ -24,13 +24,13 @@ def test_a_node_without_agent_and_parts_has_nothing_to_tell() -> None:
 def test_a_gpu_is_opening_until_the_agent_tells_which_device_its_reservation_pod_has() -> None:
     found = [gpu(WAITS, agent=report(device("u1"))), gpu(WAITS, R, agent=report(device("u1")))]
 
-    assert [(each.state, each.uuid) for each in found] == [(Stand.OPENING, "")] * 2
+    assert [(each.state, each.uuid) for each in found] == [(GpuState.OPENING, "")] * 2
 
 
 def test_a_gpu_is_ready_when_the_agent_tells_which_device_its_reservation_pod_has() -> None:
     found = gpu(WAITS, R, agent=ALL_IS_WELL)
 
-    assert (found.state, found.uuid, found.reservations, found.reason) == (Stand.READY, "u1", (R,), "")
+    assert (found.state, found.uuid, found.reservations, found.reason) == (GpuState.READY, "u1", (R,), "")
 
 
 def test_the_kubelet_tells_no_uids_and_a_namesake_of_another_uid_is_somebody_else() -> None:
@@ -38,7 +38,7 @@ def test_the_kubelet_tells_no_uids_and_a_namesake_of_another_uid_is_somebody_els
 
     found = [gpu(WAITS, R, agent=report(device("u1", holders=(one,)))) for one in (nameless, namesake)]
 
-    assert [each.state for each in found] == [Stand.READY, Stand.OPENING]
+    assert [each.state for each in found] == [GpuState.READY, GpuState.OPENING]
 
 
 def test_a_reservation_pod_that_is_leaving_reserves_nothing() -> None:
@@ -46,21 +46,21 @@ def test_a_reservation_pod_that_is_leaving_reserves_nothing() -> None:
 
     found = [gpu(who, leaving, agent=report(device("u1", leaving))) for who in (WAITS, RUNS)]
 
-    assert [each.state for each in found] == [Stand.OPENING, Stand.CONTESTED]
+    assert [each.state for each in found] == [GpuState.OPENING, GpuState.CONTESTED]
 
 
 @pytest.mark.parametrize("agent", [ALL_IS_WELL, report(device("u1", R))])
 def test_a_gpu_on_which_pods_run_is_ready_while_all_sources_agree(agent: object) -> None:
     found = gpu(RUNS, R, agent=agent)  # type: ignore[arg-type] # of two reports
 
-    assert (found.state, found.uuid, found.is_bound, found.reason) == (Stand.READY, "u1", True, "")
+    assert (found.state, found.uuid, found.is_bound, found.reason) == (GpuState.READY, "u1", True, "")
 
 
 @pytest.mark.parametrize("agent", [None, report(device("u1", R), kubelet_answers=False)])
 def test_what_nobody_confirms_is_unconfirmed_and_takes_nobody_new(agent: object) -> None:
     running, waiting = gpu(RUNS, R, agent=agent), gpu(WAITS, R, agent=agent)  # type: ignore[arg-type] # as above
 
-    assert (running.state, waiting.state) == (Stand.UNCONFIRMED, Stand.OPENING)
+    assert (running.state, waiting.state) == (GpuState.UNCONFIRMED, GpuState.OPENING)
     assert (running.is_open, waiting.is_open) == (False, False)
 
 
@@ -79,7 +79,7 @@ def test_what_nobody_confirms_is_unconfirmed_and_takes_nobody_new(agent: object)
 def test_a_gpu_about_which_the_sources_disagree_is_contested(of: tuple[Part | Pod, ...], reason: str) -> None:
     found = gpu(*of, agent=ALL_IS_WELL)
 
-    assert (found.state, found.reason, found.is_open) == (Stand.CONTESTED, reason, False)
+    assert (found.state, found.reason, found.is_open) == (GpuState.CONTESTED, reason, False)
 
 
 def test_of_several_reservation_pods_the_one_counts_whose_device_the_pods_were_given() -> None:
@@ -87,21 +87,21 @@ def test_of_several_reservation_pods_the_one_counts_whose_device_the_pods_were_g
 
     found = gpu(RUNS, R, second, agent=report(device("u0", R), device("u1", second)))
 
-    assert (found.state, found.uuid, len(found.reservations)) == (Stand.READY, "u1", 2)
+    assert (found.state, found.uuid, len(found.reservations)) == (GpuState.READY, "u1", 2)
 
 
 def test_nobody_comes_on_a_gpu_whose_reservation_is_being_removed() -> None:
     found = gpu(R, agent=ALL_IS_WELL, closing={"g"})
 
-    assert (found.state, found.listed) == (Stand.CLOSING, SharedDevice("g", -WHOLE))
+    assert (found.state, found.listed) == (GpuState.CLOSING, SharedDevice("g", -WHOLE))
 
 
 def test_a_pod_that_turns_out_to_be_bound_keeps_a_gpu_open() -> None:
-    assert gpu(RUNS, R, agent=ALL_IS_WELL, closing={"g"}).state is Stand.READY
+    assert gpu(RUNS, R, agent=ALL_IS_WELL, closing={"g"}).state is GpuState.READY
 
 
 def test_what_is_only_left_by_a_reservation_pod_that_leaves_is_closing() -> None:
-    assert gpu(reservation(deleting=True), agent=ALL_IS_WELL).state is Stand.CLOSING
+    assert gpu(reservation(deleting=True), agent=ALL_IS_WELL).state is GpuState.CLOSING
 
 
 # What is free of it
@@ -142,7 +142,7 @@ def test_a_pod_of_two_gpus_holds_as_much_of_each() -> None:
 def test_what_is_wrong_with_a_device_keeps_others_off(state: dict[str, object], reason: str) -> None:
     found = gpu(RUNS, R, agent=report(device("u1", R, **state)), tolerance_mib=150)
 
-    assert (found.state, found.reason, found.is_open) == (Stand.READY, reason, False)
+    assert (found.state, found.reason, found.is_open) == (GpuState.READY, reason, False)
 
 
 def test_a_little_more_than_was_promised_is_put_up_with() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.cluster.decode.reading import Reading
+from app.cluster.decode.reading import ObjectReading
 from app.cluster.decode.sharing import MAX_DEVICES, MAX_MEMORY_MIB, bound, sharing
 from app.cluster.shares import share
 from app.model.marks import DEVICES_ANNOTATION, GROUPS_ANNOTATION, SHARE_ANNOTATION
@@ -31,7 +31,7 @@ ODD_NUMBERS = [
 
 
 def read(annotations: Mapping[str, object], whole_gpu_milli: int = 0) -> tuple[Sharing | None, str]:
-    reading = Reading()
+    reading = ObjectReading()
     return sharing(reading, annotations, whole_gpu_milli=whole_gpu_milli), reading.problem
 
 

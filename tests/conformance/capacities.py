@@ -8,7 +8,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Refusal
 from app.model.resources import CPU, GPU, MEMORY, NOTHING, Resources
 from app.scheduling.accounts import Account, quantities
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from tests.conformance.vectors import Case, resources, snapshot
 
 OVER_LIMIT = re.compile(
@@ -46,12 +46,12 @@ def _judge(case: Case, requested: Resources) -> Refusal | None:
             raise ValueError(f"unknown checks {checks}")
 
 
-def _ledger(case: Case) -> Ledger:
-    return Ledger(snapshot(case["queues"], NOTHING))
+def _ledger(case: Case) -> QueueLedger:
+    return QueueLedger(snapshot(case["queues"], NOTHING))
 
 
 def _account(case: Case) -> Account:
-    return Ledger(snapshot({"alone": case["queue"]}, NOTHING)).accounts[QueueName("alone")]
+    return QueueLedger(snapshot({"alone": case["queue"]}, NOTHING)).accounts[QueueName("alone")]
 
 
 def _group(case: Case) -> PodGroup:

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.model.past import MICRO, Past
 from app.model.resources import UNLIMITED
-from app.scheduling.fairshare import Claim, divide, divide_surplus, fair_shares
+from app.scheduling.fairshare import ShareRequest, divide, divide_surplus, fair_shares
 from tests.conformance.vectors import Case, bounded, exact, resources, snapshot
 
 RESOURCES = ("gpu", "cpu", "memory")
@@ -75,12 +75,12 @@ def _tree(case: Case) -> Any:
     }
 
 
-def _claims(queues: Mapping[str, Case], scale: int) -> list[Claim]:
+def _claims(queues: Mapping[str, Case], scale: int) -> list[ShareRequest]:
     return [_claim(name, queue, scale) for name, queue in queues.items()]
 
 
-def _claim(name: str, queue: Case, scale: int) -> Claim:
-    return Claim(
+def _claim(name: str, queue: Case, scale: int) -> ShareRequest:
+    return ShareRequest(
         name=name,
         requested=exact(queue["request"], scale),
         priority=queue["priority"],

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
-from app.model.pod import ANYWHERE, PPM, Claim, Constraint, Near, Operator, Placed, Pod, Requirement, Sharing
+from app.model.pod import ANYWHERE, PPM, Constraint, Near, Operator, Placed, Pod, Requirement, ResourceClaim, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from app.model.resources import Resources, Scalars
@@ -186,7 +186,7 @@ class _Reader:
             "near": tuple(_near(task, labels or {})),
         }
 
-    def _devices_claimed(self, job: Case, task: Case) -> tuple[tuple[Claim, ...], Scalars]:
+    def _devices_claimed(self, job: Case, task: Case) -> tuple[tuple[ResourceClaim, ...], Scalars]:
         """Return the claims of GPUs, and what is claimed of other classes, which is no more than a count to queues."""
         if not self._predicates:
             return (), ()
@@ -200,10 +200,10 @@ class _Reader:
                 others[device_scalar(each.device_class)] += each.count
         return tuple(each for each in claims if each.device_class in gpus), tuple(others.items())
 
-    def _claim(self, job: Case, name: str, *, shared: bool) -> Claim:
+    def _claim(self, job: Case, name: str, *, shared: bool) -> ResourceClaim:
         claim = self._claims.get((job["namespace"], name), NO_SUCH_CLAIM)
         queue = (claim["labels"] or {}).get(QUEUE_LABEL)
-        return Claim(
+        return ResourceClaim(
             key=f"{job['namespace']}/{name}",
             device_class=claim["device_class"],
             count=claim["count"],

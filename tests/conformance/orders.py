@@ -12,8 +12,8 @@ from app.model.snapshot import Snapshot
 from app.scheduling.accounts import Quantities, quantities
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.order import Contender, Elastic, Rank, Turns
-from app.scheduling.quota import Ledger
-from app.scheduling.victims import Roster, Safety, Victims
+from app.scheduling.quota import QueueLedger
+from app.scheduling.victims import Safety, VictimCandidates, Victims
 from tests.conformance.judging import NotRun
 from tests.conformance.vectors import Case, column, exact, queue, resources, snapshot
 
@@ -96,7 +96,9 @@ def _victims(case: Case) -> list[str | None]:
     ]
     empty = snapshot(_with_usage(case["queues"]), NOTHING)
     full = replace(empty, running={group.key: group for group in groups})
-    victims = Victims(Roster(full), {}, lambda _: Safety.NONE, ledger=Ledger(full), shares=fair_shares(full))
+    victims = Victims(
+        VictimCandidates(full), {}, lambda _: Safety.NONE, ledger=QueueLedger(full), shares=fair_shares(full)
+    )
     popped = [victims.pop() for event in case["events"] if "pop_expect" in event]
     return [chunk.group.key.name if chunk else None for chunk in popped]
 
@@ -112,7 +114,7 @@ def _with_usage(queues: dict[str, Case]) -> dict[str, Case]:
 
 def _turns(empty: Snapshot, groups: Iterable[PodGroup]) -> Turns:
     full = replace(empty, groups={group.key: group for group in groups})
-    return Turns(full, Ledger(full), fair_shares(full))
+    return Turns(full, QueueLedger(full), fair_shares(full))
 
 
 def _group(job: Case) -> PodGroup:

@@ -7,8 +7,8 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING, Resources
 from app.scheduling.accounts import Account, Quantities, quantities
-from app.scheduling.quota import Ledger
-from app.scheduling.reclaimable import Judgement, Standing, guarantees_deserved, maintains_fair_share
+from app.scheduling.quota import QueueLedger
+from app.scheduling.reclaimable import Judgement, QueueEntitlement, guarantees_deserved, maintains_fair_share
 from tests.conformance.vectors import Case, column, exact, queue, resources, snapshot
 
 
@@ -30,7 +30,7 @@ def run_reclaimable(case: Case) -> Any:
 def _judgement(case: Case) -> Judgement:
     reclaimer, queues = case["reclaimer"], case["queues"]
     return Judgement(
-        Ledger(snapshot(queues, NOTHING)),
+        QueueLedger(snapshot(queues, NOTHING)),
         {QueueName(name): Share(fair_share=column(each, "fair_share")) for name, each in queues.items()},
         PodGroup(
             key=GroupKey(reclaimer["namespace"], reclaimer["name"]),
@@ -55,10 +55,10 @@ def run_strategy(case: Case) -> Any:
             raise ValueError(f"unknown function {function}")
 
 
-def _standing(attributes: Case) -> Standing:
+def _standing(attributes: Case) -> QueueEntitlement:
     account = Account(queue(attributes["name"], attributes))
     account.allocated = list(quantities(column(attributes, "allocated")))
-    return Standing.of(account, quantities(column(attributes, "fair_share")))
+    return QueueEntitlement.of(account, quantities(column(attributes, "fair_share")))
 
 
 def _amounts(amounts: Case) -> Quantities:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from app.cluster.decode.environment import VISIBLE_DEVICES, path_of
-from app.cluster.sharedgpus import Stand
+from app.cluster.sharedgpus import GpuState
 from app.model.marks import DEVICES_ANNOTATION
 from app.model.names import NodeName, PodUid
 from app.model.question import Fits
@@ -239,7 +239,7 @@ def gpu_is_free(world: World, node: str) -> int:
     return world.free_gpus()[NodeName(node)]
 
 
-def stands(world: World, node: str = "a") -> list[Stand]:
+def stands(world: World, node: str = "a") -> list[GpuState]:
     """Return how the shared GPUs of a node stand."""
     return [gpu.state for gpu in world.cache.gpus.shared(NodeName(node))]
 

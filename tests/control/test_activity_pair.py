@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from app.control.activity import LOOK_EVERY_S, NOTICED_WITHIN_S, Activity
+from app.control.activity import LOOK_EVERY_S, NOTICED_WITHIN_S, Leadership
 from app.model.seam import Lease
 from app.simulation.cluster import SimulatedCluster
 
@@ -66,9 +66,9 @@ class Elected:
                 pass
 
 
-def replica(name: str, store: Store) -> Activity:
+def replica(name: str, store: Store) -> Leadership:
     clock = asyncio.get_running_loop().time
-    return Activity(store, lease="ns/lease", hostname=name, on_change=lambda: None, clock=clock)
+    return Leadership(store, lease="ns/lease", hostname=name, on_change=lambda: None, clock=clock)
 
 
 @pytest.mark.parametrize("seed", range(5))

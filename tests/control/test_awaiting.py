@@ -1,6 +1,6 @@
 """Room that is held until others have left it, when it is not freed after all: who waits, who stays, who starts."""
 
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.control.awaiting import RECONSIDERED_AFTER_S, WASTED_S
 from app.control.evictor import WRITERS
 from app.model.reason import Reason
@@ -22,7 +22,7 @@ def leaves(world: World, pod: RawObject) -> None:
     world.patch(pod, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
 
 
-def state(world: World, pod: RawObject) -> State | None:
+def state(world: World, pod: RawObject) -> ReservationState | None:
     held = world.held(pod)
     return None if held is None else held.state
 
@@ -39,7 +39,7 @@ async def test_whoever_waits_for_room_on_a_node_that_is_cordoned_gets_room_elsew
         cordon(world, "a")
         await passes(5)
 
-        assert (world.promised(urgent), state(world, urgent)) == ("b", State.PROMISED)
+        assert (world.promised(urgent), state(world, urgent)) == ("b", ReservationState.PROMISED)
 
 
 async def test_whose_freed_room_a_pod_of_another_scheduler_takes_has_nobody_else_leave_soon() -> None:
@@ -68,7 +68,7 @@ async def test_when_the_beneficiary_is_deleted_those_stay_who_were_not_told_to_l
         await passes(1)
         urgent = world.pod("urgent", gpus=size, priority_class=URGENT)
         await passes(2)
-        assert (len(world.cluster.evictions), state(world, urgent)) == (WRITERS, State.AWAITING)
+        assert (len(world.cluster.evictions), state(world, urgent)) == (WRITERS, ReservationState.AWAITING)
 
         world.delete(urgent)
         await passes(60)
@@ -94,7 +94,7 @@ async def test_room_that_became_free_elsewhere_early_on_is_taken_although_nothin
         world.delete(running)
         await passes(RECONSIDERED_AFTER_S)
 
-        assert (state(world, waits), world.promised(waits)) == (State.PROMISED, "b")
+        assert (state(world, waits), world.promised(waits)) == (ReservationState.PROMISED, "b")
 
 
 async def test_a_queue_holds_no_more_than_its_limit_while_those_leave_who_make_way_in_it() -> None:
@@ -108,10 +108,10 @@ async def test_a_queue_holds_no_more_than_its_limit_while_those_leave_who_make_w
         await passes(5)
 
         # The node has room besides: it is the limit of the queue above that there is none under.
-        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], State.AWAITING)
+        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], ReservationState.AWAITING)
         world.delete(victim)
         await passes(0.1)
-        assert state(world, urgent) is State.PROMISED
+        assert state(world, urgent) is ReservationState.PROMISED
 
 
 async def test_whoever_waits_for_room_below_a_limit_that_is_lowered_meanwhile_holds_it_no_longer() -> None:
@@ -121,7 +121,7 @@ async def test_whoever_waits_for_room_below_a_limit_that_is_lowered_meanwhile_ho
         await passes(1)
         urgent = world.pod("urgent", queue="small", gpus=2, priority_class=URGENT)
         await passes(2)
-        assert state(world, urgent) is State.AWAITING
+        assert state(world, urgent) is ReservationState.AWAITING
 
         lower = manifests.queue("small", None, Quota(gpus=0, limit=1))["spec"]
         world.cluster.patch(Ref(resource=Resource.QUEUES, name="small"), {"spec": lower})
@@ -149,7 +149,7 @@ async def test_of_two_that_wait_below_one_limit_the_second_starts_when_there_is_
         await passes(2)
 
         assert first == ["Awaiting", "Promised"]
-        assert [state(world, pod) for pod in urgent] == [State.PROMISED] * 2
+        assert [state(world, pod) for pod in urgent] == [ReservationState.PROMISED] * 2
 
 
 async def test_whoever_waits_for_a_pod_that_stays_after_all_is_planned_anew() -> None:
@@ -159,7 +159,7 @@ async def test_whoever_waits_for_a_pod_that_stays_after_all_is_planned_anew() ->
         await passes(1)
         waits = world.pod("waits")
         await passes(1)
-        assert state(world, waits) is State.AWAITING
+        assert state(world, waits) is ReservationState.AWAITING
 
         world.cluster.create(Resource.PODS, manifests.foreign_pod("stranger", node="a", gpus=1))
         await passes(2)

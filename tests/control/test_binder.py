@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.cluster.charges import Load
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.control.binder import BOUND, LOOK_UPS, NOT_KNOWN, REQUEST_LASTS_S, UNDONE_PAUSES_S
 from app.model.names import NodeName
 from app.model.question import Refused
@@ -201,7 +201,7 @@ async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_
 
         held = world.held(pod)
         assert held is not None
-        assert (held.node, held.state, bind.done()) == ("a", State.BINDING, False)
+        assert (held.node, held.state, bind.done()) == ("a", ReservationState.BINDING, False)
         assert await bind == BOUND
         assert (len(world.cluster.binds), world.count("binds", outcome="unknown")) == (1, LOOK_UPS - 1)
 
@@ -241,7 +241,7 @@ async def test_a_look_up_that_is_refused_for_a_minute_is_answered_and_the_node_s
 
         held = world.held(pod)
         assert held is not None
-        assert (held.node, held.state) == ("a", State.BINDING)
+        assert (held.node, held.state) == ("a", ReservationState.BINDING)
         assert world.count("binds", outcome="unknown") == LOOK_UPS
         # kube-scheduler asks again, and by now reads are allowed.
         world.cluster.errors["read_pod"].clear()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.explanation import PodState
 from app.model.marks import ASK_MARKER, BIND_MARKER, PREEMPTIBLE_ANNOTATION
 from app.model.names import GroupKey, PodUid
@@ -30,7 +30,7 @@ def group_of(pod: RawObject) -> GroupKey:
     return GroupKey(pod["metadata"]["namespace"], pod["metadata"]["uid"])
 
 
-def state(world: World, pod: RawObject) -> State | None:
+def state(world: World, pod: RawObject) -> ReservationState | None:
     held = world.held(pod)
     return held.state if held else None
 
@@ -45,7 +45,7 @@ async def test_an_answered_place_is_lost_to_nobody() -> None:
         await passes(1)
         refused = await world.filter(urgent, "a")
 
-        assert state(world, slow) is State.ANSWERED
+        assert state(world, slow) is ReservationState.ANSWERED
         assert isinstance(refused, Refused)
         bound(world, slow, "a")
         await passes(1)
@@ -70,7 +70,7 @@ async def test_who_has_the_marker_is_bound_by_us() -> None:
 
         node = await world.choose(pod, "a")
 
-        assert state(world, pod) is State.PROMISED
+        assert state(world, pod) is ReservationState.PROMISED
         assert (await world.bind(pod, node), world.bound()) == ("", {"firm-0": "a"})
 
 
@@ -81,7 +81,7 @@ async def test_without_markers_everybody_is_bound_by_us() -> None:
 
         await world.choose(pod, "a")
 
-        assert state(world, pod) is State.PROMISED
+        assert state(world, pod) is ReservationState.PROMISED
 
 
 async def test_a_pod_that_is_asked_about_again_keeps_its_place_or_moves() -> None:
@@ -94,7 +94,7 @@ async def test_a_pod_that_is_asked_about_again_keeps_its_place_or_moves() -> Non
         moved = await world.choose(pod, "b" if first == "a" else "a")
 
         assert (again, moved != first) == (first, True)
-        assert (state(world, pod), world.promised(pod)) == (State.ANSWERED, moved)
+        assert (state(world, pod), world.promised(pod)) == (ReservationState.ANSWERED, moved)
 
 
 async def test_a_place_that_is_not_taken_in_time_is_free_again() -> None:
@@ -134,7 +134,7 @@ async def test_a_pod_that_is_refused_when_asked_about_again_may_lose_its_place()
         urgent = world.pod("urgent", **URGENT)
         await passes(1)
 
-        assert (answer, refused_as) == (Refused(Reason.DECIDING), State.PROMISED)
+        assert (answer, refused_as) == (Refused(Reason.DECIDING), ReservationState.PROMISED)
         assert (world.promised(pod), world.promised(urgent)) == (None, "a")
 
 
@@ -147,7 +147,7 @@ async def test_what_kube_scheduler_says_after_our_answer_ends_it() -> None:
         world.refuse(pod)
         await passes(1)
 
-        assert state(world, pod) is not State.ANSWERED
+        assert state(world, pod) is not ReservationState.ANSWERED
 
 
 async def test_an_answer_ends_with_its_node_its_pod_and_our_turn() -> None:
@@ -164,7 +164,9 @@ async def test_an_answer_ends_with_its_node_its_pod_and_our_turn() -> None:
         ended = (state(world, one), state(world, two), state(world, three))
         world.promises.stand_down()
 
-        assert ended == (State.PROMISED, None, State.ANSWERED), "the first is promised what the second has left"
+        assert ended == (ReservationState.PROMISED, None, ReservationState.ANSWERED), (
+            "the first is promised what the second has left"
+        )
         assert world.held(three) is None
 
 
@@ -198,7 +200,7 @@ async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off(message: str, tol
 
         again = await world.filter(pod, "a")
 
-        assert (waits, again) == (State.ANSWERED, Refused(Reason.BACKING_OFF))
+        assert (waits, again) == (ReservationState.ANSWERED, Refused(Reason.BACKING_OFF))
         refusal = world.planning.refusals[group_of(pod)]
         assert refusal.sentence == f"Binding it failed: {told}; tried again in 2 s."
         await passes(4)
@@ -223,7 +225,7 @@ async def test_an_attempt_of_which_nobody_knows_the_end_is_made_again_where_it_w
         await passes(1)
 
         assert await world.choose(pod, "a") == "a"
-        assert state(world, pod) is State.ANSWERED
+        assert state(world, pod) is ReservationState.ANSWERED
 
 
 async def test_a_label_that_changes_after_the_answer_makes_nobody_firm() -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from app.control.bursts import Bursts
+from app.control.bursts import WriteCoalescer
 
 
 async def test_who_comes_soon_after_a_burst_goes_on_with_the_next_and_who_comes_later_at_once() -> None:
-    bursts, began = Bursts(1.0), list[float]()
+    bursts, began = WriteCoalescer(1.0), list[float]()
 
     async def write(after_s: float) -> None:
         await asyncio.sleep(after_s)
@@ -19,7 +19,7 @@ async def test_who_comes_soon_after_a_burst_goes_on_with_the_next_and_who_comes_
 
 
 async def test_who_gives_up_keeps_nobody_from_going_on() -> None:
-    bursts = Bursts(1.0)
+    bursts = WriteCoalescer(1.0)
     await bursts.wait()
     second, third = (asyncio.create_task(bursts.wait()) for _ in range(2))
     await asyncio.sleep(0.5)

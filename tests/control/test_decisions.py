@@ -1,14 +1,14 @@
 from collections.abc import Sequence
 
 from app.control.decisions import KEPT, MOST_PODS, Decisions
-from app.model.explanation import Decision, Outcome, Seat
+from app.model.explanation import DecidedPod, Decision, Outcome
 from app.model.names import GroupKey, NodeName, PodUid
 
 GANG = GroupKey("q", "gang")
 
 
 def decided(outcome: Outcome, *pods: str, group: GroupKey = GANG, generation: int = 1, cause: str = "") -> Decision:
-    seats = tuple(Seat(PodUid(f"uid-{name}"), name, NodeName("a")) for name in pods)
+    seats = tuple(DecidedPod(PodUid(f"uid-{name}"), name, NodeName("a")) for name in pods)
     sentence = f"{outcome.value} {' '.join(pods)}."
     return Decision(outcome=outcome, group=group, generation=generation, pods=seats, sentence=sentence, cause=cause)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
 from app.model.seam import RawObject, Resource
@@ -59,14 +59,14 @@ async def awaiting(world: World) -> Gang:
     await passes(1)
     gang = world.gang("gang", size=2, priority_class=URGENT)
     await passes(3)
-    assert world.inspect.promises() == {State.AWAITING: 2}
+    assert world.inspect.promises() == {ReservationState.AWAITING: 2}
     return gang
 
 
 async def promised(world: World) -> Gang:
     gang = world.gang("gang", size=2)
     await passes(2)
-    assert world.inspect.promises() == {State.PROMISED: 2}
+    assert world.inspect.promises() == {ReservationState.PROMISED: 2}
     return gang
 
 
@@ -84,7 +84,7 @@ async def being_bound(world: World) -> Gang:
     for pod in gang:
         world.binding(pod, world.promised(pod) or "")
     await passes(1)
-    assert world.inspect.promises() == {State.BINDING: 2}
+    assert world.inspect.promises() == {ReservationState.BINDING: 2}
     return gang
 
 
@@ -238,7 +238,7 @@ async def test_nothing_is_left_of_a_job_that_is_deleted_or_goes_with_its_namespa
         owner = job(world, batch_min_member=2)
         gang = pods_of(world, owner, "first", "second")
         await passes(3)
-        assert world.inspect.promises() == ({State.PROMISED: 2} if starts else {})
+        assert world.inspect.promises() == ({ReservationState.PROMISED: 2} if starts else {})
         steps = {
             "owner": lambda: delete_owner(world, owner),
             "objects": lambda: delete_objects(world),

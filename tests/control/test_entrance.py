@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from app.control.claims import EXPIRES_AFTER_S, MOST_OF_ONE, MOST_UNTRIED
-from app.control.entrance import Entrance
+from app.control.entrance import AdmissionFastPath
 from app.model.marks import GATE
 from app.model.seam import RawObject, Resource
 from app.settings import Settings
@@ -281,7 +281,7 @@ async def test_an_extra_waits_behind_those_of_its_gang_that_wait() -> None:
 async def test_nobody_is_let_through_from_a_picture_that_is_not_fresh() -> None:
     async with living("a") as world:
         await passes(1)
-        blind = Entrance(
+        blind = AdmissionFastPath(
             world.cache,
             world.planning,
             world.grouper,

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.control.binder import BOUND
 from app.control.extender import WATCH_LAG_S
 from app.control.releases import ALWAYS_COMPLETE_BELOW
@@ -316,7 +316,7 @@ async def test_a_pod_alone_is_decided_at_once() -> None:
         assert await world.filter(pod, "a") == fits("a")
         held = world.held(pod)
         assert held is not None
-        assert held.state is State.PROMISED
+        assert held.state is ReservationState.PROMISED
 
 
 async def test_a_pod_that_cannot_start_is_refused_and_woken_when_its_turn_comes() -> None:

@@ -29,7 +29,7 @@ from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import Ref
 from app.telemetry import Review
-from app.web.admission import Reviews
+from app.web.admission import AdmissionBoundary
 from tests.control.wired import World, living, passes
 from tests.grouping import objects
 from tests.hostile import ANY, NUMBER, TEXT, TEXTS, Hostile, Raw, Shape, hostile, merged, of_crd, of_model, together
@@ -193,7 +193,7 @@ async def test_no_field_costs_admission_more_however_much_is_in_it(name: str) ->
     kind, costs = KINDS[name], dict[str, int]()
     async with living("a", "b") as world:
         admission = Admission(world.cache, world.entrance, Settings(), unready=world.feed.unready)
-        reviews = Reviews(admission, world.metrics)
+        reviews = AdmissionBoundary(admission, world.metrics)
         for one in objects_of(kind):
             with Lines() as lines:
                 reviews.answer(Review.MUTATE, review(name, one.raw))
@@ -421,7 +421,7 @@ async def test_pods_with_terms_are_compared_with_many_others_beside_the_loop(mon
         plans = Plans(monkeypatch)
         asked = with_terms(world, "asked", 1_000_000)
         admission = Admission(world.cache, world.entrance, Settings(), unready=world.feed.unready)
-        Reviews(admission, world.metrics).answer(Review.MUTATE, review("Pod", asked))
+        AdmissionBoundary(admission, world.metrics).answer(Review.MUTATE, review("Pod", asked))
         pods = [world.cluster.create(Resource.PODS, with_terms(world, f"p{at}", at + 10_000)) for at in range(8)]
         await passes(5)
 
@@ -440,6 +440,6 @@ async def test_admission_divides_the_nodes_by_no_deep_topology(monkeypatch: pyte
         await passes(3)
         plans = Plans(monkeypatch)
         admission = Admission(world.cache, world.entrance, Settings(), unready=world.feed.unready)
-        Reviews(admission, world.metrics).answer(Review.MUTATE, review("Pod", world.asked("more", group="g")))
+        AdmissionBoundary(admission, world.metrics).answer(Review.MUTATE, review("Pod", world.asked("more", group="g")))
 
         assert plans.on_the_loop == []

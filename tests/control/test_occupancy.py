@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.reservations import Reservation, State
+from app.cluster.reservations import Reservation, ReservationState
 from app.control.occupancy import by_health, measured, occupancy, shared_memory
 from app.model.device import Device, DeviceUuid, Health, Holder
 from app.model.names import NodeName, PodUid
@@ -169,7 +169,11 @@ def test_what_a_whole_gpu_pod_uses_is_known_by_its_processes_though_the_kubelet_
 def test_whole_gpus_that_are_held_for_pods_are_told_by_state() -> None:
     pods = [given.pod(f"p{number}", gpus=gpus) for number, gpus in enumerate((2, 1, 4, 0))]
     found = books(device(0), pods=tuple(pods))
-    for pod, state in zip(pods, [State.PROMISED, State.PROMISED, State.AWAITING, State.PROMISED], strict=True):
+    for pod, state in zip(
+        pods,
+        [ReservationState.PROMISED, ReservationState.PROMISED, ReservationState.AWAITING, ReservationState.PROMISED],
+        strict=True,
+    ):
         found.reservations.put(Reservation(pod=pod.uid, group=pod.group, node=A, state=state, expires_at=1.0))
 
     assert seen(found).reserved == (

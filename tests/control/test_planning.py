@@ -7,7 +7,7 @@ from app.control import planning
 from app.control.binder import BOUND
 from app.control.promises import REFUSED_NODES_FOR_S
 from app.control.releases import ALWAYS_COMPLETE_BELOW
-from app.control.search import Search
+from app.control.search import SearchLoop
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
 from app.model.names import GroupKey, NodeName, PodUid
@@ -205,7 +205,7 @@ async def test_without_relief_only_groups_that_changed_are_planned(planner: Plan
 async def test_nodes_that_a_search_kept_bind_plans_for_newcomers_but_not_plans_for_all_that_wait(
     planner: Planner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Search, "withheld", ("a",))
+    monkeypatch.setattr(SearchLoop, "withheld", ("a",))
     async with living("a", gpus=0) as world:
         world.pod("earlier")
         await passes(1)

@@ -3,7 +3,7 @@
 import pytest
 
 from app.cluster.cache import ClusterCache
-from app.control.deals import Deal
+from app.control.deals import PlanBatch
 from app.control.recheck import Recheck
 from app.model.decision import Action, Eviction, Placement, Start
 from app.model.names import NodeName
@@ -39,7 +39,7 @@ def test_a_slice_that_somebody_else_has_been_promised_is_not_promised_again(cach
     pod, rival = sliced("pod", 2), sliced("rival", 1)
     for one in (pod, rival):
         cache.apply_pod(one)
-    deal = Deal((start(pod, waits=False),))
+    deal = PlanBatch((start(pod, waits=False),))
     assert Recheck(cache).admits(deal)
 
     cache.promise(rival.uid, A, expires_at=10.0)
@@ -51,7 +51,7 @@ def test_nobody_leaves_for_slices_of_which_another_has_been_promised_the_rest(ca
     pod, rival, victim = sliced("pod", 2), sliced("rival", 1), sliced("victim", 1, node=A)
     for one in (pod, rival, victim):
         cache.apply_pod(one)
-    deal = Deal((start(pod, waits=True),), (eviction(victim, pod),))
+    deal = PlanBatch((start(pod, waits=True),), (eviction(victim, pod),))
     assert Recheck(cache).admits(deal)
 
     cache.promise(rival.uid, A, expires_at=10.0)
@@ -63,7 +63,7 @@ def test_nobody_leaves_where_a_gpu_is_lost_that_the_room_was_counted_with(cache:
     pod, victim, stays = given.pod("pod"), given.pod("victim", node=A), given.pod("stays", node=A)
     for one in (pod, victim, stays):
         cache.apply_pod(one)
-    deal = Deal((start(pod, waits=True),), (eviction(victim, pod),))
+    deal = PlanBatch((start(pod, waits=True),), (eviction(victim, pod),))
     assert Recheck(cache).admits(deal)
 
     cache.apply_node(given.node("a", gpus=1))

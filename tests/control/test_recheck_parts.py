@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, State
-from app.control.deals import Deal, deals
+from app.cluster.reservations import Reservation, ReservationState
+from app.control.deals import PlanBatch, deals
 from app.control.recheck import Recheck
 from app.model.decision import Action, Eviction, Placement, Start
 from app.model.device import GpuNode
@@ -111,7 +111,7 @@ def test_of_an_unchanged_cluster_every_deal_of_a_plan_is_admitted(
         carry_out(cache, deal)
 
 
-def is_dropped_on_purpose(cache: ClusterCache, deal: Deal, later: Sequence[Deal]) -> bool:
+def is_dropped_on_purpose(cache: ClusterCache, deal: PlanBatch, later: Sequence[PlanBatch]) -> bool:
     """Whether a deal needs what a plan has reckoned with and a late one may not, be it of whole GPUs or of parts."""
     if deal.waits:
         # Whom it counts on to leave was chosen once more, for somebody after it.
@@ -120,15 +120,15 @@ def is_dropped_on_purpose(cache: ClusterCache, deal: Deal, later: Sequence[Deal]
     return any(held.node in nodes_of(deal) for held in awaiting(cache))
 
 
-def nodes_of(deal: Deal) -> set[NodeName]:
+def nodes_of(deal: PlanBatch) -> set[NodeName]:
     return {place.node for each in deal.starts for place in each.placements}
 
 
 def awaiting(cache: ClusterCache) -> list[Reservation]:
-    return [held for held in cache.reservations if held.state is State.AWAITING]
+    return [held for held in cache.reservations if held.state is ReservationState.AWAITING]
 
 
-def carry_out(cache: ClusterCache, deal: Deal) -> None:
+def carry_out(cache: ClusterCache, deal: PlanBatch) -> None:
     for eviction in deal.evictions:
         cache.mark_leaving(eviction.pod)
     hold = cache.await_release if deal.waits else cache.promise
@@ -166,7 +166,7 @@ def test_a_part_that_somebody_else_has_taken_is_refused(cache: ClusterCache) -> 
     for one in (runs("there", "a", 400_000, "g"), pod, rival):
         cache.apply_pod(one)
     reserve(cache, "a", ["g"])
-    deal = Deal((start(pod, devices=["g"]),))
+    deal = PlanBatch((start(pod, devices=["g"]),))
     assert Recheck(cache).admits(deal)
 
     cache.promise(rival.uid, NodeName("a"), ("g",), expires_at=10.0)
@@ -178,7 +178,7 @@ def test_a_gpu_that_is_being_closed_or_contested_by_now_is_refused(cache: Cluste
     pod = waits("pod", 500_000)
     cache.apply_pod(pod)
     reserve(cache, "a", ["g"])
-    deal = Deal((start(pod, devices=["g"]),))
+    deal = PlanBatch((start(pod, devices=["g"]),))
     assert Recheck(cache).admits(deal)
 
     cache.close_gpu(NodeName("a"), "g")
@@ -197,7 +197,7 @@ def test_two_parts_of_one_new_gpu_must_fit_on_it_together(cache: ClusterCache, p
         cache.apply_pod(pod)
     reserve(cache, "a", [])
 
-    assert Recheck(cache).admits(Deal((start(*pods, devices=["n"]),))) is fits
+    assert Recheck(cache).admits(PlanBatch((start(*pods, devices=["n"]),))) is fits
 
 
 def test_a_whole_gpu_for_a_new_shared_one_that_somebody_else_has_taken_is_refused(cache: ClusterCache) -> None:
@@ -205,7 +205,7 @@ def test_a_whole_gpu_for_a_new_shared_one_that_somebody_else_has_taken_is_refuse
     for one in (pod, *wholes):
         cache.apply_pod(one)
     reserve(cache, "a", [])
-    deal = Deal((start(pod, devices=["n"]),))
+    deal = PlanBatch((start(pod, devices=["n"]),))
     cache.promise(wholes[0].uid, NodeName("a"), expires_at=10.0)
     assert Recheck(cache).admits(deal)
 
@@ -223,7 +223,7 @@ def test_what_victims_leave_of_a_gpu_that_goes_on_being_shared_is_no_whole_one(c
     for one in (*crew, victim, rival):
         cache.apply_pod(one)
     reserve(cache, "a", ["g"])
-    deal = Deal((start(*crew, devices=["g"], waits_for_room=True),), (eviction(victim, crew[0]),))
+    deal = PlanBatch((start(*crew, devices=["g"], waits_for_room=True),), (eviction(victim, crew[0]),))
     assert Recheck(cache).admits(deal)
 
     cache.promise(rival.uid, NodeName("a"), expires_at=10.0)
@@ -241,7 +241,7 @@ def test_memory_of_a_large_gpu_costs_what_it_costs_there(cache: ClusterCache) ->
     recheck = Recheck(cache)
 
     # Half of the smallest GPU that there is, by which who has no place is measured, and an eighth of these.
-    assert [recheck.admits(Deal((start(pod, on="b", devices=["g"]),))) for pod in pods] == [True] * 3
+    assert [recheck.admits(PlanBatch((start(pod, on="b", devices=["g"]),))) for pod in pods] == [True] * 3
 
 
 def test_what_leaves_a_large_gpu_gives_back_what_it_cost_there(cache: ClusterCache) -> None:
@@ -252,6 +252,6 @@ def test_what_leaves_a_large_gpu_gives_back_what_it_cost_there(cache: ClusterCac
     for pod in (leaves, stays, whole):
         cache.apply_pod(pod)
     reserve(cache, "b", ["g"])
-    deal = Deal((start(whole, on="b", waits_for_room=True),), (eviction(leaves, whole),))
+    deal = PlanBatch((start(whole, on="b", waits_for_room=True),), (eviction(leaves, whole),))
 
     assert not Recheck(cache).admits(deal)

@@ -5,7 +5,7 @@ import pytest
 
 from app.control.promises import REFUSED_NODES_FOR_S
 from app.control.releases import ALWAYS_COMPLETE_BELOW, BURST, FAILED_FOR_GOOD, REFUSED_FOR_GOOD, SPAN, WINDOW
-from app.control.window import ASKED_WITHIN_S, Window
+from app.control.window import ASKED_WITHIN_S, InFlightLimiter
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
 from app.model.question import Refused
@@ -219,7 +219,7 @@ async def test_a_pod_that_is_not_asked_about_any_more_holds_up_nobody(end: Calla
 
 
 async def test_who_was_not_sent_after_all_has_overtaken_nobody() -> None:
-    window = Window(WINDOW, span=3)
+    window = InFlightLimiter(WINDOW, span=3)
     window.send(PodUid("oldest"))
     for number in range(10):
         await window.room()

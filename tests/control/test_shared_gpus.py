@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.cluster.reservations import State
-from app.cluster.sharedgpus import Stand
-from app.control.activity import Activity
+from app.cluster.reservations import ReservationState
+from app.cluster.sharedgpus import GpuState
+from app.control.activity import Leadership
 from app.model.marks import GATE
 from app.model.names import GroupKey
 from app.model.seam import RawObject, Resource
@@ -115,7 +115,7 @@ async def test_a_gang_of_parts_starts_when_all_of_its_gpus_are_ready() -> None:
         b.binds_reservations = False
         gang = crew(world, 4, "0.5")
         await passes(5)
-        assert [world.held(pod).state for pod in gang] == [State.AWAITING] * 4  # type: ignore[union-attr] # held
+        assert [world.held(pod).state for pod in gang] == [ReservationState.AWAITING] * 4  # type: ignore[union-attr] # held
 
         b.binds_reservations = True
 
@@ -254,7 +254,7 @@ async def test_a_gpu_made_ready_for_a_pod_that_goes_before_it_is_bound_is_remove
     async with machines("a") as (world, (a,)):
         pod = sharer(world, "pod")
         await passes(2)
-        assert (stands(world), world.promised(pod)) == ([Stand.READY], "a")
+        assert (stands(world), world.promised(pod)) == ([GpuState.READY], "a")
 
         world.delete(pod)
         await passes(GRACE_S - 5)
@@ -304,7 +304,7 @@ async def test_a_standby_remembers_no_reservation_pods_that_are_gone(monkeypatch
         await runs(world, pod)
         with monkeypatch.context() as patch:
             # A lease that is lost takes 15 s of other things; here it is lost at once.
-            patch.setattr(Activity, "failure", lambda _: "another replica is active")
+            patch.setattr(Leadership, "failure", lambda _: "another replica is active")
             world.delete(pod)
             world.delete(a.reservations()[0])
             await passes(2)

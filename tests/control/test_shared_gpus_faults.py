@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.cluster.sharedgpus import Stand
+from app.cluster.sharedgpus import GpuState
 from app.model.seam import RawObject, Resource, UnavailableError
 from app.simulation import manifests
 from tests.control.gpu_machines import Machine, exists, gpu_is_free, machines, runs, sharer, stands, uid_of
@@ -24,7 +24,7 @@ async def test_a_reservation_pod_that_somebody_deletes_is_made_anew_under_who_sh
 
         (after,) = a.reservations()
         assert (after["metadata"]["uid"] != before["metadata"]["uid"], a.held_by(after)) == (True, ["GPU-a-0"])
-        assert (exists(world, pod), stands(world)) == (True, [Stand.READY])
+        assert (exists(world, pod), stands(world)) == (True, [GpuState.READY])
 
 
 async def test_a_reservation_pod_that_fails_under_who_shares_is_made_anew() -> None:
@@ -35,7 +35,7 @@ async def test_a_reservation_pod_that_fails_under_who_shares_is_made_anew() -> N
         a.fail(a.reservations()[0])
         await passes(15)
 
-        assert (exists(world, pod), stands(world), len(a.reservations())) == (True, [Stand.READY], 1)
+        assert (exists(world, pod), stands(world), len(a.reservations())) == (True, [GpuState.READY], 1)
 
 
 async def test_what_gets_another_device_is_kept_until_one_gets_the_right_one_even_if_that_comes_last() -> None:
@@ -133,7 +133,7 @@ async def test_while_the_driver_cannot_be_read_nobody_leaves_and_nobody_comes() 
         await passes(30)
         late = sharer(world, "late", "0.3")
         await passes(30)
-        assert (exists(world, pod), stands(world), world.held(late)) == (True, [Stand.UNCONFIRMED], None)
+        assert (exists(world, pod), stands(world), world.held(late)) == (True, [GpuState.UNCONFIRMED], None)
         a.status = {}
 
         assert await runs(world, late) == ["GPU-a-0"]
@@ -148,7 +148,7 @@ async def test_of_a_silent_agent_pods_stay_and_nobody_comes() -> None:
         await passes(170)
         late = sharer(world, "late", "0.3")
         await passes(5)
-        assert (exists(world, pod), stands(world), world.held(late)) == (True, [Stand.UNCONFIRMED], None)
+        assert (exists(world, pod), stands(world), world.held(late)) == (True, [GpuState.UNCONFIRMED], None)
         a.reports = True
         await passes(61)
 
@@ -193,7 +193,7 @@ async def contested(world: World, a: Machine) -> RawObject:
     a.binds_reservations = False
     world.delete(a.reservations()[0])
     await passes(1)
-    assert stands(world) == [Stand.CONTESTED]
+    assert stands(world) == [GpuState.CONTESTED]
     return pod
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.cluster.reservationpods import Terms, reservation_pod
-from app.cluster.sharedgpus import Stand
-from app.control.activity import Activity
+from app.cluster.reservationpods import ReservationPodTerms, reservation_pod
+from app.cluster.sharedgpus import GpuState
+from app.control.activity import Leadership
 from app.control.sharing import IN_THE_WAY_S, LOOK_AGAIN_S
 from app.model.marks import RESERVED_DEVICE_ANNOTATION
 from app.model.names import GroupKey, NodeName
@@ -37,7 +37,7 @@ from tests.control.gpu_machines import (
 from tests.control.wired import World, furnished, passes
 
 A = NodeName("a")
-TERMS = Terms(image="pause", priority_class="", scheduler="default-scheduler")
+TERMS = ReservationPodTerms(image="pause", priority_class="", scheduler="default-scheduler")
 Running = AbstractAsyncContextManager[tuple[World, list[Machine]]]
 
 
@@ -86,7 +86,7 @@ async def test_killed_after_bind_it_knows_what_was_given() -> None:
         given = await runs(world, pair)
 
     async with site.leeboard() as (world, (a,)):
-        assert (stands(world), gpu_is_free(world, "a")) == ([Stand.READY] * 2, 0)
+        assert (stands(world), gpu_is_free(world, "a")) == ([GpuState.READY] * 2, 0)
         too_much, fits = sharer(world, "too-much", "0.5"), sharer(world, "fits", "0.4")
         await runs(world, fits)
         assert (world.held(too_much), devices(world, fits) in given[0].split(","), len(a.reservations())) == (
@@ -167,7 +167,7 @@ async def test_where_sharing_is_turned_off_what_runs_keeps_its_gpu_until_it_goes
 
 def stops(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # A lease that is lost takes 15 s of other things; here it is lost at once.
-    monkeypatch.setattr(Activity, "failure", lambda _: "another replica is active")
+    monkeypatch.setattr(Leadership, "failure", lambda _: "another replica is active")
     world.planning.poke()
 
 
@@ -196,13 +196,13 @@ async def test_a_gpu_that_was_about_to_be_removed_is_open_again_for_who_takes_ov
         site.cluster.errors["remove_pod"].extend([OutcomeUnknownError("connection lost")])
         world.delete(pod)
         await passes(0.5)
-        assert stands(world) == [Stand.CLOSING]
+        assert stands(world) == [GpuState.CLOSING]
 
         with monkeypatch.context() as patch:
             stops(world, patch)
             await passes(3)
 
-        assert stands(world) == [Stand.READY]
+        assert stands(world) == [GpuState.READY]
 
 
 # Writes
@@ -263,11 +263,11 @@ async def test_nobody_comes_on_a_gpu_that_may_have_been_removed() -> None:
         world.delete(pod)
         late = sharer(world, "late", "0.2")
         await passes(2)
-        assert stands(world) == [Stand.OPENING]
+        assert stands(world) == [GpuState.OPENING]
         a.reports = True
 
         assert await runs(world, late) == ["GPU-a-0"]
-        assert (stands(world), exists(world, late), len(set(a.reserved))) == ([Stand.READY], True, 2)
+        assert (stands(world), exists(world, late), len(set(a.reserved))) == ([GpuState.READY], True, 2)
 
 
 async def test_a_pod_that_comes_before_the_last_has_gone_keeps_the_gpu_open() -> None:

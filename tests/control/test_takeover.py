@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.reservations import State
-from app.control.awaiting import RECONSIDERED_AFTER_S, Failure
-from app.control.deals import Deal, deals
+from app.cluster.reservations import ReservationState
+from app.control.awaiting import RECONSIDERED_AFTER_S, FailedPreemption
+from app.control.deals import PlanBatch, deals
 from app.control.evictor import WRITERS
 from app.control.planning import GATHER_S
 from app.model.decision import Action, Eviction, Placement, Plan, Start
@@ -53,7 +53,7 @@ def take(world: World, *parts: Start | Eviction, late: bool = False) -> bool:
     return world.takeover.take(made, ())
 
 
-def states(world: World, *pods: RawObject) -> list[State | None]:
+def states(world: World, *pods: RawObject) -> list[ReservationState | None]:
     held = [world.held(pod) for pod in pods]
     return [None if one is None else one.state for one in held]
 
@@ -75,7 +75,7 @@ async def test_what_waits_for_one_group_is_one_deal_and_each_stale_gang_is_one()
 
         made = Plan(snapshot_version=0, starts=(free, held), evictions=(nobodys, mine))
 
-        assert list(deals(made)) == [Deal((), (nobodys,)), Deal((free,)), Deal((held,), (mine,))]
+        assert list(deals(made)) == [PlanBatch((), (nobodys,)), PlanBatch((free,)), PlanBatch((held,), (mine,))]
 
 
 async def test_nobody_is_evicted_for_a_group_that_does_not_start() -> None:
@@ -94,7 +94,7 @@ async def test_a_late_plan_may_count_on_what_an_earlier_deal_of_it_frees() -> No
 
         whole = take(world, start(first), start(second), *(eviction(one, first) for one in victims), late=True)
 
-        assert (whole, states(world, first, second)) == (True, [State.AWAITING] * 2)
+        assert (whole, states(world, first, second)) == (True, [ReservationState.AWAITING] * 2)
 
 
 async def test_a_late_deal_that_finds_less_room_than_it_needs_is_dropped_as_a_whole() -> None:
@@ -118,7 +118,7 @@ async def test_a_late_plan_does_not_start_more_than_a_limit_allows() -> None:
 
         whole = take(world, start(late, on="b", waits=False), late=True)
 
-        assert (whole, states(world, first, late)) == (False, [State.PROMISED, None])
+        assert (whole, states(world, first, late)) == (False, [ReservationState.PROMISED, None])
 
 
 async def test_what_leaves_makes_room_below_the_limit_too() -> None:
@@ -131,7 +131,7 @@ async def test_what_leaves_makes_room_below_the_limit_too() -> None:
 
         whole = take(world, start(urgent), eviction(victim, urgent), late=True)
 
-        assert (whole, states(world, urgent)) == (True, [State.AWAITING])
+        assert (whole, states(world, urgent)) == (True, [ReservationState.AWAITING])
 
 
 async def test_a_group_that_has_begun_to_back_off_is_not_started_by_a_late_plan() -> None:
@@ -179,7 +179,7 @@ async def test_a_victim_that_is_just_being_bound_is_not_evicted() -> None:
 
         whole = take(world, start(waits), eviction(bound, waits))
 
-        assert (whole, states(world, bound, waits)) == (False, [State.BINDING, None])
+        assert (whole, states(world, bound, waits)) == (False, [ReservationState.BINDING, None])
 
 
 async def test_after_a_deal_that_is_dropped_no_other_counts_on_what_it_would_have_freed() -> None:
@@ -205,11 +205,11 @@ async def test_room_that_is_only_being_left_is_waited_for_without_evictions() ->
 
         world.patch(victim, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
         await passes(1)
-        assert states(world, waits) == [State.AWAITING]
+        assert states(world, waits) == [ReservationState.AWAITING]
         world.delete(victim)
         await passes(1)
 
-        assert (states(world, waits), world.cluster.evictions) == ([State.PROMISED], [])
+        assert (states(world, waits), world.cluster.evictions) == ([ReservationState.PROMISED], [])
 
 
 async def test_whoever_waits_for_pods_that_take_long_to_leave_starts_where_room_is_free_sooner() -> None:
@@ -219,12 +219,12 @@ async def test_whoever_waits_for_pods_that_take_long_to_leave_starts_where_room_
         await passes(1)
         waits = world.pod("waits")
         await passes(RECONSIDERED_AFTER_S)
-        assert (states(world, waits), world.promised(waits)) == ([State.AWAITING], "a")
+        assert (states(world, waits), world.promised(waits)) == ([ReservationState.AWAITING], "a")
 
         world.delete(running)
         await passes(1)
 
-        assert (states(world, waits), world.promised(waits)) == ([State.PROMISED], "b")
+        assert (states(world, waits), world.promised(waits)) == ([ReservationState.PROMISED], "b")
 
 
 async def test_pods_of_one_start_are_promised_when_there_is_room_for_all_of_them() -> None:
@@ -237,12 +237,12 @@ async def test_pods_of_one_start_are_promised_when_there_is_room_for_all_of_them
 
         world.delete(victims[0])
         await passes(1)
-        assert states(world, *gang) == [State.AWAITING] * 2
+        assert states(world, *gang) == [ReservationState.AWAITING] * 2
         assert world.cluster.nominations == []
         world.delete(victims[1])
         await passes(1)
 
-        assert states(world, *gang) == [State.PROMISED] * 2
+        assert states(world, *gang) == [ReservationState.PROMISED] * 2
         assert sorted(world.cluster.nominations) == [("gang-0", "a"), ("gang-1", "a")]
 
 
@@ -257,11 +257,11 @@ async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_ch
 
         taking = asyncio.create_task(world.takeover.take_by_steps(made, (), unready=str))
         await asyncio.sleep(0)
-        assert states(world, *pods) == [*[State.PROMISED] * 2, *[None] * 4]
+        assert states(world, *pods) == [*[ReservationState.PROMISED] * 2, *[None] * 4]
         world.planning.dissolve(key(pods[3]), "it failed")
 
         assert await taking is False
-        assert states(world, *pods) == [*[State.PROMISED] * 3, None, *[State.PROMISED] * 2]
+        assert states(world, *pods) == [*[ReservationState.PROMISED] * 3, None, *[ReservationState.PROMISED] * 2]
 
 
 async def test_no_step_follows_once_nothing_may_be_decided_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ async def test_no_step_follows_once_nothing_may_be_decided_any_more(monkeypatch:
         made = Plan(snapshot_version=world.cache.version, starts=tuple(start(pod, waits=False) for pod in pods))
 
         assert await world.takeover.take_by_steps(made, (), unready=lambda: "the lease is lost") is False
-        assert states(world, *pods) == [*[State.PROMISED] * 2, *[None] * 2]
+        assert states(world, *pods) == [*[ReservationState.PROMISED] * 2, *[None] * 2]
 
 
 async def test_waiting_in_vain_is_said_once_for_each_group() -> None:
@@ -283,7 +283,7 @@ async def test_waiting_in_vain_is_said_once_for_each_group() -> None:
         world.awaiting.note_failure(uid(victims[0]))
 
         error = "a pod that was to make room for it cannot be evicted"
-        assert world.awaiting.review() == [Failure(key(first), error)]
+        assert world.awaiting.review() == [FailedPreemption(key(first), error)]
         assert world.awaiting.review() == []
 
 
@@ -327,7 +327,7 @@ async def test_a_replica_that_stands_down_holds_no_room_for_anybody() -> None:
         await passes(3)
         (victim,), (waits,) = await contended(world, running=1, waiting=1)
         take(world, start(waits), eviction(victim, waits))
-        assert states(world, waits) == [State.AWAITING]
+        assert states(world, waits) == [ReservationState.AWAITING]
 
         world.cluster.holders["ns/name"] = "other_1"
         await passes(5)

@@ -6,7 +6,7 @@ from app.control.standing import KnownPod
 from app.control.verdicts import of_another_scheduler, state_of, why_group, why_pod
 from app.model.explanation import GroupState, PodState
 from app.model.names import GroupKey, NodeName
-from app.model.pod import Said
+from app.model.pod import SchedulerMessage
 from app.model.podgroup import GroupSpec
 from app.model.reason import Reason, Refusal
 from tests.given import pod
@@ -105,7 +105,7 @@ def test_who_has_places_and_cannot_use_them_says_why() -> None:
 
 
 def test_a_promised_pod_that_kube_scheduler_refused_before_is_told_what_it_said() -> None:
-    refused = replace(pod("a"), said=Said(by_scheduler=True, because="0/2 nodes are available: 2 x"))
+    refused = replace(pod("a"), said=SchedulerMessage(by_scheduler=True, because="0/2 nodes are available: 2 x"))
     promised = (KnownPod(pod=each, state=PodState.PROMISED, node=NodeName("n")) for each in (pod("a"), refused))
 
     sentence = "Node n is reserved for it; kube-scheduler has not asked to bind it yet"

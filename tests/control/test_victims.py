@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.cluster.reservations import State
+from app.cluster.reservations import ReservationState
 from app.control.awaiting import WASTED_S
 from app.control.binder import BOUND
 from app.control.search import LOOK_AGAIN_S
@@ -37,7 +37,7 @@ async def contended(**settings: Any) -> AsyncIterator[tuple[World, RawObject, Ra
         yield world, victim, urgent
 
 
-def state(world: World, pod: RawObject) -> State | None:
+def state(world: World, pod: RawObject) -> ReservationState | None:
     held = world.held(pod)
     return None if held is None else held.state
 
@@ -47,7 +47,7 @@ def state(world: World, pod: RawObject) -> State | None:
 
 async def test_a_victim_is_evicted_once_and_its_room_is_held_until_it_is_free() -> None:
     async with contended() as (world, victim, urgent):
-        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], State.AWAITING)
+        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], ReservationState.AWAITING)
         assert await world.filter(urgent, "a") == Refused(Reason.WAITING_FOR_VICTIMS)
         assert "still being freed" in await world.bind(urgent, "a")
         assert world.cluster.nominations == []
@@ -72,7 +72,7 @@ async def test_victims_that_take_long_are_waited_for_and_nobody_else_is_evicted(
         world.delete(next(pod for pod in victims if pod["metadata"]["name"] in world.cluster.evictions))
         await passes(1)
 
-        assert (len(world.cluster.evictions), state(world, urgent)) == (1, State.PROMISED)
+        assert (len(world.cluster.evictions), state(world, urgent)) == (1, ReservationState.PROMISED)
 
 
 async def test_nobody_is_evicted_twice_while_the_watch_lags_behind() -> None:
@@ -82,7 +82,7 @@ async def test_nobody_is_evicted_twice_while_the_watch_lags_behind() -> None:
             world.queue(f"change-{number}")
             await passes(1)
 
-        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], State.AWAITING)
+        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], ReservationState.AWAITING)
 
 
 async def test_a_pod_tells_that_its_room_is_being_freed() -> None:
@@ -132,7 +132,7 @@ async def test_a_queue_reclaims_its_share_from_another() -> None:
         (evicted,) = world.cluster.evictions
         world.delete(next(pod for pod in pods if pod["metadata"]["name"] == evicted))
         await passes(1)
-        assert state(world, mine) is State.PROMISED
+        assert state(world, mine) is ReservationState.PROMISED
         assert world.count("pods_evicted", action="reclaim") == 1
 
 
@@ -147,11 +147,11 @@ async def test_a_gang_starts_when_all_of_its_victims_have_left(nodes: str) -> No
 
         world.delete(victims[0])
         await passes(1)
-        assert [state(world, pod) for pod in gang] == [State.AWAITING] * 2
+        assert [state(world, pod) for pod in gang] == [ReservationState.AWAITING] * 2
         world.delete(victims[1])
         await passes(1)
 
-        assert [state(world, pod) for pod in gang] == [State.PROMISED] * 2
+        assert [state(world, pod) for pod in gang] == [ReservationState.PROMISED] * 2
 
 
 async def test_a_restart_while_victims_leave_evicts_nobody_else() -> None:
@@ -167,7 +167,7 @@ async def test_a_restart_while_victims_leave_evicts_nobody_else() -> None:
         await passes(20)
 
         (held,) = after.cache.reservations
-        assert (held.state, len(after.cluster.evictions)) == (State.AWAITING, 1)
+        assert (held.state, len(after.cluster.evictions)) == (ReservationState.AWAITING, 1)
 
 
 async def test_a_pod_that_has_a_promise_but_runs_nowhere_makes_room_without_being_evicted() -> None:
@@ -199,7 +199,7 @@ async def test_whoever_waits_for_a_victim_that_stays_is_freed_and_backs_off() ->
         assert (world.promised(urgent), world.reason(urgent)) == (None, Reason.BACKING_OFF)
         assert world.free_gpus() == {"a": 0}
         await passes(5)
-        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"] * 2, State.AWAITING)
+        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"] * 2, ReservationState.AWAITING)
 
 
 async def test_room_that_is_not_freed_in_time_is_waited_for_anew() -> None:
@@ -211,7 +211,7 @@ async def test_room_that_is_not_freed_in_time_is_waited_for_anew() -> None:
         world.delete(victim)
         await passes(1)
 
-        assert (state(world, urgent), world.cluster.evictions) == (State.PROMISED, ["victim-0"])
+        assert (state(world, urgent), world.cluster.evictions) == (ReservationState.PROMISED, ["victim-0"])
 
 
 async def test_whoever_cannot_use_the_room_that_others_were_evicted_from_backs_off() -> None:
@@ -236,7 +236,7 @@ async def test_a_scheduler_that_looked_a_moment_too_early_finds_the_room_when_it
     async with contended() as (world, victim, urgent):
         world.delete(victim)
         await passes(0.5)
-        assert state(world, urgent) is State.PROMISED
+        assert state(world, urgent) is ReservationState.PROMISED
 
         world.refuse(urgent)
         await passes(1)
@@ -272,7 +272,7 @@ async def test_a_plan_whose_victim_went_meanwhile_is_dropped() -> None:
         await passes(5)
 
         assert world.count("plans", outcome="stale") == 1
-        assert (world.cluster.evictions, state(world, urgent)) == ([], State.PROMISED)
+        assert (world.cluster.evictions, state(world, urgent)) == ([], ReservationState.PROMISED)
 
 
 async def test_a_plan_for_somebody_who_went_meanwhile_evicts_nobody() -> None:
@@ -301,7 +301,7 @@ async def test_a_plan_is_carried_out_although_something_else_has_changed() -> No
         world.queue("elsewhere")
         await passes(5)
 
-        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], State.AWAITING)
+        assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], ReservationState.AWAITING)
 
 
 async def test_a_search_that_fails_ends_nothing_and_is_not_repeated_at_once() -> None:

@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation
-from app.control.activity import Activity
-from app.control.amends import Amends
-from app.control.autoscaling import Autoscaling, way_of
-from app.control.awaiting import Awaiting
+from app.control.activity import Leadership
+from app.control.amends import Corrections
+from app.control.autoscaling import Autoscaler, way_of
+from app.control.awaiting import PendingPreemptions
 from app.control.barrier import GangBarrier
 from app.control.binder import Binder
 from app.control.budgets import Budgets
 from app.control.decisions import Decisions
-from app.control.entrance import Entrance
-from app.control.events import Events
+from app.control.entrance import AdmissionFastPath
+from app.control.events import EventReporter
 from app.control.evictor import Evictor
 from app.control.extender import Extender
 from app.control.feed import Feed
@@ -28,12 +28,12 @@ from app.control.inspect import Inspect
 from app.control.planning import Planning, policy_of
 from app.control.podgrouper import PodGrouper
 from app.control.podgroups import PodGroupWriter
-from app.control.promises import Promises
-from app.control.search import Plans, Search
+from app.control.promises import Reserver
+from app.control.search import Plans, SearchLoop
 from app.control.sharing import SharedGpus
-from app.control.shortages import Shortages
+from app.control.shortages import UnmetDemand
 from app.control.status import Status
-from app.control.takeover import TakeOver
+from app.control.takeover import PlanApplier
 from app.control.usage import UsageMeter, history_of
 from app.control.waker import Waker
 from app.control.why import Explainer
@@ -197,7 +197,7 @@ class World:
         settings = settings or Settings()
         self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache(history_of(settings))
         self.barrier = GangBarrier(self.cache)
-        self.activity = Activity(
+        self.activity = Leadership(
             cluster,
             lease=settings.scheduler_lease,
             hostname=settings.hostname,
@@ -205,7 +205,7 @@ class World:
             clock=clock,
         )
         self.waker = Waker(self.cache, cluster, self.metrics, inactive=self.activity.failure)
-        self.promises = Promises(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
+        self.promises = Reserver(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
         self.decisions = Decisions(wall_clock=clock)
         self.evictor = Evictor(
             self.cache,
@@ -216,11 +216,13 @@ class World:
             on_failure=self._victim_stays,
         )
         self.gpus = SharedGpus(self.cache, cluster, self.activity, self.evictor, settings, clock=clock)
-        self.awaiting = Awaiting(
+        self.awaiting = PendingPreemptions(
             self.cache, self.waker, self.evictor, self.gpus, settings, clock=clock, wall_clock=clock
         )
-        self.takeover = TakeOver(self.cache, self.promises, self.awaiting, self.evictor, self.metrics, self.decisions)
-        self.search = Search(
+        self.takeover = PlanApplier(
+            self.cache, self.promises, self.awaiting, self.evictor, self.metrics, self.decisions
+        )
+        self.search = SearchLoop(
             self.cache,
             self.takeover,
             self.metrics,
@@ -256,7 +258,7 @@ class World:
             defaults=NO_DEFAULTS,
             on_change=lambda: self.feed.note_regrouped(),  # noqa: PLW0108 # it comes after the grouper
         )
-        self.amends = Amends(
+        self.amends = Corrections(
             self.cache,
             cluster,
             reason=self.planning.reason,
@@ -275,7 +277,7 @@ class World:
             on_object=self._learn,
             grouper=self.grouper,
         )
-        self.entrance = Entrance(
+        self.entrance = AdmissionFastPath(
             self.cache,
             self.planning,
             self.grouper,
@@ -302,9 +304,11 @@ class World:
         self.status = Status(
             self.cache, self.planning, self.inspect, cluster, settings, wall_clock=lambda: f"{clock()}"
         )
-        self.events = Events(self.cache, self.planning, self.inspect, self.grouper, cluster, settings, clock=clock)
-        self.autoscaling = Autoscaling(
-            Shortages(self.cache, self.inspect, settings, clock=clock),
+        self.events = EventReporter(
+            self.cache, self.planning, self.inspect, self.grouper, cluster, settings, clock=clock
+        )
+        self.autoscaling = Autoscaler(
+            UnmetDemand(self.cache, self.inspect, settings, clock=clock),
             self.inspect,
             cluster,
             way_of(cluster, settings, timestamp=lambda: "1970-01-01T00:00:00Z"),
@@ -326,18 +330,18 @@ class World:
     def parts(
         self,
     ) -> tuple[
-        Activity
+        Leadership
         | Feed
         | Planning
-        | Search
+        | SearchLoop
         | Waker
         | Evictor
         | SharedGpus
         | UsageMeter
         | Status
-        | Events
-        | Autoscaling
-        | Amends,
+        | EventReporter
+        | Autoscaler
+        | Corrections,
         ...,
     ]:
         deciding = (self.activity, self.feed, self.planning, self.search, self.waker, self.evictor, self.gpus)
@@ -535,7 +539,7 @@ def not_scheduled(reason: str, message: str) -> dict[str, str]:
     return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
 
 
-def lets_in(entrance: Entrance, pod: RawObject) -> bool:
+def lets_in(entrance: AdmissionFastPath, pod: RawObject) -> bool:
     """Return whether admission lets a new pod through to kube-scheduler."""
     return entrance.can_run_now(entrance.look(pod))
 

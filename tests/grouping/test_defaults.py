@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.grouping import NO_DEFAULTS, Defaults, defaults_of
+from app.grouping import NO_DEFAULTS, GroupingDefaults, defaults_of
 from app.grouping.defaults import NOTHING, Default
 from app.model.owner import Kind
 
@@ -29,7 +29,7 @@ def test_preemptibility_may_be_written_with_capitals() -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", "[]"])
 def test_nothing_may_be_said(text: str) -> None:
-    assert defaults_of(text) == NO_DEFAULTS == Defaults()
+    assert defaults_of(text) == NO_DEFAULTS == GroupingDefaults()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given as each
 from hypothesis import strategies as st
 
-from app.grouping import NO_DEFAULTS, Chain, Defaults, defaults_of, group
+from app.grouping import NO_DEFAULTS, Chain, GroupingDefaults, defaults_of, group
 from app.grouping.terms import group_name, top_owner
 from app.model.names import QueueName
 from app.model.owner import Grouping, Kind, OwnerRef
@@ -22,7 +22,7 @@ NOT_SAID = defaults_of("")
 ASCII = st.text(st.characters(max_codepoint=127), max_size=9)
 
 
-def grouped(of: Chain, labels: Texts = NOBODYS, defaults: Defaults = NOT_SAID, **more: Any) -> Grouping:
+def grouped(of: Chain, labels: Texts = NOBODYS, defaults: GroupingDefaults = NOT_SAID, **more: Any) -> Grouping:
     found = group(objects.pod(labels=labels, **more), of, defaults)
     assert found is not None
     return found

@@ -16,13 +16,13 @@ from aiohttp import web
 
 from app.kube.access import Credentials
 from app.kube.client import KubeCluster
-from app.kube.transport import Limits, Transport
+from app.kube.transport import Transport, TransportLimits
 from app.model.names import PodUid
 from app.model.seam import PodRef, RawObject
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 POD = PodRef(namespace="default", name="p", uid=PodUid("u1"))
-BRIEF = Limits(connect_within_s=0.2, answer_within_s=0.1, page_within_s=0.1, silence_s=0.1, renew_every_s=0.0)
+BRIEF = TransportLimits(connect_within_s=0.2, answer_within_s=0.1, page_within_s=0.1, silence_s=0.1, renew_every_s=0.0)
 """Deadlines that a test can wait for."""
 
 
@@ -111,7 +111,7 @@ def kubeconfig(url: str, folder: Path, *, token: str = "first", **cluster: str) 
     return path
 
 
-async def connected(path: Path, *, pauses: Pauses | None = None, limits: Limits = BRIEF) -> KubeCluster:
+async def connected(path: Path, *, pauses: Pauses | None = None, limits: TransportLimits = BRIEF) -> KubeCluster:
     """Connect with short deadlines, sleepless and with a chance that repeats itself."""
     credentials = Credentials(kubeconfig=str(path))
     transport = Transport(credentials, await credentials.read(), limits)

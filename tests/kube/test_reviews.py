@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from app.control.rights import Reviews as Asked
+from app.control.rights import AccessReviews as Asked
 from app.kube.client import KubeCluster
 from app.kube.errors import BrokenStreamError
-from app.kube.reviews import Reviews, Version
+from app.kube.reviews import KubeReviews, Version
 from app.model.names import NodeName
 from app.model.rights import Right, User
 from app.model.seam import KubeError
@@ -20,16 +20,16 @@ LEASE = Right(
 
 
 @pytest.fixture
-def reviews(cluster: KubeCluster) -> Reviews:
+def reviews(cluster: KubeCluster) -> KubeReviews:
     return cluster.reviews()
 
 
 def test_it_is_what_the_rights_are_asked_of() -> None:
-    _: type[Asked] = Reviews
+    _: type[Asked] = KubeReviews
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_whether_we_may_is_one_review(server: FakeApiServer, reviews: Reviews, *, allowed: bool) -> None:
+async def test_whether_we_may_is_one_review(server: FakeApiServer, reviews: KubeReviews, *, allowed: bool) -> None:
     server.will(says({"status": {"allowed": allowed}}, code=201))
 
     assert await reviews.allows(LEASE) is allowed
@@ -48,7 +48,7 @@ async def test_whether_we_may_is_one_review(server: FakeApiServer, reviews: Revi
     }
 
 
-async def test_a_subresource_is_asked_for_apart(server: FakeApiServer, reviews: Reviews) -> None:
+async def test_a_subresource_is_asked_for_apart(server: FakeApiServer, reviews: KubeReviews) -> None:
     server.will(says({"status": {"allowed": True}}))
 
     await reviews.allows(EVICT)
@@ -57,7 +57,7 @@ async def test_a_subresource_is_asked_for_apart(server: FakeApiServer, reviews: 
     assert (attributes["resource"], attributes["subresource"]) == ("pods", "eviction")
 
 
-async def test_a_service_account_is_asked_for_with_its_groups(server: FakeApiServer, reviews: Reviews) -> None:
+async def test_a_service_account_is_asked_for_with_its_groups(server: FakeApiServer, reviews: KubeReviews) -> None:
     server.will(says({"status": {"allowed": True}}))
 
     await reviews.allows_account(EVICT, "ns/name")
@@ -72,7 +72,7 @@ async def test_a_service_account_is_asked_for_with_its_groups(server: FakeApiSer
     ]
 
 
-async def test_versions_are_ordered_and_may_carry_a_plus(server: FakeApiServer, reviews: Reviews) -> None:
+async def test_versions_are_ordered_and_may_carry_a_plus(server: FakeApiServer, reviews: KubeReviews) -> None:
     server.will(says({"major": "1", "minor": "9"}), says({"major": "1", "minor": "30+"}))
 
     older, newer = await reviews.version(), await reviews.version()
@@ -82,7 +82,7 @@ async def test_versions_are_ordered_and_may_carry_a_plus(server: FakeApiServer, 
 
 
 async def test_a_kind_that_is_not_served_has_no_resources_and_no_objects(
-    server: FakeApiServer, reviews: Reviews
+    server: FakeApiServer, reviews: KubeReviews
 ) -> None:
     server.will(refuses(404), refuses(404), refuses(404))
 
@@ -91,7 +91,7 @@ async def test_a_kind_that_is_not_served_has_no_resources_and_no_objects(
     assert await reviews.find("apis/g/v1/things/one") is None
 
 
-async def test_a_collection_is_read_to_its_last_page(server: FakeApiServer, reviews: Reviews) -> None:
+async def test_a_collection_is_read_to_its_last_page(server: FakeApiServer, reviews: KubeReviews) -> None:
     first, second = {"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}
     server.will(lists(first, more="tok/en"), lists(second))
 
@@ -101,7 +101,7 @@ async def test_a_collection_is_read_to_its_last_page(server: FakeApiServer, revi
 
 @pytest.mark.parametrize("nonsense", [b"<html>", [], {}, {"status": None}])
 async def test_an_answer_that_is_none_is_said_to_be_none(
-    server: FakeApiServer, reviews: Reviews, nonsense: object
+    server: FakeApiServer, reviews: KubeReviews, nonsense: object
 ) -> None:
     server.will(says(nonsense))
 
@@ -134,7 +134,7 @@ async def test_its_connections_are_closed_with_those_of_the_cluster(tmp_path: Pa
         await own.version()
 
 
-async def test_every_version_of_every_api_group_is_told(server: FakeApiServer, reviews: Reviews) -> None:
+async def test_every_version_of_every_api_group_is_told(server: FakeApiServer, reviews: KubeReviews) -> None:
     versions = [{"groupVersion": "g/v1"}, {"groupVersion": "g/v2"}]
     server.will(says({"groups": [{"name": "g", "versions": versions}]}))
 
@@ -144,7 +144,7 @@ async def test_every_version_of_every_api_group_is_told(server: FakeApiServer, r
 
 @pytest.mark.parametrize("nonsense", [{}, {"groups": 5}, {"groups": [{"name": "g"}]}, {"groups": ["g"]}])
 async def test_what_names_no_api_groups_is_no_list_of_them(
-    server: FakeApiServer, reviews: Reviews, nonsense: object
+    server: FakeApiServer, reviews: KubeReviews, nonsense: object
 ) -> None:
     server.will(says(nonsense))
 
@@ -155,7 +155,7 @@ async def test_what_names_no_api_groups_is_no_list_of_them(
 USER = {"username": "jane", "uid": "7", "groups": ["team"], "extra": {"scope": ["a", "b"]}}
 
 
-async def test_whose_a_token_is_is_one_review(server: FakeApiServer, reviews: Reviews) -> None:
+async def test_whose_a_token_is_is_one_review(server: FakeApiServer, reviews: KubeReviews) -> None:
     server.will(says({"status": {"authenticated": True, "user": USER}}, code=201))
 
     assert await reviews.user_of("secret") == User(
@@ -171,7 +171,7 @@ async def test_whose_a_token_is_is_one_review(server: FakeApiServer, reviews: Re
     "status", [{"authenticated": False}, {"error": "expired"}, {"authenticated": "yes", "user": USER}]
 )
 async def test_a_token_that_the_api_server_does_not_vouch_for_is_nobodys(
-    server: FakeApiServer, reviews: Reviews, status: dict[str, object]
+    server: FakeApiServer, reviews: KubeReviews, status: dict[str, object]
 ) -> None:
     server.will(says({"status": status}, code=201))
 
@@ -180,7 +180,7 @@ async def test_a_token_that_the_api_server_does_not_vouch_for_is_nobodys(
 
 @pytest.mark.parametrize("answer", [{}, {"status": None}, {"status": {"authenticated": True}}, []])
 async def test_an_answer_that_is_no_token_review_vouches_for_nobody(
-    server: FakeApiServer, reviews: Reviews, answer: object
+    server: FakeApiServer, reviews: KubeReviews, answer: object
 ) -> None:
     server.will(says(answer, code=201))
 
@@ -188,7 +188,9 @@ async def test_an_answer_that_is_no_token_review_vouches_for_nobody(
         await reviews.user_of("secret")
 
 
-async def test_what_a_user_may_is_asked_with_all_that_is_known_of_them(server: FakeApiServer, reviews: Reviews) -> None:
+async def test_what_a_user_may_is_asked_with_all_that_is_known_of_them(
+    server: FakeApiServer, reviews: KubeReviews
+) -> None:
     server.will(says({"status": {"allowed": True}}, code=201))
     user = User(name="jane", uid="7", groups=("team",), extra=(("scope", ("a",)),))
 

@@ -11,7 +11,7 @@ from app.model.queue import Queue
 from app.model.resources import Resources
 from app.model.snapshot import Snapshot, Usage
 from app.scheduling.accounts import Account, Tree
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from tests import given
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -85,7 +85,7 @@ def test_accounts_that_followed_every_change_are_as_those_that_saw_none(
         # As the cache does it: what has not changed is the same object.
         known = {name: known[name] if known.get(name) == each else each for name, each in made.items()}
         usage = {QueueName(name): holding(held, asked, firm=held // 2) for name, (held, asked) in used.items()}
-        followed = Ledger(snapshot(known, usage))
+        followed = QueueLedger(snapshot(known, usage))
         fresh = Tree(known)
 
         lost = [name for name in followed.accounts if name not in known]
@@ -96,10 +96,10 @@ def test_accounts_that_followed_every_change_are_as_those_that_saw_none(
 def test_what_a_plan_charges_is_in_no_other_ledger() -> None:
     queues, usage = wide(2), {QueueName("q0"): holding(1)}
     seen = snapshot(queues, usage)
-    first, second = Ledger(seen), Ledger(seen)
+    first, second = QueueLedger(seen), QueueLedger(seen)
     first.charge(given.group(given.pod("p", queue="q0")), Resources(gpu_milli=5000))
 
-    assert [ledger.accounts[QueueName("top")].allocated[2] for ledger in (first, second, Ledger(seen))] == [
+    assert [ledger.accounts[QueueName("top")].allocated[2] for ledger in (first, second, QueueLedger(seen))] == [
         6000,
         1000,
         1000,

@@ -13,7 +13,7 @@ from app.model.pod import Constraint, Pod
 from app.model.resources import CPU, GPU
 from app.model.snapshot import Snapshot
 from app.scheduling import gang
-from app.scheduling.board import Board, Strategy, Timing
+from app.scheduling.board import PlacementState, Strategy, Timing
 from app.settings import PlacementStrategy
 from tests import given
 
@@ -27,7 +27,7 @@ def cluster(*nodes: Node, refused: Refused | None = None) -> Snapshot:
     return given.snapshot(nodes, [], [], refused=refused or {})
 
 
-def place(board: Board, *pods: Pod) -> dict[str, str] | None:
+def place(board: PlacementState, *pods: Pod) -> dict[str, str] | None:
     """Place pods that start together, and return where each of them is."""
     seats = board.place(pods)
     if seats is None:
@@ -37,7 +37,7 @@ def place(board: Board, *pods: Pod) -> dict[str, str] | None:
 
 def test_a_pod_takes_what_it_asks_for_from_the_best_node() -> None:
     snapshot = cluster(given.node("a", gpus=8), given.node("b", gpus=4))
-    board = Board(snapshot, Strategy(BINPACK))
+    board = PlacementState(snapshot, Strategy(BINPACK))
 
     assert place(board, given.pod("p", gpus=3, cpu=2)) == {"p": "b"}
     assert board.stock.free[[CPU, GPU]].tolist() == [[64_000, 62_000], [8000, 1000]]
@@ -45,7 +45,7 @@ def test_a_pod_takes_what_it_asks_for_from_the_best_node() -> None:
 
 
 def test_a_gang_that_fails_leaves_no_trace() -> None:
-    board = Board(cluster(given.node("a", gpus=4), given.node("b", gpus=2)), Strategy(BINPACK))
+    board = PlacementState(cluster(given.node("a", gpus=4), given.node("b", gpus=2)), Strategy(BINPACK))
     before = board.stock.free.copy()
 
     assert place(board, *(given.pod(f"p{index}", gpus=2) for index in range(4))) is None
@@ -54,7 +54,7 @@ def test_a_gang_that_fails_leaves_no_trace() -> None:
 
 def test_a_gang_whose_first_pods_would_be_in_the_way_is_placed_the_largest_first() -> None:
     # Spread, the two small ones first would each take a node from the large one.
-    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=2)), Strategy(SPREAD))
+    board = PlacementState(cluster(given.node("a", gpus=2), given.node("b", gpus=2)), Strategy(SPREAD))
     group = given.group(*(given.pod(name, gpus=gpus, gang="g") for name, gpus in (("s", 1), ("t", 1), ("large", 2))))
 
     seats = gang.place(board, group, group.pending, timing=Timing.NOW_OR_LATER)
@@ -64,7 +64,7 @@ def test_a_gang_whose_first_pods_would_be_in_the_way_is_placed_the_largest_first
 
 
 def test_the_nominated_node_goes_before_a_better_one_as_long_as_it_has_room() -> None:
-    board = Board(cluster(given.node("a", gpus=1), given.node("b", gpus=8)), Strategy(BINPACK))
+    board = PlacementState(cluster(given.node("a", gpus=1), given.node("b", gpus=8)), Strategy(BINPACK))
 
     assert place(board, given.pod("p", gpus=8, nominated="b")) == {"p": "b"}
     assert place(board, given.pod("late", gpus=1, nominated="b")) == {"late": "a"}
@@ -73,7 +73,9 @@ def test_the_nominated_node_goes_before_a_better_one_as_long_as_it_has_room() ->
 
 def test_a_node_that_kube_scheduler_refuses_for_a_pod_is_not_chosen_for_it() -> None:
     pods = [given.pod("p"), given.pod("q")]
-    board = Board(cluster(given.node("a"), refused={pods[0].uid: frozenset([NodeName("a")])}), Strategy(BINPACK))
+    board = PlacementState(
+        cluster(given.node("a"), refused={pods[0].uid: frozenset([NodeName("a")])}), Strategy(BINPACK)
+    )
 
     assert board.eligible(pods[0]).tolist() == [False]
     assert place(board, pods[0]) is None
@@ -82,7 +84,9 @@ def test_a_node_that_kube_scheduler_refuses_for_a_pod_is_not_chosen_for_it() -> 
 
 
 def test_a_pod_that_cannot_be_placed_keeps_nobody_out_who_asks_for_less_or_elsewhere() -> None:
-    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1, labels={"zone": "east"})), Strategy(BINPACK))
+    board = PlacementState(
+        cluster(given.node("a", gpus=2), given.node("b", gpus=1, labels={"zone": "east"})), Strategy(BINPACK)
+    )
 
     assert place(board, given.pod("p", gpus=2, constraint=EAST)) is None
     assert place(board, *(given.pod(f"p{index}", gpus=1) for index in range(4))) is None
@@ -90,7 +94,7 @@ def test_a_pod_that_cannot_be_placed_keeps_nobody_out_who_asks_for_less_or_elsew
 
 
 def test_a_gang_of_unlike_pods_that_fails_says_nothing_about_like_ones() -> None:
-    board = Board(cluster(given.node("a", gpus=2)), Strategy(BINPACK))
+    board = PlacementState(cluster(given.node("a", gpus=2)), Strategy(BINPACK))
 
     assert place(board, given.pod("p"), given.pod("q", constraint=EAST)) is None
     assert place(board, given.pod("p"), given.pod("q", gpus=0, cpu=65)) is None
@@ -98,7 +102,7 @@ def test_a_gang_of_unlike_pods_that_fails_says_nothing_about_like_ones() -> None
 
 
 def test_counting_and_choosing_take_nothing() -> None:
-    board = Board(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), Strategy(BINPACK))
+    board = PlacementState(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), Strategy(BINPACK))
     before = board.stock.free.copy()
 
     _, left = board.seated([given.pod(f"p{index}", gpus=1) for index in range(5)])
@@ -173,7 +177,10 @@ refusals = st.dictionaries(
 def test_gangs_are_placed_as_looking_at_each_node_for_each_pod_does(
     nodes: list[Node], gangs: list[list[Pod]], refused: Refused, strategy: PlacementStrategy
 ) -> None:
-    fast, slow = Board(cluster(*nodes, refused=refused), Strategy(strategy)), SlowBoard(nodes, refused, strategy)
+    fast, slow = (
+        PlacementState(cluster(*nodes, refused=refused), Strategy(strategy)),
+        SlowBoard(nodes, refused, strategy),
+    )
 
     assert [place(fast, *gang) for gang in gangs] == [slow.place(gang) for gang in gangs]
     assert fast.stock.free.T.tolist() == [list(free.amounts) for free in slow.free.values()]

@@ -12,8 +12,8 @@ from app.model.pod import Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, GPU_MILLI
 from app.model.snapshot import PART
-from app.scheduling.board import Board, Strategy, Timing
-from app.scheduling.devices import Devices
+from app.scheduling.board import PlacementState, Strategy, Timing
+from app.scheduling.devices import SharedDevices
 from app.settings import PlacementStrategy
 from tests.scheduling.worlds import World, parts_of, worlds
 
@@ -73,7 +73,7 @@ def waiting(world: World) -> list[Pod]:
 @examples
 @for_all(worlds, strategies)
 def test_where_pods_may_go_and_have_room_is_what_looking_at_each_node_says(world: World, strategy: Strategy) -> None:
-    board, nodes = Board(world.snapshot(), strategy), slow(world)
+    board, nodes = PlacementState(world.snapshot(), strategy), slow(world)
 
     for pod in waiting(world):
         may_go = [node.may_go(pod) for node in nodes]
@@ -88,7 +88,7 @@ def test_where_pods_may_go_and_have_room_is_what_looking_at_each_node_says(world
 def test_the_seat_found_is_on_the_cheapest_node_with_room_now_or_else_later(
     world: World, strategy: Strategy, timing: Timing
 ) -> None:
-    board, nodes = Board(world.snapshot(), strategy), slow(world)
+    board, nodes = PlacementState(world.snapshot(), strategy), slow(world)
 
     for pod in waiting(world):
         if pod.sharing is None:
@@ -105,7 +105,7 @@ def test_the_devices_chosen_take_the_part_and_are_the_fullest_or_the_emptiest(
     world: World, strategy: PlacementStrategy
 ) -> None:
     snapshot = world.snapshot()
-    board, devices = Board(snapshot, Strategy()), Devices(snapshot, strategy)
+    board, devices = PlacementState(snapshot, Strategy()), SharedDevices(snapshot, strategy)
 
     for pod in waiting(world):
         for column, node in enumerate(slow(world)):
@@ -130,7 +130,7 @@ def chosen(node: SlowNode, pod: Pod, sharing: Sharing, strategy: PlacementStrate
 @for_all(worlds)
 def test_taking_and_giving_back_leaves_the_board_as_the_world_without_the_pod_is(world: World) -> None:
     for group in world.groups:
-        board = Board(world.snapshot(), Strategy())
+        board = PlacementState(world.snapshot(), Strategy())
         for one in group.placed:
             board.give_back(one)
         without = replace(world, groups=tuple(each if each is not group else _gone(each) for each in world.groups))
@@ -147,7 +147,7 @@ def _gone(group: PodGroup) -> PodGroup:
 @for_all(worlds)
 def test_what_a_copy_does_leaves_the_board_it_was_made_from_as_it_was(world: World) -> None:
     snapshot = world.snapshot()
-    board = Board(snapshot, Strategy())
+    board = PlacementState(snapshot, Strategy())
 
     trial = board.copy()
     for pod in waiting(world):
@@ -155,5 +155,7 @@ def test_what_a_copy_does_leaves_the_board_it_was_made_from_as_it_was(world: Wor
         if seat is not None:
             trial.stock.take(seat)
 
-    assert np.array_equal(board.stock.free, Board(snapshot, Strategy()).stock.free)
-    assert [board.find(pod) for pod in waiting(world)] == [Board(snapshot, Strategy()).find(p) for p in waiting(world)]
+    assert np.array_equal(board.stock.free, PlacementState(snapshot, Strategy()).stock.free)
+    assert [board.find(pod) for pod in waiting(world)] == [
+        PlacementState(snapshot, Strategy()).find(p) for p in waiting(world)
+    ]

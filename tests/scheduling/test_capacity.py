@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.model.pod import PPM, Claim, Pod, Sharing
+from app.model.pod import PPM, Pod, ResourceClaim, Sharing
 from app.model.podgroup import PodGroup
 from app.scheduling import capacity
 from app.scheduling.capacity import PATIENCE
@@ -29,7 +29,9 @@ def test_who_starts_together_is_asked_for_and_nobody_beyond() -> None:
     assert capacity.lacking(group(*members, min_member=3, active=3)) == ()
 
 
-@pytest.mark.parametrize("other", [pod("seen", gang="g"), held("drawn", gang="g", claims=(Claim("c", "gpu", 1),))])
+@pytest.mark.parametrize(
+    "other", [pod("seen", gang="g"), held("drawn", gang="g", claims=(ResourceClaim("c", "gpu", 1),))]
+)
 def test_a_gang_of_which_an_autoscaler_sees_a_part_or_cannot_be_told_is_not_asked_for(other: Pod) -> None:
     assert capacity.lacking(group(held("a", gang="g"), other)) == ()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.model.layout import Layout
 from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Snapshot
-from app.scheduling.board import Board, Strategy, Timing
+from app.scheduling.board import PlacementState, Strategy, Timing
 from app.scheduling.connections import Connections, loss
 from app.scheduling.planner import rate
 from app.scheduling.policy import Policy
@@ -39,7 +39,7 @@ def cluster(nodes: Cluster, *, free: Mapping[str, int] | None = None) -> Snapsho
 
 
 def chosen(snapshot: Snapshot, *, gpus: int, strategy: PlacementStrategy = BINPACK) -> str | None:
-    seat = Board(snapshot, Strategy(strategy)).find(given.pod("p", gpus=gpus))
+    seat = PlacementState(snapshot, Strategy(strategy)).find(given.pod("p", gpus=gpus))
     return None if seat is None else snapshot.nodes.nodes[seat.column].name
 
 
@@ -98,7 +98,7 @@ def test_a_gang_goes_on_where_its_first_pod_has_left_good_connections() -> None:
     snapshot = cluster({"a": (VOLTA, [0, 1, 3, 6]), "b": (VOLTA, range(8))})
     pods = [given.pod(f"p{index}", gpus=2, gang="g") for index in range(5)]
 
-    seats = Board(snapshot, Strategy(BINPACK)).place(pods)
+    seats = PlacementState(snapshot, Strategy(BINPACK)).place(pods)
 
     assert seats is not None
     assert [snapshot.nodes.nodes[seat.column].name for seat in seats] == ["a", "b", "b", "b", "b"]
@@ -121,7 +121,7 @@ def test_a_pod_that_waits_for_room_is_judged_by_the_machine() -> None:
     snapshot = cluster({"a": (PCIE, []), "b": (VOLTA, [])})
     snapshot.free[GPU] = 8000
 
-    seat = Board(snapshot, Strategy()).find(given.pod("p", gpus=8), timing=Timing.LATER)
+    seat = PlacementState(snapshot, Strategy()).find(given.pod("p", gpus=8), timing=Timing.LATER)
 
     assert seat is not None
     assert seat.column == 1

@@ -5,7 +5,7 @@ import numpy as np
 from app.model.names import NodeName
 from app.model.pod import PPM, Pod, Sharing
 from app.model.snapshot import PART, SharedDevice
-from app.scheduling.devices import Devices, Opened
+from app.scheduling.devices import Opened, SharedDevices
 from app.settings import PlacementStrategy
 from tests import given
 
@@ -22,19 +22,19 @@ def device(name: str, free_mib: int, releasing_mib: int = 0) -> SharedDevice:
     return SharedDevice(name, free_mib * PART, releasing_mib * PART)
 
 
-def devices(*shared: SharedDevice, strategy: PlacementStrategy = PlacementStrategy.BINPACK) -> Devices:
+def devices(*shared: SharedDevice, strategy: PlacementStrategy = PlacementStrategy.BINPACK) -> SharedDevices:
     nodes = [given.node("a", device_memory_mib=MIB)]
-    return Devices(given.snapshot(nodes, [], [], shared={NodeName("a"): shared}), strategy)
+    return SharedDevices(given.snapshot(nodes, [], [], shared={NodeName("a"): shared}), strategy)
 
 
-def room(there: Devices, sharing: Sharing, *, now: int = 0, then: int = 0) -> tuple[bool, bool]:
+def room(there: SharedDevices, sharing: Sharing, *, now: int = 0, then: int = 0) -> tuple[bool, bool]:
     """Return whether there is room now and later, with so many whole GPUs free."""
     gpus, future = np.array([now * 1000]), np.array([then * 1000])
     ready = there.room(sharing, gpus, future, later=False)
     return bool(ready[0]), bool(there.room(sharing, future, future, later=True)[0])
 
 
-def choose(there: Devices, sharing: Sharing, gpus: tuple[int, int], pod: Pod | None = None) -> object:
+def choose(there: SharedDevices, sharing: Sharing, gpus: tuple[int, int], pod: Pod | None = None) -> object:
     return there.choose(pod or given.pod("p"), sharing, 0, gpus)
 
 

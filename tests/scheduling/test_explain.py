@@ -9,14 +9,14 @@ import pytest
 from app.model.decision import Action
 from app.model.names import GroupKey, NodeName
 from app.model.node import Node, Taint
-from app.model.pod import Constraint, Placed, Pod, Said, Sharing, Toleration
+from app.model.pod import Constraint, Placed, Pod, SchedulerMessage, Sharing, Toleration
 from app.model.podgroup import PodGroup, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, Resources
 from app.model.sentence import EVERYTHING, told
 from app.model.topology import Topology
 from app.scheduling import explain
-from app.scheduling.board import Board
+from app.scheduling.board import PlacementState
 from app.scheduling.planner import plan, plan_some
 from app.scheduling.policy import Policy
 from app.scheduling.rivals import Rivals
@@ -322,7 +322,7 @@ def words(group: PodGroup, nodes: list[Node], **more: object) -> str:
 
 def test_each_node_that_is_left_out_is_told_under_its_first_cause() -> None:
     here = Constraint(node_selector=(("zone", "here"),))
-    pod = given.pod("w", constraint=here, said=Said(because="node(s) had volume node affinity conflict"))
+    pod = given.pod("w", constraint=here, said=SchedulerMessage(because="node(s) had volume node affinity conflict"))
     zone = {"zone": "here"}
     nodes = [
         given.node("broken", ready=False, unschedulable=True),
@@ -474,7 +474,7 @@ def test_a_pod_is_not_told_of_room_that_another_took_before_it() -> None:
 def test_a_plan_explains_the_same_kind_of_pods_again_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, explained = list[object](), explain._explain
 
-    def count(pods: Sequence[Pod], board: Board, rivals: Rivals) -> Refusal:
+    def count(pods: Sequence[Pod], board: PlacementState, rivals: Rivals) -> Refusal:
         calls.append(pods)
         return explained(pods, board, rivals)
 
@@ -505,7 +505,7 @@ def test_a_pod_that_would_have_no_room_anyhow_is_behind_nobody() -> None:
 
 
 def test_a_pod_whose_nodes_are_all_refused_by_the_schedulers_filters_is_told_so_and_no_victims_are_looked_for() -> None:
-    pod = given.pod("w", said=Said(because="node(s) had volume node affinity conflict"))
+    pod = given.pod("w", said=SchedulerMessage(because="node(s) had volume node affinity conflict"))
     victim = given.group(running=[given.placed(given.pod("r", queue="r"), "a")])
     nodes = [given.node("a", gpus=1), given.node("b", gpus=1)]
     snapshot = given.snapshot(

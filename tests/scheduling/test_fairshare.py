@@ -13,14 +13,18 @@ from app.model.past import MICRO, NO_PAST, Past
 from app.model.queue import Queue
 from app.model.resources import GPU, UNLIMITED, Resources
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.fairshare import Claim, divide, fair_shares
+from app.scheduling.fairshare import ShareRequest, divide, fair_shares
 from tests import given
 
 ENOUGH = 1_000_000
 
 
-def claim(name: str = "q", *, asks: int = ENOUGH, weight: int = 1, deserved: int = 0, limit: int = UNLIMITED) -> Claim:
-    return Claim(name=name, requested=asks, over_quota_weight_micro=weight * MICRO, deserved=deserved, limit=limit)
+def claim(
+    name: str = "q", *, asks: int = ENOUGH, weight: int = 1, deserved: int = 0, limit: int = UNLIMITED
+) -> ShareRequest:
+    return ShareRequest(
+        name=name, requested=asks, over_quota_weight_micro=weight * MICRO, deserved=deserved, limit=limit
+    )
 
 
 def asking(queues: Sequence[Queue], *, gpus: int, asks: dict[str, int]) -> Snapshot:
@@ -130,7 +134,7 @@ def test_what_an_invalid_queue_holds_is_charged_to_its_parent() -> None:
 amounts = st.integers(0, 40_000)
 siblings = st.lists(
     st.builds(
-        Claim,
+        ShareRequest,
         name=st.sampled_from("abc"),
         requested=amounts,
         priority=st.integers(0, 2),
@@ -145,13 +149,13 @@ siblings = st.lists(
 units = st.sampled_from([1, 1000])
 
 
-def guaranteed(amount: int, each: Claim) -> int:
+def guaranteed(amount: int, each: ShareRequest) -> int:
     return min(amount if each.deserved == UNLIMITED else each.deserved, each.requestable)
 
 
 @for_all(amounts, siblings, units, st.integers(0, 3 * MICRO))
 def test_no_more_is_divided_than_there_is_but_for_the_deserved(
-    amount: int, each: list[Claim], unit: int, k_micro: int
+    amount: int, each: list[ShareRequest], unit: int, k_micro: int
 ) -> None:
     shares = divide(amount, each, unit=unit, k_micro=k_micro)
 
@@ -161,14 +165,16 @@ def test_no_more_is_divided_than_there_is_but_for_the_deserved(
 
 
 @for_all(amounts, siblings, units, st.integers(0, 3 * MICRO))
-def test_nobody_gets_a_unit_more_than_can_be_used(amount: int, each: list[Claim], unit: int, k_micro: int) -> None:
+def test_nobody_gets_a_unit_more_than_can_be_used(
+    amount: int, each: list[ShareRequest], unit: int, k_micro: int
+) -> None:
     shares = divide(amount, each, unit=unit, k_micro=k_micro)
 
     assert all(share < one.requestable + unit for share, one in zip(shares, each, strict=True) if share)
 
 
 @for_all(amounts, siblings, units)
-def test_nothing_is_left_while_a_queue_with_weight_wants_more(amount: int, each: list[Claim], unit: int) -> None:
+def test_nothing_is_left_while_a_queue_with_weight_wants_more(amount: int, each: list[ShareRequest], unit: int) -> None:
     shares = divide(amount, each, unit=unit)
 
     wanting = [one for share, one in zip(shares, each, strict=True) if share < one.requestable]
@@ -176,14 +182,14 @@ def test_nothing_is_left_while_a_queue_with_weight_wants_more(amount: int, each:
 
 
 @for_all(amounts, siblings, units, st.integers(1, 20_000))
-def test_more_to_divide_never_divides_less(amount: int, each: list[Claim], unit: int, more: int) -> None:
+def test_more_to_divide_never_divides_less(amount: int, each: list[ShareRequest], unit: int, more: int) -> None:
     assert sum(divide(amount + more, each, unit=unit)) >= sum(divide(amount, each, unit=unit))
 
 
 @for_all(amounts, siblings, units, st.integers(1, 5))
 @example(7, [], 1, 1)
 def test_of_two_like_queues_the_heavier_never_gets_less(
-    amount: int, others: list[Claim], unit: int, heavier_by: int
+    amount: int, others: list[ShareRequest], unit: int, heavier_by: int
 ) -> None:
     light = claim("light", asks=20_000)
     heavy = replace(light, name="heavy", over_quota_weight_micro=(1 + heavier_by) * MICRO)

@@ -10,7 +10,7 @@ from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason
 from app.model.topology import Topology
 from app.scheduling import gang
-from app.scheduling.board import Board, Strategy, Timing
+from app.scheduling.board import PlacementState, Strategy, Timing
 from tests import given
 
 IN_A_RACK = TopologyConstraint("t", required="rack")
@@ -21,8 +21,8 @@ def node(name: str, rack: str, gpus: int = 2) -> Node:
     return given.node(name, gpus=gpus, labels={"zone": "z", "rack": rack})
 
 
-def board(*nodes: Node) -> Board:
-    return Board(given.snapshot(nodes, [], [], topologies=TOPOLOGIES), Strategy())
+def board(*nodes: Node) -> PlacementState:
+    return PlacementState(given.snapshot(nodes, [], [], topologies=TOPOLOGIES), Strategy())
 
 
 def pods(name: str, count: int, gpus: int = 2) -> list[Pod]:
@@ -33,7 +33,7 @@ def group(*wanted: Pod, root: SubGroup | None) -> PodGroup:
     return given.group(*wanted, root=root)
 
 
-def seats(on: Board, wanted: PodGroup) -> dict[str, str] | None:
+def seats(on: PlacementState, wanted: PodGroup) -> dict[str, str] | None:
     found = gang.place(on, wanted, wanted.pending, timing=Timing.NOW_OR_LATER)
     return None if found is None else {seat.pod.name: on.snapshot.nodes.nodes[seat.column].name for seat in found}
 
@@ -109,29 +109,31 @@ def nested(levels: int) -> PodGroup:
 
 
 @pytest.fixture(name="copies")
-def _copies(monkeypatch: pytest.MonkeyPatch) -> list[Board]:
+def _copies(monkeypatch: pytest.MonkeyPatch) -> list[PlacementState]:
     """Return the boards of which copies have been made: one for each domain that is tried, and each set of pods."""
-    made, copy = list[Board](), Board.copy
+    made, copy = list[PlacementState](), PlacementState.copy
 
-    def counted(board: Board) -> Board:
+    def counted(board: PlacementState) -> PlacementState:
         made.append(board)
         return copy(board)
 
-    monkeypatch.setattr(Board, "copy", counted)
+    monkeypatch.setattr(PlacementState, "copy", counted)
     return made
 
 
-def trials(levels: int, copies: list[Board]) -> int:
+def trials(levels: int, copies: list[PlacementState]) -> int:
     copies.clear()
     assert seats(board(*(node(f"n{number}", f"r{number // 2}") for number in range(4))), nested(levels)) is None
     return len(copies)
 
 
-def test_sub_groups_inside_each_other_are_not_tried_in_every_combination(copies: list[Board]) -> None:
+def test_sub_groups_inside_each_other_are_not_tried_in_every_combination(copies: list[PlacementState]) -> None:
     assert trials(16, copies) <= 4 * trials(4, copies)
 
 
-def test_an_attempt_ends_however_many_domains_there_are(copies: list[Board], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_ends_however_many_domains_there_are(
+    copies: list[PlacementState], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gang, "MOST_TRIALS", 10 * gang.IN_VAIN)
 
     assert seats(board(*(node(f"n{number}", f"r{number}") for number in range(50))), nested(8)) is None
@@ -139,7 +141,7 @@ def test_an_attempt_ends_however_many_domains_there_are(copies: list[Board], mon
 
 
 def test_a_gang_that_was_tried_in_vain_for_long_is_tried_less_in_the_same_plan(
-    copies: list[Board], monkeypatch: pytest.MonkeyPatch
+    copies: list[PlacementState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang, "MOST_TRIALS", 10 * gang.IN_VAIN)
     monkeypatch.setattr(gang, "FEW_TRIALS", gang.IN_VAIN)

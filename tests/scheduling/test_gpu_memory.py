@@ -21,7 +21,7 @@ from app.scheduling.lending import borrows
 from app.scheduling.order import Turns
 from app.scheduling.planner import plan, rate
 from app.scheduling.policy import Policy
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from app.scheduling.unsatisfiable import judged
 from app.scheduling.whatif import WhatIf
 from tests import given
@@ -119,7 +119,7 @@ def test_a_fair_share_counts_gpu_memory_by_the_gpus_that_the_pods_can_get() -> N
 def test_turns_count_gpu_memory_by_the_gpus_that_the_pods_can_get() -> None:
     snapshot = judged(large_beside_small())
 
-    first = Turns(snapshot, Ledger(snapshot), dict.fromkeys(snapshot.queues, Share())).pop()
+    first = Turns(snapshot, QueueLedger(snapshot), dict.fromkeys(snapshot.queues, Share())).pop()
 
     assert first is not None
     assert first.queue == "parts"

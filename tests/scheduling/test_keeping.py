@@ -19,7 +19,7 @@ from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.planner import plan, plan_some
 from app.scheduling.policy import MOST_KEPT_S, Policy
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from app.scheduling.unsatisfiable import judged
 from tests import given
 
@@ -234,13 +234,13 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 def test_no_room_is_kept_beyond_fair_share_or_ahead_of_a_queue_below_its_deserved_share(snapshot: Snapshot) -> None:
     found = plan(snapshot, ONLY_ALLOCATE, now=NOW)
     shares, after = fair_shares(judged(snapshot)), carried_out(snapshot, found)
-    accounts = Ledger(after).accounts
+    accounts = QueueLedger(after).accounts
 
     for key in found.kept_for:
         gang = snapshot.groups[key]
         each, fair = gang.pending[0].request.gpu_milli, shares[gang.queue].fair_share.gpu_milli
         assert each * gang.min_member <= fair
-        assert Ledger(snapshot).accounts[gang.queue].allocated[GPU] + each <= fair
+        assert QueueLedger(snapshot).accounts[gang.queue].allocated[GPU] + each <= fair
         for other in after.groups.values():
             account = accounts[other.queue]
             if other.queue != gang.queue and account.allocated[GPU] < account.deserved[GPU]:

@@ -12,7 +12,7 @@ from app.scheduling.board import Strategy
 from app.scheduling.lineup import Lineup
 from app.scheduling.noderoom import NodeRoom
 from app.scheduling.rows import are_alike
-from app.scheduling.victims import Chunk, Safety, Victims
+from app.scheduling.victims import Safety, VictimBatch, Victims
 from app.scheduling.whatif import WhatIf
 from loadtest.crowds import crowded
 
@@ -41,7 +41,7 @@ def one_by_one(
     by_node: dict[NodeName, list[int]] = {}
     taken = {id(chunk) for chunk in room.again}
 
-    def may_leave(chunk: Chunk, node: NodeName) -> bool:
+    def may_leave(chunk: VictimBatch, node: NodeName) -> bool:
         on_node = [one for one in chunk.placed if one.node == node]
         is_lost = chunk.group.queue in losing or not are_alike(chunk.placed)
         return is_lost or all(may_settle(state, room, one) for one in on_node)

@@ -16,7 +16,7 @@ from app.model.snapshot import Snapshot
 from app.scheduling.accounts import quantities
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.order import Contender, Rank, Turns, next_chunk, turn
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from tests import given
 
 NODES = [given.node("n", gpus=16)]
@@ -34,7 +34,7 @@ def request(group: PodGroup) -> Resources:
 def names(queues: Iterable[Queue], groups: Iterable[PodGroup]) -> list[str]:
     """Pop everything, charging each as if it started."""
     snapshot = given.snapshot(NODES, queues, groups)
-    ledger = Ledger(snapshot)
+    ledger = QueueLedger(snapshot)
     turns = Turns(snapshot, ledger, fair_shares(snapshot))
     popped = []
     while (group := turns.pop()) is not None:
@@ -100,7 +100,7 @@ def test_groups_that_cannot_be_considered_come_last() -> None:
 
 def test_a_pushed_group_gets_another_turn_behind_those_that_have_less() -> None:
     snapshot = given.snapshot(NODES, [given.queue("q")], [waiting("first", pods=2, min_member=1), waiting("second")])
-    turns = Turns(snapshot, Ledger(snapshot), fair_shares(snapshot))
+    turns = Turns(snapshot, QueueLedger(snapshot), fair_shares(snapshot))
 
     first = turns.pop()
     assert first is not None
@@ -112,7 +112,7 @@ def test_a_pushed_group_gets_another_turn_behind_those_that_have_less() -> None:
 
 def test_a_group_pushed_into_an_empty_queue_gets_a_turn() -> None:
     snapshot = given.snapshot(NODES, [given.queue("q")], [])
-    turns = Turns(snapshot, Ledger(snapshot), fair_shares(snapshot))
+    turns = Turns(snapshot, QueueLedger(snapshot), fair_shares(snapshot))
 
     turns.push(waiting("late"))
 
@@ -121,7 +121,7 @@ def test_a_group_pushed_into_an_empty_queue_gets_a_turn() -> None:
 
 def test_a_charge_counts_whoever_made_it() -> None:
     snapshot = given.snapshot(NODES, [given.queue("q"), given.queue("r")], [waiting("q0", "q"), waiting("r0", "r")])
-    ledger = Ledger(snapshot)
+    ledger = QueueLedger(snapshot)
     turns = Turns(snapshot, ledger, fair_shares(snapshot))
 
     ledger.charge(waiting("elsewhere", "q"), Resources(gpu_milli=1000))
@@ -194,7 +194,7 @@ def test_shares_are_compared_exactly() -> None:
 class SlowTurns:
     """The obvious twin: looks at every waiting group anew before each pop."""
 
-    def __init__(self, snapshot: Snapshot, ledger: Ledger, shares: Mapping[QueueName, Share]) -> None:
+    def __init__(self, snapshot: Snapshot, ledger: QueueLedger, shares: Mapping[QueueName, Share]) -> None:
         self.snapshot, self.ledger, self.shares = snapshot, ledger, shares
         self.groups = list(snapshot.groups.values())
 
@@ -239,7 +239,7 @@ class SlowTurns:
         return [group for group in self.groups if not self.is_last(group)]
 
 
-def played(turns: Turns | SlowTurns, ledger: Ledger, starts: Iterable[bool]) -> list[str]:
+def played(turns: Turns | SlowTurns, ledger: QueueLedger, starts: Iterable[bool]) -> list[str]:
     """Pop everything; start what `starts` says, charge it, and push what is left of it."""
     popped, chances = [], iter(starts)
     while (group := turns.pop()) is not None:
@@ -286,7 +286,7 @@ def test_turns_are_those_of_sorting_anew_before_each_pop(
     ]
     snapshot = given.snapshot(NODES, tree, crowd)
     shares = fair_shares(snapshot)
-    fast, slow = Ledger(snapshot), Ledger(snapshot)
+    fast, slow = QueueLedger(snapshot), QueueLedger(snapshot)
 
     assert played(Turns(snapshot, fast, shares), fast, starts) == played(
         SlowTurns(snapshot, slow, shares), slow, starts

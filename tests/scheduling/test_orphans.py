@@ -13,7 +13,7 @@ from app.model.snapshot import Snapshot
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.planner import plan
 from app.scheduling.policy import Policy
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from app.scheduling.stands import stands
 from tests import given
 from tests.scheduling.test_victims import order, runs
@@ -43,7 +43,7 @@ def leaving(found: Plan) -> list[str]:
 
 def held(snapshot: Snapshot) -> dict[str, int]:
     """Return the GPUs that each account pays for."""
-    return {name: account.allocated[2] // 1000 for name, account in Ledger(snapshot).accounts.items()}
+    return {name: account.allocated[2] // 1000 for name, account in QueueLedger(snapshot).accounts.items()}
 
 
 def test_pods_of_a_queue_that_is_gone_are_named_before_those_of_any_other() -> None:

@@ -22,7 +22,7 @@ from app.scheduling.fairshare import fair_shares
 from app.scheduling.minruntime import Protection
 from app.scheduling.planner import plan, plan_some
 from app.scheduling.policy import DEFAULT_POLICY, Policy
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from app.scheduling.victims import may_leave
 from app.settings import Preset, Settings
 from tests.scheduling.worlds import World, is_whole, world, worlds
@@ -144,8 +144,8 @@ def test_who_has_not_run_for_long_enough_keeps_its_minimum(cluster: World) -> No
 @examples
 @for_all(worlds)
 def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_pods(cluster: World) -> None:
-    before = Ledger(cluster.snapshot()).accounts
-    after = Ledger(cluster.after(planned(cluster)).snapshot()).accounts
+    before = QueueLedger(cluster.snapshot()).accounts
+    after = QueueLedger(cluster.after(planned(cluster)).snapshot()).accounts
 
     for name, account in after.items():
         for axis in QUOTA_AXES:

@@ -20,7 +20,7 @@ from app.model.resources import GPU, NOTHING, QUOTA_AXES
 from app.model.snapshot import Snapshot, Usage
 from app.scheduling.planner import move_one, plan, plan_some, rate
 from app.scheduling.policy import Policy
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from app.settings import PlacementStrategy
 from tests import given
 
@@ -331,7 +331,7 @@ def test_no_node_is_filled_beyond_what_it_has_and_none_that_takes_no_work_is_use
 def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_pods(snapshot: Snapshot) -> None:
     after = outcome(snapshot, plan(snapshot))
 
-    for account in Ledger(after).accounts.values():
+    for account in QueueLedger(after).accounts.values():
         for axis in QUOTA_AXES:
             assert account.allocated[axis] <= account.limit[axis]
             assert account.non_preemptible[axis] <= account.deserved[axis]

@@ -7,10 +7,10 @@ import pytest
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
-from app.model.reason import QueueNumbers, Reason
+from app.model.reason import Reason, RefusingQueue
 from app.model.resources import GPU, NOTHING, UNLIMITED, Resources
 from app.model.snapshot import Usage
-from app.scheduling.quota import Ledger
+from app.scheduling.quota import QueueLedger
 from tests import given
 
 Q = QueueName("q")
@@ -18,9 +18,9 @@ Q = QueueName("q")
 TREE = [given.queue("p", limit=8), given.queue("a", "p", limit=6, deserved=4), given.queue("b", "p")]
 
 
-def ledger(*queues: Queue, **held: Usage) -> Ledger:
+def ledger(*queues: Queue, **held: Usage) -> QueueLedger:
     usage = {QueueName(name): each for name, each in held.items()}
-    return Ledger(replace(given.snapshot([], queues or TREE, []), usage=usage))
+    return QueueLedger(replace(given.snapshot([], queues or TREE, []), usage=usage))
 
 
 def of(queue: str, *, preemptible: bool = True) -> PodGroup:
@@ -182,7 +182,7 @@ def test_a_refusal_carries_the_numbers_of_the_queue_that_refuses_which_may_be_an
 
     ungoverned = Resources(cpu_milli=UNLIMITED, memory_bytes=UNLIMITED)
     assert [one.queue for one in (over_limit, over_quota) if one] == [
-        QueueNumbers(
+        RefusingQueue(
             name=QueueName("p"),
             requested=gpus(7),
             deserved=ungoverned,
@@ -192,7 +192,7 @@ def test_a_refusal_carries_the_numbers_of_the_queue_that_refuses_which_may_be_an
             asked=gpus(4),
             asked_non_preemptible=NOTHING,
         ),
-        QueueNumbers(
+        RefusingQueue(
             name=Q,
             requested=NOTHING,
             deserved=ungoverned + gpus(4),

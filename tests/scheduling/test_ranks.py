@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.model.pod import Constraint
 from app.model.resources import Amounts
 from app.scheduling import ranks
-from app.scheduling.board import Board, Strategy
+from app.scheduling.board import PlacementState, Strategy
 from app.scheduling.ranks import LATER, UNSHARED, Where, Wish
 from app.scheduling.score import FORBIDDEN
 from app.settings import PlacementStrategy
@@ -22,7 +22,7 @@ examples = settings(max_examples=60)
 strategies = st.builds(Strategy, st.sampled_from(PlacementStrategy), st.sampled_from(PlacementStrategy))
 
 
-def mended_and_anew(board: Board, wish: Wish) -> tuple[list[int], list[int]]:
+def mended_and_anew(board: PlacementState, wish: Wish) -> tuple[list[int], list[int]]:
     every = range(len(board.snapshot.nodes.nodes))
     one_by_one = [board.ranking.at(wish, board.stock, column) for column in every]
     return one_by_one, board.ranking.everywhere(wish, board.stock).tolist()
@@ -31,7 +31,7 @@ def mended_and_anew(board: Board, wish: Wish) -> tuple[list[int], list[int]]:
 @examples
 @for_all(worlds, strategies, st.booleans())
 def test_one_node_is_ranked_as_all_at_once(world: World, strategy: Strategy, waits: object) -> None:
-    board = Board(world.snapshot(), strategy)
+    board = PlacementState(world.snapshot(), strategy)
 
     for pod in (pod for group in world.groups for pod in group.pending):
         wish = Wish.of(pod, board.stock.taken(pod), board.eligible(pod), waits=bool(waits))
@@ -42,7 +42,7 @@ def test_one_node_is_ranked_as_all_at_once(world: World, strategy: Strategy, wai
 @examples
 @for_all(worlds, strategies)
 def test_a_board_on_which_much_has_happened_chooses_as_a_new_one_does(world: World, strategy: Strategy) -> None:
-    board = Board(world.snapshot(), strategy)
+    board = PlacementState(world.snapshot(), strategy)
     pods = [pod for group in world.groups for pod in group.pending]
 
     for pod in pods:
@@ -90,6 +90,6 @@ def test_of_the_nodes_of_a_gang_those_of_most_steps_with_room_are_left() -> None
 def test_of_pods_of_one_shape_only_the_first_is_looked_at() -> None:
     first, second, third = given.pod("a"), given.pod("b"), given.pod("c", labels={})
     other = replace(given.pod("d"), constraint=Constraint(node_selector=(("zone", "z"),)))
-    board = Board(given.snapshot([given.node("n")], [], []), Strategy())
+    board = PlacementState(given.snapshot([given.node("n")], [], []), Strategy())
 
     assert board.unlike([first, second, third, other]) == [first, third, other]

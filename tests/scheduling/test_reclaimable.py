@@ -12,8 +12,8 @@ from app.model.queue import Queue
 from app.model.resources import Resources
 from app.model.snapshot import Usage
 from app.scheduling.accounts import Account, Quantities
-from app.scheduling.quota import Ledger
-from app.scheduling.reclaimable import Judgement, Standing, guarantees_deserved, maintains_fair_share
+from app.scheduling.quota import QueueLedger
+from app.scheduling.reclaimable import Judgement, QueueEntitlement, guarantees_deserved, maintains_fair_share
 from tests import given
 
 TOP = [given.queue("top")]
@@ -38,7 +38,7 @@ def judgement(
         each.name: Share(fair_share=Resources(cpu_milli=9, memory_bytes=9, gpu_milli=gpus(fair.get(each.name, 0))[2]))
         for each in queues
     }
-    ledger = Ledger(replace(given.snapshot([], queues, []), usage=usage))
+    ledger = QueueLedger(replace(given.snapshot([], queues, []), usage=usage))
     group = PodGroup(key=GroupKey("default", "g"), queue=queues[0].name, preemptible=preemptible)
     return Judgement(ledger, shares, group, request, **more)
 
@@ -47,10 +47,10 @@ def taking(count: float, *, of: str, chunks: int = 1) -> dict[QueueName, list[Qu
     return {QueueName(of): [gpus(count)] * chunks}
 
 
-def standing(*, deserved: int, fair: int, limit: int | None = None, held: int = 0) -> Standing:
+def standing(*, deserved: int, fair: int, limit: int | None = None, held: int = 0) -> QueueEntitlement:
     account = Account(given.queue("a", deserved=deserved, limit=limit))
     account.allocated = list(gpus(held))
-    return Standing.of(account, gpus(fair))
+    return QueueEntitlement.of(account, gpus(fair))
 
 
 def test_a_queue_may_begin_up_to_its_fair_share_exactly() -> None:

@@ -11,7 +11,7 @@ from app.model.resources import GPU, Amounts
 from app.model.snapshot import PART, SharedDevice
 from app.scheduling.planner import plan
 from app.scheduling.remembered import MOST_ANSWERS, Remembered
-from app.scheduling.stock import Seat, Stock
+from app.scheduling.stock import Assignment, FreeResources
 from app.settings import PlacementStrategy
 from loadtest.snapshots import NOW, shared_full, waiting
 from tests import given
@@ -28,7 +28,7 @@ devices = st.lists(st.tuples(parts, parts), max_size=3)
 
 
 @st.composite
-def stocks(draw: st.DrawFn) -> Stock:
+def stocks(draw: st.DrawFn) -> FreeResources:
     nodes = [given.node(f"n{number}", gpus=draw(st.integers(0, 3)), device_memory_mib=MIB) for number in range(4)]
     shared = {
         node.name: tuple(
@@ -39,10 +39,10 @@ def stocks(draw: st.DrawFn) -> Stock:
     }
     made = given.snapshot(nodes, [], [], shared=shared)
     made.free[GPU] -= draw(st.integers(0, 2)) * 1000
-    return Stock(made, PlacementStrategy.BINPACK)
+    return FreeResources(made, PlacementStrategy.BINPACK)
 
 
-def everywhere(stock: Stock, asked: Sharing) -> tuple[list[bool], list[bool], list[bool]]:
+def everywhere(stock: FreeResources, asked: Sharing) -> tuple[list[bool], list[bool], list[bool]]:
     """Return where there is room now, where later, and where in a device that is shared already: all nodes anew."""
     free, future, there = stock.free[GPU], stock.future[GPU], stock.devices
     later = there.room(asked, future, future, later=True)
@@ -50,7 +50,7 @@ def everywhere(stock: Stock, asked: Sharing) -> tuple[list[bool], list[bool], li
     return now.tolist(), later.tolist(), there.fits(asked, future).tolist()
 
 
-def seen(stock: Stock, pod: Pod, asked: Sharing) -> tuple[list[bool], list[bool], list[bool]]:
+def seen(stock: FreeResources, pod: Pod, asked: Sharing) -> tuple[list[bool], list[bool], list[bool]]:
     amounts, columns = stock.taken(pod), range(stock.free.shape[1])
     later = [stock.has_room_later(amounts, asked, column) for column in columns]
     now = [stock.has_room_now(amounts, asked, column) and later[column] for column in columns]
@@ -58,7 +58,7 @@ def seen(stock: Stock, pod: Pod, asked: Sharing) -> tuple[list[bool], list[bool]
 
 
 @generated(stocks(), st.lists(st.sampled_from(ASKED), max_size=6))
-def test_one_node_after_the_other_tells_the_same_as_all_at_once(stock: Stock, asking: list[Sharing]) -> None:
+def test_one_node_after_the_other_tells_the_same_as_all_at_once(stock: FreeResources, asking: list[Sharing]) -> None:
     for number, asked in enumerate(asking):
         pod = given.pod(f"p{number}", gpus=0, cpu=0, sharing=asked)
         assert seen(stock, pod, asked) == everywhere(stock, asked)
@@ -66,7 +66,7 @@ def test_one_node_after_the_other_tells_the_same_as_all_at_once(stock: Stock, as
         for column in columns[:1].tolist():
             gpus = int(stock.free[GPU, column]), int(stock.future[GPU, column])
             names, waits = stock.devices.choose(pod, asked, column, gpus)
-            stock.take(Seat(pod, column, names, waits))
+            stock.take(Assignment(pod, column, names, waits))
             placed = Placed(pod=pod, node=NodeName(f"n{column}"), devices=names)
         if columns.size and number % 3 == 2:
             stock.give_back(placed)
@@ -146,7 +146,7 @@ def test_nobody_is_tried_in_vain_who_leaves_half_of_a_gpu_on_which_another_stays
 
 
 def test_a_gpu_is_whole_when_everybody_who_shares_it_has_left() -> None:
-    stock = Stock(shared_full(1), PlacementStrategy.BINPACK)
+    stock = FreeResources(shared_full(1), PlacementStrategy.BINPACK)
     held = [group.placed[0] for group in shared_full(1).running.values()]
     here = [one for one in held if one.devices == ("d0",)]
 

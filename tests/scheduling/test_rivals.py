@@ -6,21 +6,21 @@ import pytest
 
 from app.model.podgroup import PodGroup
 from app.scheduling import rivals
-from app.scheduling.board import Board, Strategy
+from app.scheduling.board import PlacementState, Strategy
 from app.scheduling.rivals import Rivals
-from app.scheduling.stock import Seat
+from app.scheduling.stock import Assignment
 from tests import given
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[Board]:
-    made, copy = list[Board](), Board.copy
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[PlacementState]:
+    made, copy = list[PlacementState](), PlacementState.copy
 
-    def count(board: Board) -> Board:
+    def count(board: PlacementState) -> PlacementState:
         made.append(board)
         return copy(board)
 
-    monkeypatch.setattr(Board, "copy", count)
+    monkeypatch.setattr(PlacementState, "copy", count)
     return made
 
 
@@ -28,11 +28,11 @@ def behind(*groups: PodGroup) -> list[int]:
     """Return behind how many each of these is when a pod has started on the only node."""
     snapshot = given.snapshot([given.node("a", gpus=8)], [given.queue("q")], groups)
     found = Rivals(snapshot, Strategy())
-    found.note(given.pod("first").group, [Seat(given.pod("first"), 0, (), later=False)])
+    found.note(given.pod("first").group, [Assignment(given.pod("first"), 0, (), later=False)])
     return [found.ahead(group, group.pending) for group in groups]
 
 
-def test_pods_alone_are_looked_at_without_a_copy_of_the_nodes(copies: list[Board]) -> None:
+def test_pods_alone_are_looked_at_without_a_copy_of_the_nodes(copies: list[PlacementState]) -> None:
     plain = [given.group(given.pod(f"p{number}")) for number in range(50)]
     special = [given.group(replace(given.pod(f"s{number}"), labels={"app": "x"})) for number in range(50)]
 
@@ -40,7 +40,7 @@ def test_pods_alone_are_looked_at_without_a_copy_of_the_nodes(copies: list[Board
     assert copies == []
 
 
-def test_gangs_of_one_kind_are_looked_at_once(copies: list[Board]) -> None:
+def test_gangs_of_one_kind_are_looked_at_once(copies: list[PlacementState]) -> None:
     gangs = [
         given.group(*(given.pod(f"g{number}-{pod}", gang=f"g{number}") for pod in range(2))) for number in range(50)
     ]
@@ -50,7 +50,7 @@ def test_gangs_of_one_kind_are_looked_at_once(copies: list[Board]) -> None:
 
 
 def test_so_many_gangs_are_looked_at_that_are_like_no_other(
-    copies: list[Board], monkeypatch: pytest.MonkeyPatch
+    copies: list[PlacementState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rivals, "MOST_LOOKS", 10)
     gangs = [

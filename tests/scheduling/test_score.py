@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.model.node import Node
-from app.model.pod import Claim, Sharing
+from app.model.pod import ResourceClaim, Sharing
 from app.model.resources import CPU, GPU, Amounts
 from app.model.snapshot import NodeTable
 from app.scheduling import score
@@ -61,7 +61,7 @@ def test_for_a_pod_without_gpus_nodes_are_ordered_by_free_cores(strategy: Placem
     [
         {"sharing": Sharing(portion_ppm=500_000)},
         {"scalars": (("nvidia.com/mig-1g.10gb", 1),)},
-        {"claims": (Claim("default/c", "gpu.nvidia.com", 1),)},
+        {"claims": (ResourceClaim("default/c", "gpu.nvidia.com", 1),)},
     ],
 )
 def test_a_pod_that_uses_gpus_in_another_form_is_compared_by_gpus(more: dict[str, object]) -> None:

@@ -20,7 +20,7 @@ from app.model.reason import Reason
 from app.model.resources import AXES, CPU
 from app.model.snapshot import NodeTable, Snapshot
 from app.model.topology import Topology
-from app.scheduling.board import Board, Strategy, Timing
+from app.scheduling.board import PlacementState, Strategy, Timing
 from app.scheduling.emptied import Emptied, most_together
 from app.scheduling.fairshare import fair_shares
 from app.scheduling.order import next_chunk
@@ -289,9 +289,9 @@ def test_the_numbers_of_the_queue_are_told_with_its_limit() -> None:
 def test_groups_alike_are_judged_once_while_the_nodes_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     built = list[Snapshot]()
 
-    def counted(snapshot: Snapshot, strategy: Strategy) -> Board:
+    def counted(snapshot: Snapshot, strategy: Strategy) -> PlacementState:
         built.append(snapshot)
-        return Board(snapshot, strategy)
+        return PlacementState(snapshot, strategy)
 
     monkeypatch.setattr("app.scheduling.emptied.Board", counted)
     groups = [given.group(*pods(17, gang=f"g{number}")) for number in range(50)]

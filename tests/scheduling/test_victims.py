@@ -5,8 +5,8 @@ from typing import Any
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.scheduling.fairshare import fair_shares
-from app.scheduling.quota import Ledger
-from app.scheduling.victims import Roster, Safety, Victims
+from app.scheduling.quota import QueueLedger
+from app.scheduling.victims import Safety, VictimCandidates, Victims
 from tests import given
 
 ONE_QUEUE = (given.queue("q"),)
@@ -22,10 +22,10 @@ def order(*groups: PodGroup, queues: tuple[Queue, ...] = ONE_QUEUE, **safe: Safe
     """Return who is named, chunk by chunk."""
     snapshot = given.snapshot([given.node("a", gpus=8)], queues, groups)
     victims = Victims(
-        Roster(snapshot),
+        VictimCandidates(snapshot),
         {},
         lambda group: safe.get(group.key.name, Safety.NONE),
-        ledger=Ledger(snapshot),
+        ledger=QueueLedger(snapshot),
         shares=fair_shares(snapshot),
     )
     chunks = iter(victims.pop, None)

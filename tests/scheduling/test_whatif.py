@@ -11,7 +11,7 @@ from app.model.pod import Near
 from app.model.podgroup import PodGroup
 from app.scheduling.planner import plan
 from app.scheduling.policy import Policy
-from app.scheduling.stock import Seat
+from app.scheduling.stock import Assignment
 from app.scheduling.whatif import WhatIf
 from tests import given
 
@@ -60,7 +60,7 @@ def test_a_moved_pod_stays_on_a_node_that_takes_no_other_pods(
     state = close(state_of(group, cordoned=cordoned))
     state.evict(group, group.placed, Action.PREEMPT, ASKS)
     (one,) = group.placed
-    taken = Seat(given.pod("asks", gpus=2), state.snapshot.nodes.index[NodeName("a")], (), later=True)
+    taken = Assignment(given.pod("asks", gpus=2), state.snapshot.nodes.index[NodeName("a")], (), later=True)
     state.board.take([taken])
     state.resettle(replace(state.as_it_is(group), pending=(one.pod,)), (one.pod,))
     assert [each.moves_to for each in state.evictions()] == ["b"]
@@ -77,7 +77,7 @@ def test_a_pod_does_not_stay_beside_one_that_keeps_it_away() -> None:
     state.evict(group, group.placed, Action.PREEMPT, ASKS)
     away = given.pod("asks", near=(Near(topology_key="host", labels=(("app", "x"),), apart=True),))
     column = state.snapshot.nodes.index[NodeName("a")]
-    state.board.take([Seat(away, column, (), later=True)])
+    state.board.take([Assignment(away, column, (), later=True)])
     state.reprieve()
 
     assert [each.pod for each in state.evictions()] == ["uid-r"]

@@ -4,8 +4,8 @@ from app.model.names import NodeName
 from app.model.seam import RawObject, Resource
 from app.simulation import manifests
 from app.simulation.cluster import Ref, SimulatedCluster
-from app.simulation.devices import Devices
-from app.simulation.kubelet import START_S, Kubelet
+from app.simulation.devices import SimulatedDevices
+from app.simulation.kubelet import START_S, SimulatedKubelet
 from app.simulation.manifests import GROUP_ANNOTATION, Job
 from app.simulation.users import MOST_IN_VAIN, MOST_WAITING, PATIENCE_S, PAUSE_S, Users
 from app.simulation.workload import NEVER_START, Arrival, arrivals, furniture
@@ -25,7 +25,7 @@ async def test_a_bound_pod_runs_for_its_time_and_is_gone_after_it() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     pod = create_pod(cluster, runtime_s=30)
     await cluster.bind(ref(pod), NODE, {})
-    with playing(Kubelet(cluster, Devices(cluster), clock).run()):
+    with playing(SimulatedKubelet(cluster, SimulatedDevices(cluster), clock).run()):
         await clock.advance(START_S)
         running = stored(cluster, pod)
 
@@ -40,7 +40,7 @@ async def test_a_pod_deleted_while_it_runs_disturbs_no_other() -> None:
     deleted, other = create_pod(cluster, "deleted", runtime_s=10), create_pod(cluster, "other", runtime_s=20)
     await cluster.bind(ref(deleted), NODE, {})
     await cluster.bind(ref(other), NODE, {})
-    with playing(Kubelet(cluster, Devices(cluster), clock).run()):
+    with playing(SimulatedKubelet(cluster, SimulatedDevices(cluster), clock).run()):
         await clock.advance(START_S)
         cluster.delete(Ref.of(Resource.PODS, deleted))
 
@@ -53,7 +53,7 @@ async def test_a_pod_that_is_told_to_leave_is_gone_after_its_grace_period() -> N
     cluster, clock = cluster_with_node("n1"), ManualClock()
     pod = create_pod(cluster, runtime_s=1000)
     await cluster.bind(ref(pod), NODE, {})
-    with playing(Kubelet(cluster, Devices(cluster), clock).run()):
+    with playing(SimulatedKubelet(cluster, SimulatedDevices(cluster), clock).run()):
         await clock.advance(START_S)
         await cluster.evict(ref(pod))
 
@@ -68,7 +68,7 @@ async def test_a_pod_that_finishes_within_its_grace_period_disturbs_nobody() -> 
     cluster, clock = cluster_with_node("n1"), ManualClock()
     pod = create_pod(cluster, runtime_s=10)
     await cluster.bind(ref(pod), NODE, {})
-    with playing(Kubelet(cluster, Devices(cluster), clock).run()):
+    with playing(SimulatedKubelet(cluster, SimulatedDevices(cluster), clock).run()):
         await clock.advance(START_S)
         await cluster.evict(ref(pod))
 
@@ -127,7 +127,10 @@ async def test_users_give_up_what_never_started_and_tidy_its_podgroup_away() -> 
 
 async def test_what_was_evicted_is_submitted_again() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
-    with playing(Users(cluster, clock).run([gang("g", members=2)]), Kubelet(cluster, Devices(cluster), clock).run()):
+    with playing(
+        Users(cluster, clock).run([gang("g", members=2)]),
+        SimulatedKubelet(cluster, SimulatedDevices(cluster), clock).run(),
+    ):
         await clock.advance(1)
         for pod in cluster.objects(Resource.PODS):
             await cluster.bind(ref(pod), NODE, {})
@@ -171,7 +174,10 @@ async def test_a_failed_pod_of_nobody_among_them_is_left_to_whoever_made_it() ->
 
 async def test_what_was_submitted_again_is_given_up_as_well() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
-    with playing(Users(cluster, clock).run([gang("g", members=1)]), Kubelet(cluster, Devices(cluster), clock).run()):
+    with playing(
+        Users(cluster, clock).run([gang("g", members=1)]),
+        SimulatedKubelet(cluster, SimulatedDevices(cluster), clock).run(),
+    ):
         await clock.advance(PATIENCE_S - 40)
         (pod,) = cluster.objects(Resource.PODS)
         await cluster.bind(ref(pod), NODE, {})

@@ -12,8 +12,8 @@ from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.agents import HEARTBEAT_EVERY, MEASURE_EVERY, NVLINKS, Agents
 from app.simulation.cluster import Ref, SimulatedCluster
-from app.simulation.devices import Devices
-from app.simulation.kubelet import START_S, Kubelet
+from app.simulation.devices import SimulatedDevices
+from app.simulation.kubelet import START_S, SimulatedKubelet
 from app.simulation.manifests import MEMORY_LABEL, PRODUCT_LABEL
 from tests.simulation.play import ManualClock, create_pod, playing, ref, stored
 
@@ -29,11 +29,11 @@ class Stage:
         self.cluster, self.clock = SimulatedCluster(now=lambda: 0.0), ManualClock()
         labels = {MEMORY_LABEL: str(MEMORY_MIB), PRODUCT_LABEL: "NVIDIA-H100-80GB-HBM3"}
         self.cluster.create(Resource.NODES, manifests.node(NODE, gpus=2, cpu=64, labels=labels))
-        self.devices = Devices(self.cluster)
+        self.devices = SimulatedDevices(self.cluster)
 
     def plays(self) -> AbstractContextManager[None]:
         kubelet, agents = (
-            Kubelet(self.cluster, self.devices, self.clock),
+            SimulatedKubelet(self.cluster, self.devices, self.clock),
             Agents(self.cluster, self.devices, self.clock),
         )
         return playing(kubelet.run(), agents.run())

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from app.model.names import NodeName
 from app.simulation.scheduler import Scheduler
-from app.simulation.webhooks import ExtenderError, Filtered, Webhooks
+from app.simulation.webhooks import ExtenderError, ExtenderWebhooks, Filtered
 from tests.simulation.play import ManualClock, cluster_with_node, create_pod, playing, ref, stored
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ns", "name": "p", "uid": "u"}, "spec": {}}
@@ -39,14 +39,16 @@ async def service() -> FakeService:
 
 
 @pytest.fixture
-async def webhooks(service: FakeService) -> AsyncIterator[Webhooks]:
+async def webhooks(service: FakeService) -> AsyncIterator[ExtenderWebhooks]:
     application = web.Application()
     application.router.add_post("/{verb}", service.answer)
     async with TestServer(application) as server, aiohttp.ClientSession() as session:
-        yield Webhooks(session, str(server.make_url("/")))
+        yield ExtenderWebhooks(session, str(server.make_url("/")))
 
 
-async def test_filter_asks_in_the_wire_format_of_kube_scheduler(service: FakeService, webhooks: Webhooks) -> None:
+async def test_filter_asks_in_the_wire_format_of_kube_scheduler(
+    service: FakeService, webhooks: ExtenderWebhooks
+) -> None:
     service.answers["filter"] = {
         "Nodes": None,
         "NodeNames": ["n1"],
@@ -63,7 +65,7 @@ async def test_filter_asks_in_the_wire_format_of_kube_scheduler(service: FakeSer
     assert answer == Filtered(names=("n1",), reasons={"n2": "Leeboard(OverLimit): no"})
 
 
-async def test_bind_asks_with_four_strings(service: FakeService, webhooks: Webhooks) -> None:
+async def test_bind_asks_with_four_strings(service: FakeService, webhooks: ExtenderWebhooks) -> None:
     service.answers["bind"] = {"Error": ""}
 
     await webhooks.bind(POD, "n1")
@@ -72,7 +74,7 @@ async def test_bind_asks_with_four_strings(service: FakeService, webhooks: Webho
     assert service.questions == [("bind", "application/json", question)]
 
 
-async def test_no_names_means_no_nodes(service: FakeService, webhooks: Webhooks) -> None:
+async def test_no_names_means_no_nodes(service: FakeService, webhooks: ExtenderWebhooks) -> None:
     service.answers["filter"] = {}
 
     assert await webhooks.filter(POD, ["n1"]) == Filtered(names=())
@@ -84,7 +86,7 @@ async def test_no_names_means_no_nodes(service: FakeService, webhooks: Webhooks)
     ids=["error", "invented node", "no object", "status 500", "no JSON"],
 )
 async def test_what_kube_scheduler_takes_for_an_error_is_one(
-    service: FakeService, webhooks: Webhooks, answer: object
+    service: FakeService, webhooks: ExtenderWebhooks, answer: object
 ) -> None:
     service.answers["filter"] = answer
 
@@ -92,7 +94,9 @@ async def test_what_kube_scheduler_takes_for_an_error_is_one(
         await webhooks.filter(POD, ["n1"])
 
 
-async def test_scores_are_integers_and_a_failure_is_no_opinion(service: FakeService, webhooks: Webhooks) -> None:
+async def test_scores_are_integers_and_a_failure_is_no_opinion(
+    service: FakeService, webhooks: ExtenderWebhooks
+) -> None:
     service.answers["prioritize"] = [{"Host": "n1", "Score": 7}, {"Host": "n2", "Score": 7.5}]
     scores = await webhooks.prioritize(POD, ["n1", "n2"])
     service.answers["prioritize"] = {"Error": "no"}
@@ -100,7 +104,7 @@ async def test_scores_are_integers_and_a_failure_is_no_opinion(service: FakeServ
     assert (scores, await webhooks.prioritize(POD, ["n1"])) == ({"n1": 7}, {})
 
 
-async def test_the_driver_places_a_pod_over_http(service: FakeService, webhooks: Webhooks) -> None:
+async def test_the_driver_places_a_pod_over_http(service: FakeService, webhooks: ExtenderWebhooks) -> None:
     cluster = cluster_with_node("n1", "n2", "n3")
     pod = create_pod(cluster)
     service.answers = {

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from app.model.names import NodeName
 from app.model.seam import RawObject, Resource
 from app.simulation.cluster import SimulatedCluster
-from app.simulation.devices import Devices
-from app.simulation.kubelet import Kubelet
+from app.simulation.devices import SimulatedDevices
+from app.simulation.kubelet import SimulatedKubelet
 from app.simulation.scheduler import Scheduler
 from app.simulation.stock import milli, requests
 from app.simulation.users import Users
@@ -36,7 +36,7 @@ class Consent:
 async def test_in_five_minutes_of_the_demo_work_comes_and_goes_and_no_node_is_overcommitted() -> None:
     cluster, clock = furnished(), ManualClock()
     actors = (
-        Kubelet(cluster, Devices(cluster), clock),
+        SimulatedKubelet(cluster, SimulatedDevices(cluster), clock),
         Scheduler(cluster, Consent(cluster), clock),
         Users(cluster, clock),
     )

@@ -33,7 +33,7 @@ NAMES_QUEUE = f"has(object.metadata.labels) && '{QUEUE_LABEL}' in object.metadat
 
 
 @contextmanager
-def reviewed(api: Api, judge: admission.Admission, folder: Path) -> Iterator[None]:
+def reviewed(api: Api, judge: admission.AnswersAdmission, folder: Path) -> Iterator[None]:
     """Have the API server ask `judge` about pods, queues and PodGroups until the block ends."""
     with _serving(judge, _certificate(folder)) as port:
         bundle = b64encode((folder / "tls.crt").read_bytes()).decode()
@@ -49,7 +49,7 @@ def reviewed(api: Api, judge: admission.Admission, folder: Path) -> Iterator[Non
 
 
 @contextmanager
-def _serving(judge: admission.Admission, tls: ssl.SSLContext) -> Iterator[int]:
+def _serving(judge: admission.AnswersAdmission, tls: ssl.SSLContext) -> Iterator[int]:
     loop = asyncio.new_event_loop()
     bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=admission.CONNECTIONS, tls=lambda: tls)
     running = loop.create_task(bound.run())

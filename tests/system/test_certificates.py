@@ -16,7 +16,7 @@ import pytest
 from app.control.certificates.authority import Certificate, Clients, make_authority
 from app.control.certificates.files import CertificateFiles
 from app.control.certificates.own import Certificates, Pace
-from app.control.certificates.served import Served
+from app.control.certificates.served import ServedCertificate
 from app.kube.client import KubeCluster
 from app.model.installation import WebhookKind
 from app.settings import Settings
@@ -171,7 +171,7 @@ class Replica:
 
     def __init__(self) -> None:
         self.tls, self.metrics, self.asked = CountedTls(), Metrics(), list[str]()
-        self.served = Served(self.tls, self.metrics, listener="admission", wall_clock=time.time)
+        self.served = ServedCertificate(self.tls, self.metrics, listener="admission", wall_clock=time.time)
         self.listener = listener(allowing(self.asked), HOST, 0, limits=OPERATIONS_CONNECTIONS, tls=self.tls.context)
 
     def renewals(self, kind: str) -> float:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import yaml
 
-from app.control.certificates.authority import Authority, make_authority, sign
+from app.control.certificates.authority import CertificateAuthority, make_authority, sign
 from tests.pem import CLIENT, issued
 from tests.system.api import Api, Object, gpu_node, pod
 from tests.system.bed import HOST, Bed, free_ports
@@ -26,11 +26,11 @@ class Guarded:
     """Leeboard that answers over TLS, and what clients need to know of it."""
 
     url: str
-    servers: Authority
-    clients: Authority
+    servers: CertificateAuthority
+    clients: CertificateAuthority
     folder: Path
 
-    def client(self, by: Authority | None) -> ssl.SSLContext:
+    def client(self, by: CertificateAuthority | None) -> ssl.SSLContext:
         """Return a client that trusts the servers, with a certificate that `by` has signed, or with none."""
         context = ssl.create_default_context(cadata=self.servers.certificate.decode())
         if by is not None:
@@ -38,11 +38,11 @@ class Guarded:
         return context
 
 
-def authority() -> Authority:
+def authority() -> CertificateAuthority:
     return make_authority(now=time.time(), valid_s=3600.0)
 
 
-def certificate(by: Authority, folder: Path) -> tuple[Path, Path]:
+def certificate(by: CertificateAuthority, folder: Path) -> tuple[Path, Path]:
     """Have a client's certificate made; return the files of it and of its key."""
     pair = issued(by, "system:kube-scheduler", purpose=CLIENT)
     chain, key = folder / f"{by.fingerprint}.crt", folder / f"{by.fingerprint}.key"
@@ -97,7 +97,7 @@ def test_kube_scheduler_with_a_certificate_is_served(bed: Bed, api: Api, guarded
 def test_strangers_are_not_answered(guarded: Guarded) -> None:
     question = {"Pod": pod("asked", queue=QUEUE), "NodeNames": ["a"]}
 
-    def ask(by: Authority | None) -> Object:
+    def ask(by: CertificateAuthority | None) -> Object:
         with httpx.Client(verify=guarded.client(by), trust_env=False) as client:
             answer: Object = client.post(f"{guarded.url}/filter", json=question).json()
         return answer

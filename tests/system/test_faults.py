@@ -11,7 +11,7 @@ from app.control.audit import WATCH_LAG_S
 from app.kube.client import KubeCluster
 from app.model.reason import Reason
 from app.model.seam import Deleted, RawObject, Resource, WatchEvent
-from app.service.parts import Parts, build
+from app.service.parts import Components, build
 from app.settings import Settings
 from app.telemetry import Metrics
 from tests.system.api import DEFAULT_PODS, Api, Object, gpu_node, pod, queue
@@ -114,7 +114,7 @@ async def until(is_so: Callable[[], bool], *, within_s: float, what: str) -> Non
     await asyncio.to_thread(eventually, is_so, within_s=within_s, what=what)
 
 
-def gone(parts: Parts) -> float:
+def gone(parts: Components) -> float:
     labels = {"resource": "pods", "drift": "gone"}
     return parts.metrics.registry.get_sample_value("leeboard_audit_drift_total", labels) or 0.0
 

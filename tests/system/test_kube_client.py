@@ -9,7 +9,7 @@ import pytest
 
 from app.kube.client import KubeCluster
 from app.kube.places import Collection
-from app.kube.transport import Limits
+from app.kube.transport import TransportLimits
 from app.kube.watch import Watch
 from app.model.marks import GATE
 from app.model.names import NodeName, PodUid
@@ -212,7 +212,7 @@ async def test_the_audit_lists_what_the_watch_shows_in_pages_and_by_name(api: Ap
 async def test_a_watch_from_a_version_that_a_restored_store_has_lost_ends_in_a_list(api: Api, bed: Bed) -> None:
     created(api, "p")
     path = str(bed.kubeconfig(User.ADMIN))
-    async with await KubeCluster.connect(path, limits=Limits(silence_s=1.0)) as cluster:
+    async with await KubeCluster.connect(path, limits=TransportLimits(silence_s=1.0)) as cluster:
         watch = Watch(
             cluster._transport, Collection.of(Resource.PODS), keep=_name, sleep=asyncio.sleep, chance=Random(1)
         )

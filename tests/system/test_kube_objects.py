@@ -9,7 +9,7 @@ import pytest
 
 from app.kube.access import Credentials
 from app.kube.client import KubeCluster
-from app.kube.transport import Limits, Transport
+from app.kube.transport import Transport, TransportLimits
 from app.model.seam import (
     Changed,
     ConflictError,
@@ -77,7 +77,7 @@ def trainings(installed: Api) -> Iterator[Api]:
 async def connected(bed: Bed, user: User = User.ADMIN) -> AsyncIterator[KubeCluster]:
     """Connect as this user; what would be tried again in half a minute is tried again at once."""
     credentials = Credentials(kubeconfig=str(bed.kubeconfig(user)))
-    transport = Transport(credentials, await credentials.read(), Limits())
+    transport = Transport(credentials, await credentials.read(), TransportLimits())
     async with KubeCluster(transport, sleep=lambda _: asyncio.sleep(0.05), chance=Random(1)) as cluster:
         yield cluster
 

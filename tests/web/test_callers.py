@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import httpx
 import pytest
 
-from app.model.explanation import Decision, Explanation, Leaver, Outcome, Position, Seat, Subject, Why
+from app.model.explanation import DecidedPod, Decision, Explanation, Leaver, Outcome, Position, Subject, Why
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.occupancy import NodeUse
 from app.model.pod import Pod
@@ -181,7 +181,7 @@ TOLD = Explanation(
             group=GroupKey(MINE, "one"),
             generation=1,
             sentence=REFUSAL.sentence,
-            pods=(Seat(PodUid("u"), "one"),),
+            pods=(DecidedPod(PodUid("u"), "one"),),
             beneficiary=Name(THEIRS, f"{SECRET}-group"),
         ),
     ),

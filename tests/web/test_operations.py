@@ -19,7 +19,7 @@ from app.model.question import Check
 from app.model.queue import Entitlement
 from app.model.reason import Reason, Refusal
 from app.model.resources import UNLIMITED, Resources
-from app.telemetry import Metrics, Outcome, Verb
+from app.telemetry import CallOutcome, Metrics, Verb
 from app.web import operations
 from app.web.callers import Anybody
 from tests.given import GIB, group, pod, queue
@@ -174,7 +174,7 @@ async def test_queues_are_scraped_in_their_units() -> None:
 
 async def test_what_was_counted_is_scraped() -> None:
     metrics = Metrics()
-    metrics.webhooks[Verb.FILTER, Outcome.FITS].observe(0.0002)
+    metrics.webhooks[Verb.FILTER, CallOutcome.FITS].observe(0.0002)
     metrics.watch_lost("pods")
     metrics.invalid_objects("queues", 2)
     samples = await scraped(FakeInspect(), metrics)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from app.control.certificates.authority import (
-    Authority,
     Certificate,
+    CertificateAuthority,
     CertificateError,
     Clients,
     make_authority,
@@ -34,11 +34,11 @@ from tests.web.served import CONNECTIONS, HOST, PATIENCE_S, Wire, get
 NAMES = ("localhost", HOST)
 
 
-def authority() -> Authority:
+def authority() -> CertificateAuthority:
     return make_authority(now=time.time(), valid_s=3600.0)
 
 
-def signed(by: Authority, *, clients_ca: bytes = b"") -> Certificate:
+def signed(by: CertificateAuthority, *, clients_ca: bytes = b"") -> Certificate:
     return replace(sign(by, NAMES, now=time.time(), valid_s=3600.0), clients_ca=clients_ca)
 
 
@@ -55,7 +55,7 @@ async def serving(tls: LiveTls) -> AsyncIterator[int]:
             await running
 
 
-def trusting(*authorities: Authority) -> ssl.SSLContext:
+def trusting(*authorities: CertificateAuthority) -> ssl.SSLContext:
     """Return a client that trusts these and checks the name, as kube-apiserver does."""
     return ssl.create_default_context(cadata=b"".join(one.certificate for one in authorities).decode())
 
@@ -201,7 +201,7 @@ def closed_in_order(secured: ssl.SSLSocket) -> None:
 # Clients that have to show a certificate
 
 
-def certified(by: Authority, servers: Authority, folder: Path) -> ssl.SSLContext:
+def certified(by: CertificateAuthority, servers: CertificateAuthority, folder: Path) -> ssl.SSLContext:
     """Return a client whose certificate `by` has signed."""
     pair = issued(by, "kube-scheduler", purpose=CLIENT)
     path = folder / f"{by.fingerprint}.pem"

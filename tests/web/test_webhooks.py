@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from app.model.names import NodeName
 from app.model.question import Failed, FilterAnswer, Fits, Refused
 from app.model.reason import Reason, phrase
-from app.telemetry import Metrics, Outcome, Verb
+from app.telemetry import CallOutcome, Metrics, Verb
 from app.web import webhooks
 from tests.web.fakes import FakeExtender
 from tests.web.served import HttpReply, Served, get, post, serving
@@ -50,7 +50,7 @@ def filter_reply(**said: object) -> dict[str, object]:
     return nothing | said
 
 
-def counted(metrics: Metrics, verb: Verb, outcome: Outcome) -> float | None:
+def counted(metrics: Metrics, verb: Verb, outcome: CallOutcome) -> float | None:
     labels = {"verb": verb.value, "outcome": outcome.value}
     return metrics.registry.get_sample_value("leeboard_webhook_duration_seconds_count", labels)
 
@@ -116,7 +116,7 @@ async def test_bad_question_is_answered_in_protocol_form_and_counted(
     reply = await served.ask(post(f"/{verb}", body))
     assert is_protocol_reply(reply)
     assert extender.asked == []
-    assert counted(metrics, verb, Outcome.BAD_REQUEST) == 1
+    assert counted(metrics, verb, CallOutcome.BAD_REQUEST) == 1
 
 
 @pytest.mark.parametrize("verb", Verb)
@@ -128,7 +128,7 @@ async def test_broken_extender_is_answered_in_protocol_form_logged_once_and_coun
         reply = await served.ask(post(f"/{verb}", QUESTIONS[verb]))
     assert is_protocol_reply(reply)
     assert [(line["event"], line["verb"], line["exc_info"]) for line in logs] == [("webhook broke", verb.value, True)]
-    assert counted(metrics, verb, Outcome.ERROR) == 1
+    assert counted(metrics, verb, CallOutcome.ERROR) == 1
 
 
 @pytest.mark.parametrize("verb", [Verb.FILTER, Verb.BIND])
@@ -142,14 +142,14 @@ async def test_broken_extender_never_reads_as_a_yes(served: Served, extender: Fa
 @pytest.mark.parametrize(
     ("verb", "outcome"),
     [
-        (Verb.FILTER, Outcome.FITS),
-        (Verb.PRIORITIZE, Outcome.SCORED),
-        (Verb.PREEMPT, Outcome.PREEMPTED),
-        (Verb.BIND, Outcome.BOUND),
+        (Verb.FILTER, CallOutcome.FITS),
+        (Verb.PRIORITIZE, CallOutcome.SCORED),
+        (Verb.PREEMPT, CallOutcome.PREEMPTED),
+        (Verb.BIND, CallOutcome.BOUND),
     ],
 )
 async def test_answered_call_is_counted_by_verb_and_outcome(
-    served: Served, metrics: Metrics, verb: Verb, outcome: Outcome
+    served: Served, metrics: Metrics, verb: Verb, outcome: CallOutcome
 ) -> None:
     await served.ask(post(f"/{verb}", QUESTIONS[verb]))
     assert counted(metrics, verb, outcome) == 1

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.model.explanation import (
+    DecidedPod,
     Decision,
     Explanation,
     GroupState,
@@ -14,7 +15,6 @@ from app.model.explanation import (
     PodState,
     Position,
     QueueStand,
-    Seat,
     Subject,
     Unknown,
     Why,
@@ -48,7 +48,7 @@ def evicted(*pods: str) -> Decision:
         group=KEY,
         generation=7,
         sentence="Pod vision/train-0 was preempted by workload q/x.",
-        pods=tuple(Seat(PodUid(f"uid-{name}"), name, NODE) for name in pods),
+        pods=tuple(DecidedPod(PodUid(f"uid-{name}"), name, NODE) for name in pods),
         cause="preempt",
         beneficiary=Name("q", "x"),
         at=60.0,

@@ -10,7 +10,7 @@ from app.cluster.decode.environment import path_of, sharing_container, variables
 from app.cluster.decode.excess import excess
 from app.cluster.decode.parts import CONTAINERS, fields, items
 from app.cluster.decode.pods import PREEMPTIBILITY, PREEMPTIBILITY_LABEL
-from app.cluster.decode.reading import Fields, Reading
+from app.cluster.decode.reading import Fields, ObjectReading
 from app.cluster.decode.sharing import (
     CONTAINER_ANNOTATION,
     DEVICES_ANNOTATION,
@@ -58,7 +58,7 @@ def oddities(raw: RawObject, *, profiles: frozenset[str], queues: Mapping[QueueN
         yield f"queue {shown(pod.queue)} does not exist: the pod waits until it does"
     elif queue.problem:
         yield f"queue {shown(pod.queue)} takes no pods: {queue.problem}"
-    labels = Reading().mapping(raw["metadata"], "labels")
+    labels = ObjectReading().mapping(raw["metadata"], "labels")
     value = labels.get(PREEMPTIBILITY_LABEL)
     if value and value not in PREEMPTIBILITY:
         label = f"label {PREEMPTIBILITY_LABEL} is {shown(value)} and counts as not set"
@@ -112,7 +112,7 @@ def _sharing_oddities(annotations: Fields) -> Iterator[str]:
 
 
 def _sharing_problem(raw: RawObject, pod: Pod, gpu_sharing: GpuSharing) -> str:
-    reading = Reading()
+    reading = ObjectReading()
     annotations = reading.mapping(raw["metadata"], "annotations")
     if gpu_sharing is GpuSharing.OFF and (asks_for_part(annotations) or DEVICES_ANNOTATION in annotations):
         name = f"{pod.namespace}/{pod.name}"
@@ -125,7 +125,7 @@ def _sharing_problem(raw: RawObject, pod: Pod, gpu_sharing: GpuSharing) -> str:
 
 
 def _no_such_container(raw: RawObject, annotations: Fields) -> str:
-    spec, reading = Reading().mapping(raw, "spec"), Reading()
+    spec, reading = ObjectReading().mapping(raw, "spec"), ObjectReading()
     names = [shown(one.get("name")) for kind in CONTAINERS for one in reading.mappings(spec, kind)]
     wanted = f"annotation {CONTAINER_ANNOTATION} is {shown(annotations.get(CONTAINER_ANNOTATION))}"
     return f"{wanted}, and the pod has no such container; write one of {', '.join(names[:NAMES_SHOWN])}"

@@ -5,7 +5,7 @@ from functools import lru_cache
 from sys import intern
 
 from app.cluster.decode.parts import CONTAINERS, items
-from app.cluster.decode.reading import MOST_ITEMS, NO_FIELDS, Fields, Reading
+from app.cluster.decode.reading import MOST_ITEMS, NO_FIELDS, Fields, ObjectReading
 from app.cluster.decode.sparing import shared
 from app.model.marks import PREFIX
 from app.model.quantity import QuantityError, TooMuchError, milli, shown, whole
@@ -69,12 +69,12 @@ def may_be_extended(name: str) -> bool:
     return "/" in name and "kubernetes.io/" not in name
 
 
-def request(reading: Reading, spec: Fields, status: Fields) -> tuple[Resources, Scalars]:
+def request(reading: ObjectReading, spec: Fields, status: Fields) -> tuple[Resources, Scalars]:
     """Return what the pod holds on its node; what cannot be read is noted as missed, and what is too much cut.
 
     Differs from kube-scheduler where containers ask for parts of a millicore or byte: it rounds the sum up, we each.
     """
-    shape = Reading()
+    shape = ObjectReading()
     demand = _Demand(reading, shape)
     ask = demand.total(spec, status)
     if shape.problem:
@@ -101,7 +101,7 @@ class _Demand:
 
     __slots__ = ("_is_infeasible", "_left", "_reading", "_shape", "devices", "has_more", "others")
 
-    def __init__(self, reading: Reading, shape: Reading) -> None:
+    def __init__(self, reading: ObjectReading, shape: ObjectReading) -> None:
         """`shape` learns what is not shaped so that amounts could be found in it."""
         self._reading = reading
         self._shape = shape

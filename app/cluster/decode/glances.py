@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps
 from app.cluster.decode.parts import fields
 from app.cluster.decode.pods import USUAL_RULES, Rules, pod
-from app.cluster.decode.reading import Reading
+from app.cluster.decode.reading import ObjectReading
 from app.model.marks import MANAGED_BY, MANAGED_BY_LABEL
 from app.model.names import NodeName
 from app.model.pod import Pod
@@ -43,7 +43,7 @@ def seen_pod(
 ) -> SeenPod:
     """Decode the pod of an event."""
     found, status = pod(raw, profiles=profiles, rules=rules, keeps=keeps), raw.get("status")
-    started_at = Reading().seconds(status, "startTime") if isinstance(status, dict) else 0.0
+    started_at = ObjectReading().seconds(status, "startTime") if isinstance(status, dict) else 0.0
     return SeenPod(found, started_at or None)
 
 

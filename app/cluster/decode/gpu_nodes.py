@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from app.cluster.decode.layout import layout_of
-from app.cluster.decode.reading import Fields, Reading, identified
+from app.cluster.decode.reading import Fields, ObjectReading, identified
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.quantity import json_integer
@@ -30,7 +30,7 @@ small = partial(json_integer, minimum=0, maximum=1023)
 def gpu_node(raw: object) -> GpuNode:
     """Decode a GpuNode; the time of its report is left out, so that two that say the same are equal."""
     fields, metadata = identified(raw)
-    reading = Reading()
+    reading = ObjectReading()
     status = reading.mapping(fields, "status")
     kubelet = reading.mapping(status, "kubelet")
     stated = _first(reading, status, "devices", MOST_DEVICES)
@@ -49,13 +49,13 @@ def gpu_node(raw: object) -> GpuNode:
     )
 
 
-def _first(reading: Reading, parent: Fields, key: str, most: int) -> Sequence[Fields]:
+def _first(reading: ObjectReading, parent: Fields, key: str, most: int) -> Sequence[Fields]:
     """Return the first items of a list: an agent that says more than a node can have is not believed the rest."""
     value = parent.get(key)
     return reading.mappings({key: value[:most]} if isinstance(value, list) else parent, key)
 
 
-def _device(reading: Reading, raw: Fields, most_pods: int) -> Device:
+def _device(reading: ObjectReading, raw: Fields, most_pods: int) -> Device:
     memory, mig = reading.mapping(raw, "memoryMiB"), reading.mapping(raw, "mig")
     total = reading.number("memoryMiB.total", memory.get("total"), mib)
     return Device(
@@ -82,18 +82,18 @@ def _health(value: object) -> Health:
     return Health(value) if isinstance(value, str) and value in set(Health) else Health.UNKNOWN
 
 
-def _failure(reading: Reading, raw: Fields) -> str:
+def _failure(reading: ObjectReading, raw: Fields) -> str:
     device = reading.text(raw, "device")
     return f"{reading.text(raw, 'call')}{f' of {device}' if device else ''}: {reading.text(raw, 'error')}"
 
 
-def _process(reading: Reading, raw: Fields) -> tuple[PodUid, int | None]:
+def _process(reading: ObjectReading, raw: Fields) -> tuple[PodUid, int | None]:
     memory = raw.get("memoryMiB")
     used = None if memory is None else reading.number("processes.memoryMiB", memory, mib)
     return PodUid(reading.text(raw, "podUid")), used
 
 
-def _holder(reading: Reading, raw: Fields) -> Holder:
+def _holder(reading: ObjectReading, raw: Fields) -> Holder:
     return Holder(
         namespace=reading.text(raw, "namespace"),
         name=reading.text(raw, "name"),

@@ -3,7 +3,7 @@
 import re
 from functools import partial
 
-from app.cluster.decode.reading import Fields, Reading, identified
+from app.cluster.decode.reading import Fields, ObjectReading, identified
 from app.cluster.usage import Sums, Tally
 from app.model.quantity import QuantityError, shown
 from app.model.resources import CPU, GPU, MEMORY
@@ -22,7 +22,7 @@ def tally(raw: object) -> tuple[Tally | None, str]:
     status = fields.get("status")
     if not isinstance(status, dict) or status.get("usage") is None:
         return None, ""
-    reading = Reading()
+    reading = ObjectReading()
     usage = reading.mapping(status, "usage")
     at_ms = round(reading.seconds(usage, "updated") * 1000)
     if at_ms <= 0:
@@ -33,7 +33,7 @@ def tally(raw: object) -> tuple[Tally | None, str]:
     return Tally(at_ms=at_ms, used=used, capacity=capacity), ""
 
 
-def _sums(reading: Reading, usage: Fields, key: str) -> Sums:
+def _sums(reading: ObjectReading, usage: Fields, key: str) -> Sums:
     amounts = reading.mapping(usage, key)
     cpu, memory, gpu = (
         reading.number(f"status.usage.{key} of {name}", amounts.get(name), partial(_seconds, digits=DIGITS[axis]))

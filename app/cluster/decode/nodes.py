@@ -5,7 +5,7 @@ from itertools import chain, islice
 from sys import intern
 
 from app.cluster.decode.demand import GPU_RESOURCE, OF_DEVICES, gpus_milli, is_extended, scalars
-from app.cluster.decode.reading import Fields, Reading, identified
+from app.cluster.decode.reading import Fields, ObjectReading, identified
 from app.model.names import NodeName
 from app.model.node import Node, Taint
 from app.model.quantity import QuantityError, integer, milli, shown, whole
@@ -40,7 +40,7 @@ BINDING_EFFECTS = ("NoSchedule", "NoExecute")
 def node(raw: object) -> Node:
     """Decode a node; one without a Ready condition is not ready, nor is one that cannot be reached."""
     fields, metadata = identified(raw)
-    reading = Reading()
+    reading = ObjectReading()
     spec, status = reading.mapping(fields, "spec"), reading.mapping(fields, "status")
     allocatable, labels = reading.mapping(status, "allocatable"), _labels(reading, metadata)
     taints = _taints(reading, spec)
@@ -59,7 +59,7 @@ def node(raw: object) -> Node:
     )
 
 
-def _allocatable(reading: Reading, fields: Fields) -> Resources:
+def _allocatable(reading: ObjectReading, fields: Fields) -> Resources:
     return Resources(
         cpu_milli=reading.number("allocatable cpu", fields.get("cpu"), milli),
         memory_bytes=reading.number("allocatable memory", fields.get("memory"), whole),
@@ -68,7 +68,7 @@ def _allocatable(reading: Reading, fields: Fields) -> Resources:
     )
 
 
-def _scalars(reading: Reading, fields: Fields) -> Scalars:
+def _scalars(reading: ObjectReading, fields: Fields) -> Scalars:
     names = list(filter(is_extended, fields))
     if len(names) > MOST_EXTENDED:
         reading.doubt(
@@ -79,7 +79,7 @@ def _scalars(reading: Reading, fields: Fields) -> Scalars:
     return scalars((name, reading.number(f"allocatable {shown(name)}", fields[name], whole)) for name in names)
 
 
-def _labels(reading: Reading, metadata: Fields) -> Mapping[str, str]:
+def _labels(reading: ObjectReading, metadata: Fields) -> Mapping[str, str]:
     # Most nodes have the same labels, and comparing all of them is twice as fast where equal values are one object.
     return {intern(key): intern(value) for key, value in reading.texts(metadata, "labels").items()}
 
@@ -108,7 +108,7 @@ def _is_replicated(labels: Mapping[str, str]) -> bool:
     return labels.get(REPLICAS_LABEL, "") not in ("", "0", "1")
 
 
-def _taints(reading: Reading, spec: Fields) -> tuple[Taint, ...]:
+def _taints(reading: ObjectReading, spec: Fields) -> tuple[Taint, ...]:
     return tuple(
         Taint(reading.text(raw, "key"), reading.text(raw, "value"), raw["effect"])
         for raw in reading.mappings(spec, "taints")
@@ -116,6 +116,6 @@ def _taints(reading: Reading, spec: Fields) -> tuple[Taint, ...]:
     )
 
 
-def _is_ready(reading: Reading, status: Fields) -> bool:
+def _is_ready(reading: ObjectReading, status: Fields) -> bool:
     conditions = reading.mappings(status, "conditions")
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

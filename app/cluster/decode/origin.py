@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sys import intern
 
 from app.cluster.decode.parts import fields, items
-from app.cluster.decode.reading import LONGEST_NAME, MOST_ITEMS, NO_FIELDS, Fields, Reading, identified
+from app.cluster.decode.reading import LONGEST_NAME, MOST_ITEMS, NO_FIELDS, Fields, ObjectReading, identified
 from app.cluster.decode.sparing import shared
 from app.model.owner import Kind, Origin, Owner, OwnerRef
 
@@ -72,7 +72,7 @@ def origin(metadata: Fields, keeps: Keeps) -> Origin | None:
 def owner(raw: object, *, kind: Kind, parts: frozenset[str] = ALL_PARTS) -> Owner:
     """Decode an object of this kind that owns pods, or may, with `parts` of it; raises `DecodeError` without a name."""
     whole, metadata = identified(raw)
-    read, problem = Reading(), ""
+    read, problem = ObjectReading(), ""
     pruned: dict[str, object] = {}
     try:
         left = iter(range(MOST_VALUES))

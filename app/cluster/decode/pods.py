@@ -11,7 +11,7 @@ from app.cluster.decode.excess import excess, trimmed
 from app.cluster.decode.neighbours import neighbours
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps, origin
 from app.cluster.decode.parts import CONTAINERS, fields, items
-from app.cluster.decode.reading import HIGHEST_INT32, Fields, Reading, identified, int32
+from app.cluster.decode.reading import HIGHEST_INT32, Fields, ObjectReading, identified, int32
 from app.cluster.decode.said import said_of
 from app.cluster.decode.sharing import FRACTION_ANNOTATION, MEMORY_ANNOTATION, bound, given, reserved, sharing
 from app.cluster.decode.sparing import shared
@@ -103,7 +103,7 @@ USUAL_RULES = Rules()
 class _Parts:
     """A raw pod, taken apart."""
 
-    reading: Reading
+    reading: ObjectReading
     metadata: Fields
     labels: Fields
     annotations: Fields
@@ -203,7 +203,7 @@ def _stays(controller: Fields) -> bool:
 
 def _taken_apart(raw: object) -> _Parts:
     fields, metadata = identified(raw)
-    reading = Reading()
+    reading = ObjectReading()
     labels, annotations = reading.mapping(metadata, "labels"), reading.mapping(metadata, "annotations")
     spec, status = reading.mapping(fields, "spec"), reading.mapping(fields, "status")
     if too_much := excess(fields):
@@ -225,7 +225,7 @@ def _part(parts: _Parts, asked: Resources, scalars: Scalars, rules: Rules) -> Sh
     """Return the part of a device that a managed pod asks for; None when it asks for none, or cannot have it."""
     reading, annotations = parts.reading, parts.annotations
     # Whatever else of it cannot be read: a pod that runs keeps its part of a device.
-    own = Reading()
+    own = ObjectReading()
     found = sharing(own, annotations, whole_gpu_milli=asked.gpu_milli, scalars=scalars)
     if own.problem:
         reading.doubt(own.problem)
@@ -264,7 +264,7 @@ def _has_bind_marker(spec: Fields) -> bool:
     return any(BIND_MARKER in fields(each, "requests") or BIND_MARKER in fields(each, "limits") for each in asked)
 
 
-def _queue(reading: Reading, labels: Fields, *, managed: bool) -> QueueName:
+def _queue(reading: ObjectReading, labels: Fields, *, managed: bool) -> QueueName:
     for label in QUEUE_LABELS:
         if named := reading.name(labels, label):
             return QueueName(intern(named))
@@ -278,11 +278,11 @@ def _queue(reading: Reading, labels: Fields, *, managed: bool) -> QueueName:
 
 def _bound_queue(annotations: Fields) -> QueueName:
     """Return the queue that is noted on the pod; what cannot be a name is not from us."""
-    name = Reading().name(annotations, QUEUE_ANNOTATION)
+    name = ObjectReading().name(annotations, QUEUE_ANNOTATION)
     return QueueName(intern(name)) if name else NO_QUEUE
 
 
-def _priority_classes(reading: Reading, labels: Fields, spec: Fields) -> tuple[str, ...]:
+def _priority_classes(reading: ObjectReading, labels: Fields, spec: Fields) -> tuple[str, ...]:
     return _shared((reading.text(labels, PRIORITY_CLASS_LABEL), reading.text(spec, "priorityClassName")))
 
 
@@ -292,7 +292,7 @@ def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _node(reading: Reading, parent: Fields, key: str) -> NodeName | None:
+def _node(reading: ObjectReading, parent: Fields, key: str) -> NodeName | None:
     name = reading.text(parent, key)
     return NodeName(intern(name)) if name else None
 

@@ -6,7 +6,7 @@ from functools import partial
 from app.cluster.decode.durations import duration_ms
 from app.cluster.decode.origin import owner_of
 from app.cluster.decode.pods import PREEMPTIBILITY
-from app.cluster.decode.reading import Fields, Reading, identified, int32
+from app.cluster.decode.reading import Fields, ObjectReading, identified, int32
 from app.cluster.decode.subgroups import members, tree
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import FOREVER_S, GroupSpec
@@ -34,7 +34,7 @@ NEVER_OVER_MS = -1
 def queue(raw: object) -> Queue:
     """Decode a queue by itself; whether its parents exist is judged over the whole tree (`cluster.queues`)."""
     fields, metadata = identified(raw)
-    reading = Reading()
+    reading = ObjectReading()
     spec = reading.mapping(fields, "spec")
     if spec.get("resources") is None:
         reading.doubt(NOT_SPECIFIED)
@@ -55,7 +55,7 @@ def queue(raw: object) -> Queue:
     )
 
 
-def _min_runtime_s(reading: Reading, spec: Fields, key: str) -> float | None:
+def _min_runtime_s(reading: ObjectReading, spec: Fields, key: str) -> float | None:
     if spec.get(key) is None:
         return None
     unread = -1
@@ -63,7 +63,7 @@ def _min_runtime_s(reading: Reading, spec: Fields, key: str) -> float | None:
     return None if milliseconds == unread else milliseconds / 1000
 
 
-def _entitlement(reading: Reading, resources: Fields, name: str, scale: int) -> Entitlement:
+def _entitlement(reading: ObjectReading, resources: Fields, name: str, scale: int) -> Entitlement:
     """Read one resource; in what is stated, KAI's zeros hold, save that no limit is no limit.
 
     KAI reads a missing limit as 0, with which a queue could run nothing: nobody can have meant that.
@@ -85,7 +85,7 @@ def pod_group(raw: object) -> GroupSpec:
     Of one that has sub-groups, the minimum is that of its pod sets together, whatever `spec.minMember` says (KAI).
     """
     fields, metadata = identified(raw)
-    reading = Reading()
+    reading = ObjectReading()
     spec = reading.mapping(fields, "spec")
     min_member = max(1, reading.number("spec.minMember", spec.get("minMember"), members, otherwise=1))
     root = tree(reading, spec, min_member)
@@ -105,14 +105,14 @@ def pod_group(raw: object) -> GroupSpec:
     )
 
 
-def _preemptible(reading: Reading, spec: Fields) -> bool | None:
+def _preemptible(reading: ObjectReading, spec: Fields) -> bool | None:
     text = reading.text(spec, "preemptibility")
     if text and text not in PREEMPTIBILITY:
         reading.doubt(f"spec.preemptibility is {shown(text)}; write {' or '.join(PREEMPTIBILITY)}")
     return PREEMPTIBILITY.get(text)
 
 
-def _stale_grace_s(reading: Reading, spec: Fields, metadata: Fields) -> float | None:
+def _stale_grace_s(reading: ObjectReading, spec: Fields, metadata: Fields) -> float | None:
     """Return for how long the group may be stale: as its spec says, else its annotation; None when neither does."""
     what, written = "spec.stalenessGracePeriod", spec.get("stalenessGracePeriod")
     if written is None:
@@ -139,7 +139,7 @@ def _grace_ms(text: object) -> int:
 def priority_class(raw: object) -> PriorityClass:
     """Decode a PriorityClass."""
     fields, metadata = identified(raw)
-    reading = Reading()
+    reading = ObjectReading()
     value = reading.number("value", fields.get("value"), int32)
     return PriorityClass(name=metadata["name"], value=value, problem=reading.problem)
 
@@ -147,7 +147,7 @@ def priority_class(raw: object) -> PriorityClass:
 def topology(raw: object) -> Topology:
     """Decode a Topology; whether any node carries its labels is for the planner to see."""
     fields, metadata = identified(raw)
-    reading = Reading()
+    reading = ObjectReading()
     levels = reading.mappings(reading.mapping(fields, "spec"), "levels")
     labels = tuple(reading.text(level, "nodeLabel") for level in levels[:MAX_LEVELS])
     if not 1 <= len(levels) <= MAX_LEVELS:
@@ -160,7 +160,7 @@ def topology(raw: object) -> Topology:
     return Topology(name=metadata["name"], levels=labels, aliases=aliases, problem=reading.problem)
 
 
-def _aliases(reading: Reading, levels: Sequence[Fields], labels: Sequence[str]) -> Mapping[str, str]:
+def _aliases(reading: ObjectReading, levels: Sequence[Fields], labels: Sequence[str]) -> Mapping[str, str]:
     """Return the node label that each alias stands for; KAI's rules for aliases."""
     named = [
         (alias, label) for level, label in zip(levels, labels, strict=True) if (alias := reading.text(level, "alias"))

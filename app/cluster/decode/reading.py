@@ -34,7 +34,7 @@ class DecodeError(ValueError):
     """The object has no name or uid, so nobody could be told what is wrong with it."""
 
 
-class Reading:
+class ObjectReading:
     """One object being read; a field that is absent or null is never wrong by itself."""
 
     __slots__ = ("problem", "unread")

@@ -3,8 +3,8 @@
 import re
 from sys import intern
 
-from app.cluster.decode.reading import Fields, Reading
-from app.model.pod import NOTHING_SAID, Said
+from app.cluster.decode.reading import Fields, ObjectReading
+from app.model.pod import NOTHING_SAID, SchedulerMessage
 from app.model.reason import PHRASE_MARK, UNREADY
 
 KNOWS_NO_NODE = "no nodes available to schedule pods"
@@ -27,7 +27,7 @@ LONGEST_MESSAGE = 300
 """Characters that are kept of a message: enough for the causes, and little where ten thousand pods are refused."""
 
 
-def said_of(reading: Reading, status: Fields) -> Said:
+def said_of(reading: ObjectReading, status: Fields) -> SchedulerMessage:
     """Read it from the status of a pod."""
     for condition in reading.mappings(status, "conditions"):
         if condition.get("type") == "PodScheduled":
@@ -36,18 +36,18 @@ def said_of(reading: Reading, status: Fields) -> Said:
     return NOTHING_SAID
 
 
-def _judged(condition: Fields, message: str) -> Said:
+def _judged(condition: Fields, message: str) -> SchedulerMessage:
     match condition.get("reason"):
         # A kube-scheduler that knows no node has judged none: it is behind us, after a restart of the API server say.
         case "Unschedulable" if message.startswith(KNOWS_NO_NODE):
             return NOTHING_SAID
         case "Unschedulable":
             ours = PHRASE_MARK in message
-            return Said(by_scheduler=not ours, by_us=ours, because=_because(message))
+            return SchedulerMessage(by_scheduler=not ours, by_us=ours, because=_because(message))
         case "SchedulerError" if UNREADY in message:
-            return Said(unready=True)
+            return SchedulerMessage(unready=True)
         case "SchedulerError":
-            return Said(attempt_failed=_failure(message))
+            return SchedulerMessage(attempt_failed=_failure(message))
         case _:
             return NOTHING_SAID
 

@@ -4,19 +4,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.cluster.decode.parts import fields, items
-from app.cluster.decode.reading import Fields, Reading
+from app.cluster.decode.reading import Fields, ObjectReading
 from app.model.marks import MANAGED_BY, MANAGED_BY_LABEL
 from app.model.names import GroupKey, PodUid
-from app.model.scaling import GROUP_ANNOTATION, REQUEST_LABEL, UNSCHEDULABLE, Answer, MadeRequest
+from app.model.scaling import GROUP_ANNOTATION, REQUEST_LABEL, UNSCHEDULABLE, AutoscalerAnswer, MadeRequest
 from app.model.seam import PodRef, RawObject
 
 ANSWERS = (
-    ("Failed", "True", Answer.ENDED),
-    ("CapacityRevoked", "True", Answer.ENDED),
-    ("BookingExpired", "True", Answer.ENDED),
-    ("Provisioned", "True", Answer.PROVISIONED),
-    ("Provisioned", "False", Answer.NOT_YET),
-    ("Accepted", "True", Answer.ACCEPTED),
+    ("Failed", "True", AutoscalerAnswer.ENDED),
+    ("CapacityRevoked", "True", AutoscalerAnswer.ENDED),
+    ("BookingExpired", "True", AutoscalerAnswer.ENDED),
+    ("Provisioned", "True", AutoscalerAnswer.PROVISIONED),
+    ("Provisioned", "False", AutoscalerAnswer.NOT_YET),
+    ("Accepted", "True", AutoscalerAnswer.ACCEPTED),
 )
 """The conditions of a ProvisioningRequest, the one that counts most first."""
 
@@ -36,7 +36,7 @@ def provisioning_request(raw: RawObject) -> MadeRequest | None:
         key=key,
         name=str(metadata.get("name")),
         uid=str(metadata.get("uid")),
-        made_at=Reading().seconds(metadata, "creationTimestamp"),
+        made_at=ObjectReading().seconds(metadata, "creationTimestamp"),
         shapes=len(pod_sets),
         units=sum(_count(one.get("count")) for one in pod_sets),
         answer=answer,
@@ -69,7 +69,7 @@ def scaling_pod(raw: RawObject) -> ScalingPod | None:
         ),
         key=key,
         request=request,
-        made_at=Reading().seconds(metadata, "creationTimestamp"),
+        made_at=ObjectReading().seconds(metadata, "creationTimestamp"),
         is_seen=any(one.get("type") == "PodScheduled" and one.get("reason") == UNSCHEDULABLE for one in conditions),
     )
 
@@ -91,14 +91,14 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _answer(conditions: Iterable[Fields]) -> tuple[Answer, str]:
+def _answer(conditions: Iterable[Fields]) -> tuple[AutoscalerAnswer, str]:
     stated = {(str(one.get("type")), str(one.get("status"))): one for one in conditions}
     for kind, status, answer in ANSWERS:
         condition = stated.get((kind, status))
         # Before anything has happened, a condition may be there as False.
         if condition is not None and (status == "True" or condition.get("message")):
             return answer, _said(condition) or kind
-    return Answer.NOTHING, ""
+    return AutoscalerAnswer.NOTHING, ""
 
 
 def _said(condition: Fields) -> str:

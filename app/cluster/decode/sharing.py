@@ -6,7 +6,7 @@ Whoever checks and whoever accounts reads it here: two parsers that disagree are
 import re
 from functools import partial
 
-from app.cluster.decode.reading import Fields, Reading
+from app.cluster.decode.reading import Fields, ObjectReading
 from app.model import marks
 from app.model.pod import Sharing
 from app.model.quantity import fraction_ppm, integer
@@ -50,7 +50,9 @@ def asks_for_part(annotations: Fields) -> bool:
     return FRACTION_ANNOTATION in annotations or MEMORY_ANNOTATION in annotations
 
 
-def sharing(reading: Reading, annotations: Fields, *, whole_gpu_milli: int, scalars: Scalars = ()) -> Sharing | None:
+def sharing(
+    reading: ObjectReading, annotations: Fields, *, whole_gpu_milli: int, scalars: Scalars = ()
+) -> Sharing | None:
     """Return what is asked for of each of some devices; None when nothing is, or when it cannot be read.
 
     `whole_gpu_milli` is what the pod's containers ask for of whole devices: nobody gets both (KAI). Nor do they get MIG
@@ -83,7 +85,7 @@ def bound(annotations: Fields) -> Sharing | None:
     value = annotations.get(marks.SHARE_ANNOTATION)
     if not names or not isinstance(value, str):
         return None
-    own = Reading()
+    own = ObjectReading()
     if value.endswith(MEBIBYTES):
         mib = own.number("it", value.removesuffix(MEBIBYTES), memory_mib)
         return None if own.problem else Sharing(memory_mib=mib, devices=len(names))
@@ -112,7 +114,7 @@ def _asking(annotations: Fields) -> str:
     return FRACTION_ANNOTATION if FRACTION_ANNOTATION in annotations else MEMORY_ANNOTATION
 
 
-def _doubt_what_needs_a_part(reading: Reading, annotations: Fields) -> None:
+def _doubt_what_needs_a_part(reading: ObjectReading, annotations: Fields) -> None:
     either = f"{FRACTION_ANNOTATION} or {MEMORY_ANNOTATION}"
     if DEVICES_ANNOTATION in annotations:
         reading.doubt(f"{DEVICES_ALONE}; add annotation {either}, or remove {DEVICES_ANNOTATION}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from app.cluster.decode.reading import Fields, Reading
+from app.cluster.decode.reading import Fields, ObjectReading
 from app.model.podgroup import PodSet, SubGroup, TopologyConstraint
 from app.model.quantity import json_integer, shown
 
@@ -26,7 +26,7 @@ class _Part:
     topology: TopologyConstraint | None
 
 
-def tree(reading: Reading, spec: Fields, min_member: int) -> SubGroup | None:
+def tree(reading: ObjectReading, spec: Fields, min_member: int) -> SubGroup | None:
     """Return the tree of a PodGroup; None when all its pods are one set that may run anywhere.
 
     Leaves are pod sets, and whoever is named as a parent is an inner node, whose own minimum says nothing (KAI). A pod
@@ -63,14 +63,14 @@ def _inner(name: str, topology: TopologyConstraint | None, below: Mapping[str, S
     )
 
 
-def _parts(reading: Reading, spec: Fields) -> list[_Part]:
+def _parts(reading: ObjectReading, spec: Fields) -> list[_Part]:
     raws = reading.mappings(spec, "subGroups")
     if len(raws) > MAX_SUB_GROUPS:
         reading.doubt(f"spec.subGroups has {len(raws)} items; write at most {MAX_SUB_GROUPS}")
     return [_part(reading, raw) for raw in raws[:MAX_SUB_GROUPS]]
 
 
-def _part(reading: Reading, raw: Fields) -> _Part:
+def _part(reading: ObjectReading, raw: Fields) -> _Part:
     name = reading.name(raw, "name")
     if not name:
         reading.doubt("a sub-group has no name; give every item of spec.subGroups a name")
@@ -83,7 +83,7 @@ def _part(reading: Reading, raw: Fields) -> _Part:
     )
 
 
-def _topology(reading: Reading, parent: Fields) -> TopologyConstraint | None:
+def _topology(reading: ObjectReading, parent: Fields) -> TopologyConstraint | None:
     if parent.get("topologyConstraint") is None:
         return None
     fields = reading.mapping(parent, "topologyConstraint")
@@ -96,7 +96,7 @@ def _topology(reading: Reading, parent: Fields) -> TopologyConstraint | None:
     return TopologyConstraint(topology, required, preferred)
 
 
-def _is_tree(reading: Reading, parts: Sequence[_Part]) -> bool:
+def _is_tree(reading: ObjectReading, parts: Sequence[_Part]) -> bool:
     """Note what is wrong with the names and parents; return whether they make a tree."""
     parents = {part.name: part.parent for part in parts}
     if "" in parents:

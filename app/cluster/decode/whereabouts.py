@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from app.cluster.decode.reading import Fields, Reading
+from app.cluster.decode.reading import Fields, ObjectReading
 from app.cluster.decode.sparing import shared
 from app.model.pod import ANYWHERE, NODE_NAME_FIELD, NOWHERE, Constraint, Operator, Requirement, Term, Toleration
 from app.model.quantity import int64, shown
@@ -24,7 +24,7 @@ _COMPARED = re.compile(r"[0-9]{1,63}", re.ASCII)
 """Kubernetes wants what a label is compared to to be a label's value as well, so it has no sign."""
 
 
-def constraint(reading: Reading, spec: Fields) -> Constraint:
+def constraint(reading: ObjectReading, spec: Fields) -> Constraint:
     """Return the pod's constraint, one shared value for all pods that state the same.
 
     How many items each list may have is `excess`'s to say.
@@ -41,13 +41,13 @@ def constraint(reading: Reading, spec: Fields) -> Constraint:
     return _shared(selector, terms, tolerations)
 
 
-def _node_selector(reading: Reading, spec: Fields) -> tuple[tuple[str, str], ...]:
+def _node_selector(reading: ObjectReading, spec: Fields) -> tuple[tuple[str, str], ...]:
     if not spec.get("nodeSelector"):
         return ()
     return tuple(sorted(reading.texts(spec, "nodeSelector").items()))
 
 
-def _toleration(reading: Reading, raw: Fields) -> Toleration:
+def _toleration(reading: ObjectReading, raw: Fields) -> Toleration:
     return _shared_toleration(
         reading.text(raw, "key"),
         reading.text(raw, "operator") or "Equal",
@@ -56,7 +56,7 @@ def _toleration(reading: Reading, raw: Fields) -> Toleration:
     )
 
 
-def _terms(reading: Reading, affinity: Fields) -> tuple[Term, ...] | None:
+def _terms(reading: ObjectReading, affinity: Fields) -> tuple[Term, ...] | None:
     required = reading.mapping(affinity, "nodeAffinity").get(REQUIRED)
     if required is None:
         return None
@@ -66,13 +66,13 @@ def _terms(reading: Reading, affinity: Fields) -> tuple[Term, ...] | None:
     return tuple(_term(reading, raw) for raw in reading.mappings(required, "nodeSelectorTerms"))
 
 
-def _term(reading: Reading, raw: Fields) -> Term:
+def _term(reading: ObjectReading, raw: Fields) -> Term:
     labels = [_label_requirement(reading, each) for each in reading.mappings(raw, "matchExpressions")]
     names = [_name_requirement(reading, each) for each in reading.mappings(raw, "matchFields")]
     return tuple(labels + names)
 
 
-def _label_requirement(reading: Reading, raw: Fields) -> Requirement:
+def _label_requirement(reading: ObjectReading, raw: Fields) -> Requirement:
     key, operator, values = reading.text(raw, "key"), _operator(reading, raw), _values(reading, raw)
     if key == NODE_NAME_FIELD:
         # Our Requirement tells the field from a label by this key alone.
@@ -89,14 +89,14 @@ def _is_bound(text: str) -> bool:
     return _COMPARED.fullmatch(text) is not None and int64(text) is not None
 
 
-def _name_requirement(reading: Reading, raw: Fields) -> Requirement:
+def _name_requirement(reading: ObjectReading, raw: Fields) -> Requirement:
     key, operator, values = reading.text(raw, "key"), _operator(reading, raw), _values(reading, raw)
     if key != NODE_NAME_FIELD or operator not in (Operator.IN, Operator.NOT_IN) or len(values) != 1:
         reading.doubt(f"matchFields is not readable; write {NODE_NAME_FIELD}, In or NotIn, and one node name")
     return Requirement(NODE_NAME_FIELD, operator, values)
 
 
-def _operator(reading: Reading, raw: Fields) -> Operator:
+def _operator(reading: ObjectReading, raw: Fields) -> Operator:
     text = reading.text(raw, "operator")
     if text not in _OPERATORS:
         reading.doubt(f"node affinity has operator {shown(text)}; write one of {', '.join(_OPERATORS)}")
@@ -104,7 +104,7 @@ def _operator(reading: Reading, raw: Fields) -> Operator:
     return _OPERATORS.get(text, Operator.IN)
 
 
-def _values(reading: Reading, raw: Fields) -> tuple[str, ...]:
+def _values(reading: ObjectReading, raw: Fields) -> tuple[str, ...]:
     values = raw.get("values")
     if values is None:
         return ()

@@ -48,7 +48,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authority:
+class CertificateAuthority:
     """A CA; without its key it is only trusted."""
 
     certificate: bytes
@@ -62,7 +62,7 @@ class Authority:
         return sha256(self.certificate).hexdigest()[:16]
 
 
-def make_authority(*, now: float, valid_s: float) -> Authority:
+def make_authority(*, now: float, valid_s: float) -> CertificateAuthority:
     """Make a new CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     # Of CAs of one name, verifiers try one after the other; a name of its own leads straight to the right one.
@@ -77,7 +77,7 @@ def make_authority(*, now: float, valid_s: float) -> Authority:
     return read_authority(_pem(made), _key_pem(key))
 
 
-def sign(authority: Authority, names: Collection[str], *, now: float, valid_s: float) -> Certificate:
+def sign(authority: CertificateAuthority, names: Collection[str], *, now: float, valid_s: float) -> Certificate:
     """Make a key and a certificate for these names and IP addresses; it ends with its CA at the latest."""
     key, issuer_key = ec.generate_private_key(ec.SECP256R1()), _signing_key(authority.key)
     issuer = x509.load_pem_x509_certificate(authority.certificate)
@@ -95,14 +95,14 @@ def sign(authority: Authority, names: Collection[str], *, now: float, valid_s: f
     return read_certificate(_pem(made), _key_pem(key), now=now)
 
 
-def read_authority(certificate: bytes, key: bytes = b"") -> Authority:
+def read_authority(certificate: bytes, key: bytes = b"") -> CertificateAuthority:
     """Read a CA of ours; raises `CertificateError` when it is none, or the key is another's."""
     (first, *more) = _read_chain(certificate, "ca.crt")
     if more:
         raise CertificateError("ca.crt holds more than one CA")
     if key and _signing_key(key).public_key() != first.public_key():
         raise CertificateError("ca.key is not the key of ca.crt")
-    return Authority(
+    return CertificateAuthority(
         certificate=certificate,
         key=key,
         made_at=first.not_valid_before_utc.timestamp() + BACKDATED_S,

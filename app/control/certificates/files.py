@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.control.certificates.authority import Certificate, CertificateError, Clients, read_certificate
-from app.control.certificates.served import Served
+from app.control.certificates.served import ServedCertificate
 from app.model.question import Check
 
 LOOK_EVERY_S = 1.0
@@ -31,7 +31,7 @@ class CertificateFiles:
     def __init__(
         self,
         folder: str,
-        served: Served,
+        served: ServedCertificate,
         *,
         clients: Clients,
         wall_clock: Callable[[], float],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.control.certificates.authority import Authority, CertificateError, make_authority, read_authority
+from app.control.certificates.authority import CertificateAuthority, CertificateError, make_authority, read_authority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class Lifetimes:
 class Keyring:
     """The newest CA, and the one before it, which stays trusted until there is a third."""
 
-    newest: Authority
-    previous: Authority | None = None
+    newest: CertificateAuthority
+    previous: CertificateAuthority | None = None
 
     @property
     def bundle(self) -> bytes:
@@ -74,7 +74,7 @@ def read_keyring(contents: Mapping[str, bytes]) -> Keyring | None:
     return Keyring(newest=newest, previous=_previous(contents)) if newest else None
 
 
-def _previous(contents: Mapping[str, bytes]) -> Authority | None:
+def _previous(contents: Mapping[str, bytes]) -> CertificateAuthority | None:
     try:
         return read_authority(contents.get("previous.crt", b""), contents.get("previous.key", b""))
     except CertificateError:

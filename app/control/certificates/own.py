@@ -12,10 +12,10 @@ from typing import Protocol
 
 import structlog
 
-from app.control.certificates.authority import Authority, CertificateError, sign
+from app.control.certificates.authority import CertificateAuthority, CertificateError, sign
 from app.control.certificates.keyring import Keyring, Lifetimes, new_keyring, read_keyring
-from app.control.certificates.served import Served
-from app.control.certificates.trust import Trust, Webhooks
+from app.control.certificates.served import ServedCertificate
+from app.control.certificates.trust import Trust, WebhookConfigurations
 from app.model.installation import Read, SharedSecret
 from app.model.question import Check
 from app.model.seam import ConflictError, KubeError, NotFoundError
@@ -28,7 +28,7 @@ CA_LOOKS = 4
 """A new CA is made after so many looks and settling times at the least: standby replicas have to follow the last."""
 
 
-class Installation(Webhooks, Protocol):
+class Installation(WebhookConfigurations, Protocol):
     """What is asked of the cluster; raises `KubeError` and nothing else."""
 
     async def read_secret(self, namespace: str, name: str, read: Read) -> SharedSecret:
@@ -55,7 +55,7 @@ class Certificates:
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         installation: Installation,
-        served: Served,
+        served: ServedCertificate,
         settings: Settings,
         metrics: Metrics,
         *,
@@ -165,7 +165,7 @@ class Certificates:
         self._signed_by, self._signed_at = signer.fingerprint, now
         return ""
 
-    def _signer(self, keyring: Keyring) -> Authority:
+    def _signer(self, keyring: Keyring) -> CertificateAuthority:
         previous = keyring.previous
         if previous is None or self._trust.is_settled(keyring.newest):
             return keyring.newest

@@ -23,7 +23,7 @@ class Shows(Protocol):
         ...
 
 
-class Served:
+class ServedCertificate:
     """The certificate in use, and what keeps it from being renewed. Changed by whoever renews it, and nobody else."""
 
     def __init__(self, tls: Shows, metrics: Metrics, *, listener: str, wall_clock: Callable[[], float]) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from app.control.certificates.authority import Authority
+from app.control.certificates.authority import CertificateAuthority
 from app.control.certificates.keyring import Keyring
 from app.model.installation import WebhookBundles, WebhookKind
 from app.model.question import Check
@@ -19,7 +19,7 @@ from app.telemetry import Metrics
 log = structlog.get_logger()
 
 
-class Webhooks(Protocol):
+class WebhookConfigurations(Protocol):
     """What is asked of the cluster; raises `KubeError` and nothing else."""
 
     async def read_bundles(self, kind: WebhookKind, name: str) -> WebhookBundles:
@@ -35,7 +35,13 @@ class Trust:
     """Two configurations of one name; without a name somebody else keeps them, and all is taken to be well."""
 
     def __init__(
-        self, webhooks: Webhooks, name: str, metrics: Metrics, *, settle_s: float, clock: Callable[[], float]
+        self,
+        webhooks: WebhookConfigurations,
+        name: str,
+        metrics: Metrics,
+        *,
+        settle_s: float,
+        clock: Callable[[], float],
     ) -> None:
         """`clock` is monotonic; `settle_s` is how long API servers may take to follow a configuration."""
         self._webhooks = webhooks
@@ -50,7 +56,7 @@ class Trust:
         self._settled = ""
         self._failures: dict[WebhookKind, str] = {}
 
-    def is_settled(self, authority: Authority) -> bool:
+    def is_settled(self, authority: CertificateAuthority) -> bool:
         """Whether every API server can be expected to trust this CA."""
         return not self._kinds or self._settled == authority.fingerprint
 
@@ -87,7 +93,7 @@ class Trust:
             else:
                 log.info("caBundle set right", kind=str(bundles.kind), name=self._name, ca=keyring.newest.fingerprint)
 
-    def _settle(self, seen: Sequence[WebhookBundles], newest: Authority) -> None:
+    def _settle(self, seen: Sequence[WebhookBundles], newest: CertificateAuthority) -> None:
         carried = all(newest.certificate in bundle for bundles in seen for bundle in bundles.bundles.values())
         since = self._trusted_since.get(newest.fingerprint, self._clock())
         self._trusted_since = {newest.fingerprint: since} if carried else {}

@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.certificates.authority import Authority, Certificate, CertificateError, Clients, make_authority
+from app.control.certificates.authority import (
+    Certificate,
+    CertificateAuthority,
+    CertificateError,
+    Clients,
+    make_authority,
+)
 from app.control.certificates.files import CertificateFiles
-from app.control.certificates.served import Served
+from app.control.certificates.served import ServedCertificate
 from app.telemetry import Metrics
 from tests.pem import Pair, issued
 
@@ -39,13 +45,13 @@ class Folder:
 
     def __init__(self, path: Path, clients: Clients = Clients.ANYBODY) -> None:
         self.path, self.listener, self.metrics = path, Listener(), Metrics()
-        self.authority: Authority = make_authority(now=START, valid_s=1000 * DAY)
+        self.authority: CertificateAuthority = make_authority(now=START, valid_s=1000 * DAY)
         clock = asyncio.get_running_loop().time
 
         def wall_clock() -> float:
             return START + clock()
 
-        served = Served(self.listener, self.metrics, listener="admission", wall_clock=wall_clock)
+        served = ServedCertificate(self.listener, self.metrics, listener="admission", wall_clock=wall_clock)
         self.files = CertificateFiles(str(path), served, clients=clients, wall_clock=wall_clock)
 
     def pair(self, *, begins_at: float = START - 10, valid_s: float = 90 * DAY) -> Pair:

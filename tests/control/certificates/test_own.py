@@ -11,7 +11,7 @@ from cryptography import x509
 from app.control.certificates.authority import Certificate
 from app.control.certificates.keyring import read_keyring
 from app.control.certificates.own import Certificates
-from app.control.certificates.served import Served
+from app.control.certificates.served import ServedCertificate
 from app.model.installation import WebhookKind
 from app.model.seam import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
 from app.settings import Settings
@@ -53,7 +53,7 @@ class Replica:
 
         self.certificates = Certificates(
             installation,
-            Served(self.shown, self.metrics, listener="admission", wall_clock=wall_clock),
+            ServedCertificate(self.shown, self.metrics, listener="admission", wall_clock=wall_clock),
             Settings.model_validate(defaults | settings),
             self.metrics,
             clock=clock,

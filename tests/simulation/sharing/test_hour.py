@@ -17,8 +17,8 @@ from app.model.seam import Changed, RawObject, Resource
 from app.simulation import manifests
 from app.simulation.agents import Agents
 from app.simulation.cluster import SimulatedCluster
-from app.simulation.devices import Devices
-from app.simulation.kubelet import Kubelet
+from app.simulation.devices import SimulatedDevices
+from app.simulation.kubelet import SimulatedKubelet
 from app.simulation.manifests import MEMORY_LABEL, Job, Quota
 from app.simulation.scheduler import Scheduler
 from app.simulation.users import Users
@@ -113,12 +113,12 @@ async def playing(work: Sequence[Arrival]) -> AsyncIterator[Play]:
         cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class(name))
     for name in NODES:
         cluster.create(Resource.NODES, manifests.node(name, gpus=GPUS, cpu=64, labels={MEMORY_LABEL: str(MEMORY_MIB)}))
-    devices, play = Devices(cluster), Play(cluster=cluster, ran=set())
+    devices, play = SimulatedDevices(cluster), Play(cluster=cluster, ran=set())
     # Without ageing a gang that needs all machines at once may wait for as long as small pods keep coming.
     async with living(cluster=cluster, ageing_s=AGEING_S) as world:
         scheduler = Scheduler(cluster, Leeboard(world), clock)
         actors = (
-            Kubelet(cluster, devices, clock).run(),
+            SimulatedKubelet(cluster, devices, clock).run(),
             Agents(cluster, devices, clock).run(),
             scheduler.run(),
             Users(cluster, clock).run(work),

@@ -1,1 +1,0 @@
-"""Where the certificates of our ports come from: made and rotated by ourselves, or followed in files of others."""
