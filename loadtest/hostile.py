@@ -24,7 +24,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from app.control.certificates.authority import make_authority, sign
+from app.certificates.authority import make_authority, sign
 from loadtest import questions
 from loadtest.attacks import ATTACKS, PROBE, Attack, Port
 from loadtest.questions import Shape

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import aiohttp
 
-from app.control.evictor import WRITERS
+from app.control.writers.evictor import WRITERS
 from loadtest.results import OURSELVES
 from tests.system.api import DEFAULT_PODS
 from tests.system.bed import Bed

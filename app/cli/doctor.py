@@ -12,7 +12,7 @@ from app.cli.admission_health import Wanted
 from app.cli.asking import IN_CLUSTER_URL, headers, usual_url
 from app.cli.findings import Examination, Finding, Severity, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
-from app.control.rights import rights_of, rights_to_owners
+from app.control.leadership.rights import rights_of, rights_to_owners
 from app.kube.client import KubeCluster
 from app.kube.reviews import KubeReviews
 from app.kube.transport import TransportLimits

@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.control.barrier import GangBarrier
-from app.control.certificates.own import Installation
-from app.control.feed import Feed
-from app.control.rights import AccessReviews, Rights
+from app.certificates.own import Installation
+from app.control.informers.feed import Feed
+from app.control.leadership.rights import AccessReviews, Rights
+from app.control.writers.barrier import GangBarrier
 from app.model.question import Check
 from app.model.seam import Cluster
 from app.service.doors import Door, Runs, admission_door, extender_door, operations_door, probe_door

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.control.certificates.authority import Clients
-from app.control.certificates.files import CertificateFiles
-from app.control.certificates.own import Certificates, Installation
-from app.control.certificates.served import ServedCertificate
+from app.certificates.authority import Clients
+from app.certificates.files import CertificateFiles
+from app.certificates.own import Certificates, Installation
+from app.certificates.served import ServedCertificate
 from app.model.question import Check
 from app.service.parts import Components
 from app.settings import Settings

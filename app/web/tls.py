@@ -6,7 +6,7 @@ Connections that stand keep what they began with. Nothing is resumed, so that no
 import os
 import ssl
 
-from app.control.certificates.authority import Certificate, CertificateError, Clients
+from app.certificates.authority import Certificate, CertificateError, Clients
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all good."""

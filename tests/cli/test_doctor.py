@@ -13,7 +13,7 @@ from app.cli import findings, main
 from app.cli.doctor import Patient, examine
 from app.cli.findings import Finding, Severity, as_text, broken, ok, warning
 from app.cli.replica_health import replicas, what_if
-from app.control.rights import rights_of
+from app.control.leadership.rights import rights_of
 from app.model.decision import Share
 from app.model.explanation import QueueStand
 from app.model.marks import GATE

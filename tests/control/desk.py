@@ -4,8 +4,8 @@ from typing import Any
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
-from app.control.admission import Admission
-from app.control.entrance import Newcomer
+from app.control.webhooks.admission import Admission
+from app.control.webhooks.fast_path import Newcomer
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation
 from app.model.names import QueueName
 from app.model.seam import RawObject

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from app.cluster.cache import ClusterCache
-from app.control.podgrouper import PodGrouper
-from app.control.podgroups import PodGroupWriter
+from app.control.groups.pod_grouper import PodGrouper
+from app.control.groups.podgroup_writer import PodGroupWriter
 from app.grouping import NO_DEFAULTS
 from app.model.seam import Objects
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.control.activity import LOOK_EVERY_S, NOTICED_WITHIN_S
+from app.control.leadership.leadership import LOOK_EVERY_S, NOTICED_WITHIN_S
 from tests.control.wired import FickleCluster, World, furnished
 
 LEASE = "leeboard/leeboard-scheduler"

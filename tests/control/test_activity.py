@@ -1,6 +1,6 @@
 import pytest
 
-from app.control.activity import LOOK_EVERY_S, LOOK_WITHIN_S, MARGIN_S
+from app.control.leadership.leadership import LOOK_EVERY_S, LOOK_WITHIN_S, MARGIN_S
 from app.model.explanation import Explanation, Unknown
 from app.model.names import NodeName
 from app.model.question import Failed, Fits

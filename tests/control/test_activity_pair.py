@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from app.control.activity import LOOK_EVERY_S, NOTICED_WITHIN_S, Leadership
+from app.control.leadership.leadership import LOOK_EVERY_S, NOTICED_WITHIN_S, Leadership
 from app.model.seam import Lease
 from app.simulation.cluster import SimulatedCluster
 

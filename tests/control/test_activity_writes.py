@@ -2,9 +2,9 @@
 
 import asyncio
 
-from app.control.binder import BOUND, WRITERS
-from app.control.releases import Releases
-from app.control.status import WRITES_AT_ONCE
+from app.control.cycle.releases import Releases
+from app.control.report.status import WRITES_AT_ONCE
+from app.control.writers.binder import BOUND, WRITERS
 from app.model.decision import Action, Eviction
 from app.model.marks import GATE
 from app.model.names import GroupKey, NodeName, PodUid

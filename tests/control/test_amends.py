@@ -1,6 +1,6 @@
 """What a kube-scheduler that is gone has said last, and who corrects it."""
 
-from app.control.amends import AFTER_S
+from app.control.report.corrections import AFTER_S
 from app.model.reason import UNREADY, Reason, phrase
 from app.model.seam import RawObject, Resource
 from tests.control.wired import World, living, not_scheduled, passes

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.control import audit
-from app.control.audit import WATCH_LAG_S, Audit
-from app.control.audited import AuditedResource
+from app.control.informers import audit
+from app.control.informers.audit import WATCH_LAG_S, Audit
+from app.control.informers.audited import AuditedResource
 from app.model.names import PodUid
 from app.model.seam import (
     Depth,

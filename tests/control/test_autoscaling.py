@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.cluster.encode_scaling import NOBODY
-from app.control.autoscaling import AGAIN_AFTER_S, LOOK_AGAIN_S, LOOK_S, REFUSED_PAUSE_S
-from app.control.provisioning import LOOK_AGAIN_S as LOOK_FOR_KIND_S
-from app.control.provisioning import TEMPLATES
-from app.control.rights import rights_of
-from app.control.scalingpods import MOST
+from app.control.autoscaler.autoscaler import AGAIN_AFTER_S, LOOK_AGAIN_S, LOOK_S, REFUSED_PAUSE_S
+from app.control.autoscaler.provisioning import LOOK_AGAIN_S as LOOK_FOR_KIND_S
+from app.control.autoscaler.provisioning import TEMPLATES
+from app.control.autoscaler.scaling_pods import MOST
+from app.control.leadership.rights import rights_of
 from app.model.marks import ASK_MARKER, GATE
 from app.model.names import GroupKey
 from app.model.seam import ForbiddenError, KubeError, RawObject, Resource, UnavailableError

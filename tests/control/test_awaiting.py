@@ -1,8 +1,8 @@
 """Room that is held until others have left it, when it is not freed after all: who waits, who stays, who starts."""
 
 from app.cluster.reservations import ReservationState
-from app.control.awaiting import RECONSIDERED_AFTER_S, WASTED_S
-from app.control.evictor import WRITERS
+from app.control.cycle.preemptions import RECONSIDERED_AFTER_S, WASTED_S
+from app.control.writers.evictor import WRITERS
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
 from app.simulation import manifests

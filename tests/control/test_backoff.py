@@ -1,4 +1,4 @@
-from app.control.backoff import FIRST_S, FORGIVEN_AFTER_S, LONGEST_COSTLY_S, LONGEST_S, Backoff, Setback
+from app.control.journal.backoff import FIRST_S, FORGIVEN_AFTER_S, LONGEST_COSTLY_S, LONGEST_S, Backoff, Setback
 from app.model.names import GroupKey
 
 GANG, OTHER = GroupKey("q", "gang"), GroupKey("q", "other")

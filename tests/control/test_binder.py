@@ -7,7 +7,7 @@ import pytest
 
 from app.cluster.charges import Load
 from app.cluster.reservations import ReservationState
-from app.control.binder import BOUND, LOOK_UPS, NOT_KNOWN, REQUEST_LASTS_S, UNDONE_PAUSES_S
+from app.control.writers.binder import BOUND, LOOK_UPS, NOT_KNOWN, REQUEST_LASTS_S, UNDONE_PAUSES_S
 from app.model.names import NodeName
 from app.model.question import Refused
 from app.model.reason import Reason

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.control.bursts import WriteCoalescer
+from app.control.writers.coalescer import WriteCoalescer
 
 
 async def test_who_comes_soon_after_a_burst_goes_on_with_the_next_and_who_comes_later_at_once() -> None:

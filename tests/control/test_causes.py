@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.control.events import EVENTS_PER_ROUND
+from app.control.report.events import EVENTS_PER_ROUND
 from app.model.marks import GATE
 from app.model.reason import Reason, Refusal
 from app.model.seam import (

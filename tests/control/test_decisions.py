@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from app.control.decisions import KEPT, MOST_PODS, Decisions
+from app.control.journal.decisions import KEPT, MOST_PODS, Decisions
 from app.model.explanation import DecidedPod, Decision, Outcome
 from app.model.names import GroupKey, NodeName, PodUid
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from app.control.claims import EXPIRES_AFTER_S, MOST_OF_ONE, MOST_UNTRIED
-from app.control.entrance import AdmissionFastPath
+from app.control.cycle.assumed_pods import EXPIRES_AFTER_S, MOST_OF_ONE, MOST_UNTRIED
+from app.control.webhooks.fast_path import AdmissionFastPath
 from app.model.marks import GATE
 from app.model.seam import RawObject, Resource
 from app.settings import Settings
@@ -191,7 +191,7 @@ async def test_a_pod_is_held_where_the_planner_fails_for_another(monkeypatch: py
 
     async with living("a", gpus=3) as world:
         await passes(1)
-        monkeypatch.setattr("app.control.planning.plan_some", fail)
+        monkeypatch.setattr("app.control.cycle.planning.plan_some", fail)
         world.pod("first")
         await passes(0)
         await passes(0)
@@ -200,7 +200,7 @@ async def test_a_pod_is_held_where_the_planner_fails_for_another(monkeypatch: py
 
 
 async def test_nobody_is_let_through_while_many_wait_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.control.planning.FEW_GROUPS", 0)
+    monkeypatch.setattr("app.control.cycle.planning.FEW_GROUPS", 0)
     async with living("a", gpus=2) as world:
         await passes(1)
         world.pod("first")

@@ -1,6 +1,6 @@
 """`kubectl describe` of a waiting pod, of its PodGroup and of what owns it shows why it waits: events by uid."""
 
-from app.control.events import CAUSES_TOLD, EVENTS_PER_ROUND, PODS_TOLD, TOLD_FOR_S
+from app.control.report.events import CAUSES_TOLD, EVENTS_PER_ROUND, PODS_TOLD, TOLD_FOR_S
 from app.model.seam import RawObject, Resource, UnavailableError
 from app.simulation.cluster import Ref
 from tests.control.jobs import JOBS, QUEUE, job, pods_of, with_jobs

@@ -1,7 +1,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.evictor import BUDGET_OVERRIDDEN, EVICTED, PAUSES_S, STALE, WRITERS
+from app.control.writers.evictor import BUDGET_OVERRIDDEN, EVICTED, PAUSES_S, STALE, WRITERS
 from app.model.decision import Action, Eviction
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import (

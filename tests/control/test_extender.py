@@ -3,9 +3,9 @@ import asyncio
 import pytest
 
 from app.cluster.reservations import ReservationState
-from app.control.binder import BOUND
-from app.control.extender import WATCH_LAG_S
-from app.control.releases import ALWAYS_COMPLETE_BELOW
+from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
+from app.control.webhooks.extender import WATCH_LAG_S
+from app.control.writers.binder import BOUND
 from app.model.decision import Start
 from app.model.names import NodeName, PodUid
 from app.model.question import Failed, FilterAnswer, Fits, PodQuestion, Refused
@@ -225,8 +225,8 @@ async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str, lab
 
 
 async def test_no_promise_moves_while_a_plan_is_promised_only_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.control.planning.FEW_GROUPS", 0)
-    monkeypatch.setattr("app.control.takeover.STEP", 1)
+    monkeypatch.setattr("app.control.cycle.planning.FEW_GROUPS", 0)
+    monkeypatch.setattr("app.control.cycle.apply_plan.STEP", 1)
     asked: list[asyncio.Task[FilterAnswer]] = []
     async with living("small") as world:
         world.nodes("large", gpus=2)

@@ -6,7 +6,7 @@ from typing import TypeVar
 import pytest
 
 from app.cluster.cache import ClusterCache
-from app.control.feed import PAUSE_EVERY, STALE_AFTER_S, Feed
+from app.control.informers.feed import PAUSE_EVERY, STALE_AFTER_S, Feed
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason, phrase
 from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, RestoredError, WatchEvent

@@ -1,6 +1,6 @@
 """From GpuNode and pods, as they are stored, to who is on the GPUs and who uses too much of one."""
 
-from app.control.overuse import LASTS_S, OVERUSE, Overuse
+from app.control.gpus.overuse import LASTS_S, OVERUSE, Overuse
 from app.model import marks
 from app.model.device import Health
 from app.model.names import NodeName

@@ -18,8 +18,8 @@ import pytest
 import app
 from app.cluster import decode
 from app.cluster.decode.excess import excess
-from app.control import planning
-from app.control.admission import Admission
+from app.control.cycle import planning
+from app.control.webhooks.admission import Admission
 from app.grouping import NO_DEFAULTS, Chain, group
 from app.grouping.table import TABLE
 from app.model.owner import Kind, Owner

@@ -1,7 +1,7 @@
 import pytest
 
-from app.control.feed import OPTIONAL
-from app.control.inspect import KnownPod
+from app.control.informers.feed import OPTIONAL
+from app.control.report.inspect import KnownPod
 from app.model.names import GroupKey, QueueName
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.cluster.reservations import Reservation, ReservationState
-from app.control.occupancy import by_health, measured, occupancy, shared_memory
+from app.control.gpus.occupancy import by_health, measured, occupancy, shared_memory
 from app.model.device import Device, DeviceUuid, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.occupancy import DeviceUse, NodeUse, Occupant, Reserved, SharedMemory, SharedUse

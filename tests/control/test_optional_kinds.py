@@ -8,9 +8,9 @@ import pytest
 
 from app.cluster import decode
 from app.cluster.cache import UNLISTED_GPUS
-from app.control import feed
-from app.control.feed import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S
-from app.control.ownerwatch import OTHERS_GO_ON_AFTER_S
+from app.control.groups.owner_watch import OTHERS_GO_ON_AFTER_S
+from app.control.informers import feed
+from app.control.informers.feed import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S
 from app.model.marks import GATE
 from app.model.question import Failed, Fits, Refused
 from app.model.reason import UNREADY, Reason

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.control.backoff import LONGEST_COSTLY_S
+from app.control.journal.backoff import LONGEST_COSTLY_S
 from app.model.explanation import Explanation
 from app.model.names import NodeName
 from app.model.question import Fits

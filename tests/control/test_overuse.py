@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.cluster.sharedgpus import Part
-from app.control.evictor import EVICTED
-from app.control.overuse import CALM_S, LASTS_S, LOOK_S, OVERUSE, PAUSE_S, Excess, Overuse, excesses
+from app.control.gpus.overuse import CALM_S, LASTS_S, LOOK_S, OVERUSE, PAUSE_S, Excess, Overuse, excesses
+from app.control.writers.evictor import EVICTED
 from app.model.device import Device, GpuNode
 from app.model.names import PodUid
 from app.model.pod import Pod

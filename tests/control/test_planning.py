@@ -3,11 +3,11 @@ from collections.abc import Collection
 import pytest
 from structlog.testing import capture_logs
 
-from app.control import planning
-from app.control.binder import BOUND
-from app.control.promises import REFUSED_NODES_FOR_S
-from app.control.releases import ALWAYS_COMPLETE_BELOW
-from app.control.search import SearchLoop
+from app.control.cycle import planning
+from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
+from app.control.cycle.reserver import REFUSED_NODES_FOR_S
+from app.control.cycle.search_loop import SearchLoop
+from app.control.writers.binder import BOUND
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
 from app.model.names import GroupKey, NodeName, PodUid

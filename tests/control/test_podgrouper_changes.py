@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.control.ownerwatch import MOST_KINDS
-from app.control.podgroups import WRITERS
+from app.control.groups.owner_watch import MOST_KINDS
+from app.control.groups.podgroup_writer import WRITERS
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
 from app.model.seam import Depth, Lost, OutcomeUnknownError, Progress, RawObject, RejectedError, Resource

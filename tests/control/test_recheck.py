@@ -3,8 +3,8 @@
 import pytest
 
 from app.cluster.cache import ClusterCache
-from app.control.deals import PlanBatch
-from app.control.recheck import Recheck
+from app.control.cycle.batches import PlanBatch
+from app.control.cycle.recheck import Recheck
 from app.model.decision import Action, Eviction, Placement, Start
 from app.model.names import NodeName
 from app.model.pod import Pod

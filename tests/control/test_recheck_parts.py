@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation, ReservationState
-from app.control.deals import PlanBatch, deals
-from app.control.recheck import Recheck
+from app.control.cycle.batches import PlanBatch, deals
+from app.control.cycle.recheck import Recheck
 from app.model.decision import Action, Eviction, Placement, Start
 from app.model.device import GpuNode
 from app.model.names import GroupKey, NodeName, PodUid

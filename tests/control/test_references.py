@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.cluster.membership import Membership
-from app.control.references import group_reference, pod_reference
+from app.control.journal.references import group_reference, pod_reference
 from app.model.owner import Kind, Origin, OwnerRef
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec

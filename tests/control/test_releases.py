@@ -3,9 +3,9 @@ from collections.abc import Callable
 
 import pytest
 
-from app.control.promises import REFUSED_NODES_FOR_S
-from app.control.releases import ALWAYS_COMPLETE_BELOW, BURST, FAILED_FOR_GOOD, REFUSED_FOR_GOOD, SPAN, WINDOW
-from app.control.window import ASKED_WITHIN_S, InFlightLimiter
+from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW, BURST, FAILED_FOR_GOOD, REFUSED_FOR_GOOD, SPAN, WINDOW
+from app.control.cycle.reserver import REFUSED_NODES_FOR_S
+from app.control.writers.in_flight import ASKED_WITHIN_S, InFlightLimiter
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
 from app.model.question import Refused

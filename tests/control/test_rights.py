@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, contextmanager
 from structlog.testing import capture_logs
 
 from app import grouping
-from app.control.rights import SOON_S, Rights, rights_of, rights_to_owners
+from app.control.leadership.rights import SOON_S, Rights, rights_of, rights_to_owners
 from app.model.rights import ALWAYS, ASKING, Right
 from app.model.seam import ForbiddenError, UnavailableError
 from app.settings import Settings

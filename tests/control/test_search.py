@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.evictor import PAUSES_S, STALE
-from app.control.search import LOOK_AGAIN_S
+from app.control.cycle.search_loop import LOOK_AGAIN_S
+from app.control.writers.evictor import PAUSES_S, STALE
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
 from app.model.names import GroupKey, PodUid
@@ -112,7 +112,7 @@ async def test_one_claimant_less_is_worth_a_search_for_the_others() -> None:
 async def test_nobody_leaves_for_who_has_free_room_in_a_plan_that_is_still_being_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.control.planning.FEW_GROUPS", 0)
+    monkeypatch.setattr("app.control.cycle.planning.FEW_GROUPS", 0)
     async with living("a") as world:
         world.runs("one", "a")
         await passes(1)

@@ -4,7 +4,7 @@ import pytest
 
 from app.cluster.reservations import ReservationState
 from app.cluster.sharedgpus import GpuState
-from app.control.activity import Leadership
+from app.control.leadership.leadership import Leadership
 from app.model.marks import GATE
 from app.model.names import GroupKey
 from app.model.seam import RawObject, Resource

@@ -7,8 +7,8 @@ import pytest
 
 from app.cluster.reservationpods import ReservationPodTerms, reservation_pod
 from app.cluster.sharedgpus import GpuState
-from app.control.activity import Leadership
-from app.control.sharing import IN_THE_WAY_S, LOOK_AGAIN_S
+from app.control.gpus.shared_gpus import IN_THE_WAY_S, LOOK_AGAIN_S
+from app.control.leadership.leadership import Leadership
 from app.model.marks import RESERVED_DEVICE_ANNOTATION
 from app.model.names import GroupKey, NodeName
 from app.model.seam import (

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.control import budgets
-from app.control.budgets import DRY_RUNS, GUARDED_S, Budgets
-from app.control.evictor import BUDGET_OVERRIDDEN
+from app.control.cycle import disruption_budgets
+from app.control.cycle.disruption_budgets import DRY_RUNS, GUARDED_S, Budgets
+from app.control.writers.evictor import BUDGET_OVERRIDDEN
 from app.model.decision import Action, Eviction, Plan
 from app.model.memory import PlanMemory
 from app.model.names import GroupKey, NodeName, PodUid
@@ -192,7 +192,7 @@ async def test_for_a_stale_gang_nobody_could_leave_instead_so_nothing_is_asked()
 async def test_of_a_gang_one_guarded_pod_is_enough_and_others_are_asked_about_from_the_youngest() -> None:
     async with living("a") as world:
         known = Budgets(world.cache, world.cluster, clock=world.now)
-        gang = world.gang("gang", size=2 * budgets.ASKERS, gpus=0)
+        gang = world.gang("gang", size=2 * disruption_budgets.ASKERS, gpus=0)
         for pod in gang:
             world.patch(pod, spec={"nodeName": "a"})
         for age, name in enumerate(("old", "young")):
@@ -203,7 +203,10 @@ async def test_of_a_gang_one_guarded_pod_is_enough_and_others_are_asked_about_fr
 
         assert await known.inquire(map(eviction, gang))
 
-        assert world.cluster.asked == [f"gang-{number}" for number in range(budgets.ASKERS)] + ["young-0", "old-0"]
+        assert world.cluster.asked == [f"gang-{number}" for number in range(disruption_budgets.ASKERS)] + [
+            "young-0",
+            "old-0",
+        ]
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -231,7 +234,7 @@ async def test_no_more_is_asked_than_a_search_may_and_so_much_at_a_time() -> Non
         assert await known.inquire([eviction(pods[0])])
 
         assert len(known.guarded()) == len(world.cluster.asked) == DRY_RUNS
-        assert world.now() - began == pytest.approx(1 + DRY_RUNS / budgets.ASKERS, abs=1)
+        assert world.now() - began == pytest.approx(1 + DRY_RUNS / disruption_budgets.ASKERS, abs=1)
 
 
 async def test_a_search_asks_for_the_budgets_once_and_plans_twice_at_the_most() -> None:

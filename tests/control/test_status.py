@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from app.cluster import encode
-from app.control.events import EVENTS_PER_ROUND, TOLD_FOR_S
-from app.control.status import AT_ONCE, LONGEST_PAUSE_S
+from app.control.report.events import EVENTS_PER_ROUND, TOLD_FOR_S
+from app.control.report.status import AT_ONCE, LONGEST_PAUSE_S
 from app.model.names import GroupKey
 from app.model.seam import (
     ForbiddenError,

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from app.cluster.reservations import ReservationState
-from app.control.awaiting import RECONSIDERED_AFTER_S, FailedPreemption
-from app.control.deals import PlanBatch, deals
-from app.control.evictor import WRITERS
-from app.control.planning import GATHER_S
+from app.control.cycle.batches import PlanBatch, deals
+from app.control.cycle.planning import GATHER_S
+from app.control.cycle.preemptions import RECONSIDERED_AFTER_S, FailedPreemption
+from app.control.writers.evictor import WRITERS
 from app.model.decision import Action, Eviction, Placement, Plan, Start
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import RawObject, Resource
@@ -249,7 +249,7 @@ async def test_pods_of_one_start_are_promised_when_there_is_room_for_all_of_them
 async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_changed_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.control.takeover.STEP", 2)
+    monkeypatch.setattr("app.control.cycle.apply_plan.STEP", 2)
     async with living("a", gpus=6) as world:
         pods = [world.pod(f"waits-{number}") for number in range(6)]
         await passes(GATHER_S / 2)
@@ -265,7 +265,7 @@ async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_ch
 
 
 async def test_no_step_follows_once_nothing_may_be_decided_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.control.takeover.STEP", 2)
+    monkeypatch.setattr("app.control.cycle.apply_plan.STEP", 2)
     async with living("a", gpus=4) as world:
         pods = [world.pod(f"waits-{number}") for number in range(4)]
         await passes(GATHER_S / 2)

@@ -1,6 +1,6 @@
 """What becomes of a gang that is bound in part while others want the same room: nobody takes what its rest needs."""
 
-from app.control.releases import ALWAYS_COMPLETE_BELOW
+from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.model.names import GroupKey
 from app.model.question import Fits, Refused
 from app.model.reason import Reason

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.cluster.cache import ClusterCache
-from app.control.feed import Feed
+from app.control.informers.feed import Feed
 from app.model.device import Health
 from app.model.names import GroupKey
 from app.model.seam import RawObject, Resource
@@ -209,7 +209,7 @@ async def test_a_pod_whose_owners_bring_out_a_mistake_keeps_its_gpus(monkeypatch
     cluster = furnished()
     cluster.create(Resource.PODS, running("p"))
     # No object is known that makes grouping fail, so the failure is put there.
-    monkeypatch.setattr("app.control.podgrouper.first_link", lambda _: 1 // 0)
+    monkeypatch.setattr("app.control.groups.pod_grouper.first_link", lambda _: 1 // 0)
     async with watched(cluster) as world:
         assert world.gpus() == {"a": 2, "b": 3}
         assert world.failures(Resource.PODS, "apply") > 0

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from app.cli.options import WrongSettingError, read_settings
 from app.cluster.usage import UsageHistory
-from app.control.usage import history_of
+from app.control.cycle.usage_meter import history_of
 from app.model.names import QueueName
 from app.model.past import MICRO
 from app.model.resources import Resources

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.control.standing import KnownPod
-from app.control.verdicts import of_another_scheduler, state_of, why_group, why_pod
+from app.control.report.messages import of_another_scheduler, state_of, why_group, why_pod
+from app.control.report.pod_state import KnownPod
 from app.model.explanation import GroupState, PodState
 from app.model.names import GroupKey, NodeName
 from app.model.pod import SchedulerMessage

@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.cluster.reservations import ReservationState
-from app.control.awaiting import WASTED_S
-from app.control.binder import BOUND
-from app.control.search import LOOK_AGAIN_S
+from app.control.cycle.preemptions import WASTED_S
+from app.control.cycle.search_loop import LOOK_AGAIN_S
+from app.control.writers.binder import BOUND
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
 from app.model.names import NodeName

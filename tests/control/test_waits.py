@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.control.waits import Wait, for_devices
+from app.control.journal.waits import Wait, for_devices
 from app.model.names import GroupKey, NodeName, PodUid
 
 BEGAN = "2026-01-31T12:00:00Z"

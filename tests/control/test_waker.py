@@ -1,8 +1,8 @@
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.waker import TRIES, WINDOW
-from app.control.window import ASKED_WITHIN_S
+from app.control.cycle.waker import TRIES, WINDOW
+from app.control.writers.in_flight import ASKED_WITHIN_S
 from app.model.names import NodeName, PodUid
 from app.model.seam import ConflictError, KubeError, RawObject, RejectedError, Resource, UnavailableError
 from tests.control.wired import World, living, passes, ref

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from app.control.words import Words
+from app.control.journal.wording import Words
 from app.model.names import GroupKey
 from app.model.reason import OfVictims, Reason, Refusal
 from app.model.sentence import EVERYTHING, Name, say, told

@@ -11,32 +11,32 @@ from typing import Any, TypeVar
 
 from app.cluster.cache import ClusterCache
 from app.cluster.reservations import Reservation
-from app.control.activity import Leadership
-from app.control.amends import Corrections
-from app.control.autoscaling import Autoscaler, way_of
-from app.control.awaiting import PendingPreemptions
-from app.control.barrier import GangBarrier
-from app.control.binder import Binder
-from app.control.budgets import Budgets
-from app.control.decisions import Decisions
-from app.control.entrance import AdmissionFastPath
-from app.control.events import EventReporter
-from app.control.evictor import Evictor
-from app.control.extender import Extender
-from app.control.feed import Feed
-from app.control.inspect import Inspect
-from app.control.planning import Planning, policy_of
-from app.control.podgrouper import PodGrouper
-from app.control.podgroups import PodGroupWriter
-from app.control.promises import Reserver
-from app.control.search import Plans, SearchLoop
-from app.control.sharing import SharedGpus
-from app.control.shortages import UnmetDemand
-from app.control.status import Status
-from app.control.takeover import PlanApplier
-from app.control.usage import UsageMeter, history_of
-from app.control.waker import Waker
-from app.control.why import Explainer
+from app.control.autoscaler.autoscaler import Autoscaler, way_of
+from app.control.autoscaler.unmet_demand import UnmetDemand
+from app.control.cycle.apply_plan import PlanApplier
+from app.control.cycle.disruption_budgets import Budgets
+from app.control.cycle.planning import Planning, policy_of
+from app.control.cycle.preemptions import PendingPreemptions
+from app.control.cycle.reserver import Reserver
+from app.control.cycle.search_loop import Plans, SearchLoop
+from app.control.cycle.usage_meter import UsageMeter, history_of
+from app.control.cycle.waker import Waker
+from app.control.gpus.shared_gpus import SharedGpus
+from app.control.groups.pod_grouper import PodGrouper
+from app.control.groups.podgroup_writer import PodGroupWriter
+from app.control.informers.feed import Feed
+from app.control.journal.decisions import Decisions
+from app.control.leadership.leadership import Leadership
+from app.control.report.corrections import Corrections
+from app.control.report.events import EventReporter
+from app.control.report.inspect import Inspect
+from app.control.report.status import Status
+from app.control.report.why import Explainer
+from app.control.webhooks.extender import Extender
+from app.control.webhooks.fast_path import AdmissionFastPath
+from app.control.writers.barrier import GangBarrier
+from app.control.writers.binder import Binder
+from app.control.writers.evictor import Evictor
 from app.grouping import NO_DEFAULTS
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.control.rights import rights_of, rights_to_owners
+from app.control.leadership.rights import rights_of, rights_to_owners
 from app.grouping import RESOURCES
 from app.model.marks import ASK_MARKER, BIND_MARKER
 from app.model.rights import Right

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.control.certificates.own import Installation
+from app.certificates.own import Installation
 from app.kube.client import KubeCluster
 from app.kube.errors import BrokenStreamError
 from app.kube.installation import KubeInstallation

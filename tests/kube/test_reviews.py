@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.control.rights import AccessReviews as Asked
+from app.control.leadership.rights import AccessReviews as Asked
 from app.kube.client import KubeCluster
 from app.kube.errors import BrokenStreamError
 from app.kube.reviews import KubeReviews, Version

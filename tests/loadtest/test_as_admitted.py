@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from app.control.admission import Admission
+from app.control.webhooks.admission import Admission
 from app.model.admission import AdmissionQuestion, Admitted, Operation, PatchOperation
 from app.model.marks import BIND_MARKER
 from app.settings import Settings

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given as for_all
 
-from app.control.words import Words
+from app.control.journal.wording import Words
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY
 from app.model.names import NodeName

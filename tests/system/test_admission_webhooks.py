@@ -10,7 +10,7 @@ import yaml
 
 from app.cluster import decode
 from app.cluster.cache import ClusterCache
-from app.control.admission import Admission
+from app.control.webhooks.admission import Admission
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Operation
 from app.model.marks import ASK_MARKER, DEVICES_ANNOTATION, GATE
 from app.settings import Settings

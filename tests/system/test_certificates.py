@@ -13,10 +13,10 @@ from typing import Any, Self
 import orjson
 import pytest
 
-from app.control.certificates.authority import Certificate, Clients, make_authority
-from app.control.certificates.files import CertificateFiles
-from app.control.certificates.own import Certificates, Pace
-from app.control.certificates.served import ServedCertificate
+from app.certificates.authority import Certificate, Clients, make_authority
+from app.certificates.files import CertificateFiles
+from app.certificates.own import Certificates, Pace
+from app.certificates.served import ServedCertificate
 from app.kube.client import KubeCluster
 from app.model.installation import WebhookKind
 from app.settings import Settings

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import yaml
 
-from app.control.certificates.authority import CertificateAuthority, make_authority, sign
+from app.certificates.authority import CertificateAuthority, make_authority, sign
 from tests.pem import CLIENT, issued
 from tests.system.api import Api, Object, gpu_node, pod
 from tests.system.bed import HOST, Bed, free_ports

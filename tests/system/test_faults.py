@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from app.control.audit import WATCH_LAG_S
+from app.control.informers.audit import WATCH_LAG_S
 from app.kube.client import KubeCluster
 from app.model.reason import Reason
 from app.model.seam import Deleted, RawObject, Resource, WatchEvent

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.cli.doctor import Patient, examine
-from app.control.rights import rights_of, rights_to_owners
+from app.control.leadership.rights import rights_of, rights_to_owners
 from app.model.rights import Right
 from app.settings import Settings
 from tests.system import rendered

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from app.cluster.admit import environment, shape
-from app.control.rights import rights_of, rights_to_owners
+from app.control.leadership.rights import rights_of, rights_to_owners
 from app.model.rights import ADMISSION, Right
 from app.settings import Settings
 from tests.cluster.patched import patched

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cluster.cache import ClusterCache
-from app.control.admission import Admission
+from app.control.webhooks.admission import Admission
 from app.model.marks import ASK_MARKER
 from app.model.seam import RawObject
 from app.settings import Settings

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.control.certificates.authority import (
+from app.certificates.authority import (
     Certificate,
     CertificateAuthority,
     CertificateError,

@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.certificates.authority import (
-    Certificate,
-    CertificateAuthority,
-    CertificateError,
-    Clients,
-    make_authority,
-)
-from app.control.certificates.files import CertificateFiles
-from app.control.certificates.served import ServedCertificate
+from app.certificates.authority import Certificate, CertificateAuthority, CertificateError, Clients, make_authority
+from app.certificates.files import CertificateFiles
+from app.certificates.served import ServedCertificate
 from app.telemetry import Metrics
 from tests.pem import Pair, issued
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 from cryptography import x509
 
-from app.control.certificates.authority import Certificate
-from app.control.certificates.keyring import read_keyring
-from app.control.certificates.own import Certificates
-from app.control.certificates.served import ServedCertificate
+from app.certificates.authority import Certificate
+from app.certificates.keyring import read_keyring
+from app.certificates.own import Certificates
+from app.certificates.served import ServedCertificate
 from app.model.installation import WebhookKind
 from app.model.seam import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
 from app.settings import Settings

@@ -1,0 +1,81 @@
+"""The CAs that all replicas share through one Secret: which there are, and which there should be. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.certificates.authority import CertificateAuthority, CertificateError, make_authority, read_authority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetimes:
+    """How long things last, in seconds."""
+
+    ca_rotation_s: float
+    """Never shorter than it takes all replicas to follow."""
+    certificate_rotation_s: float
+
+    @property
+    def certificate_s(self) -> float:
+        """For how long a serving certificate is valid."""
+        return max(3 * self.certificate_rotation_s, 24 * 3600.0)
+
+    @property
+    def ca_s(self) -> float:
+        """For how long a CA is valid: it signs until the next is trusted, and what it has signed lasts on."""
+        return 3 * max(self.ca_rotation_s, self.certificate_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyring:
+    """The newest CA, and the one before it, which stays trusted until there is a third."""
+
+    newest: CertificateAuthority
+    previous: CertificateAuthority | None = None
+
+    @property
+    def bundle(self) -> bytes:
+        """What caBundle has to be: byte for byte the same for every replica that has read the same Secret."""
+        return b"".join(each.certificate for each in (self.newest, self.previous) if each)
+
+    @property
+    def contents(self) -> Mapping[str, bytes]:
+        """What the Secret holds."""
+        previous = self.previous
+        return {
+            "ca.crt": self.newest.certificate,
+            "ca.key": self.newest.key,
+            "previous.crt": previous.certificate if previous else b"",
+            # A replica that starts before the newest is trusted signs with the one before.
+            "previous.key": previous.key if previous else b"",
+        }
+
+    def is_due(self, *, now: float, lifetimes: Lifetimes) -> bool:
+        """Whether a new CA should be made, if all replicas have followed the last one."""
+        return now >= self.newest.made_at + lifetimes.ca_rotation_s
+
+    def followed(self, *, now: float, lifetimes: Lifetimes) -> "Keyring":
+        """Return it with one more CA, without the oldest."""
+        return Keyring(newest=make_authority(now=now, valid_s=lifetimes.ca_s), previous=self.newest)
+
+
+def new_keyring(*, now: float, lifetimes: Lifetimes) -> Keyring:
+    """Return a keyring of one new CA."""
+    return Keyring(newest=make_authority(now=now, valid_s=lifetimes.ca_s))
+
+
+def read_keyring(contents: Mapping[str, bytes]) -> Keyring | None:
+    """Read what the Secret holds; None when it is empty or holds no CA that can sign."""
+    certificate, key = contents.get("ca.crt", b""), contents.get("ca.key", b"")
+    try:
+        # Without a key there is nothing to sign with, which `read_authority` would accept.
+        newest = read_authority(certificate, key) if key else None
+    except CertificateError:
+        return None
+    return Keyring(newest=newest, previous=_previous(contents)) if newest else None
+
+
+def _previous(contents: Mapping[str, bytes]) -> CertificateAuthority | None:
+    try:
+        return read_authority(contents.get("previous.crt", b""), contents.get("previous.key", b""))
+    except CertificateError:
+        return None

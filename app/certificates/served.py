@@ -1,0 +1,80 @@
+"""What one listener shows to its clients and whether that is well: checks, metrics and one line a change in the log."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from app.certificates.authority import Certificate
+from app.model.question import Check
+from app.telemetry import Metrics, Renewal
+
+log = structlog.get_logger()
+
+WARNED_BEFORE_S = 7 * 24 * 3600.0
+"""Of a short life it is the last third."""
+
+
+class Shows(Protocol):
+    """The TLS of a listener."""
+
+    def use(self, certificate: Certificate) -> None:
+        """Show it from the next handshake on; raises `CertificateError`, and goes on as before."""
+        ...
+
+
+class ServedCertificate:
+    """The certificate in use, and what keeps it from being renewed. Changed by whoever renews it, and nobody else."""
+
+    def __init__(self, tls: Shows, metrics: Metrics, *, listener: str, wall_clock: Callable[[], float]) -> None:
+        """Start without any; `listener` is the word for it in metrics and in the log."""
+        self._tls = tls
+        self._metrics = metrics
+        self._listener = listener
+        self._wall_clock = wall_clock
+        self._certificate: Certificate | None = None
+        self._problem = ""
+        self._warned_of: int | None = None
+        metrics.certificate_problems(listener, 0)
+
+    def use(self, certificate: Certificate) -> None:
+        """Show it from the next handshake on; raises `CertificateError`, and goes on as before."""
+        self._tls.use(certificate)
+        self._certificate = certificate
+        self._metrics.renewed(Renewal.SERVING)
+        self._metrics.certificate_expires(self._listener, certificate.expires_at)
+
+    def note(self, problem: str) -> None:
+        """Note what keeps the certificate from being renewed, "" when nothing does; tell it once a change."""
+        if problem != self._problem:
+            tell = log.error if problem else log.info
+            tell("certificate not renewed" if problem else "certificate well again", **self._named(), reason=problem)
+            self._metrics.certificate_problems(self._listener, 1 if problem else 0)
+        self._problem = problem
+        self._warn()
+
+    def checks(self) -> Sequence[Check]:
+        """Return two lines of /readyz: whether clients can be served, and whether they will be for long."""
+        renewal = f"{self._problem}; what was there before is still served" if self._problem else ""
+        failure = self._failure()
+        return Check("certificate", failure), Check("certificate-renewal", "" if failure else renewal)
+
+    def _failure(self) -> str:
+        certificate = self._certificate
+        if certificate is None:
+            return f"there is no certificate to serve: {self._problem or 'none has been made or read yet'}"
+        if self._wall_clock() >= certificate.expires_at:
+            return f"the certificate served has expired: {self._problem or 'a new one is due'}"
+        return ""
+
+    def _warn(self) -> None:
+        certificate = self._certificate
+        if certificate is None or certificate.serial == self._warned_of:
+            return
+        left_s = certificate.expires_at - self._wall_clock()
+        if left_s < min(WARNED_BEFORE_S, (certificate.expires_at - certificate.begins_at) / 3):
+            self._warned_of = certificate.serial
+            log.warning("certificate expires soon", **self._named(), left_s=round(left_s))
+
+    def _named(self) -> dict[str, str]:
+        return {"listener": self._listener}

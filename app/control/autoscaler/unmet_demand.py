@@ -1,0 +1,113 @@
+"""Knows which PodGroups lack nodes and nothing else, since when, and for what an autoscaler should be asked for them.
+
+That is whoever the last plan refused for want of room: it looks at room only after the limits of queues, and finds a
+place that others are leaving before it refuses. Whoever is bound in part, or has a minimum that runs, is not let down.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+
+from app.cluster.cache import ClusterCache
+from app.control.journal.references import group_reference, pod_reference
+from app.control.report.inspect import Inspect
+from app.model.names import GroupKey
+from app.model.podgroup import PodGroup
+from app.model.reason import Reason
+from app.model.scaling import CapacityRequest
+from app.model.seam import RawObject
+from app.scheduling import capacity
+from app.settings import Settings
+
+MOST = 100
+"""PodGroups for which nodes are asked at a time: an autoscaler looks at a few, and what comes first comes first."""
+
+LACKS_ROOM = frozenset({Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT})
+PASSING = frozenset({Reason.DECIDING, Reason.BACKING_OFF})
+"""Reasons that say nothing about room: what was asked for stands meanwhile."""
+
+
+class UnmetDemand:
+    """As of the last look. Only the event loop calls in here."""
+
+    def __init__(
+        self, cache: ClusterCache, inspect: Inspect, settings: Settings, *, clock: Callable[[], float]
+    ) -> None:
+        """`clock` is monotonic. `_since`, `_lacking` and `undecided` are written by `look`, `_asks` by `asked`."""
+        self._cache = cache
+        self._inspect = inspect
+        self._settings = settings
+        self._clock = clock
+        self._since: dict[GroupKey, float] = {}
+        self._lacking: list[tuple[float, PodGroup]] = []
+        """Those of whom it is known, with the same times: fifty thousand keys are not looked up again."""
+        self._asks: dict[GroupKey, tuple[PodGroup, CapacityRequest]] = {}
+        """What is asked for each group, and for the group as it was then."""
+        self.undecided: frozenset[GroupKey] = frozenset()
+        """The groups of which it is not known now whether they lack room."""
+
+    def __bool__(self) -> bool:
+        return bool(self._since)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._since
+
+    def look(self) -> None:
+        """Bring up to date who lacks room."""
+        now, since, undecided = self._clock(), dict[GroupKey, float](), list[GroupKey]()
+        lacking = list[tuple[float, PodGroup]]()
+        for key, (group, refusal) in self._inspect.waiting_by_key().items():
+            if refusal is None or refusal.reason in PASSING:
+                undecided.append(key)
+                if key in self._since:
+                    since[key] = self._since[key]
+            elif refusal.reason in LACKS_ROOM:
+                since[key] = at = self._since.get(key, now)
+                lacking.append((at, group))
+        self._since, self._lacking, self.undecided = since, lacking, frozenset(undecided)
+
+    def due_at(self) -> float | None:
+        """Return when the next group will have lacked room for long enough; None when there is no such group."""
+        after_s, now = self._settings.autoscaling_after_s, self._clock()
+        return min((since + after_s for since in self._since.values() if since + after_s > now), default=None)
+
+    def asked(self, asking: Collection[GroupKey]) -> list[CapacityRequest]:
+        """Return what should be asked for now, for those who have waited long enough or are `asking` already.
+
+        As of the last look: what was asked for a group that has gone since then is taken back after the next.
+        """
+        before = self._clock() - self._settings.autoscaling_after_s
+        due = [
+            (group.key in asking, group)
+            for since, group in self._lacking
+            if since <= before or (asking and group.key in asking)
+        ]
+        self._asks = self._made_for(group for _, group in sorted(due, key=_order)) if due else {}
+        return [ask for _, ask in self._asks.values()]
+
+    def of(self, key: GroupKey) -> CapacityRequest | None:
+        """Return what should be asked for a group, as of the last look."""
+        _, ask = self._asks.get(key, (None, None))
+        return ask
+
+    def _made_for(self, groups: Iterable[PodGroup]) -> dict[GroupKey, tuple[PodGroup, CapacityRequest]]:
+        snapshot = self._cache.snapshot()
+        chosen = capacity.within_quota(snapshot, groups, MOST)
+        return {group.key: (group, self._ask(group, snapshot.nodes.smallest_device_mib)) for group in chosen}
+
+    def _ask(self, group: PodGroup, device_mib: int) -> CapacityRequest:
+        before, ask = self._asks.get(group.key, (None, None))
+        if ask is not None and before is group:
+            return ask
+        shapes = capacity.shapes(capacity.lacking(group), device_mib)
+        name = capacity.name_of(group, shapes, self._settings.autoscaling_class)
+        return CapacityRequest(key=group.key, name=name, owner=self._owner(group), shapes=shapes)
+
+    def _owner(self, group: PodGroup) -> RawObject:
+        # What owners say is a PodGroup as well, before an object repeats it.
+        reference = group_reference(self._cache.groups, group.key)
+        return reference if reference is not None and reference["uid"] else pod_reference(group.pending[0])
+
+
+def _order(due: tuple[bool, PodGroup]) -> tuple[int, bool, float]:
+    """Return the order in which groups are asked for: no request is taken back for one that came a little earlier."""
+    is_asking, group = due
+    return -group.priority, not is_asking, group.created_at

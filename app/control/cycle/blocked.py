@@ -1,0 +1,29 @@
+"""Says what keeps those from starting who have places, or get them again, and are not among those who wait."""
+
+from collections.abc import Mapping
+from itertools import chain
+
+from app.cluster.cache import ClusterCache
+from app.control.cycle.preemptions import PendingPreemptions
+from app.control.journal.backoff import Backoff, Setback
+from app.model.names import GroupKey
+from app.model.reason import Reason, Refusal
+from app.model.sentence import capital, say
+
+
+def stalled(cache: ClusterCache, awaiting: PendingPreemptions, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
+    """Return whose room is being freed, and whose last attempt or try failed: that is told until it is over or past."""
+    waiting, found = cache.waiting(), dict(awaiting.refusals())
+    setbacks = (
+        (key, setback.error) for key, setback in backoff.setbacks().items() if not _is_over(cache, key, setback)
+    )
+    for key, error in chain(cache.reservations.failing(), setbacks):
+        if key not in found and key not in waiting:
+            sentence = say("{error}; it is being tried again.", error=capital(error))
+            found[key] = Refusal(reason=Reason.BACKING_OFF, sentence=sentence)
+    return found
+
+
+def _is_over(cache: ClusterCache, key: GroupKey, setback: Setback) -> bool:
+    pods = cache.groups.pods(key)
+    return cache.groups.bound(key) > setback.bound or all(pod.node is not None for pod in pods)

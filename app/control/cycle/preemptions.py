@@ -1,0 +1,288 @@
+"""Holds room for pods until those have left who are still in it, and makes promises of it then.
+
+Nobody is nominated before: kube-scheduler sees a full node, refuses the pod and clears the nomination with it. What
+holds the room meanwhile is our own promise, in the state Awaiting.
+
+Whoever does not use what others were evicted from backs off for long: a pod that kube-scheduler's own filters refuse
+must not have one node after the other emptied.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import Reservation, ReservationState
+from app.control.cycle.recheck import is_open
+from app.control.cycle.waker import Waker
+from app.control.journal import waits
+from app.control.journal.waits import Wait
+from app.control.writers.evictor import Evictor
+from app.model.decision import Start
+from app.model.names import GroupKey, PodUid
+from app.model.reason import Reason, Refusal
+from app.model.sentence import say
+from app.settings import Settings
+
+
+class Preparing(Protocol):
+    """Makes GPUs ready for sharing."""
+
+    def prepare(self, uids: Collection[PodUid]) -> bool:
+        """Have the GPUs made ready that these pods are to share, whose room is there; return whether all are."""
+        ...
+
+    def obstacle(self, uids: Collection[PodUid]) -> str:
+        """Return what keeps these GPUs from being made ready, as the API server or the node said it; "" if nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPreemption:
+    """A group whose room will not be free, and why."""
+
+    group: GroupKey
+    error: str
+    least_s: float = 0.0
+    """For how long to leave the group out at the least."""
+
+
+RECONSIDERED_AFTER_S = 10.0
+"""How long somebody waits at the least for pods that are leaving anyhow before free room elsewhere is looked for."""
+
+WASTED_S = 60.0
+"""How long a group is left out at the least for which pods were evicted to no purpose."""
+
+JUDGED_EVERY_S = 1.0
+"""How often everybody who waits is looked at although nothing was freed: the room may have been taken, too."""
+
+
+class PendingPreemptions:
+    """Who waits for room that is being freed. Only `hold`, `review` and `stand_down` change it."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        waker: Waker,
+        evictor: Evictor,
+        gpus: Preparing,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` is monotonic, `wall_clock` seconds since the epoch.
+
+        `gpus` makes those ready that are to be shared.
+        """
+        self._cache = cache
+        self._waker = waker
+        self._evictor = evictor
+        self._gpus = gpus
+        self._settings = settings
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._waits: list[Wait] = []
+        self._served: dict[PodUid, GroupKey] = {}
+        """Pods for which others were evicted, until they are bound."""
+        self._staying: set[PodUid] = set()
+        self._preparing: dict[tuple[PodUid, ...], float] = {}
+        """Since when the GPUs are made ready for those whose room is there already."""
+        self._judged_at = clock()
+        self._limits = cache.room.limits()
+        """Of one review."""
+
+    def hold(self, starts: Sequence[Start], victims: Collection[PodUid]) -> None:
+        """Hold the places of these starts, which are of one group, until their room is free."""
+        expires_at = self._clock() + self._settings.eviction_ttl_s
+        for start in starts:
+            for placement in start.placements:
+                self._cache.await_release(placement.pod, placement.node, placement.devices, expires_at=expires_at)
+            pods = tuple(placement.pod for placement in start.placements)
+            nodes = frozenset(placement.node for placement in start.placements)
+            known = (self._cache.pod(uid) for uid in victims)
+            freed = nodes | {pod.node for pod in known if pod is not None and pod.node is not None}
+            began = datetime.fromtimestamp(self._wall_clock(), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            now, relief = self._clock(), self._cache.relief
+            self._waits.append(
+                Wait(start.group, pods, nodes, frozenset(victims), freed, since=now, began=began, relief=relief)
+            )
+
+    def note_failure(self, victim: PodUid) -> None:
+        """Note that a victim cannot be evicted: whoever waits for it waits in vain."""
+        self._staying.add(victim)
+
+    def refusals(self) -> Mapping[GroupKey, Refusal]:
+        """Return for each group whose room is held until it is free what it waits for."""
+        found: dict[GroupKey, Refusal] = {}
+        for wait in self._waits:
+            if wait.group not in found and self._held(wait):
+                found[wait.group] = self._said_of(wait)
+        return found
+
+    def refusals_of(self, group: GroupKey) -> Mapping[PodUid, Refusal]:
+        """Return for each pod of a group whose room is held until it is free what it waits for.
+
+        Beyond its minimum a group starts pod by pod: each of these may wait for somebody else, and elsewhere.
+        """
+        found: dict[PodUid, Refusal] = {}
+        for wait in self._waits:
+            if wait.group == group and (held := self._held(wait)):
+                found |= dict.fromkeys((one.pod for one in held), self._said_of(wait))
+        return found
+
+    def _said_of(self, wait: Wait) -> Refusal:
+        if wait.pods in self._preparing:
+            return waits.for_devices(wait, self._gpus.obstacle(wait.pods))
+        return waits.for_victims(wait, self._cache)
+
+    def stand_down(self) -> None:
+        """Forget everybody: another replica decides, also about who has not been told to leave yet."""
+        self._evictor.recall({victim for wait in self._waits for victim in wait.victims})
+        self._waits.clear()
+        self._served.clear()
+        self._staying.clear()
+        self._preparing.clear()
+
+    def review(self) -> list[FailedPreemption]:
+        """Promise what is free by now; return whose room will not be, whose places are still held."""
+        self._limits = self._cache.room.limits()
+        failures = [*self._failures(), *self._unused()]
+        self._staying.clear()
+        relieved, is_due = self._cache.take_relieved(), self._clock() >= self._judged_at + JUDGED_EVERY_S
+        looked_at = [wait for wait in self._waits if is_due or not relieved.isdisjoint(wait.freed)]
+        self._end({wait for wait in looked_at if self._is_over(wait)})
+        if is_due:
+            self._judged_at = self._clock()
+            failures += filter(None, map(self._judge, self._waits))
+        return failures
+
+    def _failures(self) -> Iterator[FailedPreemption]:
+        now = self._clock()
+        failures: dict[GroupKey, FailedPreemption] = {}
+        for wait in self._waits:
+            held = self._held(wait)
+            if held and wait.victims & self._staying:
+                failures[wait.group] = FailedPreemption(
+                    wait.group, "a pod that was to make room for it cannot be evicted"
+                )
+            elif any(one.expires_at <= now for one in held):
+                failures[wait.group] = FailedPreemption(wait.group, "the room it waited for was not freed in time")
+            elif held and now >= self._preparing.get(wait.pods, now) + self._settings.device_ttl_s:
+                # Asked first: whoever is planned anew elsewhere is told nothing of this node.
+                said = self._gpus.obstacle(wait.pods)
+                if not self._moves(wait):
+                    error = "its node did not give it a GPU to share in time"
+                    error = say("{error}: {said}", error=error, said=said) if said else error
+                    failures[wait.group] = FailedPreemption(wait.group, error)
+        yield from failures.values()
+
+    def _moves(self, wait: Wait) -> bool:
+        """Have pods planned anew elsewhere whose node has given them no GPU in time; return whether there are others.
+
+        Of a node where a reservation pod is refused or fails, for causes we cannot see, nothing else would be learnt.
+        """
+        missing = [(uid, place) for uid in wait.pods for place in self._cache.gpus.not_ready(uid)]
+        for uid, (node, _) in missing:
+            self._cache.refuse_node(uid, node)
+        table = self._cache.table()
+        others = (table.shares_devices & ~table.mask(self._cache.refused(uid)) for uid in wait.pods)
+        if wait.victims or not all(mask.any() for mask in others):
+            return False
+        for _, place in missing:
+            self._cache.doubt_gpu(*place)
+        for one in self._held(wait):
+            self._cache.drop_promise(one.pod)
+        return True
+
+    def _unused(self) -> Iterator[FailedPreemption]:
+        for uid, group in list(self._served.items()):
+            pod = self._cache.pod(uid)
+            if pod is None or pod.node is not None:
+                del self._served[uid]
+            elif self._cache.reservations.get(uid) is None and not self._is_refused(group):
+                del self._served[uid]
+                said = f": {pod.said.because}" if pod.said.because else ""
+                yield FailedPreemption(
+                    group, f"it could not use the room that other pods were evicted from{said}", WASTED_S
+                )
+
+    def _is_refused(self, group: GroupKey) -> bool:
+        # kube-scheduler may have looked a moment before the room was free: nobody searches until it offers nodes again.
+        waiting = self._cache.waiting().get(group)
+        refusal = waiting.refusal if waiting else None
+        return refusal is not None and refusal.reason is Reason.REFUSED_BY_SCHEDULER
+
+    def _is_over(self, wait: Wait) -> bool:
+        held = self._held(wait)
+        if len(held) == len(wait.pods):
+            if self._fulfil(held):
+                self._served.update(dict.fromkeys(wait.pods if wait.victims else (), wait.group))
+                return True
+            if not self._may_fare_better(wait):
+                return False
+        # One of them is gone, or what was held for it, or there may be room elsewhere: they are planned anew.
+        for one in held:
+            self._cache.drop_promise(one.pod)
+        return True
+
+    def _end(self, over: Collection[Wait]) -> None:
+        """Forget those who wait no more; have nobody leave any more for whom only those waited who got nothing."""
+        if not over:
+            return
+        self._waits = [wait for wait in self._waits if wait not in over]
+        for wait in over:
+            self._preparing.pop(wait.pods, None)
+        in_vain = [wait for wait in over if not any(map(self._cache.reservations.get, wait.pods))]
+        needless = {victim for wait in in_vain for victim in wait.victims}
+        self._evictor.recall(needless.difference(*(wait.victims for wait in self._waits)))
+
+    def _judge(self, wait: Wait) -> FailedPreemption | None:
+        """Say whose room others have taken or its node will not give: nobody's leaving makes it free any more."""
+        if not wait.victims or self._will_be_free(wait):
+            return None
+        have_left = any(self._cache.pod(victim) is None for victim in wait.victims)
+        return FailedPreemption(wait.group, "the room it waited for will not be free", WASTED_S if have_left else 0.0)
+
+    def _may_fare_better(self, wait: Wait) -> bool:
+        """Whether those who only wait for somebody who was leaving anyhow should be planned anew."""
+        if wait.victims or wait.pods in self._preparing:
+            return False
+        is_due = self._clock() >= wait.since + RECONSIDERED_AFTER_S
+        return (is_due and self._cache.relief != wait.relief) or not self._will_be_free(wait)
+
+    def _will_be_free(self, wait: Wait) -> bool:
+        """Whether the places held are free, and still open to these pods, when everybody has left who is leaving.
+
+        Under the limits of their queues, too: one may have been lowered meanwhile, or others have come below it.
+        """
+        if not (self._cache.room.suffices_later(wait.pods) and self._limits.admit_later(wait.pods)):
+            return False
+        return self._are_open(self._held(wait))
+
+    def _are_open(self, held: Collection[Reservation]) -> bool:
+        return all(is_open(self._cache, one.pod, one.node) for one in held)
+
+    def _fulfil(self, waiting: Collection[Reservation]) -> bool:
+        """Make promises of all of these, or of none; return whether they are."""
+        uids = tuple(one.pod for one in waiting)
+        if not self._cache.room.suffices(uids) or not self._are_open(waiting):
+            return False
+        # Its nodes may have had room all along: it is the queue's limit that the victims leave it.
+        if not self._limits.admit(uids):
+            return False
+        if not self._gpus.prepare(uids):
+            self._preparing.setdefault(uids, self._clock())
+            return False
+        self._limits.start(uids)
+        for one in waiting:
+            self._cache.fulfil(one.pod)
+            self._cache.reservations.extend(one.pod, self._clock() + self._settings.promise_ttl_s)
+            self._waker.nominate(one.pod)
+        return True
+
+    def _held(self, wait: Wait) -> list[Reservation]:
+        held = (self._cache.reservations.get(uid) for uid in wait.pods)
+        return [one for one in held if one is not None and one.state is ReservationState.AWAITING]

@@ -1,0 +1,147 @@
+"""Checks whether what a plan made some time ago may still be done: places, room, quota, and who would have to leave.
+
+Never stricter than the planner: a plan that is always late, in a busy cluster, is carried out all the same unless
+somebody else really has taken what it counted on.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from app.cluster.cache import ClusterCache
+from app.cluster.charges import NO_LOAD, Hold, Load
+from app.control.cycle.batches import PlanBatch
+from app.model.decision import Action, Eviction, Placement, Start
+from app.model.names import NodeName, PodUid
+from app.model.podgroup import PodGroup
+from app.model.resources import GPU_MILLI, NOTHING, Resources
+from app.model.snapshot import PART, Snapshot, parts_of
+from app.scheduling import fit
+from app.scheduling.quota import QueueLedger
+
+
+class Recheck:
+    """One plan against the cluster as it is now; what it admits it expects to be carried out before the next deal."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        """Look at the cluster as it is; `_ledger` is changed by `admits`."""
+        self._cache = cache
+        self._snapshot: Snapshot = cache.snapshot()
+        self._ledger = QueueLedger(self._snapshot)
+
+    def admits(self, deal: PlanBatch) -> bool:
+        """Whether those who start still wait and may start, and their nodes have room, now or when others have left."""
+        if not self.may_leave(deal) or not all(map(self._may_start, deal.starts)):
+            return False
+        if not self._has_room(deal):
+            return False
+        for eviction in deal.evictions:
+            self._ledger.refund(self._snapshot.running[eviction.group], self._cost([(eviction.pod, eviction.node)]))
+        return all(map(self._charge, deal.starts))
+
+    def may_leave(self, deal: PlanBatch) -> bool:
+        """Whether the victims still are where the plan saw them, and are still what made them victims."""
+        return all(map(self._may_be_evicted, deal.evictions))
+
+    def _may_be_evicted(self, eviction: Eviction) -> bool:
+        group = self._snapshot.running.get(eviction.group)
+        if group is None or not self._still_there(eviction):
+            return False
+        # A gang may have been completed, or a member turned out to have finished well.
+        return group.stale_since is not None if eviction.action is Action.EVICT_STALE else group.preemptible
+
+    def _still_there(self, eviction: Eviction) -> bool:
+        """Whether a victim is where the plan saw it, neither leaving nor just being bound."""
+        pod, held = self._cache.pod(eviction.pod), self._cache.reservations.get(eviction.pod)
+        if pod is None or pod.deleting or (held is not None and not held.is_revocable):
+            return False
+        return eviction.node == (pod.node or (held.node if held else None))
+
+    def _may_start(self, start: Start) -> bool:
+        group = self._group(start)
+        return group is not None and all(self._still_waits(placement.pod) for placement in start.placements)
+
+    def _group(self, start: Start) -> PodGroup | None:
+        group = self._snapshot.groups.get(start.group)
+        return None if group is None or group.refusal is not None else group
+
+    def _still_waits(self, uid: PodUid) -> bool:
+        pod = self._cache.pod(uid)
+        return pod is not None and pod.node is None and not pod.deleting and not self._cache.reservations.get(uid)
+
+    def _has_room(self, deal: PlanBatch) -> bool:
+        places = [placement for start in deal.starts for placement in start.placements]
+        if not all(is_open(self._cache, placement.pod, placement.node) for placement in places):
+            return False
+        if not self._has_parts(deal, places):
+            return False
+        wanted = self._summed((placement.node, placement.pod) for placement in places)
+        for node, devices in self._opened(places, deal).items():
+            wanted[node] = _with_devices(wanted[node], devices)
+        room = self._cache.room
+        if not deal.waits:
+            return all(room.is_free(node, load) for node, load in wanted.items())
+        freed = self._summed((eviction.node, eviction.pod) for eviction in deal.evictions)
+        for node, load in freed.items():
+            kept = sum(hold is Hold.KEPT for hold in self._whole_again(node, deal).values())
+            freed[node] = _with_devices(load, kept)
+        return all(room.is_free_later(node, load, freed.get(node, NO_LOAD)) for node, load in wanted.items())
+
+    def _has_parts(self, deal: PlanBatch, places: Collection[Placement]) -> bool:
+        """Whether the shared GPUs that the plan counts on still have as much to give, now or when others have left."""
+        wanted = Counter[tuple[NodeName, str]]()
+        for place in places:
+            pod = self._cache.pod(place.pod)
+            if pod is not None and pod.sharing is not None:
+                parts = parts_of(pod.sharing, self._cache.gpus.size(place.node)[0])
+                wanted.update({(place.node, name): parts for name in place.devices})
+        victims = {eviction.pod for eviction in deal.evictions}
+        return all(self._takes(node, name, parts, victims, deal) for (node, name), parts in wanted.items())
+
+    def _takes(self, node: NodeName, name: str, parts: int, victims: Collection[PodUid], deal: PlanBatch) -> bool:
+        if self._cache.gpus.find(node, name) is None:
+            return parts <= self._cache.gpus.size(node)[0] * PART
+        free = self._cache.room.parts_free(node, name, without=victims, later=deal.waits)
+        return free is not None and parts <= free
+
+    def _opened(self, places: Iterable[Placement], deal: PlanBatch) -> Mapping[NodeName, int]:
+        """Return how many whole devices are to be opened, by node, with those that all others will have left."""
+        names = {(place.node, name) for place in places for name in place.devices}
+        return Counter(node for node, name in names if self._is_opened(node, name, deal))
+
+    def _is_opened(self, node: NodeName, name: str, deal: PlanBatch) -> bool:
+        return self._cache.gpus.find(node, name) is None or (deal.waits and name in self._whole_again(node, deal))
+
+    def _whole_again(self, node: NodeName, deal: PlanBatch) -> Mapping[str, Hold]:
+        return self._cache.room.whole_again(node, {eviction.pod for eviction in deal.evictions})
+
+    def _charge(self, start: Start) -> bool:
+        """Count a start in its queue, unless others have used up the quota since."""
+        group = self._group(start)
+        cost = self._cost((placement.pod, placement.node) for placement in start.placements)
+        if group is None or self._ledger.check(group, cost) is not None:
+            return False
+        self._ledger.charge(group, cost)
+        return True
+
+    def _cost(self, places: Iterable[tuple[PodUid, NodeName]]) -> Resources:
+        """Return what pods cost their queue there."""
+        found = ((self._cache.pod(uid), self._cache.gpus.size(node)[0]) for uid, node in places)
+        return sum((pod.charge(memory_mib) for pod, memory_mib in found if pod is not None), NOTHING)
+
+    def _summed(self, places: Iterable[tuple[NodeName, PodUid]]) -> dict[NodeName, Load]:
+        sums: dict[NodeName, Load] = {}
+        for node, uid in places:
+            pod, load = self._cache.pod(uid), sums.get(node, NO_LOAD)
+            sums[node] = load if pod is None else load.plus(pod)
+        return sums
+
+
+def is_open(cache: ClusterCache, uid: PodUid, node: NodeName) -> bool:
+    """Whether a node still takes this pod, if it has room: it may have been cordoned, tainted or relabelled."""
+    pod, table = cache.pod(uid), cache.table()
+    column = table.index.get(node)
+    return pod is not None and column is not None and fit.takes(table.nodes[column], pod.constraint)
+
+
+def _with_devices(load: Load, devices: int) -> Load:
+    return load._replace(request=load.request + Resources(gpu_milli=GPU_MILLI * devices))

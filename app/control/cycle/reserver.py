@@ -1,0 +1,167 @@
+"""Makes promises, and ends those that are over or have to be taken back."""
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import Reservation, ReservationState
+from app.control.cycle.waker import Waker
+from app.control.journal.backoff import LONGEST_COSTLY_S, Backoff
+from app.control.writers.barrier import GangBarrier
+from app.model.decision import Start
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.pod import Pod
+from app.settings import Settings
+from app.telemetry import Metrics
+
+log = structlog.get_logger()
+
+EXPIRES_WITHIN_S = 0.5
+"""How late the end of a promise may be noticed."""
+
+REFUSED_NODES_FOR_S = 120.0
+"""How long a node that kube-scheduler refused for a pod is left out for it, unless its next question says more."""
+
+
+class Reserver:
+    """What is held in the cache for pods that are not bound yet. Only the event loop calls in here."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        barrier: GangBarrier,
+        waker: Waker,
+        metrics: Metrics,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` is monotonic."""
+        self._cache = cache
+        self._barrier = barrier
+        self._waker = waker
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._forget_at = clock() + REFUSED_NODES_FOR_S
+        self._expire_at = clock()
+        self._overlooked = Backoff()
+        """By pod: how long one gets no other place that kube-scheduler did not ask about while it had one."""
+
+    def make(self, start: Start) -> None:
+        """Promise the places of a start, and have its pods asked about."""
+        expires_at = self._clock() + self._settings.promise_ttl_s
+        for placement in start.placements:
+            self._cache.promise(placement.pod, placement.node, placement.devices, expires_at=expires_at)
+            self._waker.wake(placement.pod)
+
+    def answered_expiry(self) -> float:
+        """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
+        return self._clock() + self._settings.answered_ttl_s
+
+    def give_up(self, uid: PodUid) -> None:
+        """End one pod's promise."""
+        self._cache.drop_promise(uid)
+        self._waker.revoke(uid)
+
+    def make_way(self) -> None:
+        """Give up what cannot be kept where others have bound pods, before what those were promised is given away.
+
+        A replica that was active until a moment ago may have had bindings under way. Gangs give up last: of one that
+        is bound in part the rest must not have to wait.
+        """
+        nodes = self._cache.take_taken_by_others()
+        if not nodes:
+            return
+        there = [
+            held for held in self._cache.reservations if held.state is ReservationState.PROMISED and held.node in nodes
+        ]
+        for held in sorted(there, key=self._worth):
+            if self._cache.room.is_overbooked(held.pod):
+                log.info("promise taken by others", pod=held.pod, node=held.node)
+                self.give_up(held.pod)
+
+    def of_pods_alone(self, *, up_to: int) -> list[tuple[Pod, NodeName]]:
+        """Return the pods alone of at most this priority that a node is promised to, with it, and nothing written."""
+        found: list[tuple[Pod, NodeName]] = []
+        for held in self._cache.reservations:
+            is_gang, priority = self._worth(held)
+            pod = self._cache.pod(held.pod)
+            if pod is None or pod.sharing is not None:
+                continue  # What it gives back is a part of a GPU at most, of which no gang is completed.
+            if held.state is ReservationState.PROMISED and not is_gang and priority <= up_to:
+                found.append((pod, held.node))
+        return found
+
+    def _worth(self, held: Reservation) -> tuple[bool, int]:
+        on = self._cache.groups.terms(held.group)
+        return self._cache.groups.min_member(held.group) > 1, on.priority if on else 0
+
+    def release(self, key: GroupKey, error: str) -> None:
+        """End what is promised to a gang, and send away whoever stands at the barrier."""
+        for held in self._cache.reservations.of_group(key):
+            if held.is_revocable:
+                self.give_up(held.pod)
+        self._barrier.fail(key, error)
+
+    def stand_down(self) -> None:
+        """Give up every promise: another replica decides, and what it has decided shows in the watch only later."""
+        for held in [held for held in self._cache.reservations if not held.is_written]:
+            self._cache.drop_promise(held.pod)
+        self._barrier.fail_all("this replica is no longer active")
+
+    def review(self) -> None:
+        """End what has expired, revoke nominations that outlived their promise, and look at who stands."""
+        now = self._clock()
+        self._begin(now)
+        if now >= self._expire_at:
+            # Not at every change: with 40,000 promises a look at all of them takes 8 ms.
+            self._expire_at = now + EXPIRES_WITHIN_S
+            self._expire_all(now)
+            for key in self._overlooked.over(now):
+                self._cache.reconsider(PodUid(key.name))
+        if now >= self._forget_at:
+            self._forget_at = now + REFUSED_NODES_FOR_S
+            self._cache.forget_refused_nodes()
+            self._waker.forget_gone()
+        for uid in self._cache.take_bereft():
+            self._waker.revoke(uid)
+        self._barrier.review()
+
+    def take_unreleased(self) -> Mapping[GroupKey, str]:
+        """Return, once, the groups with pods whose gate may not be taken off, with what the API server said."""
+        refused = ((self._cache.pod(uid), said) for uid, said in self._waker.take_unreleased().items())
+        error = "the API server does not let the scheduling gate be taken off"
+        return {pod.group: f"{error}: {said}" for pod, said in refused if pod is not None}
+
+    def _begin(self, now: float) -> None:
+        """Let the time of a promise run from when its pod was released: before, kube-scheduler could not ask."""
+        expires_at = now + self._settings.promise_ttl_s
+        for uid in self._waker.take_sent():
+            held = self._cache.reservations.promised(uid)
+            if held is not None and held.is_revocable and held.expires_at < expires_at:
+                self._cache.reservations.extend(uid, expires_at)
+
+    def _expire_all(self, now: float) -> None:
+        for held in self._cache.reservations.expired(now):
+            # Who stands in our own queue cannot have been asked about, however long that takes.
+            if held.state is not ReservationState.AWAITING and not self._waker.stands(held.pod):
+                self._expire(held)
+
+    def _expire(self, held: Reservation) -> None:
+        self._metrics.promises_expired.inc()
+        log.info("promise expired", pod=held.pod, node=held.node)
+        pod = self._cache.pod(held.pod)
+        is_asked = held.state is ReservationState.ANSWERED
+        was_woken = pod is not None and pod.said.by_us and pod.nominated == held.node
+        if pod is not None and not is_asked and (pod.said.by_scheduler or was_woken):
+            # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node. A
+            # nomination beside the release proves nothing: kube-scheduler may not have come to it yet.
+            self._cache.refuse_node(held.pod, held.node)
+        if pod is not None and not is_asked and not held.is_asked:
+            # Others may have the room meanwhile, for longer each time: kube-scheduler may never look at the pod.
+            self._overlooked.failed(GroupKey(pod.namespace, pod.uid), self._clock(), longest_s=LONGEST_COSTLY_S)
+            self._cache.overlook(held.pod)
+        self._waker.park(held.pod)
+        self.give_up(held.pod)

@@ -1,0 +1,235 @@
+"""Looks for victims on behalf of those who wait: the full plan, beside everything else that is decided.
+
+The webhooks and the planning loop only ever start what fits as things are. Whoever they refuse is considered here soon
+after, once for each change of the cluster, in a thread and never for more than a part of the time: a search among
+thousands of running pods takes longer than kube-scheduler waits, and its result is checked before anything is evicted.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+from math import inf
+from typing import Protocol
+
+import structlog
+
+from app.cluster.cache import ClusterCache
+from app.control.cycle.apply_plan import PlanApplier
+from app.control.cycle.disruption_budgets import Budgets
+from app.model.decision import Action, Plan
+from app.model.memory import NO_MEMORY, PlanMemory
+from app.model.names import GroupKey, NodeName
+from app.model.snapshot import Snapshot
+from app.scheduling.planner import plan as full_plan
+from app.scheduling.policy import Policy
+from app.telemetry import Metrics, PlanOutcome
+
+log = structlog.get_logger()
+
+GATHER_S = 0.2
+"""How long refusals are gathered before a search: the pods of a burst compete for the same victims."""
+
+REST = 4
+"""A search is followed by a rest of so many times as long as it took: the webhooks need the interpreter too."""
+
+REST_IN_VAIN = 16
+"""The same after a search that found nobody, as long as nobody else asks and nothing becomes free: what is left is that
+somebody comes to run who may be made to leave, or that shares shift. A full cluster changes all the time."""
+
+AT_MOST_IN_VAIN_S = 30.0
+"""No longer than this for that, or `REST` times."""
+
+LOOK_AGAIN_S = 10.0
+"""How long after a search that found nothing the passing of time alone is worth another: of a min-runtime, say."""
+
+
+class Plans(Protocol):
+    """The planner's own `plan`."""
+
+    def __call__(self, snapshot: Snapshot, policy: Policy, *, now: float, memory: PlanMemory) -> Plan:
+        """Decide for every waiting PodGroup, with victims."""
+        ...
+
+
+class SearchLoop:
+    """When to look for victims. Only the event loop calls in here."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        takeover: PlanApplier,
+        metrics: Metrics,
+        policy: Policy,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        unready: Callable[[], str],
+        plan_ended: Callable[[], Awaitable[None]],
+        budgets: Budgets | None = None,
+        plan: Plans = full_plan,
+    ) -> None:
+        """`clock` is monotonic, `wall_clock` seconds since the epoch; `unready` says why nothing may be decided now.
+
+        `plan_ended` returns when the planning loop is not in the middle of a plan.
+        Without `budgets` no victim is preferred to another for the sake of its PodDisruptionBudget.
+        `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free. When it
+        found nobody `_in_vain` is what might have helped, and not before `_rested_at` is another worth it without.
+        As things were at `_nobody_waited_at`, nobody waited who could be helped. `_memory` is what the last search
+        tells the next, `_aged_at` is when the next of those that wait has waited for long.
+        """
+        self._cache = cache
+        self._takeover = takeover
+        self._metrics = metrics
+        self._policy = policy
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._unready = unready
+        self._plan_ended = plan_ended
+        self._budgets = budgets
+        self._plan = plan
+        self._may_help = bool(set(policy.actions) - {Action.ALLOCATE})
+        self._withheld: Collection[NodeName] = ()
+        self._aged: GroupKey | None = None
+        self._memory = NO_MEMORY
+        self._is_unfinished = False
+        self._considered = -1
+        self._look_again_at = clock()
+        self._aged_at = inf
+        self._in_vain: tuple[int, int] | None = None
+        self._nobody_waited_at: tuple[int, int] | None = None
+        self._rested_at = clock()
+        self._poked = asyncio.Event()
+
+    @property
+    def withheld(self) -> Collection[NodeName]:
+        """The nodes that the last search keeps free for a PodGroup that has waited for long."""
+        return self._withheld if self._withheld and self._somebody_waits() else ()
+
+    @property
+    def memory(self) -> PlanMemory:
+        """What the last search tells the next plan."""
+        return self._memory
+
+    @property
+    def aged(self) -> GroupKey | None:
+        """The PodGroup that has waited for long, for which these nodes are kept and a part of its queue's share."""
+        return self._aged if self.withheld else None
+
+    def withhold(self, plan: Plan) -> None:
+        """Keep what this plan keeps, if it keeps nodes: it has no victims, and has found since who is owed room."""
+        if plan.withheld:
+            self._withheld, self._aged = plan.withheld, plan.aged
+
+    def poke(self) -> None:
+        """Note that something may have changed."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Search when it is worth it, for ever."""
+        while True:
+            await self._poked.wait()
+            await asyncio.sleep(GATHER_S)
+            self._poked.clear()
+            if self._is_due():
+                await asyncio.sleep(await self._search_or_say())
+
+    def _is_due(self) -> bool:
+        if self._unready() or not self._may_help:
+            return False
+        if self._cache.version == self._considered and not self._is_due_again():
+            return False
+        if self._somebody_is_stale():
+            return True
+        if self._in_vain == self._hope() and self._clock() < self._rested_at and not self._is_due_again():
+            return False
+        # Thousands may wait whom nobody can help: they are looked at after a change, not at every turn.
+        seen = self._cache.version, self._takeover.taken
+        if seen != self._nobody_waited_at and self._somebody_waits():
+            return True
+        self._nobody_waited_at = seen
+        return False
+
+    def _hope(self) -> tuple[int, int]:
+        """Return what changes when somebody has made room, or others ask for it than before."""
+        return self._cache.relief, self._takeover.claims
+
+    def _is_due_again(self) -> bool:
+        """Whether the mere passing of time may let somebody run, or have a stale gang leave, when nothing was found."""
+        if self._clock() < self._look_again_at:
+            return False
+        if self._somebody_is_stale():
+            return True
+        changes_at = self._memory.conditions.changes_at if self._memory.conditions else inf
+        return min(changes_at, self._aged_at) <= self._wall_clock()
+
+    def _next_ageing(self, snapshot: Snapshot) -> float:
+        """Return when the next PodGroup will have waited for long, in seconds since the epoch."""
+        if self._policy.ageing_s is None:
+            return inf
+        now, ageing_s = self._wall_clock(), self._policy.ageing_s
+        ages = (group.created_at + ageing_s for group in snapshot.groups.values())
+        return min((each for each in ages if each > now), default=inf)
+
+    def _somebody_waits(self) -> bool:
+        return any(refusal.may_find_victims for refusal in self._takeover.refusals.values())
+
+    def _somebody_is_stale(self) -> bool:
+        if Action.EVICT_STALE not in self._policy.actions:
+            return False
+        now, groups = self._wall_clock(), self._cache.groups
+        for key, since in groups.stale_since().items():
+            spec = groups.spec(key)
+            if now - since >= self._policy.grace_s(spec.stale_grace_s if spec else None):
+                return True
+        return False
+
+    async def _search_or_say(self) -> float:
+        """Search; return how long to rest after it."""
+        began = self._clock()
+        try:
+            await self._search()
+        except Exception:
+            # One object that the planner cannot take must not end the service; it is tried again, not at once.
+            log.exception("search for victims failed")
+            self._metrics.plans[PlanOutcome.ERROR].inc()
+            return LOOK_AGAIN_S
+        ended = self._clock()
+        rest_s = REST * (ended - began)
+        self._rested_at = ended + max(rest_s, min(REST_IN_VAIN * (ended - began), AT_MOST_IN_VAIN_S))
+        return rest_s
+
+    async def _search(self) -> None:
+        hope = self._hope()
+        snapshot, result = await self._planned()
+        if self._budgets is not None and await self._budgets.inquire(result.evictions):
+            # Made anew once, whatever it says: whom it still needs has to leave, budget or not.
+            snapshot, result = await self._planned()
+        # Free room comes before victims: who still waits may have a place in a plan that is not taken over yet.
+        await self._plan_ended()
+        if self._unready():
+            return
+        if result.unfinished:
+            # Once, not for every part of a search that takes many plans.
+            if not self._is_unfinished:
+                log.warning("plan budget reached", waiting=len(snapshot.groups), evictions=len(result.evictions))
+            self._metrics.plans_unfinished.inc()
+        self._is_unfinished = result.unfinished
+        # From here to the end there is no await: what is checked is what is promised and evicted.
+        # Who has only just come is still to be refused what is free: a promise that moves counts on that.
+        self._in_vain = None if result.starts or result.evictions or result.unfinished else hope
+        whole = self._takeover.take(result, snapshot.groups, settles=False)
+        self._withheld, self._aged, self._memory = result.withheld, result.aged, result.memory
+        self._look_again_at = self._clock() + LOOK_AGAIN_S
+        self._aged_at = self._next_ageing(snapshot)
+        # What it changed itself makes another search due: another group may have its turn now. So does an interruption.
+        self._considered = snapshot.version if whole and not result.unfinished else -1
+
+    async def _planned(self) -> tuple[Snapshot, Plan]:
+        """Return a plan and what it was made from."""
+        self._cache.age_stale(self._wall_clock())
+        snapshot = self._cache.snapshot()
+        if self._budgets is not None:
+            snapshot = replace(snapshot, guarded=self._budgets.guarded())
+        with self._metrics.plan_duration.time():
+            now, memory = self._wall_clock(), self._memory
+            return snapshot, await asyncio.to_thread(self._plan, snapshot, self._policy, now=now, memory=memory)

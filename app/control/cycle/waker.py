@@ -1,0 +1,171 @@
+"""Has pods asked about whose turn has come: held ones are released, parked ones nominated for the node now theirs.
+
+kube-scheduler parks a pod after one of our refusals. One status patch is an event that makes it look at the pod again,
+and makes it look at the promised node first. A pod that it has not asked about yet, and may look at, needs no patch.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from app.cluster.cache import ClusterCache
+from app.control.cycle.releases import Releases
+from app.control.writers.in_flight import InFlightLimiter
+from app.model.names import NodeName, PodUid
+from app.model.pod import Pod
+from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef, UnavailableError
+from app.telemetry import Metrics
+
+log = structlog.get_logger()
+
+WRITERS = 16
+"""Patches in flight at once: as fast as kube-scheduler takes pods, without crowding out bindings."""
+
+TRIES = 3
+
+WINDOW = 64
+"""Woken pods that kube-scheduler has not asked about yet. It weighs every nominated pod for every node of every pod it
+filters, so thousands of nominations at once bring it to a standstill (ARCHITECTURE.md: 41 pods/s and less)."""
+
+
+class Waker:
+    """Who is parked, who is held, and whose patch is on its way."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        cluster: Cluster,
+        metrics: Metrics,
+        *,
+        inactive: Callable[[], str],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Start with nobody parked; `inactive` says why another replica may decide, "" when none may.
+
+        `_parked` is changed by `park`, `nominate`, `forget*` and what writes patches.
+
+        It is one set for ever, since `_releases` takes pods out of it as well.
+        """
+        self._cache = cache
+        self._cluster = cluster
+        self._metrics = metrics
+        self._inactive = inactive
+        self._sleep = sleep
+        self._parked: set[PodUid] = set()
+        self._window = InFlightLimiter(WINDOW)
+        self._patches: asyncio.Queue[PodUid] = asyncio.Queue()
+        """Pods to be woken or revoked; which, and with what node, is decided when the patch is written."""
+        self._releases = Releases(
+            cache,
+            cluster,
+            metrics,
+            inactive=inactive,
+            sleep=sleep,
+            before_write=self._parked.discard,
+            on_open=self.wake,
+        )
+
+    def park(self, uid: PodUid) -> None:
+        """Note that kube-scheduler will not ask about this pod again on its own."""
+        self._parked.add(uid)
+
+    def forget(self, uid: PodUid) -> None:
+        """Note that kube-scheduler has asked about the pod."""
+        self._parked.discard(uid)
+        self._window.answer(uid)
+        self._releases.note_asked(uid)
+
+    def forget_gone(self) -> None:
+        """Forget parked pods that are no more."""
+        self._parked -= {uid for uid in self._parked if self._cache.pod(uid) is None}
+        self._releases.forget_gone()
+
+    def stands(self, uid: PodUid) -> bool:
+        """Whether the pod is to be released and nothing has been sent yet: nobody can have asked about it."""
+        return self._releases.stands(uid)
+
+    def take_sent(self) -> set[PodUid]:
+        """Return, once, the pods whose release was sent since last asked."""
+        return self._releases.take_sent()
+
+    def take_unreleased(self) -> Mapping[PodUid, str]:
+        """Return, once, the pods whose release was refused, with what the API server said."""
+        return self._releases.take_refused()
+
+    def wake(self, uid: PodUid) -> None:
+        """Have the pod asked about, if it is held or parked and a node is promised to it."""
+        pod = self._cache.pod(uid)
+        if pod is None or self._cache.reservations.promised(uid) is None:
+            return
+        if self._releases.holds(pod):
+            self._releases.add(uid)
+        elif uid in self._parked:
+            self._patches.put_nowait(uid)
+
+    def nominate(self, uid: PodUid) -> None:
+        """Make kube-scheduler look at the promised node first, which its sample of nodes did not contain."""
+        self._parked.add(uid)
+        self.wake(uid)
+
+    def revoke(self, uid: PodUid) -> None:
+        """Take back the nomination of a pod that lost its promise: kube-scheduler would keep the node for it."""
+        pod = self._cache.pod(uid)
+        if pod is not None and pod.node is None and pod.nominated is not None:
+            self._patches.put_nowait(uid)
+
+    async def run(self) -> None:
+        """Write patches for ever, several at a time."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._releases.run())
+            for _ in range(WRITERS):
+                tasks.create_task(self._write_patches())
+
+    async def _write_patches(self) -> None:
+        while True:
+            uid = await self._patches.get()
+            if self._cache.reservations.promised(uid) is not None:
+                await self._window.room()
+            await self._patch(uid)
+
+    async def _patch(self, uid: PodUid) -> None:
+        for _ in range(TRIES):
+            pod, held = self._cache.pod(uid), self._cache.reservations.promised(uid)
+            if pod is None or pod.node is not None or self._inactive():
+                return
+            if held is None and pod.nominated is not None:
+                written = await self._nominate(pod, None)
+            elif held is not None and uid in self._parked:
+                written = await self._wake(pod, held.node)
+            else:
+                return
+            if written:
+                return
+
+    async def _wake(self, pod: Pod, node: NodeName) -> bool:
+        # Not parked from here on, since it may be asked about, refused and parked again before the reply is here.
+        self._parked.discard(pod.uid)
+        self._window.send(pod.uid)
+        # A patch that changes nothing is no event, and would wake nobody.
+        cleared = pod.nominated != node or await self._nominate(pod, None)
+        written = cleared and await self._nominate(pod, node)
+        if written:
+            self._metrics.wakes.inc()
+        else:
+            # Should all tries fail: when its promise expires it is planned again, and woken then.
+            self._parked.add(pod.uid)
+        return written
+
+    async def _nominate(self, pod: Pod, node: NodeName | None) -> bool:
+        """Write one patch; return whether that is settled, and wait before another try when it is not."""
+        try:
+            await self._cluster.nominate(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid), node)
+        except NotFoundError:
+            return True
+        except KubeError as error:
+            # A conflict is a race, as with a pod that kube-scheduler has bound meanwhile: nothing to worry about.
+            if not isinstance(error, ConflictError):
+                log.warning("nomination not written", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+            await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else 1.0)
+            return False
+        return True

@@ -1,0 +1,130 @@
+"""Finds out how gang members ended that have left the watch: one that succeeded still counts as satisfied.
+
+A pod that finishes leaves the watch as deleted, with the last object before it finished: only a read tells how it did.
+Those that had finished before we started are listed once. As long as either is not done, the gang is not called stale.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.control.groups.pod_grouper import PodGrouper
+from app.model.names import GroupKey, PodUid
+from app.model.pod import Pod
+from app.model.seam import Cluster, KubeError, PodRef, RawObject, UnavailableError
+
+log = structlog.get_logger()
+
+READERS = 4
+"""Reads in flight at once: a gang of 500 that ends together must not crowd out anything else."""
+
+PAUSE_S = 1.0
+"""Between one try that failed and the next."""
+
+LOOK_AGAIN_S = 0.1
+"""How often it is looked whether the owners of pods are known."""
+
+
+class CompletionLookup:
+    """The pods whose end is not known yet, and who looks it up."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        cluster: Cluster,
+        grouper: PodGrouper,
+        *,
+        profiles: frozenset[str],
+        keeps: decode.Keeps,
+        on_change: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Look nothing up yet; `keeps` is what `grouper` wants to know of pods.
+
+        `on_change` is called whenever more is known of how members ended.
+        """
+        self._cache = cache
+        self._cluster = cluster
+        self._grouper = grouper
+        self._profiles = profiles
+        self._keeps = keeps
+        self._on_change = on_change
+        self._sleep = sleep
+        self._unclear: asyncio.Queue[Pod] = asyncio.Queue()
+
+    def look_up(self, pod: Pod) -> None:
+        """Have it found out how a pod ended that is gone, if that matters to a gang; nobody waits for the answer."""
+        may_have_succeeded = pod.node is not None and not pod.deleting
+        if pod.managed and pod.names_group and may_have_succeeded:
+            # A gang that is finishing well would be evicted, if its grace were shorter than the read.
+            self._cache.doubt_ending(pod.group, pod.uid)
+            self._unclear.put_nowait(pod)
+
+    async def recover(self, synced: Callable[[], Awaitable[None]]) -> None:
+        """Count the gang members that had succeeded before we started, as far as their pods are still there.
+
+        `synced` returns when all PodGroups and pods have been listed: a success is counted in a group that is there.
+        """
+        self._cache.doubt_endings()
+        await synced()
+        # Until the owners are known, it is not known either which of the pods are of one gang.
+        while not self._grouper.check().passed:
+            await self._sleep(LOOK_AGAIN_S)
+        await self._count_finished()
+        self._cache.trust_endings()
+        self._on_change()
+
+    async def _count_finished(self) -> None:
+        while True:
+            try:
+                members = await self._cluster.finished_pods(self._member)
+            except KubeError as error:
+                log.warning("finished pods not listed", error=str(error))
+                await self._sleep(PAUSE_S)
+                continue
+            for member in filter(None, members):
+                self._cache.count_success(*member)
+            return
+
+    def _member(self, raw: RawObject) -> tuple[GroupKey, PodUid, str] | None:
+        try:
+            decoded = decode.pod(raw, profiles=self._profiles, keeps=self._keeps)
+            pod, _ = self._grouper.rehearse(decoded)
+        except decode.DecodeError:
+            return None
+        except Exception:
+            # A mistake of ours that one pod brings out: it has finished, and holds nothing.
+            log.exception("finished pod cannot be read", pod=decode.full_name(raw))
+            return None
+        return (pod.group, pod.uid, pod.subgroup) if pod.managed and pod.names_group else None
+
+    async def run(self) -> None:
+        """Look pods up for ever, several at a time."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(READERS):
+                tasks.create_task(self._read_on())
+
+    async def _read_on(self) -> None:
+        while True:
+            pod = await self._unclear.get()
+            try:
+                raw = await self._cluster.read_pod(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+            except KubeError as error:
+                log.warning("end of a gang member is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+                await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S)
+                # Given up, a gang that is finishing well would count as broken, and what is left of it be evicted.
+                if self._cache.groups.spec(pod.group) is not None:
+                    self._unclear.put_nowait(pod)
+                    continue
+                raw = None
+            self._take(pod, raw)
+
+    def _take(self, pod: Pod, raw: RawObject | None) -> None:
+        """Count a pod that turned out to have succeeded; one that is gone has not, as far as anybody knows."""
+        self._cache.trust_ending(pod.group, pod.uid)
+        if raw is not None and decode.has_succeeded(raw):
+            self._cache.count_success(pod.group, pod.uid, pod.subgroup)
+        self._on_change()

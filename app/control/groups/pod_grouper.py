@@ -1,0 +1,408 @@
+"""Puts pods into the PodGroups that their owners ask for, and regroups them when an owner changes.
+
+What a group is, is decided in memory and at once; the PodGroup object that repeats it is for people (`podgroups`).
+A pod whose owners are not known yet waits (`Pod.ungrouped`): alone it might start without its gang. An owner that is
+gone before its pods keeps them together as long as they are there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.cluster.decode.pods import POD_GROUP_ANNOTATION, PRIORITY_CLASS_LABEL, SUBGROUP_LABEL
+from app.cluster.lineage import Lineage, OwnedObjects, OwnedPods, pods_of
+from app.cluster.owners import Owners, Walk
+from app.control.groups.owner_specs import OwnerSpec, OwnerSpecs
+from app.control.groups.owner_watch import POD_KIND, OwnerWatch
+from app.control.groups.podgroup_writer import PodGroupWriter
+from app.grouping import POD_ANNOTATIONS, POD_LABELS, Chain, GroupingDefaults, first_link, group, suspension
+from app.model.explanation import Workload
+from app.model.names import GroupKey, PodUid
+from app.model.owner import Grouping, Kind, Owner, OwnerRef
+from app.model.pod import Pod
+from app.model.podgroup import GroupSpec
+from app.model.question import Check
+from app.model.seam import Objects
+from app.settings import Settings
+
+log = structlog.get_logger()
+
+REGROUPED_AT_ONCE = 50
+"""Pods that are regrouped before the event loop gets a turn: an owner may have five thousand."""
+
+KEEPS = decode.Keeps(POD_LABELS | {SUBGROUP_LABEL}, POD_ANNOTATIONS | {POD_GROUP_ANNOTATION})
+"""What grouping looks at of a pod; the last two say what the pod itself has named."""
+
+USUAL_CLASS = "train"
+"""Of a pod that names none: whoever says just this says nothing."""
+
+
+def keeps_of(settings: Settings) -> decode.Keeps:
+    """Return what `decode` keeps of pods for grouping, as the settings have it."""
+    return KEEPS if settings.pod_grouping else decode.NOTHING_KEPT
+
+
+class PodGrouper:
+    """Who owns which pods, as far as it is known. Only the event loop calls in here."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        cluster: Objects,
+        writer: PodGroupWriter,
+        *,
+        defaults: GroupingDefaults,
+        on_change: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`on_change` is called whenever pods may have been regrouped."""
+        self._cache = cache
+        self._writer = writer
+        self._defaults = defaults
+        self._on_change = on_change
+        self._owners = Owners(self._pod_as_owner)
+        self._watch = OwnerWatch(self._owners, cluster, self, on_change=self._news, sleep=sleep)
+        self._lineage = Lineage(self._owners)
+        self._sayings = OwnerSpecs(cache)
+        self._objects = OwnedObjects()
+        self._has_seen_pods = False
+        self._is_settled = False
+        self._regrouping = 0
+        """How many changes are being followed: which other kinds matter is known when they have been."""
+        self._regrouped = 0
+
+    # What others ask ------------------------------------------------------------------------------------------------
+
+    def settle(self, pod: Pod) -> Pod:
+        """Return a pod that a watch shows with the PodGroup it belongs to, which is made known to the cache."""
+        first = first_link(pod) if pod.origin is not None else None
+        self._part_from_others(pod, first)
+        if pod.origin is None:
+            return pod
+        bound_in = self._bound_in(pod)
+        if bound_in is not None:
+            pod = replace(pod, group=bound_in, names_group=bound_in.name != pod.uid)
+        if first is None:
+            return self._join(pod, group(pod, Chain(), self._defaults), bound_in)
+        line = self._lineage.add(first, pod.namespace, pod.uid)
+        walk = self._walk(line)
+        if walk.missing is not None:
+            return self._as_known(pod, walk.missing, bound_in)
+        return self._join(pod, group(pod, self._chain(line, walk, pod), self._defaults), bound_in)
+
+    def rehearse(self, pod: Pod) -> tuple[Pod, GroupSpec | None]:
+        """Return the same for a pod that is not there yet, and what its owners say; nothing comes of it."""
+        if pod.origin is None:
+            return pod, None
+        first = first_link(pod)
+        if first is None:
+            grouping = group(pod, Chain(), self._defaults)
+        else:
+            walk = self._owners.walk(first, pod.namespace)
+            if walk.missing is not None:
+                return replace(pod, ungrouped=self._waits_for(walk.missing)), None
+            grouping = group(pod, self._chain(OwnedPods(first, pod.namespace), walk, pod), self._defaults)
+        if grouping is None or _own_group(pod) not in {"", grouping.name}:
+            return pod, None
+        spec = self._say(pod, grouping).spec
+        return _named(pod, grouping, spec), spec
+
+    def workload(self, namespace: str, name: str) -> Workload | None:
+        """Return the object of this name that owns pods, the topmost first; None when none is known."""
+        found = (self._owners.find(kind, namespace, name) for kind in self._watch.kinds())
+        owners = sorted((one for one in found if one is not None), key=lambda one: one.owner is not None)
+        if not owners:
+            return None
+        groups = {pod.group: None for pod in self._pods_below(owners[0])}
+        groups.update(dict.fromkeys(self._objects.of(owners[0].ref, namespace)))
+        return Workload(
+            kind=owners[0].ref.kind.name,
+            suspended=suspension(self._owners.walk(owners[0].ref, namespace).owners),
+            groups=tuple(groups),
+        )
+
+    def owners_of(self, pod: Pod) -> Sequence[OwnerRef]:
+        """Return the object that owns a pod, and those above it as far as they are known; `LONGEST_WALK` at most."""
+        first = pod.origin.owner if pod.origin is not None else None
+        if first is None or not first.uid:
+            return ()
+        above = [owner.ref for owner in self._owners.walk(first, pod.namespace).owners]
+        return tuple({each.uid: each for each in (first, *above)}.values())
+
+    def owners_class(self, pod: Pod) -> str:
+        """Return the priority class that an owner of a pod names by its label, and that exists; empty for none."""
+        first = first_link(pod) if pod.origin is not None else None
+        owners = self._owners.walk(first, pod.namespace).owners
+        # What is said at the top counts for all below it.
+        named = (owner.labels.get(PRIORITY_CLASS_LABEL, "") for owner in reversed(owners))
+        return next((name for name in named if name and self._cache.groups.has_class(name)), "")
+
+    def forget(self, pod: Pod) -> None:
+        """Forget a pod that the cache has forgotten."""
+        first = first_link(pod) if pod.origin is not None else None
+        if first is not None:
+            self._lineage.remove(first, pod.namespace, pod.uid)
+        self.forget_if_over(pod.group)
+
+    def forget_if_over(self, key: GroupKey) -> None:
+        """Forget what was said of a group, if the cache has none of its pods any more."""
+        if self._sayings.forget_if_over(key):
+            self._writer.forget(key)
+
+    def note_object_gone(self, key: GroupKey) -> None:
+        """Note that a PodGroup object has been deleted."""
+        self._objects.drop(key)
+        self._writer.note_gone(key)
+
+    def settle_object(self, spec: GroupSpec) -> GroupSpec:
+        """Return a PodGroup object with whether its owner is suspended: it may have no pods left that would tell."""
+        is_news = self._objects.put(spec)
+        if spec.owner is None:
+            return spec
+        self._watch.ask_for(spec.owner.kind)
+        if is_news and self._watch.is_denied(spec.owner.kind):
+            # Its pods may have been taken for pods that are alone.
+            self._owners.forget_end(spec.owner)
+            for uid in pods_of(self._lineage.lines_to(spec.owner, spec.key.namespace)):
+                self._regroup_pod(uid)
+        return replace(spec, suspended=suspension(self._owners.walk(spec.owner, spec.key.namespace).owners))
+
+    @property
+    def owner_watch(self) -> OwnerWatch:
+        """What follows the kinds of objects that own pods."""
+        return self._watch
+
+    def note_pods_listed(self) -> None:
+        """Note that all pods there are have been settled, as far as their owners are known."""
+        self._has_seen_pods = True
+        self._news()
+
+    def check(self) -> Check:
+        """Return our line of /readyz: after a start nothing is decided before the owners of all pods are known."""
+        if self._is_settled:
+            unread = ", ".join(f"{kind!r}: {cause}" for kind, cause in self._watch.unwatchable().items())
+            return Check("owners", degraded=f"pods with these owners wait: {unread}" if unread else "")
+        unlisted = ", ".join(map(repr, self._watch.unlisted()))
+        return Check("owners", f"owners of pods are not listed yet: {unlisted}" if unlisted else "not listed yet")
+
+    async def run(self) -> None:
+        """Follow the owners of pods, and write what follows, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run(), name="owner watches")
+            tasks.create_task(self._writer.run(), name="podgroups")
+
+    # What the watch of owners tells ---------------------------------------------------------------------------------
+
+    async def owner_changed(self, owner: Owner) -> None:
+        """Group the pods anew that come from this object."""
+        await self._regroup(self._lineage.lines_of(owner))
+        for key in self._objects.of(owner.ref, owner.namespace):
+            spec = self._cache.groups.object(key)
+            if spec is not None:
+                self._cache.apply_group(self.settle_object(spec))
+
+    async def kind_answered(self, kind: Kind) -> None:
+        """Group the pods anew that wait for objects of this kind: they are there now, or will never be."""
+        await self._regroup(self._lineage.waiting_for(kind))
+
+    async def owner_missed(self, ref: OwnerRef, namespace: str) -> None:
+        """Group the pods anew that wait for this one object, which does not exist."""
+        await self._regroup(self._lineage.lines_to(ref, namespace))
+
+    def owner_gone(self, owner: Owner) -> None:
+        """Forget the object as soon as no pods come from it."""
+        # Its objects go with it: written again they would only go again.
+        for key in {pod.group for pod in self._pods_below(owner)}:
+            self._writer.forget(key)
+        self._lineage.retire(owner)
+
+    def late(self) -> Collection[tuple[OwnerRef, str]]:
+        """Return the objects, with their namespaces, for which pods wait."""
+        return self._lineage.missing()
+
+    def _news(self) -> None:
+        is_known = self._has_seen_pods and not self._regrouping and not self._watch.unlisted()
+        self._is_settled = self._is_settled or is_known
+        self._on_change()
+
+    # A pod and its owners -------------------------------------------------------------------------------------------
+
+    def _part_from_others(self, pod: Pod, first: OwnerRef | None) -> None:
+        """Take a pod from the owner that it had before another one adopted it, or none."""
+        known = self._cache.pod(pod.uid)
+        before = first_link(known) if known is not None and known.origin is not pod.origin else None
+        if before is not None and before != first:
+            self._lineage.remove(before, pod.namespace, pod.uid)
+
+    def _walk(self, line: OwnedPods) -> Walk:
+        """Walk up, past what cannot be read, and note whom the line meets and misses.
+
+        What has a PodGroup could be read once: without it, pods would start alone that belong together.
+        """
+        walk = self._owners.walk(line.first, line.namespace)
+        while walk.missing is not None and walk.missing.uid:
+            self._watch.ask_for(walk.missing.kind)
+            if not self._watch.is_denied(walk.missing.kind) or self._objects.of(walk.missing, line.namespace):
+                break
+            self._owners.end_at(walk.missing)
+            walk = self._owners.walk(line.first, line.namespace)
+        if walk.missing is not None:
+            self._watch.miss(walk.missing.kind)
+        self._lineage.note(line, walk)
+        return walk
+
+    def _chain(self, line: OwnedPods, walk: Walk, pod: Pod) -> Chain:
+        top = walk.owners[-1] if walk.owners else None
+        siblings = partial(self._siblings, pod, top)
+        return Chain(owners=walk.owners, find=partial(self._find, line), siblings=siblings)
+
+    def _siblings(self, pod: Pod, top: Owner | None) -> Iterator[Pod]:
+        # A pod that is just coming is not in the cache yet.
+        yield pod
+        yield from (one for one in self._pods_below(top) if one.uid != pod.uid)
+
+    def _find(self, line: OwnedPods, kind: Kind, name: str) -> Owner | None:
+        """Find an object that is not among the owners, and have the line regrouped when it comes or changes."""
+        self._watch.ask_for(kind)
+        found = self._owners.find(kind, line.namespace, name)
+        if line.pods:
+            self._lineage.note_asked(line, OwnerRef(kind, name) if found is None else found.ref)
+        return found
+
+    def _pods_below(self, top: Owner | None) -> Iterator[Pod]:
+        for uid in self._lineage.pods_below(top) if top is not None else ():
+            pod = self._cache.pod(uid)
+            if pod is not None:
+                yield pod
+
+    def _pod_as_owner(self, uid: str) -> Owner | None:
+        pod = self._cache.pod(PodUid(uid))
+        if pod is None:
+            return None
+        ref, origin = OwnerRef(POD_KIND, pod.name, pod.uid), pod.origin
+        return Owner(
+            ref=ref,
+            namespace=pod.namespace,
+            labels=origin.labels if origin else {},
+            annotations=origin.annotations if origin else {},
+            owner=origin.owner if origin else None,
+            created_at=pod.created_at,
+        )
+
+    # A pod and its group --------------------------------------------------------------------------------------------
+
+    def _bound_in(self, pod: Pod) -> GroupKey | None:
+        """Return the group that a pod was bound in and stays in; None when its owners still decide.
+
+        Bind writes on each pod in which group it is: what it names when it is first seen is true, or that it is alone.
+        """
+        known = self._cache.pod(pod.uid) or pod
+        if not (pod.stays_in_group and known.stays_in_group):
+            return None
+        return known.group
+
+    def _join(self, pod: Pod, grouping: Grouping | None, bound_in: GroupKey | None) -> Pod:
+        if grouping is None or _own_group(pod) not in {"", grouping.name}:
+            return pod
+        said = self._say(pod, grouping)
+        spec = said.spec
+        if bound_in not in {None, spec.key}:
+            return pod
+        if spec.key.name == pod.uid:
+            # What was said before is taken back too: of an owner that was suspended, say.
+            if _says_more(spec, pod) or self._cache.groups.spec(spec.key) is not None:
+                self._cache.derive_group(spec)
+            return pod
+        self._sayings.keep(said)
+        self._cache.derive_group(spec)
+        if grouping.owner is None or not self._lineage.is_gone(grouping.owner, pod.namespace):
+            self._writer.want(spec.key, said.grouping)
+        return _named(pod, grouping, spec)
+
+    def _say(self, pod: Pod, grouping: Grouping) -> OwnerSpec:
+        """Return what the owners say of the group that a pod belongs to, or is."""
+        may_have_object = not grouping.alone or grouping.spec.get("topologyConstraint") or grouping.asked_for
+        name = grouping.name if may_have_object or _own_group(pod) else pod.uid
+        return self._sayings.of(GroupKey(pod.namespace, name), pod, grouping)
+
+    def _as_known(self, pod: Pod, missing: OwnerRef, bound_in: GroupKey | None) -> Pod:
+        """Return a pod whose owner is missing as it was grouped before, if it was; else it waits.
+
+        One that is bound runs; what it waits for is to know its sub-group.
+        """
+        known = self._cache.pod(pod.uid)
+        # Before the PodGroup of an owner that may not be read was seen, its pods were taken for single ones.
+        was_grouped = known is not None and (known.names_group or not self._watch.is_denied(missing.kind))
+        if known is not None and was_grouped and not known.ungrouped and _own_group(pod) in {"", known.group.name}:
+            return replace(pod, group=known.group, names_group=known.names_group, subgroup=known.subgroup)
+        is_named = _own_group(pod) and bound_in is None
+        return pod if is_named else replace(pod, ungrouped=self._waits_for(missing))
+
+    def _waits_for(self, missing: OwnerRef) -> str:
+        owner = f"{missing.kind.name} {missing.name}"
+        if not missing.uid:
+            return f"{missing.kind.name}.{missing.kind.group} {missing.name}, which its label names, does not exist."
+        if self._watch.is_unreadable(missing):
+            return f"Its owner {owner} cannot be read by this version of Leeboard, whose log says why."
+        if self._watch.is_denied(missing.kind):
+            return (
+                f"Its owner {owner}, which has a PodGroup, cannot be read any more: let Leeboard list this kind again;"
+                " `leeboard doctor` names the right."
+            )
+        if missing.kind in self._watch.unwatchable():
+            return f"Its owner {owner} is not known: Leeboard cannot list this kind now, and its /readyz says why."
+        return f"Its owner {owner} is still being read."
+
+    async def _regroup(self, lines: Iterable[OwnedPods]) -> None:
+        """Group the pods of these lines anew, some at a time."""
+        self._regrouping += 1
+        try:
+            for uid in pods_of(lines):
+                self._regroup_pod(uid)
+                # Counted over all owners: thousands of them may be listed that have one pod each.
+                self._regrouped += 1
+                if self._regrouped % REGROUPED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self._regrouping -= 1
+
+    def _regroup_pod(self, uid: PodUid) -> None:
+        # Who is to be evicted looks to the cache as if it left already: should that fail, it stays.
+        pod = self._cache.pod_as_shown(uid)
+        if pod is not None:
+            try:
+                self._cache.apply_pod(self.settle(_bare(pod)))
+            except Exception:
+                # A mistake of ours that one object brings out: the pod stays as it was, and the others are grouped.
+                log.exception("pod cannot be grouped", pod=repr(pod))
+            self.forget_if_over(pod.group)
+
+
+def _named(pod: Pod, grouping: Grouping, spec: GroupSpec) -> Pod:
+    if spec.key.name == pod.uid:
+        return pod
+    return replace(pod, group=spec.key, names_group=True, subgroup=grouping.subgroup or pod.subgroup)
+
+
+def _own_group(pod: Pod) -> str:
+    return pod.origin.annotations.get(POD_GROUP_ANNOTATION, "") if pod.origin else ""
+
+
+def _bare(pod: Pod) -> Pod:
+    """Return a pod as it was decoded, before its owners were asked."""
+    own, labels = _own_group(pod), pod.origin.labels if pod.origin else {}
+    key = GroupKey(pod.namespace, own or pod.uid)
+    return replace(pod, group=key, names_group=bool(own), subgroup=labels.get(SUBGROUP_LABEL, ""), ungrouped="")
+
+
+def _says_more(spec: GroupSpec, pod: Pod) -> bool:
+    """Whether owners say more than their pod does: most Jobs do not, and then nothing has to be kept."""
+    usual = {pod.priority_classes, (*pod.priority_classes, USUAL_CLASS)}
+    if spec.priority_classes not in usual or spec.suspended or spec.problem:
+        return True
+    return spec.queue not in {None, pod.queue} or spec.preemptible not in {None, pod.explicit_preemptible}

@@ -1,0 +1,107 @@
+"""Words decisions for those who look at them later: starts, refusals, evictions."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.cluster.membership import Membership
+from app.control.journal.references import group_reference
+from app.model.decision import Eviction, Start
+from app.model.explanation import DecidedPod, Decision, Outcome
+from app.model.names import GroupKey
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.reason import Reason, Refusal
+from app.model.sentence import Name, counted, open_ended, say
+
+
+def workload_name(groups: Membership, key: GroupKey | None) -> Name | None:
+    """Return how people know a PodGroup that something is done for; None when it is done for nobody in particular."""
+    if key is None:
+        return None
+    reference = group_reference(groups, key)
+    name = key.name if reference is None else reference["name"]
+    return Name(key.namespace, name, "a workload in another namespace")
+
+
+def after_noun(workload: Name | None) -> Name | str:
+    """Return the name of a workload as it stands behind the word, such as `workload team/train`."""
+    return "" if workload is None else replace(workload, otherwise="in another namespace")
+
+
+def start_of(start: Start, pods: Sequence[Pod | None], *, generation: int, victims: int) -> Decision:
+    """Record that places were found; `pods` are those of the placements, None for who is gone by now."""
+    places = zip(start.placements, pods, strict=True)
+    seats = tuple(DecidedPod(each.pod, pod.name, each.node) for each, pod in places if pod is not None)
+    return Decision(
+        outcome=Outcome.STARTED,
+        group=start.group,
+        generation=generation,
+        pods=seats,
+        cause=start.action,
+        sentence=_of_places(start, victims),
+    )
+
+
+def _of_places(start: Start, victims: int) -> str:
+    pods, nodes = len(start.placements), {each.node for each in start.placements}
+    where = f"node {next(iter(nodes))}" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    if not start.awaits_release:
+        return (
+            f"Places on {where} were reserved for its {pods} pods."
+            if pods > 1
+            else f"A place on {where} was reserved for it."
+        )
+    leavers = (
+        f"{counted(victims, 'pod')} {'was' if victims == 1 else 'were'} told to leave"
+        if victims
+        else "other pods are already leaving"
+    )
+    who = f"{pods} pods" if pods > 1 else "it"
+    return f"Room on {where} was reserved for {who}; {leavers}."
+
+
+def refusal_of(group: PodGroup, refusal: Refusal, *, generation: int) -> Decision:
+    """Record why a PodGroup waits from now on."""
+    first = group.pending[0] if group.pending else None
+    alone = () if first is None or first.names_group else (DecidedPod(first.uid, first.name),)
+    return Decision(
+        outcome=Outcome.FAILED if refusal.reason is Reason.BACKING_OFF else Outcome.REFUSED,
+        group=group.key,
+        generation=generation,
+        pods=alone,
+        cause=refusal.reason,
+        sentence=refusal.sentence,
+    )
+
+
+def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: Name | None, generation: int) -> Decision:
+    """Record that a pod which runs nowhere yet lost its promise to somebody else."""
+    others = say(" for workload {beneficiary}", beneficiary=after_noun(beneficiary)) if beneficiary else ""
+    return Decision(
+        outcome=Outcome.TAKEN_BACK,
+        group=eviction.group,
+        generation=generation,
+        pods=(DecidedPod(pod.uid, pod.name, eviction.node),),
+        cause=eviction.action,
+        beneficiary=beneficiary,
+        sentence=say(
+            "The reservation of node {node} for pod {namespace}/{name} was taken back{others}.",
+            node=eviction.node,
+            namespace=pod.namespace,
+            name=pod.name,
+            others=others,
+        ),
+    )
+
+
+def eviction_of(pod: Pod, *, cause: str, message: str, beneficiary: Name | None, generation: int) -> Decision:
+    """Record that a pod was told to leave its node."""
+    return Decision(
+        outcome=Outcome.EVICTED,
+        group=pod.group,
+        generation=generation,
+        pods=(DecidedPod(pod.uid, pod.name, pod.node),),
+        cause=cause,
+        beneficiary=beneficiary,
+        sentence=say("{message}.", message=open_ended(message)),
+    )

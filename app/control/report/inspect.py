@@ -1,0 +1,141 @@
+"""Tells what is known, decided and waited for: to health checks, metrics and the read API. Changes nothing."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from app.cluster.cache import ClusterCache
+from app.control.cycle.planning import Planning
+from app.control.gpus.occupancy import by_health, occupancy, shared_memory
+from app.control.informers.feed import Feed
+from app.control.leadership.leadership import Leadership
+from app.control.report import messages
+from app.control.report.pod_state import KnownPod, known
+from app.control.report.why import Explainer
+from app.model.decision import Share
+from app.model.device import GpuNode, Health
+from app.model.explanation import Explanation, QueueStand, Subject, Unknown
+from app.model.names import GroupKey, NodeName, QueueName
+from app.model.occupancy import NodeUse, SharedMemory
+from app.model.podgroup import PodGroup
+from app.model.question import Check
+from app.model.reason import Refusal
+from app.model.snapshot import Snapshot
+from app.scheduling.fairshare import fair_shares
+from app.scheduling.stands import stands
+from app.scheduling.unsatisfiable import judged_at_once
+
+__all__ = ["Inspect", "KnownPod"]
+
+
+class Inspect:
+    """Read-only views, computed when asked."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        feed: Feed,
+        planning: Planning,
+        activity: Leadership,
+        explainer: Explainer,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is the feed's."""
+        self._cache = cache
+        self._feed = feed
+        self._planning = planning
+        self._activity = activity
+        self._explainer = explainer
+        self._clock = clock
+
+    def readiness(self) -> Sequence[Check]:
+        """Return every condition of being ready."""
+        return (self._activity.check(), *self._feed.checks())
+
+    def is_ready(self) -> bool:
+        """Whether all of them hold: we are active, and what we see is whole and fresh."""
+        return all(check.passed for check in self.readiness())
+
+    def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
+        """Freeze the cluster as it is now; what is returned divides it among the queues.
+
+        That may be done in any thread: ten thousand queues take 0.2 s.
+        """
+        return partial(_shares, self._cache.snapshot())
+
+    def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
+        """Do the same; what is returned tells how every queue stands, in the order of their names."""
+        return partial(stands, self._cache.snapshot())
+
+    def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
+        """Tell why a pod or a PodGroup stands where it does; what of the two is meant is found out if need be."""
+        told = self._explainer.explain(namespace, name, subject)
+        failed = next((check for check in self.readiness() if not check.passed), None)
+        return told if failed is None else messages.undecided(told, failed)
+
+    def version(self) -> tuple[int, int]:
+        """Return what changes whenever `waiting_by_key` does."""
+        return self._planning.version
+
+    def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
+        """Return the groups with pods that have no place, and why."""
+        refusals = self._planning.refusals_to_tell
+        return [(group, refusals.get(key)) for key, group in self._cache.waiting().items()]
+
+    def waiting_by_key(self) -> Mapping[GroupKey, tuple[PodGroup, Refusal | None]]:
+        """Return the groups with pods that have no place, and why, by their key."""
+        refusals = self._planning.refusals
+        return {key: (group, refusals.get(key)) for key, group in self._cache.waiting().items()}
+
+    def refusal(self, key: GroupKey) -> Refusal | None:
+        """Return why a group with pods that have no place waits; None when it has none, or is undecided."""
+        return self._planning.refusals.get(key) if key in self._cache.waiting() else None
+
+    def refused(self) -> Sequence[tuple[GroupKey, Refusal]]:
+        """Return the groups with pods that have no place and why, those aside that are undecided."""
+        waiting = self._cache.waiting()
+        return [(key, refusal) for key, refusal in self._planning.refusals.items() if key in waiting]
+
+    def promises(self) -> Mapping[str, int]:
+        """Return how many reservations are in each state."""
+        return Counter(held.state.value for held in self._cache.reservations)
+
+    def pod(self, namespace: str, name: str) -> KnownPod | None:
+        """Return what is known of one pod."""
+        found = (pod for pod in self._cache.pods() if pod.namespace == namespace and pod.name == name)
+        pod = next(found, None)
+        planning = self._planning
+        if pod is None:
+            return None
+        stalled, awaited = planning.stalled(), planning.awaited(pod.group)
+        on = self._cache.groups.terms(pod.group) if pod.managed else None
+        # The queue that pays, which the labels of a running pod do not change.
+        pod = replace(pod, queue=on.queue) if on is not None else pod
+        return known(self._cache, planning.refusals_to_tell, pod, stalled=stalled, awaited=awaited)
+
+    def gpu_nodes(self) -> Sequence[NodeName]:
+        """Return the nodes of whose GPUs an agent tells, in order; what is left of a deleted node is not told."""
+        return sorted(self._cache.gpus.nodes().keys() & self._cache.table().index.keys())
+
+    def gpu_node(self, name: NodeName) -> NodeUse | None:
+        """Return who is on the GPUs of a node; None when no agent tells of it."""
+        return occupancy(self._cache, name, now=self._clock()) if name in self._cache.table().index else None
+
+    def gpu_health(self) -> Mapping[Health, int]:
+        """Return how many GPUs there are of each health."""
+        return by_health(self._reports())
+
+    def shared_gpus(self) -> Iterable[SharedMemory]:
+        """Return the memory of the GPUs in shared use."""
+        return shared_memory(self._cache.gpus, self._reports())
+
+    def _reports(self) -> Mapping[NodeName, GpuNode]:
+        reports = self._cache.gpus.nodes()
+        return {name: reports[name] for name in self.gpu_nodes()}
+
+
+def _shares(snapshot: Snapshot) -> Mapping[QueueName, Share]:
+    return fair_shares(judged_at_once(snapshot))

@@ -1,0 +1,246 @@
+"""Keeps the status of Queues and PodGroups true.
+
+Written on change only, and never more than once an interval per object: a write wakes nobody, but is not free.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import structlog
+
+from app.cluster import encode
+from app.cluster.cache import ClusterCache
+from app.control.cycle.planning import Planning
+from app.control.journal.backoff import doubled
+from app.control.report.inspect import Inspect
+from app.model.decision import Share
+from app.model.names import GroupKey, QueueName
+from app.model.podgroup import GroupSpec
+from app.model.reason import FREEING, Reason, Refusal
+from app.model.resources import Resources
+from app.model.seam import Cluster, KubeError, NotFoundError, RawObject, Resource
+from app.model.sentence import tenant
+from app.model.snapshot import Usage
+from app.settings import Settings
+
+log = structlog.get_logger()
+
+WRITES_AT_ONCE = 4
+
+FREE_TRIES = 2
+"""Failures in a row after which a status is written again in the next round; from then on the pause doubles."""
+
+LONGEST_PAUSE_S = 120.0
+
+AT_ONCE = 100
+"""Objects that are looked at before the event loop gets a turn: there may be ten thousand."""
+
+RENEWED_AT_ONCE = 20
+"""Waiting PodGroups a round whose numbers are brought up to date although their reason has not changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """One object whose status is ours."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+
+class Status:
+    """Compares what objects say with what they should say, once an interval; of PodGroups only those that changed."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        planning: Planning,
+        inspect: Inspect,
+        cluster: Cluster,
+        settings: Settings,
+        *,
+        wall_clock: Callable[[], str],
+    ) -> None:
+        """`wall_clock` returns RFC 3339. `_said` is what each object is known to say, `_touched` what to look at."""
+        self._cache = cache
+        self._planning = planning
+        self._inspect = inspect
+        self._cluster = cluster
+        self._interval_s = settings.status_interval_s
+        self._now = wall_clock
+        self._said: dict[_Target, RawObject] = {}
+        self._failures: Counter[_Target] = Counter()
+        """In a row; of what fails now."""
+        self._resting: set[_Target] = set()
+        """What is not written until its pause is over."""
+        self._touched: set[GroupKey] = set()
+        self._to_renew: Iterator[GroupKey] = iter(())
+        """Whose numbers are looked at next, as long as anything changes."""
+        self._renewed_at = -1
+        self._version = -1
+
+    async def run(self) -> None:
+        """Bring statuses up to date for ever, when something changed."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            if self._inspect.is_ready():
+                await self._round_or_say()
+
+    async def _round_or_say(self) -> None:
+        try:
+            await self.round()
+        except Exception:
+            # One object that cannot be written about must not end the service, nor keep the others untold.
+            log.exception("statuses not brought up to date")
+
+    async def round(self) -> None:
+        """Write every status that is no longer true."""
+        if self._version != self._cache.version:
+            self._version = self._cache.version
+            # How many are still leaving is worth a look each time: there are few who wait for that.
+            self._touched.update(key for key, why in self._planning.stalled().items() if why.reason in FREEING)
+            await self._correct_queues()
+        self._touched.update(self._renewed())
+        touched = list(self._take_touched())
+        for start in range(0, len(touched), AT_ONCE):
+            await self._correct(list(self._pod_groups(touched[start : start + AT_ONCE])))
+            await asyncio.sleep(0)
+
+    def learn(self, resource: Resource, raw: RawObject) -> None:
+        """Note what an object says already, so that a restart writes only what is wrong."""
+        if resource not in {Resource.QUEUES, Resource.POD_GROUPS}:
+            return
+        namespace, name, status = encode.stated(raw)
+        self._said[_Target(resource, namespace, name)] = status
+        if resource is Resource.POD_GROUPS:
+            self._touched.add(GroupKey(namespace, name))
+
+    async def _correct_queues(self) -> None:
+        statuses = self._queues(await asyncio.to_thread(self._inspect.queues()))
+        while step := list(islice(statuses, AT_ONCE)):
+            await self._correct(step)
+            await asyncio.sleep(0)
+
+    # What should be said --------------------------------------------------------------------------------------------
+
+    def _take_touched(self) -> Collection[GroupKey]:
+        touched = self._touched | self._cache.groups.take_touched() | self._planning.take_news()
+        self._touched = set()
+        return touched
+
+    def _renewed(self) -> Iterator[GroupKey]:
+        """Yield some of those who wait, each in its turn, and nobody once all were looked at since the last change."""
+        found = list(islice(self._to_renew, RENEWED_AT_ONCE))
+        if len(found) < RENEWED_AT_ONCE and self._renewed_at != self._version:
+            self._renewed_at = self._version
+            self._to_renew = iter([key for key in self._cache.waiting() if self._cache.groups.has_object(key)])
+        yield from found
+
+    def _queues(self, shares: Mapping[QueueName, Share]) -> Iterator[tuple[_Target, RawObject]]:
+        queues = self._cache.queues()
+        children: dict[QueueName, list[QueueName]] = {}
+        for queue in queues.values():
+            if queue.parent is not None:
+                children.setdefault(queue.parent, []).append(queue.name)
+        usage = self._cache.usage()
+        for name, queue in queues.items():
+            past, told = self._cache.history.told(name), shares.get(name) or usage.get(name, Usage())
+            status = encode.queue_status(queue, told, children.get(name, ()), now=self._now(), past=past)
+            yield _Target(Resource.QUEUES, "", name), status
+
+    def _pod_groups(self, keys: Collection[GroupKey]) -> Iterator[tuple[_Target, RawObject]]:
+        stalled = self._planning.stalled()
+        for key in keys:
+            target, spec = _target(key), self._cache.groups.spec(key)
+            if spec is None or not self._cache.groups.has_object(key):
+                self._said.pop(target, None)
+                self._failures.pop(target, None)
+            else:
+                refusal = self._inspect.refusal(key) or stalled.get(key) or _of_owner(spec)
+                yield target, self._pod_group(spec, refusal)
+
+    def _pod_group(self, spec: GroupSpec, refusal: Refusal | None) -> RawObject:
+        reader = tenant(spec.key.namespace)
+        status = encode.pod_group_status(self._standing(spec), refusal, reader=reader, now=self._now())
+        return status | encode.invalid_pod_group_status(spec.problem, now=self._now())
+
+    def _standing(self, spec: GroupSpec) -> encode.GroupTotals:
+        key = spec.key
+        members = list(self._cache.groups.pods(key))
+        allocated, on = self._cache.room.held_by(members), self._cache.groups.terms(key)
+        bound = sum(pod.node is not None for pod in members)
+        return encode.GroupTotals(
+            allocated=allocated,
+            requested=self._cache.room.asked_by(members),
+            non_preemptible=Resources() if on is None or on.preemptible else allocated,
+            phase=self._phase(spec, bound),
+            running=bound,
+            pending=len(members) - bound,
+        )
+
+    def _phase(self, spec: GroupSpec, bound: int) -> str:
+        if bound and not self._cache.groups.owes(spec.key):
+            return "Running"
+        return "Suspended" if spec.suspended else "Pending"
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    async def _correct(self, statuses: Collection[tuple[_Target, RawObject]]) -> None:
+        turns = asyncio.Semaphore(WRITES_AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            for target, status in statuses:
+                said = self._said.get(target, {})
+                if target not in self._resting and not encode.same({key: said.get(key) for key in status}, status):
+                    tasks.create_task(self._write(target, encode.with_times_of(status, said), turns))
+
+    async def _write(self, target: _Target, status: RawObject, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            if not self._inspect.is_ready():
+                # A round may be long, and two replicas that correct each other would never end.
+                self._look_again(target)
+                return
+            try:
+                await self._cluster.write_status(target.resource, target.namespace, target.name, status)
+            except NotFoundError:
+                self._said.pop(target, None)
+                self._failures.pop(target, None)
+            except KubeError as error:
+                log.warning("status not written", object=target.name, error=str(error))
+                self._put_off(target)
+            else:
+                self._said[target] = status
+                self._failures.pop(target, None)
+
+    def _put_off(self, target: _Target) -> None:
+        """Have a status written again that failed: soon at first, since many failures pass."""
+        self._failures[target] += 1
+        extra = self._failures[target] - FREE_TRIES
+        if extra <= 0:
+            self._look_again(target)
+            return
+        self._resting.add(target)
+        pause_s = doubled(self._interval_s, extra, LONGEST_PAUSE_S)
+        asyncio.get_running_loop().call_later(pause_s, self._end_rest, target)
+
+    def _end_rest(self, target: _Target) -> None:
+        self._resting.discard(target)
+        self._look_again(target)
+
+    def _look_again(self, target: _Target) -> None:
+        # In the next round, whether or not anything has changed by then.
+        if target.resource is Resource.POD_GROUPS:
+            self._touched.add(GroupKey(target.namespace, target.name))
+        else:
+            self._version = -1
+
+
+def _target(key: GroupKey) -> _Target:
+    return _Target(Resource.POD_GROUPS, key.namespace, key.name)
+
+
+def _of_owner(spec: GroupSpec) -> Refusal | None:
+    """Say why a PodGroup has no pods that wait: its owner keeps them from coming."""
+    return Refusal(reason=Reason.OWNER_SUSPENDED, sentence=spec.suspended) if spec.suspended else None

@@ -1,0 +1,227 @@
+"""Answers why a pod or a PodGroup stands where it does, also when it is gone: in one sentence, and what was decided.
+
+What is told of who is there comes from the cache and the last plan; of who is gone only decisions are left.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from itertools import islice
+from operator import attrgetter
+
+from app.cluster.cache import ClusterCache
+from app.control.cycle.planning import Planning
+from app.control.journal.decisions import Decisions
+from app.control.report import messages
+from app.control.report.pod_state import KnownPod, known
+from app.model.explanation import Explanation, Leaver, Member, Outcome, PodState, Subject, Unknown, Workload
+from app.model.names import GroupKey
+from app.model.pod import Pod
+from app.model.podgroup import GroupSpec, PodGroup
+from app.model.reason import Refusal
+from app.scheduling.stands import stand_of
+
+DECISIONS_SHOWN = 10
+MEMBERS_SHOWN = 20
+LEAVERS_SHOWN = 20
+
+UNSTARTED = {PodState.AWAITING, PodState.PROMISED}
+"""States of pods that have a place and may say what keeps them from using it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """A PodGroup that is there, and its pods as they stand."""
+
+    key: GroupKey
+    spec: GroupSpec | None
+    formed: PodGroup | None
+    """None when none of its pods holds a place or may get one."""
+    pods: tuple[KnownPod, ...]
+    refusal: Refusal | None
+
+    @property
+    def name(self) -> str:
+        """How people know it: a pod that is a group of its own by its name, not its uid."""
+        first = self.pods[0].pod if self.pods else None
+        return self.key.name if first is None or first.names_group else first.name
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many pods are in each state."""
+        return Counter(each.state.value for each in self.pods)
+
+
+class Explainer:
+    """Answers one question at a time, from what is known when it is asked; changes nothing."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        planning: Planning,
+        decisions: Decisions,
+        *,
+        workload: Callable[[str, str], Workload | None],
+        autoscaler: Callable[[GroupKey], str],
+        profiles: Collection[str],
+    ) -> None:
+        """`workload` finds what owns pods by namespace and name, `autoscaler` says what was asked of one for a group.
+
+        `profiles` are the names of the schedulers whose pods are ours.
+        """
+        self._cache = cache
+        self._workload = workload
+        self._autoscaler = autoscaler
+        self._planning = planning
+        self._decisions = decisions
+        self._profiles = profiles
+
+    def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
+        """Tell of the pod or PodGroup of this name: of a pod first, of what is there before what is gone."""
+        # 1. a pod of ours  2. a PodGroup  3. a workload  4. a pod or PodGroup that is gone  5. a pod of others
+        pod, key = self._pod(namespace, name), GroupKey(namespace, name)
+        pods_too, groups_too = subject in {None, Subject.POD}, subject in {None, Subject.POD_GROUP}
+        if pods_too and pod is not None and pod.managed:
+            return self._explained_pod(pod)
+        if groups_too and (self._cache.groups.spec(key) is not None or self._cache.groups.pods(key)):
+            return self._explained_group(key)
+        if subject in {None, Subject.WORKLOAD} and (workload := self._workload(namespace, name)) is not None:
+            return self._explained_workload(namespace, name, workload)
+        gone = self._gone_pod(namespace, name) if pods_too else None
+        if gone is None and groups_too:
+            decisions = self._decisions.of_group(key, DECISIONS_SHOWN)
+            gone = messages.gone_group(namespace, name, decisions) if decisions else None
+        if gone is not None:
+            return gone
+        if pods_too and pod is not None:
+            return messages.of_another_scheduler(pod, self._profiles)
+        return messages.unknown(namespace, name, subject)
+
+    def _pod(self, namespace: str, name: str) -> Pod | None:
+        named = [pod for pod in self._cache.pods() if pod.name == name and pod.namespace == namespace]
+        # A pod that has been made anew under its name is the one that is asked about.
+        return min(named, key=lambda pod: pod.deleting, default=None)
+
+    def _gone_pod(self, namespace: str, name: str) -> Explanation | None:
+        last = self._decisions.last_of_pod(namespace, name)
+        if last is None:
+            return None
+        return messages.gone_pod(namespace, name, last, self._decisions.of_pod(last.group, name, DECISIONS_SHOWN))
+
+    # One that is there ------------------------------------------------------------------------------------------------
+
+    def _explained_pod(self, pod: Pod) -> Explanation:
+        group = self._group(pod.group)
+        stands = next(each for each in group.pods if each.pod.uid == pod.uid)
+        last = self._decisions.last_of_pod(pod.namespace, pod.name)
+        why = messages.why_pod(stands, last, group.refusal, group.spec)
+        return self._explained(
+            group,
+            Explanation(
+                subject=Subject.POD,
+                namespace=pod.namespace,
+                name=pod.name,
+                uid=pod.uid,
+                state=stands.state,
+                why=why,
+                node=stands.node,
+                since=self._runs_since(stands, group),
+                waits_for=tuple(self._leavers([stands])),
+                decisions=tuple(self._decisions.of_pod(pod.group, pod.name, DECISIONS_SHOWN)),
+            ),
+        )
+
+    def _explained_workload(self, namespace: str, name: str, workload: Workload) -> Explanation:
+        """Tell of the PodGroup that a workload has; of several, of one that waits; of none, why there is none."""
+        waiting = self._cache.waiting()
+        if workload.groups:
+            told = self._explained_group(min(workload.groups, key=lambda key: (key not in waiting, key)))
+            return replace(told, workload_groups=len(workload.groups))
+        return messages.without_pods(namespace, name, workload, self._profiles)
+
+    def _explained_group(self, key: GroupKey) -> Explanation:
+        group = self._group(key)
+        counts, nodes = group.counts, {each.node for each in group.pods if each.state is PodState.BOUND}
+        finished, owed = self._cache.groups.bound(key), group.formed.owed if group.formed is not None else 0
+        state = messages.state_of(counts, group.spec, finished=finished, owed=owed)
+        placed = (each.refusal for each in group.pods if each.state in UNSTARTED and each.refusal is not None)
+        refusal = group.refusal or next(placed, None)
+        why = messages.why_group(state, refusal, group.spec, counts=counts, nodes=len(nodes))
+        return self._explained(
+            group,
+            Explanation(
+                subject=Subject.POD_GROUP,
+                namespace=key.namespace,
+                name=group.name,
+                uid=group.spec.uid if group.spec is not None else "",
+                state=state,
+                why=why,
+                since=group.formed.started_at if group.formed is not None else None,
+                counts=counts,
+                members=tuple(_members(group.pods)),
+                waits_for=tuple(self._leavers(group.pods)),
+                decisions=tuple(self._decisions.of_group(key, DECISIONS_SHOWN)),
+            ),
+        )
+
+    def _explained(self, group: _Group, told: Explanation) -> Explanation:
+        """Add what is told of a PodGroup and of its pods alike."""
+        snapshot, on = self._cache.snapshot(), self._cache.groups.terms(group.key)
+        queue = on.queue if on is not None else group.spec.queue if group.spec is not None else None
+        return replace(
+            told,
+            pod_group=group.name,
+            queue=queue,
+            stand=stand_of(snapshot, queue) if queue is not None else None,
+            priority=on.priority if on is not None else None,
+            preemptible=on.preemptible if on is not None else None,
+            min_member=_min_member(group),
+            position=self._planning.position(snapshot, group.key),
+            autoscaler=self._autoscaler(group.key),
+        )
+
+    def _group(self, key: GroupKey) -> _Group:
+        waiting, refusals = self._cache.waiting().get(key), self._planning.refusals_to_tell
+        formed = waiting or self._cache.groups.running().get(key)
+        stalled, awaited = self._planning.stalled(), self._planning.awaited(key)
+        refusal = refusals.get(key) or (waiting.refusal if waiting is not None else None) or stalled.get(key)
+        pods = sorted(self._cache.groups.pods(key), key=lambda pod: (pod.created_at, len(pod.name), pod.name))
+        return _Group(
+            key=key,
+            spec=self._cache.groups.spec(key),
+            formed=formed,
+            pods=tuple(known(self._cache, refusals, pod, stalled=stalled, awaited=awaited) for pod in pods),
+            refusal=refusal,
+        )
+
+    def _runs_since(self, stands: KnownPod, group: _Group) -> float | None:
+        if stands.state is not PodState.BOUND:
+            return None
+        if len(group.pods) == 1:
+            return group.formed.started_at if group.formed is not None else None
+        # Of a gang it is known since when the first of its pods runs: of this one, when it was sent to its node.
+        decisions = self._decisions.of_pod(group.key, stands.pod.name, DECISIONS_SHOWN)
+        return next((one.at for one in decisions if one.outcome is Outcome.STARTED), None)
+
+    def _leavers(self, pods: Iterable[KnownPod]) -> Iterator[Leaver]:
+        """Tell of the pods that are leaving the nodes on which room is held for these, by name."""
+        nodes = {each.node for each in pods if each.state is PodState.AWAITING}
+        if not nodes:
+            return
+        since = self._decisions.evicted_at()
+        leaving = (pod for pod in self._cache.pods() if pod.deleting and pod.node in nodes)
+        for pod in nsmallest(LEAVERS_SHOWN, leaving, key=attrgetter("namespace", "name")):
+            if pod.node is not None:
+                yield Leaver(namespace=pod.namespace, name=pod.name, node=pod.node, since=since.get(pod.uid))
+
+
+def _members(pods: Iterable[KnownPod]) -> Iterator[Member]:
+    for each in islice(pods, MEMBERS_SHOWN):
+        yield Member(each.pod.name, each.state, each.node)
+
+
+def _min_member(group: _Group) -> int | None:
+    if group.spec is not None:
+        return group.spec.min_member
+    return group.formed.min_member if group.formed is not None else None

@@ -1,0 +1,251 @@
+"""Answers what the API server asks before it stores an object, from the question and the cache alone.
+
+A new pod of ours is held unless it can run now; whoever contradicts himself is told what to write instead. Nothing is
+awaited and nothing written: a wrong guess costs a patch later, never a rule.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Protocol
+
+from app.cluster.admit import environment, pods, policy, shape
+from app.cluster.admit.pods import GpuSharing
+from app.cluster.cache import ClusterCache
+from app.cluster.decode.excess import excess
+from app.cluster.decode.glances import UNBORN
+from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL
+from app.control.webhooks.fast_path import Newcomer
+from app.model.admission import (
+    AdmissionAnswer,
+    AdmissionQuestion,
+    Admitted,
+    Denied,
+    Operation,
+    PatchOperation,
+    Undecided,
+)
+from app.model.marks import BIND_MARKER
+from app.model.names import GroupKey, QueueName
+from app.model.quantity import shown
+from app.model.seam import RawObject
+from app.settings import Settings
+
+POD, QUEUE, POD_GROUP = ("", "Pod"), ("scheduling.run.ai", "Queue"), ("scheduling.run.ai", "PodGroup")
+TOPOLOGY = ("kai.scheduler", "Topology")
+
+USUAL_PROFILE = "kai-scheduler"
+
+CHANGED_BY_OTHERS = (
+    "another webhook has changed the pod after Leeboard's: it is a member of a gang, not preemptible, or has volumes"
+    " now, and Leeboard would not be asked to bind it. Try again; if that does not help, name that webhook's"
+    " configuration so that it sorts before Leeboard's"
+)
+
+Judge = Callable[[RawObject], str]
+"""Says what is wrong with an object; empty when nothing is."""
+
+
+class DecidesAtCreation(Protocol):
+    """Decides about pods that are not there yet."""
+
+    def look(self, raw: RawObject) -> Newcomer:
+        """Read a pod, for the questions below."""
+        ...
+
+    def can_run_now(self, newcomer: Newcomer) -> bool:
+        """Return whether the pod could start at once; the room may then be kept for it a moment."""
+        ...
+
+    def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
+        """Return whether nothing is lost when kube-scheduler binds the pod by itself."""
+        ...
+
+    def must_be_bound_here(self, newcomer: Newcomer) -> bool:
+        """Return whether it is sure that something is; neither is known of a pod whose owners nobody has seen yet."""
+        ...
+
+    def queue(self, newcomer: Newcomer) -> QueueName:
+        """Return the queue that the pod is in, alone as it is, by its labels and its owners."""
+        ...
+
+    def owners_class(self, newcomer: Newcomer) -> str:
+        """Return the priority class that the owners of the pod name, as far as they are known; empty for none."""
+        ...
+
+
+class Admission:
+    """The two webhooks without their wire."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        entrance: DecidesAtCreation,
+        settings: Settings,
+        *,
+        unready: Callable[[], str],
+    ) -> None:
+        """`unready` says why the cache does not show the cluster yet; empty when it does."""
+        self._cache = cache
+        self._entrance = entrance
+        self._profiles = settings.profiles
+        self._markers = settings.markers
+        self._gpu_runtime_class = settings.gpu_runtime_class
+        self._unready = unready
+        self._gpu_sharing = GpuSharing.ON if settings.gpu_sharing else GpuSharing.OFF
+        self._judges: Mapping[tuple[str, str], Judge] = {
+            POD: self._pod_problem,
+            QUEUE: self._queue_problem,
+            POD_GROUP: policy.group_problem,
+            TOPOLOGY: policy.topology_problem,
+        }
+
+    def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Return what a new pod still needs; asked twice, it needs nothing more."""
+        if _kind(question) != POD or question.operation is not Operation.CREATE:
+            return Admitted()
+        raw = _named(question.object, question)
+        profile = self._profile_of(raw)
+        if profile is None or shape.is_placed(raw):
+            return Admitted()
+        if found := excess(raw):
+            return Denied(found)
+        pod, warnings = shape.of_scheduler(raw, profile), list(pods.replaced(raw))
+        # Where the API server holds pods by itself, those that stay held are not validated as well.
+        if found := self._pod_problem(environment.with_devices(pod)):
+            return Denied(found)
+        if cause := self._unready():
+            return Undecided(cause)
+        warnings += pods.oddities(pod, profiles=self._profiles, queues=self._cache.queues())
+        newcomer = self._entrance.look(pod)
+        if name := self._class(pod, newcomer, warnings):
+            newcomer = self._entrance.look(shape.of_class(pod, name))
+        patch: Iterable[PatchOperation] = chain(
+            shape.scheduler(raw, profile),
+            shape.priority(pod, name) if name else (),
+            self._marked(pod, newcomer),
+            shape.runtime(pod, self._gpu_runtime_class),
+            environment.devices(pod),
+            shape.released(pod) if self._can_run_now(pod, newcomer, question) else shape.held(pod),
+        )
+        return Admitted(patch=tuple(patch), warnings=tuple(warnings))
+
+    def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Return whether an object may be stored; one that is on its way out always may."""
+        if question.operation is Operation.DELETE:
+            return Admitted(warnings=tuple(self._losses(question)))
+        judge = self._judges.get(_kind(question))
+        if judge is None or _is_left_alone(question):
+            return Admitted()
+        if refusal := _refusal(question, judge) or self._unmarked_problem(question):
+            return Denied(refusal)
+        return Admitted(warnings=() if self._unready() else tuple(self._oddities(question)))
+
+    # Pods -----------------------------------------------------------------------------------------------------------
+
+    def _profile_of(self, raw: RawObject) -> str | None:
+        """Return the profile that places the pod, now or from now on; None when it is none of ours.
+
+        Which namespaces have opted in is the webhook configuration's: of others no such pod comes here.
+        """
+        named = shape.scheduler_of(raw)
+        if named in self._profiles:
+            return named
+        if named != DEFAULT_SCHEDULER or not shape.names_queue(raw):
+            return None
+        return USUAL_PROFILE if USUAL_PROFILE in self._profiles else min(self._profiles)
+
+    def _class(self, pod: RawObject, newcomer: Newcomer, warnings: list[str]) -> str:
+        """Return the priority class that the pod is to have by a label of its owners or its own; empty for none."""
+        name = self._entrance.owners_class(newcomer) or shape.labelled_class(pod)
+        if not name or self._cache.groups.has_class(name):
+            return name
+        label = f"label {PRIORITY_CLASS_LABEL}: there is no PriorityClass {shown(name)}"
+        warnings.append(f"{label}; kube-scheduler keeps to the pod's own priority. Create it, or change the label")
+        return ""
+
+    def _marked(self, pod: RawObject, newcomer: Newcomer) -> Iterator[PatchOperation]:
+        """Have kube-scheduler ask us about the pod, and ask us to bind it where that is more than writing a node."""
+        if BIND_MARKER in self._markers and self._entrance.may_be_bound_elsewhere(newcomer):
+            yield from shape.markers(pod, self._markers - {BIND_MARKER})
+            yield from shape.unmarked(pod, BIND_MARKER)
+            yield from shape.stamped(pod, self._entrance.queue(newcomer))
+        else:
+            yield from shape.markers(pod, self._markers)
+            if BIND_MARKER in self._markers:
+                yield from shape.not_stamped(pod)
+
+    def _can_run_now(self, pod: RawObject, newcomer: Newcomer, question: AdmissionQuestion) -> bool:
+        # What keeps room must not happen for a pod that will not be stored.
+        return not (question.dry_run or shape.has_foreign_gate(pod)) and self._entrance.can_run_now(newcomer)
+
+    # What is wrong, and what is odd ---------------------------------------------------------------------------------
+
+    def _pod_problem(self, raw: RawObject) -> str:
+        return pods.problem(raw, profiles=self._profiles, gpu_sharing=self._gpu_sharing)
+
+    def _unmarked_problem(self, question: AdmissionQuestion) -> str:
+        """Return what is wrong with a new pod that we left to kube-scheduler to bind, and others have changed since."""
+        if _kind(question) != POD or question.operation is not Operation.CREATE or BIND_MARKER not in self._markers:
+            return ""
+        raw = _named(question.object, question)
+        is_left = shape.is_preemptible_for_good(raw) and not shape.asks_for(raw, BIND_MARKER)
+        if not is_left or self._profile_of(raw) is None or self._unready():
+            return ""
+        # In doubt it may: another replica, which has seen more, has let it go.
+        return CHANGED_BY_OTHERS if self._entrance.must_be_bound_here(self._entrance.look(raw)) else ""
+
+    def _queue_problem(self, raw: RawObject) -> str:
+        return policy.queue_problem(raw, self._cache.queues())
+
+    def _oddities(self, question: AdmissionQuestion) -> Iterator[str]:
+        raw, queues = _named(question.object, question), self._cache.queues()
+        if _kind(question) == POD and question.operation is Operation.CREATE:
+            yield from pods.oddities(raw, profiles=self._profiles, queues=queues)
+        elif _kind(question) == POD and question.old is not None:
+            yield from pods.relabelled(_named(question.old, question), raw, profiles=self._profiles)
+        elif _kind(question) == QUEUE:
+            yield from policy.queue_oddities(raw, queues)
+        elif _kind(question) == POD_GROUP:
+            key = GroupKey(question.namespace, question.name)
+            yield from policy.group_oddities(raw, queues)
+            yield from policy.group_keeps(raw, self._cache.groups)
+            if question.old is not None:
+                held = self._cache.reservations.of_group(key)
+                old = _named(question.old, question)
+                yield from policy.group_change(old, raw, starting=len(held))
+
+    def _losses(self, question: AdmissionQuestion) -> Iterator[str]:
+        if _kind(question) == QUEUE and not self._unready():
+            name = QueueName(question.name)
+            yield from policy.queue_loss(name, self._cache.queues().values(), self._cache.usage().get(name))
+
+
+def _kind(question: AdmissionQuestion) -> tuple[str, str]:
+    return question.group, question.kind
+
+
+def _refusal(question: AdmissionQuestion, judge: Judge) -> str:
+    """Return what a change makes wrong: what was wrong before must not keep others from changing the object."""
+    found = judge(_named(question.object, question))
+    if found and question.old is not None and judge(_named(question.old, question)) == found:
+        return ""
+    return found
+
+
+def _is_left_alone(question: AdmissionQuestion) -> bool:
+    """Return whether an object is on its way out, or is a new pod that has a node already: nobody schedules that."""
+    if _kind(question) == POD and question.operation is Operation.CREATE and shape.is_placed(question.object):
+        return True
+    metadata = question.object.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("deletionTimestamp") is not None
+
+
+def _named(raw: RawObject, question: AdmissionQuestion) -> RawObject:
+    """Return the object with the names that it gets when it is stored, as far as they are known."""
+    metadata = raw.get("metadata")
+    stated = metadata if isinstance(metadata, dict) else {}
+    prefix = stated.get("generateName")
+    name = question.name or (prefix if isinstance(prefix, str) else "") or UNBORN
+    names = {"name": name, "uid": UNBORN, "namespace": question.namespace or UNBORN}
+    missing = {key: value for key, value in names.items() if not (isinstance(stated.get(key), str) and stated[key])}
+    return {**raw, "metadata": {**stated, **missing}} if missing else raw

@@ -1,0 +1,286 @@
+"""Answers kube-scheduler from what was decided, decides on the spot what can be, and holds whatever it answers.
+
+The cases of filter, in their order:
+    1. a what-if (no uid): fit is answered from the snapshot, nothing is promised
+    2. a pod the watch has not shown yet: wait a moment for it, else refuse
+    3. a pod that is not managed: all offered nodes
+    4. a pod that is bound already: its node
+    5. a pod whose room is still being freed: refused, and woken when it is free
+    6. a pod with a promise: its node; if that is not offered, another of those offered; else ask to be shown it
+    7. a pod without: its turn is decided now, or waited for, or it is refused and woken when its turn comes
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TypeVar
+
+import structlog
+
+from app.cluster import decode
+from app.cluster.cache import ClusterCache
+from app.cluster.reservations import Reservation, ReservationState
+from app.control.cycle.planning import Planning, policy_of
+from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
+from app.control.cycle.waker import Waker
+from app.control.gpus.shared_gpus import rules_of
+from app.control.informers.feed import Feed
+from app.control.leadership.leadership import Leadership
+from app.control.writers.binder import Binder
+from app.model.names import NodeName, PodUid
+from app.model.pod import Pod
+from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
+from app.model.reason import UNREADY, Reason
+from app.model.seam import RawObject
+from app.scheduling import effort, fit, planner
+from app.settings import Settings
+
+log = structlog.get_logger()
+
+V = TypeVar("V")
+
+TAKEOVER_S = 3.0
+"""How long a question is held back while we are not active; below the entry's httpTimeout (5 s)."""
+
+WATCH_LAG_S = 0.25
+"""How long a pod that the watch has not shown yet is waited for."""
+
+
+class Extender:
+    """The four webhooks without their wire."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        activity: Leadership,
+        feed: Feed,
+        planning: Planning,
+        waker: Waker,
+        binder: Binder,
+        settings: Settings,
+    ) -> None:
+        """Hold the parts; the only state here is in them."""
+        self._cache = cache
+        self._activity = activity
+        self._feed = feed
+        self._planning = planning
+        self._waker = waker
+        self._binder = binder
+        self._settings = settings
+        self._policy = policy_of(settings)
+        self._rules = rules_of(settings)
+
+    async def filter(self, question: PodQuestion) -> FilterAnswer:
+        """Answer which of the offered nodes the pod may go to: one, once it is decided."""
+        if question.uid is not None:
+            # kube-scheduler asks when it leads, which we learn a moment later; an error would set the pod back.
+            await self._activity.settled(within_s=TAKEOVER_S)
+        unready = self._unready()
+        if unready:
+            return Failed(unready)
+        if question.uid is None:
+            return self._answer_what_if(question)
+        pod = await self._feed.pod(question.uid, within_s=WATCH_LAG_S)
+        if pod is None and self._is_ours(question):
+            self._waker.park(question.uid)
+            return Refused(Reason.DECIDING)
+        if pod is None or not pod.managed:
+            return Fits(question.offered)
+        if pod.node is not None:
+            return _only(pod.node, question.offered)
+        return await self._answer_managed(pod.uid, question)
+
+    def prioritize(self, question: PodQuestion) -> Scores:
+        """Score the offered nodes 0..10; pods that are not managed are left to kube-scheduler's own scores."""
+        if self._unready() or not self._is_ours(question):
+            return dict.fromkeys(question.offered, 0)
+        rating = self._rate(question)
+        if rating is None:
+            return dict.fromkeys(question.offered, 0)
+        index = self._cache.table().index
+        return {name: int(rating.scores[index[name]]) if name in index else 0 for name in question.offered}
+
+    def preempt(self, pod: RawObject, candidates: Mapping[NodeName, V]) -> Mapping[NodeName, V]:
+        """Return what kube-scheduler may preempt: nothing for a managed pod, whose victims only our plan may choose."""
+        return {} if self._decode(pod).managed else candidates
+
+    async def bind(self, question: BindQuestion) -> str:
+        """Bind the pod, a gang as a whole; return "" or why not."""
+        return self._unready() or await self._binder.bind(question)
+
+    def _unready(self) -> str:
+        """Return why no question can be answered now, "" when all can; the cause is told by /readyz and the log."""
+        return UNREADY if self._activity.failure() or self._feed.unready() else ""
+
+    # A pod that is ours --------------------------------------------------------------------------------------------
+
+    async def _answer_managed(self, uid: PodUid, question: PodQuestion) -> FilterAnswer:
+        self._waker.forget(uid)
+        self._end_attempt(uid)
+        self._learn_what_is_refused(uid, question)
+        held = self._cache.reservations.get(uid)
+        if held is None or (self._planning.is_taking_over and _may_move(held, question)):
+            await self._decide(uid)
+        # From here to the answer there is no await: what is read is what is promised.
+        held = self._cache.reservations.get(uid)
+        answer = self._answer_promised(held, question) if held else Refused(self._planning.reason(uid))
+        if isinstance(answer, Refused):
+            self._waker.park(uid)
+        return answer
+
+    async def _decide(self, uid: PodUid) -> None:
+        """See to it that the pod has been considered as things are now, as far as patience goes."""
+        if self._planning.can_decide_now():
+            self._planning.plan_now()
+            return
+        try:
+            async with asyncio.timeout(self._settings.filter_patience_s):
+                await self._planning.consider(uid)
+        except TimeoutError:
+            self._planning.poke()
+
+    def _answer_promised(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
+        self._cache.reservations.note_asked(held.pod)
+        if held.state is ReservationState.AWAITING:
+            return Refused(self._planning.reason(held.pod))
+        if held.state is ReservationState.BINDING or held.node in question.offered:
+            self._stand_by(held.pod)
+            return _only(held.node, question.offered)
+        return self._move(held, question)
+
+    def _move(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
+        """Move the promise to a node that kube-scheduler offers, else find out whether it refuses the promised one."""
+        pod = self._cache.pod(held.pod)
+        if pod is None:
+            return Refused(Reason.DECIDING)
+        node = self._elsewhere(pod, held, question)
+        if node is not None:
+            self._cache.move(pod.uid, node, expires_at=self._planning.answered_expiry())
+            self._cache.reservations.note_asked(pod.uid)
+            self._stand_by(pod.uid)
+            return Fits((node,))
+        if self._lags(question):
+            # It cannot have seen the promised node either, and looks at the pod again by itself when it does: longer
+            # than a promise lasts, should its watch pause for so long.
+            self._extend(held)
+            return Refused(Reason.DECIDING)
+        nominated = decode.nominated_node(question.pod)
+        if nominated != held.node and question.offered == (nominated,):
+            # It was to go there before. kube-scheduler looks at all others next, and asks again.
+            return Refused(Reason.DECIDING)
+        if nominated == held.node or len(question.offered) < ALWAYS_COMPLETE_BELOW:
+            return self._learn_refusal(held)
+        # The list may be a sample: nominated, the node is looked at whatever the sample holds.
+        self._waker.nominate(pod.uid)
+        return Refused(Reason.DECIDING)
+
+    def _lags(self, question: PodQuestion) -> bool:
+        """Whether kube-scheduler offers nodes that are gone: which have come since, and what it says of them, is open.
+
+        Its watch of nodes may pause for half a minute and more after an outage of the API server (client-go).
+        """
+        index = self._cache.table().index
+        return any(name not in index for name in question.offered)
+
+    def _elsewhere(self, pod: Pod, held: Reservation, question: PodQuestion) -> NodeName | None:
+        if held.devices:
+            return None  # A GPU has been made ready for it there.
+        if self._planning.keeps_room_from(pod.group):
+            return None  # What looks free may be kept for others, which the plan that promised its node has seen.
+        constraints = tuple(self._cache.groups.constraints(pod))
+        if not self._planning.can_look_at(pod, constraints):
+            return None  # It is planned again beside the event loop, if its node is refused.
+        places = self._cache.places_without(pod, held.node)
+        return planner.move_one(places, pod, held.node, question.offered, self._policy, constraints=constraints)
+
+    def _learn_refusal(self, held: Reservation) -> FilterAnswer:
+        self._cache.refuse_node(held.pod, held.node)
+        self._planning.give_up(held.pod)
+        return Refused(Reason.REFUSED_BY_SCHEDULER)
+
+    def _learn_what_is_refused(self, uid: PodUid, question: PodQuestion) -> None:
+        """Learn from a complete list of offered nodes which others kube-scheduler refuses for causes we cannot see.
+
+        Only nodes where we see room tell anything: what is full is missing from the list for that reason alone.
+        """
+        self._cache.accept(uid)
+        self._cache.note_asked(uid)
+        pod = self._cache.pod(uid)
+        only_nominated = len(question.offered) == 1 and decode.nominated_node(question.pod) == question.offered[0]
+        if pod is None or only_nominated:
+            return
+        if len(question.offered) >= ALWAYS_COMPLETE_BELOW:
+            # A sample says nothing of the nodes it lacks, but those it shows are accepted.
+            if refused := self._cache.refused(uid):
+                self._cache.refuse_only(uid, refused.difference(question.offered))
+            return
+        if self._lags(question):
+            return
+        table = self._cache.table()
+        if effort.of_constraints((pod.constraint,), table, times=1) > effort.MOST_AT_ONCE:
+            return  # Each node that is refused is learned when it is not offered.
+        with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.free())
+        missing = with_room & ~table.mask(question.offered)
+        self._cache.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
+
+    def _end_attempt(self, uid: PodUid) -> None:
+        """Learn that kube-scheduler has not bound a pod by itself, as it asks again; if it failed, let it back off."""
+        pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+        if pod is None or held is None or held.state is not ReservationState.ANSWERED:
+            return
+        self._cache.reservations.asked_again(uid)
+        if pod.said.attempt_failed:
+            log.warning("bind failed", pod=f"{pod.namespace}/{pod.name}", error=pod.said.attempt_failed)
+            self._planning.dissolve(pod.group, f"binding it failed: {pod.said.attempt_failed}")
+
+    def _stand_by(self, uid: PodUid) -> None:
+        """Let a promise live on that is answered now; where kube-scheduler binds by itself, nobody else gets it."""
+        pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+        if pod is None or held is None or held.is_written:
+            return
+        keep = self._cache.reservations.answered if pod.binds_elsewhere else self._cache.reservations.extend
+        keep(uid, self._planning.answered_expiry())
+
+    def _extend(self, held: Reservation) -> None:
+        if held.state is ReservationState.PROMISED:
+            self._cache.reservations.extend(held.pod, self._planning.answered_expiry())
+
+    # A pod that is only asked about --------------------------------------------------------------------------------
+
+    def _answer_what_if(self, question: PodQuestion) -> FilterAnswer:
+        if not self._is_ours(question):
+            return Fits(question.offered)
+        rating = self._rate(question)
+        if rating is None:
+            return Refused(Reason.DECIDING)
+        if rating.refusal is not None:
+            return Refused(rating.refusal.reason)
+        index = self._cache.table().index
+        fitting = tuple(name for name in question.offered if name in index and rating.fitting[index[name]])
+        return Fits(fitting) if fitting else Refused(Reason.NO_NODE_FITS)
+
+    def _rate(self, question: PodQuestion) -> planner.Rating | None:
+        """Return how the pod would fare; None where that is too much work for the event loop."""
+        pod = self._decode(question.pod)
+        if not self._planning.can_look_at(pod):
+            return None
+        group = self._cache.groups.alone(pod)
+        return planner.rate(self._cache.glance(), group, pod, question.offered, policy=self._policy)
+
+    def _is_ours(self, question: PodQuestion) -> bool:
+        return self._decode(question.pod).managed
+
+    def _decode(self, raw: RawObject) -> Pod:
+        return decode.asked_pod(raw, profiles=self._settings.profiles, rules=self._rules)
+
+
+def _may_move(held: Reservation, question: PodQuestion) -> bool:
+    """Whether a promise moves to one of the offered nodes if there is room."""
+    return (
+        held.state not in {ReservationState.AWAITING, ReservationState.BINDING}
+        and not held.devices
+        and held.node not in question.offered
+    )
+
+
+def _only(node: NodeName, offered: tuple[NodeName, ...]) -> FilterAnswer:
+    return Fits((node,)) if node in offered else Refused(Reason.DECIDING)

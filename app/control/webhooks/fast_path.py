@@ -1,0 +1,176 @@
+"""Answers admission whether a pod that is about to be created can run now, so that it needs no gate.
+
+A wrong yes costs kube-scheduler one refused attempt, a wrong no costs us one patch: whatever takes long to find out is
+answered with no, and the planner decides when the pod is there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from app.cluster import decode
+from app.cluster.admit import shape
+from app.cluster.cache import ClusterCache
+from app.control.cycle.assumed_pods import AssumedCharge, AssumedPods
+from app.control.cycle.planning import Planning
+from app.control.groups.pod_grouper import PodGrouper, keeps_of
+from app.model.names import NodeName, QueueName
+from app.model.pod import Placed, Pod
+from app.model.podgroup import GroupSpec, PodGroup
+from app.model.seam import RawObject, Resource
+from app.model.snapshot import Snapshot
+from app.scheduling.victims import charge_at
+from app.settings import Settings
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A pod that is about to be created, read once for all that is asked about it."""
+
+    raw: RawObject
+    pod: Pod
+    said: GroupSpec | None
+    """What its owners say of its group."""
+
+
+class AdmissionFastPath:
+    """Lets pods through to kube-scheduler at once. It changes nothing, but may have others decided first."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        planning: Planning,
+        grouper: PodGrouper,
+        *,
+        settings: Settings,
+        unready: Callable[[], str],
+        inactive: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        """`unready` says why the cache cannot be trusted, `inactive` why this replica does not decide; "" is neither.
+
+        `clock` is monotonic.
+        """
+        self._cache = cache
+        self._planning = planning
+        self._grouper = grouper
+        self._profiles = settings.profiles
+        self._keeps = keeps_of(settings)
+        self._unready = unready
+        self._inactive = inactive
+        self._claims = AssumedPods(cache, clock=clock)
+
+    def look(self, raw: RawObject) -> Newcomer:
+        """Read a pod, which may be without name and uid."""
+        pod, said = self._grouper.rehearse(decode.asked_pod(raw, profiles=self._profiles, keeps=self._keeps))
+        return Newcomer(raw, pod, said)
+
+    def can_run_now(self, newcomer: Newcomer) -> bool:
+        """Whether the pod, a managed one without uid, would be promised a node at once; a yes holds the room for it."""
+        # 1. who may be asked at all  2. nobody waits undecided  3. what the planner would decide, others let through
+        # counted  4. counted itself
+        if self._unready():
+            return False
+        self._claims.end_over()
+        pod = newcomer.pod
+        # Whoever shares a device is let through once it is known which: somebody may have to reserve it first.
+        if not pod.managed or pod.node is not None or pod.sharing is not None or pod.ungrouped:
+            return False
+        if not self._claims.has_room(newcomer.raw) or not self._is_settled():
+            return False
+        snapshot = self._claims.charged_on(self._cache.glance())
+        group = self._group(pod, newcomer.said, snapshot)
+        node = self._place(snapshot, group) if group else None
+        if group is None or node is None:
+            return False
+        charge = AssumedCharge(
+            node=node,
+            queue=group.queue,
+            request=pod.request,
+            scalars=pod.scalars,
+            cost=charge_at(snapshot, Placed(pod=pod, node=node)),
+            preemptible=group.preemptible,
+        )
+        self._claims.add(newcomer.raw, charge)
+        return True
+
+    def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
+        """Whether kube-scheduler may bind the pod by itself: it is alone, shares no device, and stays preemptible.
+
+        A gang has to be bound as a whole, a device to be named at bind, and what is firm is not noted on pods. Who
+        needs volumes may be minutes away from being bound when filter has answered: until we are asked, others may
+        still get the room.
+        """
+        # For a pod whose owners are not known yet the answer is no.
+        pod = newcomer.pod
+        if self._unready() or not pod.managed or pod.problem or pod.ungrouped or not (pod.bare or self._keeps.is_on):
+            return False
+        # A class that was created a moment ago may say that the pod is firm.
+        return self._knows_classes(newcomer) and not self.must_be_bound_here(newcomer)
+
+    def must_be_bound_here(self, newcomer: Newcomer) -> bool:
+        """Whether it is sure that something is lost when kube-scheduler binds the pod by itself."""
+        pod = newcomer.pod
+        if pod.sharing is not None or pod.names_group or shape.needs_preparation(newcomer.raw):
+            return True
+        is_known = not pod.ungrouped and self._knows_classes(newcomer)
+        return is_known and not self._cache.groups.alone(pod, newcomer.said).preemptible
+
+    def queue(self, newcomer: Newcomer) -> QueueName:
+        """Return the queue that the pod is in, alone as it is, by its labels and its owners."""
+        return self._cache.groups.alone(newcomer.pod, newcomer.said).queue
+
+    def owners_class(self, newcomer: Newcomer) -> str:
+        """Return the priority class that the owners of a pod name, as far as they are known; empty for none."""
+        return self._grouper.owners_class(newcomer.pod)
+
+    def learn(self, resource: Resource, raw: RawObject) -> None:
+        """Look at an object that a watch shows, before it is in the cache."""
+        if resource is Resource.PODS:
+            self._claims.learn(raw)
+
+    def _knows_classes(self, newcomer: Newcomer) -> bool:
+        said = newcomer.said.priority_classes if newcomer.said else ()
+        return all(map(self._cache.groups.knows_class, (*newcomer.pod.priority_classes, *said)))
+
+    def _is_settled(self) -> bool:
+        """Whether nobody has a claim to what is free now: who was refused stays so until there is relief."""
+        coming = self._claims.groups()
+        if self._inactive():
+            # Another replica decides, and its promises cannot be seen: whoever waits may have been promised anything.
+            return self._cache.waiting().keys() <= coming
+        if self._planning.is_settled(coming):
+            return True
+        if not self._planning.can_decide_now():
+            return False
+        # Who came a moment ago and is not decided yet would have the next one held, and that one all who follow.
+        try:
+            self._planning.plan_now()
+        except Exception:
+            # One object that the planner cannot take must not keep others from being created; the loop tries it again.
+            log.exception("planning failed")
+            return False
+        self._claims.end_over()
+        return self._planning.is_settled(self._claims.groups())
+
+    def _group(self, pod: Pod, said: GroupSpec | None, snapshot: Snapshot) -> PodGroup | None:
+        """Return what the planner would be asked about; None for a pod whose turn depends on other pods.
+
+        `said` is what its owners say. Of a gang only who comes on top of those that run already is like a pod alone.
+        """
+        if not pod.names_group:
+            return self._cache.groups.alone(pod, said)
+        running, spec = snapshot.running.get(pod.group), self._cache.groups.spec(pod.group)
+        if running is None or spec is None or spec.problem or pod.group in snapshot.groups:
+            return None
+        if self._cache.groups.owes(pod.group) or pod.gated or pod.problem:
+            return None
+        return replace(running, pending=(pod,))
+
+    def _place(self, snapshot: Snapshot, group: PodGroup) -> NodeName | None:
+        plan = self._planning.rehearse(snapshot, group)
+        starts = plan.starts if plan else ()
+        return starts[0].placements[0].node if starts and not starts[0].awaits_release else None

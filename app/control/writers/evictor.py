@@ -1,0 +1,289 @@
+"""Has pods leave that a plan has chosen, or `overuse`: evicts each, once, then says why on the pod.
+
+1. the Eviction API, which honours PodDisruptionBudgets; the pod leaves after its own grace period. It sets the
+   condition `DisruptionTarget`, by which owners do not count the end of the pod as its own failure
+2. a budget that forbids it is overridden by a plain delete, with that condition, counted and told: whom a plan evicts
+   is decided by quotas, which a tenant must not escape by a budget of its own (kube-scheduler's preemption does the
+   same). Where others will do, `budgets` has had them chosen instead
+3. the condition in our words instead of the Eviction API's, if the pod is still there, and an event
+
+Somebody waits for the room: what is said comes after all evictions that are ordered, of which there may be hundreds.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from enum import IntEnum
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+import structlog
+
+from app.cluster.cache import ClusterCache
+from app.control.journal.decisions import Decisions
+from app.control.journal.records import after_noun, eviction_of, workload_name
+from app.control.journal.references import group_reference, pod_reference
+from app.control.leadership.leadership import Leadership
+from app.model.decision import Action, Eviction
+from app.model.explanation import Decision
+from app.model.names import GroupKey, PodUid
+from app.model.pod import Pod
+from app.model.seam import (
+    BudgetError,
+    Cluster,
+    KubeError,
+    NotFoundError,
+    PodRef,
+    RawObject,
+    RejectedError,
+    UnavailableError,
+)
+from app.model.sentence import EVERYTHING, Name, counted, say, tenant, told
+from app.telemetry import Metrics
+
+log = structlog.get_logger()
+
+WRITERS = 48
+"""Evictions in flight at once: a plan may evict hundreds of pods, and each takes the API server a tenth of a second, in
+which it does nothing: it waits to be sure that it knows all budgets (a consistent list from its watch cache)."""
+
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+"""Between the tries of one write; an API server that has just started forbids everything for a while."""
+
+DISRUPTION_REASON = "PreemptionByScheduler"
+"""The reason of the condition, as kube-scheduler gives it for its own victims."""
+
+EVICTED = "Evict"
+STALE = "StaleJob"
+BUDGET_OVERRIDDEN = "DisruptionBudgetOverridden"
+"""Reasons of events, the first two as KAI words them."""
+
+
+class NoLongerActiveError(KubeError):
+    """Another replica decides now."""
+
+
+class _Turn(IntEnum):
+    """What comes before what, however late it was ordered."""
+
+    EVICT = 0
+    SAY = 1
+
+
+class _Order(NamedTuple):
+    """One thing to be done; by turns, and the earlier of one turn first."""
+
+    turn: _Turn
+    number: int
+    carry_out: Callable[[], Awaitable[None]]
+
+
+class Evictor:
+    """Whose eviction is on its way. A pod leaves this when it is surely told to leave, or cannot be."""
+
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+        self,
+        cache: ClusterCache,
+        cluster: Cluster,
+        activity: Leadership,
+        metrics: Metrics,
+        *,
+        decisions: Decisions,
+        on_failure: Callable[[PodUid], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`on_failure` is told of a pod that stays for good.
+
+        `_in_flight` and `_unbegun`, a part of it, are changed by `_order`, `recall` and `_evict`.
+        """
+        self._cache = cache
+        self._cluster = cluster
+        self._activity = activity
+        self._metrics = metrics
+        self._decisions = decisions
+        self._on_failure = on_failure
+        self._sleep = sleep
+        self._in_flight: set[PodUid] = set()
+        self._unbegun: dict[PodUid, Decision] = {}
+        """With what is to be recorded, by which an order is known: one that was recalled stays in the queue."""
+        self._orders: asyncio.PriorityQueue[_Order] = asyncio.PriorityQueue()
+        self._ordered = count()
+
+    def order(self, evictions: Iterable[Eviction], *, generation: int = 0) -> None:
+        """Have these pods leave; from here on they count as leaving, before the watch shows it.
+
+        `generation` is the version of the snapshot that it was decided on.
+        """
+        ended: set[GroupKey] = set()
+        for eviction in evictions:
+            pod = self._staying(eviction.pod)
+            if pod is None:
+                continue
+            if eviction.action is Action.EVICT_STALE and pod.group not in ended:
+                ended.add(pod.group)
+                self._put(_Turn.SAY, self._telling_of_stale(pod.group))
+            # Worded now: by the time of its turn the beneficiary may be gone.
+            message = self._message(eviction, pod)
+            record = eviction_of(
+                pod,
+                cause=eviction.action.value,
+                message=message,
+                beneficiary=self._beneficiary(eviction),
+                generation=generation,
+            )
+            self._order(pod, message, record)
+
+    def dismiss(self, uid: PodUid, *, cause: str, message: str) -> None:
+        """Have a pod leave that no plan has chosen; it is counted under its cause."""
+        pod = self._staying(uid)
+        if pod is not None:
+            generation = self._cache.version
+            self._order(
+                pod, message, eviction_of(pod, cause=cause, message=message, beneficiary=None, generation=generation)
+            )
+
+    def _staying(self, uid: PodUid) -> Pod | None:
+        """Return the pod, None when it is gone, nowhere, or leaving anyhow."""
+        pod = self._cache.pod(uid)
+        return None if pod is None or pod.node is None or pod.deleting or uid in self._in_flight else pod
+
+    def _order(self, pod: Pod, message: str, record: Decision) -> None:
+        self._in_flight.add(pod.uid)
+        self._unbegun[pod.uid] = record
+        # Looked up now: of a gang without an object another pod would be told of when this one has gone.
+        regarding = group_reference(self._cache.groups, pod.group) or pod_reference(pod)
+        self._cache.mark_leaving(pod.uid)
+        self._put(_Turn.EVICT, partial(self._evict, pod, message, record, regarding))
+
+    def _put(self, turn: "_Turn", carry_out: Callable[[], Awaitable[None]]) -> None:
+        self._orders.put_nowait(_Order(turn, next(self._ordered), carry_out))
+
+    def recall(self, victims: Iterable[PodUid]) -> None:
+        """Let those of these pods stay whose eviction has not begun: nobody waits for their room any more."""
+        for uid in self._unbegun.keys() & set(victims):
+            del self._unbegun[uid]
+            self._in_flight.discard(uid)
+            self._cache.unmark_leaving(uid)
+
+    async def run(self) -> None:
+        """Evict for ever, several pods at a time."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(WRITERS):
+                tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            order = await self._orders.get()
+            await order.carry_out()
+
+    # One pod --------------------------------------------------------------------------------------------------------
+
+    async def _evict(self, pod: Pod, message: str, record: Decision, regarding: RawObject) -> None:
+        if self._unbegun.get(pod.uid) is not record:
+            return
+        del self._unbegun[pod.uid]
+        name, cause = f"{pod.namespace}/{pod.name}", record.cause
+        try:
+            await self._have_it_leave(pod, message)
+        except KubeError as error:
+            log.warning("pod not evicted", pod=name, action=cause, error=str(error))
+            self._metrics.evictions_failed.inc()
+            self._cache.unmark_leaving(pod.uid)
+            self._on_failure(pod.uid)
+        else:
+            log.info("pod evicted", pod=name, podgroup=repr(pod.group), action=cause, reason=told(message, EVERYTHING))
+            self._metrics.pod_evicted(cause)
+            self._decisions.record(record)
+            self._put(_Turn.SAY, partial(self._say, pod, message, regarding))
+        finally:
+            self._in_flight.discard(pod.uid)
+
+    async def _have_it_leave(self, pod: Pod, message: str) -> None:
+        """Have the API server end the pod in its own time; raises `KubeError` when it stays for good."""
+        ref = _ref(pod)
+        try:
+            await self._insist(ref, partial(self._cluster.evict, ref))
+        except BudgetError as error:
+            self._metrics.budgets_overridden.inc()
+            await self._insist(ref, self._marking(pod, message))
+            await self._insist(ref, partial(self._cluster.delete_pod, ref))
+            note = f"Pod {pod.namespace}/{pod.name} was evicted although a PodDisruptionBudget forbids it: {error}"
+            self._put(_Turn.SAY, partial(self._tell, pod_reference(pod), BUDGET_OVERRIDDEN, note))
+
+    async def _insist(self, pod: PodRef, write: Callable[[], Awaitable[None]]) -> None:
+        """Write until it is done, or needless because the pod is gone; raises what it failed by at last.
+
+        A write whose outcome is unknown is simply repeated: each of them may be done twice.
+        """
+        pauses = iter(PAUSES_S)
+        while self._is_needed(pod):
+            try:
+                await self._activity.while_sure(write())
+            except NotFoundError:
+                return
+            except (BudgetError, RejectedError):
+                raise
+            except KubeError as error:
+                pause_s = next(pauses, None)
+                if pause_s is None:
+                    raise
+                await self._sleep(max(pause_s, error.retry_after_s if isinstance(error, UnavailableError) else 0))
+            else:
+                return
+
+    def _is_needed(self, ref: PodRef) -> bool:
+        if self._activity.failure():
+            raise NoLongerActiveError("this replica is no longer active")
+        return self._cache.pod(ref.uid) is not None
+
+    # What is said of it ---------------------------------------------------------------------------------------------
+
+    async def _say(self, pod: Pod, message: str, regarding: RawObject) -> None:
+        """Say why it was evicted: on the pod, and as an event."""
+        try:
+            if self._cache.pod(pod.uid) is not None and not self._activity.failure():
+                await self._marking(pod, message)()
+        except NotFoundError:
+            pass  # It is gone already: the event says it.
+        except KubeError as error:
+            log.warning("condition of an evicted pod not written", pod=pod.name, error=str(error))
+        await self._tell(regarding, EVICTED, told(message, tenant(pod.namespace)))
+
+    def _marking(self, pod: Pod, message: str) -> Callable[[], Awaitable[None]]:
+        said = told(message, tenant(pod.namespace))
+        return partial(self._cluster.mark_disrupted, _ref(pod), reason=DISRUPTION_REASON, message=said)
+
+    def _message(self, eviction: Eviction, pod: Pod) -> str:
+        """Say why, in KAI's words (`unschedule_info.go`)."""
+        name, by = f"{pod.namespace}/{pod.name}", after_noun(self._beneficiary(eviction))
+        match eviction.action:
+            case Action.PREEMPT:
+                return say("Pod {name} was preempted by higher priority workload {by}", name=name, by=by)
+            case Action.CONSOLIDATE:
+                return f"Pod {name} was preempted and rescheduled due to bin packing (resource consolidation) procedure"
+            case Action.EVICT_STALE:
+                least = f"({self._cache.groups.min_member(pod.group)})"
+                return (
+                    f"Workload doesn't meet the minimum required number of pods {least}, evicting remaining pod: {name}"
+                )
+            case Action.RECLAIM | Action.ALLOCATE:
+                return say("Pod {name} was preempted by workload {by}", name=name, by=by)
+
+    def _beneficiary(self, eviction: Eviction) -> Name | None:
+        return workload_name(self._cache.groups, eviction.beneficiary)
+
+    def _telling_of_stale(self, key: GroupKey) -> Callable[[], Awaitable[None]]:
+        regarding, least = group_reference(self._cache.groups, key), self._cache.groups.min_member(key)
+        active = self._cache.groups.bound(key)
+        note = f"Job is stale. {counted(active, 'pod')} {'is' if active == 1 else 'are'} active, minMember is {least}"
+        return partial(self._tell, regarding or {}, STALE, note)
+
+    async def _tell(self, regarding: RawObject, reason: str, note: str) -> None:
+        try:
+            await self._cluster.record_event(regarding, warning=reason == BUDGET_OVERRIDDEN, reason=reason, note=note)
+        except KubeError as error:
+            log.warning("event not recorded", object=regarding.get("name"), error=str(error))
+
+
+def _ref(pod: Pod) -> PodRef:
+    return PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
