@@ -19,8 +19,8 @@ from app.model.decision import Action, Plan
 from app.model.layout import Layout
 from app.model.podgroup import PodGroup
 from app.model.snapshot import Snapshot
-from app.scheduling import cliques
-from app.scheduling.planner import plan
+from app.scheduling.placement import cliques
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import DEFAULT_POLICY, Policy
 from loadtest import largest
 from loadtest.crowds import crowded

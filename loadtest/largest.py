@@ -15,7 +15,7 @@ import orjson
 from app.cluster import decode
 from app.model.pod import Constraint, Operator, Requirement
 from app.model.snapshot import NodeTable
-from app.scheduling import fit
+from app.scheduling.placement import fit
 
 BUDGET_MS = 50
 PROFILES = frozenset({"kai-scheduler"})

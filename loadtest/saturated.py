@@ -26,9 +26,9 @@ from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.resources import GPU_MILLI, NOTHING, Resources
 from app.model.snapshot import NodeTable, Snapshot, Usage
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.planner import plan, plan_some
+from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import Policy
+from app.scheduling.queues.fairshare import fair_shares
 from app.settings import Preset, Settings
 from loadtest.snapshots import GIB, GPUS, node
 

@@ -22,7 +22,7 @@ from app.model.device import Device, DeviceUuid, GpuNode, Holder
 from app.model.names import NodeName
 from app.model.pod import Pod, Sharing
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import ALL_ACTIONS, Policy
 from loadtest.mixtures import mixed, racks
 from loadtest.snapshots import NOW, elastic, gangs, gangs_of_parts, hopeless, lone_pods, many_queues, reclaim

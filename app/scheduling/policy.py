@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from app.model.decision import Action
 from app.model.podgroup import PodGroup
-from app.scheduling.board import Strategy
+from app.scheduling.placement.state import Strategy
 from app.settings import PlacementStrategy, ResolveMethod
 
 ALL_ACTIONS = tuple(Action)

@@ -7,8 +7,8 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.reason import Refusal
 from app.model.resources import CPU, GPU, MEMORY, NOTHING, Resources
-from app.scheduling.accounts import Account, quantities
-from app.scheduling.quota import QueueLedger
+from app.scheduling.queues.accounts import Account, quantities
+from app.scheduling.queues.quota import QueueLedger
 from tests.conformance.vectors import Case, resources, snapshot
 
 OVER_LIMIT = re.compile(

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.model.past import MICRO, Past
 from app.model.resources import UNLIMITED
-from app.scheduling.fairshare import ShareRequest, divide, divide_surplus, fair_shares
+from app.scheduling.queues.fairshare import ShareRequest, divide, divide_surplus, fair_shares
 from tests.conformance.vectors import Case, bounded, exact, resources, snapshot
 
 RESOURCES = ("gpu", "cpu", "memory")

@@ -9,11 +9,11 @@ from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot
-from app.scheduling.accounts import Quantities, quantities
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.order import Contender, Elastic, Rank, Turns
-from app.scheduling.quota import QueueLedger
-from app.scheduling.victims import Safety, VictimCandidates, Victims
+from app.scheduling.preemption.victims import Safety, VictimCandidates, Victims
+from app.scheduling.queues.accounts import Quantities, quantities
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.order import Contender, Elastic, Rank, Turns
+from app.scheduling.queues.quota import QueueLedger
 from tests.conformance.judging import NotRun
 from tests.conformance.vectors import Case, column, exact, queue, resources, snapshot
 

@@ -6,9 +6,9 @@ from app.model.decision import Share
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING, Resources
-from app.scheduling.accounts import Account, Quantities, quantities
-from app.scheduling.quota import QueueLedger
-from app.scheduling.reclaimable import Judgement, QueueEntitlement, guarantees_deserved, maintains_fair_share
+from app.scheduling.queues.accounts import Account, Quantities, quantities
+from app.scheduling.queues.quota import QueueLedger
+from app.scheduling.queues.reclaimable import Judgement, QueueEntitlement, guarantees_deserved, maintains_fair_share
 from tests.conformance.vectors import Case, column, exact, queue, resources, snapshot
 
 

@@ -8,8 +8,8 @@ from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup, PodSet, SubGroup
 from app.model.queue import Queue
-from app.scheduling.minruntime import Protection
-from app.scheduling.victims import Safety, may_leave
+from app.scheduling.preemption.minruntime import Protection
+from app.scheduling.preemption.victims import Safety, may_leave
 from app.settings import ResolveMethod
 from tests.conformance.vectors import Case
 

@@ -7,7 +7,7 @@ from typing import Any
 from app.control.cycle.planning import policy_of
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY, PlanMemory
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy, Preset, Settings
 from tests.conformance.clusters import Cluster, has_plugin

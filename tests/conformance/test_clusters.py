@@ -10,7 +10,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Reason
 from app.model.resources import GPU, UNLIMITED, Resources
 from app.model.snapshot import PART, SharedDevice, Snapshot
-from app.scheduling.fairshare import fair_shares
+from app.scheduling.queues.fairshare import fair_shares
 from tests.conformance.clusters import Cluster
 from tests.conformance.seats import Seat, initial, next_round
 from tests.conformance.vectors import Case, resources, suites

@@ -12,7 +12,7 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import GPU_MILLI, Amounts, Resources
 from app.model.snapshot import Mask, NodeTable
 from app.model.topology import Topology
-from app.scheduling.topology import NodeSets, Subtree, fitting_counts, node_sets
+from app.scheduling.placement.topology import NodeSets, Subtree, fitting_counts, node_sets
 from tests.conformance.vectors import Case, exact
 
 ACTIVE = {"Allocated", "Binding", "Bound", "Running"}

@@ -24,7 +24,8 @@ from app.grouping import NO_DEFAULTS, Chain, group
 from app.grouping.table import TABLE
 from app.model.owner import Kind, Owner
 from app.model.seam import Depth, Resource
-from app.scheduling import affinity, unsatisfiable
+from app.scheduling.explain import unsatisfiable
+from app.scheduling.placement import affinity
 from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import Ref

@@ -15,8 +15,8 @@ from app.model.question import Fits, Refused
 from app.model.reason import Reason, phrase
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
-from app.scheduling.effort import FEW_GROUPS, FEW_PODS, FEW_WITH_TERMS
-from app.scheduling.planner import plan_some
+from app.scheduling.placement.effort import FEW_GROUPS, FEW_PODS, FEW_WITH_TERMS
+from app.scheduling.planner.planner import plan_some
 from app.scheduling.policy import Policy
 from tests import given
 from tests.control.virtual import threads_take

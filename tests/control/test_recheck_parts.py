@@ -17,7 +17,7 @@ from app.model.device import GpuNode
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Pod, Sharing
 from app.model.podgroup import GroupSpec
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from tests import given
 from tests.cluster.sharing_given import MIB, device, reservation
 

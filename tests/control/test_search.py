@@ -16,7 +16,7 @@ from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason
 from app.model.seam import KubeError, RawObject, RejectedError, Resource, UnavailableError
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
 from app.simulation import manifests
 from tests.control.virtual import threads_take

@@ -15,7 +15,7 @@ from app.model.memory import PlanMemory
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import ForbiddenError, KubeError, NotFoundError, OutcomeUnknownError, RawObject, UnavailableError
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
 from tests.control.wired import World, living, passes
 

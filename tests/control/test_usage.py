@@ -16,7 +16,7 @@ from app.model.past import MICRO
 from app.model.resources import Resources
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.fairshare import fair_shares
+from app.scheduling.queues.fairshare import fair_shares
 from app.settings import Settings
 from app.simulation.cluster import Ref
 from tests import given

@@ -18,7 +18,7 @@ from app.model.question import Fits, Refused
 from app.model.reason import Reason
 from app.model.seam import RawObject, RejectedError, Resource
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
 from tests.control.virtual import threads_take
 from tests.control.wired import World, living, passes

@@ -42,7 +42,7 @@ from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion
 from app.model.reason import Reason
 from app.model.seam import BudgetError, KubeError, Lease, OutcomeUnknownError, PodRef, RawObject, Resource, WatchEvent
-from app.scheduling.planner import plan as full_plan
+from app.scheduling.planner.planner import plan as full_plan
 from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import Ref, SimulatedCluster

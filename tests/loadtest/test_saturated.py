@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from app.model.queue import Queue
-from app.scheduling.ageing import LONGEST_PAUSE_S
+from app.scheduling.preemption.ageing import LONGEST_PAUSE_S
 from loadtest.saturated import POLICIES, Figures, Job, Load, Play, weighted
 
 CAME_AT = 300.0

@@ -12,7 +12,7 @@ from app.model.names import PodUid
 from app.model.pod import Pod
 from app.model.resources import CPU, GPU, MEMORY
 from app.model.seam import RawObject, Resource
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from loadtest.scale import exponent, lines, markdown, verdicts
 from loadtest.scale_objects import JOBS, Stock, page, stock_of
 from loadtest.scale_pods import BLOCK, Size

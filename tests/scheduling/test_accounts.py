@@ -10,8 +10,8 @@ from app.model.names import QueueName
 from app.model.queue import Queue
 from app.model.resources import Resources
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.accounts import Account, Tree
-from app.scheduling.quota import QueueLedger
+from app.scheduling.queues.accounts import Account, Tree
+from app.scheduling.queues.quota import QueueLedger
 from tests import given
 
 NAMES = ["a", "b", "c", "d", "e", "f"]

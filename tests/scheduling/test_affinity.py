@@ -7,7 +7,7 @@ import pytest
 from app.model.node import Node
 from app.model.pod import Near, Pod
 from app.model.podgroup import PodGroup
-from app.scheduling.affinity import Neighbours
+from app.scheduling.placement.affinity import Neighbours
 from tests import given
 
 WEB = {"app": "web"}

@@ -12,9 +12,9 @@ from app.model.names import NodeName
 from app.model.pod import Sharing
 from app.model.podgroup import FOREVER_S, PodGroup
 from app.model.snapshot import Snapshot
-from app.scheduling.ageing import LONGEST_PAUSE_S, MOST_IDLE
-from app.scheduling.planner import plan, plan_some
+from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import Policy
+from app.scheduling.preemption.ageing import LONGEST_PAUSE_S, MOST_IDLE
 from tests import given
 
 AGEING = Policy(ageing_s=3600.0)

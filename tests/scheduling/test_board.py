@@ -12,8 +12,8 @@ from app.model.node import Node
 from app.model.pod import Constraint, Pod
 from app.model.resources import CPU, GPU
 from app.model.snapshot import Snapshot
-from app.scheduling import gang
-from app.scheduling.board import PlacementState, Strategy, Timing
+from app.scheduling.placement import gang
+from app.scheduling.placement.state import PlacementState, Strategy, Timing
 from app.settings import PlacementStrategy
 from tests import given
 

@@ -12,8 +12,8 @@ from app.model.pod import Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, GPU_MILLI
 from app.model.snapshot import PART
-from app.scheduling.board import PlacementState, Strategy, Timing
-from app.scheduling.devices import SharedDevices
+from app.scheduling.placement.devices import SharedDevices
+from app.scheduling.placement.state import PlacementState, Strategy, Timing
 from app.settings import PlacementStrategy
 from tests.scheduling.worlds import World, parts_of, worlds
 

@@ -16,10 +16,10 @@ from app.model.queue import Queue
 from app.model.resources import CPU, NOTHING, Resources
 from app.model.snapshot import NodeTable, Snapshot, Usage
 from app.model.topology import Topology
-from app.scheduling.budget import Budget
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
-from app.scheduling.searches import Searches
+from app.scheduling.preemption.budget import Budget
+from app.scheduling.preemption.searches import Searches
 from loadtest.crowds import crowded
 from loadtest.snapshots import GPUS, NOW, full, node, queue, rigid, running, snapshot, waiting
 

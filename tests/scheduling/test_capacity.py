@@ -4,8 +4,8 @@ import pytest
 
 from app.model.pod import PPM, Pod, ResourceClaim, Sharing
 from app.model.podgroup import PodGroup
-from app.scheduling import capacity
-from app.scheduling.capacity import PATIENCE
+from app.scheduling.queues import capacity
+from app.scheduling.queues.capacity import PATIENCE
 from tests.given import group, node, pod, queue, snapshot
 
 HALF = Sharing(portion_ppm=PPM // 2)

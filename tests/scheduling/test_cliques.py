@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.model.layout import Layout
-from app.scheduling import cliques
+from app.scheduling.placement import cliques
 from tests.scheduling.machines import RECORDED, devices, layout, machine, mask
 
 Set = tuple[int, ...]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from app.model.layout import Layout
 from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Snapshot
-from app.scheduling.board import PlacementState, Strategy, Timing
-from app.scheduling.connections import Connections, loss
-from app.scheduling.planner import rate
+from app.scheduling.placement.connections import Connections, loss
+from app.scheduling.placement.state import PlacementState, Strategy, Timing
+from app.scheduling.planner.planner import rate
 from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy
 from tests import given

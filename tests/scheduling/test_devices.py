@@ -5,7 +5,7 @@ import numpy as np
 from app.model.names import NodeName
 from app.model.pod import PPM, Pod, Sharing
 from app.model.snapshot import PART, SharedDevice
-from app.scheduling.devices import Opened, SharedDevices
+from app.scheduling.placement.devices import Opened, SharedDevices
 from app.settings import PlacementStrategy
 from tests import given
 

@@ -9,7 +9,7 @@ from app.model.podgroup import PodGroup, SubGroup, TopologyConstraint
 from app.model.resources import Resources
 from app.model.snapshot import NodeTable
 from app.model.topology import Topology
-from app.scheduling import effort, fit, topology
+from app.scheduling.placement import effort, fit, topology
 from tests import given
 
 KEYS = tuple(f"key-{number}" for number in range(16))

@@ -15,11 +15,11 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, Resources
 from app.model.sentence import EVERYTHING, told
 from app.model.topology import Topology
-from app.scheduling import explain
-from app.scheduling.board import PlacementState
-from app.scheduling.planner import plan, plan_some
+from app.scheduling.explain import refusals
+from app.scheduling.placement.rivals import Rivals
+from app.scheduling.placement.state import PlacementState
+from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import Policy
-from app.scheduling.rivals import Rivals
 from tests import given
 
 RACKS = {"t": Topology(name="t", levels=("rack",))}
@@ -472,14 +472,14 @@ def test_a_pod_is_not_told_of_room_that_another_took_before_it() -> None:
 
 
 def test_a_plan_explains_the_same_kind_of_pods_again_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, explained = list[object](), explain._explain
+    calls, explained = list[object](), refusals._explain
 
     def count(pods: Sequence[Pod], board: PlacementState, rivals: Rivals) -> Refusal:
         calls.append(pods)
         return explained(pods, board, rivals)
 
-    monkeypatch.setattr(explain, "_explain", count)
-    monkeypatch.setattr(explain, "MOST_RENEWED", 3)
+    monkeypatch.setattr(refusals, "_explain", count)
+    monkeypatch.setattr(refusals, "MOST_RENEWED", 3)
     firm = [
         given.group(running=[given.placed(given.pod(f"f{node}", gpus=5), node)], preemptible=False, min_member=1)
         for node in ("a", "b", "c", "d")

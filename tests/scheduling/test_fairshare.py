@@ -13,7 +13,7 @@ from app.model.past import MICRO, NO_PAST, Past
 from app.model.queue import Queue
 from app.model.resources import GPU, UNLIMITED, Resources
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.fairshare import ShareRequest, divide, fair_shares
+from app.scheduling.queues.fairshare import ShareRequest, divide, fair_shares
 from tests import given
 
 ENOUGH = 1_000_000

@@ -20,9 +20,9 @@ from app.model.names import PodUid
 from app.model.node import Node
 from app.model.pod import ANYWHERE, Constraint
 from app.model.podgroup import PodGroup
-from app.scheduling.order import last_chunk, turn
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
+from app.scheduling.queues.order import last_chunk, turn
 from tests import given
 
 EAST = Constraint(node_selector=(("zone", "east"),))

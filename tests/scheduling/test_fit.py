@@ -15,7 +15,7 @@ from app.model.node import Node, Taint
 from app.model.pod import ANYWHERE, NODE_NAME_FIELD, Constraint, Operator, Requirement, Term, Toleration
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Mask, NodeTable
-from app.scheduling import fit
+from app.scheduling.placement import fit
 from tests import given
 
 T = TypeVar("T")

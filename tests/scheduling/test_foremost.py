@@ -9,11 +9,11 @@ import pytest
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU_MILLI
 from app.model.snapshot import Snapshot
-from app.scheduling import search
-from app.scheduling.evictable import EVERYBODY
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import DEFAULT_POLICY
-from app.scheduling.whatif import WhatIf
+from app.scheduling.preemption import search
+from app.scheduling.preemption.evictable import EVERYBODY
+from app.scheduling.preemption.whatif import WhatIf
 from tests import given
 
 NOW = 1000.0

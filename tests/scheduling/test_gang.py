@@ -9,8 +9,8 @@ from app.model.pod import Near, Pod
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason
 from app.model.topology import Topology
-from app.scheduling import gang
-from app.scheduling.board import PlacementState, Strategy, Timing
+from app.scheduling.placement import gang
+from app.scheduling.placement.state import PlacementState, Strategy, Timing
 from tests import given
 
 IN_A_RACK = TopologyConstraint("t", required="rack")

@@ -16,14 +16,14 @@ from app.model.queue import Queue
 from app.model.reason import Reason
 from app.model.resources import NOTHING, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.lending import borrows
-from app.scheduling.order import Turns
-from app.scheduling.planner import plan, rate
+from app.scheduling.explain.unsatisfiable import judged
+from app.scheduling.planner.planner import plan, rate
 from app.scheduling.policy import Policy
-from app.scheduling.quota import QueueLedger
-from app.scheduling.unsatisfiable import judged
-from app.scheduling.whatif import WhatIf
+from app.scheduling.preemption.lending import borrows
+from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.order import Turns
+from app.scheduling.queues.quota import QueueLedger
 from tests import given
 
 GB = 1000

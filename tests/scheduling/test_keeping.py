@@ -16,11 +16,11 @@ from app.model.podgroup import FOREVER_S, PodGroup
 from app.model.queue import Queue
 from app.model.resources import GPU
 from app.model.snapshot import Snapshot
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.planner import plan, plan_some
+from app.scheduling.explain.unsatisfiable import judged
+from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import MOST_KEPT_S, Policy
-from app.scheduling.quota import QueueLedger
-from app.scheduling.unsatisfiable import judged
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.quota import QueueLedger
 from tests import given
 
 NOW = 1000.0

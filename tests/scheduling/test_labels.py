@@ -7,8 +7,8 @@ from app.cluster.nodes import Nodes
 from app.model.node import Node
 from app.model.pod import Constraint, Operator, Requirement
 from app.model.snapshot import NodeTable
-from app.scheduling import fit
-from app.scheduling.labels import labels_of
+from app.scheduling.placement import fit
+from app.scheduling.placement.labels import labels_of
 from tests import given
 from tests.cluster.steps import steps
 

@@ -13,7 +13,7 @@ from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import plan, plan_some
+from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import Policy
 from tests import given
 from tests.scheduling.worlds import World, world, worlds

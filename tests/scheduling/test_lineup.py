@@ -8,12 +8,12 @@ import pytest
 
 from app.model.names import NodeName, QueueName
 from app.model.pod import Placed, Pod
-from app.scheduling.board import Strategy
-from app.scheduling.lineup import Lineup
-from app.scheduling.noderoom import NodeRoom
-from app.scheduling.rows import are_alike
-from app.scheduling.victims import Safety, VictimBatch, Victims
-from app.scheduling.whatif import WhatIf
+from app.scheduling.placement.rows import are_alike
+from app.scheduling.placement.state import Strategy
+from app.scheduling.preemption.lineup import Lineup
+from app.scheduling.preemption.noderoom import NodeRoom
+from app.scheduling.preemption.victims import Safety, VictimBatch, Victims
+from app.scheduling.preemption.whatif import WhatIf
 from loadtest.crowds import crowded
 
 

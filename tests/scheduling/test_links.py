@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU_MILLI, Amounts
 from app.model.snapshot import Snapshot
-from app.scheduling.links import MANY, MOST_NODES, Links
+from app.scheduling.placement.links import MANY, MOST_NODES, Links
+from app.scheduling.placement.slots import SIZES
 from app.scheduling.policy import DEFAULT_POLICY
-from app.scheduling.slots import SIZES
-from app.scheduling.whatif import WhatIf
+from app.scheduling.preemption.whatif import WhatIf
 from tests import given
 
 NODES = 4

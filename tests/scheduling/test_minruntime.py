@@ -7,8 +7,8 @@ import pytest
 from app.model.names import QueueName
 from app.model.podgroup import PodGroup, PodSet, SubGroup
 from app.model.queue import Queue
-from app.scheduling.minruntime import Protection, is_elastic
-from app.scheduling.victims import Safety, may_leave
+from app.scheduling.preemption.minruntime import Protection, is_elastic
+from app.scheduling.preemption.victims import Safety, may_leave
 from app.settings import ResolveMethod
 from tests import given
 

@@ -13,10 +13,10 @@ from app.model.queue import Entitlement, Queue
 from app.model.reason import Reason, Refusal
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot
-from app.scheduling.accounts import quantities
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.order import Contender, Rank, Turns, next_chunk, turn
-from app.scheduling.quota import QueueLedger
+from app.scheduling.queues.accounts import quantities
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.order import Contender, Rank, Turns, next_chunk, turn
+from app.scheduling.queues.quota import QueueLedger
 from tests import given
 
 NODES = [given.node("n", gpus=16)]

@@ -10,11 +10,11 @@ from app.model.podgroup import PodGroup
 from app.model.queue import ORPHANED, Queue
 from app.model.reason import Reason
 from app.model.snapshot import Snapshot
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.planner import plan
+from app.scheduling.explain.queue_summary import stands
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
-from app.scheduling.quota import QueueLedger
-from app.scheduling.stands import stands
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.quota import QueueLedger
 from tests import given
 from tests.scheduling.test_victims import order, runs
 

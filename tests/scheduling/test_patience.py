@@ -10,7 +10,7 @@ from app.model.memory import NO_MEMORY, PlanMemory
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
 from tests import given
 from tests.scheduling.worlds import World, worlds

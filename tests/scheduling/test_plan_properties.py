@@ -17,13 +17,13 @@ from app.model.names import GroupKey, PodUid, QueueName
 from app.model.podgroup import PodGroup
 from app.model.resources import QUOTA_AXES, UNLIMITED
 from app.model.snapshot import Snapshot
-from app.scheduling.accounts import quantities
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.minruntime import Protection
-from app.scheduling.planner import plan, plan_some
+from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import DEFAULT_POLICY, Policy
-from app.scheduling.quota import QueueLedger
-from app.scheduling.victims import may_leave
+from app.scheduling.preemption.minruntime import Protection
+from app.scheduling.preemption.victims import may_leave
+from app.scheduling.queues.accounts import quantities
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.quota import QueueLedger
 from app.settings import Preset, Settings
 from tests.scheduling.worlds import World, is_whole, world, worlds
 

@@ -18,9 +18,9 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, NOTHING, QUOTA_AXES
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.planner import move_one, plan, plan_some, rate
+from app.scheduling.planner.planner import move_one, plan, plan_some, rate
 from app.scheduling.policy import Policy
-from app.scheduling.quota import QueueLedger
+from app.scheduling.queues.quota import QueueLedger
 from app.settings import PlacementStrategy
 from tests import given
 

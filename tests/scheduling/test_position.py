@@ -8,8 +8,8 @@ from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
 from app.model.sentence import Name
 from app.model.snapshot import Snapshot
+from app.scheduling.explain.position import FIRST, MOST_COUNTED, MOST_LINED_UP, MOST_QUEUES, position
 from app.scheduling.policy import Policy
-from app.scheduling.position import FIRST, MOST_COUNTED, MOST_LINED_UP, MOST_QUEUES, position
 from tests.given import group, node, placed, pod, queue, snapshot
 
 

@@ -10,7 +10,7 @@ from app.model.queue import Entitlement, Queue
 from app.model.reason import Reason, RefusingQueue
 from app.model.resources import GPU, NOTHING, UNLIMITED, Resources
 from app.model.snapshot import Usage
-from app.scheduling.quota import QueueLedger
+from app.scheduling.queues.quota import QueueLedger
 from tests import given
 
 Q = QueueName("q")

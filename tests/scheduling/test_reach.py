@@ -4,11 +4,11 @@ from hypothesis import given as for_all
 from hypothesis import settings
 
 from app.model.decision import Action
-from app.scheduling import gang
-from app.scheduling.board import Timing
-from app.scheduling.order import next_chunk
+from app.scheduling.placement import gang
+from app.scheduling.placement.state import Timing
 from app.scheduling.policy import DEFAULT_POLICY
-from app.scheduling.whatif import WhatIf
+from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.order import next_chunk
 from tests import given
 from tests.scheduling.worlds import World, worlds
 

@@ -11,9 +11,9 @@ from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.resources import Resources
 from app.model.snapshot import Usage
-from app.scheduling.accounts import Account, Quantities
-from app.scheduling.quota import QueueLedger
-from app.scheduling.reclaimable import Judgement, QueueEntitlement, guarantees_deserved, maintains_fair_share
+from app.scheduling.queues.accounts import Account, Quantities
+from app.scheduling.queues.quota import QueueLedger
+from app.scheduling.queues.reclaimable import Judgement, QueueEntitlement, guarantees_deserved, maintains_fair_share
 from tests import given
 
 TOP = [given.queue("top")]

@@ -9,9 +9,9 @@ from app.model.names import NodeName
 from app.model.pod import Placed, Pod, Sharing
 from app.model.resources import GPU, Amounts
 from app.model.snapshot import PART, SharedDevice
-from app.scheduling.planner import plan
-from app.scheduling.remembered import MOST_ANSWERS, Remembered
-from app.scheduling.stock import Assignment, FreeResources
+from app.scheduling.placement.free_resources import Assignment, FreeResources
+from app.scheduling.placement.mask_cache import MOST_ANSWERS, Remembered
+from app.scheduling.planner.planner import plan
 from app.settings import PlacementStrategy
 from loadtest.snapshots import NOW, shared_full, waiting
 from tests import given

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from app.model.podgroup import PodGroup
-from app.scheduling import rivals
-from app.scheduling.board import PlacementState, Strategy
-from app.scheduling.rivals import Rivals
-from app.scheduling.stock import Assignment
+from app.scheduling.placement import rivals
+from app.scheduling.placement.free_resources import Assignment
+from app.scheduling.placement.rivals import Rivals
+from app.scheduling.placement.state import PlacementState, Strategy
 from tests import given
 
 

@@ -12,7 +12,7 @@ from app.model.pod import Near, Pod, ResourceClaim, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.queue import Queue
 from app.model.reason import Reason
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from tests import given
 from tests.scheduling.worlds import NOW, World
 

@@ -14,8 +14,8 @@ from app.model.node import Node
 from app.model.pod import ResourceClaim, Sharing
 from app.model.resources import CPU, GPU, Amounts
 from app.model.snapshot import NodeTable
-from app.scheduling import score
-from app.scheduling.planner import plan
+from app.scheduling.placement import score
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy
 from tests import given

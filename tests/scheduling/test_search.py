@@ -10,10 +10,10 @@ from app.model.podgroup import PodGroup, PodSet, SubGroup
 from app.model.queue import Queue
 from app.model.resources import GPU
 from app.model.snapshot import PART, SharedDevice
-from app.scheduling.budget import PARTS, VICTIMS, Budget
-from app.scheduling.planner import plan
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import DEFAULT_POLICY, Policy
-from app.scheduling.searches import Searches
+from app.scheduling.preemption.budget import PARTS, VICTIMS, Budget
+from app.scheduling.preemption.searches import Searches
 from tests import given
 
 RIVALS = (given.queue("p", deserved=2), given.queue("q", deserved=2))

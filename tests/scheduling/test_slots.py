@@ -5,10 +5,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.model.pod import Placed
-from app.scheduling.board import Timing
+from app.scheduling.placement.slots import Slots
+from app.scheduling.placement.state import Timing
 from app.scheduling.policy import DEFAULT_POLICY
-from app.scheduling.slots import Slots
-from app.scheduling.whatif import WhatIf
+from app.scheduling.preemption.whatif import WhatIf
 from tests import given
 from tests.scheduling.worlds import World, worlds
 

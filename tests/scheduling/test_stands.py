@@ -7,7 +7,7 @@ from app.model.names import QueueName
 from app.model.queue import Queue
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot
-from app.scheduling import stands
+from app.scheduling.explain import queue_summary
 from tests.given import group, node, placed, pod, queue, snapshot
 
 INVALID = replace(queue("odd", "gone"), problem="its parent queue gone does not exist")
@@ -29,7 +29,7 @@ def numbers(stand: QueueStand | None) -> tuple[int, int, int | None, int]:
 
 
 def test_every_queue_is_told_of_by_name_with_what_is_below_it() -> None:
-    found = {stand.queue.name: numbers(stand) for stand in stands.stands(busy())}
+    found = {stand.queue.name: numbers(stand) for stand in queue_summary.stands(busy())}
 
     assert list(found.items()) == [
         ("a", (1, 9, 7, 2)),
@@ -42,25 +42,25 @@ def test_every_queue_is_told_of_by_name_with_what_is_below_it() -> None:
 @pytest.mark.parametrize("name", ["a", "b", "odd", "top"])
 def test_one_queue_is_told_of_as_in_the_list_of_all(name: str) -> None:
     world = busy()
-    (expected,) = (stand for stand in stands.stands(world) if stand.queue.name == name)
+    (expected,) = (stand for stand in queue_summary.stands(world) if stand.queue.name == name)
 
-    assert stands.stand_of(world, QueueName(name)) == expected
+    assert queue_summary.stand_of(world, QueueName(name)) == expected
 
 
 @pytest.mark.parametrize("name", ["a", "b", "odd", "top"])
 def test_among_very_many_queues_one_is_told_of_without_its_fair_share(name: str) -> None:
-    many = tuple(queue(f"r{number}") for number in range(stands.MOST_DIVIDED))
+    many = tuple(queue(f"r{number}") for number in range(queue_summary.MOST_DIVIDED))
     world = busy((*TREE, *many))
-    (expected,) = (stand for stand in stands.stands(world) if stand.queue.name == name)
+    (expected,) = (stand for stand in queue_summary.stands(world) if stand.queue.name == name)
 
-    assert stands.stand_of(world, QueueName(name)) == replace(expected, fair_share=None)
+    assert queue_summary.stand_of(world, QueueName(name)) == replace(expected, fair_share=None)
 
 
 def test_a_queue_that_does_not_exist_does_not_stand() -> None:
-    assert stands.stand_of(busy(), QueueName("none")) is None
+    assert queue_summary.stand_of(busy(), QueueName("none")) is None
 
 
 def test_a_queue_in_which_nothing_is_has_nothing() -> None:
-    (stand,) = stands.stands(snapshot([node("n")], [queue("idle")], []))
+    (stand,) = queue_summary.stands(snapshot([node("n")], [queue("idle")], []))
 
     assert stand == QueueStand(queue=queue("idle"), fair_share=Resources(), allocated=NOTHING)

@@ -15,7 +15,7 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, UNLIMITED
 from app.model.snapshot import Mask, NodeTable
 from app.model.topology import Topology
-from app.scheduling.topology import STEPS, NodeSets, Subtree, fitting_counts, node_sets, same_domains
+from app.scheduling.placement.topology import STEPS, NodeSets, Subtree, fitting_counts, node_sets, same_domains
 from tests import given
 
 ZONE, RACK = "zone", "rack"

@@ -15,7 +15,7 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU
 from app.model.sentence import EVERYTHING, told
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import plan, plan_some
+from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import Policy
 from tests import given
 from tests.scheduling.worlds import NOW, World, worlds

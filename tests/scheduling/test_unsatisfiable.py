@@ -20,14 +20,14 @@ from app.model.reason import Reason
 from app.model.resources import AXES, CPU
 from app.model.snapshot import NodeTable, Snapshot
 from app.model.topology import Topology
-from app.scheduling.board import PlacementState, Strategy, Timing
-from app.scheduling.emptied import Emptied, most_together
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.order import next_chunk
-from app.scheduling.planner import plan, plan_some
-from app.scheduling.position import position
-from app.scheduling.unsatisfiable import judged
-from app.scheduling.whatif import WhatIf
+from app.scheduling.explain.position import position
+from app.scheduling.explain.unsatisfiable import judged
+from app.scheduling.placement.emptied import Emptied, most_together
+from app.scheduling.placement.state import PlacementState, Strategy, Timing
+from app.scheduling.planner.planner import plan, plan_some
+from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.order import next_chunk
 from tests import given
 from tests.scheduling.worlds import World, worlds
 
@@ -293,7 +293,7 @@ def test_groups_alike_are_judged_once_while_the_nodes_stay_the_same(monkeypatch:
         built.append(snapshot)
         return PlacementState(snapshot, strategy)
 
-    monkeypatch.setattr("app.scheduling.emptied.Board", counted)
+    monkeypatch.setattr("app.scheduling.placement.emptied.Board", counted)
     groups = [given.group(*pods(17, gang=f"g{number}")) for number in range(50)]
     snapshot = given.snapshot(NODES, QUEUES, groups)
 
@@ -307,7 +307,7 @@ def test_a_question_about_a_few_groups_forgets_nothing_of_the_others(monkeypatch
     groups = [given.group(*pods(17, gang=f"g{number}")) for number in range(2000)]
     snapshot = given.snapshot(NODES, QUEUES, groups)
     judged(snapshot)
-    monkeypatch.setattr("app.scheduling.unsatisfiable._judge", None)  # nobody is judged again
+    monkeypatch.setattr("app.scheduling.explain.unsatisfiable._judge", None)  # nobody is judged again
 
     few = replace(snapshot, groups={group.key: group for group in groups[:2]})
 

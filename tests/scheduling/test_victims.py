@@ -4,9 +4,9 @@ from typing import Any
 
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.quota import QueueLedger
-from app.scheduling.victims import Safety, VictimCandidates, Victims
+from app.scheduling.preemption.victims import Safety, VictimCandidates, Victims
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.quota import QueueLedger
 from tests import given
 
 ONE_QUEUE = (given.queue("q"),)

@@ -9,10 +9,10 @@ from app.model.decision import Action
 from app.model.names import NodeName
 from app.model.pod import Near
 from app.model.podgroup import PodGroup
-from app.scheduling.planner import plan
+from app.scheduling.placement.free_resources import Assignment
+from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
-from app.scheduling.stock import Assignment
-from app.scheduling.whatif import WhatIf
+from app.scheduling.preemption.whatif import WhatIf
 from tests import given
 
 ASKS = given.pod("asks").group

@@ -18,7 +18,7 @@ from app.model.queue import Queue
 from app.model.resources import GPU, GPU_MILLI, NOTHING, Resources
 from app.model.snapshot import PART, NodeTable, SharedDevice, Snapshot, Usage
 from app.model.topology import Topology
-from app.scheduling.order import start_order
+from app.scheduling.queues.order import start_order
 from tests import given
 
 NOW = 1000.0

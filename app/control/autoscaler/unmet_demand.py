@@ -14,7 +14,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Reason
 from app.model.scaling import CapacityRequest
 from app.model.seam import RawObject
-from app.scheduling import capacity
+from app.scheduling.queues import capacity
 from app.settings import Settings
 
 MOST = 100

@@ -33,13 +33,13 @@ from app.model.resources import Amounts
 from app.model.sentence import capital, say
 from app.model.snapshot import NodeTable, Snapshot
 from app.model.topology import Topology
-from app.scheduling import effort
-from app.scheduling.effort import FEW_GROUPS
-from app.scheduling.planner import judges_all, plan_some
+from app.scheduling.explain.position import position
+from app.scheduling.placement import effort
+from app.scheduling.placement.effort import FEW_GROUPS
+from app.scheduling.planner.planner import judges_all, plan_some
 from app.scheduling.policy import Policy
-from app.scheduling.position import position
-from app.scheduling.quota import QueueLedger
-from app.scheduling.victims import charge_at
+from app.scheduling.preemption.victims import charge_at
+from app.scheduling.queues.quota import QueueLedger
 from app.settings import Settings
 from app.telemetry import Metrics, PlanOutcome
 

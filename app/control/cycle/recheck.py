@@ -15,8 +15,8 @@ from app.model.names import NodeName, PodUid
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU_MILLI, NOTHING, Resources
 from app.model.snapshot import PART, Snapshot, parts_of
-from app.scheduling import fit
-from app.scheduling.quota import QueueLedger
+from app.scheduling.placement import fit
+from app.scheduling.queues.quota import QueueLedger
 
 
 class Recheck:

@@ -20,7 +20,7 @@ from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY, PlanMemory
 from app.model.names import GroupKey, NodeName
 from app.model.snapshot import Snapshot
-from app.scheduling.planner import plan as full_plan
+from app.scheduling.planner.planner import plan as full_plan
 from app.scheduling.policy import Policy
 from app.telemetry import Metrics, PlanOutcome
 

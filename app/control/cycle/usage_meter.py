@@ -17,8 +17,8 @@ from app.model.past import MICRO
 from app.model.resources import QUOTA_AXES
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
-from app.scheduling.accounts import Account, Quantities, quantities
-from app.scheduling.quota import QueueLedger
+from app.scheduling.queues.accounts import Account, Quantities, quantities
+from app.scheduling.queues.quota import QueueLedger
 from app.settings import Settings
 
 log = structlog.get_logger()

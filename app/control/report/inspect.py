@@ -23,9 +23,9 @@ from app.model.podgroup import PodGroup
 from app.model.question import Check
 from app.model.reason import Refusal
 from app.model.snapshot import Snapshot
-from app.scheduling.fairshare import fair_shares
-from app.scheduling.stands import stands
-from app.scheduling.unsatisfiable import judged_at_once
+from app.scheduling.explain.queue_summary import stands
+from app.scheduling.explain.unsatisfiable import judged_at_once
+from app.scheduling.queues.fairshare import fair_shares
 
 __all__ = ["Inspect", "KnownPod"]
 

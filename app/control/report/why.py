@@ -20,7 +20,7 @@ from app.model.names import GroupKey
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.reason import Refusal
-from app.scheduling.stands import stand_of
+from app.scheduling.explain.queue_summary import stand_of
 
 DECISIONS_SHOWN = 10
 MEMBERS_SHOWN = 20

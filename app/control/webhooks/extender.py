@@ -31,7 +31,8 @@ from app.model.pod import Pod
 from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
 from app.model.reason import UNREADY, Reason
 from app.model.seam import RawObject
-from app.scheduling import effort, fit, planner
+from app.scheduling.placement import effort, fit
+from app.scheduling.planner import planner
 from app.settings import Settings
 
 log = structlog.get_logger()

@@ -20,7 +20,7 @@ from app.model.pod import Placed, Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
-from app.scheduling.victims import charge_at
+from app.scheduling.preemption.victims import charge_at
 from app.settings import Settings
 
 log = structlog.get_logger()

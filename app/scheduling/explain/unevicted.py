@@ -1,0 +1,153 @@
+"""Says why no pod is evicted for a PodGroup that every search for victims has left without room.
+
+Only what is true of pods that hold the room is said:
+    1. running pods would lose more work than the PodGroup has waited for
+    2. its queue has its fair share, so it takes nothing back
+    3. they are not preemptible
+    4. they are of its own queue and of no lower priority, or preempt is switched off
+    5. their queues hold no more than their fair share, or reclaim is switched off
+    6. they have not run for their min-runtime
+    7. nothing of this, but their rooms do not add up to what it needs in a way that is fair to all
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from app.model.decision import Action
+from app.model.names import QueueName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.reason import OfVictims
+from app.model.resources import QUOTA_AXES
+from app.scheduling.explain.holders import HolderKind, Holders
+from app.scheduling.preemption.minruntime import Protection
+from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.accounts import Account, Quantities, quantities
+from app.scheduling.queues.quota import amount_text
+from app.scheduling.queues.reclaimable import Judgement
+
+NOT_PREEMPTIBLE = "pods there are not preemptible"
+PRIORITY = "pods of its own queue have the same or a higher priority"
+NO_PREEMPT = "preempt is switched off"
+FAIR_SHARE = "other queues hold no more than their fair share"
+NO_RECLAIM = "reclaim is switched off"
+MIN_RUNTIME = "pods there have not run for their min-runtime yet"
+
+CAUSES = (NOT_PREEMPTIBLE, PRIORITY, NO_PREEMPT, FAIR_SHARE, NO_RECLAIM, MIN_RUNTIME)
+"""In the order in which they are told."""
+
+NOTHING_FOUND = "no pod is evicted for it because no pods were found that may be evicted and would make room"
+
+
+class Unevicted:
+    """Answers for one plan when it has made all its searches."""
+
+    def __init__(self, state: WhatIf, protection: Protection, actions: Collection[Action], now: float) -> None:
+        """`now` is in seconds since the epoch."""
+        self._state = state
+        self._protection = protection
+        self._actions = actions
+        self._now = now
+
+    @cached_property
+    def _holders(self) -> Holders:
+        # It takes a look at every pod, and often nothing is asked.
+        return Holders(self._state)
+
+    def why(self, group: PodGroup, pods: Sequence[Pod], *, patience_s: float) -> OfVictims:
+        """Return why no pod is evicted for these, which start together.
+
+        `patience_s` is for how long they wait at most until others lose more work for them; 0 if that is no cause.
+        """
+        kinds = self._holders.of(group, pods)
+        if not kinds:
+            return OfVictims()
+        if patience_s:
+            return OfVictims(clause=_too_dear(patience_s))
+        request = quantities(self._state.most_request(pods))
+        account, fair = self._state.ledger.accounts[group.queue], quantities(self._state.shares[group.queue].fair_share)
+        over = _first_over(account, fair, request)
+        asking = _Asking(group, request, is_over=over is not None)
+        found = set(self._causes(asking, kinds))
+        said = [cause for cause in CAUSES if cause in found]
+        if over is None:
+            return OfVictims(clause=f"no pod is evicted for it because {_listed(said)}" if said else NOTHING_FOUND)
+        return _has_its_share(account, fair, request, over, said)
+
+    def _causes(self, asking: "_Asking", kinds: Sequence[HolderKind]) -> Iterator[str]:
+        takeable = frozenset(self._takeable(asking, kinds))
+        for kind in kinds:
+            if not kind.preemptible:
+                yield NOT_PREEMPTIBLE
+            elif kind.queue == asking.group.queue:
+                yield from self._in_own_queue(asking, kind)
+            elif not asking.is_over:
+                yield from self._in_another_queue(asking, kind, takeable)
+
+    def _in_own_queue(self, asking: "_Asking", kind: HolderKind) -> Iterator[str]:
+        if kind.priority >= asking.group.priority:
+            yield PRIORITY
+        elif Action.PREEMPT not in self._actions:
+            yield NO_PREEMPT
+        elif self._is_young(kind, self._protection.preempt_s(kind.queue)):
+            yield MIN_RUNTIME
+
+    def _in_another_queue(self, asking: "_Asking", kind: HolderKind, takeable: Collection[QueueName]) -> Iterator[str]:
+        if kind.queue not in takeable:
+            yield FAIR_SHARE
+        elif Action.RECLAIM not in self._actions:
+            yield NO_RECLAIM
+        elif self._is_young(kind, self._protection.reclaim_s(asking.group.queue, kind.queue)):
+            yield MIN_RUNTIME
+
+    def _takeable(self, asking: "_Asking", kinds: Sequence[HolderKind]) -> Iterator[QueueName]:
+        """Yield the other queues that hold more than is theirs."""
+        names = dict.fromkeys(kind.queue for kind in kinds if kind.preemptible and kind.queue != asking.group.queue)
+        state = self._state
+        judgement = Judgement(state.ledger, state.shares, asking.group, asking.request)
+        return judgement.takeable(name for name in names if state.ledger.payer(name) is not None)
+
+    def _is_young(self, kind: HolderKind, min_runtime_s: float) -> bool:
+        return self._now < kind.started_at + min_runtime_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Who waits."""
+
+    group: PodGroup
+    request: Quantities
+    is_over: bool
+    """Its queue would hold more than its fair share."""
+
+
+def _first_over(account: Account, fair: Quantities, request: Quantities) -> int | None:
+    """Return the first resource, those asked for first, of which the queue would hold more than its fair share."""
+    over = [axis for axis in QUOTA_AXES if account.allocated[axis] + request[axis] > fair[axis]]
+    return min(over, key=lambda axis: (not request[axis], axis), default=None)
+
+
+def _has_its_share(
+    account: Account, fair: Quantities, request: Quantities, axis: int, said: Sequence[str]
+) -> OfVictims:
+    amounts = {"fair_share": fair[axis], "allocated": account.allocated[axis], "requested": request[axis]}
+    told = {name: amount_text(axis, amount) for name, amount in amounts.items()}
+    clause = (
+        f"queue {account.name} holds {told['allocated']} of a fair share of {told['fair_share']} "
+        f"and asks for {told['requested']}, so it takes nothing back from others"
+    )
+    more = f", and {_listed(said)}" if said else ""
+    return OfVictims(clause=clause + more, details={"queue": account.name, **told})
+
+
+def _too_dear(patience_s: float) -> str:
+    return (
+        "no pod is evicted for it yet because the pods there would lose too much work; "
+        f"they may be evicted all the same once it has waited for {patience_s:g} s"
+    )
+
+
+def _listed(causes: Sequence[str]) -> str:
+    *first, last = causes
+    return f"{', '.join(first)} and {last}" if first else last

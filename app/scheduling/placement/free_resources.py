@@ -1,0 +1,267 @@
+"""What the nodes have left while one plan is made: amounts, parts of devices, claims, and who sits where.
+
+Two amounts a node: `free` now, and `future`, when everything that is leaving has left. A pod that starts now takes from
+both, a pod that waits for room takes from `future` alone, and an eviction gives to `future` alone. Which of the nodes
+with room is chosen is left to `board`.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from app.model.names import NodeName
+from app.model.pod import Placed, Pod, ResourceClaim, Sharing
+from app.model.resources import AXES, GPU, GPU_MILLI, UNLIMITED, Amounts, Scalars
+from app.model.snapshot import Mask, Snapshot
+from app.scheduling.placement import fit
+from app.scheduling.placement.affinity import Neighbours
+from app.scheduling.placement.devices import SharedDevices
+from app.scheduling.placement.mask_cache import Remembered
+from app.settings import PlacementStrategy
+
+MAX_CONSUMERS = 256
+"""Pods that may share one DRA claim (Kubernetes' `ResourceClaimReservedForMaxSize`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A pod's place in a plan."""
+
+    pod: Pod
+    column: int
+    devices: tuple[str, ...]
+    later: bool
+    """It has to wait for what is leaving."""
+
+
+class FreeResources:
+    """Local to one board. `take`, `give_back`, `leave` and `postpone` change it; everything else asks."""
+
+    def __init__(self, snapshot: Snapshot, devices: PlacementStrategy) -> None:
+        """Start from what is free in the snapshot; `devices` tells how those in shared use are filled."""
+        self._snapshot = snapshot
+        self.rows = {name: len(AXES) + index for index, name in enumerate(sorted(snapshot.scalars))}
+        """The row of each extended resource."""
+        self.free: Amounts = _stacked(snapshot.free, [snapshot.scalars[name] for name in self.rows])
+        """Shape [resource, node]: free now; the axes first, then the extended resources."""
+        self.future: Amounts = self.free.copy()
+        """Shape [resource, node]: free when everything that is leaving has left."""
+        if snapshot.releasing is not None:
+            self.future[: len(AXES)] += snapshot.releasing
+        for name, amounts in snapshot.releasing_scalars.items():
+            self.future[self.rows[name]] += amounts
+        self.devices = SharedDevices(snapshot, devices)
+        """The devices in shared use; changed by this stock alone."""
+        self.remembered = Remembered(len(snapshot.nodes.nodes))
+        """What is asked of the nodes again and again; told of every change of a node."""
+        self.neighbours = Neighbours(snapshot)
+        """Who sits where, for affinity; changed by this stock alone."""
+        self._claimed = dict(snapshot.claimed)
+        self.changes = 0
+        """How often a node has changed; what is known of one number is true as long as it is the same."""
+        self.is_leaving = bool(snapshot.releasing is not None or snapshot.releasing_scalars)
+        """Whether `future` may differ from `free` anywhere: if not, nobody needs to look at it."""
+
+    def copy(self) -> Self:
+        """Return a stock that may be changed without changing this one."""
+        twin = copy(self)
+        twin.detach()
+        return twin
+
+    def detach(self) -> None:
+        """Share nothing with the stock that this one was copied from."""
+        self.free, self.future = self.free.copy(), self.future.copy()
+        self.devices, self.neighbours = self.devices.copy(), self.neighbours.copy()
+        self.remembered = self.remembered.copy()
+        self._claimed = dict(self._claimed)
+
+    # What there is room for -----------------------------------------------------------------------------------------
+
+    def amounts(self, pod: Pod) -> Sequence[int] | None:
+        """Return what the pod takes of each row; None when it asks for what no node has."""
+        amounts = pod.request.amounts
+        if not self.rows and not pod.scalars and not pod.claims:
+            return amounts
+        row = [*amounts, *(0 for _ in self.rows)]
+        for name, count in (*pod.scalars, *self._devices_asked(pod)):
+            if name not in self.rows:
+                return None
+            row[self.rows[name]] += count
+        return row
+
+    def _devices_asked(self, pod: Pod) -> Scalars:
+        new = (claim for claim in pod.claims if claim.key not in self._claimed)
+        return tuple((f"dra:{claim.device_class}", claim.count) for claim in new)
+
+    @property
+    def impossible(self) -> Sequence[int]:
+        """The amounts of a pod that asks for a resource that no node has."""
+        return [UNLIMITED] * self.free.shape[0]
+
+    def taken(self, pod: Pod) -> Sequence[int]:
+        """Return what the pod takes of each row, of which there is enough somewhere."""
+        amounts = self.amounts(pod)
+        if amounts is None:
+            raise ValueError(f"{pod} asks for a resource that no node has")
+        return amounts
+
+    def room_now(self, amounts: Sequence[int], sharing: Sharing | None) -> Mask:
+        """Return the nodes with room for these amounts and parts now, shape [node]."""
+        mask = self._room(amounts, sharing, self.free)
+        if self.is_leaving:
+            # What is free until somebody takes it who waits for more is not to be given away for good.
+            mask &= self._room(amounts, sharing, self.future)
+        return mask
+
+    def room_later(self, amounts: Sequence[int], sharing: Sharing | None) -> Mask:
+        """Return the nodes with room for these when everything that is leaving has left, shape [node]."""
+        return self._room(amounts, sharing, self.future)
+
+    def _room(self, amounts: Sequence[int], sharing: Sharing | None, columns: Amounts) -> Mask:
+        mask = fit.room(amounts, columns)
+        if sharing is not None:
+            mask &= self.devices.room(sharing, columns[GPU], self.future[GPU], later=columns is self.future)
+        return mask
+
+    def has_room_now(self, amounts: Sequence[int], sharing: Sharing | None, column: int) -> bool:
+        """Say what `room_now` says of one node, for those that have room there later."""
+        return self._has_room(amounts, sharing, column, self.free)
+
+    def has_room_later(self, amounts: Sequence[int], sharing: Sharing | None, column: int) -> bool:
+        """Say what `room_later` says of one node."""
+        return self._has_room(amounts, sharing, column, self.future)
+
+    def _has_room(self, amounts: Sequence[int], sharing: Sharing | None, column: int, columns: Amounts) -> bool:
+        if not fit.suffices(amounts, columns[:, column].tolist()):
+            return False
+        if sharing is None:
+            return True
+        gpus = columns.item(GPU, column), self.future.item(GPU, column)
+        return self.devices.has_room(sharing, column, gpus, later=columns is self.future)
+
+    def fits_shared(self, sharing: Sharing) -> Mask:
+        """Return the nodes where a device in shared use takes the part, now or later, shape [node]."""
+        return self.devices.fits(sharing, self.future[GPU])
+
+    def has_shared(self, sharing: Sharing, column: int) -> bool:
+        """Say what `fits_shared` says of one node."""
+        return self.devices.has_fitting(sharing, column, self.future.item(GPU, column))
+
+    def choose_devices(self, pod: Pod, column: int) -> tuple[tuple[str, ...], bool]:
+        """Return the devices of which the pod would get its part on a node, and whether it has to wait for one."""
+        if pod.sharing is None:
+            return (), False
+        gpus = self.free.item(GPU, column), self.future.item(GPU, column)
+        return self.devices.choose(pod, pod.sharing, column, gpus)
+
+    def usable(self, pod: Pod, claim: ResourceClaim) -> Mask:
+        """Return the nodes on which the pod may use the claim, shape [node]."""
+        nodes = self._snapshot.nodes
+        if claim.shared and claim.queue != pod.queue:
+            return np.zeros(len(nodes.nodes), dtype=np.bool_)
+        if claim.key not in self._claimed:
+            return np.ones(len(nodes.nodes), dtype=np.bool_)
+        node, consumers = self._claimed[claim.key]
+        return nodes.mask([node] if consumers < MAX_CONSUMERS else [])
+
+    def free_of(self, name: str) -> Amounts:
+        """Return how much of an extended resource is free now, shape [node]; 0 where no node has it."""
+        row = self.rows.get(name)
+        return np.zeros(self.free.shape[1], dtype=np.int64) if row is None else self.free[row]
+
+    def has_devices(self, sharing: Sharing) -> Mask:
+        """Return the nodes with devices of which these parts are free now, shape [node]."""
+        return self.devices.room(sharing, self.free[GPU], self.future[GPU], later=False)
+
+    def holds_in_all(self, pods: Sequence[Pod]) -> bool:
+        """Whether all nodes together will have as much as the pods ask for, however thinly spread."""
+        asked = [0] * self.future.shape[0]
+        for pod in pods:
+            amounts = self.amounts(pod)
+            if amounts is None:
+                return False
+            asked = [one + more for one, more in zip(asked, amounts, strict=True)]
+            if pod.sharing is not None:
+                # On the largest, which it takes the smallest part of: too little may be said, not too much.
+                asked[GPU] += pod.sharing.gpu_milli(int(self._snapshot.nodes.device_memory_mib.max(initial=1)))
+        there = np.maximum(self.future, 0).sum(axis=1)
+        there[GPU] += self.devices.free_milli()
+        return all(amount <= there[row] for row, amount in enumerate(asked) if amount)
+
+    # Changing -------------------------------------------------------------------------------------------------------
+
+    def take(self, seat: Assignment) -> None:
+        """Have the pod sit there."""
+        pod, column = seat.pod, seat.column
+        amounts = np.array(self.taken(pod), dtype=np.int64)
+        self.future[:, column] -= amounts
+        if not seat.later:
+            self.free[:, column] -= amounts
+        if pod.sharing is not None:
+            opened = self.devices.take(pod.sharing, column, seat.devices, later=seat.later)
+            self.future[GPU, column] -= opened.of_future * GPU_MILLI
+            self.free[GPU, column] -= opened.of_free * GPU_MILLI
+        for claim in pod.claims:
+            node, consumers = self._claimed.get(claim.key, (self._snapshot.nodes.nodes[column].name, 0))
+            self._claimed[claim.key] = node, consumers + 1
+        self.neighbours.add(pod, column)
+        self.changes += 1
+        self.remembered.touch(column)
+
+    def give_back(self, placed: Placed) -> None:
+        """Have a placed pod leave: what it holds is free in future."""
+        column = self.column(placed.node)
+        if column is None:
+            return
+        pod = placed.pod
+        for claim in pod.claims:
+            self._leave_claim(claim)
+        amounts = self.amounts(pod)
+        if amounts is not None:
+            self.future[:, column] += np.array(amounts, dtype=np.int64)
+        if pod.sharing is not None:
+            self.future[GPU, column] += GPU_MILLI * self.devices.give_back(pod.sharing, column, placed.devices)
+        self.neighbours.remove(pod, column)
+        self.changes += 1
+        self.remembered.touch(column)
+        self.is_leaving = True
+
+    def _leave_claim(self, claim: ResourceClaim) -> None:
+        node, consumers = self._claimed.get(claim.key, (None, 0))
+        if node is not None and consumers > 1:
+            self._claimed[claim.key] = node, consumers - 1
+        else:
+            self._claimed.pop(claim.key, None)
+
+    def leave(self, seat: Assignment) -> None:
+        """Have a pod of the plan leave the seat that it was to wait for; whole devices only."""
+        self.future[:, seat.column] += np.array(self.taken(seat.pod), dtype=np.int64)
+        self.neighbours.remove(seat.pod, seat.column)
+        self.changes += 1
+        self.remembered.touch(seat.column)
+
+    def postpone(self, seat: Assignment) -> Assignment:
+        """Have a pod that was to sit down now wait for the others: what it took is free until then."""
+        if seat.later:
+            return seat
+        pod, column = seat.pod, seat.column
+        self.free[:, column] += np.array(self.taken(pod), dtype=np.int64)
+        if pod.sharing is not None:
+            self.free[GPU, column] += GPU_MILLI * self.devices.postpone(pod.sharing, column, seat.devices)
+        self.changes += 1
+        self.remembered.touch(column)
+        self.is_leaving = True
+        return replace(seat, later=True)
+
+    def column(self, node: NodeName | None) -> int | None:
+        """Return the column of a node; None when it is not known."""
+        return None if node is None else self._snapshot.nodes.index.get(node)
+
+
+def _stacked(free: Amounts, more: Sequence[Amounts]) -> Amounts:
+    if not more:
+        return free.copy()
+    return np.vstack([free, np.array(more, dtype=np.int64)])

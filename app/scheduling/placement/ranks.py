@@ -1,0 +1,156 @@
+"""Ranks the nodes for pods of one shape: what each would cost them, and when they would have room on it.
+
+The lowest rank is best. Above all costs stand two steps: a node on which the pod has to wait for room, and, for a part
+of a device, one on which it would open a device. What room there is, is told by `stock`; what costs, by `score`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.model.pod import Pod, Sharing
+from app.model.resources import CPU, GPU, GPU_MILLI, Amounts
+from app.model.snapshot import Mask, Snapshot
+from app.scheduling.placement import score
+from app.scheduling.placement.connections import Connections
+from app.scheduling.placement.free_resources import FreeResources
+from app.settings import PlacementStrategy
+
+LATER = 1 << 61
+"""The step of a node on which the pod has to wait for room; all costs are below it."""
+
+UNSHARED = 1 << 62
+"""The step of a node on which no device in shared use takes the part, where those shall be filled first.
+
+Waiting for a part of a device that is shared already goes before opening one (KAI's gpusharingorder).
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Where:
+    """Which nodes come into question for pods of a gang, and which of them go first."""
+
+    within: Mask | None = None
+    """None: all nodes."""
+    steps: Amounts | None = None
+    """Shape [node]: nodes of more steps go first, whatever else speaks for others; None: all are alike."""
+
+    def narrowed(self, ranks: Amounts) -> Amounts:
+        """Return the ranks of the nodes that are left, those of most steps among them; the others are forbidden."""
+        if self.within is not None:
+            ranks = only(self.within, ranks)
+        if self.steps is not None:
+            fitting = self.steps[ranks < score.FORBIDDEN]
+            ranks = only(self.steps == fitting.max(), ranks) if fitting.size else ranks
+        return ranks
+
+
+ANYWHERE = Where()
+
+
+def only(mask: Mask, ranks: Amounts) -> Amounts:
+    """Return the ranks of these nodes; the others are forbidden."""
+    return np.where(mask, ranks, np.int64(score.FORBIDDEN))
+
+
+def best(ranks: Amounts, nominated: int | None) -> int | None:
+    """Return the column of the lowest rank, or the nominated one if it is on the same step; None if all are forbidden.
+
+    kube-scheduler already holds that node for the pod; after a restart this rebuilds our promise.
+    """
+    column = int(ranks.argmin()) if ranks.size else None
+    if column is None or (least := ranks.item(column)) == score.FORBIDDEN:
+        return None
+    there = score.FORBIDDEN if nominated is None else ranks.item(nominated)
+    return nominated if there < score.FORBIDDEN and there // LATER == least // LATER else column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wish:
+    """What pods of one shape ask for, and where they may go."""
+
+    amounts: Sequence[int]
+    """As the stock has them."""
+    sharing: Sharing | None
+    eligible: Mask
+    """Shape [node]: where they may go whatever is free."""
+    compared: int
+    """The axis by which nodes are compared."""
+    gpus: int
+    """How many whole ones, which are to be well connected."""
+    waits: bool
+    """They start together with others who have to wait: what is free now is nothing better."""
+
+    @staticmethod
+    def of(pod: Pod, amounts: Sequence[int], eligible: Mask, *, waits: bool) -> "Wish":
+        """Read a pod."""
+        return Wish(
+            amounts=amounts,
+            sharing=pod.sharing,
+            eligible=eligible,
+            compared=score.axis(pod),
+            gpus=pod.request.gpu_milli // GPU_MILLI,
+            waits=waits,
+        )
+
+
+class Ranks:
+    """Shared by all copies of a board: it only remembers."""
+
+    def __init__(self, snapshot: Snapshot, nodes: PlacementStrategy, devices: PlacementStrategy) -> None:
+        """Rank by what is known of the nodes of the snapshot."""
+        self._nodes = snapshot.nodes
+        self._strategy = nodes
+        self._fills_shared = devices is PlacementStrategy.BINPACK
+        self._connections = Connections(snapshot)
+
+    def costs(self, compared: int, gpus: int, stock: FreeResources) -> Amounts:
+        """Return what each node would cost, shape [node]; the least is best."""
+        losses = self._connections.losses(gpus, stock.free[GPU])
+        return score.cost(compared, stock.future, self._nodes, self._strategy, losses=losses)
+
+    def of(self, wish: Wish, stock: FreeResources) -> Amounts:
+        """Return the rank of every node, shape [node], not to be written and true until the stock changes."""
+        return stock.remembered.answer(
+            (wish, stock.is_leaving), lambda: self.everywhere(wish, stock), lambda column: self.at(wish, stock, column)
+        )
+
+    def everywhere(self, wish: Wish, stock: FreeResources) -> Amounts:
+        """Return the rank of every node, shape [node]; `score.FORBIDDEN` where there is no room."""
+        amounts, sharing = wish.amounts, wish.sharing
+        ranks = self.costs(wish.compared, wish.gpus, stock)
+        if sharing is not None and self._fills_shared:
+            ranks[~stock.fits_shared(sharing)] += UNSHARED
+        now = None if wish.waits else stock.room_now(amounts, sharing)
+        # While nobody leaves, there is no more room later.
+        room = stock.room_later(amounts, sharing) if now is None or stock.is_leaving else now
+        if now is not None and now is not room:
+            ranks[~now] += LATER
+        ranks[~(room & wish.eligible)] = score.FORBIDDEN
+        return ranks
+
+    def at(self, wish: Wish, stock: FreeResources, column: int) -> int:
+        """Say the same of one node."""
+        amounts, sharing = wish.amounts, wish.sharing
+        if not wish.eligible.item(column):
+            return score.FORBIDDEN
+        may_wait = wish.waits or stock.is_leaving
+        if may_wait and not stock.has_room_later(amounts, sharing, column):
+            return score.FORBIDDEN
+        rank = self._cost_at(wish, stock, column)
+        if not wish.waits and not stock.has_room_now(amounts, sharing, column):
+            if not may_wait:
+                return score.FORBIDDEN
+            rank += LATER
+        if sharing is not None and self._fills_shared and not stock.has_shared(sharing, column):
+            rank += UNSHARED
+        return rank
+
+    def _cost_at(self, wish: Wish, stock: FreeResources, column: int) -> int:
+        cost = score.cost_of(stock.future.item(wish.compared, column), self._strategy)
+        if wish.gpus > 1:
+            cost += self._connections.loss(wish.gpus, column, stock.free.item(GPU, column))
+        if wish.compared == CPU and self._nodes.has_gpus.item(column):
+            cost += score.WRONG_KIND
+        return cost

@@ -1,0 +1,143 @@
+"""Placed pods of running PodGroups as columns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.model.names import GroupKey, NodeName, PodUid
+from app.model.pod import Placed, Pod
+from app.model.podgroup import PodGroup
+from app.model.resources import GPU, GPU_MILLI, Amounts
+from app.model.snapshot import Mask
+from app.scheduling.placement.free_resources import FreeResources
+from app.scheduling.placement.state import Shape, shape_of
+
+MOST_SHAPES = 256
+"""Shapes of pods whose possible places are looked for; others may have any."""
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Rows:
+    """Placed pods, shape [pod]; those of groups that changed are no longer `alive`. Rows are only added."""
+
+    node: Numbers
+    group: Numbers
+    shape: Numbers
+    """Its number; 0 for pods of no known shape."""
+    amounts: Amounts
+    """Shape [pod, resource]."""
+    alive: Mask
+    shares: Mask
+    """Whether it has parts of GPUs."""
+    sharer: Numbers
+    """Shape [part]: the row of a pod that has a part of a GPU, and, in the next, that GPU."""
+    device: Numbers
+
+    def followed_by(self, more: "Rows") -> "Rows":
+        """Return these and more."""
+        return Rows(
+            node=np.concatenate([self.node, more.node]),
+            group=np.concatenate([self.group, more.group]),
+            shape=np.concatenate([self.shape, more.shape]),
+            amounts=np.concatenate([self.amounts, more.amounts]),
+            alive=np.concatenate([self.alive, more.alive]),
+            shares=np.concatenate([self.shares, more.shares]),
+            sharer=np.concatenate([self.sharer, more.sharer + len(self.node)]),
+            device=np.concatenate([self.device, more.device]),
+        )
+
+    def gpus(self) -> NDArray[np.float64]:
+        """Return how many milli-GPUs the pods hold, shape [pod]; a shared GPU is divided among its pods."""
+        found = self.amounts[:, GPU].astype(np.float64)
+        sharing = self.alive[self.sharer]
+        sharer, device = self.sharer[sharing], self.device[sharing]
+        if device.size:
+            found += np.bincount(sharer, GPU_MILLI / np.bincount(device)[device], minlength=len(found))
+        return found
+
+
+@dataclass(slots=True)
+class _Added:
+    """Rows in the making."""
+
+    node: list[int] = field(default_factory=list)
+    group: list[int] = field(default_factory=list)
+    shape: list[int] = field(default_factory=list)
+    amounts: list[list[int]] = field(default_factory=list)
+    shares: list[bool] = field(default_factory=list)
+    sharer: list[int] = field(default_factory=list)
+    device: list[int] = field(default_factory=list)
+
+
+class RowMaker:
+    """Makes the rows of one plan; it gives numbers to shapes and to shared GPUs."""
+
+    def __init__(self, stock: FreeResources, numbers: Mapping[GroupKey, int]) -> None:
+        """`numbers` are those of the running PodGroups."""
+        self._stock = stock
+        self._numbers = numbers
+        self._shapes: dict[Shape, int] = {}
+        self.examples: list[Pod] = []
+        """One pod of each known shape, in the order of their numbers, which begin with 1."""
+        self.row_of: dict[PodUid, int] = {}
+        """Where a pod is now among all rows made so far."""
+        self._made = 0
+        self._devices: dict[tuple[NodeName, str], int] = {}
+        self.device_node: list[int] = []
+        """The column of the node of each shared GPU."""
+
+    def made(self, groups: Iterable[PodGroup]) -> Rows:
+        """Return what these hold."""
+        made, stock = _Added(), self._stock
+        for group in groups:
+            number = self._numbers[group.key]
+            for one in group.placed:
+                column, amounts = stock.column(one.node), stock.amounts(one.pod)
+                if column is None or amounts is None:
+                    continue
+                for name in one.devices:
+                    made.sharer.append(len(made.node))
+                    made.device.append(self._device(one.node, column, name))
+                self.row_of[one.pod.uid] = self._made + len(made.node)
+                made.node.append(column)
+                made.group.append(number)
+                made.shape.append(self._shape(one.pod))
+                made.amounts.append(list(amounts))
+                made.shares.append(bool(one.devices))
+        self._made += len(made.node)
+        return Rows(
+            node=np.array(made.node, dtype=np.int64),
+            group=np.array(made.group, dtype=np.int64),
+            shape=np.array(made.shape, dtype=np.int64),
+            amounts=np.array(made.amounts, dtype=np.int64).reshape(len(made.node), stock.future.shape[0]),
+            alive=np.ones(len(made.node), dtype=np.bool_),
+            shares=np.array(made.shares, dtype=np.bool_),
+            sharer=np.array(made.sharer, dtype=np.int64),
+            device=np.array(made.device, dtype=np.int64),
+        )
+
+    def _shape(self, pod: Pod) -> int:
+        if pod.near or pod.claims or pod.labels is not None:
+            return 0
+        shape = shape_of(pod)
+        found = self._shapes.get(shape)
+        if found is None and len(self.examples) < MOST_SHAPES:
+            found = self._shapes[shape] = len(self.examples) + 1
+            self.examples.append(pod)
+        return found or 0
+
+    def _device(self, node: NodeName, column: int, name: str) -> int:
+        found = self._devices.get((node, name))
+        if found is None:
+            found = self._devices[node, name] = len(self.device_node)
+            self.device_node.append(column)
+        return found
+
+
+def are_alike(placed: Sequence[Placed]) -> bool:
+    """Return whether pods have one shape. If not, one of them may move to the place that another one leaves."""
+    return len(placed) < 2 or len({shape_of(one.pod) for one in placed}) == 1  # noqa: PLR2004 # one is like itself

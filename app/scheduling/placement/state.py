@@ -1,0 +1,329 @@
+"""Finds places while one plan is made: the best node for a pod, for pods that start together all or none.
+
+What there is room for is told by `stock`; a copy of a board is a what-if.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+
+import numpy as np
+
+from app.model.decision import Placement
+from app.model.names import GroupKey, NodeName
+from app.model.pod import Constraint, Placed, Pod, Sharing
+from app.model.reason import Refusal
+from app.model.resources import GPU, GPU_MILLI, Amounts, Resources, Scalars
+from app.model.snapshot import Mask, Snapshot
+from app.scheduling.placement import fit, score
+from app.scheduling.placement.free_resources import Assignment, FreeResources
+from app.scheduling.placement.ranks import ANYWHERE, LATER, Ranks, Where, Wish, best, only
+from app.settings import PlacementStrategy
+
+Shape = tuple[Resources, Constraint, Sharing | None, Scalars]
+"""What decides where a pod fits; pods of one template share it."""
+
+
+MOST_WISHES = 256
+"""Shapes remembered in one plan: tenants choose what they ask for."""
+
+
+class Timing(Enum):
+    """When the pods that are being placed shall start."""
+
+    NOW_OR_LATER = "now, or when what is leaving has left"
+    LATER = "after evictions: nobody starts before all can"
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """Whether nodes, and devices in shared use, are filled one after the other or all evenly."""
+
+    nodes: PlacementStrategy = PlacementStrategy.BINPACK
+    devices: PlacementStrategy = PlacementStrategy.BINPACK
+
+
+class PlacementState:
+    """Local to one plan and never shared. Placing, keeping, giving back and `withhold` change it."""
+
+    def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
+        """Start from what is free in the snapshot."""
+        self.snapshot = snapshot
+        self.stock = FreeResources(snapshot, strategy.devices)
+        """What the nodes have left; changed through this board alone."""
+        self.ranking = Ranks(snapshot, strategy.nodes, strategy.devices)
+        """What the nodes would cost; copies share it, and the wishes: they only remember."""
+        self._wishes: dict[Hashable, Wish] = {}
+        self.in_vain: dict[GroupKey, int] = {}
+        """How much of what `gang` tried for each PodGroup was in vain, on this board and all copies: they share it."""
+        self.withheld: Mask | None = None
+        """The nodes that nobody else may go to; None when there are none."""
+        self.withheld_for = ""
+        self.is_closed = False
+        """Whether who looks for a place now is one of these others."""
+        # From how many pods of one shape on no room was found; true until something is given back.
+        self._too_many: dict[tuple[Shape, bool], int] = {}
+        self.explained: dict[tuple[int, Shape, bool, bool], tuple[int, Refusal]] = {}
+        """What `explain` has found out in this plan, by the number and shape of the pods, whether others of their
+        group were served before, and whether nodes were closed to them; with the changes of the stock until then."""
+        self.renewed = 0
+        """How often it has found that out again since the stock had changed."""
+
+    def copy(self) -> Self:
+        """Return a board that may be changed without changing this one."""
+        twin = copy(self)
+        twin.detach()
+        return twin
+
+    def detach(self) -> None:
+        """Share nothing with the board that this one was copied from."""
+        self.stock, self._too_many, self.explained = self.stock.copy(), dict(self._too_many), {}
+
+    def adopt(self, other: Self) -> None:
+        """Become what a copy of this board has become."""
+        self.__dict__.update(other.__dict__)
+
+    # Placing --------------------------------------------------------------------------------------------------------
+
+    def place(
+        self, pods: Sequence[Pod], *, where: Where = ANYWHERE, timing: Timing = Timing.NOW_OR_LATER
+    ) -> tuple[Assignment, ...] | None:
+        """Take the best node for every pod, or nothing at all and None."""
+        shape = self.common_shape(pods) if where is ANYWHERE else None
+        if shape is not None and len(pods) >= self._too_many.get((shape, self.is_closed), len(pods) + 1):
+            return None
+        trial = self.copy() if len(pods) > 1 else self
+        seats = trial.place_each(pods, where, timing)
+        if seats is None:
+            if shape is not None:
+                self._too_many[shape, self.is_closed] = len(pods)
+            return None
+        if trial is not self:
+            self.adopt(trial)
+        return seats
+
+    def place_each(self, pods: Sequence[Pod], where: Where, timing: Timing) -> tuple[Assignment, ...] | None:
+        """Take the best node for one pod after the other; None, and some seats taken, when one finds none."""
+        seats: list[Assignment] = []
+        for pod in pods:
+            seat = self.find(pod, where=where, timing=timing)
+            if seat is None:
+                return None
+            self.stock.take(seat)
+            seats.append(seat)
+        return tuple(seats)
+
+    def seated(self, pods: Sequence[Pod]) -> "tuple[PlacementState, list[Pod]]":
+        """Return a copy on which those of the pods have their seats that find one together, and the others."""
+        trial, left = self.copy(), list[Pod]()
+        for pod in pods:
+            seat = trial.find(pod)
+            if seat is None:
+                left.append(pod)
+            else:
+                trial.stock.take(seat)
+        return trial, left
+
+    def find(self, pod: Pod, *, where: Where = ANYWHERE, timing: Timing = Timing.NOW_OR_LATER) -> Assignment | None:
+        """Return the best seat for the pod, taking nothing; what is free now goes before what is to be waited for."""
+        amounts = self.stock.amounts(pod)
+        if amounts is None:
+            return None
+        ranks = self._ranks(pod, amounts, timing)
+        if where is not ANYWHERE:
+            ranks = where.narrowed(ranks)
+        column = best(ranks, self.stock.column(pod.nominated))
+        if column is None:
+            return None
+        names, waits = self.stock.choose_devices(pod, column)
+        return Assignment(pod, column, names, waits or timing is Timing.LATER or bool(ranks.item(column) & LATER))
+
+    def _ranks(self, pod: Pod, amounts: Sequence[int], timing: Timing) -> Amounts:
+        """Return the rank of every node, shape [node]; not to be written, and true until a seat is taken."""
+        waits = timing is Timing.LATER
+        shape = pod.constraint, tuple(amounts), pod.sharing, score.axis(pod), waits, self.is_closed
+        wish = self._wishes.get(shape)
+        if wish is None:
+            wish = Wish.of(pod, amounts, self._open_to(pod), waits=waits)
+            self._remember(shape, wish)
+        ranks, own = self.ranking.of(wish, self.stock), self._own_mask(pod)
+        return ranks if own is None else only(own, ranks)
+
+    def _remember(self, shape: Hashable, wish: Wish) -> None:
+        if len(self._wishes) >= MOST_WISHES:
+            self._forget()
+        self._wishes[shape] = wish
+
+    def _forget(self) -> None:
+        self._wishes = {}
+        self.stock.remembered.forget()
+
+    def choose(self, pod: Pod, allowed: Mask) -> NodeName | None:
+        """Return the best of the allowed nodes, taking nothing."""
+        column = best(only(allowed, self.costs(pod)), self.stock.column(pod.nominated))
+        return None if column is None else self.snapshot.nodes.nodes[column].name
+
+    def keep(self, pods: Iterable[Pod]) -> tuple[Assignment, ...]:
+        """Take a seat for each pod that finds one, whatever becomes of the others; whole devices only."""
+        kept: list[Assignment] = []
+        for pod in pods:
+            seat = None if pod.sharing is not None or pod.claims else self.find(pod)
+            if seat is not None:
+                self.stock.take(seat)
+                kept.append(seat)
+        return tuple(kept)
+
+    def may_gain(self, pods: Sequence[Pod], seats: Sequence[Assignment]) -> bool:
+        """Whether any of the pods might find room on a node where such seats are let go; False is certain."""
+        columns, numbers = np.unique([seat.column for seat in seats], return_inverse=True)
+        there = self.stock.future[:, columns].copy()
+        for seat, number in zip(seats, numbers.tolist(), strict=True):
+            there[:, number] += self.stock.taken(seat.pod)
+        asking = ((self.eligible(pod)[columns], self.stock.amounts(pod)) for pod in self.unlike(pods))
+        return any(asked is not None and (mask & fit.room(asked, there)).any() for mask, asked in asking)
+
+    def take(self, seats: Iterable[Assignment]) -> None:
+        """Take seats that are known to be free."""
+        for seat in seats:
+            self.stock.take(seat)
+
+    def let_go(self, seats: Iterable[Assignment]) -> None:
+        """Give seats back that were only kept."""
+        for seat in seats:
+            self.stock.leave(self.stock.postpone(seat))
+        self._too_many.clear()
+
+    # Which nodes come into question ---------------------------------------------------------------------------------
+
+    def allowed(self, pod: Pod) -> Mask:
+        """Return the nodes the pod may go to and has room on now, shape [node]."""
+        amounts = self.stock.amounts(pod)
+        if amounts is None:
+            return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
+        return self.eligible(pod) & self.stock.room_now(amounts, pod.sharing)
+
+    def may_stay(self, pod: Pod, column: int) -> bool:
+        """Whether a pod that runs on a node would have room there when everything that is leaving has left.
+
+        Whatever keeps new pods off the node: a cordon, a taint or that it is withheld. Affinity counts, since others
+        that come there may keep the pod away.
+        """
+        amounts = self.stock.amounts(pod)
+        if amounts is None or not self.stock.has_room_later(amounts, pod.sharing, column):
+            return False
+        is_alone = not pod.near and pod.labels is None
+        return is_alone or bool(self.stock.neighbours.mask(pod)[column])
+
+    def room_later(self, pod: Pod) -> Mask:
+        """Return the nodes with room for the pod when everything that is leaving has left, shape [node]."""
+        amounts = self.stock.amounts(pod)
+        if amounts is None:
+            return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
+        return self.stock.room_later(amounts, pod.sharing)
+
+    def eligible(self, pod: Pod) -> Mask:
+        """Return the nodes the pod may go to whatever is free, shape [node]."""
+        mask, own = self._open_to(pod), self._own_mask(pod)
+        return mask if own is None else mask & own
+
+    def open_to_any(self, pods: Iterable[Pod]) -> Mask:
+        """Return the nodes to which at least one of the pods may go whatever is free, shape [node]."""
+        found: Mask = np.logical_or.reduce([self.eligible(pod) for pod in self.unlike(pods)])
+        return found
+
+    def _open_to(self, pod: Pod) -> Mask:
+        mask = fit.eligible(pod.constraint, self.snapshot.nodes)
+        return mask if self.withheld is None or not self.is_closed else mask & ~self.withheld
+
+    def _own_mask(self, pod: Pod) -> Mask | None:
+        """Return where the pod may go for what no other of its shape has, shape [node]; None when that is nothing."""
+        if not self._is_special(pod):
+            return None
+        nodes, stock = self.snapshot.nodes, self.stock
+        mask = ~nodes.mask(self.snapshot.refused.get(pod.uid, ()))
+        for claim in pod.claims:
+            mask &= stock.usable(pod, claim)
+        if pod.near or pod.labels is not None:
+            mask &= stock.neighbours.mask(pod)
+        return mask
+
+    def _is_special(self, pod: Pod) -> bool:
+        """Whether something of its own narrows where the pod may go."""
+        return bool(pod.claims or pod.near) or pod.labels is not None or pod.uid in self.snapshot.refused
+
+    def costs(self, pod: Pod) -> Amounts:
+        """Return what each node would cost the pod, shape [node]; the least is best."""
+        return self.ranking.costs(score.axis(pod), pod.request.gpu_milli // GPU_MILLI, self.stock)
+
+    def common_shape(self, pods: Sequence[Pod]) -> Shape | None:
+        """Return the shape that all pods share, None where they differ or something of their own narrows them."""
+        first, shape = pods[0], shape_of(pods[0])
+        for pod in pods:
+            if self._is_special(pod) or (pod is not first and shape_of(pod) != shape):
+                return None
+        return shape
+
+    def unlike(self, pods: Iterable[Pod]) -> Sequence[Pod]:
+        """Return one pod of each shape, and each that something of its own narrows: for the others the same is true."""
+        found: dict[object, Pod] = {}
+        for pod in pods:
+            found.setdefault(pod.uid if self._is_special(pod) else shape_of(pod), pod)
+        return list(found.values())
+
+    def withhold(self, nodes: Collection[NodeName], *, is_owed: bool = False) -> None:
+        """Let nobody else onto these nodes; they are kept for what is owed, or for who has waited for long."""
+        self.withheld_for = f"a PodGroup that {'is owed room' if is_owed else 'has waited for a long time'}"
+        before, self.withheld = self.withheld, self.snapshot.nodes.mask(nodes) if nodes else None
+        self.is_closed = bool(nodes)
+        if before is not None or nodes:
+            self._forget()
+            self._too_many.clear()
+            self.explained = {}
+
+    def soonest_empty(self, pods: Sequence[Pod]) -> tuple[NodeName, ...]:
+        """Return the nodes on which the pods would find room if those were empty, the least used first; () if none."""
+        nodes, left = self.snapshot.nodes, self.snapshot.nodes.allocatable.copy()
+        chosen: dict[NodeName, None] = {}
+        for pod in pods:
+            if any(name not in self.snapshot.scalars for name, _ in pod.scalars):
+                return ()
+            fitting = self.eligible(pod) & fit.room(pod.request.amounts, left)
+            column = score.best(-self.stock.future[GPU], fitting)
+            if column is None:
+                return ()
+            left[:, column] -= np.array(pod.request.amounts, dtype=np.int64)
+            chosen[nodes.nodes[column].name] = None
+        return tuple(chosen)
+
+    # Giving back ----------------------------------------------------------------------------------------------------
+
+    def give_back(self, placed: Placed) -> None:
+        """Have a placed pod leave: what it holds is free in future."""
+        self.stock.give_back(placed)
+        self._too_many.clear()
+
+    def move(self, seat: Assignment, *, to: Assignment) -> None:
+        """Have a pod of the plan take another seat than the one that it was to wait for; whole devices only."""
+        self.stock.leave(seat)
+        self.stock.take(to)
+        self._too_many.clear()
+
+    def postpone(self, seat: Assignment) -> Assignment:
+        """Have a pod that was to sit down now wait for the others."""
+        return self.stock.postpone(seat)
+
+    def placement(self, seat: Assignment) -> Placement:
+        """Return the seat as the plan states it."""
+        return Placement(seat.pod.uid, self.snapshot.nodes.nodes[seat.column].name, seat.devices)
+
+
+def shape_of(pod: Pod) -> Shape:
+    """Return what decides where the pod fits."""
+    return pod.request, pod.constraint, pod.sharing, pod.scalars
+
+
+def largest_first(pod: Pod) -> tuple[int, int, int]:
+    """Sort key: pods that are hard to place go first."""
+    return -pod.request.gpu_milli, -pod.request.cpu_milli, -pod.request.memory_bytes

@@ -1,0 +1,284 @@
+"""What pods hold that may be made to leave, in columns: which nodes could have room, before a single victim is named.
+
+What nodes have at most when everybody of a scope has left. Pods that are moved need places that are free as things are;
+only those of no known shape, and of PodGroups with unlike pods, may also take what others leave elsewhere at once. So
+the bound says no, wrongly, where a pod could only move to the place of a pod of another PodGroup.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.model.names import GroupKey, QueueName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.resources import GPU, GPU_MILLI, Amounts
+from app.model.snapshot import PART, Mask, Snapshot
+from app.scheduling.placement.free_resources import FreeResources
+from app.scheduling.placement.links import Links
+from app.scheduling.placement.rows import Numbers, RowMaker, are_alike
+from app.scheduling.placement.slots import SIZES
+from app.scheduling.preemption.victims import VictimBatch
+
+MOST_SCOPES = 256
+"""Scopes remembered in one plan: one takes as much memory as four columns of the nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose pods may be made to leave."""
+
+    queues: frozenset[QueueName] | None = None
+    """Those of all queues if None."""
+    below: int | None = None
+    """Only of PodGroups with a priority below this one."""
+    bare: bool = True
+    """Pods without a controller, too."""
+    moved: bool = False
+    """Each of them needs another place."""
+
+
+EVERYBODY = Scope()
+
+
+@dataclass(slots=True)
+class _Held:
+    """What pods of one scope hold; `seen` is how many changes of nodes it takes into account."""
+
+    scope: Scope
+    placeable: Mask
+    """Shape [shape]: whether pods of it find other places, as far as the scope needs any."""
+    amounts: Amounts
+    """Shape [resource, node]."""
+    sizes: Amounts
+    """Shape [size, node]: how many pods hold so many whole GPUs; larger ones are not counted."""
+    unlike: Amounts
+    """Shape [size, node]: how many of these are of no known shape, or of PodGroups with pods that are not alike."""
+    seen: int
+
+
+class Evictable:
+    """The pods that run, during one plan; `update` alone changes it, everything else asks and remembers."""
+
+    def __init__(self, snapshot: Snapshot, stock: FreeResources) -> None:
+        self.nodes = snapshot.nodes
+        groups = list(snapshot.running.values())
+        self.ids: Mapping[GroupKey, int] = {group.key: index for index, group in enumerate(groups)}
+        """The number of each running PodGroup."""
+        queues = {name: index for index, name in enumerate(dict.fromkeys(group.queue for group in groups))}
+        self._queues = queues
+        self._queue_names = list(queues)
+        self._queue = np.array([queues[group.queue] for group in groups], dtype=np.int64)
+        self._priority = np.array([group.priority for group in groups], dtype=np.int64)
+        self._preemptible = np.array([group.preemptible for group in groups], dtype=np.bool_)
+        self._bare = np.array([any(one.pod.bare for one in group.placed) for group in groups], dtype=np.bool_)
+        # Shape [group]: pods of one may move to the places that others of it leave.
+        self._unlike = np.array([not are_alike(group.placed) for group in groups], dtype=np.bool_)
+        self._now = dict(snapshot.running)
+        self._maker = RowMaker(stock, self.ids)
+        self.rows = self._maker.made(groups)
+        """The pods as columns; for everyone else to read."""
+        self._links = Links(self.rows, len(groups), len(snapshot.nodes.nodes))
+        self.changed: Mask = np.zeros(len(groups), dtype=np.bool_)
+        """Shape [group]: those that hold something else than before the plan."""
+        self.changes = 0
+        """How often PodGroups have changed."""
+        self._keys = [group.key for group in groups]
+        self._seen: Mapping[GroupKey, PodGroup] = {}
+        self._seen_count = 0
+        # Nodes that have changed, in order.
+        self._touched: list[int] = []
+        self._held: dict[Hashable, _Held] = {}
+        self._scopes: dict[Scope, Mask] = {}
+        # Of which stock that is said.
+        self._repackable: tuple[object, Mask] = None, np.zeros(0, dtype=np.bool_)
+
+    # Asking ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def examples(self) -> Sequence[Pod]:
+        """One pod of each known shape, in the order of their numbers, which begin with 1."""
+        return self._maker.examples
+
+    def most(self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask) -> Amounts:
+        """Return what is free when everybody of some scopes has left, at most, shape [resource, node].
+
+        `placeable` has shape [shape]: whether pods of it find other places as things are, which those that are moved
+        need.
+        """
+        most, repacked = stock.future.copy(), self.repackable(stock)
+        lost = [self._of(scope, placeable, repacked) for scope in scopes if not scope.moved]
+        moved = [self._of(scope, placeable, repacked) for scope in scopes if scope.moved]
+        for each in (*lost, *moved):
+            most += each.amounts
+        if moved:
+            most[GPU] -= self._staying(scopes, moved, stock)
+        whole = GPU_MILLI * self._whole([self._chosen(each, self.rows.sharer, repacked) for each in (*lost, *moved)])
+        most[GPU] += whole
+        if moved:
+            # Wherever pods move, what is free altogether does not become more by that.
+            free = np.maximum(stock.future[GPU], 0).sum() + self._links.freed(self._any(scopes, moved=False))
+            most[GPU] = np.minimum(most[GPU], sum((each.amounts[GPU] for each in lost), free + whole))
+        return most
+
+    def _staying(self, scopes: Sequence[Scope], moved: Sequence[_Held], stock: FreeResources) -> Amounts:
+        """Return how many milli-GPUs those hold for whom there are too few slots elsewhere, shape [node]."""
+        future = stock.future[GPU]
+        free = np.maximum(future, 0) // GPU_MILLI
+        slots = np.array([(free // size).sum() for size in SIZES])[:, None]
+        unlike: Amounts = np.sum([each.unlike for each in moved], axis=0)
+        scarce: Mask = np.logical_or.reduce(unlike > slots, axis=1)
+        gained = self._links.gained(self._any(scopes, moved=False), self._any(scopes), future, scarce)
+        staying = np.maximum(sum(each.sizes for each in moved) - unlike - slots, 0)
+        staying += np.maximum(unlike - slots - gained, 0)
+        found: Amounts = GPU_MILLI * (staying * np.array(SIZES)[:, None]).sum(axis=0)
+        return found
+
+    def leaving(self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask) -> Mask:
+        """Return which pods of some scopes may leave as things are now, shape [pod]: a hint, not a bound."""
+        repacked = self.repackable(stock)
+        held = (self._of(scope, placeable, repacked) for scope in scopes)
+        found: Mask = np.logical_or.reduce([self._leaving(each, repacked) for each in held])
+        return found
+
+    def repackable(self, stock: FreeResources) -> Mask:
+        """Return the nodes with a whole GPU free in parts of shared GPUs, shape [node]: others may find room there."""
+        (seen, found), whole = self._repackable, self.nodes.device_memory_mib * PART
+        if seen != (stock, stock.changes):
+            found = (stock.devices.free_parts() >= whole) & (whole > 0)
+            self._repackable = (stock, stock.changes), found
+        return found
+
+    def groups_on(self, scopes: Iterable[Scope], nodes: Mask) -> Mask:
+        """Return which PodGroups of some scopes have a pod on one of the nodes, shape [group]."""
+        rows, found = self.rows, np.zeros(len(self._queue), dtype=np.bool_)
+        found[rows.group[rows.alive & nodes[rows.node]]] = True
+        return found & self._any(scopes)
+
+    def rows_of(self, chunks: Sequence[VictimBatch]) -> tuple[Numbers, Numbers]:
+        """Return the rows of the pods of these chunks, and the number of the chunk of each."""
+        row_of = self._maker.row_of
+        found = [
+            (row_of[one.pod.uid], number)
+            for number, chunk in enumerate(chunks)
+            for one in chunk.placed
+            if one.pod.uid in row_of
+        ]
+        row, number = np.array(found, dtype=np.int64).reshape(len(found), 2).T
+        return row, number
+
+    def queues(self, groups: Mask) -> set[QueueName]:
+        """Return the queues of these, shape [group]."""
+        return {self._queue_names[number] for number in np.unique(self._queue[groups]).tolist()}
+
+    def keys(self, groups: Mask) -> list[GroupKey]:
+        """Return the keys of these, shape [group]."""
+        return [self._keys[number] for number in np.flatnonzero(groups).tolist()]
+
+    def _any(self, scopes: Iterable[Scope], *, moved: bool = True) -> Mask:
+        """Return which PodGroups are of one of the scopes, shape [group]; `moved`: those that are moved, too."""
+        chosen = [self._groups(scope) for scope in scopes if moved or not scope.moved]
+        found: Mask = np.logical_or.reduce([np.zeros(len(self._queue), dtype=np.bool_), *chosen])
+        return found
+
+    def _of(self, scope: Scope, placeable: Mask, repacked: Mask) -> _Held:
+        key = scope, placeable.tobytes() if scope.moved else None
+        held = self._held.get(key)
+        if held is None:
+            if len(self._held) >= MOST_SCOPES:
+                self._held.clear()
+            held = self._held[key] = self._new(scope, placeable, repacked)
+        elif held.seen < len(self._touched):
+            self._mend(held, sorted(set(self._touched[held.seen :])), repacked)
+        return held
+
+    def _groups(self, scope: Scope) -> Mask:
+        """Return which PodGroups are of a scope, shape [group]."""
+        found = self._scopes.get(scope)
+        if found is None:
+            found = self._preemptible.copy()
+            if scope.queues is not None:
+                chosen = np.array([name in scope.queues for name in self._queues], dtype=np.bool_)
+                found &= chosen[self._queue]
+            if scope.below is not None:
+                found &= self._priority < scope.below
+            if not scope.bare:
+                found &= ~self._bare
+            if len(self._scopes) >= MOST_SCOPES:
+                self._scopes.clear()
+            self._scopes[scope] = found
+        return found
+
+    def _new(self, scope: Scope, placeable: Mask, repacked: Mask) -> _Held:
+        width, nodes = self.rows.amounts.shape[1], len(self.nodes.nodes)
+        amounts, sizes, unlike = (np.zeros((count, nodes), dtype=np.int64) for count in (width, len(SIZES), len(SIZES)))
+        held = _Held(scope, placeable, amounts, sizes, unlike, len(self._touched))
+        self._fill(held, np.flatnonzero(self._leaving(held, repacked)))
+        return held
+
+    def _leaving(self, held: _Held, repacked: Mask) -> Mask:
+        """Return which pods are meant, shape [pod]."""
+        return self._chosen(held, np.arange(len(self.rows.node)), repacked)
+
+    def _chosen(self, held: _Held, pods: Amounts, repacked: Mask) -> Mask:
+        """Return which of these pods are meant."""
+        rows = self.rows
+        found: Mask = rows.alive[pods] & self._groups(held.scope)[rows.group[pods]]
+        if not held.scope.moved:
+            return found
+        may_move = held.placeable[rows.shape[pods]] | self._unlike[rows.group[pods]]
+        return found & (may_move | (repacked[rows.node[pods]] & rows.shares[pods]))
+
+    def _mend(self, held: _Held, nodes: Iterable[int], repacked: Mask) -> None:
+        held.seen = len(self._touched)
+        mask = np.zeros(len(self.nodes.nodes), dtype=np.bool_)
+        mask[list(nodes)] = True
+        held.amounts[:, mask], held.sizes[:, mask], held.unlike[:, mask] = 0, 0, 0
+        pods = np.flatnonzero(mask[self.rows.node])
+        self._fill(held, pods[self._chosen(held, pods, repacked)])
+
+    def _fill(self, held: _Held, pods: Numbers) -> None:
+        """Add what these pods hold; `pods` are rows."""
+        rows = self.rows
+        where, amounts = rows.node[pods], rows.amounts[pods]
+        for axis in range(amounts.shape[1]):
+            np.add.at(held.amounts[axis], where, amounts[:, axis])
+        gpus = amounts[:, GPU] // GPU_MILLI
+        counted = (gpus > 0) & (gpus <= SIZES[-1])
+        np.add.at(held.sizes, (gpus[counted] - 1, where[counted]), 1)
+        unlike = counted & (self._unlike[rows.group[pods]] | (rows.shape[pods] == 0))
+        np.add.at(held.unlike, (gpus[unlike] - 1, where[unlike]), 1)
+
+    def _whole(self, leaving: Sequence[Mask]) -> Amounts:
+        """Return of how many shared GPUs all pods leave, shape [node]; `leaving` has shape [part]."""
+        rows, at = self.rows, np.array(self._maker.device_node, dtype=np.int64)
+        sharing = rows.alive[rows.sharer]
+        all_of, some = (
+            np.bincount(rows.device[each], minlength=len(at)) for each in (sharing, np.logical_or.reduce(leaving))
+        )
+        return np.bincount(at[(some > 0) & (some >= all_of)], minlength=len(self.nodes.nodes))
+
+    # Changing -------------------------------------------------------------------------------------------------------
+
+    def update(self, changed: Mapping[GroupKey, PodGroup]) -> None:
+        """Take into account that these PodGroups hold something else than before."""
+        if changed is self._seen and len(changed) == self._seen_count:
+            return  # A plan changes by becoming what a copy of it has become.
+        self._seen, self._seen_count = changed, len(changed)
+        new = [group for key, group in changed.items() if key in self._now and group is not self._now[key]]
+        if not new:
+            return
+        self.changes += 1
+        mask = np.zeros(len(self._queue), dtype=np.bool_)
+        mask[[self.ids[group.key] for group in new]] = True
+        self.changed |= mask
+        gone = self.rows.alive & mask[self.rows.group]
+        self._touched += self.rows.node[gone].tolist()
+        self.rows.alive[gone] = False
+        self._now |= {group.key: group for group in new}
+        more = self._maker.made(new)
+        self._touched += more.node.tolist()
+        self.rows = self.rows.followed_by(more)
+        several = [group for group in new if len({one.node for one in group.placed}) > 1]
+        self._links.change(mask, self.nodes.mask(one.node for group in several for one in group.placed))

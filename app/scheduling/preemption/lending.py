@@ -1,0 +1,88 @@
+"""Which PodGroups borrow: their start takes their queue above its fair share, so that others may take the room back.
+
+What is free goes first to those that do not borrow. As long as one of them finds no room, nobody borrows what it needs,
+for ten minutes at most or as long as others may keep it waiting.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from app.model.names import GroupKey, QueueName
+from app.model.podgroup import PodGroup
+from app.model.reason import NO_PLACE, Reason, Refusal
+from app.scheduling.placement import gang
+from app.scheduling.placement.state import Timing
+from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.accounts import quantities
+from app.scheduling.queues.reclaimable import Judgement, within
+
+MOST_OWED_S = 600.0
+"""For how long a PodGroup may be owed room that borrowers must not use: who gets none by then is helped by nobody."""
+
+
+def borrows(state: WhatIf, group: PodGroup) -> bool:
+    """Return whether the start of the group's next pods takes its queue, or one above it, above its fair share.
+
+    A queue may deserve more than the queue above it has: a sibling of that one would take it back.
+    """
+    account, share = state.ledger.accounts.get(group.queue), state.shares.get(group.queue)
+    if account is None or share is None or group.refusal is not None:
+        return False
+    request = state.most_of_next(group)
+    if not within(quantities(share.fair_share), account.allocated, quantities(request)):
+        return True
+    return account.queue.parent is not None and not state.ledger.is_within(group, request, state.shares)
+
+
+def first_owed(
+    state: WhatIf, waiting: Iterable[PodGroup], refusals: Mapping[GroupKey, Refusal], given_up: Collection[GroupKey]
+) -> GroupKey | None:
+    """Return the first of these groups that stays within its queue's fair share and lacks nothing but room.
+
+    None of those that are `given_up`, for which room was kept for long.
+    """
+    for group in waiting:
+        refusal = refusals.get(group.key)
+        is_without_room = refusal is not None and refusal.reason in NO_PLACE and refusal.may_find_victims
+        if is_without_room and group.key not in given_up and not borrows(state, group):
+            return group.key
+    return None
+
+
+def finds_room(state: WhatIf, group: PodGroup) -> bool:
+    """Return whether the group's next pods find room now, taking nothing."""
+    chunk, request = state.next_of(group)
+    if not chunk or state.ledger.check(group, request) is not None:
+        return False
+    if len(chunk) == 1 and group.root is None:
+        return state.board.find(chunk[0]) is not None
+    return gang.place(state.board.copy(), group, chunk, timing=Timing.NOW_OR_LATER) is not None
+
+
+def may_be_taken_back(state: WhatIf, group: PodGroup, owed: PodGroup) -> bool:
+    """Return whether another group may reclaim the places that were found for a group, and would fit there."""
+    share, account = state.share_of(group.queue), state.ledger.accounts[group.queue]
+    if within(quantities(share), account.allocated):
+        return False
+    pods, _ = state.next_of(owed)
+    judgement = Judgement(state.ledger, state.shares, owed, quantities(state.most_request(pods)))
+    held = quantities(state.request(seat.pod for seat in state.seated))
+    if not judgement.may_begin() or not judgement.reclaimable({group.queue: [held]}):
+        return False
+    board = state.board.copy()
+    board.let_go(state.seated)
+    board.is_closed = False
+    return gang.place(board, owed, pods, timing=Timing.LATER) is not None
+
+
+def losers(state: WhatIf) -> frozenset[QueueName]:
+    """Return the queues from which the plan takes pods for good."""
+    return frozenset(each.group.queue for each in state.leaving.values() if each.seat is None)
+
+
+def refusal(group: PodGroup) -> Refusal:
+    """Return why a group does not start of whose queue pods leave for others."""
+    queue = group.queue
+    sentence = (
+        f"Pods of queue {queue} are evicted for other PodGroups now, so the queue gets no more than its fair share."
+    )
+    return Refusal(reason=Reason.NO_NODE_FITS, sentence=sentence, details={"lent": 0})

@@ -1,0 +1,343 @@
+"""Which of the victims named so far are worth a try: found for all nodes by one comparison.
+
+Of every node is worked out what it has when the first one, two, three... of those on it have left. Bounds that err on
+the yes, but for what `noderoom` says of itself; whoever asks looks closer.
+"""
+
+from collections.abc import Collection, Container, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from app.model.names import GroupKey, NodeName, QueueName
+from app.model.pod import Pod
+from app.model.resources import GPU, GPU_MILLI, Amounts
+from app.model.snapshot import Mask
+from app.scheduling.placement import fit
+from app.scheduling.placement.links import MOST_NODES, joined
+from app.scheduling.placement.rows import Numbers
+from app.scheduling.placement.slots import SIZES, Slots
+from app.scheduling.preemption.evictable import Evictable
+from app.scheduling.preemption.noderoom import NodeRoom
+from app.scheduling.preemption.victims import VictimBatch, Victims
+
+FIRST = 128
+"""So many chunks are named at first, and as many again as are known whenever those are not enough."""
+
+MANY = 1 << 40
+"""Without limit, in any unit."""
+
+_SIZES = np.array(SIZES)[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A node that may have room when some of those named so far leave it."""
+
+    number: int
+    """Of the last chunk of them."""
+    node: NodeName
+    chunks: Sequence[VictimBatch]
+    """Those on this node, as far as they have not left before and may be lost, or move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """The pods of the chunks named so far, by node and then in the order of leaving."""
+
+    chunk: Numbers
+    """Shape [pod]: the number of its chunk."""
+    node: Numbers
+    """Shape [pod]: the column of its node."""
+    shape: Numbers
+    """Shape [pod]: as `Evictable.rows` has it."""
+    amounts: Amounts
+    """Shape [resource, pod]."""
+    shares: Mask
+    """Shape [pod]: whether it has parts of GPUs."""
+    node_begins: Numbers
+    """Shape [node of these]."""
+    at_node: Numbers
+    """Shape [pod]: the number of its node in `node_begins`."""
+    run_begins: Numbers
+    """Shape [run]: pods of one chunk on one node are a run."""
+    run: Numbers
+    """Shape [pod]: the number of its run."""
+    is_last: Mask
+    """Shape [pod]: whether it is the last of its run."""
+    may_be_lost: Mask
+    """Shape [pod]: whether it need not find another place."""
+    unlike: Mask
+    """Shape [pod]: whether the pods of its chunk differ."""
+    is_elsewhere: Mask
+    """Shape [pod]: whether its chunk is on other nodes as well."""
+    moved: Amounts
+    """Shape [size, pod]: slots that the pods of its chunk need, for the last of a run; 0 where they may be lost."""
+    is_open: Mask
+    """Shape [pod]: whether it is not known what its chunk leaves on other nodes, for the last of a run."""
+    here: Numbers
+    """Shape [pair]: the last pod of a run, for each other node of its chunk; by both nodes and the order of leaving."""
+    there: Numbers
+    """Shape [pair]: the last pod of the run on that other node."""
+    leaves: Amounts
+    """Shape [pair]: how many milli-GPUs the chunk leaves there."""
+    pair_begins: Numbers
+    """Shape [pair of nodes]."""
+    at_pair: Numbers
+    """Shape [pair]: the number of its two nodes in `pair_begins`."""
+    sharer: Numbers
+    """Shape [part]: which of the pods has a part of a GPU; `MANY` for one that is not among them."""
+    device_begins: Numbers
+    """Shape [device]: the parts of one GPU follow one another."""
+
+
+class Lineup:
+    """The victims of one search in their order; `extend` alone changes it."""
+
+    def __init__(self, victims: Victims, evictable: Evictable, losing: Container[QueueName]) -> None:
+        """Name nobody yet; `losing` are the queues that may lose pods for good."""
+        self._victims = victims
+        self._evictable = evictable
+        self._losing = losing
+        self.chunks: list[VictimBatch] = []
+        """Those named so far."""
+        self._by_group: dict[GroupKey, list[VictimBatch]] = {}
+        # Of each chunk: its number by identity; whether it may be lost, its pods differ, others of its PodGroup leave.
+        self._numbers: dict[int, int] = {}
+        self._facts: list[tuple[bool, bool, bool]] = []
+        # The rows of their pods, and the number of the chunk of each, part by part.
+        self._rows: list[tuple[Numbers, Numbers]] = []
+        self._columns: _Columns | None = None
+
+    def extend(self) -> bool:
+        """Name more of them; return whether there were any."""
+        known = len(self.chunks)
+        new = list(islice(iter(self._victims.pop, None), max(FIRST, known)))
+        row, number = self._evictable.rows_of(new)
+        self._rows.append((row, number + known))
+        for chunk in new:
+            self._add(chunk)
+        self._columns = None
+        return bool(new)
+
+    def _add(self, chunk: VictimBatch) -> None:
+        together = self._by_group.setdefault(chunk.group.key, [])
+        # Who leaves as a whole is the last of its PodGroup: all that it had beyond its minimum has been named before.
+        has_spare = bool(together) and _is_whole(chunk)
+        together.append(chunk)
+        self._facts.append((chunk.group.queue in self._losing, not chunk.is_alike, has_spare))
+        self._numbers[id(chunk)] = len(self.chunks)
+        self.chunks.append(chunk)
+
+    def at(self, number: int) -> VictimBatch | None:
+        """Return the chunk of this number, named now if need be; None when there are not so many."""
+        while number >= len(self.chunks):
+            if not self.extend():
+                return None
+        return self.chunks[number]
+
+    def with_spare(self, chunks: Sequence[VictimBatch], taken: Collection[int]) -> list[VictimBatch]:
+        """Add to a gang that leaves as a whole what it had beyond its minimum elsewhere: that cannot run on alone."""
+        found: dict[int, VictimBatch] = {}
+        for chunk in chunks:
+            together = self._by_group[chunk.group.key] if _is_whole(chunk) else [chunk]
+            found |= {id(each): each for each in together if id(each) not in taken}
+        return list(found.values())
+
+    def spots(
+        self, room: NodeRoom, pods: Sequence[Pod], slots: Slots, taken: Collection[int], begin: int
+    ) -> Iterator[Spot]:
+        """Yield where one of the pods might sit when some of those named leave, the first to leave first.
+
+        `taken` are the chunks that have left before, by identity. Those named before the number `begin` do not suffice.
+        """
+        columns = self._columns
+        if columns is None:
+            columns = self._columns = self._made()
+        stays = np.ones(len(self.chunks), dtype=np.bool_)
+        stays[[self._numbers[each] for each in taken]] = False
+        free = stays[columns.chunk]
+        leaving = free if room.is_moot else free & self._may_leave(columns, room)
+        (found,) = np.nonzero(columns.is_last & leaving & (columns.chunk >= begin))
+        if found.size and not room.is_moot:
+            gone = [one for chunk in room.again for one in chunk.placed]
+            moved = [one.pod for chunk in room.again if chunk.group.queue not in self._losing for one in chunk.placed]
+            prefixes = _Prefixes(columns, room, free, leaving)
+            found = found[prefixes.have_room(found)]
+            if found.size:
+                found = found[prefixes.have_slots(found, slots.left((*pods, *moved), gone))]
+        yield from self._in_order(columns, found, leaving)
+
+    def _in_order(self, columns: _Columns, found: Numbers, leaving: Mask) -> Iterator[Spot]:
+        nodes, by_chunk = self._evictable.nodes.nodes, dict[int, dict[NodeName, int]]()
+        for index in found[np.argsort(columns.chunk[found], kind="stable")].tolist():
+            by_chunk.setdefault(columns.chunk.item(index), {})[nodes[columns.node.item(index)].name] = index
+        for number, by_node in by_chunk.items():
+            for node in dict.fromkeys(one.node for one in self.chunks[number].placed):
+                if node in by_node:
+                    here = slice(columns.node_begins.item(columns.at_node.item(by_node[node])), by_node[node] + 1)
+                    numbers = dict.fromkeys(columns.chunk[here][leaving[here]].tolist())
+                    yield Spot(number, node, [self.chunks[each] for each in numbers])
+
+    def _may_leave(self, columns: _Columns, room: NodeRoom) -> Mask:
+        """Return which pods, with those of their chunk on the node, may be lost or find other places, shape [pod]."""
+        examples = self._evictable.examples
+        settles = np.ones(len(examples) + 1, dtype=np.bool_)
+        for shape in np.unique(columns.shape[~columns.may_be_lost]).tolist():
+            settles[shape] = shape == 0 or room.finds_place(examples[shape - 1])
+        may_settle = settles[columns.shape] | (columns.shares & room.repackable[columns.node])
+        together = np.logical_and.reduceat(may_settle, columns.run_begins)[columns.run]
+        found: Mask = columns.may_be_lost | columns.unlike | together
+        return found
+
+    def _made(self) -> _Columns:
+        rows, (row, chunk) = self._evictable.rows, (np.concatenate(each) for each in zip(*self._rows, strict=True))
+        order = np.lexsort((chunk, rows.node[row]))
+        row, chunk = row[order], chunk[order]
+        node, amounts, shares = rows.node[row], rows.amounts[row].T, rows.shares[row]
+        begins_node = np.diff(node, prepend=-1) != 0
+        begins_run = begins_node | (np.diff(chunk, prepend=-1) != 0)
+        run, is_last = np.cumsum(begins_run) - 1, np.append(begins_run, [True])[1:]
+        may_be_lost, unlike, has_spare = np.array(self._facts, dtype=np.bool_).reshape(-1, 3)[chunk].T
+        is_elsewhere = np.bincount(chunk)[chunk] > np.bincount(run)[run]
+        gpus = amounts[GPU] // GPU_MILLI
+        moved = np.where(may_be_lost, 0, gpus // _SIZES)
+        # What becomes free elsewhere with spare pods, on many nodes, or when all leave that share a GPU, is not known.
+        is_wide = np.bincount(chunk[is_last])[chunk] > MOST_NODES
+        is_open = has_spare | (is_elsewhere & (is_wide | (_sums(shares[None], chunk)[0] > 0)))
+        sharer, device_begins = self._parts(row)
+        last = np.flatnonzero(is_last)
+        by_chunk = np.argsort(chunk[last], kind="stable")
+        here, there = (last[by_chunk[side]] for side in joined(chunk[last][by_chunk]))
+        by_nodes = np.lexsort((chunk[here], node[there], node[here]))
+        here, there = here[by_nodes], there[by_nodes]
+        begins_pair = (np.diff(node[here], prepend=-1) != 0) | (np.diff(node[there], prepend=-1) != 0)
+        return _Columns(
+            chunk=chunk,
+            node=node,
+            shape=rows.shape[row],
+            amounts=amounts,
+            shares=shares,
+            node_begins=np.flatnonzero(begins_node),
+            at_node=np.cumsum(begins_node) - 1,
+            run_begins=np.flatnonzero(begins_run),
+            run=run,
+            is_last=is_last,
+            may_be_lost=may_be_lost,
+            unlike=unlike,
+            is_elsewhere=is_elsewhere,
+            moved=np.where(is_last, _sums(moved, chunk), 0),
+            is_open=is_last & is_open,
+            here=here,
+            there=there,
+            leaves=np.bincount(run, weights=amounts[GPU]).astype(np.int64)[run[there]],
+            pair_begins=np.flatnonzero(begins_pair),
+            at_pair=np.cumsum(begins_pair) - 1,
+            sharer=sharer,
+            device_begins=device_begins,
+        )
+
+    def _parts(self, row: Numbers) -> tuple[Numbers, Numbers]:
+        """Return who has parts of the GPUs of which these rows have any, and where the parts of each GPU begin."""
+        rows = self._evictable.rows
+        places = np.full(len(rows.node), MANY)
+        places[row] = np.arange(len(row))
+        alive = rows.alive[rows.sharer]
+        place, device = places[rows.sharer[alive]], rows.device[alive]
+        is_named = np.zeros(device.max(initial=-1) + 1, dtype=np.bool_)
+        is_named[device[place < MANY]] = True
+        place, device = place[is_named[device]], device[is_named[device]]
+        order = np.argsort(device, kind="stable")
+        return place[order], np.flatnonzero(np.diff(device[order], prepend=-1))
+
+
+class _Prefixes:
+    """What becomes of each node when those that may leave it have left, up to one after the other of the columns."""
+
+    def __init__(self, columns: _Columns, room: NodeRoom, free: Mask, leaving: Mask) -> None:
+        """`free` are the pods that have not left before, `leaving` those of them that may, shape [pod]."""
+        self._columns, self._room, self._leaving = columns, room, leaving
+        self._future = room.stock.future[:, columns.node]
+        # How many GPUs are whole again.
+        self._whole_before = np.zeros(len(leaving), dtype=np.int64)
+        self._leaves_parts = np.zeros(len(leaving), dtype=np.bool_)
+        for column, amounts, whole, leaves_parts in room.kept():
+            here = columns.node == column
+            self._future[:, here] = np.array(amounts, dtype=np.int64)[:, None]
+            self._whole_before[here], self._leaves_parts[here] = whole, leaves_parts
+        self._freed = self._summed(columns.amounts)
+        emptied = self._sums(np.bincount(self._last_of_devices(free), minlength=len(leaving)))
+        self._whole = self._whole_before + emptied
+
+    def have_room(self, found: Numbers) -> Mask:
+        """Return at which of these one of the pods may sit on the node."""
+        columns, room = self._columns, self._room
+        there = self._future[:, found] + self._freed[:, found]
+        there[GPU] += GPU_MILLI * self._whole[found]
+        fits: Mask = np.logical_or.reduce([fit.room(asked, there) for asked in room.asked])
+        # What becomes free with these is known to the board alone.
+        unknown = (columns.shape == 0) | (columns.shares & room.asks_for_part)
+        fits |= self._leaves_parts[found] | (self._summed(unknown)[found] > 0)
+        if room.open is not None:
+            fits &= room.open[columns.node[found]] | (self._summed(columns.is_elsewhere)[found] > 0)
+        return fits
+
+    def have_slots(self, found: Numbers, left: Sequence[int]) -> Mask:
+        """Return at which of these those that need places may find slots; `left` are those there are, for each size."""
+        future, freed = self._future[GPU, found], self._freed[GPU, found]
+        before = np.maximum(future, 0) // GPU_MILLI + self._whole_before[found]
+        after = np.maximum(future + freed, 0) // GPU_MILLI + self._whole[found]
+        more = after // _SIZES - before // _SIZES
+        more += self._summed(self._gained() - self._columns.moved)[:, found]
+        suffice: Mask = (np.array(left)[:, None] + more >= 0).all(axis=0)
+        return suffice
+
+    def _gained(self) -> Amounts:
+        """Return how many slots each chunk leaves on other nodes, shape [size, pod], for the last of a run."""
+        columns = self._columns
+        leaves = np.where(self._leaving[columns.here], columns.leaves, 0)
+        with_it = _sums_since(leaves, columns.pair_begins, columns.at_pair)
+        future, whole = self._future[GPU, columns.there], self._whole_before[columns.there]
+        after, before = (
+            (np.maximum(future + gone, 0) // GPU_MILLI + whole) // _SIZES for gone in (with_it, with_it - leaves)
+        )
+        gained = [np.bincount(columns.here, weights=each, minlength=len(self._leaving)) for each in after - before]
+        return np.array(gained).astype(np.int64) + MANY * columns.is_open
+
+    def _summed(self, amounts: Amounts | Mask) -> Amounts:
+        """Return the sums of what is said of those that leave, shape [..., pod]."""
+        return self._sums(np.where(self._leaving, amounts, 0))
+
+    def _sums(self, amounts: Amounts) -> Amounts:
+        """Return the sums over the pods of the same node up to each, shape [..., pod]."""
+        return _sums_since(amounts, self._columns.node_begins, self._columns.at_node)
+
+    def _last_of_devices(self, free: Mask) -> Numbers:
+        """Return of each GPU that is whole again when those that share it leave who is the last of them."""
+        sharer = self._columns.sharer
+        if not sharer.size:
+            return sharer
+        known = np.minimum(sharer, len(free) - 1)
+        stays = (sharer == MANY) | (free & ~self._leaving)[known]
+        places = np.where(stays, MANY, np.where(free[known], sharer, -1))
+        last = np.maximum.reduceat(places, self._columns.device_begins)
+        found: Numbers = last[(last >= 0) & (last < MANY)]
+        return found
+
+
+def _is_whole(chunk: VictimBatch) -> bool:
+    return len(chunk.placed) == len(chunk.group.placed)
+
+
+def _sums_since(amounts: Amounts, begins: Numbers, part: Numbers) -> Amounts:
+    """Return the sums since the part began, where the parts that follow one another begin there."""
+    sums = np.cumsum(amounts, axis=-1)
+    before = (sums - amounts)[..., begins]
+    found: Amounts = sums - before[..., part]
+    return found
+
+
+def _sums(amounts: Amounts | Mask, index: Numbers) -> Amounts:
+    """Return, for each pod, the sums over those of the same index, shape [..., pod]."""
+    return np.array([np.bincount(index, weights=each)[index] for each in amounts]).astype(np.int64)

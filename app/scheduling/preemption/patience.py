@@ -1,0 +1,71 @@
+"""How long a PodGroup waits for what its queue is owed before running pods lose their work for it.
+
+In a full cluster something ends every few seconds, and often in time. So a PodGroup has to wait until the GPU-seconds
+that it has been owed are as many as the victims have worked for, or for `patience_s`. What is lost to evictions is then
+no more than what was waited for. A queue below what it deserves does not wait.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from app.model.names import GroupKey
+from app.model.pod import Placed
+from app.model.podgroup import PodGroup
+from app.model.resources import CPU, GPU, MEMORY
+from app.scheduling.preemption.victims import VictimBatch, charge_at
+from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.accounts import Quantities, quantities
+from app.scheduling.queues.reclaimable import within
+
+FIRST_S = 5.0
+"""After so long a PodGroup whose victims were too dear asks again, then each time after twice as long."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """Answers for one plan, made at `now` (seconds since the epoch). `may_lose` notes when to ask again."""
+
+    patience_s: float
+    now: float
+    since: Mapping[GroupKey, float] = field(default_factory=dict)
+    """Seconds since the epoch: since when PodGroups wait that others may leave for."""
+    asks_again_at: float = field(default=inf, init=False)
+    """When the next PodGroup may find victims that were too dear now."""
+    too_dear: set[GroupKey] = field(default_factory=set, init=False)
+    """PodGroups for which others would have to leave, if these lost no more work than was waited for."""
+
+    def may_lose(self, state: WhatIf, group: PodGroup, pods: Quantities, chunks: Iterable[VictimBatch]) -> bool:
+        """Return whether the group has waited for long enough that these lose their places, or are moved."""
+        waited_s = self.now - self.since.get(group.key, self.now)
+        if self.patience_s <= waited_s or _is_deserved(state, group, pods):
+            return True
+        axis = next((axis for axis in (GPU, CPU, MEMORY) if pods[axis]), GPU)
+        lost = sum(self._worked(state, chunk.group, chunk.placed, axis) for chunk in chunks)
+        if lost <= pods[axis] * waited_s:
+            return True
+        again_s = min(max(2 * waited_s, FIRST_S), self.patience_s)
+        self.asks_again_at = min(self.asks_again_at, self.now - waited_s + again_s)
+        return False
+
+    def agrees(self, group: PodGroup, is_fair: Callable[[], bool], *, may_lose: bool) -> bool:
+        """Return whether victims leave for the group; `may_lose` is what was answered for them.
+
+        A group that only has to wait for longer is noted.
+        """
+        if may_lose:
+            return is_fair()
+        if group.key not in self.too_dear and is_fair():
+            self.too_dear.add(group.key)
+        return False
+
+    def _worked(self, state: WhatIf, group: PodGroup, placed: Sequence[Placed], axis: int) -> float:
+        """Return the work that is lost when these leave: an amount times seconds."""
+        if group.started_at is None:
+            return 0.0
+        return (self.now - group.started_at) * sum(quantities(charge_at(state.snapshot, one))[axis] for one in placed)
+
+
+def _is_deserved(state: WhatIf, group: PodGroup, pods: Quantities) -> bool:
+    account = state.ledger.accounts.get(group.queue)
+    return account is not None and within(account.deserved, account.allocated, pods)

@@ -1,0 +1,183 @@
+"""The three aims for which pods may have to leave: to reclaim a share, to preempt by priority, to consolidate space."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.model.decision import Action
+from app.model.names import GroupKey, QueueName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.resources import NOTHING
+from app.scheduling.preemption.evictable import Scope
+from app.scheduling.preemption.patience import Patience
+from app.scheduling.preemption.scenario import is_touched, lost_of
+from app.scheduling.preemption.search import Aim, Found
+from app.scheduling.preemption.victims import Safety, VictimBatch, charge_at
+from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.accounts import Quantities, quantities
+from app.scheduling.queues.reclaimable import Judgement
+
+Age = Callable[[PodGroup, PodGroup], Safety]
+"""How far min-runtime makes the second group safe from the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidate:
+    """Moves running pods together so that a preemptible group finds room; nobody may lose its place."""
+
+    claimed: bool
+    """Somebody waits for what is owed to its queue. Nobody is moved then for one that is owed nothing: the room would
+    be taken back at once, and pods would have been moved for nothing."""
+    min_runtime: Age
+    patience: Patience
+    action = Action.CONSOLIDATE
+
+    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
+        """Return whether there is room enough in all, spread too thinly."""
+        if not group.preemptible or not state.board.stock.holds_in_all(pods):
+            return False
+        return not self.claimed or _judgement(state, group, pods).may_begin()
+
+    def scopes(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod]) -> Sequence[Scope]:
+        """Return that pods of any queue may be moved."""
+        return (Scope(bare=False, moved=True),)
+
+    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
+        """Return that groups may be moved after their min-runtime, if their pods are made again elsewhere."""
+        is_safe = any(one.pod.bare for one in other.placed) or self.min_runtime(group, other) is not Safety.NONE
+        return Safety.ALL if is_safe else Safety.NONE
+
+    def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
+        """Return whether everybody may find a place again."""
+        return not lost
+
+    def allows(self, found: Found) -> bool:
+        """Return whether everybody has a place again, and the group has waited for long enough."""
+        if any(lost_of(chunk, found.after) for chunk in found.chunks):
+            return False
+        return self.patience.agrees(found.group, lambda: True, may_lose=_may_lose(self.patience, found))
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Makes room inside a queue for a group of higher priority."""
+
+    min_runtime: Age
+    action = Action.PREEMPT
+
+    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
+        """Return whether a non-preemptible group stays within its queue's quota: nobody's leaving would change that."""
+        return state.ledger.over_quota(group, state.request(pods)) is None
+
+    def scopes(self, _: WhatIf, group: PodGroup, __: Sequence[Pod]) -> Sequence[Scope]:
+        """Return that only pods of the same queue and of lower priority may have to leave."""
+        return (Scope(queues=frozenset((group.queue,)), below=group.priority),)
+
+    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
+        """Return that groups with a lower priority are not safe after their min-runtime."""
+        if other.priority >= group.priority:
+            return Safety.ALL
+        return self.min_runtime(group, other)
+
+    def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], ____: Sequence[VictimBatch]) -> bool:
+        """Return that priority is reason enough."""
+        return True
+
+    def allows(self, _: Found) -> bool:
+        """Return that priority is reason enough."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Takes back what other queues hold beyond their share."""
+
+    min_runtime: Age
+    patience: Patience
+    action = Action.RECLAIM
+
+    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
+        """Return whether the group's queue stays within its own share."""
+        return _judgement(state, group, pods).may_begin()
+
+    def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
+        """Return that pods of other queues may be lost to those that hold more than is theirs, and else be moved."""
+        others = [name for name in state.roster.queues if name != group.queue and state.ledger.payer(name) is not None]
+        taken = frozenset(_judgement(state, group, pods).takeable(others))
+        return Scope(queues=taken), Scope(queues=frozenset(others) - taken, moved=True)
+
+    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
+        """Return that groups are not safe after their min-runtime."""
+        return self.min_runtime(group, other)
+
+    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
+        """Return whether these chunks are what their queues hold beyond their share; who else leaves is not known."""
+
+        def is_fair() -> bool:
+            by_queue: dict[QueueName, list[Quantities]] = {}
+            for chunk in lost:
+                by_queue.setdefault(chunk.group.queue, []).append(chunk.charge)
+            return _judgement(state, group, pods).reclaimable(by_queue)
+
+        may_lose = self.patience.may_lose(state, group, quantities(state.most_request(pods)), lost)
+        return self.patience.agrees(group, is_fair, may_lose=may_lose)
+
+    def allows(self, found: Found) -> bool:
+        """Return whether what each queue loses for good is what it holds beyond its share, after waiting for it."""
+
+        def is_fair() -> bool:
+            lost: dict[QueueName, list[Quantities]] = {}
+            for chunk in found.chunks:
+                gone = lost_of(chunk, found.after)
+                if len(gone) == len(chunk.placed):
+                    lost.setdefault(chunk.group.queue, []).append(chunk.charge)
+                elif gone:
+                    parts = (charge_at(found.before.snapshot, one) for one in chunk.placed if one.pod.uid in gone)
+                    lost.setdefault(chunk.group.queue, []).append(quantities(sum(parts, NOTHING)))
+            return _judgement(found.before, found.group, found.pods).reclaimable(lost)
+
+        return self.patience.agrees(found.group, is_fair, may_lose=_may_lose(self.patience, found))
+
+
+@dataclass(frozen=True, slots=True)
+class Sparing:
+    """Another aim, which leaves some groups alone."""
+
+    aim: Aim
+    spared: frozenset[GroupKey]
+
+    @property
+    def action(self) -> Action:
+        """The other aim's."""
+        return self.aim.action
+
+    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
+        """Return what the other aim says."""
+        return self.aim.may_begin(state, group, pods)
+
+    def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
+        """Return what the other aim says."""
+        return self.aim.scopes(state, group, pods)
+
+    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
+        """Return that the spared are safe, and others as far as the other aim says."""
+        return Safety.ALL if other.key in self.spared else self.aim.safety(group, other)
+
+    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
+        """Return what the other aim says."""
+        return self.aim.may_allow(state, group, pods, lost)
+
+    def allows(self, found: Found) -> bool:
+        """Return what the other aim says."""
+        return self.aim.allows(found)
+
+
+def _may_lose(patience: Patience, found: Found) -> bool:
+    """Return whether the group has waited for long enough for all that leave their places for it."""
+    request = quantities(found.before.most_request(found.pods))
+    gone = (chunk for chunk in found.chunks if is_touched(chunk, found.after, found.before))
+    return patience.may_lose(found.before, found.group, request, gone)
+
+
+def _judgement(state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Judgement:
+    return Judgement(state.ledger, state.shares, group, quantities(state.most_request(pods)))

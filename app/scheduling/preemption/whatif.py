@@ -1,0 +1,376 @@
+"""A plan in the making: the board, the queues' accounts, and who has left or moved so far; a copy is a what-if."""
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from app.model.decision import Action, Eviction, Share
+from app.model.names import GroupKey, PodUid, QueueName
+from app.model.pod import Placed, Pod
+from app.model.podgroup import PodGroup
+from app.model.reason import Refusal
+from app.model.resources import NOTHING, Amounts, Resources
+from app.model.snapshot import Mask, Snapshot
+from app.scheduling.placement import gang
+from app.scheduling.placement.free_resources import Assignment
+from app.scheduling.placement.ranks import Where
+from app.scheduling.placement.slots import Slots
+from app.scheduling.placement.state import PlacementState, Strategy, Timing
+from app.scheduling.preemption import bound
+from app.scheduling.preemption.evictable import EVERYBODY, Evictable, Scope
+from app.scheduling.preemption.foremost import Foremost
+from app.scheduling.preemption.victims import VictimCandidates, charge_at
+from app.scheduling.queues.fairshare import fair_shares
+from app.scheduling.queues.order import next_chunk
+from app.scheduling.queues.quota import QueueLedger, is_by_memory, least_charge, most_charge
+
+MOST_SIZES = 4
+"""Sizes of GPUs that are tried one after the other, the smallest of all among them."""
+
+FEW = 1000
+"""For every so many running PodGroups the line of victims may be one change out of date where it is only a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A pod that the plan makes leave its place."""
+
+    group: PodGroup
+    """As it was before the plan."""
+    placed: Placed
+    action: Action
+    beneficiary: GroupKey | None
+    seat: Assignment | None = None
+    """Where there is room for it in its place; None when there is none."""
+
+
+_NOWHERE: Mask = np.zeros(1, dtype=np.bool_)
+
+
+class WhatIf:
+    """What one plan knows; `start` and `evict` change it."""
+
+    def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
+        """Begin with the cluster as it is."""
+        self.snapshot = snapshot
+        self.board = PlacementState(snapshot, strategy)
+        self.ledger = QueueLedger(snapshot)
+        self.shares: dict[QueueName, Share] = {}
+        self.leaving: dict[PodUid, Leaving] = {}
+        self.changed: dict[GroupKey, PodGroup] = {}
+        """The running groups that are no longer as they are in the snapshot; pods that move are at their new places."""
+        # For which shapes of pods there is room, and of which stock that is said.
+        self._places: tuple[object, Mask] = None, _NOWHERE
+        self._slots: tuple[object, Slots | None] = None, None
+        self._foremost: Foremost | None = None
+        self._most: tuple[object, dict[tuple[Scope, ...], Amounts]] = None, {}
+        self.growing: set[GroupKey] = set()
+        """The running groups of which more pods start in this plan: if any left, the new ones might start alone."""
+        self.seated: tuple[Assignment, ...] = ()
+        """The places that were found last for the group that asks."""
+        self.too_dear: Refusal | None = None
+        """Why the queue may not pay for the places that were found last; None when none were, or it may."""
+        self.all_seated: tuple[Assignment, ...] = ()
+        """These and those found before."""
+        self._next: dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources, Resources]] = {}
+
+    @cached_property
+    def roster(self) -> VictimCandidates:
+        """Who may ever have to leave; shared with all copies."""
+        return VictimCandidates(self.snapshot)
+
+    @cached_property
+    def evictable(self) -> Evictable:
+        """What those hold who may have to leave; as it is in the plan, whose copies share it."""
+        return Evictable(self.snapshot, self.board.stock)
+
+    def may_suffice(self, pods: Sequence[Pod]) -> bool:
+        """Return whether the pods might find places if everybody left who may ever have to; False is certain."""
+        return bound.may_suffice(self.board, pods, self.most())
+
+    def most(self, *scopes: Scope) -> Amounts:
+        """Return what is free when everybody of these scopes has left, at most, shape [resource, node].
+
+        Everybody who may ever have to leave, if there are none. Not to be asked of a copy, nor to be written.
+        """
+        scopes, stock = scopes or (EVERYBODY,), self.board.stock
+        if self._most[0] != (stock, stock.changes):
+            self._most = (stock, stock.changes), {}
+        found = self._most[1].get(scopes)
+        if found is None:
+            self.evictable.update(self.changed)
+            placeable = self._placeable() if any(scope.moved for scope in scopes) else _NOWHERE
+            found = self._most[1][scopes] = self.evictable.most(scopes, stock, placeable)
+        return found
+
+    def foremost(self, scopes: Sequence[Scope], candidates: Mask, needed: Amounts, most: int) -> Mask:
+        """Return those of the candidates where so many GPUs are free first when pods of these scopes leave."""
+        evictable, found = self.evictable, self._foremost
+        if found is None or evictable.changes - found.changes > len(evictable.ids) // FEW:
+            found = self._foremost = Foremost(evictable, self.roster, self.ledger, self.shares)
+        leaving = evictable.leaving(scopes, self.board.stock, self._placeable())
+        return found.nodes(leaving, candidates, needed, most)
+
+    def _placeable(self) -> Mask:
+        """Return for which shapes of pods that run there is room somewhere, shape [shape]."""
+        examples, (seen, known), stock = self.evictable.examples, self._places, self.board.stock
+        if seen != (stock, stock.changes) or len(known) != len(examples) + 1:
+            places = (self.board.find(pod, timing=Timing.LATER) is not None for pod in examples)
+            known = np.array([True, *places], dtype=np.bool_)
+            self._places = (stock, stock.changes), known
+        return known
+
+    def slots(self) -> Slots:
+        """Return how many pods of each size could sit somewhere, as things are now."""
+        (seen, found), stock = self._slots, self.board.stock
+        if found is None or seen != (stock, stock.changes):
+            found = Slots(stock)
+            self._slots = (stock, stock.changes), found
+        return found
+
+    def divide(self) -> None:
+        """Work out the fair shares; who only asks about one pod needs none."""
+        self.shares = fair_shares(self.snapshot)
+
+    def share_of(self, queue: QueueName) -> Resources:
+        """Return the queue's fair share."""
+        share = self.shares.get(queue)
+        return NOTHING if share is None else share.fair_share
+
+    def copy(self) -> Self:
+        """Return a what-if of this one."""
+        twin = copy(self)
+        twin.detach()
+        return twin
+
+    def detach(self) -> None:
+        """Share nothing that changes with the one that this was copied from."""
+        self.board, self.ledger = self.board.copy(), self.ledger.copy()
+        self.leaving, self.changed, self.growing = dict(self.leaving), dict(self.changed), set(self.growing)
+
+    def adopt(self, other: Self) -> None:
+        """Become what a copy has become; whoever reads this ledger sees it."""
+        self.board.adopt(other.board)
+        self.ledger.adopt(other.ledger)
+        self.leaving, self.changed, self.growing = other.leaving, other.changed, other.growing
+
+    def as_it_is(self, running: PodGroup) -> PodGroup:
+        """Return a running group without the pods that leave."""
+        return self.changed.get(running.key, running)
+
+    def next_of(self, group: PodGroup) -> tuple[tuple[Pod, ...], Resources]:
+        """Return the pods that start next, and the least that their queue may have to pay for them: as limits judge."""
+        _, pods, least, _ = self._next_known(group)
+        return pods, least
+
+    def most_of_next(self, group: PodGroup) -> Resources:
+        """Return the most that the queue may have to pay for these: as fair shares and turns judge."""
+        return self._next_known(group)[-1]
+
+    def _next_known(self, group: PodGroup) -> tuple[PodGroup, tuple[Pod, ...], Resources, Resources]:
+        """Return both, found out once while the group stays as it is; all copies share it."""
+        found = self._next.get(group.key)
+        if found is None or found[0] is not group:
+            pods = next_chunk(group)
+            least = least_charge(pods[0], self.snapshot.nodes) if len(pods) == 1 else self.request(pods)
+            most = self.most_request(pods) if any(map(is_by_memory, pods)) else least
+            found = self._next[group.key] = group, pods, least, most
+        return found
+
+    def request(self, pods: Iterable[Pod]) -> Resources:
+        """Return the least that a queue may have to pay for pods that have no node yet: what limits are judged by."""
+        return _sum(least_charge(pod, self.snapshot.nodes) for pod in pods)
+
+    def most_request(self, pods: Iterable[Pod]) -> Resources:
+        """Return the most that a queue may have to pay for them: what is judged by that takes from others."""
+        return _sum(most_charge(pod, self.snapshot.nodes) for pod in pods)
+
+    def start(self, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> tuple[Assignment, ...] | None:
+        """Place pods that start together and charge their queue, or change nothing and return None."""
+        seats = self._place(group, pods, timing)
+        if seats is not None and group.key in self.snapshot.running:
+            self.growing.add(group.key)
+        return seats
+
+    def resettle(self, group: PodGroup, pods: Sequence[Pod]) -> PodGroup | None:
+        """Give pods that leave other places; return the group with them in it, or change nothing and return None.
+
+        One that gets its own place back does not leave. It keeps that if its node takes no other pods.
+        """
+        home = self._closed_homes(pods)
+        staying = tuple(self.leaving[seat.pod.uid].placed for seat in home)
+        rest = _without(pods, (one.pod for one in staying)) if home else pods
+        seats = self._place(replace(group, placed=(*group.placed, *staying)), rest, Timing.LATER) if rest else ()
+        if home and seats is None:
+            self.board.let_go(home)
+        elif home:
+            self.ledger.charge(group, self._charge(home))
+        if seats is None:
+            return None
+        come = tuple(self._settled(seat) for seat in (*home, *seats))
+        now = self.changed[group.key]
+        self.changed[group.key] = replace(now, placed=(*now.placed, *come))
+        return replace(group, placed=(*group.placed, *come), pending=_without(group.pending, pods))
+
+    def _closed_homes(self, pods: Sequence[Pod]) -> tuple[Assignment, ...]:
+        """Take the own places of those of the pods that leave nodes to which no pod like them may come any more."""
+        found = list[Assignment]()
+        for pod in pods:
+            home = self._home(self.leaving[pod.uid], self.board)
+            if home is not None and not self.board.eligible(pod)[home.column]:
+                self.board.take((home,))
+                found.append(home)
+        return tuple(found)
+
+    def _settled(self, seat: Assignment) -> Placed:
+        each = self.leaving[seat.pod.uid]
+        if self._is_own(each.placed, seat):
+            del self.leaving[seat.pod.uid]
+            return each.placed
+        self.leaving[seat.pod.uid] = replace(each, seat=seat)
+        return Placed(pod=seat.pod, node=self.snapshot.nodes.nodes[seat.column].name, devices=seat.devices)
+
+    def _place(self, group: PodGroup, pods: Sequence[Pod], timing: Timing) -> tuple[Assignment, ...] | None:
+        self.too_dear = None
+        if any(map(is_by_memory, pods)) and self.ledger.bounds_gpus(group):
+            seats = self._place_within_quota(group, pods, timing)
+        else:
+            seats = gang.place(self.board, group, pods, timing=timing)
+        if seats is not None:
+            self.ledger.charge(group, self._charge(seats))
+        return seats
+
+    def _place_within_quota(
+        self, group: PodGroup, pods: Sequence[Pod], timing: Timing
+    ) -> tuple[Assignment, ...] | None:
+        """Place pods that ask for GPU memory where the queue may pay for them: a part of a larger GPU costs less.
+
+        On the largest GPUs first, then on smaller ones as well.
+        """
+        memory_mib = self.snapshot.nodes.device_memory_mib
+        sizes = np.unique(memory_mib[self.board.open_to_any(pods)])[::-1].tolist()
+        for least in (*sizes[: MOST_SIZES - 1], *sizes[MOST_SIZES - 1 :][-1:]):
+            board = self.board.copy()
+            seats = gang.place(board, group, pods, timing=timing, where=Where(memory_mib >= least))
+            refusal = None if seats is None else self.ledger.check(group, self._charge(seats))
+            self.too_dear = refusal or self.too_dear
+            if seats is not None and refusal is None:
+                self.board.adopt(board)
+                return seats
+        return None
+
+    def _charge(self, seats: Iterable[Assignment]) -> Resources:
+        memory = self.snapshot.nodes.device_memory_mib
+        return _sum(seat.pod.charge(int(memory[seat.column])) for seat in seats)
+
+    def evict(self, group: PodGroup, leaving: Iterable[Placed], action: Action, beneficiary: GroupKey | None) -> None:
+        """Have pods of a running group leave their places; one that was to move has lost its new place then."""
+        # A chunk names its group without the chunks before it, which need not leave.
+        original = self.snapshot.running.get(group.key, group)
+        now = self.changed.get(group.key, original)
+        gone = set[PodUid]()
+        for placed in leaving:
+            before = self.leaving.get(placed.pod.uid)
+            self.board.give_back(placed)
+            self.ledger.refund(group, charge_at(self.snapshot, placed))
+            first = before.placed if before else placed
+            self.leaving[placed.pod.uid] = Leaving(original, first, action, beneficiary)
+            gone.add(placed.pod.uid)
+        self.changed[group.key] = replace(now, placed=tuple(one for one in now.placed if one.pod.uid not in gone))
+
+    def evict_torn(self, keys: Iterable[GroupKey], action: Action, beneficiary: GroupKey) -> None:
+        """Have pods not move after all whose gang loses its minimum: they would run alone."""
+        for key in keys:
+            group = self.changed[key]
+            moved = [one for one in group.placed if one.pod.uid in self.leaving]
+            if moved and not gang.is_whole(group):
+                self.evict(group, moved, action, beneficiary)
+
+    def seat(self, seats: tuple[Assignment, ...]) -> None:
+        """Note the places that were found for the group that asks."""
+        self.seated, self.all_seated = seats, self.all_seated + seats
+
+    def bring_home(self, beneficiary: GroupKey) -> None:
+        """Let pods stay that were to move, but whose own places turned out not to be needed; parts of devices move."""
+        for each in [one for one in self.leaving.values() if one.beneficiary == beneficiary]:
+            pod, home = each.placed.pod, self._home(each, self.board)
+            if each.seat is None or home is None:
+                continue
+            self.board.move(each.seat, to=home)
+            del self.leaving[pod.uid]
+            now = self.changed[each.group.key]
+            stay = (each.placed if one.pod.uid == pod.uid else one for one in now.placed)
+            self.changed[each.group.key] = replace(now, placed=tuple(stay))
+
+    def _home(self, leaving: Leaving, board: PlacementState) -> Assignment | None:
+        """Return a pod's own place if it has room there when others have left; None for parts of devices and claims."""
+        column, pod = self.snapshot.nodes.index.get(leaving.placed.node), leaving.placed.pod
+        is_simple = pod.sharing is None and not pod.claims
+        if column is None or not is_simple or not board.may_stay(pod, column):
+            return None
+        return Assignment(pod, column, (), later=True)
+
+    def reprieve(self) -> None:
+        """Let pods stay that were to be lost and whose places have become free for another reason; gangs as a whole."""
+        lost = dict[GroupKey, list[Leaving]]()
+        for each in reversed(self.leaving.values()):
+            if each.seat is None and each.action is not Action.EVICT_STALE:
+                lost.setdefault(each.group.key, []).append(each)
+        for key, pods in lost.items():
+            if not self._stay(pods) and gang.is_whole(self.changed[key]):
+                for each in pods:
+                    self._stay([each])
+
+    def _stay(self, lost: Sequence[Leaving]) -> bool:
+        """Let these pods of a group stay where they were if all of them have room and the group is whole then."""
+        group, now = lost[0].group, self.changed[lost[0].group.key]
+        after = replace(now, placed=(*now.placed, *(each.placed for each in lost)))
+        request, board = _sum(charge_at(self.snapshot, each.placed) for each in lost), self.board.copy()
+        if not gang.is_whole(after) or self.ledger.check(group, request) is not None:
+            return False
+        for each in lost:
+            home = self._home(each, board)
+            if home is None:
+                return False
+            board.take((home,))
+        self.board.adopt(board)
+        self.ledger.charge(group, request)
+        self.changed[group.key] = after
+        for each in lost:
+            del self.leaving[each.placed.pod.uid]
+        return True
+
+    def _is_own(self, placed: Placed, seat: Assignment) -> bool:
+        here = self.snapshot.nodes.nodes[seat.column].name == placed.node
+        return here and set(seat.devices) == set(placed.devices)
+
+    def evictions(self) -> tuple[Eviction, ...]:
+        """Return who leaves, as the plan states it."""
+        return tuple(self._eviction(each) for each in self.leaving.values())
+
+    def _eviction(self, each: Leaving) -> Eviction:
+        target = None if each.seat is None else self.board.placement(each.seat)
+        return Eviction(
+            pod=each.placed.pod.uid,
+            group=each.group.key,
+            node=each.placed.node,
+            action=each.action,
+            beneficiary=each.beneficiary,
+            moves_to=target.node if target else None,
+            devices=target.devices if target else (),
+        )
+
+
+def _sum(amounts: Iterable[Resources]) -> Resources:
+    # Most sums are of one pod.
+    first, *more = (*amounts, NOTHING)
+    return sum(more[:-1], first) if more else first
+
+
+def _without(pending: Sequence[Pod], started: Iterable[Pod]) -> tuple[Pod, ...]:
+    gone = {pod.uid for pod in started}
+    return tuple(pod for pod in pending if pod.uid not in gone)
