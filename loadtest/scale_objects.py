@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
-from app.cluster.reservationpods import ReservationPodTerms, reservation_pod
+from app.cluster.gpus.reservation_pods import ReservationPodTerms, reservation_pod
 from app.model.marks import RESERVED_DEVICE_ANNOTATION
 from app.model.names import NodeName
 from app.model.seam import RawObject, Resource

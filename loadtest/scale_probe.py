@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.seam import Resource
 from app.service import GARBAGE_THRESHOLDS, Components, build
 from app.settings import Settings

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from app.cluster.cache import ClusterCache
-from app.cluster.membership import Membership
+from app.cluster.groups.membership import Membership
+from app.cluster.state.cache import ClusterCache
 from app.model.decision import Action
 from app.model.device import Device, DeviceUuid, GpuNode, Holder
 from app.model.names import NodeName

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.autoscaler.autoscaler import Autoscaler, way_of
 from app.control.autoscaler.unmet_demand import UnmetDemand
 from app.control.cycle.apply_plan import PlanApplier

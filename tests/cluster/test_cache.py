@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cluster.cache import ClusterCache
-from app.cluster.charges import Load
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.charges import Load
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod, SchedulerMessage

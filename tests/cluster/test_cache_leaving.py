@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from app.cluster.cache import ClusterCache
-from app.cluster.charges import Load
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.charges import Load
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod, SchedulerMessage
 from app.model.podgroup import GroupSpec, PodSet, SubGroup

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.model.names import NodeName, QueueName
 from app.model.node import Node
 from app.model.podgroup import GroupSpec

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.cluster.cache import ClusterCache
-from app.cluster.charges import Hold
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.charges import Hold
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.node import Node

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.cluster.cache import ClusterCache
-from app.cluster.charges import Charge
-from app.cluster.groups import GroupTerms, Members, Place, form, terms
-from app.cluster.queues import judged
-from app.cluster.reservations import ReservationState
+from app.cluster.groups.groups import GroupTerms, Members, Place, form, terms
+from app.cluster.ledger.charges import Charge
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.queues.tree import judged
+from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod, SchedulerMessage

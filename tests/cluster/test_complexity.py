@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.cluster.cache import ClusterCache
-from app.cluster.lineage import Lineage
-from app.cluster.owners import Owners, Walk
+from app.cluster.groups.lineage import Lineage
+from app.cluster.groups.owners import Owners, Walk
+from app.cluster.state.cache import ClusterCache
 from app.model.device import Device, DeviceUuid, GpuNode, Health
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.node import Node

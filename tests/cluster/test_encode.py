@@ -8,8 +8,8 @@ from hypothesis import example
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from app.cluster import encode
-from app.cluster.usage import Tally
+from app.cluster.encode import status_fields
+from app.cluster.queues.usage import Tally
 from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.reason import Reason, Refusal, RefusingQueue
@@ -39,7 +39,7 @@ def condition(kind: str, status: str, reason: str, message: str = "") -> dict[st
     ids=repr,
 )
 def test_amounts_are_quantities_and_what_is_unlimited_is_left_out(amounts: Resources, texts: dict[str, str]) -> None:
-    assert encode.amounts(amounts) == texts
+    assert status_fields.amounts(amounts) == texts
 
 
 def test_a_queue_says_what_it_has_what_it_may_have_and_who_is_below_it() -> None:
@@ -51,7 +51,7 @@ def test_a_queue_says_what_it_has_what_it_may_have_and_who_is_below_it() -> None
         requested=ONE_GPU + ONE_GPU,
     )
 
-    assert encode.queue_status(given.queue("q"), share, [QueueName("c"), QueueName("b")], now=NOW) == {
+    assert status_fields.queue_status(given.queue("q"), share, [QueueName("c"), QueueName("b")], now=NOW) == {
         "childQueues": ["b", "c"],
         "conditions": [condition("Valid", "True", "Valid"), condition("OverQuota", "False", "WithinQuota")],
         "allocated": SAID_ONE_GPU,
@@ -65,7 +65,7 @@ def test_a_queue_says_what_it_has_what_it_may_have_and_who_is_below_it() -> None
 def test_a_queue_that_takes_part_in_nothing_says_why_and_has_nothing() -> None:
     queue = replace(given.queue("q"), problem="its parent queue p does not exist")
 
-    status = encode.queue_status(queue, Usage(), [], now=NOW)
+    status = status_fields.queue_status(queue, Usage(), [], now=NOW)
 
     assert status.pop("conditions") == [condition("Valid", "False", "QueueIsInvalid", queue.problem)]
     assert status == {
@@ -77,7 +77,9 @@ def test_a_queue_that_takes_part_in_nothing_says_why_and_has_nothing() -> None:
 def test_a_queue_with_a_past_says_what_it_has_used_and_one_without_says_nothing() -> None:
     past = Tally(at_ms=0, used=(0, 0, 1_500_000), capacity=(64_000_000, 2000, 8_000_000))
 
-    with_past, without = (encode.queue_status(given.queue("q"), Usage(), [], now=NOW, past=one) for one in (past, None))
+    with_past, without = (
+        status_fields.queue_status(given.queue("q"), Usage(), [], now=NOW, past=one) for one in (past, None)
+    )
 
     assert with_past == without | {
         "usage": {
@@ -103,10 +105,10 @@ def test_a_queue_is_over_quota_when_it_holds_more_of_anything_than_it_deserves(
 ) -> None:
     share = Share(deserved=Resources(gpu_milli=1000), allocated=allocated)
 
-    assert encode.queue_status(given.queue("q"), share, [], now=NOW)["conditions"][1] == over
+    assert status_fields.queue_status(given.queue("q"), share, [], now=NOW)["conditions"][1] == over
 
 
-STANDING = encode.GroupTotals(
+STANDING = status_fields.GroupTotals(
     allocated=ONE_GPU, requested=ONE_GPU + ONE_GPU, non_preemptible=NOTHING, phase="Pending", running=1, pending=1
 )
 
@@ -115,7 +117,7 @@ def test_a_pod_group_says_what_it_holds_and_why_the_rest_waits() -> None:
     refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.", details={"queue": "q"})
     said = {"reason": "OverLimit", "message": "q is at its limit."}
 
-    assert encode.pod_group_status(STANDING, refusal, now=NOW) == {
+    assert status_fields.pod_group_status(STANDING, refusal, now=NOW) == {
         "phase": "Pending",
         "running": 1,
         "pending": 1,
@@ -139,7 +141,7 @@ def test_a_pod_group_says_what_it_holds_and_why_the_rest_waits() -> None:
 
 
 def test_a_pod_group_that_waits_for_nothing_gives_no_reason() -> None:
-    assert encode.pod_group_status(STANDING, None, now=NOW)["schedulingConditions"] == []
+    assert status_fields.pod_group_status(STANDING, None, now=NOW)["schedulingConditions"] == []
 
 
 def test_a_pod_group_that_a_queue_refuses_tells_the_queues_numbers_in_kais_form() -> None:
@@ -155,7 +157,7 @@ def test_a_pod_group_that_a_queue_refuses_tells_the_queues_numbers_in_kais_form(
     )
     refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.", queue=queue)
 
-    (condition,) = encode.pod_group_status(STANDING, refusal, now=NOW)["schedulingConditions"]
+    (condition,) = status_fields.pod_group_status(STANDING, refusal, now=NOW)["schedulingConditions"]
 
     assert condition["reasons"] == [
         {
@@ -178,7 +180,7 @@ def test_a_pod_group_that_a_queue_refuses_tells_the_queues_numbers_in_kais_form(
 
 
 def test_the_owner_of_an_unusable_pod_group_learns_what_is_wrong() -> None:
-    bad, good = (encode.invalid_pod_group_status(problem, now=NOW) for problem in ("spec.minMember is -1", ""))
+    bad, good = (status_fields.invalid_pod_group_status(problem, now=NOW) for problem in ("spec.minMember is -1", ""))
 
     assert bad == {"conditions": [condition("Valid", "False", "PodGroupIsInvalid", "spec.minMember is -1")]}
     assert good == {"conditions": [condition("Valid", "True", "Valid")]}
@@ -195,19 +197,21 @@ def test_the_owner_of_an_unusable_pod_group_learns_what_is_wrong() -> None:
     ids=repr,
 )
 def test_what_an_object_says_already_is_read_whatever_it_looks_like(raw: dict[str, Any], read: tuple[Any, ...]) -> None:
-    assert encode.stated(raw) == read
+    assert status_fields.stated(raw) == read
 
 
 def test_statuses_are_the_same_whenever_they_came_to_say_so() -> None:
     refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.")
-    status = encode.pod_group_status(STANDING, refusal, now=NOW)
+    status = status_fields.pod_group_status(STANDING, refusal, now=NOW)
 
-    assert encode.same(status, encode.pod_group_status(STANDING, refusal, now=LATER))
-    assert not encode.same(status, encode.pod_group_status(STANDING, None, now=NOW))
-    assert not encode.same(status, encode.pod_group_status(replace(STANDING, running=2), refusal, now=NOW))
+    assert status_fields.same(status, status_fields.pod_group_status(STANDING, refusal, now=LATER))
+    assert not status_fields.same(status, status_fields.pod_group_status(STANDING, None, now=NOW))
+    assert not status_fields.same(
+        status, status_fields.pod_group_status(replace(STANDING, running=2), refusal, now=NOW)
+    )
 
 
-words = st.sampled_from(["type", "status", *sorted(encode.VOLATILE)])
+words = st.sampled_from(["type", "status", *sorted(status_fields.VOLATILE)])
 anything = st.recursive(
     st.none() | st.sampled_from(["True", "1", 1]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
@@ -220,23 +224,26 @@ anything = st.recursive(
 @example(one={"type": None}, other={"status": None})
 @example(one=[1, 1], other=[1])
 def test_statuses_are_compared_as_if_the_times_had_been_taken_out(one: object, other: object) -> None:
-    assert encode.same(one, other) == (without_times(one) == without_times(other))
+    assert status_fields.same(one, other) == (without_times(one) == without_times(other))
 
 
 def without_times(value: object) -> object:
     if isinstance(value, dict):
-        return {key: without_times(inner) for key, inner in value.items() if key not in encode.VOLATILE}
+        return {key: without_times(inner) for key, inner in value.items() if key not in status_fields.VOLATILE}
     return [without_times(inner) for inner in value] if isinstance(value, list) else value
 
 
 def test_a_condition_keeps_the_time_since_when_it_says_what_it_says() -> None:
-    bad, worse, good = (encode.invalid_pod_group_status(problem, now=LATER) for problem in ("bad", "worse", ""))
-    said = encode.invalid_pod_group_status("bad", now=NOW)
+    bad, worse, good = (status_fields.invalid_pod_group_status(problem, now=LATER) for problem in ("bad", "worse", ""))
+    said = status_fields.invalid_pod_group_status("bad", now=NOW)
 
-    times = [encode.with_times_of(status, said)["conditions"][0]["lastTransitionTime"] for status in (bad, worse, good)]
+    times = [
+        status_fields.with_times_of(status, said)["conditions"][0]["lastTransitionTime"]
+        for status in (bad, worse, good)
+    ]
 
     assert times == [NOW, NOW, LATER]
-    assert encode.with_times_of(worse, said)["conditions"][0]["message"] == "worse"
+    assert status_fields.with_times_of(worse, said)["conditions"][0]["message"] == "worse"
 
 
 @pytest.mark.parametrize(
@@ -252,6 +259,6 @@ def test_a_condition_keeps_the_time_since_when_it_says_what_it_says() -> None:
     ],
 )
 def test_times_are_taken_from_no_other_condition(said: dict[str, Any]) -> None:
-    status = encode.queue_status(given.queue("q"), Usage(), [QueueName("c")], now=NOW)
+    status = status_fields.queue_status(given.queue("q"), Usage(), [QueueName("c")], now=NOW)
 
-    assert encode.with_times_of(status, said) == status
+    assert status_fields.with_times_of(status, said) == status

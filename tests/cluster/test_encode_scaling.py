@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.cluster.encode_scaling import unschedulable
+from app.cluster.encode.scaling import unschedulable
 from app.model.pod import Pod
 from app.model.scaling import CapacityRequest, PodShape
 from tests import given

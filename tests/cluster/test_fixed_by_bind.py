@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.marks import PREFIX
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.formed import FormedGroups
+from app.cluster.groups.formed import FormedGroups
 from app.model.names import PodUid
 from app.model.podgroup import GroupSpec
 from tests import given

@@ -4,7 +4,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.cluster.frozen import Buckets, FrozenGroups
+from app.cluster.groups.frozen import Buckets, FrozenGroups
 from app.model.names import GroupKey
 
 

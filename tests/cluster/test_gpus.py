@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.cluster.cache import ClusterCache
-from app.cluster.gpus import Gpus, facts_of, node_of
-from app.cluster.nodes import AgentFacts
-from app.cluster.sharedgpus import GpuState
+from app.cluster.gpus.gpus import Gpus, facts_of, node_of
+from app.cluster.gpus.shared_gpus import GpuState
+from app.cluster.ledger.nodes import AgentFacts
+from app.cluster.state.cache import ClusterCache
 from app.model.device import GpuNode, Health
 from app.model.names import NodeName, PodUid
 from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Pod, Requirement, Sharing

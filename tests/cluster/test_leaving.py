@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.names import NodeName
 from app.model.resources import GPU
 from tests import given

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.groups import GroupTerms, Place
-from app.cluster.membership import Membership
+from app.cluster.groups.groups import GroupTerms, Place
+from app.cluster.groups.membership import Membership
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint

@@ -1,5 +1,5 @@
-from app.cluster.lineage import Lineage, pods_of
-from app.cluster.owners import LONGEST_WALK, Owners, Walk
+from app.cluster.groups.lineage import Lineage, pods_of
+from app.cluster.groups.owners import LONGEST_WALK, Owners, Walk
 from app.model.names import PodUid
 from app.model.owner import Kind, Owner, OwnerRef
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.queues import judged
+from app.cluster.queues.tree import judged
 from app.model.names import QueueName
 from app.model.queue import Queue
 

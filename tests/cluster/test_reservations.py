@@ -6,7 +6,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.cluster.reservations import Reservation, Reservations, ReservationState
+from app.cluster.ledger.reservations import Reservation, Reservations, ReservationState
 from app.model.names import GroupKey, NodeName, PodUid
 
 GANG, OTHER = GroupKey("default", "gang"), GroupKey("default", "other")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.cluster.charges import Hold
-from app.cluster.sharedgpus import NO_GPUS, GpuState, NodeGpus, Part
+from app.cluster.gpus.shared_gpus import NO_GPUS, GpuState, NodeGpus, Part
+from app.cluster.ledger.charges import Hold
 from app.model.device import Health, Holder
 from app.model.pod import Pod
 from app.model.snapshot import PART, SharedDevice

@@ -1,6 +1,6 @@
 """Who asks for parts of GPUs, by node."""
 
-from app.cluster.sharers import Sharers
+from app.cluster.gpus.sharers import Sharers
 from app.model.names import NodeName, PodUid
 
 A, B = NodeName("a"), NodeName("b")

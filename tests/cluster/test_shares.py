@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.cluster.shares import marks_of, portion
+from app.cluster.gpus.shares import marks_of, portion
 from app.model.pod import Sharing
 from tests.cluster.sharing_given import device, node, part, report, reservation
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.cluster.decode.reading import ObjectReading
 from app.cluster.decode.sharing import MAX_DEVICES, MAX_MEMORY_MIB, bound, sharing
-from app.cluster.shares import share
+from app.cluster.gpus.shares import share
 from app.model.marks import DEVICES_ANNOTATION, GROUPS_ANNOTATION, SHARE_ANNOTATION
 from app.model.pod import Sharing
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec

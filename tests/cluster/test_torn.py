@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.cluster.torn import TornSince
+from app.cluster.groups.partly_bound import TornSince
 from app.model.pod import Placed
 from app.model.podgroup import GroupSpec, PodGroup
 from tests import given

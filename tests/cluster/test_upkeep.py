@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.cluster.reservationpods import reservation_name
-from app.cluster.upkeep import Dismiss, Free, Need, Reserve
+from app.cluster.gpus.reservation_pods import reservation_name
+from app.cluster.gpus.upkeep import Dismiss, Free, Need, Reserve
 from app.model.device import Device, Health
 from app.model.names import PodUid
 from app.model.sentence import EVERYTHING, told

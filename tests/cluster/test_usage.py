@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from app.cluster import decode, encode
-from app.cluster.usage import NONE, Sums, Tally, UsageHistory
+from app.cluster import decode
+from app.cluster.encode import status_fields
+from app.cluster.queues.usage import NONE, Sums, Tally, UsageHistory
 from app.model.names import QueueName
 from app.model.past import MICRO
 
@@ -192,7 +193,7 @@ def restarted(one: UsageHistory, *names: QueueName, now_ms: int) -> UsageHistory
     """Return the history of a process that knows nothing but what statuses say."""
     other = history()
     for name in names:
-        tally, problem = decode.tally(raw(encode.usage(of(one, name)), name))
+        tally, problem = decode.tally(raw(status_fields.usage(of(one, name)), name))
         assert tally is not None, problem
         other.learn(name, tally, now_ms)
     return other
@@ -205,7 +206,7 @@ def raw(usage: object, name: str = "a") -> dict[str, Any]:
 def test_a_past_is_written_in_resource_seconds() -> None:
     tally = Tally(at_ms=START_MS + 5, used=(1_500_000, 2001, 0), capacity=(64_000_000_000, 1, 8_000_001))
 
-    assert encode.usage(tally) == {
+    assert status_fields.usage(tally) == {
         "updated": "2026-01-31T12:00:00.005Z",
         "used": {"cpu": "1.5", "memory": "2.001", "nvidia.com/gpu": "0"},
         "capacity": {"cpu": "64000", "memory": "0.001", "nvidia.com/gpu": "8.000001"},
@@ -217,7 +218,7 @@ SUMS = st.tuples(*(st.integers(0, 10**30),) * 3)
 
 @for_all(st.builds(Tally, at_ms=st.integers(1, 200_000_000_000_000), used=SUMS, capacity=SUMS))
 def test_what_is_written_is_read_back_exactly(tally: Tally) -> None:
-    assert decode.tally(raw(encode.usage(tally))) == (tally, "")
+    assert decode.tally(raw(status_fields.usage(tally))) == (tally, "")
 
 
 def test_a_new_process_goes_on_where_the_last_one_stopped() -> None:

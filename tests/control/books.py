@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 
-from app.cluster.gpus import Gpus
-from app.cluster.reservations import Reservations
-from app.cluster.sharedgpus import Part
+from app.cluster.gpus.gpus import Gpus
+from app.cluster.gpus.shared_gpus import Part
+from app.cluster.ledger.reservations import Reservations
 from app.model.device import Device, GpuNode
 from app.model.names import NodeName, PodUid
 from app.model.pod import PPM, Pod, Sharing

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.webhooks.admission import Admission
 from app.control.webhooks.fast_path import Newcomer
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation

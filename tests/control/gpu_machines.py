@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from app.cluster.decode.environment import VISIBLE_DEVICES, path_of
-from app.cluster.sharedgpus import GpuState
+from app.cluster.gpus.shared_gpus import GpuState
 from app.model.marks import DEVICES_ANNOTATION
 from app.model.names import NodeName, PodUid
 from app.model.question import Fits

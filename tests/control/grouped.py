@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.groups.pod_grouper import PodGrouper
 from app.control.groups.podgroup_writer import PodGroupWriter
 from app.grouping import NO_DEFAULTS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.encode_scaling import NOBODY
+from app.cluster.encode.scaling import NOBODY
 from app.control.autoscaler.autoscaler import AGAIN_AFTER_S, LOOK_AGAIN_S, LOOK_S, REFUSED_PAUSE_S
 from app.control.autoscaler.provisioning import LOOK_AGAIN_S as LOOK_FOR_KIND_S
 from app.control.autoscaler.provisioning import TEMPLATES

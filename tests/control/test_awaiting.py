@@ -1,6 +1,6 @@
 """Room that is held until others have left it, when it is not freed after all: who waits, who stays, who starts."""
 
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
 from app.control.cycle.preemptions import RECONSIDERED_AFTER_S, WASTED_S
 from app.control.writers.evictor import WRITERS
 from app.model.reason import Reason

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.cluster.charges import Load
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.charges import Load
+from app.cluster.ledger.reservations import ReservationState
 from app.control.writers.binder import BOUND, LOOK_UPS, NOT_KNOWN, REQUEST_LASTS_S, UNDONE_PAUSES_S
 from app.model.names import NodeName
 from app.model.question import Refused

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
 from app.model.explanation import PodState
 from app.model.marks import ASK_MARKER, BIND_MARKER, PREEMPTIBLE_ANNOTATION
 from app.model.names import GroupKey, PodUid

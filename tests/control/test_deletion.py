@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid
 from app.model.seam import RawObject, Resource

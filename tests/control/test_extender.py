@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.control.webhooks.extender import WATCH_LAG_S
 from app.control.writers.binder import BOUND

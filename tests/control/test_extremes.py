@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.cluster.charges import Hold
+from app.cluster.ledger.charges import Hold
 from app.model.names import NodeName, QueueName
 from app.model.quantity import MAX_QUEUE_AMOUNT
 from app.model.question import Fits

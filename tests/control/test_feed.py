@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import pytest
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.informers.feed import PAUSE_EVERY, STALE_AFTER_S, Feed
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason, phrase

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.reservations import Reservation, ReservationState
+from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.control.gpus.occupancy import by_health, measured, occupancy, shared_memory
 from app.model.device import Device, DeviceUuid, Health, Holder
 from app.model.names import NodeName, PodUid

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from app.cluster import decode
-from app.cluster.cache import UNLISTED_GPUS
+from app.cluster.state.cache import UNLISTED_GPUS
 from app.control.groups.owner_watch import OTHERS_GO_ON_AFTER_S
 from app.control.informers import feed
 from app.control.informers.feed import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.cluster.sharedgpus import Part
+from app.cluster.gpus.shared_gpus import Part
 from app.control.gpus.overuse import CALM_S, LASTS_S, LOOK_S, OVERUSE, PAUSE_S, Excess, Overuse, excesses
 from app.control.writers.evictor import EVICTED
 from app.model.device import Device, GpuNode

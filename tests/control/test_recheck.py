@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.batches import PlanBatch
 from app.control.cycle.recheck import Recheck
 from app.model.decision import Action, Eviction, Placement, Start

@@ -8,8 +8,8 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, ReservationState
+from app.cluster.ledger.reservations import Reservation, ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.batches import PlanBatch, deals
 from app.control.cycle.recheck import Recheck
 from app.model.decision import Action, Eviction, Placement, Start

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.membership import Membership
+from app.cluster.groups.membership import Membership
 from app.control.journal.references import group_reference, pod_reference
 from app.model.owner import Kind, Origin, OwnerRef
 from app.model.pod import Pod

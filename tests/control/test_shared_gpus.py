@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.cluster.reservations import ReservationState
-from app.cluster.sharedgpus import GpuState
+from app.cluster.gpus.shared_gpus import GpuState
+from app.cluster.ledger.reservations import ReservationState
 from app.control.leadership.leadership import Leadership
 from app.model.marks import GATE
 from app.model.names import GroupKey

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.cluster.sharedgpus import GpuState
+from app.cluster.gpus.shared_gpus import GpuState
 from app.model.seam import RawObject, Resource, UnavailableError
 from app.simulation import manifests
 from tests.control.gpu_machines import Machine, exists, gpu_is_free, machines, runs, sharer, stands, uid_of

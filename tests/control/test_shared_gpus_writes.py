@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.cluster.reservationpods import ReservationPodTerms, reservation_pod
-from app.cluster.sharedgpus import GpuState
+from app.cluster.gpus.reservation_pods import ReservationPodTerms, reservation_pod
+from app.cluster.gpus.shared_gpus import GpuState
 from app.control.gpus.shared_gpus import IN_THE_WAY_S, LOOK_AGAIN_S
 from app.control.leadership.leadership import Leadership
 from app.model.marks import RESERVED_DEVICE_ANNOTATION

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster import encode
+from app.cluster.encode import status_fields
 from app.control.report.events import EVENTS_PER_ROUND, TOLD_FOR_S
 from app.control.report.status import AT_ONCE, LONGEST_PAUSE_S
 from app.model.names import GroupKey
@@ -57,7 +57,7 @@ async def test_a_queue_says_what_its_pods_hold_and_ask_for() -> None:
 async def test_many_queues_are_divided_for_in_a_thread_and_written_about_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worded, whole = Counter[int](), encode.queue_status
+    worded, whole = Counter[int](), status_fields.queue_status
 
     def queue_status(*args: Any, **more: Any) -> RawObject:
         worded[turns()] += 1
@@ -67,7 +67,7 @@ async def test_many_queues_are_divided_for_in_a_thread_and_written_about_in_step
         for each in range(2 * AT_ONCE + 50):
             world.queue(f"q{each}")
         await passes(SETTLED_S)
-        monkeypatch.setattr(encode, "queue_status", queue_status)
+        monkeypatch.setattr(status_fields, "queue_status", queue_status)
         threads_take(5.0)
         world.queue("new")
         await passes(4)

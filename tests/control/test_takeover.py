@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
 from app.control.cycle.batches import PlanBatch, deals
 from app.control.cycle.planning import GATHER_S
 from app.control.cycle.preemptions import RECONSIDERED_AFTER_S, FailedPreemption

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.informers.feed import Feed
 from app.model.device import Health
 from app.model.names import GroupKey

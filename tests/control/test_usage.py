@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.cli.options import WrongSettingError, read_settings
-from app.cluster.usage import UsageHistory
+from app.cluster.queues.usage import UsageHistory
 from app.control.cycle.usage_meter import history_of
 from app.model.names import QueueName
 from app.model.past import MICRO

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
 from app.control.cycle.preemptions import WASTED_S
 from app.control.cycle.search_loop import LOOK_AGAIN_S
 from app.control.writers.binder import BOUND

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation
+from app.cluster.ledger.reservations import Reservation
+from app.cluster.state.cache import ClusterCache
 from app.control.autoscaler.autoscaler import Autoscaler, way_of
 from app.control.autoscaler.unmet_demand import UnmetDemand
 from app.control.cycle.apply_plan import PlanApplier

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.kube.lines import decode_page
 from app.model.names import PodUid
 from app.model.pod import Pod

@@ -3,7 +3,7 @@
 import numpy as np
 
 from app.cluster.decode.whereabouts import MOST_KEYS, MOST_REQUIREMENTS
-from app.cluster.nodes import Nodes
+from app.cluster.ledger.nodes import Nodes
 from app.model.node import Node
 from app.model.pod import Constraint, Operator, Requirement
 from app.model.snapshot import NodeTable

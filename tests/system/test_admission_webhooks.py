@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.webhooks.admission import Admission
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Operation
 from app.model.marks import ASK_MARKER, DEVICES_ANNOTATION, GATE

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.webhooks.admission import Admission
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted
 from app.settings import Settings

@@ -12,7 +12,7 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.webhooks.admission import Admission
 from app.model.marks import ASK_MARKER
 from app.model.seam import RawObject

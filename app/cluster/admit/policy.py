@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from app.cluster import decode
-from app.cluster.groups import has_sub_groups
-from app.cluster.membership import Membership
-from app.cluster.queues import TOO_DEEP, circle_sentence
+from app.cluster.groups.groups import has_sub_groups
+from app.cluster.groups.membership import Membership
+from app.cluster.queues.tree import TOO_DEEP, circle_sentence
 from app.model.names import QueueName
 from app.model.podgroup import GroupSpec
 from app.model.quantity import shown

@@ -4,7 +4,7 @@ import re
 from functools import partial
 
 from app.cluster.decode.reading import Fields, ObjectReading, identified
-from app.cluster.usage import Sums, Tally
+from app.cluster.queues.usage import Sums, Tally
 from app.model.quantity import QuantityError, shown
 from app.model.resources import CPU, GPU, MEMORY
 

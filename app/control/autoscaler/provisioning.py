@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import structlog
 
-from app.cluster import encode_scaling as encode
 from app.cluster.decode import scaling as decode
+from app.cluster.encode import scaling as encode
 from app.model.scaling import AutoscalerAnswer, CapacityRequest, MadeRequest
 from app.model.seam import (
     Changed,

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from app.cluster import encode_scaling as encode
 from app.cluster.decode import scaling as decode
 from app.cluster.decode.scaling import ScalingPod
+from app.cluster.encode import scaling as encode
 from app.model.scaling import CapacityRequest, MadeRequest, PodShape
 from app.model.seam import Cluster, ConflictError, Depth, NotFoundError, RawObject, Resource
 from app.model.sentence import counted

@@ -6,7 +6,7 @@ place that others are leaving before it refuses. Whoever is bound in part, or ha
 
 from collections.abc import Callable, Collection, Iterable
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.journal.references import group_reference, pod_reference
 from app.control.report.inspect import Inspect
 from app.model.names import GroupKey

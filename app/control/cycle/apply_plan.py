@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.batches import PlanBatch, deals
 from app.control.cycle.preemptions import PendingPreemptions
 from app.control.cycle.recheck import Recheck

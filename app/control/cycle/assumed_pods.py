@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.resources import NOTHING, Resources, Scalars
 from app.model.seam import RawObject

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from itertools import chain
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.preemptions import PendingPreemptions
 from app.control.journal.backoff import Backoff, Setback
 from app.model.names import GroupKey

@@ -12,7 +12,7 @@ from itertools import islice
 
 import structlog
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.decision import Action, Eviction
 from app.model.names import GroupKey
 from app.model.pod import Pod

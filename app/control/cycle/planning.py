@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from app.cluster.cache import ClusterCache
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.apply_plan import PlanApplier
 from app.control.cycle.blocked import stalled
 from app.control.cycle.preemptions import PendingPreemptions

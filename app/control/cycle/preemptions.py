@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, ReservationState
+from app.cluster.ledger.reservations import Reservation, ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.recheck import is_open
 from app.control.cycle.waker import Waker
 from app.control.journal import waits

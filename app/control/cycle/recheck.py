@@ -7,8 +7,8 @@ somebody else really has taken what it counted on.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from app.cluster.cache import ClusterCache
-from app.cluster.charges import NO_LOAD, Hold, Load
+from app.cluster.ledger.charges import NO_LOAD, Hold, Load
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.batches import PlanBatch
 from app.model.decision import Action, Eviction, Placement, Start
 from app.model.names import NodeName, PodUid

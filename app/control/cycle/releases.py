@@ -9,7 +9,7 @@ from itertools import count
 
 import structlog
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.writers.in_flight import InFlightLimiter
 from app.model.names import PodUid
 from app.model.pod import Pod

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, ReservationState
+from app.cluster.ledger.reservations import Reservation, ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.waker import Waker
 from app.control.journal.backoff import LONGEST_COSTLY_S, Backoff
 from app.control.writers.barrier import GangBarrier

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.apply_plan import PlanApplier
 from app.control.cycle.disruption_budgets import Budgets
 from app.model.decision import Action, Plan

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
-from app.cluster.usage import UsageHistory
+from app.cluster.queues.usage import UsageHistory
+from app.cluster.state.cache import ClusterCache
 from app.model.names import QueueName
 from app.model.past import MICRO
 from app.model.resources import QUOTA_AXES

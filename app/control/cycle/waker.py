@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.releases import Releases
 from app.control.writers.in_flight import InFlightLimiter
 from app.model.names import NodeName, PodUid

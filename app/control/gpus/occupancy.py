@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from app.cluster.gpus import Gpus
-from app.cluster.reservations import Reservations
-from app.cluster.sharedgpus import NodeGpus, SharedGpu
+from app.cluster.gpus.gpus import Gpus
+from app.cluster.gpus.shared_gpus import NodeGpus, SharedGpu
+from app.cluster.ledger.reservations import Reservations
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.occupancy import DeviceUse, NodeUse, Occupant, Reserved, SharedMemory, SharedUse

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from app.cluster.sharedgpus import Part
+from app.cluster.gpus.shared_gpus import Part
 from app.control.gpus.occupancy import Books, measured
 from app.control.journal.references import pod_reference
 from app.model.device import DeviceUuid, GpuNode

@@ -12,10 +12,10 @@ from itertools import count
 import structlog
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
-from app.cluster.reservationpods import ReservationPodTerms, reservation_name, reservation_pod
-from app.cluster.sharedgpus import SharedGpu
-from app.cluster.upkeep import Free, Reserve
+from app.cluster.gpus.reservation_pods import ReservationPodTerms, reservation_name, reservation_pod
+from app.cluster.gpus.shared_gpus import SharedGpu
+from app.cluster.gpus.upkeep import Free, Reserve
+from app.cluster.state.cache import ClusterCache
 from app.control.leadership.leadership import Leadership
 from app.model.marks import RESERVED_DEVICE_ANNOTATION
 from app.model.names import NodeName, PodUid

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterator
 
 import structlog
 
-from app.cluster.cache import ClusterCache
 from app.cluster.decode import Rules
-from app.cluster.gpus import node_of
-from app.cluster.reservations import ReservationState
-from app.cluster.sharedgpus import GpuState, SharedGpu
-from app.cluster.upkeep import Circumstances, Dismiss, Free, Reserve, needs
+from app.cluster.gpus.gpus import node_of
+from app.cluster.gpus.shared_gpus import GpuState, SharedGpu
+from app.cluster.gpus.upkeep import Circumstances, Dismiss, Free, Reserve, needs
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.control.gpus.reservation_pods import NOWHERE, Annotate, Place, ReservationPods, Sweep, Tell, Write
 from app.control.leadership.leadership import Leadership
 from app.control.writers.evictor import Evictor

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.groups.pod_grouper import PodGrouper
 from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod

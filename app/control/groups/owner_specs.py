@@ -7,7 +7,7 @@ would else change the terms of the whole group.
 from dataclasses import dataclass, replace
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, PodUid
 from app.model.owner import Grouping
 from app.model.pod import Pod

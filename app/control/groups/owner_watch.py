@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from app.cluster import decode
-from app.cluster.owners import Owners
+from app.cluster.groups.owners import Owners
 from app.control.groups.shown import Shown
 from app.grouping import fields_read, reads
 from app.model.owner import Kind, Owner, OwnerRef

@@ -13,10 +13,10 @@ from functools import partial
 import structlog
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
 from app.cluster.decode.pods import POD_GROUP_ANNOTATION, PRIORITY_CLASS_LABEL, SUBGROUP_LABEL
-from app.cluster.lineage import Lineage, OwnedObjects, OwnedPods, pods_of
-from app.cluster.owners import Owners, Walk
+from app.cluster.groups.lineage import Lineage, OwnedObjects, OwnedPods, pods_of
+from app.cluster.groups.owners import Owners, Walk
+from app.cluster.state.cache import ClusterCache
 from app.control.groups.owner_specs import OwnerSpec, OwnerSpecs
 from app.control.groups.owner_watch import POD_KIND, OwnerWatch
 from app.control.groups.podgroup_writer import PodGroupWriter

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from app.cluster.cache import ClusterCache
-from app.cluster.encode_groups import amended, pod_group, says_the_same
+from app.cluster.encode.groups import amended, pod_group, says_the_same
+from app.cluster.state.cache import ClusterCache
 from app.control.journal.backoff import doubled
 from app.model.names import GroupKey
 from app.model.owner import Grouping

@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
-from app.cluster.lasting import lasting, plain
+from app.cluster.state.cache import ClusterCache
+from app.cluster.state.lasting import lasting, plain
 from app.control.gpus.shared_gpus import rules_of
 from app.control.groups.completions import CompletionLookup
 from app.control.groups.owner_watch import OwnerWatch

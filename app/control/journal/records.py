@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.cluster.membership import Membership
+from app.cluster.groups.membership import Membership
 from app.control.journal.references import group_reference
 from app.model.decision import Eviction, Start
 from app.model.explanation import DecidedPod, Decision, Outcome

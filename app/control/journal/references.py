@@ -1,6 +1,6 @@
 """Names objects the way events refer to them."""
 
-from app.cluster.membership import Membership
+from app.cluster.groups.membership import Membership
 from app.model.names import GroupKey
 from app.model.owner import OwnerRef
 from app.model.pod import Pod

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.reason import Reason, Refusal
 from app.model.sentence import NAMES_SHOWN, Name, Names, say

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.model.names import PodUid
 from app.model.pod import Pod
 from app.model.reason import Reason, phrase

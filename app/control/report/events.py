@@ -14,7 +14,7 @@ from heapq import nsmallest
 import structlog
 from cachetools import TTLCache
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
 from app.control.groups.pod_grouper import PodGrouper
 from app.control.journal.references import group_reference, owner_reference, pod_reference

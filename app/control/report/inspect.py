@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
 from app.control.gpus.occupancy import by_health, occupancy, shared_memory
 from app.control.informers.feed import Feed

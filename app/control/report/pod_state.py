@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.cluster.cache import ClusterCache
-from app.cluster.groups import overlooked
-from app.cluster.reservations import ReservationState
+from app.cluster.groups.groups import overlooked
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.model.explanation import PodState
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Pod

@@ -11,8 +11,8 @@ from itertools import islice
 
 import structlog
 
-from app.cluster import encode
-from app.cluster.cache import ClusterCache
+from app.cluster.encode import status_fields
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
 from app.control.journal.backoff import doubled
 from app.control.report.inspect import Inspect
@@ -113,7 +113,7 @@ class Status:
         """Note what an object says already, so that a restart writes only what is wrong."""
         if resource not in {Resource.QUEUES, Resource.POD_GROUPS}:
             return
-        namespace, name, status = encode.stated(raw)
+        namespace, name, status = status_fields.stated(raw)
         self._said[_Target(resource, namespace, name)] = status
         if resource is Resource.POD_GROUPS:
             self._touched.add(GroupKey(namespace, name))
@@ -148,7 +148,7 @@ class Status:
         usage = self._cache.usage()
         for name, queue in queues.items():
             past, told = self._cache.history.told(name), shares.get(name) or usage.get(name, Usage())
-            status = encode.queue_status(queue, told, children.get(name, ()), now=self._now(), past=past)
+            status = status_fields.queue_status(queue, told, children.get(name, ()), now=self._now(), past=past)
             yield _Target(Resource.QUEUES, "", name), status
 
     def _pod_groups(self, keys: Collection[GroupKey]) -> Iterator[tuple[_Target, RawObject]]:
@@ -164,15 +164,15 @@ class Status:
 
     def _pod_group(self, spec: GroupSpec, refusal: Refusal | None) -> RawObject:
         reader = tenant(spec.key.namespace)
-        status = encode.pod_group_status(self._standing(spec), refusal, reader=reader, now=self._now())
-        return status | encode.invalid_pod_group_status(spec.problem, now=self._now())
+        status = status_fields.pod_group_status(self._standing(spec), refusal, reader=reader, now=self._now())
+        return status | status_fields.invalid_pod_group_status(spec.problem, now=self._now())
 
-    def _standing(self, spec: GroupSpec) -> encode.GroupTotals:
+    def _standing(self, spec: GroupSpec) -> status_fields.GroupTotals:
         key = spec.key
         members = list(self._cache.groups.pods(key))
         allocated, on = self._cache.room.held_by(members), self._cache.groups.terms(key)
         bound = sum(pod.node is not None for pod in members)
-        return encode.GroupTotals(
+        return status_fields.GroupTotals(
             allocated=allocated,
             requested=self._cache.room.asked_by(members),
             non_preemptible=Resources() if on is None or on.preemptible else allocated,
@@ -193,8 +193,10 @@ class Status:
         async with asyncio.TaskGroup() as tasks:
             for target, status in statuses:
                 said = self._said.get(target, {})
-                if target not in self._resting and not encode.same({key: said.get(key) for key in status}, status):
-                    tasks.create_task(self._write(target, encode.with_times_of(status, said), turns))
+                if target not in self._resting and not status_fields.same(
+                    {key: said.get(key) for key in status}, status
+                ):
+                    tasks.create_task(self._write(target, status_fields.with_times_of(status, said), turns))
 
     async def _write(self, target: _Target, status: RawObject, turns: asyncio.Semaphore) -> None:
         async with turns:

@@ -10,7 +10,7 @@ from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
 from app.control.journal.decisions import Decisions
 from app.control.report import messages

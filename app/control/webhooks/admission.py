@@ -10,10 +10,10 @@ from typing import Protocol
 
 from app.cluster.admit import environment, pods, policy, shape
 from app.cluster.admit.pods import GpuSharing
-from app.cluster.cache import ClusterCache
 from app.cluster.decode.excess import excess
 from app.cluster.decode.glances import UNBORN
 from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL
+from app.cluster.state.cache import ClusterCache
 from app.control.webhooks.fast_path import Newcomer
 from app.model.admission import (
     AdmissionAnswer,

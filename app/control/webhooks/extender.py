@@ -17,8 +17,8 @@ from typing import TypeVar
 import structlog
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
-from app.cluster.reservations import Reservation, ReservationState
+from app.cluster.ledger.reservations import Reservation, ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning, policy_of
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.control.cycle.waker import Waker

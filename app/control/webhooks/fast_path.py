@@ -11,7 +11,7 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.admit import shape
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.assumed_pods import AssumedCharge, AssumedPods
 from app.control.cycle.planning import Planning
 from app.control.groups.pod_grouper import PodGrouper, keeps_of

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.cluster.cache import ClusterCache
-from app.cluster.reservations import ReservationState
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid
 
 PROMISE_GONE = "the place reserved for the pod is gone"

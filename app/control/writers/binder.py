@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from app.cluster import decode
-from app.cluster.cache import ClusterCache
 from app.cluster.decode.pods import POD_GROUP_ANNOTATION
-from app.cluster.reservations import ReservationState
-from app.cluster.shares import marks_of
+from app.cluster.gpus.shares import marks_of
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
 from app.control.leadership.leadership import Leadership
 from app.control.writers.barrier import GangBarrier
 from app.control.writers.coalescer import WriteCoalescer

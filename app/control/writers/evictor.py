@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import structlog
 
-from app.cluster.cache import ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.journal.decisions import Decisions
 from app.control.journal.records import after_noun, eviction_of, workload_name
 from app.control.journal.references import group_reference, pod_reference

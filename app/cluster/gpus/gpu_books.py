@@ -6,11 +6,11 @@
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from app.cluster.charges import Charge, Charges, DeviceCharge, Hold
-from app.cluster.gpus import Gpus, facts_of
-from app.cluster.nodes import NO_AGENT, AgentFacts, Nodes
-from app.cluster.sharedgpus import NodeGpus, Part
-from app.cluster.sharers import Sharers
+from app.cluster.gpus.gpus import Gpus, facts_of
+from app.cluster.gpus.shared_gpus import NodeGpus, Part
+from app.cluster.gpus.sharers import Sharers
+from app.cluster.ledger.charges import Charge, Charges, DeviceCharge, Hold
+from app.cluster.ledger.nodes import NO_AGENT, AgentFacts, Nodes
 from app.model.device import GpuNode
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod

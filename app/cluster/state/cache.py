@@ -7,18 +7,18 @@ its reservation ends in `_settle`, which derives the pod's one charge anew, so s
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from app.cluster.charges import Charge, Charges, Hold, charge_of
-from app.cluster.gpubooks import GpuBooks
-from app.cluster.gpus import Gpus
-from app.cluster.groups import GroupTerms, Place
-from app.cluster.labelled import LabelledPods
-from app.cluster.membership import Membership
-from app.cluster.nodes import Nodes, NodeSource
-from app.cluster.queues import Queues
-from app.cluster.refusals import NONE, RefusedNodes
-from app.cluster.reservations import Reservation, Reservations, ReservationState
-from app.cluster.room import Room
-from app.cluster.usage import UsageHistory
+from app.cluster.gpus.gpu_books import GpuBooks
+from app.cluster.gpus.gpus import Gpus
+from app.cluster.groups.groups import GroupTerms, Place
+from app.cluster.groups.membership import Membership
+from app.cluster.ledger.charges import Charge, Charges, Hold, charge_of
+from app.cluster.ledger.nodes import Nodes, NodeSource
+from app.cluster.ledger.reservations import Reservation, Reservations, ReservationState
+from app.cluster.queues.tree import Queues
+from app.cluster.queues.usage import UsageHistory
+from app.cluster.state.labelled import LabelledPods
+from app.cluster.state.refusals import NONE, RefusedNodes
+from app.cluster.state.room import Room
 from app.model.device import GpuNode
 from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node

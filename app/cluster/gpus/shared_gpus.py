@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from app.cluster.charges import Hold
+from app.cluster.ledger.charges import Hold
 from app.model.device import Device, DeviceUuid, GpuNode, Health, is_overused
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod

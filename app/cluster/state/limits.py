@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from app.cluster.charges import Charges
-from app.cluster.queues import Queues
+from app.cluster.ledger.charges import Charges
+from app.cluster.queues.tree import Queues
 from app.model.names import PodUid, QueueName
 from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Resources
 

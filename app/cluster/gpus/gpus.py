@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cluster.decode.nodes import MEMORY_STEP_MIB
-from app.cluster.nodes import AgentFacts
-from app.cluster.sharedgpus import NO_GPUS, GpuState, NodeGpus, Part, SharedGpu, Sources, node_gpus
+from app.cluster.gpus.shared_gpus import NO_GPUS, GpuState, NodeGpus, Part, SharedGpu, Sources, node_gpus
+from app.cluster.ledger.nodes import AgentFacts
 from app.model.device import GpuNode
 from app.model.names import NodeName, PodUid
 from app.model.pod import NODE_NAME_FIELD, Pod

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from app.cluster.decode.history import DIGITS, NAMES
-from app.cluster.usage import Sums, Tally
+from app.cluster.queues.usage import Sums, Tally
 from app.model.decision import Share
 from app.model.names import QueueName
 from app.model.queue import Queue

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from app.cluster.formed import FormedGroups
-from app.cluster.frozen import FrozenGroups
-from app.cluster.groups import (
+from app.cluster.groups.formed import FormedGroups
+from app.cluster.groups.frozen import FrozenGroups
+from app.cluster.groups.groups import (
     BUILT_IN_CLASSES,
     DEFAULT_CLASS,
     NOBODY,
@@ -23,8 +23,8 @@ from app.cluster.groups import (
     merged,
     terms,
 )
-from app.cluster.stamps import Stamps
-from app.cluster.torn import TornSince
+from app.cluster.groups.partly_bound import TornSince
+from app.cluster.groups.stamps import Stamps
 from app.model.names import GroupKey, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, TopologyConstraint

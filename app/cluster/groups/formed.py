@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from app.cluster.frozen import Buckets, FrozenGroups
-from app.cluster.groups import is_stale
+from app.cluster.groups.frozen import Buckets, FrozenGroups
+from app.cluster.groups.groups import is_stale
 from app.model.names import GroupKey, PodUid
 from app.model.podgroup import GroupSpec, PodGroup
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from app.cluster.owners import Owners, Walk
+from app.cluster.groups.owners import Owners, Walk
 from app.model.names import GroupKey, PodUid
 from app.model.owner import Kind, Owner, OwnerRef
 from app.model.podgroup import GroupSpec

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from app.cluster.charges import NO_LOAD, Charge, Charges, Hold, Load
-from app.cluster.gpus import Gpus
-from app.cluster.limits import QueueLimits
-from app.cluster.nodes import Nodes
-from app.cluster.queues import Queues
+from app.cluster.gpus.gpus import Gpus
+from app.cluster.ledger.charges import NO_LOAD, Charge, Charges, Hold, Load
+from app.cluster.ledger.nodes import Nodes
+from app.cluster.queues.tree import Queues
+from app.cluster.state.limits import QueueLimits
 from app.model.names import NodeName, PodUid
 from app.model.node import Node
 from app.model.pod import Pod

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from app.cluster.groups import is_bound_in_part
+from app.cluster.groups.groups import is_bound_in_part
 from app.model.names import GroupKey
 from app.model.podgroup import GroupSpec, PodGroup
 

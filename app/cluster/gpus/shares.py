@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from app.cluster.decode.sharing import MEBIBYTES
-from app.cluster.sharedgpus import SharedGpu
+from app.cluster.gpus.shared_gpus import SharedGpu
 from app.model import marks
 from app.model.pod import Sharing
 

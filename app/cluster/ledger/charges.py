@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.cluster.groups import GroupTerms
-from app.cluster.nodesums import NodeSums
-from app.cluster.reservations import Reservation, ReservationState
+from app.cluster.groups.groups import GroupTerms
+from app.cluster.ledger.node_sums import NodeSums
+from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod

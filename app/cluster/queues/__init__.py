@@ -1,0 +1,1 @@
+"""The tree of queues, judged as a whole, and what each queue has used lately."""
