@@ -293,7 +293,7 @@ def test_groups_alike_are_judged_once_while_the_nodes_stay_the_same(monkeypatch:
         built.append(snapshot)
         return PlacementState(snapshot, strategy)
 
-    monkeypatch.setattr("app.scheduling.placement.emptied.Board", counted)
+    monkeypatch.setattr("app.scheduling.placement.emptied.PlacementState", counted)
     groups = [given.group(*pods(17, gang=f"g{number}")) for number in range(50)]
     snapshot = given.snapshot(NODES, QUEUES, groups)
 

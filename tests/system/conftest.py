@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder; the tests of a file run in one process, since they share what its fixtures start."""
+    """Mark the tests of this folder; the tests of a file run in one process, where they share its fixtures."""
     skip = pytest.mark.skip(reason="LEEBOARD_SYSTEM_TESTS=skip")
     for item in items:
         if not item.path.is_relative_to(HERE):
