@@ -1,6 +1,6 @@
 """Measures one cluster of `scale_objects` in one fresh process: `python -m loadtest.scale_probe` prints JSON.
 
-Everything goes through the service's own parts, as `service.build` puts them together; only the API server is missing.
+Everything goes through the service's own components (`service.Components`); only the API server is missing.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.cluster.state.cache import ClusterCache
 from app.model.seam import Resource
-from app.service import GARBAGE_THRESHOLDS, Components, build
+from app.service import GARBAGE_THRESHOLDS, Components
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web.scrape import scrape
@@ -48,8 +48,8 @@ class Probe:
     def __init__(self, size: Size, wire: Wire) -> None:
         self._size = size
         self._wire = wire
-        self._parts = build(Settings(), wire, Metrics(), on_standby=lambda: None)
-        self._cache: ClusterCache = self._parts.inspect._cache  # noqa: SLF001 # nobody else needs it from outside
+        self._parts = Components(Settings(), wire, Metrics())
+        self._cache: ClusterCache = self._parts.cache
 
     @property
     def parts(self) -> Components:

@@ -18,7 +18,7 @@ LISTS = """
 import asyncio, sys
 from pathlib import Path
 from app.kube.client import KubeCluster
-from app.service import build
+from app.service import Components
 from app.settings import Settings
 from app.telemetry import Metrics
 
@@ -28,7 +28,7 @@ def peak_bytes():
 
 async def main():
     async with await KubeCluster.connect(sys.argv[1]) as cluster:
-        parts = build(Settings(), cluster, Metrics(), on_standby=lambda: None)
+        parts = Components(Settings(), cluster, Metrics())
         before = peak_bytes()
         following = asyncio.create_task(parts.feed.run())
         await parts.feed.synced()

@@ -18,8 +18,8 @@ from app.control.leadership.rights import AccessReviews, Rights
 from app.control.writers.barrier import GangBarrier
 from app.model.question import Check
 from app.model.seam import Cluster
-from app.service.doors import Door, Runs, admission_door, extender_door, operations_door, probe_door
-from app.service.parts import Components, build
+from app.service.components import Clocks, Components, Runs
+from app.service.doors import Door, admission_door, extender_door, operations_door, probe_door
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import health, operations
@@ -27,7 +27,7 @@ from app.web.callers import Anybody, CallerReviews, Callers, Nobody, Reviewed
 from app.web.visits import Visits
 from app.web.watchdog import Watchdog, alarm
 
-__all__ = ["GARBAGE_THRESHOLDS", "SWITCH_AFTER_S", "Components", "Endpoints", "Kubernetes", "build", "serve"]
+__all__ = ["GARBAGE_THRESHOLDS", "SWITCH_AFTER_S", "Clocks", "Components", "Endpoints", "Kubernetes", "serve"]
 
 GARBAGE_THRESHOLDS = (20_000, 100, 1000)
 """New containers until Python looks for cycles among them, among those that outlived that, and among all.
@@ -87,21 +87,21 @@ async def serve(
             # The kube-scheduler of a replica that no longer decides must not go on asking it over an old connection.
             verbs.listener.close_connections()
 
-        parts = build(settings, cluster, metrics or Metrics(), on_standby=stand_by)
-        verbs = opened(extender_door(settings, parts))
-        reviews = admission_door(settings, parts, kubernetes.installation if kubernetes else None)
+        components = Components(settings, cluster, metrics or Metrics(), on_standby=stand_by)
+        verbs = opened(extender_door(settings, components))
+        reviews = admission_door(settings, components, kubernetes.installation if kubernetes else None)
         doors = [verbs, *([opened(reviews)] if reviews else [])]
         rights = Rights(kubernetes.reviews, settings) if kubernetes else None
 
         def checks() -> Sequence[Check]:
             installed = [*(rights.checks() if rights else ()), *(check for door in doors for check in door.checks())]
-            return [*parts.inspect.readiness(), *installed]
+            return [*components.inspect.readiness(), *installed]
 
-        watchdog, published = Watchdog(alarm(parts.metrics)), health.Published(checks)
+        watchdog, published = Watchdog(alarm(components.metrics)), health.Published(checks)
         visits = Visits(asyncio.get_running_loop())
         callers = _callers(settings, kubernetes.reviews if kubernetes else None, visits)
         app = operations.application(
-            parts.inspect, parts.metrics, watchdog, callers=callers, checks=published, asks=visits
+            components.inspect, components.metrics, watchdog, callers=callers, checks=published, asks=visits
         )
         reads = opened(operations_door(settings, app))
         probes = probe_door(settings, health.application(published, watchdog))
@@ -113,34 +113,20 @@ async def serve(
                 *([rights] if rights else []),
                 *(one for door in doors for one in door.running),
             ]
-            for part in (*_deciding(parts), *beside):
+            for part in (*components.running, *beside):
                 tasks.create_task(part.run(), name=type(part).__name__)
-            tasks.create_task(_freeze_until_synced(parts.feed), name="freeze")
+            tasks.create_task(_freeze_until_synced(components.feed), name="freeze")
             if on_ready is not None:
                 admission = reviews.url if reviews else ""
                 urls = {"admission": admission, "probes": probes.url if probes else ""}
                 on_ready(Endpoints(webhooks=verbs.url, operations=reads.url, **urls))
-            await _until_cancelled(parts.barrier)
+            await _until_cancelled(components.barrier)
 
 
 def _callers(settings: Settings, authority: CallerReviews | None, visits: Visits) -> Callers:
     if settings.anonymous_reads:
         return Anybody()
     return Nobody() if authority is None else Reviewed(authority, visits, clock=time.monotonic)
-
-
-def _deciding(parts: Components) -> tuple[Runs, ...]:
-    first = (parts.activity, parts.feed, parts.planning, parts.search, parts.waker, parts.evictor, parts.gpus)
-    return (
-        *first,
-        parts.meter,
-        parts.status,
-        parts.events,
-        parts.overuse,
-        parts.autoscaling,
-        parts.amends,
-        parts.audit,
-    )
 
 
 @contextmanager

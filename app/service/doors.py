@@ -10,7 +10,7 @@ from app.certificates.files import CertificateFiles
 from app.certificates.own import Certificates, Installation
 from app.certificates.served import ServedCertificate
 from app.model.question import Check
-from app.service.parts import Components
+from app.service.components import Components, Runs
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import admission, health, webhooks
@@ -19,14 +19,6 @@ from app.web.connection import EXTENDER_CONNECTIONS, OPERATIONS_CONNECTIONS
 from app.web.listener import Listener, listener
 from app.web.thread import Threaded
 from app.web.tls import LiveTls
-
-
-class Runs(Protocol):
-    """A part that runs until it is cancelled."""
-
-    async def run(self) -> None:
-        """Run."""
-        ...
 
 
 class CertificateSource(Runs, Protocol):
@@ -64,31 +56,31 @@ class Door:
         return self.certificate.checks() if self.certificate else ()
 
 
-def extender_door(settings: Settings, parts: Components) -> Door:
+def extender_door(settings: Settings, components: Components) -> Door:
     """Open the port of the extender's verbs; raises OSError when it is taken."""
-    app = webhooks.application(parts.extender, parts.metrics)
+    app = webhooks.application(components.extender, components.metrics)
     host, port, folder = settings.webhook_host, settings.webhook_port, settings.webhook_tls_dir
     if folder is None:
         return Door(host=host, listener=listener(app, host, port, limits=EXTENDER_CONNECTIONS))
     tls = LiveTls(Clients.CERTIFIED)
-    served = ServedCertificate(tls, parts.metrics, listener="extender", wall_clock=time.time)
+    served = ServedCertificate(tls, components.metrics, listener="extender", wall_clock=time.time)
     source = CertificateFiles(folder, served, clients=Clients.CERTIFIED, wall_clock=time.time)
     bound = listener(app, host, port, limits=EXTENDER_CONNECTIONS, tls=tls.context)
     return Door(host=host, listener=bound, certificate=source)
 
 
-def admission_door(settings: Settings, parts: Components, installation: Installation | None) -> Door | None:
+def admission_door(settings: Settings, components: Components, installation: Installation | None) -> Door | None:
     """Open the port of admission, if there is to be one; raises OSError when it is taken."""
     if settings.admission_port is None:
         return None
     tls = LiveTls()
     source = _admission_certificate(
         settings,
-        ServedCertificate(tls, parts.metrics, listener="admission", wall_clock=time.time),
-        parts.metrics,
+        ServedCertificate(tls, components.metrics, listener="admission", wall_clock=time.time),
+        components.metrics,
         installation,
     )
-    app = admission.application(parts.admission, parts.metrics)
+    app = admission.application(components.admission, components.metrics)
     bound = listener(
         app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls.context
     )

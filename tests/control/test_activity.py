@@ -33,7 +33,7 @@ async def test_a_name_that_only_begins_like_ours_is_somebody_else() -> None:
 
         assert not active(world)
         assert await world.filter(world.pod("p"), "a") == Failed(UNREADY)
-        assert "pod-a-2_5b5c" in world.activity.failure()
+        assert "pod-a-2_5b5c" in world.leadership.failure()
 
 
 async def test_a_replica_that_is_no_longer_active_keeps_no_promise_and_sends_gangs_away() -> None:
@@ -143,7 +143,7 @@ async def test_a_replica_stands_down_before_the_lease_of_a_dead_kube_scheduler_i
         await passes(0.5)
 
         assert (before, active(world)) == (True, False)
-        assert "not seen renewed" in world.activity.failure()
+        assert "not seen renewed" in world.leadership.failure()
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), ForbiddenError("403")])
@@ -195,7 +195,7 @@ async def test_an_api_server_that_does_not_answer_is_asked_again() -> None:
 async def test_a_change_is_told_once_also_when_only_time_has_brought_it() -> None:
     told: list[float] = []
     async with living(cluster=elected(), **BESIDE_US) as world:
-        world.activity._on_change = lambda: told.append(world.now())
+        world.leadership._on_change = lambda: told.append(world.now())
         await passes(10)
         world.cluster.is_renewed = False
         await passes(30)

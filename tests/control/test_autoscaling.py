@@ -104,7 +104,7 @@ async def test_nothing_is_asked_where_the_setting_is_off() -> None:
         gang(world)
         await passes(ASKED_S)
 
-        assert (counts(world), scaling_pods(world), world.autoscaling.shown(GANG)) == ([], [], "")
+        assert (counts(world), scaling_pods(world), world.autoscaler.shown(GANG)) == ([], [], "")
 
 
 async def test_nothing_is_asked_for_who_is_over_its_limit() -> None:
@@ -277,7 +277,7 @@ async def test_a_request_goes_with_its_templates_when_nodes_come_and_the_gang_st
         await passes(SETTLED_S)
 
         assert (asked, requests(world), world.cluster.objects(TEMPLATES)) == ([2], [], [])
-        assert world.autoscaling.shown(GANG) == ""
+        assert world.autoscaler.shown(GANG) == ""
 
 
 async def test_a_request_goes_when_its_queue_may_have_no_more() -> None:
@@ -335,14 +335,14 @@ async def test_what_is_asked_for_is_told_with_what_the_autoscaler_answers() -> N
         await passes(ASKED_S)
         (request,) = requests(world)
         begun = f"ProvisioningRequest {request['metadata']['name']} for 2 pods was made {world.now():.0f} s ago; "
-        unanswered = world.autoscaling.shown(GANG)
+        unanswered = world.autoscaler.shown(GANG)
 
         answer(world, "Provisioned", "Capacity was provisioned.")
         await passes(0.1)
 
         assert unanswered == begun + "the autoscaler has not answered."
         said = "the autoscaler says that its nodes are there or on their way: Capacity was provisioned."
-        assert world.autoscaling.shown(GANG) == begun + said
+        assert world.autoscaler.shown(GANG) == begun + said
 
 
 async def test_a_request_that_the_autoscaler_has_given_up_is_made_anew_after_a_while() -> None:
@@ -352,7 +352,7 @@ async def test_a_request_that_the_autoscaler_has_given_up_is_made_anew_after_a_w
         (before,) = requests(world)
         answer(world, "Failed", "Machines are sold out.")
         await passes(AGAIN_AFTER_S / 2)
-        shown, meanwhile = world.autoscaling.shown(GANG), requests(world)
+        shown, meanwhile = world.autoscaler.shown(GANG), requests(world)
         await passes(AGAIN_AFTER_S / 2 + 3 * LOOK_S)
 
         (after,) = requests(world)
@@ -376,7 +376,7 @@ async def test_an_answer_that_cannot_be_read_is_none(status: object) -> None:
         world.cluster.patch(Ref.of(REQUESTS, request), {"status": status})
         await passes(SETTLED_S)
 
-        assert world.autoscaling.shown(GANG).endswith("the autoscaler has not answered.")
+        assert world.autoscaler.shown(GANG).endswith("the autoscaler has not answered.")
 
 
 # What goes wrong
@@ -387,7 +387,7 @@ async def test_where_the_kind_is_not_installed_it_is_said_and_noticed_when_it_co
     async with asking(cluster=cluster) as world:
         gang(world)
         await passes(ASKED_S)
-        shown = world.autoscaling.shown(GANG)
+        shown = world.autoscaler.shown(GANG)
 
         serving(cluster)
         await passes(LOOK_FOR_KIND_S + SETTLED_S)
@@ -420,7 +420,7 @@ async def test_why_a_request_cannot_be_written_is_told() -> None:
         await passes(ASKED_S)
 
         sentence = "No autoscaler is asked for nodes, since a ProvisioningRequest cannot be written: "
-        assert world.autoscaling.shown(GANG) == sentence + "a policy will not have it."
+        assert world.autoscaler.shown(GANG) == sentence + "a policy will not have it."
 
 
 async def test_who_does_not_decide_asks_for_nothing() -> None:
@@ -506,7 +506,7 @@ async def test_a_pod_that_stands_for_another_is_made_again_when_somebody_removes
         names = sorted(pod["metadata"]["name"] for pod in scaling_pods(world))
         assert [name[-2:] for name in names] == ["-0", "-1"]
         said = "2 scaling pods in namespace kai-scale-adjust have asked the autoscaler for nodes."
-        assert said in world.autoscaling.shown(GANG)
+        assert said in world.autoscaler.shown(GANG)
 
 
 async def test_what_was_left_unmarked_by_a_failure_is_marked() -> None:

@@ -162,7 +162,7 @@ async def test_an_answer_ends_with_its_node_its_pod_and_our_turn() -> None:
         world.delete(two)
         await passes(1)
         ended = (state(world, one), state(world, two), state(world, three))
-        world.promises.stand_down()
+        world.reserver.stand_down()
 
         assert ended == (ReservationState.PROMISED, None, ReservationState.ANSWERED), (
             "the first is promised what the second has left"
@@ -302,7 +302,7 @@ async def test_who_loses_nothing_is_bound_by_kube_scheduler(pod: RawObject, expe
         world.cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("inference"))
         await passes(1)
 
-        assert world.entrance.may_be_bound_elsewhere(world.entrance.look(pod)) is expected
+        assert world.fast_path.may_be_bound_elsewhere(world.fast_path.look(pod)) is expected
 
 
 async def test_a_class_that_nobody_knows_yet_may_say_that_a_pod_is_firm() -> None:
@@ -310,12 +310,12 @@ async def test_a_class_that_nobody_knows_yet_may_say_that_a_pod_is_firm() -> Non
         pod = asked()
         pod["metadata"]["labels"]["priorityClassName"] = "new"
 
-        before = world.entrance.may_be_bound_elsewhere(world.entrance.look(pod))
+        before = world.fast_path.may_be_bound_elsewhere(world.fast_path.look(pod))
         head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "new"}}
         world.cluster.create(Resource.PRIORITY_CLASSES, head | {"value": 60})
         await passes(1)
 
-        assert (before, world.entrance.may_be_bound_elsewhere(world.entrance.look(pod))) == (False, True)
+        assert (before, world.fast_path.may_be_bound_elsewhere(world.fast_path.look(pod))) == (False, True)
 
 
 async def test_a_pod_that_a_label_puts_into_a_group_is_not_alone_although_nobody_owns_it() -> None:
@@ -323,10 +323,10 @@ async def test_a_pod_that_a_label_puts_into_a_group_is_not_alone_although_nobody
         pod = asked()
         pod["metadata"]["labels"] |= {"spark-app-name": "pi", "spark-app-selector": "spark-1"}
 
-        newcomer = world.entrance.look(pod)
+        newcomer = world.fast_path.look(pod)
 
         assert newcomer.pod.names_group
-        assert not world.entrance.may_be_bound_elsewhere(newcomer)
+        assert not world.fast_path.may_be_bound_elsewhere(newcomer)
 
 
 async def test_where_others_group_pods_only_a_pod_without_controller_is_surely_alone() -> None:
@@ -334,7 +334,7 @@ async def test_where_others_group_pods_only_a_pod_without_controller_is_surely_a
     pod = asked()
     owned = pod | {"metadata": pod["metadata"] | {"ownerReferences": [owner]}}
     async with living("a", markers=MARKERS, pod_grouping=False) as world:
-        found = [world.entrance.may_be_bound_elsewhere(world.entrance.look(each)) for each in (pod, owned)]
+        found = [world.fast_path.may_be_bound_elsewhere(world.fast_path.look(each)) for each in (pod, owned)]
 
     assert found == [True, False]
 

@@ -38,16 +38,16 @@ async def test_a_pod_that_fits_is_let_through_and_one_that_does_not_is_held() ->
     async with living("a", gpus=2) as world:
         await passes(1)
 
-        assert lets_in(world.entrance, asked("fits", gpus=2))
-        assert not lets_in(world.entrance, asked("large", gpus=3))
+        assert lets_in(world.fast_path, asked("fits", gpus=2))
+        assert not lets_in(world.fast_path, asked("large", gpus=3))
 
 
 async def test_a_gate_that_is_there_already_changes_nothing_unless_it_is_that_of_others() -> None:
     async with living("a") as world:
         await passes(1)
 
-        assert not lets_in(world.entrance, gated(asked("theirs"), [GATE, "example.com/approval"]))
-        assert lets_in(world.entrance, gated(asked("ours"), [GATE]))
+        assert not lets_in(world.fast_path, gated(asked("theirs"), [GATE, "example.com/approval"]))
+        assert lets_in(world.fast_path, gated(asked("ours"), [GATE]))
 
 
 async def test_a_pod_over_the_limit_of_its_queue_is_held() -> None:
@@ -55,7 +55,7 @@ async def test_a_pod_over_the_limit_of_its_queue_is_held() -> None:
         world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=1)))
         await passes(1)
 
-        answers = [lets_in(world.entrance, asked(f"p{number}", queue="small")) for number in range(2)]
+        answers = [lets_in(world.fast_path, asked(f"p{number}", queue="small")) for number in range(2)]
 
         assert answers == [True, False]
 
@@ -76,7 +76,7 @@ async def test_a_pod_that_could_not_be_planned_is_held(pod: RawObject) -> None:
     async with living("a") as world:
         await passes(1)
 
-        assert not lets_in(world.entrance, pod)
+        assert not lets_in(world.fast_path, pod)
 
 
 # In a burst
@@ -87,7 +87,7 @@ async def test_a_burst_gets_no_more_places_than_there_are_and_changes_nothing() 
         await passes(1)
         version = world.cache.version
 
-        answers = [lets_in(world.entrance, unnamed()) for _ in range(200)]
+        answers = [lets_in(world.fast_path, unnamed()) for _ in range(200)]
 
         assert answers == [True] * 8 + [False] * 192
         assert world.cache.version == version
@@ -97,49 +97,49 @@ async def test_those_let_through_are_counted_until_they_are_promised_and_only_on
     async with living("a", gpus=4) as world:
         await passes(1)
         through = [unnamed(), unnamed()]
-        assert all(lets_in(world.entrance, each) for each in through)
+        assert all(lets_in(world.fast_path, each) for each in through)
 
         pods = [created(world, pod, f"job-{number}") for number, pod in enumerate(through)]
         await passes(0)
         await passes(0)
-        seen_undecided = lets_in(world.entrance, unnamed())
+        seen_undecided = lets_in(world.fast_path, unnamed())
         assert [await world.choose(pod, "a") for pod in pods] == ["a", "a"]
 
         assert seen_undecided
-        assert [lets_in(world.entrance, unnamed()) for _ in range(2)] == [True, False]
+        assert [lets_in(world.fast_path, unnamed()) for _ in range(2)] == [True, False]
 
 
 async def test_a_pod_that_never_comes_is_counted_for_a_moment_only() -> None:
     async with living("a") as world:
         await passes(1)
-        assert lets_in(world.entrance, asked("never"))
-        assert not lets_in(world.entrance, asked("next"))
+        assert lets_in(world.fast_path, asked("never"))
+        assert not lets_in(world.fast_path, asked("next"))
 
         await passes(EXPIRES_AFTER_S)
 
-        assert lets_in(world.entrance, asked("next"))
+        assert lets_in(world.fast_path, asked("next"))
 
 
 async def test_a_pod_of_another_owner_does_not_stand_for_the_one_let_through() -> None:
     async with living("a", gpus=2) as world:
         await passes(1)
-        assert lets_in(world.entrance, unnamed())
+        assert lets_in(world.fast_path, unnamed())
 
         other = world.pod("other")
         await passes(0.1)
 
         assert world.promised(other) == "a"
-        assert not lets_in(world.entrance, unnamed())
+        assert not lets_in(world.fast_path, unnamed())
 
 
 async def test_so_many_are_let_through_at_a_time() -> None:
     async with living("a", "b", "c", gpus=100) as world:
         await passes(1)
-        assert lets_in(world.entrance, unnamed())
+        assert lets_in(world.fast_path, unnamed())
         created(world, unnamed(), "job-1")
         await passes(1)
 
-        answers = [lets_in(world.entrance, unnamed()) for _ in range(MOST_OF_ONE + 1)]
+        answers = [lets_in(world.fast_path, unnamed()) for _ in range(MOST_OF_ONE + 1)]
 
         assert answers == [True] * MOST_OF_ONE + [False]
 
@@ -147,25 +147,25 @@ async def test_so_many_are_let_through_at_a_time() -> None:
 async def test_who_asks_about_pods_that_never_come_keeps_nobody_out_whose_pods_do() -> None:
     async with living("a", "b", "c", gpus=100) as world:
         await passes(1)
-        assert lets_in(world.entrance, unnamed())
+        assert lets_in(world.fast_path, unnamed())
         created(world, unnamed(), "job-1")
         await passes(1)
         strangers = [unnamed(metadata={"namespace": f"made-up-{number}"}) for number in range(200)]
 
-        assert sum(lets_in(world.entrance, unnamed(metadata=one["metadata"])) for one in strangers) == MOST_UNTRIED
-        assert lets_in(world.entrance, unnamed())
+        assert sum(lets_in(world.fast_path, unnamed(metadata=one["metadata"])) for one in strangers) == MOST_UNTRIED
+        assert lets_in(world.fast_path, unnamed())
 
 
 async def test_a_namespace_whose_pod_did_not_come_is_as_one_that_nobody_knows() -> None:
     async with living("a", "b", "c", gpus=100) as world:
         await passes(1)
-        assert lets_in(world.entrance, unnamed())
+        assert lets_in(world.fast_path, unnamed())
         created(world, unnamed(), "job-1")
         await passes(1)
-        assert lets_in(world.entrance, unnamed())
+        assert lets_in(world.fast_path, unnamed())
         await passes(EXPIRES_AFTER_S)
 
-        answers = [lets_in(world.entrance, unnamed()) for _ in range(MOST_UNTRIED + 1)]
+        answers = [lets_in(world.fast_path, unnamed()) for _ in range(MOST_UNTRIED + 1)]
 
         assert answers == [True] * MOST_UNTRIED + [False]
 
@@ -180,7 +180,7 @@ async def test_who_came_a_moment_ago_is_decided_before_the_next() -> None:
         await passes(0)
         await passes(0)
 
-        answers = [lets_in(world.entrance, unnamed()) for _ in range(3)]
+        answers = [lets_in(world.fast_path, unnamed()) for _ in range(3)]
 
         assert (world.promised(first), answers) == ("a", [True, True, False])
 
@@ -196,7 +196,7 @@ async def test_a_pod_is_held_where_the_planner_fails_for_another(monkeypatch: py
         await passes(0)
         await passes(0)
 
-        assert not lets_in(world.entrance, unnamed())
+        assert not lets_in(world.fast_path, unnamed())
 
 
 async def test_nobody_is_let_through_while_many_wait_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,10 +207,10 @@ async def test_nobody_is_let_through_while_many_wait_undecided(monkeypatch: pyte
         await passes(0)
         await passes(0)
 
-        before = lets_in(world.entrance, asked("second"))
+        before = lets_in(world.fast_path, asked("second"))
         await passes(1)
 
-        assert (before, lets_in(world.entrance, asked("second"))) == (False, True)
+        assert (before, lets_in(world.fast_path, asked("second"))) == (False, True)
 
 
 async def test_who_was_refused_does_not_keep_smaller_pods_out_until_there_is_relief() -> None:
@@ -218,15 +218,15 @@ async def test_who_was_refused_does_not_keep_smaller_pods_out_until_there_is_rel
         runs = world.runs("old", "a")
         world.pod("large", gpus=2, gates=[GATE])
         await passes(1)
-        assert lets_in(world.entrance, asked("small"))
+        assert lets_in(world.fast_path, asked("small"))
         await passes(EXPIRES_AFTER_S)
 
         world.delete(runs)
         await passes(0)
 
-        assert not lets_in(world.entrance, asked("small"))
+        assert not lets_in(world.fast_path, asked("small"))
         await passes(1)
-        assert not lets_in(world.entrance, asked("small")), "the large one has it"
+        assert not lets_in(world.fast_path, asked("small")), "the large one has it"
 
 
 async def test_nobody_is_let_through_while_a_plan_is_being_computed() -> None:
@@ -236,7 +236,7 @@ async def test_nobody_is_let_through_while_a_plan_is_being_computed() -> None:
             world.pod(f"p{number}", gpus=3)
         await passes(1)
 
-        assert not lets_in(world.entrance, asked())
+        assert not lets_in(world.fast_path, asked())
 
 
 async def test_room_that_others_are_leaving_is_none_yet() -> None:
@@ -245,7 +245,7 @@ async def test_room_that_others_are_leaving_is_none_yet() -> None:
         world.patch(runs, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
         await passes(1)
 
-        assert not lets_in(world.entrance, asked())
+        assert not lets_in(world.fast_path, asked())
 
 
 # In a PodGroup
@@ -256,13 +256,13 @@ async def test_of_a_gang_only_those_beyond_its_minimum_are_let_through() -> None
         gang = world.gang("crew", size=2, min_member=2)
         await passes(1)
         extra = asked("extra", group="crew")
-        assert not lets_in(world.entrance, extra)
+        assert not lets_in(world.fast_path, extra)
 
         for pod in gang:
             world.patch(pod, spec={"nodeName": "a"}, status={"phase": "Running"})
         await passes(1)
 
-        assert lets_in(world.entrance, extra)
+        assert lets_in(world.fast_path, extra)
 
 
 async def test_an_extra_waits_behind_those_of_its_gang_that_wait() -> None:
@@ -272,7 +272,7 @@ async def test_an_extra_waits_behind_those_of_its_gang_that_wait() -> None:
         created(world, asked("extra", group="crew", gpus=2), "extra-0")
         await passes(1)
 
-        assert not lets_in(world.entrance, asked("small", group="crew"))
+        assert not lets_in(world.fast_path, asked("small", group="crew"))
 
 
 # When it cannot be known
@@ -291,20 +291,20 @@ async def test_nobody_is_let_through_from_a_picture_that_is_not_fresh() -> None:
             clock=world.now,
         )
 
-        assert (lets_in(blind, asked()), lets_in(world.entrance, asked())) == (False, True)
+        assert (lets_in(blind, asked()), lets_in(world.fast_path, asked())) == (False, True)
 
 
 async def test_a_standby_lets_pods_through_only_while_nobody_waits_whom_it_did_not_let_through() -> None:
     async with living("a", gpus=3, scheduler_lease="q/lease", hostname="here") as world:
         world.cluster.holders["q/lease"] = "elsewhere_1"
         await passes(20)
-        assert world.activity.failure()
-        assert lets_in(world.entrance, unnamed())
+        assert world.leadership.failure()
+        assert lets_in(world.fast_path, unnamed())
         created(world, unnamed(), "job-1")
         await passes(0.1)
-        assert lets_in(world.entrance, unnamed())
+        assert lets_in(world.fast_path, unnamed())
 
         world.pod("other", gates=[GATE])
         await passes(0.1)
 
-        assert not lets_in(world.entrance, unnamed())
+        assert not lets_in(world.fast_path, unnamed())

@@ -232,14 +232,14 @@ async def test_no_promise_moves_while_a_plan_is_promised_only_in_part(monkeypatc
         world.nodes("large", gpus=2)
         world.nodes(*SAMPLE, gpus=0)
         await passes(1)
-        make = world.promises.make
+        make = world.reserver.make
 
         def make_and_be_asked(start: Start) -> None:
             make(start)
             if not asked:
                 asked.append(asyncio.create_task(world.filter(first, "large", *SAMPLE)))
 
-        monkeypatch.setattr(world.promises, "make", make_and_be_asked)
+        monkeypatch.setattr(world.reserver, "make", make_and_be_asked)
         first, second = world.pod("first"), world.pod("second", gpus=2)
         await passes(1)
 

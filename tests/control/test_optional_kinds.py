@@ -119,8 +119,8 @@ async def test_a_list_of_gpu_nodes_that_is_never_answered_delays_only_pods_with_
         assert world.now() < OPTIONAL_WITHIN_S + 1
         assert isinstance(await world.filter(alone, "a"), Fits)
         assert sentences(world) == [UNLISTED_GPUS]
-        assert lets_in(world.entrance, world.asked("next", gpus=0))
-        assert not lets_in(world.entrance, world.asked("next", **ask))
+        assert lets_in(world.fast_path, world.asked("next", gpus=0))
+        assert not lets_in(world.fast_path, world.asked("next", **ask))
         assert degraded(world) == {"watch-gpu_nodes": "not listed yet"}
 
         await passes(60)
@@ -187,7 +187,7 @@ async def test_a_list_of_owners_that_is_never_answered_delays_other_pods_for_sec
 @pytest.mark.parametrize("resource", sorted(set(Resource) - OPTIONAL, key=repr), ids=repr)
 async def test_no_pod_starts_while_a_required_kind_cannot_be_watched(resource: Resource) -> None:
     world = World(cluster_without(resource.value))
-    running = [asyncio.create_task(part.run()) for part in world.parts]
+    running = [asyncio.create_task(part.run()) for part in world.running]
     await passes(60)
 
     assert await world.filter(world.pod("one"), "a", "b") == Failed(UNREADY)
@@ -319,7 +319,7 @@ async def test_a_podgroup_that_is_seen_after_its_owner_was_refused_keeps_its_pod
         await passes(5)
     cluster.repaired.clear()
     world = World(cluster)
-    running = [asyncio.create_task(part.run()) for part in world.parts]
+    running = [asyncio.create_task(part.run()) for part in world.running]
     await passes(5)
     cluster.hidden.discard(Resource.POD_GROUPS.value)
     await passes(5)

@@ -86,17 +86,17 @@ async def test_whom_a_plan_had_not_come_to_when_it_failed_is_planned_again(monke
     async with living("a", "b") as world:
         world.pod("one")
         await passes(1)
-        pod, take = world.pod("two"), world.takeover.take
+        pod, take = world.pod("two"), world.applier.take
 
         def fail(made: Plan, considered: Collection[GroupKey]) -> None:
             world.cache.considered(considered, made.snapshot_version)
             raise ZeroDivisionError
 
-        monkeypatch.setattr(world.takeover, "take", fail)
+        monkeypatch.setattr(world.applier, "take", fail)
         await passes(planning.GATHER_S / 2)
         with pytest.raises(ZeroDivisionError):
             await world.filter(pod, "a", "b")
-        monkeypatch.setattr(world.takeover, "take", take)
+        monkeypatch.setattr(world.applier, "take", take)
         await passes(2)
 
         assert world.held(pod) is not None

@@ -459,10 +459,10 @@ async def test_admission_lets_a_pod_through_on_the_terms_of_its_owner_and_holds_
         workers(world.cluster, by, 0)
         await passes(3)
 
-        assert lets_in(world.entrance, owned("batch-1", reference(job, JOBS)))
-        assert not lets_in(world.entrance, owned("worker-1", by))
+        assert lets_in(world.fast_path, owned("batch-1", reference(job, JOBS)))
+        assert not lets_in(world.fast_path, owned("worker-1", by))
         unknown = {**by, "uid": "unknown"}
-        assert not lets_in(world.entrance, owned("stranger", unknown))
+        assert not lets_in(world.fast_path, owned("stranger", unknown))
 
 
 async def test_admission_is_told_the_class_that_an_owner_names_if_it_exists() -> None:
@@ -472,11 +472,11 @@ async def test_admission_is_told_the_class_that_an_owner_names_if_it_exists() ->
         raw = owned("batch-0", reference(job, JOBS))
         world.cluster.create(Resource.PODS, raw)
         await passes(3)
-        before = world.entrance.owners_class(world.entrance.look(raw))
+        before = world.fast_path.owners_class(world.fast_path.look(raw))
         world.cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("build"))
         await passes(1)
 
-        assert (before, world.entrance.owners_class(world.entrance.look(raw))) == ("", "build")
+        assert (before, world.fast_path.owners_class(world.fast_path.look(raw))) == ("", "build")
 
 
 async def test_filter_waits_a_moment_for_the_owner_of_a_pod() -> None:

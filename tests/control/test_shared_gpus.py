@@ -291,11 +291,11 @@ async def test_nothing_is_planned_again_and_again_while_a_gpu_opens() -> None:
         a.binds_reservations = False
         pod = sharer(world, "pod")
         await passes(2)
-        plans = world.takeover.taken
+        plans = world.applier.taken
 
         await passes(30)
 
-        assert (world.held(pod) is not None, world.takeover.taken - plans <= 2) == (True, True)
+        assert (world.held(pod) is not None, world.applier.taken - plans <= 2) == (True, True)
 
 
 async def test_a_standby_remembers_no_reservation_pods_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:

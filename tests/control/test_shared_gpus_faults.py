@@ -228,12 +228,12 @@ async def test_whole_gpus_beside_a_contested_one_are_promised_again_while_its_ag
         await contested(world, a)
         a.reports = False
         await passes(170)
-        plans = world.takeover.taken
+        plans = world.applier.taken
 
         whole = world.pod("whole")
         await passes(10)
 
-        assert (world.promised(whole), world.takeover.taken - plans <= 3) == ("a", True)
+        assert (world.promised(whole), world.applier.taken - plans <= 3) == ("a", True)
 
 
 async def test_nothing_is_planned_again_and_again_while_a_gpu_is_contested() -> None:
@@ -242,8 +242,8 @@ async def test_nothing_is_planned_again_and_again_while_a_gpu_is_contested() -> 
         world.pod("whole")
         sharer(world, "shared")
         await passes(5)
-        plans = world.takeover.taken
+        plans = world.applier.taken
 
         await passes(30)
 
-        assert world.takeover.taken - plans <= 2
+        assert world.applier.taken - plans <= 2

@@ -226,7 +226,7 @@ async def test_admission_lets_nobody_through_to_room_that_the_rest_of_a_gang_nee
         bound_in_part(world, size=3)
         await passes(1)
 
-        assert not lets_in(world.entrance, manifests.pod(Job(name="new", queue="q", gpus=1, cpu=0)))
+        assert not lets_in(world.fast_path, manifests.pod(Job(name="new", queue="q", gpus=1, cpu=0)))
 
 
 async def test_a_gang_bound_in_part_that_never_gets_its_room_gives_it_all_back_in_the_end() -> None:

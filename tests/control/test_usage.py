@@ -175,7 +175,7 @@ async def test_a_replica_that_stands_by_learns_and_counts_nothing_itself() -> No
     async with living(cluster=cluster, hostname="me", **lease, **K) as active:
         active.runs("one", "a")
         standby = World(cluster, Settings(hostname="other", **lease, **K))
-        others = [asyncio.create_task(part.run()) for part in standby.parts]
+        others = [asyncio.create_task(part.run()) for part in standby.running]
         await passes(10 * 60)
 
         assert standby.cache.snapshot().past == active.cache.snapshot().past

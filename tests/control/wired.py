@@ -10,39 +10,14 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from app.cluster.ledger.reservations import Reservation
-from app.cluster.state.cache import ClusterCache
-from app.control.autoscaler.autoscaler import Autoscaler, way_of
-from app.control.autoscaler.unmet_demand import UnmetDemand
-from app.control.cycle.apply_plan import PlanApplier
-from app.control.cycle.disruption_budgets import Budgets
-from app.control.cycle.planning import Planning, policy_of
-from app.control.cycle.preemptions import PendingPreemptions
-from app.control.cycle.reserver import Reserver
-from app.control.cycle.search_loop import Plans, SearchLoop
-from app.control.cycle.usage_meter import UsageMeter, history_of
-from app.control.cycle.waker import Waker
-from app.control.gpus.shared_gpus import SharedGpus
-from app.control.groups.pod_grouper import PodGrouper
-from app.control.groups.podgroup_writer import PodGroupWriter
-from app.control.informers.feed import Feed
-from app.control.journal.decisions import Decisions
-from app.control.leadership.leadership import Leadership
-from app.control.report.corrections import Corrections
-from app.control.report.events import EventReporter
-from app.control.report.inspect import Inspect
-from app.control.report.status import Status
-from app.control.report.why import Explainer
-from app.control.webhooks.extender import Extender
+from app.control.cycle.search_loop import Plans
 from app.control.webhooks.fast_path import AdmissionFastPath
-from app.control.writers.barrier import GangBarrier
-from app.control.writers.binder import Binder
-from app.control.writers.evictor import Evictor
-from app.grouping import NO_DEFAULTS
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion, FilterAnswer, Fits, PodQuestion
 from app.model.reason import Reason
 from app.model.seam import BudgetError, KubeError, Lease, OutcomeUnknownError, PodRef, RawObject, Resource, WatchEvent
 from app.scheduling.planner.planner import plan as full_plan
+from app.service import Clocks, Components
 from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import Ref, SimulatedCluster
@@ -190,175 +165,22 @@ class FickleCluster(SimulatedCluster):
 
 
 class World:
-    """A cluster with one queue `q`, and Leeboard beside it."""
+    """A cluster with one queue `q`, and Leeboard's own components beside it, in virtual time."""
 
     def __init__(self, cluster: FickleCluster, settings: Settings | None = None, *, plan: Plans = full_plan) -> None:
         self.now = clock = asyncio.get_running_loop().time
-        settings = settings or Settings()
-        self.cluster, self.metrics, self.cache = cluster, Metrics(), ClusterCache(history_of(settings))
-        self.barrier = GangBarrier(self.cache)
-        self.activity = Leadership(
-            cluster,
-            lease=settings.scheduler_lease,
-            hostname=settings.hostname,
-            on_change=self._activity_changed,
-            clock=clock,
-        )
-        self.waker = Waker(self.cache, cluster, self.metrics, inactive=self.activity.failure)
-        self.promises = Reserver(self.cache, self.barrier, self.waker, self.metrics, settings, clock=clock)
-        self.decisions = Decisions(wall_clock=clock)
-        self.evictor = Evictor(
-            self.cache,
-            cluster,
-            self.activity,
-            self.metrics,
-            decisions=self.decisions,
-            on_failure=self._victim_stays,
-        )
-        self.gpus = SharedGpus(self.cache, cluster, self.activity, self.evictor, settings, clock=clock)
-        self.awaiting = PendingPreemptions(
-            self.cache, self.waker, self.evictor, self.gpus, settings, clock=clock, wall_clock=clock
-        )
-        self.takeover = PlanApplier(
-            self.cache, self.promises, self.awaiting, self.evictor, self.metrics, self.decisions
-        )
-        self.search = SearchLoop(
-            self.cache,
-            self.takeover,
-            self.metrics,
-            policy_of(settings),
-            clock=clock,
-            wall_clock=clock,
-            unready=lambda: self.activity.failure() or self.feed.unready(),
-            plan_ended=lambda: self.planning.ended(),  # noqa: PLW0108 # it comes after the search
-            budgets=Budgets(self.cache, cluster, clock=clock),
-            plan=plan,
-        )
-        self.planning = Planning(
-            self.cache,
-            self.activity,
-            self.promises,
-            self.awaiting,
-            self.takeover,
-            self.search,
-            self.gpus,
-            self.metrics,
-            settings,
-            clock=clock,
-            wall_clock=clock,
-            unready=lambda: self.feed.unready(),  # noqa: PLW0108 # it comes after planning
-        )
-        self.podgroups = PodGroupWriter(
-            self.cache, cluster, inactive=lambda: self.activity.failure() or self.feed.unready()
-        )
-        self.grouper = PodGrouper(
-            self.cache,
-            cluster,
-            self.podgroups,
-            defaults=NO_DEFAULTS,
-            on_change=lambda: self.feed.note_regrouped(),  # noqa: PLW0108 # it comes after the grouper
-        )
-        self.amends = Corrections(
-            self.cache,
-            cluster,
-            reason=self.planning.reason,
-            inactive=lambda: self.activity.failure() or self.feed.unready(),
-            clock=clock,
-        )
-        self.feed = Feed(
-            self.cache,
-            cluster,
-            self.metrics,
-            settings,
-            clock=clock,
-            on_change=self.planning.poke,
-            on_parked=self.waker.park,
-            on_unready=self.amends.note,
-            on_object=self._learn,
-            grouper=self.grouper,
-        )
-        self.entrance = AdmissionFastPath(
-            self.cache,
-            self.planning,
-            self.grouper,
-            settings=settings,
-            unready=self.feed.unready,
-            inactive=self.activity.failure,
-            clock=clock,
-        )
-        explainer = Explainer(
-            self.cache,
-            self.planning,
-            self.decisions,
-            workload=self.grouper.workload,
-            autoscaler=lambda key: self.autoscaling.shown(key),  # noqa: PLW0108 # it comes after
-            profiles=settings.profiles,
-        )
-        self.inspect = Inspect(self.cache, self.feed, self.planning, self.activity, explainer)
-        self.meter = UsageMeter(
-            self.cache,
-            settings,
-            wall_clock=clock,
-            unready=lambda: self.activity.failure() or self.feed.unready(),
-        )
-        self.status = Status(
-            self.cache, self.planning, self.inspect, cluster, settings, wall_clock=lambda: f"{clock()}"
-        )
-        self.events = EventReporter(
-            self.cache, self.planning, self.inspect, self.grouper, cluster, settings, clock=clock
-        )
-        self.autoscaling = Autoscaler(
-            UnmetDemand(self.cache, self.inspect, settings, clock=clock),
-            self.inspect,
-            cluster,
-            way_of(cluster, settings, timestamp=lambda: "1970-01-01T00:00:00Z"),
-            clock=clock,
-            wall_clock=clock,
-        )
-        self.binder = Binder(
-            self.cache,
-            cluster,
-            self.activity,
-            self.barrier,
-            self.metrics,
-            patience_s=settings.gang_barrier_s,
-            on_failure=self.planning.dissolve,
-        )
-        self.extender = Extender(self.cache, self.activity, self.feed, self.planning, self.waker, self.binder, settings)
-
-    @property
-    def parts(
-        self,
-    ) -> tuple[
-        Leadership
-        | Feed
-        | Planning
-        | SearchLoop
-        | Waker
-        | Evictor
-        | SharedGpus
-        | UsageMeter
-        | Status
-        | EventReporter
-        | Autoscaler
-        | Corrections,
-        ...,
-    ]:
-        deciding = (self.activity, self.feed, self.planning, self.search, self.waker, self.evictor, self.gpus)
-        return *deciding, self.meter, self.status, self.events, self.autoscaling, self.amends
-
-    def _learn(self, resource: Resource, raw: RawObject) -> None:
-        self.meter.learn(resource, raw)
-        self.status.learn(resource, raw)
-        self.entrance.learn(resource, raw)
-        if resource is Resource.POD_GROUPS:
-            self.podgroups.learn(raw)
-
-    def _victim_stays(self, victim: PodUid) -> None:
-        self.planning.note_staying(victim)
-
-    def _activity_changed(self) -> None:
-        self.planning.poke()
+        self.cluster, self.metrics = cluster, Metrics()
+        clocks = Clocks(monotonic=clock, wall=clock)
+        components = Components(settings or Settings(), cluster, self.metrics, clocks=clocks, plan=plan)
+        self.running = components.running
+        self.cache = components.cache
+        self.leadership, self.feed = components.leadership, components.feed
+        self.planning, self.applier, self.reserver = components.planning, components.applier, components.reserver
+        self.preemptions, self.evictor, self.search = components.preemptions, components.evictor, components.search
+        self.barrier, self.waker, self.gpus = components.barrier, components.waker, components.gpus
+        self.grouper, self.meter, self.status = components.grouper, components.meter, components.status
+        self.inspect, self.events, self.autoscaler = components.inspect, components.events, components.autoscaler
+        self.extender, self.fast_path = components.extender, components.fast_path
 
     # Owners and administrators
 
@@ -504,7 +326,7 @@ async def living(
 ) -> AsyncIterator[World]:
     """Run Leeboard on a new cluster of `nodes`, or on one that is there."""
     world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings), plan=plan)
-    running = [asyncio.create_task(part.run()) for part in world.parts]
+    running = [asyncio.create_task(part.run()) for part in world.running]
     try:
         await world.feed.synced()
         yield world

@@ -11,7 +11,7 @@ from app.control.informers.audit import WATCH_LAG_S
 from app.kube.client import KubeCluster
 from app.model.reason import Reason
 from app.model.seam import Deleted, RawObject, Resource, WatchEvent
-from app.service.parts import Components, build
+from app.service import Components
 from app.settings import Settings
 from app.telemetry import Metrics
 from tests.system.api import DEFAULT_PODS, Api, Object, gpu_node, pod, queue
@@ -121,7 +121,7 @@ def gone(parts: Components) -> float:
 
 async def lose_the_end_of_a_pod(bed: Bed, api: Api) -> None:
     async with await LossyCluster.connect(str(bed.kubeconfig(User.LEEBOARD))) as cluster:
-        parts = build(Settings(audit_interval_s=1.0), cluster, Metrics(), on_standby=lambda: None)
+        parts = Components(Settings(audit_interval_s=1.0), cluster, Metrics())
         running = [asyncio.create_task(part.run()) for part in (parts.feed, parts.audit)]
         try:
             async with asyncio.timeout(20):
