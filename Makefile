@@ -28,7 +28,7 @@ VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed crds policies admission_
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-versions cluster check fmt bench bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
+.PHONY: help run test test-versions cluster check house fmt bench bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ check: $(INSTALLED) ## format, lint, types, the Dockerfile, and which module may
 	$(BIN)/mypy
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/lint-imports
+
+house: $(INSTALLED) ## how large the code is, and which modules one lone pod enters
+	$(BIN)/python -m tests.house
 
 fmt: $(INSTALLED) ## format, and fix what can be fixed without thinking
 	$(BIN)/ruff format $(wildcard $(PYTHON_FILES))
