@@ -20,7 +20,7 @@ async def test_a_reservation_pod_that_somebody_deletes_is_made_anew_under_who_sh
         (before,) = a.reservations()
 
         world.delete(before)
-        await passes(10)
+        await passes(15)
 
         (after,) = a.reservations()
         assert (after["metadata"]["uid"] != before["metadata"]["uid"], a.held_by(after)) == (True, ["GPU-a-0"])
