@@ -150,8 +150,8 @@ class SchedulerMessage:
     """What it says of its own filters, without a full stop; empty when they refuse no node."""
     attempt_failed: str = ""
     """The error that surely ended its last attempt after our answer, without a full stop; empty when none did."""
-    unready: bool = False
-    """Leeboard could not answer it."""
+    passing: bool = False
+    """What it says was true for a moment only: Leeboard could not answer, or was deciding."""
 
 
 NOTHING_SAID = SchedulerMessage()

@@ -160,7 +160,7 @@ class Components:
             clock=clock,
             on_change=self.planning.poke,
             on_parked=self.waker.park,
-            on_unready=self.corrections.note,
+            on_passing=self.corrections.note,
             on_object=self._learn,
             grouper=self.grouper,
         )

@@ -32,6 +32,17 @@ async def test_last_words_of_a_kube_scheduler_that_is_gone_are_corrected() -> No
         assert said(world, pod) == [phrase(Reason.NO_NODE_FITS), "Other"]
 
 
+async def test_a_parked_pod_that_read_that_its_turn_is_being_decided_reads_the_decision() -> None:
+    async with living("a") as world:
+        pod = world.pod("large", gpus=2)
+        await passes(1)
+        world.refuse(pod, f"0/1 nodes are available: 1 {phrase(Reason.DECIDING)}.")
+
+        await passes(AFTER_S + 3)
+
+        assert said(world, pod) == [phrase(Reason.NO_NODE_FITS)]
+
+
 async def test_whoever_is_told_better_in_time_is_left_alone() -> None:
     async with living("a") as world:
         pod = world.pod("large", gpus=2)

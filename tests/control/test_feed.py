@@ -58,7 +58,7 @@ class Fed:
             clock=asyncio.get_running_loop().time,
             on_change=self._note_change,
             on_parked=self.parked.append,
-            on_unready=lambda _: None,
+            on_passing=lambda _: None,
             on_object=lambda _, raw: self.looked_at.append(raw["metadata"]["name"]),
             grouper=grouper(self.cache, self.script),
         )

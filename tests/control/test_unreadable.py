@@ -42,7 +42,7 @@ class Watched:
             clock=asyncio.get_running_loop().time,
             on_change=lambda: None,
             on_parked=lambda _: None,
-            on_unready=lambda _: None,
+            on_passing=lambda _: None,
             on_object=self._learn,
             grouper=grouper(self.cache, cluster),
         )

@@ -5,7 +5,7 @@ from sys import intern
 
 from app.cluster.decode.reading import Fields, ObjectReading
 from app.model.pod import NOTHING_SAID, SchedulerMessage
-from app.model.reason import PHRASE_MARK, UNREADY
+from app.model.reason import PHRASE_MARK, UNREADY, Reason, phrase
 
 KNOWS_NO_NODE = "no nodes available to schedule pods"
 """kube-scheduler's message when its list of nodes is empty (`ErrNoNodesAvailable`)."""
@@ -43,9 +43,10 @@ def _judged(condition: Fields, message: str) -> SchedulerMessage:
             return NOTHING_SAID
         case "Unschedulable":
             ours = PHRASE_MARK in message
-            return SchedulerMessage(by_scheduler=not ours, by_us=ours, because=_because(message))
+            passing = phrase(Reason.DECIDING) in message
+            return SchedulerMessage(by_scheduler=not ours, by_us=ours, because=_because(message), passing=passing)
         case "SchedulerError" if UNREADY in message:
-            return SchedulerMessage(unready=True)
+            return SchedulerMessage(passing=True)
         case "SchedulerError":
             return SchedulerMessage(attempt_failed=_failure(message))
         case _:

@@ -122,13 +122,13 @@ class Feed:
         clock: Callable[[], float],
         on_change: Callable[[], None],
         on_parked: Callable[[PodUid], None],
-        on_unready: Callable[[PodUid], None],
+        on_passing: Callable[[PodUid], None],
         on_object: Callable[[Resource, RawObject], None],
         grouper: PodGrouper,
     ) -> None:
         """`on_change` is called after each event and `on_parked` for a pod that was refused by us before we started.
 
-        `on_unready` is called for a pod of ours of which kube-scheduler says that we could not answer.
+        `on_passing` is called for a pod of ours whose condition says what is true for a moment only.
         `on_object` is called with each object as it arrives, before its event, and must not hold on to it.
         """
         self._cache = cache
@@ -139,7 +139,7 @@ class Feed:
         self._clock = clock
         self._on_change = on_change
         self._on_parked = on_parked
-        self._on_unready = on_unready
+        self._on_passing = on_passing
         self._on_object = on_object
         self._grouper = grouper
         self._keeps = keeps_of(settings)
@@ -422,8 +422,8 @@ class Feed:
             self._grouper.forget_if_over(before.group)
         if before is None and pod.said.by_us:
             self._on_parked(pod.uid)
-        if pod.said.unready and pod.managed:
-            self._on_unready(pod.uid)
+        if pod.said.passing and pod.managed:
+            self._on_passing(pod.uid)
         if not pod.ungrouped:
             self._note_arrival(pod.uid)
 

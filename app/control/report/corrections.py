@@ -1,8 +1,8 @@
-"""Corrects what kube-scheduler has said of pods that we could not answer, where nobody else will.
+"""Corrects pod conditions that were true for a moment only, where kube-scheduler does not correct them itself.
 
-The kube-scheduler that was told so asks again within seconds, and then says what is true. One that has lost its lease
-may say it as its last word, after the new one has said better (seen: it lived on for five seconds after it had been
-stopped for ten). The new one does not look at a pod again for that, and its owner would read it for minutes.
+* Leeboard could not answer. kube-scheduler asks again within seconds. One that has lost its lease may write this as its
+  last word, after the new one has written better (seen: it lived on for five seconds after a stop of ten).
+* Leeboard was deciding. kube-scheduler parks the pod, and may not look at it again for 5 minutes.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ LOOK_EVERY_S = 1.0
 
 
 class Corrections:
-    """Who was told that we cannot answer, and since when. Only the event loop calls in here."""
+    """The pods with such a condition, and since when. Only the event loop calls in here."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -63,16 +63,19 @@ class Corrections:
         until = self._clock() - AFTER_S
         for uid in [uid for uid, since in self._since.items() if since <= until]:
             pod = self._cache.pod(uid)
-            if pod is None or not pod.said.unready or pod.node is not None:
+            if pod is None or not pod.said.passing or pod.node is not None:
                 del self._since[uid]
-            elif not self._inactive() and self._cache.reservations.promised(uid) is None:
+                continue
+            reason = self._reason(uid)
+            is_known = reason != Reason.DECIDING and self._cache.reservations.promised(uid) is None
+            if is_known and not self._inactive():
                 del self._since[uid]
-                await self._say(pod)
+                await self._say(pod, reason)
 
-    async def _say(self, pod: Pod) -> None:
+    async def _say(self, pod: Pod, reason: Reason) -> None:
         ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
         try:
-            await self._cluster.say_unschedulable(ref, phrase(self._reason(pod.uid)))
+            await self._cluster.say_unschedulable(ref, phrase(reason))
         except KubeError as error:
             # Words only; kube-scheduler says them too, when it looks at all pods again (after 5 minutes).
             log.warning("condition not corrected", pod=f"{pod.namespace}/{pod.name}", error=str(error))
