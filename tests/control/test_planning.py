@@ -15,6 +15,7 @@ from app.model.question import Fits, Refused
 from app.model.reason import Reason, phrase
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
+from app.scheduling.placement import effort
 from app.scheduling.placement.effort import FEW_GROUPS, FEW_PODS, FEW_WITH_TERMS
 from app.scheduling.planner.planner import plan_some
 from app.scheduling.policy import Policy
@@ -284,6 +285,25 @@ async def test_a_large_gang_is_planned_beside_the_loop_too(*, pods: int, on_the_
         world.gang("gang", size=pods)
         await passes(1)
         world.cache.apply_node(given.node("a"))  # Relief, so that all who wait are to be planned.
+
+        assert world.planning.can_decide_now() is on_the_spot
+
+
+@pytest.mark.parametrize(("queues", "on_the_spot"), [(10, True), (effort.MOST_AT_ONCE // effort.SHARE + 1, False)])
+async def test_pods_among_which_the_cluster_is_divided_are_planned_beside_the_loop_where_there_are_many_queues(
+    *, queues: int, on_the_spot: bool
+) -> None:
+    async with living(actions="") as world:
+        for each in range(queues):
+            world.cache.apply_queue(given.queue(f"q{each}"))
+        world.pod("one")
+        await passes(1)
+        world.cache.apply_node(given.node("a", gpus=0))  # Relief, so that all who wait are to be planned.
+        # Nobody is ordered among others.
+        assert world.planning.can_decide_now()
+        world.pod("two")
+        await passes(1)
+        world.cache.apply_node(given.node("b", gpus=0))
 
         assert world.planning.can_decide_now() is on_the_spot
 

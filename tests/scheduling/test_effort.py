@@ -40,8 +40,9 @@ def unlike(pods: int) -> PodGroup:
     return given.group(*(replace(given.pod(f"u{n}", gang="u"), request=each) for n, each in enumerate(asked)))
 
 
-def is_small(*groups: PodGroup, nodes: int, neighbours: int = 0) -> bool:
-    return effort.is_small(groups, table(nodes), TOPOLOGIES, neighbours=neighbours)
+def is_small(*groups: PodGroup, nodes: int, neighbours: int = 0, queues: int = 1, keeps: bool = False) -> bool:
+    cluster = table(nodes), TOPOLOGIES
+    return effort.is_small(groups, *cluster, neighbours=neighbours, queues=queues, keeps=keeps)
 
 
 def test_plain_pods_are_little_work_in_a_cluster_of_any_size() -> None:
@@ -50,6 +51,18 @@ def test_plain_pods_are_little_work_in_a_cluster_of_any_size() -> None:
     assert is_small(PLAIN, gang, nodes=15_000)
     assert is_small(*[PLAIN] * effort.FEW_GROUPS, nodes=5_000)
     assert not is_small(*[PLAIN] * (effort.FEW_GROUPS + 1), nodes=1)
+
+
+@pytest.mark.parametrize(("queues", "small"), [(1_000, True), (10_000, False)])
+def test_dividing_the_cluster_among_many_queues_is_much_work(queues: int, *, small: bool) -> None:
+    torn = given.group(given.pod("rest", gang="t"), min_member=2, active=1)
+
+    assert is_small(PLAIN, nodes=100, queues=queues)
+    assert is_small(PLAIN, PLAIN, nodes=100, queues=queues) is small
+    assert is_small(torn, nodes=100, queues=queues) is small
+    assert is_small(PLAIN, nodes=100, queues=queues, keeps=True) is small
+    # A plan for nobody divides as well.
+    assert is_small(nodes=100, queues=queues) is small
 
 
 def test_one_plain_pod_is_not_even_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,7 +241,14 @@ class Planning:
     def is_small(self, groups: Sequence[PodGroup]) -> bool:
         """Whether so little work decides for these groups that the event loop may do it."""
         table, topologies = self._cache.table(), self._cache.topologies
-        return effort.is_small(groups, table, topologies, neighbours=self._cache.neighbours)
+        return effort.is_small(
+            groups,
+            table,
+            topologies,
+            neighbours=self._cache.neighbours,
+            queues=len(self._cache.queues()),
+            keeps=self._search.aged is not None,
+        )
 
     def can_look_at(self, pod: Pod, constraints: Sequence[TopologyConstraint] = ()) -> bool:
         """Whether so little work finds the nodes to which one pod may go that the event loop may do it."""

@@ -55,20 +55,36 @@ NEIGHBOUR, NEIGHBOURING = 6_000, 30
 """To count a pod that has a place and labels to which a term may refer; to compare one term with it."""
 
 
-def is_small(
-    groups: Sequence[PodGroup], nodes: NodeTable, topologies: Mapping[str, Topology], *, neighbours: int
+SHARE = 1_000
+"""To divide the cluster for one queue."""
+
+
+def is_small(  # noqa: PLR0913 - what there is of each kind
+    groups: Sequence[PodGroup],
+    nodes: NodeTable,
+    topologies: Mapping[str, Topology],
+    *,
+    neighbours: int,
+    queues: int,
+    keeps: bool,
 ) -> bool:
     """Return whether so little work decides for these PodGroups that the event loop may do it.
 
-    `neighbours` is the number of pods that have a place and labels to which an affinity may refer.
+    `neighbours` is the number of pods that have a place and labels to which an affinity may refer, `queues` that of
+    queues; `keeps` tells that nodes are kept for another PodGroup, and a part of its queue's share.
     """
+    # Who is alone is ordered among nobody, and needs no fair shares but for what is kept.
+    divides = keeps or len(groups) != 1 or bool(groups[0].placed)
+    left = MOST_AT_ONCE - (SHARE * queues if divides else 0)
+    if left < 0:
+        return False
     if len(groups) == 1 and _is_one_plain_pod(groups[0]):
         return True
     if len(groups) > FEW_GROUPS or sum(len(group.pending) for group in groups) > FEW_PODS:
         return False
     if sum(bool(pod.near) for group in groups for pod in group.pending) > FEW_WITH_TERMS:
         return False
-    return estimate(groups, nodes, topologies, neighbours=neighbours) <= MOST_AT_ONCE
+    return estimate(groups, nodes, topologies, neighbours=neighbours) <= left
 
 
 def estimate(
