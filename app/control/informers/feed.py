@@ -338,10 +338,12 @@ class Feed:
         """Let the other pods go on when the first list of an optional kind takes too long; it goes on as well."""
         await self._has_required.wait()
         await asyncio.sleep(OPTIONAL_WITHIN_S)
-        for resource, watch in self._watches.items():
-            watch.is_late = resource in OPTIONAL and not watch.listed
-        self._note_synced()
-        self._on_change()
+        late = [watch for resource, watch in self._watches.items() if resource in OPTIONAL and not watch.listed]
+        for watch in late:
+            watch.is_late = True
+        if late:
+            self._note_synced()
+            self._on_change()
 
     async def _trust_gpus(self) -> None:
         """Let pods with GPUs go on, once every sick GPU is known or nobody waits for that any longer."""
