@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from app.cluster.fitted import fitted
 from app.cluster.ledger.charges import Hold
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
@@ -214,7 +215,8 @@ class Parts(RuleBasedStateMachine):
         for node in self.nodes.values():
             here = self.cache.gpus.on(node.name)
             column = seen.nodes.index[node.name]
-            whole = sum(pod.request.gpu_milli for pod in self.pods.values() if self.place(pod) == node.name)
+            mine = [pod for pod in self.pods.values() if self.place(pod) == node.name]
+            whole = sum((fitted(pod, node) if pod.node else pod).request.gpu_milli for pod in mine)
             charged = 1000 * (len(self.names_on(node.name)) + here.blocked)
             assert seen.free[2, column] == node.allocatable.gpu_milli - whole - charged
 

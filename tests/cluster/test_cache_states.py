@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from app.cluster.fitted import fitted
 from app.cluster.groups.groups import GroupTerms, Members, Place, form, terms
 from app.cluster.ledger.charges import Charge
 from app.cluster.ledger.reservations import ReservationState
@@ -384,7 +385,14 @@ class Anything(RuleBasedStateMachine):
         return dict.fromkeys(pod.group for pod in self.pods.values() if pod.managed)
 
     def members(self, key: GroupKey) -> list[Pod]:
-        return [pod for pod in self.pods.values() if pod.managed and pod.group == key]
+        return [pod for pod in self.counted() if pod.managed and pod.group == key]
+
+    def counted(self) -> list[Pod]:
+        """Return the pods as they count: one with a node and no note of its queue holds what there is at most."""
+        nodes = (
+            (pod, None if pod.bound_queue or not pod.node else self.nodes.get(pod.node)) for pod in self.pods.values()
+        )
+        return [pod if node is None else fitted(pod, node) for pod, node in nodes]
 
     def terms(self, key: GroupKey) -> GroupTerms:
         pods = self.members(key)
@@ -409,7 +417,7 @@ class Anything(RuleBasedStateMachine):
         return pod.node or (self.held[pod.uid][0] if pod.uid in self.held else None)
 
     def charges(self) -> Iterator[Charge]:
-        for pod in self.pods.values():
+        for pod in self.counted():
             is_idle = self.place(pod) is None and (pod.gated or pod.deleting or pod.problem)
             if pod.managed and not is_idle:
                 on = self.terms(pod.group)
@@ -450,7 +458,7 @@ class Anything(RuleBasedStateMachine):
         return Resources.of(max(0, amount) for amount in (node.allocatable - outside).amounts)
 
     def releasing(self) -> Mapping[NodeName, Resources]:
-        leaving = [pod for pod in self.pods.values() if pod.deleting and self.place(pod) and (pod.managed or pod.node)]
+        leaving = [pod for pod in self.counted() if pod.deleting and self.place(pod) and (pod.managed or pod.node)]
         held = {name: sum((pod.request for pod in leaving if self.place(pod) == name), NOTHING) for name in self.nodes}
         return {name: amount for name, amount in held.items() if amount != NOTHING}
 

@@ -34,6 +34,10 @@ def put(
     return pod | {"status": {"phase": "Pending"} | status}
 
 
+def created(cluster: SimulatedCluster, pod: RawObject) -> Ref:
+    return Ref.of(Resource.PODS, cluster.create(Resource.PODS, pod))
+
+
 def allocated(world: Watched) -> int:
     usage = world.cache.usage().get(QueueName("q"))
     return usage.allocated.gpu_milli // 1000 if usage else 0
@@ -55,7 +59,7 @@ async def test_a_pod_that_no_kubelet_has_taken_takes_no_queue_over_its_limit(
 
 async def test_its_queue_pays_once_its_kubelet_has_taken_it() -> None:
     cluster = furnished("a")
-    ref = Ref.of(Resource.PODS, cluster.create(Resource.PODS, put("p", gpus=3)))
+    ref = created(cluster, put("p", gpus=3))
     async with watched(cluster) as world:
         assert allocated(world) == 0
         cluster.patch(ref, {"status": {"startTime": "2026-01-01T00:00:00Z"}})
@@ -83,3 +87,76 @@ async def test_a_pod_that_was_taken_once_is_paid_for_until_it_ends() -> None:
         cluster.delete(ref)
         await passes(0.1)
         assert allocated(world) == 0
+
+
+# Extended resources that a kubelet does not know
+
+
+MIG = "nvidia.com/mig-1g.10gb"
+RUNNING = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+
+
+def beyond(name: str, *, mig: int = 0, scheduler: str = "kai-scheduler", **annotations: str) -> RawObject:
+    """Write a pod that runs on a node without GPUs, whatever it asks for: its kubelet does not look at that."""
+    pod = put(name, gpus=0 if mig or annotations else 1_000_000, scheduler=scheduler, **RUNNING)
+    pod["metadata"]["annotations"] |= annotations
+    if mig:
+        pod["spec"]["containers"][0]["resources"]["requests"][MIG] = str(mig)
+    return pod
+
+
+@pytest.mark.parametrize("scheduler", ["kai-scheduler", "default-scheduler"])
+@pytest.mark.parametrize(
+    "asks", [{}, {"mig": 1_000_000}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "64"}], ids=str
+)
+@pytest.mark.parametrize("node_first", [True, False])
+async def test_a_pod_on_a_node_without_gpus_takes_no_queue_over_its_limit(
+    asks: dict[str, Any], scheduler: str, *, node_first: bool
+) -> None:
+    cluster, node = furnished(), manifests.node("a", gpus=0, cpu=64, labels={})
+    if node_first:
+        cluster.create(Resource.NODES, node)
+    ref = created(cluster, beyond("p", scheduler=scheduler, **asks))
+    async with watched(cluster) as world:
+        if not node_first:
+            cluster.create(Resource.NODES, node)
+            await passes(0.1)
+        assert allocated(world) == 0
+        usage = world.cache.usage()[QueueName("q")]
+        assert usage.allocated.cpu_milli == 2000
+        # What its node gets later it may count for.
+        node["status"]["allocatable"] |= {"nvidia.com/gpu": "4", MIG: "7"}
+        cluster.patch(Ref(resource=Resource.NODES, name="a"), {"status": node["status"]})
+        await passes(0.1)
+        assert allocated(world) <= 32
+        cluster.patch(Ref(resource=Resource.NODES, name="a"), {"status": {"allocatable": {"nvidia.com/gpu": "0"}}})
+        await passes(0.1)
+        cluster.delete(ref)
+        await passes(0.1)
+        assert not world.cache.usage()
+
+
+async def test_a_pod_that_was_bound_with_its_queue_keeps_its_gpus_while_their_device_plugin_starts() -> None:
+    cluster = furnished("a")
+    pod = put("p", gpus=3, **RUNNING)
+    pod["metadata"]["annotations"] |= {"leeboard.dev/queue": "q"}
+    cluster.create(Resource.PODS, pod)
+    async with watched(cluster) as world:
+        cluster.patch(Ref(resource=Resource.NODES, name="a"), {"status": {"allocatable": {"nvidia.com/gpu": "0"}}})
+        await passes(0.1)
+        assert allocated(world) == 3
+
+
+async def test_a_pod_beyond_its_node_is_told_to_leave_and_stays_as_it_is_shown() -> None:
+    cluster = furnished()
+    cluster.create(Resource.NODES, manifests.node("a", gpus=0, cpu=64, labels={}))
+    cluster.create(Resource.PODS, beyond("p"))
+    async with watched(cluster) as world:
+        (pod,) = world.cache.pods()
+        shown = world.cache.pod_as_shown(pod.uid)
+        assert shown is not None
+        assert (shown.request.gpu_milli, pod.request.gpu_milli) == (1_000_000_000, 0)
+
+        world.cache.mark_leaving(pod.uid)
+        world.cache.unmark_leaving(pod.uid)
+        assert (world.cache.pod_as_shown(pod.uid), world.cache.pod(pod.uid)) == (shown, pod)

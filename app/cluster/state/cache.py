@@ -7,6 +7,7 @@ its reservation ends in `_settle`, which derives the pod's one charge anew, so s
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from app.cluster.fitted import Fitted
 from app.cluster.gpus.gpu_books import GpuBooks
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.groups.groups import GroupTerms, Place
@@ -88,6 +89,7 @@ class ClusterCache:
         self._bereft: set[PodUid] = set()
         self._relieved: set[NodeName] = set()
         self._taken_by_others: set[NodeName] = set()
+        self._fitted = Fitted()
         self._told_to_leave: dict[PodUid, Pod] = {}
         """As the watch shows them, which may not know yet that they leave."""
 
@@ -101,6 +103,7 @@ class ClusterCache:
                 self._drop_promises(node.name)
             self._gpu_books.follow_sizes(node.name, before)
             self._settle_each(self._charges.leaving(node.name))
+            self._refit(node.name)
             self._relieved.add(node.name)
             self._relieve()
 
@@ -111,7 +114,13 @@ class ClusterCache:
             self._drop_promises(name)
             self._gpu_books.follow_sizes(name, before)
             self._settle_each(self._charges.leaving(name))
+            self._refit(name)
             self._relieve()
+
+    def _refit(self, name: NodeName) -> None:
+        """Judge again what pods may hold on a node that has come, changed or gone."""
+        for pod in self._fitted.on(name):
+            self.apply_pod(pod)
 
     def apply_gpu_node(self, node: GpuNode, *, heard_at: float) -> None:
         """Take over what a node's agent says, heard at this time on the caller's clock; a heartbeat changes nothing."""
@@ -256,6 +265,8 @@ class ClusterCache:
             pod = replace(pod, deleting=True)
         if before is not None:
             pod = self._as_started(before, pod)
+        if pod.node is not None:
+            pod = self._fitted.put(pod, self._nodes.shown(pod.node))
         if before != pod:
             self._take_over(before, pod)
         elif before.said != pod.said:
@@ -347,6 +358,7 @@ class ClusterCache:
             self._gpu_books.put_reservation(uid, None)
         on = self.groups.terms(pod.group)
         self._told_to_leave.pop(uid, None)
+        self._fitted.drop(uid)
         self.reservations.drop(uid)
         self._refused.set(uid, NONE)
         self.groups.leave(pod)
@@ -461,7 +473,7 @@ class ClusterCache:
 
     def mark_leaving(self, uid: PodUid) -> None:
         """Count a pod as leaving whose eviction is ordered, before the watch shows it: nobody may order another."""
-        pod = self._pods.get(uid)
+        pod = self.pod_as_shown(uid)
         if pod is not None and not pod.deleting:
             self._told_to_leave[uid] = pod
             self.apply_pod(pod)
@@ -564,7 +576,7 @@ class ClusterCache:
 
     def pod_as_shown(self, uid: PodUid) -> Pod | None:
         """Return the pod as the watch shows it, which may not know yet that it leaves."""
-        return self._told_to_leave.get(uid) or self._pods.get(uid)
+        return self._told_to_leave.get(uid) or self._fitted.shown(uid) or self._pods.get(uid)
 
     def pods(self) -> Collection[Pod]:
         """Return all pods that are known; not to be kept across an await."""
