@@ -1,5 +1,6 @@
 """The cache about nodes that are lost: what was promised there, what their pods hold, and what comes back with them."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from app.cluster import decode
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
-from app.model.names import NodeName, QueueName
+from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.podgroup import GroupSpec
 from app.model.resources import NOTHING
@@ -162,6 +163,26 @@ def test_a_pod_that_stays_on_a_lost_node_still_counts_for_its_gang_and_one_that_
     found.apply_pod(replace(a, deleting=True))
     found.age_stale(20.0)
     assert found.snapshot().running[a.group].stale_since == 20.0
+
+
+def test_a_change_of_a_node_recounts_nobody_who_pays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, recounted = cache(NODE), list[str]()
+    for number in range(100):
+        # On a dead node they stay for good, and their author may make any number of them.
+        found.apply_pod(replace(LEAVES, uid=PodUid(f"u{number}"), managed=False, self_placed=True))
+    found.apply_pod(LEAVES)
+    whole = found._recharge
+
+    def recharge(uid: PodUid) -> Collection[NodeName]:
+        recounted.append(uid)
+        return whole(uid)
+
+    monkeypatch.setattr(found, "_recharge", recharge)
+
+    found.apply_node(DOWN)
+    found.apply_node(NODE)
+
+    assert recounted == [LEAVES.uid] * 2
 
 
 # Who is suspended -----------------------------------------------------------------------------------------------------

@@ -205,11 +205,11 @@ class Charges:
             self._note_leaving(pod, charge, 1)
 
     def leaving(self, node: NodeName) -> Collection[PodUid]:
-        """Return who is being deleted and still has the node; not to be kept."""
+        """Return who is being deleted, still has the node, and is paid for by anybody; not to be kept."""
         return self._leaving.get(node, ())
 
     def _note_leaving(self, pod: PodUid, charge: Charge, sign: int) -> None:
-        if charge.node is None or charge.hold is not Hold.LEAVING:
+        if charge.node is None or charge.hold is not Hold.LEAVING or charge.paid == NOTHING:
             return
         pods = self._leaving.setdefault(charge.node, set())
         (pods.add if sign > 0 else pods.discard)(pod)
