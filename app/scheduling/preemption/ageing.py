@@ -4,7 +4,7 @@ As in EASY backfill, nodes are kept for one PodGroup at a time: for the oldest t
 Everything follows from creation times and from what runs, so that a restart changes nothing.
 """
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -19,7 +19,7 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, QUOTA_AXES
 from app.scheduling.preemption.lending import borrows
 from app.scheduling.preemption.whatif import WhatIf
-from app.scheduling.queues.accounts import Quantities, quantities
+from app.scheduling.queues.accounts import Account, Quantities, quantities
 from app.scheduling.queues.order import is_torn, next_chunk
 from app.scheduling.queues.reclaimable import within
 
@@ -69,7 +69,8 @@ class Precedence:
         """Return whether its queue's share allows the group to start, and no one deserves the room."""
         if borrows(self._state, group):
             return False
-        return _is_deserved(self._state, group) or not self._is_anything_deserved()
+        asked = quantities(self._state.next_of(group)[1])
+        return not any(self._is_taken_back(group.queue, asked, *other) for other in self._asked.items())
 
     def completes(self, group: PodGroup) -> bool:
         """Return whether a gang that holds some of its pods may be completed before others start.
@@ -81,10 +82,14 @@ class Precedence:
         is_considered = group.refusal is None or is_torn(group)
         return is_considered and self.allows(replace(group, refusal=None))
 
-    def _is_anything_deserved(self) -> bool:
-        accounts = self._state.ledger.accounts
-        known = ((accounts[queue], asked) for queue, asked in self._asked.items() if queue in accounts)
-        return any(within(each.deserved, each.allocated, request) for each, asked in known for request in asked)
+    def _is_taken_back(
+        self, queue: QueueName, asked: Quantities, other: QueueName, requests: Iterable[Quantities]
+    ) -> bool:
+        """Return whether what one queue asks for exceeds what it deserves, and another deserves one of its requests."""
+        mine, theirs = _parting(self._state, queue, other)
+        if mine is None or theirs is None or within(mine.deserved, mine.allocated, asked):
+            return False
+        return any(within(theirs.deserved, theirs.allocated, request) for request in requests)
 
     @cached_property
     def _asked(self) -> Mapping[QueueName, Collection[Quantities]]:
@@ -122,7 +127,7 @@ class Kept:
             return False
         if other.queue == self.group.queue:
             return (-other.priority, other.created_at) > (-self.group.priority, self.group.created_at)
-        if _is_deserved(state, other):
+        if _is_deserved(state, other, beside=self.group.queue):
             return False
         return borrows(state, other) or self._is_within_share(state)
 
@@ -223,8 +228,21 @@ def _is_ever_allowed(state: WhatIf, group: PodGroup) -> bool:
     return within(quantities(share.fair_share), (0, 0, 0), quantities(state.most_of_next(group)))
 
 
-def _is_deserved(state: WhatIf, group: PodGroup) -> bool:
-    account = state.ledger.accounts.get(group.queue)
-    if account is None or group.refusal is not None:
+def _is_deserved(state: WhatIf, group: PodGroup, *, beside: QueueName) -> bool:
+    """Return whether a group's queue deserves what it asks for, compared with another queue."""
+    mine, _ = _parting(state, group.queue, beside)
+    if mine is None or group.refusal is not None:
         return False
-    return within(account.deserved, account.allocated, quantities(state.next_of(group)[1]))
+    return within(mine.deserved, mine.allocated, quantities(state.next_of(group)[1]))
+
+
+def _parting(state: WhatIf, one: QueueName, other: QueueName) -> tuple[Account | None, Account | None]:
+    """Return the topmost queues on the lines of two in which these differ, where reclaim compares them.
+
+    A queue itself where both are the same; None where one is not there, or is above the other.
+    """
+    mine, theirs = state.ledger.ancestors(one), state.ledger.ancestors(other)
+    if one == other:
+        return (mine[0], mine[0]) if mine else (None, None)
+    pairs = zip(reversed(mine), reversed(theirs), strict=False)
+    return next(((here, there) for here, there in pairs if here is not there), (None, None))
