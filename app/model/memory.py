@@ -53,7 +53,7 @@ class Conditions:
     withheld: Mask | None = None
     """Shape [node]: these nodes; None when there are none."""
     owed: Hashable = None
-    """Who is owed room and waits for it, and what decides what it may take back; None when nobody is."""
+    """Who is owed room and what decides what it may take back, and the queues from which the plan takes pods."""
     changes_at: float = inf
     """Seconds since the epoch: when the next min-runtime of a running PodGroup ends."""
 

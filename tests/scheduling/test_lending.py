@@ -162,6 +162,19 @@ def test_a_pod_preempts_as_soon_as_nobody_would_take_the_room_back_any_more() ->
     assert (started(made), len(made.evictions)) == (["urgent"], 2)
 
 
+def test_a_queue_that_loses_pods_below_a_limit_does_not_borrow_again_what_others_reclaimed() -> None:
+    members = [given.placed(given.pod(f"l{index}", queue="lender", gang="l"), "n0") for index in range(2)]
+    gang = given.group(running=members, min_member=2, started_at=-100.0)
+    lender, owed = given.queue("lender", "top", weight=0), given.queue("owed", "top", deserved=2)
+    queues = [given.queue("top", limit=2), lender, owed]
+    waits = [waiting("owed", "owed", gpus=1), waiting("other", "lender", gpus=1)]
+
+    made = plan(given.snapshot([given.node("n0", gpus=4)], queues, [gang, *waits]))
+
+    assert started(made) == ["owed"]
+    assert [each.action for each in made.evictions] == [Action.RECLAIM] * 2
+
+
 def test_an_old_pod_whose_queue_deserves_more_than_the_queue_above_it_does_not_go_first() -> None:
     queues = [
         given.queue("none"),
@@ -254,7 +267,7 @@ def reclaimed(world: World, first: Plan) -> set[str]:
     return {each.pod for each in taken if each.pod in starting and each.moves_to is None}
 
 
-@pytest.mark.parametrize("seed", [83, 232, 418, 716, 1057, 1493])
+@pytest.mark.parametrize("seed", [83, 232, 418, 716, 1057, 1493, 1544])
 def test_nobody_starts_for_the_next_plan_to_reclaim_in_clusters_where_that_was_seen(seed: int) -> None:
     cluster = world(Random(seed))
 

@@ -517,9 +517,16 @@ class _Pass:
         self, seats: Sequence[Assignment] = (), *, claimed: bool, runtimes_s: Collection[float] = ()
     ) -> Conditions:
         kept_for = None if self.kept_nodes is None else self.kept_nodes.group.key
-        owed = self._owed_group()
+        owed, losers = self._owed_group(), self._losers
         return conditions(
-            self.state, seats, claimed=claimed, kept_for=kept_for, owed=owed, runtimes_s=runtimes_s, now=self.now
+            self.state,
+            seats,
+            claimed=claimed,
+            kept_for=kept_for,
+            owed=owed,
+            losers=losers,
+            runtimes_s=runtimes_s,
+            now=self.now,
         )
 
     def _say_why_nobody_leaves(self, unevicted: Unevicted) -> None:
@@ -639,13 +646,24 @@ class _Pass:
         return self.keeping.aside(group, next_chunk(group), lambda: self._find_fairly(group, aim, budget))
 
     def _find_fairly(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
-        """Find victims, unless the group that is owed room would take their places in the next plan."""
+        """Find victims, unless others would take their places back."""
         found = self._find_victims(group, aim, budget)
-        owed = self._owed_group()
-        if found is None or owed is None or not lending.may_be_taken_back(found, group, owed):
+        if found is None or not self._is_unfair(found, group):
             return found
         self.held_back.add(group.key)
         return None
+
+    def _is_unfair(self, found: WhatIf, group: PodGroup) -> bool:
+        """Whether the next plan would take the places that were found for a group, or this plan took such places."""
+        owed, queue = self._owed_group(), group.queue
+        if queue in self._losers and lending.grows(self.state, found, queue):
+            return True
+        return owed is not None and lending.may_be_taken_back(found, group, owed)
+
+    @property
+    def _losers(self) -> frozenset[QueueName]:
+        """The queues from which this plan takes pods: they do not borrow again in it."""
+        return lending.losers(self.state) if self.policy.borrow_last else frozenset()
 
     def _owed_group(self) -> PodGroup | None:
         """Return the group that is owed room, as long as it waits for it."""

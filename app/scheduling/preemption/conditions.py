@@ -34,6 +34,7 @@ def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
     claimed: bool = False,
     kept_for: GroupKey | None = None,
     owed: PodGroup | None = None,
+    losers: frozenset[QueueName] = frozenset(),
     runtimes_s: Collection[float] = (),
     now: float = 0.0,
 ) -> Conditions:
@@ -55,7 +56,7 @@ def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
         claimed=claimed,
         kept_for=kept_for,
         withheld=state.board.withheld,
-        owed=None if owed is None else _owed(state, owed),
+        owed=(None if owed is None else _owed(state, owed), losers),
         changes_at=_next_end(state, runtimes_s, now),
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.reason import NO_PLACE, Reason, Refusal
+from app.model.resources import QUOTA_AXES
 from app.scheduling.placement import gang
 from app.scheduling.placement.state import Timing
 from app.scheduling.preemption.whatif import WhatIf
@@ -72,6 +73,13 @@ def may_be_taken_back(state: WhatIf, group: PodGroup, owed: PodGroup) -> bool:
     board.let_go(state.seated)
     board.is_closed = False
     return gang.place(board, owed, pods, timing=Timing.LATER) is not None
+
+
+def grows(before: WhatIf, after: WhatIf, queue: QueueName) -> bool:
+    """Return whether a queue comes to hold more beyond its fair share than before."""
+    held, account = before.ledger.accounts[queue].allocated, after.ledger.accounts[queue]
+    fair = quantities(after.share_of(queue))
+    return any(account.allocated[axis] > max(fair[axis], held[axis]) for axis in QUOTA_AXES)
 
 
 def losers(state: WhatIf) -> frozenset[QueueName]:
