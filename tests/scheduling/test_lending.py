@@ -175,6 +175,19 @@ def test_a_queue_that_loses_pods_below_a_limit_does_not_borrow_again_what_others
     assert [each.action for each in made.evictions] == [Action.RECLAIM] * 2
 
 
+def test_a_pod_of_a_queue_that_loses_pods_preempts_nothing_while_its_queue_holds_more_than_its_share() -> None:
+    held = [running("l0", "lender", "n0"), running("l1", "lender", "n0", gpus=2)]
+    first, second = (replace(group, started_at=-100.0) for group in held)
+    urgent = replace(waiting("urgent", "lender", gpus=1), priority=75)
+    queues = [given.queue("lender", weight=0), given.queue("owed", deserved=4)]
+    groups = [replace(first, created_at=9.0), second, urgent, waiting("owed", "owed", gpus=2)]
+
+    made = plan(given.snapshot([given.node("n0", gpus=4)], queues, groups))
+
+    assert started(made) == ["owed"]
+    assert [(each.pod, each.action) for each in made.evictions] == [("uid-l0", Action.RECLAIM)]
+
+
 def test_an_old_pod_whose_queue_deserves_more_than_the_queue_above_it_does_not_go_first() -> None:
     queues = [
         given.queue("none"),
@@ -267,7 +280,7 @@ def reclaimed(world: World, first: Plan) -> set[str]:
     return {each.pod for each in taken if each.pod in starting and each.moves_to is None}
 
 
-@pytest.mark.parametrize("seed", [83, 232, 418, 716, 1057, 1493, 1544])
+@pytest.mark.parametrize("seed", [83, 232, 418, 716, 1057, 1493, 1544, 2442])
 def test_nobody_starts_for_the_next_plan_to_reclaim_in_clusters_where_that_was_seen(seed: int) -> None:
     cluster = world(Random(seed))
 

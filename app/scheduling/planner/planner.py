@@ -656,7 +656,7 @@ class _Pass:
     def _is_unfair(self, found: WhatIf, group: PodGroup) -> bool:
         """Whether the next plan would take the places that were found for a group, or this plan took such places."""
         owed, queue = self._owed_group(), group.queue
-        if queue in self._losers and lending.grows(self.state, found, queue):
+        if queue in self._losers and lending.is_above_share(found, queue):
             return True
         return owed is not None and lending.may_be_taken_back(found, group, owed)
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.model.reason import NO_PLACE, Reason, Refusal
-from app.model.resources import QUOTA_AXES
 from app.scheduling.placement import gang
 from app.scheduling.placement.state import Timing
 from app.scheduling.preemption.whatif import WhatIf
@@ -61,8 +60,7 @@ def finds_room(state: WhatIf, group: PodGroup) -> bool:
 
 def may_be_taken_back(state: WhatIf, group: PodGroup, owed: PodGroup) -> bool:
     """Return whether another group may reclaim the places that were found for a group, and would fit there."""
-    share, account = state.share_of(group.queue), state.ledger.accounts[group.queue]
-    if within(quantities(share), account.allocated):
+    if not is_above_share(state, group.queue):
         return False
     pods, _ = state.next_of(owed)
     judgement = Judgement(state.ledger, state.shares, owed, quantities(state.most_request(pods)))
@@ -75,11 +73,9 @@ def may_be_taken_back(state: WhatIf, group: PodGroup, owed: PodGroup) -> bool:
     return gang.place(board, owed, pods, timing=Timing.LATER) is not None
 
 
-def grows(before: WhatIf, after: WhatIf, queue: QueueName) -> bool:
-    """Return whether a queue comes to hold more beyond its fair share than before."""
-    held, account = before.ledger.accounts[queue].allocated, after.ledger.accounts[queue]
-    fair = quantities(after.share_of(queue))
-    return any(account.allocated[axis] > max(fair[axis], held[axis]) for axis in QUOTA_AXES)
+def is_above_share(state: WhatIf, queue: QueueName) -> bool:
+    """Return whether a queue holds more than its fair share of anything."""
+    return not within(quantities(state.share_of(queue)), state.ledger.accounts[queue].allocated)
 
 
 def losers(state: WhatIf) -> frozenset[QueueName]:
