@@ -1,7 +1,7 @@
 """kube-scheduler's questions under locust: one user asks as its scheduling loop does, one binds beside it.
 
 Needs the simulated cluster of `python -m loadtest.simulated`, whose pods it creates and deletes. `python -m
-loadtest.webhooks` runs it headless; README says how to open its page.
+loadtest.webhooks` runs it headless; docs/measurements.md says how to open its page.
 """
 
 import itertools

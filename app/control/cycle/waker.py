@@ -26,7 +26,7 @@ TRIES = 3
 
 WINDOW = 64
 """Woken pods that kube-scheduler has not asked about yet. It weighs every nominated pod for every node of every pod it
-filters, so thousands of nominations at once bring it to a standstill (ARCHITECTURE.md: 41 pods/s and less)."""
+filters, so thousands of nominations at once bring it to a standstill (docs/measurements.md: 41 pods/s and less)."""
 
 
 class Waker:
