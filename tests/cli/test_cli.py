@@ -160,13 +160,13 @@ def test_a_broken_promise_is_not_hidden() -> None:
         run_until_asked(work())
 
 
-def test_the_readme_shows_the_commands_that_the_demo_prints() -> None:
+def test_the_walk_shows_the_commands_that_the_demo_prints() -> None:
     printed = story("http://127.0.0.1:8888", "http://127.0.0.1:8080").splitlines()
     commands = [line.strip() for line in printed if line.strip().startswith("curl ")]
-    readme = (ROOT / "README.md").read_text()
+    walk = (ROOT / "docs" / "walk.md").read_text()
 
     assert len(commands) == 4
-    assert [command for command in commands if command not in readme] == []
+    assert [command for command in commands if command not in walk] == []
 
 
 def test_help_of_serve_lists_every_setting_with_what_it_does() -> None:

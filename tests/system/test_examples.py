@@ -1,4 +1,4 @@
-"""The examples of the README do what it says they do."""
+"""The examples of docs/walk.md do what it says they do."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -82,7 +82,7 @@ def test_what_is_printed_works_in_every_form(form: Form, tmp_path: Path) -> None
     assert "gpu-001" in nodes
 
 
-def test_the_walk_of_the_readme_typed_literally_ends_with_everything_running(tmp_path: Path) -> None:
+def test_the_walk_typed_literally_ends_with_everything_running(tmp_path: Path) -> None:
     with playground(Form.HELD, tmp_path) as person:
         (url,) = {found for line in person.printed for found in re.findall(r"http://127\.0\.0\.1:\d+", line)}
         for block in walk():
@@ -97,8 +97,8 @@ def test_the_walk_of_the_readme_typed_literally_ends_with_everything_running(tmp
 
 
 def walk() -> list[list[str]]:
-    """Return what the README tells to type on `make cluster`, block by block, after the line that is printed there."""
-    text = (ROOT / "README.md").read_text()
+    """Return what docs/walk.md says to type on `make cluster`, block by block, after the line that is printed."""
+    text = (ROOT / "docs" / "walk.md").read_text()
     section = text[text.index("$ export KUBECONFIG=") : text.index("Ctrl-C ends it")]
     blocks = re.findall(r"^(\$ .*?)^```", section, flags=re.MULTILINE | re.DOTALL)
     return [
