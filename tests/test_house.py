@@ -7,11 +7,21 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BANNED = {"base", "common", "core", "data", "handle", "handler", "helper", "info", "manager", "misc", "process", "util"}
-DOCUMENTS = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists()]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "deploy" / "leeboard" / "README.md",
+]
+READ_FIRST = {"README.md": 150, "ARCHITECTURE.md": 200}
+"""What a newcomer reads first, and how many lines of it a newcomer will read; the rest is in docs/."""
 
 
 def modules() -> list[Path]:
     return sorted((ROOT / "app").rglob("*.py"))
+
+
+def name(document: Path) -> str:
+    return str(document.relative_to(ROOT))
 
 
 def targets() -> set[str]:
@@ -30,18 +40,41 @@ def test_every_module_opens_with_a_sentence() -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.name))
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_every_make_command_in_the_documents_exists(document: Path) -> None:
     named = set(re.findall(r"[$`] ?make ([a-z-]+)", "\n".join(code(document.read_text()))))
 
-    assert named
     assert named <= targets()
 
 
-def test_every_link_in_the_readme_leads_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+def test_the_readme_names_the_two_commands_to_begin_with() -> None:
+    assert {"$ make run", "$ make test"} <= set(
+        re.findall(r"^\$ make \w+", (ROOT / "README.md").read_text(), re.MULTILINE)
+    )
 
-    assert [link for link in links if not (ROOT / link).exists()] == []
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_link_in_the_documents_leads_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", document.read_text())
+    wanted = [(document.parent / path if path else document, anchor) for path, anchor in links]
+
+    assert [str(path) for path, anchor in wanted if not path.exists() or (anchor and anchor not in anchors(path))] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_file_of_the_code_that_the_documents_name_exists(document: Path) -> None:
+    text = re.sub(r"\]\([^)]*\)", "", document.read_text())
+    named = set(re.findall(r"\b(?:app|tests|loadtest|deploy|scheduler-config)/[\w./-]*\w", text))
+    modules_named = set(re.findall(r"[\w/]+\.py\b", text))
+    known = [f"/{path}" for folder in ("app", "tests", "loadtest") for path in (ROOT / folder).rglob("*.py")]
+
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+    assert [one for one in sorted(modules_named) if not any(path.endswith(f"/{one}") for path in known)] == []
+
+
+@pytest.mark.parametrize(("document", "lines"), READ_FIRST.items())
+def test_what_a_newcomer_reads_first_is_short(document: str, lines: int) -> None:
+    assert len((ROOT / document).read_text().splitlines()) <= lines
 
 
 def test_the_lock_names_no_place_to_download_from() -> None:
@@ -49,6 +82,12 @@ def test_the_lock_names_no_place_to_download_from() -> None:
 
     assert re.findall(r"://|--index-url|--find-links", lock) == []
     assert all("--hash=" in pin for pin in re.split(r"\n(?=\S+==)", lock)[1:])
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the names by which GitHub links the headings of a document."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def code(text: str) -> list[str]:
