@@ -44,12 +44,13 @@ class Wire:
                 self._writer.write(part)
                 await self._writer.drain()
 
-    async def reply(self) -> HttpReply:
+    async def reply(self, *, to_head: bool = False) -> HttpReply:
+        """Read one response; the one to HEAD has no body, whatever length it tells."""
         async with asyncio.timeout(PATIENCE_S):
             head = await self._reader.readuntil(b"\r\n\r\n")
             status, *lines = head.decode().strip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            body = await self._reader.readexactly(int(headers["content-length"]))
+            body = b"" if to_head else await self._reader.readexactly(int(headers["content-length"]))
         return HttpReply(int(status.split()[1]), headers, body)
 
     async def is_closed_by_server(self) -> bool:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation, Undecided
 from app.telemetry import Metrics, Review, ReviewOutcome
 from app.web import admission
-from tests.web.served import HttpReply, Served, get, post, serving
+from tests.web.served import HttpReply, Served, post, serving
 
 POD = {"metadata": {"name": "p"}, "spec": {}}
 REQUEST: dict[str, Any] = {
@@ -209,22 +209,6 @@ async def test_reviews_are_counted_by_verb_and_outcome(
     await served.ask(post("/mutate", review()))
 
     assert counted(metrics, Review.MUTATE, outcome) == 1
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (get("/mutate"), 405),
-        (get("/"), 404),
-        (post("/mutate/", review()), 404),
-        (post("//mutate", review()), 404),
-        (post("/filter", review()), 404),
-    ],
-)
-async def test_nobody_is_ever_redirected(served: Served, request_bytes: bytes, status: int) -> None:
-    reply = await served.ask(request_bytes)
-
-    assert (reply.status, "location" in reply.headers) == (status, False)
 
 
 async def test_an_object_of_the_largest_size_is_answered_and_more_is_refused(served: Served) -> None:

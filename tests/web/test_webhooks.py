@@ -13,7 +13,7 @@ from app.model.reason import Reason, phrase
 from app.telemetry import CallOutcome, Metrics, Verb
 from app.web import webhooks
 from tests.web.fakes import FakeExtender
-from tests.web.served import HttpReply, Served, get, post, serving
+from tests.web.served import HttpReply, Served, post, serving
 
 POD = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}}
 NAMES = orjson.dumps({"Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2"]})
@@ -190,23 +190,7 @@ async def test_slow_bind_does_not_hold_up_a_filter(extender: FakeExtender, serve
     assert (await bind).json == {"Error": ""}
 
 
-PATHS = ["/filter/", "//filter", "/", "/Filter", "/docs", "/redoc", "/openapi.json", "/metrics", "/filter/../bind"]
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_unknown_path_is_a_problem_and_never_a_redirect(served: Served, path: str) -> None:
-    reply = await served.ask(post(path, NAMES))
-    assert (reply.status, reply.headers["content-type"]) == (404, "application/problem+json")
-
-
 @pytest.mark.parametrize("host", ["[", "]:x", "a b", "\u00e9", ""])
 async def test_strange_host_changes_nothing(served: Served, host: str) -> None:
     said = [await served.ask(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()) for path in ("/x", "/bind")]
     assert [reply.status for reply in said] == [404, 405]
-
-
-@pytest.mark.parametrize("verb", Verb)
-async def test_wrong_method_is_a_problem(served: Served, verb: Verb) -> None:
-    reply = await served.ask(get(f"/{verb}"))
-    assert (reply.status, reply.headers["allow"]) == (405, "POST")
-    assert reply.headers["content-type"] == "application/problem+json"
