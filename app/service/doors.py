@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from starlette.types import ASGIApp
+
 from app.certificates.authority import Clients
 from app.certificates.files import CertificateFiles
 from app.certificates.own import Certificates, Installation
@@ -14,7 +16,6 @@ from app.service.components import Components, Runs
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import admission, health, webhooks
-from app.web.asgi import ASGIApp
 from app.web.connection import EXTENDER_CONNECTIONS, OPERATIONS_CONNECTIONS
 from app.web.listener import Listener, listener
 from app.web.thread import Threaded

@@ -9,21 +9,22 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, assert_never
 
 import orjson
 import structlog
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted, Denied, Operation, Undecided
 from app.model.quantity import shown
 from app.telemetry import Metrics, Review, ReviewOutcome
-from app.web import problem
-from app.web.asgi import MIB, ASGIApp, BodyLimits, Bounded, Direct
+from app.web import problem, routes
+from app.web.asgi import MIB, BodyLimits
 from app.web.body import too_many_values
 from app.web.connection import ConnectionLimits
+from app.web.routes import Json, webhook
 
 CONNECTIONS = ConnectionLimits(connections=2048)
 """The API servers open one for each object that they are asked to store at the same time."""
@@ -31,7 +32,6 @@ LIMITS = BodyLimits(body_bytes=4 * MIB, in_flight_bytes=64 * MIB)
 """An object as it was and as it will be, of 1.5 MB each."""
 
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
-JSON = "application/json"
 WARNING_BYTES = 256
 """Of one warning the API server shows no more."""
 MESSAGE_BYTES = 2048
@@ -118,7 +118,7 @@ def write(uid: str, answer: Admitted | Denied) -> bytes:
 class _Reply:
     """What goes back over the wire, and what it is counted as."""
 
-    response: Response
+    response: ASGIApp
     outcome: ReviewOutcome
 
 
@@ -133,7 +133,7 @@ class AdmissionBoundary:
             Review.VALIDATE: admission.validate,
         }
 
-    def answer(self, verb: Review, body: bytes) -> Response:
+    def answer(self, verb: Review, body: bytes) -> ASGIApp:
         """Return the response to one call; raises nothing."""
         try:
             reply = self._answer(verb, body)
@@ -151,25 +151,28 @@ class AdmissionBoundary:
         answer = self._verbs[verb](asked.question)
         if isinstance(answer, Undecided):
             return _Reply(problem.response(HTTPStatus.SERVICE_UNAVAILABLE, answer.cause), ReviewOutcome.UNDECIDED)
-        return _Reply(Response(write(asked.uid, answer), media_type=JSON), _outcome(answer))
+        return _Reply(Json(write(asked.uid, answer)), _outcome(answer))
 
 
-def application(admission: AnswersAdmission, metrics: Metrics, *, limits: BodyLimits = LIMITS) -> ASGIApp:
+class _Turns:
+    """Answers one review in each turn of the loop, however many came at once: the extender's questions come between."""
+
+    def __init__(self, boundary: AdmissionBoundary) -> None:
+        self._boundary = boundary
+        self._one_at_a_time = asyncio.Lock()
+
+    async def answer(self, verb: Review, body: bytes) -> ASGIApp:
+        """Return the response to one call; raises nothing."""
+        async with self._one_at_a_time:
+            said = self._boundary.answer(verb, body)
+            await asyncio.sleep(0)
+        return said
+
+
+def application(admission: AnswersAdmission, metrics: Metrics, *, limits: BodyLimits = LIMITS) -> FastAPI:
     """Build what the admission listener serves."""
-    reviews = AdmissionBoundary(admission, metrics)
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    problem.answer_errors_with_problems(app)
-    turns = asyncio.Lock()
-    answers = {f"/{verb.value}": partial(_respond, reviews, turns, verb) for verb in Review}
-    return Bounded(Direct(app, answers), limits)
-
-
-async def _respond(reviews: AdmissionBoundary, turns: asyncio.Lock, verb: Review, body: bytes) -> Response:
-    # One in each turn of the loop, however many came at once: the extender's questions come in between.
-    async with turns:
-        said = reviews.answer(verb, body)
-        await asyncio.sleep(0)
-    return said
+    turns = _Turns(AdmissionBoundary(admission, metrics))
+    return routes.application(limits, [webhook(turns, verb) for verb in Review])
 
 
 def _outcome(answer: Admitted | Denied) -> ReviewOutcome:

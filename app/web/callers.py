@@ -13,12 +13,12 @@ from typing import Protocol, TypeVar
 
 from cachetools import TTLCache
 from fastapi import HTTPException, Request, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.model.rights import Right, User
 from app.model.seam import KubeError
 from app.model.sentence import EVERYTHING, Reader
 from app.web import problem
-from app.web.asgi import ASGIApp, Receive, Scope, Send
 from app.web.visits import Asks
 
 T = TypeVar("T")

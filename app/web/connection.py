@@ -9,6 +9,8 @@ from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.web.asgi import WHOLE
+
 TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ncontent-type: text/plain\r\n"
     b"connection: close\r\n\r\n"
@@ -158,6 +160,7 @@ class GuardedConnection(HttpToolsProtocol):
         """Note that a request is under way; before, its sender could leave it half said for as long as it liked."""
         self._progress()
         self.idle.pop(self, None)
+        self.scope["state"][WHOLE] = True
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

@@ -13,8 +13,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.model.question import Check
-from app.web import problem
-from app.web.asgi import ASGIApp, BodyLimits, Bounded
+from app.web import problem, routes
+from app.web.asgi import BodyLimits
 from app.web.connection import ConnectionLimits
 
 Checks = Callable[[], Sequence[Check]]
@@ -58,12 +58,11 @@ class Published:
             await asyncio.sleep(PUBLISH_EVERY_S)
 
 
-def application(checks: Checks, pulse: Pulse) -> ASGIApp:
+def application(checks: Checks, pulse: Pulse) -> FastAPI:
     """Build what the listener for probes serves."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    problem.answer_errors_with_problems(app)
+    app = routes.application(PROBE_LIMITS)
     add_routes(app, livez=lambda: (pulse.liveness(),), readyz=lambda: (*checks(), pulse.readiness()))
-    return Bounded(app, PROBE_LIMITS)
+    return app
 
 
 def add_routes(app: FastAPI, *, livez: Checks, readyz: Checks) -> None:

@@ -11,8 +11,8 @@ from typing import cast
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
 
-from app.web.asgi import ASGIApp
 from app.web.connection import ConnectionLimits, guarded
 from app.web.handshakes import Contexts, Handshakes
 

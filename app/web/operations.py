@@ -9,6 +9,7 @@ from typing import Protocol
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 from prometheus_client.exposition import choose_encoder
+from starlette.middleware import Middleware
 
 from app.model.explanation import Explanation, QueueStand, Subject, Unknown
 from app.model.names import NodeName
@@ -18,9 +19,9 @@ from app.model.question import Check
 from app.model.reason import Refusal
 from app.model.sentence import Reader
 from app.telemetry import Metrics
-from app.web import health, problem
+from app.web import health, routes
 from app.web.answers import Answer, PodAnswer, PodGroupAnswer, PodGroupList, Problem, QueueAnswer, QueueList, WhyAnswer
-from app.web.asgi import OPERATIONS_LIMITS, ASGIApp, BodyLimits, Bounded
+from app.web.asgi import OPERATIONS_LIMITS, BodyLimits
 from app.web.callers import METRICS, PODS, QUEUES, Caller, Callers, Guarded, RefusedError, refused
 from app.web.gpu_answers import GpuNodeAnswer, GpuNodeDetail, GpuNodeList, namespaces_of
 from app.web.health import Pulse
@@ -112,7 +113,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
     checks: health.Checks | None = None,
     asks: Asks | None = None,
     limits: BodyLimits = OPERATIONS_LIMITS,
-) -> ASGIApp:
+) -> FastAPI:
     """Build what the operations listener serves.
 
     `callers` tells who asks, and what they may see; health is for everybody. `inspect` belongs to the main loop, to
@@ -120,8 +121,10 @@ def application(  # noqa: PLR0913 # collaborators come in here
     `checks` are all the lines of /readyz but the pulse's; None takes those of `inspect`.
     """
     main, ready = asks or OnTheSpot(), checks or inspect.readiness
-    app = FastAPI(title="Leeboard", version="v1alpha1", docs_url=None, redoc_url=None, redirect_slashes=False)
-    problem.answer_errors_with_problems(app)
+    guarded = [Middleware(Guarded, callers=callers)]
+    app = routes.application(
+        limits, middleware=guarded, title="Leeboard", version="v1alpha1", openapi_url="/openapi.json"
+    )
     app.add_exception_handler(RefusedError, refused)
     health.add_routes(app, livez=lambda: (pulse.liveness(),), readyz=lambda: (*ready(), pulse.readiness()))
     app.add_route("/metrics", _metrics(metrics, inspect, main), methods=["GET"], include_in_schema=False)
@@ -129,7 +132,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
     _add_queues(app, inspect, main)
     _add_workloads(app, inspect, main)
     _add_gpus(app, inspect, main)
-    return Bounded(Guarded(app, callers), limits)
+    return app
 
 
 def _metrics(metrics: Metrics, counts: Counts, main: Asks) -> Callable[[Request], Awaitable[Response]]:

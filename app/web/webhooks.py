@@ -5,11 +5,9 @@ goes wrong here is said inside the reply, logged and counted. What to answer is 
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import Protocol, assert_never
+from typing import NamedTuple, Protocol, assert_never
 
 import structlog
 from fastapi import FastAPI, Response
@@ -17,11 +15,11 @@ from fastapi import FastAPI, Response
 from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
 from app.model.seam import RawObject
 from app.telemetry import CallOutcome, Metrics, Verb
-from app.web import problem, wire
-from app.web.asgi import EXTENDER_LIMITS, ASGIApp, BodyLimits, Bounded, Direct, Rejection, as_problem
+from app.web import routes, wire
+from app.web.asgi import EXTENDER_LIMITS, BodyLimits, Bounded
+from app.web.routes import Json, webhook
 from app.web.wire import Victims
 
-JSON = "application/json"
 BROKEN = "Leeboard failed on this question; its log has the traceback"
 
 
@@ -45,8 +43,7 @@ class AnswersScheduler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookReply:
+class WebhookReply(NamedTuple):
     """What goes back over the wire, and what it is counted as."""
 
     body: bytes
@@ -70,8 +67,8 @@ class ExtenderBoundary:
             Verb.BIND: self._bind,
         }
 
-    async def answer(self, verb: Verb, body: bytes) -> bytes:
-        """Return the reply to one call; raises nothing."""
+    async def answer(self, verb: Verb, body: bytes) -> Json:
+        """Return the response to one call; raises nothing."""
         started = self._clock()
         try:
             reply = await self._verbs[verb](body)
@@ -79,7 +76,7 @@ class ExtenderBoundary:
             self._log.exception("webhook broke", verb=verb.value)
             reply = WebhookReply(wire.write_error(verb, BROKEN), CallOutcome.ERROR)
         self._metrics.webhooks[verb, reply.outcome].observe(self._clock() - started)
-        return reply.body
+        return Json(reply.body)
 
     async def _filter(self, body: bytes) -> WebhookReply:
         question = wire.read_pod_question(body)
@@ -115,24 +112,20 @@ class ExtenderBoundary:
         return WebhookReply(wire.write_error(verb, failed.error), CallOutcome.BAD_REQUEST)
 
 
-def application(extender: AnswersScheduler, metrics: Metrics, *, limits: BodyLimits = EXTENDER_LIMITS) -> ASGIApp:
+def application(extender: AnswersScheduler, metrics: Metrics, *, limits: BodyLimits = EXTENDER_LIMITS) -> FastAPI:
     """Build what the extender's listener serves."""
-    webhooks = ExtenderBoundary(extender, metrics)
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    problem.answer_errors_with_problems(app)
-    answers = {f"/{verb.value}": partial(_respond, webhooks, verb) for verb in Verb}
-    return Bounded(Direct(app, answers), limits, reject=_reject)
+    boundary = ExtenderBoundary(extender, metrics)
+    return routes.application(limits, [webhook(boundary, verb) for verb in Verb], bounded=_BoundedVerbs)
 
 
-async def _respond(webhooks: ExtenderBoundary, verb: Verb, body: bytes) -> Response:
-    return Response(await webhooks.answer(verb, body), media_type=JSON)
+class _BoundedVerbs(Bounded):
+    """Says no to kube-scheduler in the form of the verb that it asked."""
 
-
-def _reject(path: str, status: HTTPStatus, detail: str) -> Rejection:
-    verb = path.removeprefix("/")
-    if verb not in tuple(Verb):
-        return as_problem(path, status, detail)
-    return Rejection(HTTPStatus.OK, JSON, wire.write_error(Verb(verb), detail))
+    def refusal(self, path: str, status: HTTPStatus, detail: str) -> Response:
+        verb = path.removeprefix("/")
+        if verb not in tuple(Verb):
+            return super().refusal(path, status, detail)
+        return Response(wire.write_error(Verb(verb), detail), media_type="application/json")
 
 
 def _filter_outcome(answer: FilterAnswer) -> CallOutcome:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import orjson
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.certificates.authority import Certificate, Clients, make_authority
 from app.certificates.files import CertificateFiles
@@ -21,7 +22,6 @@ from app.kube.client import KubeCluster
 from app.model.installation import WebhookKind
 from app.settings import Settings
 from app.telemetry import Metrics
-from app.web.asgi import ASGIApp, Receive, Scope, Send
 from app.web.connection import OPERATIONS_CONNECTIONS
 from app.web.listener import listener
 from app.web.tls import LiveTls

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import orjson
+from starlette.types import ASGIApp
 
-from app.web.asgi import ASGIApp
 from app.web.connection import ConnectionLimits
 from app.web.listener import Listener, listener
 

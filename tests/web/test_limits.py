@@ -6,11 +6,12 @@ import gc
 from dataclasses import replace
 
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.telemetry import Metrics, Verb
 from app.web import operations, webhooks
-from app.web.asgi import EXTENDER_LIMITS, MIB, ASGIApp, BodyLimits, Receive, Scope, Send
+from app.web.asgi import EXTENDER_LIMITS, MIB, BodyLimits
 from app.web.callers import Anybody
 from app.web.connection import ConnectionLimits, GuardedConnection
 from tests.web.fakes import FakeExtender, FakeInspect, FakePulse

@@ -6,10 +6,10 @@ import socket
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from app.telemetry import Metrics
 from app.web import operations, webhooks
-from app.web.asgi import ASGIApp
 from app.web.callers import Anybody
 from app.web.listener import Listener, listener
 from tests.web.fakes import FakeExtender, FakeInspect, FakePulse

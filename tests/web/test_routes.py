@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
 import pytest
+from starlette.types import ASGIApp
 
 from app.model.question import Check
 from app.telemetry import Metrics, Review, Verb
 from app.web import admission, health, webhooks
-from app.web.asgi import ASGIApp
 from tests.web.fakes import FakeExtender, FakePulse
 from tests.web.served import HttpReply, Served, serving
 from tests.web.test_admission import FakeAdmission, review

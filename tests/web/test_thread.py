@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any, Self
 
 import pytest
+from starlette.types import ASGIApp
 
 from app.model.question import Check
 from app.model.rights import Right, User
 from app.telemetry import Metrics
 from app.web import health, operations
-from app.web.asgi import ASGIApp
 from app.web.callers import Anybody, Reviewed
 from app.web.connection import ConnectionLimits
 from app.web.listener import listener
