@@ -66,7 +66,7 @@ def extender_door(settings: Settings, components: Components) -> Door:
     tls = LiveTls(Clients.CERTIFIED)
     served = ServedCertificate(tls, components.metrics, listener="extender", wall_clock=time.time)
     source = CertificateFiles(folder, served, clients=Clients.CERTIFIED, wall_clock=time.time)
-    bound = listener(app, host, port, limits=EXTENDER_CONNECTIONS, tls=tls.context)
+    bound = listener(app, host, port, limits=EXTENDER_CONNECTIONS, tls=tls)
     return Door(host=host, listener=bound, certificate=source)
 
 
@@ -83,7 +83,7 @@ def admission_door(settings: Settings, components: Components, installation: Ins
     )
     app = admission.application(components.admission, components.metrics)
     bound = listener(
-        app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls.context
+        app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls
     )
     return Door(host=settings.admission_host, listener=bound, certificate=source)
 

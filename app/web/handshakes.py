@@ -8,12 +8,10 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-Contexts = Callable[[], ssl.SSLContext]
-"""Is asked for each handshake."""
-Protocols = Callable[[], asyncio.Protocol]
+from app.web.connection import ConnectionLimits
 
 HANDSHAKE_S = 5.0
 """Within which TLS has to stand, once its turn has come."""
@@ -39,25 +37,38 @@ class _Turn:
             return False
 
 
-class Handshakes:
-    """Accepts what comes to one socket; to uvicorn it is a server."""
+class Tls(Protocol):
+    """The TLS of a port."""
 
-    def __init__(self, tls: Contexts, connection: Protocols, *, most_waiting: int) -> None:
-        """Accept nothing yet. `connection` makes what goes on once TLS stands."""
+    def context(self) -> ssl.SSLContext:
+        """Return what a handshake begins with; asked for each."""
+        ...
+
+
+class Connects(Protocol):
+    """What goes on once TLS stands."""
+
+    limits: ConnectionLimits
+
+    def connection(self) -> asyncio.Protocol:
+        """Return what speaks with the next client."""
+        ...
+
+
+class Handshakes:
+    """Takes every client that comes to one socket, until it is closed."""
+
+    def __init__(self, bound: socket.socket, tls: Tls, connections: Connects) -> None:
+        """Begin to accept, on the running loop."""
         self._tls = tls
-        self._connection = connection
-        self._most_waiting = most_waiting
+        self._connections = connections
         # Who came first stands first.
         self._waiting: dict[socket.socket, None] = {}
         self._shaking: dict[asyncio.Task[None], _Turn] = {}
         self._hurry: asyncio.TimerHandle | None = None
-        # Set by `accept_from`, taken away by `close`.
-        self._bound: socket.socket | None = None
-
-    def accept_from(self, bound: socket.socket) -> None:
-        """Take every client that comes, until `close`."""
+        # Taken away by `close`.
+        self._bound: socket.socket | None = bound
         bound.settimeout(0)
-        self._bound = bound
         self._look_again()
 
     def close(self) -> None:
@@ -69,9 +80,6 @@ class Handshakes:
         for client in self._waiting:
             client.close()
         self._waiting.clear()
-
-    async def wait_closed(self) -> None:
-        """Return at once: who is in is counted elsewhere, and nobody else has asked for anything."""
 
     def _look_again(self) -> None:
         if self._bound is not None:
@@ -93,7 +101,7 @@ class Handshakes:
     def _came(self, client: socket.socket) -> None:
         client.settimeout(0)
         self._waiting[client] = None
-        if len(self._waiting) > self._most_waiting:
+        if len(self._waiting) > self._connections.limits.connections:
             longest = next(iter(self._waiting))
             del self._waiting[longest]
             longest.close()
@@ -131,7 +139,7 @@ class Handshakes:
         # Whatever a client does wrong is not logged: it could fill the disk.
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._connection, client, ssl=self._tls(), ssl_handshake_timeout=HANDSHAKE_S
+                self._connections.connection, client, ssl=self._tls.context(), ssl_handshake_timeout=HANDSHAKE_S
             )
 
     def _ended(self, task: asyncio.Task[None]) -> None:

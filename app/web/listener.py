@@ -4,67 +4,28 @@ Several live in one process; signals are the service's, and so is the event loop
 """
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Iterator
-from typing import cast
 
 import structlog
-import uvicorn
 from starlette.types import ASGIApp
 
-from app.web.connection import ConnectionLimits, guarded
-from app.web.handshakes import Contexts, Handshakes
+from app.web.connection import ConnectionLimits
+from app.web.handshakes import Handshakes, Tls
+from app.web.uvicorn_adapter import Connections
 
-KEEP_ALIVE_S = 120
-"""Longer than the 90 s after which kube-scheduler's client lets go: it does not repeat a POST that met a closed one."""
 BACKLOG = 2048
 EVERY_ADDRESS = "::"
 EVERY_IPV4_ADDRESS = "0.0.0.0"  # noqa: S104 # asked for by name, as the other half of `::`
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers and without its poll for the time to stop."""
-
-    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits, tls: Contexts | None) -> None:
-        super().__init__(config)
-        # Set once, by `Listener.run`.
-        self.stopping = asyncio.Event()
-        self._limits = limits
-        self._tls = tls
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.servers = [await self._open(each) for each in sockets or ()]
-        self.started = True
-
-    async def _open(self, bound: socket.socket) -> asyncio.Server:
-        if self._tls is None:
-            return await asyncio.get_running_loop().create_server(self._connection, sock=bound, backlog=BACKLOG)
-        handshakes = Handshakes(self._tls, self._connection, most_waiting=self._limits.connections)
-        handshakes.accept_from(bound)
-        # uvicorn closes it and waits for it, no more.
-        return cast("asyncio.Server", handshakes)
-
-    def _connection(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg] # as in uvicorn
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return made
-
-    async def main_loop(self) -> None:
-        await self.stopping.wait()
-
-
 class Listener:
     """A bound port; it answers while `run` runs."""
 
-    def __init__(self, bound: socket.socket, server: _Server) -> None:
+    def __init__(self, bound: socket.socket, connections: Connections, tls: Tls | None, grace_s: float) -> None:
         self._socket = bound
-        self._server = server
+        self._connections = connections
+        self._tls = tls
+        self._grace_s = grace_s
 
     @property
     def port(self) -> int:
@@ -74,18 +35,23 @@ class Listener:
 
     async def run(self) -> None:
         """Serve until cancelled; then let running requests end, for the grace time at most."""
-        serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        accepting = await self._accept()
         try:
-            await asyncio.shield(serving)
-        except asyncio.CancelledError:
-            self._server.stopping.set()
-            await serving
-            raise
+            await asyncio.Event().wait()
+        finally:
+            accepting.close()
+            self._socket.close()
+            await self._connections.end(self._grace_s)
+
+    async def _accept(self) -> asyncio.Server | Handshakes:
+        if self._tls is not None:
+            return Handshakes(self._socket, self._tls, self._connections)
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(self._connections.connection, sock=self._socket, backlog=BACKLOG)
 
     def close_connections(self) -> None:
         """Close what is idle at once, the rest after its answer; whoever connects anew is answered as before."""
-        for connection in list(self._server.server_state.connections):
-            connection.shutdown()
+        self._connections.close()
 
     def close(self) -> None:
         """Give the port back when `run` never got to it."""
@@ -98,29 +64,15 @@ def listener(  # noqa: PLR0913 # each is one plain word about the port
     port: int,
     *,
     limits: ConnectionLimits,
-    grace_s: int = 5,
-    tls: Contexts | None = None,
+    grace_s: float = 5.0,
+    tls: Tls | None = None,
 ) -> Listener:
     """Bind the port (0: any free one) and return its server; raises OSError when it is taken.
 
     Connections that come before `run` wait in the backlog. Without `tls` it speaks plain HTTP. The host `::` is every
     address of this machine, those of IPv4 too.
     """
-    config = uvicorn.Config(
-        app,
-        http=guarded(limits),
-        ws="none",
-        interface="asgi3",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=grace_s,
-    )
-    return Listener(_bound(host, port), _Server(config, limits, tls))
+    return Listener(_bound(host, port), Connections(app, limits), tls, grace_s)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -7,6 +7,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -48,10 +49,20 @@ def reviewed(api: Api, judge: admission.AnswersAdmission, folder: Path) -> Itera
                 api.delete(f"{PATH}/{one['kind'].lower()}s/{NAME}")
 
 
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """TLS with one certificate for good."""
+
+    tls: ssl.SSLContext
+
+    def context(self) -> ssl.SSLContext:
+        return self.tls
+
+
 @contextmanager
 def _serving(judge: admission.AnswersAdmission, tls: ssl.SSLContext) -> Iterator[int]:
     loop = asyncio.new_event_loop()
-    bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=admission.CONNECTIONS, tls=lambda: tls)
+    bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=admission.CONNECTIONS, tls=Unchanged(tls))
     running = loop.create_task(bound.run())
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))
     thread.start()

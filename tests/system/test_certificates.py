@@ -172,7 +172,7 @@ class Replica:
     def __init__(self) -> None:
         self.tls, self.metrics, self.asked = CountedTls(), Metrics(), list[str]()
         self.served = ServedCertificate(self.tls, self.metrics, listener="admission", wall_clock=time.time)
-        self.listener = listener(allowing(self.asked), HOST, 0, limits=OPERATIONS_CONNECTIONS, tls=self.tls.context)
+        self.listener = listener(allowing(self.asked), HOST, 0, limits=OPERATIONS_CONNECTIONS, tls=self.tls)
 
     def renewals(self, kind: str) -> float:
         return self.metrics.registry.get_sample_value("leeboard_certificate_renewals_total", {"kind": kind}) or 0.0

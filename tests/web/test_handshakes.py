@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from app.web import handshakes
+from app.web.connection import ConnectionLimits
 from app.web.handshakes import AT_ONCE, Handshakes
 from app.web.tls import LiveTls
 from tests.web.served import CONNECTIONS, HOST, PATIENCE_S
@@ -135,15 +136,23 @@ class Greeting(asyncio.Protocol):
         transport.close()
 
 
+class Greetings:
+    """Greets every client."""
+
+    limits = ConnectionLimits(connections=1)
+
+    def connection(self) -> asyncio.Protocol:
+        return Greeting()
+
+
 async def test_a_process_without_room_for_one_more_socket_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshakes, "RETRY_S", 0.01)
     ca, tls = authority(), LiveTls()
     tls.use(signed(ca))
-    waiting_room = Handshakes(tls.context, Greeting, most_waiting=1)
     with Exhausted() as bound:
         bound.bind((HOST, 0))
         bound.listen()
-        waiting_room.accept_from(bound)
+        waiting_room = Handshakes(bound, tls, Greetings())
         async with asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_connection(*bound.getsockname(), ssl=trusting(ca))
             assert await reader.readline() == b"in\n"

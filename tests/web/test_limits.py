@@ -13,7 +13,8 @@ from app.telemetry import Metrics, Verb
 from app.web import operations, webhooks
 from app.web.asgi import EXTENDER_LIMITS, MIB, BodyLimits
 from app.web.callers import Anybody
-from app.web.connection import ConnectionLimits, GuardedConnection
+from app.web.connection import ConnectionLimits
+from app.web.uvicorn_adapter import GuardedConnection
 from tests.web.fakes import FakeExtender, FakeInspect, FakePulse
 from tests.web.served import HttpReply, Served, Wire, get, post, serving
 from tests.web.test_webhooks import BIND, NAMES

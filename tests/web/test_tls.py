@@ -45,7 +45,7 @@ def signed(by: CertificateAuthority, *, clients_ca: bytes = b"") -> Certificate:
 @contextlib.asynccontextmanager
 async def serving(tls: LiveTls) -> AsyncIterator[int]:
     app = operations.application(FakeInspect(), Metrics(), FakePulse(), callers=Anybody())
-    bound = listener(app, HOST, 0, limits=CONNECTIONS, tls=tls.context)
+    bound = listener(app, HOST, 0, limits=CONNECTIONS, tls=tls)
     running = asyncio.create_task(bound.run())
     try:
         yield bound.port

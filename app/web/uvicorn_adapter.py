@@ -1,0 +1,203 @@
+"""Everything that relies on how uvicorn works inside; its version is pinned, and a test says when it changes.
+
+uvicorn's own server cannot limit connections, and httptools caps nothing: uvicorn's only timer runs between requests.
+Here its HTTP/1.1 protocol gets limits on how many connections there are, and on how large and slow requests and their
+pieces may be. Bodies as a whole are `app.web.asgi`'s; accepting and shaking hands is `app.web.listener`'s.
+"""
+
+import asyncio
+import contextlib
+from typing import cast
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app.web.asgi import WHOLE
+from app.web.connection import ConnectionLimits, Joined
+
+KEEP_ALIVE_S = 120
+"""Longer than the 90 s after which kube-scheduler's client lets go: it does not repeat a POST that met a closed one."""
+LOOK_EVERY_S = 0.02
+TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ncontent-type: text/plain\r\n"
+    b"connection: close\r\n\r\n"
+)
+IN_SMALL_PIECES = "The request comes in too many small pieces."
+PIECES, PIECE_BYTES = 64, 64
+"""A request comes in so many pieces (reads and chunks), and one more for each so many bytes: each has its price."""
+MOST_HEADERS = 256
+MOST_PIPELINED = 16
+"""Requests that wait behind the one that is answered. Nobody we know sends any ahead."""
+
+
+class _WastefulError(Exception):
+    """The client sends what costs more than it says; the parser takes it for a broken request and closes."""
+
+
+class GuardedConnection(HttpToolsProtocol):
+    """uvicorn's connection with limits."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        limits: ConnectionLimits,
+        idle: dict["GuardedConnection", None],
+    ) -> None:
+        """`idle` are the connections of the listener without a complete request under way, the longest idle first."""
+        super().__init__(config=config, server_state=state, app_state={})
+        self._limits = limits
+        self._idle = idle
+        # Bytes since the parser last got anywhere; changed by `data_received` and `_progress`.
+        self._unfinished_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        # Of the current request; changed by `_count`.
+        self._pieces = self._piece_bytes = 0
+        # Set while an answer does not leave.
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        """Take the connection, and close the longest idle one when there are too many: this one if all others work."""
+        super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
+        self._arm()
+        self._idle[self] = None
+        if len(self.connections) > self._limits.connections:
+            longest_idle = next(iter(self._idle))
+            del self._idle[longest_idle]
+            longest_idle.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._progress()
+        self._stop_waiting_for_reader()
+        self._idle.pop(self, None)
+        super().connection_lost(exc)
+        # Requests that wait refer to this connection as it does to them. As garbage they would hold up all threads
+        # while it is looked for: 100 ms after some thousand connections that pipeline.
+        self.pipeline.clear()
+        self.cycle = None  # type: ignore[assignment] # as in uvicorn
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, unless it has been fed too much already without getting anywhere."""
+        self._unfinished_bytes += len(data)
+        if self._count(len(data)):
+            self.send_400_response(IN_SMALL_PIECES)
+            return
+        super().data_received(data)
+        if self.transport.is_closing() or not self._unfinished_bytes:
+            return
+        if self._unfinished_bytes > self._limits.head_bytes:
+            self.transport.write(TOO_LONG)
+            self.transport.close()
+        elif self._deadline is None:
+            self._arm()
+
+    def on_message_begin(self) -> None:
+        """Begin to count its pieces."""
+        self._pieces = self._piece_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one more header, or break off."""
+        super().on_header(name, value)
+        if len(self.headers) > MOST_HEADERS:
+            raise _WastefulError
+
+    def on_headers_complete(self) -> None:
+        """Take one more request, or break off."""
+        self._progress()
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise _WastefulError
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Note that the body goes on; its own deadline is the middleware's."""
+        self._progress()
+        if self._count(len(body)):
+            raise _WastefulError
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note that a request is under way; before, its sender could leave it half said for as long as it liked."""
+        self._progress()
+        self._idle.pop(self, None)
+        self.scope["state"][WHOLE] = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Note that the connection is idle again, unless another request was pipelined behind this one."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self._idle[self] = None
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read, though not for ever."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._limits.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on with the answer."""
+        self._stop_waiting_for_reader()
+        super().resume_writing()
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _count(self, size: int) -> bool:
+        """Count one more piece of the request; return whether there are too many."""
+        self._pieces += 1
+        self._piece_bytes += size
+        return self._pieces > PIECES + self._piece_bytes // PIECE_BYTES
+
+    def _arm(self) -> None:
+        self._deadline = self.loop.call_later(self._limits.head_deadline_s, self.transport.close)
+
+    def _progress(self) -> None:
+        self._unfinished_bytes = 0
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class Connections:
+    """The connections of one listener."""
+
+    def __init__(self, app: ASGIApp, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        # Of all open connections and running requests; kept by uvicorn.
+        self._state = ServerState()
+        self._idle: dict[GuardedConnection, None] = {}
+
+    def connection(self) -> asyncio.Protocol:
+        """Return what speaks with the next client."""
+        return GuardedConnection(self._config, self._state, self.limits, self._idle)
+
+    def close(self) -> None:
+        """Close what is idle at once, the rest after its answer."""
+        for connection in list(self._state.connections):
+            connection.shutdown()
+
+    async def end(self, grace_s: float) -> None:
+        """Close all, and let running requests end, for the grace time at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self._state.connections or self._state.tasks:
+                    self.close()
+                    await asyncio.sleep(LOOK_EVERY_S)
+        for request in self._state.tasks:
+            request.cancel()
