@@ -7,7 +7,7 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +16,6 @@ from app.certificates.own import Installation
 from app.control.informers.feed import Feed
 from app.control.leadership.rights import AccessReviews, Rights
 from app.control.writers.barrier import GangBarrier
-from app.model.question import Check
 from app.model.seam import Cluster
 from app.service.components import Clocks, Components, Runs
 from app.service.doors import Door, admission_door, extender_door, operations_door, probe_door
@@ -25,7 +24,7 @@ from app.telemetry import Metrics
 from app.web import health, operations
 from app.web.callers import Anybody, CallerReviews, Callers, Nobody, Reviewed
 from app.web.visits import Visits
-from app.web.watchdog import Watchdog, alarm
+from app.web.watchdog import Alarm, Watchdog
 
 __all__ = ["GARBAGE_THRESHOLDS", "SWITCH_AFTER_S", "Clocks", "Components", "Endpoints", "Kubernetes", "serve"]
 
@@ -91,17 +90,13 @@ async def serve(
         verbs = opened(extender_door(settings, components))
         reviews = admission_door(settings, components, kubernetes.installation if kubernetes else None)
         doors = [verbs, *([opened(reviews)] if reviews else [])]
-        rights = Rights(kubernetes.reviews, settings) if kubernetes else None
-
-        def checks() -> Sequence[Check]:
-            installed = [*(rights.checks() if rights else ()), *(check for door in doors for check in door.checks())]
-            return [*components.inspect.readiness(), *installed]
-
-        watchdog, published = Watchdog(alarm(components.metrics)), health.Published(checks)
+        rights = [Rights(kubernetes.reviews, settings)] if kubernetes else []
+        watchdog = Watchdog(Alarm(components.metrics))
+        published = health.Published(components.inspect, *rights, *doors)
         visits = Visits(asyncio.get_running_loop())
         callers = _callers(settings, kubernetes.reviews if kubernetes else None, visits)
         app = operations.application(
-            components.inspect, components.metrics, watchdog, callers=callers, checks=published, asks=visits
+            components.inspect, components.metrics, watchdog, callers=callers, ready=published, asks=visits
         )
         reads = opened(operations_door(settings, app))
         probes = probe_door(settings, health.application(published, watchdog))
@@ -110,7 +105,7 @@ async def serve(
             beside: list[Runs] = [
                 watchdog,
                 published,
-                *([rights] if rights else []),
+                *rights,
                 *(one for door in doors for one in door.running),
             ]
             for part in (*components.running, *beside):

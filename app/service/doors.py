@@ -82,9 +82,7 @@ def admission_door(settings: Settings, components: Components, installation: Ins
         installation,
     )
     app = admission.application(components.admission, components.metrics)
-    bound = listener(
-        app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls
-    )
+    bound = listener(app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls)
     return Door(host=settings.admission_host, listener=bound, certificate=source)
 
 

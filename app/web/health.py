@@ -38,35 +38,50 @@ class Pulse(Protocol):
         ...
 
 
+class Ready(Protocol):
+    """A part that tells whether it is ready."""
+
+    def checks(self) -> Sequence[Check]:
+        """Return its lines of /readyz."""
+        ...
+
+
 class Published:
     """The checks as the main loop saw them last, for threads that must not wait for it."""
 
-    def __init__(self, checks: Checks) -> None:
-        """Know nothing yet. `checks` is called on the main loop."""
-        self._checks = checks
+    def __init__(self, *parts: Ready) -> None:
+        """Know nothing yet. The parts belong to the main loop."""
+        self._parts = parts
         # Replaced by `run`, read from other threads.
         self._seen: Sequence[Check] = STARTING
 
-    def __call__(self) -> Sequence[Check]:
+    def checks(self) -> Sequence[Check]:
         """Return them."""
         return self._seen
 
     async def run(self) -> None:
         """Publish them until cancelled."""
         while True:
-            self._seen = tuple(self._checks())
+            self._seen = tuple(check for part in self._parts for check in part.checks())
             await asyncio.sleep(PUBLISH_EVERY_S)
 
 
-def application(checks: Checks, pulse: Pulse) -> FastAPI:
+def application(ready: Ready, pulse: Pulse) -> FastAPI:
     """Build what the listener for probes serves."""
     app = routes.application(PROBE_LIMITS)
-    add_routes(app, livez=lambda: (pulse.liveness(),), readyz=lambda: (*checks(), pulse.readiness()))
+    add_routes(app, ready, pulse)
     return app
 
 
-def add_routes(app: FastAPI, *, livez: Checks, readyz: Checks) -> None:
+def add_routes(app: FastAPI, ready: Ready, pulse: Pulse) -> None:
     """Add the health endpoints; /healthz is the old name of /livez."""
+
+    def livez() -> Sequence[Check]:
+        return (pulse.liveness(),)
+
+    def readyz() -> Sequence[Check]:
+        return (*ready.checks(), pulse.readiness())
+
     for path, title, checks in (
         ("/livez", "livez", livez),
         ("/healthz", "livez", livez),

@@ -15,7 +15,6 @@ from app.model.explanation import Explanation, QueueStand, Subject, Unknown
 from app.model.names import NodeName
 from app.model.occupancy import NodeUse
 from app.model.pod import Pod
-from app.model.question import Check
 from app.model.reason import Refusal
 from app.model.sentence import Reader
 from app.telemetry import Metrics
@@ -24,7 +23,7 @@ from app.web.answers import Answer, PodAnswer, PodGroupAnswer, PodGroupList, Pro
 from app.web.asgi import OPERATIONS_LIMITS, BodyLimits
 from app.web.callers import METRICS, PODS, QUEUES, Caller, Callers, Guarded, RefusedError, refused
 from app.web.gpu_answers import GpuNodeAnswer, GpuNodeDetail, GpuNodeList, namespaces_of
-from app.web.health import Pulse
+from app.web.health import Pulse, Ready
 from app.web.scrape import Counts, scrape
 from app.web.visits import Asks, OnTheSpot
 from app.web.why_answers import ExplanationAnswer
@@ -76,12 +75,8 @@ class PodFacts(Protocol):
         ...
 
 
-class ReadApi(Counts, Protocol):
+class ReadApi(Counts, Ready, Protocol):
     """What the read API reads; called on the event loop."""
-
-    def readiness(self) -> Sequence[Check]:
-        """Return every condition of being ready, passed or not."""
-        ...
 
     def pod(self, namespace: str, name: str) -> PodFacts | None:
         """Return what is known of this pod; None when there is no such pod."""
@@ -110,7 +105,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
     pulse: Pulse,
     *,
     callers: Callers,
-    checks: health.Checks | None = None,
+    ready: Ready | None = None,
     asks: Asks | None = None,
     limits: BodyLimits = OPERATIONS_LIMITS,
 ) -> FastAPI:
@@ -118,15 +113,15 @@ def application(  # noqa: PLR0913 # collaborators come in here
 
     `callers` tells who asks, and what they may see; health is for everybody. `inspect` belongs to the main loop, to
     which `asks` leads from the loop that serves this; None where it is the same.
-    `checks` are all the lines of /readyz but the pulse's; None takes those of `inspect`.
+    `ready` has all the lines of /readyz but the pulse's; None takes those of `inspect`.
     """
-    main, ready = asks or OnTheSpot(), checks or inspect.readiness
+    main = asks or OnTheSpot()
     guarded = [Middleware(Guarded, callers=callers)]
     app = routes.application(
         limits, middleware=guarded, title="Leeboard", version="v1alpha1", openapi_url="/openapi.json"
     )
     app.add_exception_handler(RefusedError, refused)
-    health.add_routes(app, livez=lambda: (pulse.liveness(),), readyz=lambda: (*ready(), pulse.readiness()))
+    health.add_routes(app, ready or inspect, pulse)
     app.add_route("/metrics", _metrics(metrics, inspect, main), methods=["GET"], include_in_schema=False)
     # All of what follows is `async`: FastAPI runs plain functions in threads.
     _add_queues(app, inspect, main)

@@ -35,13 +35,20 @@ class StallLimits:
     """What one look may add to a stall at most; a longer gap means that the thread did not run either."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """What the watchdog does about a stall."""
+    """What the watchdog does about a stall, in its own thread: counts it, logs it, and ends a process that is lost."""
 
-    report: Callable[[float], None]
-    """Called in the watchdog's thread with the length of the stall so far, at most once per `dump_every_s`."""
-    end: Callable[[int], object] = os._exit
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def report(self, stalled_s: float) -> None:
+        """Tell of a stall that has lasted for so long; through the log's queue, since a blocked stderr may be why."""
+        self._metrics.stalls.inc()
+        structlog.get_logger().error("event loop stands still", stalled_s=round(stalled_s, 2), stacks=_stacks())
+
+    def end(self) -> None:
+        """End the process at once."""
+        os._exit(EXIT_CODE)
 
 
 class Watchdog:
@@ -90,7 +97,7 @@ class Watchdog:
             self._dumped_at = now
             self._alarm.report(self._stalled_s)
         if self._stalled_s > self._limits.exit_s:
-            self._alarm.end(EXIT_CODE)
+            self._alarm.end()
 
     def readiness(self) -> Check:
         """Tell whether the loop has run lately enough to be asked anything."""
@@ -111,21 +118,6 @@ class Watchdog:
     def _look_until(self, over: threading.Event) -> None:
         while not over.wait(self._limits.look_every_s):
             self.look()
-
-
-def alarm(metrics: Metrics) -> Alarm:
-    """Return what production does about a stall: count it and log it."""
-
-    def report(stalled_s: float) -> None:
-        metrics.stalls.inc()
-        log_stacks(stalled_s)
-
-    return Alarm(report=report)
-
-
-def log_stacks(stalled_s: float) -> None:
-    """Log where every thread is; through the log's queue, since a blocked stderr may be the very reason."""
-    structlog.get_logger().error("event loop stands still", stalled_s=round(stalled_s, 2), stacks=_stacks())
 
 
 def _stacks() -> str:

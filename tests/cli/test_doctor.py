@@ -61,7 +61,7 @@ def healthy() -> Replica:
 
 
 def replica(*checks: Check) -> Replica:
-    return Replica(inspect=FakeInspect(checks=(Check("active"), *checks)))
+    return Replica(inspect=FakeInspect(conditions=(Check("active"), *checks)))
 
 
 def gpu_node(name: str, gpus: str = "8") -> object:
@@ -511,7 +511,7 @@ async def test_what_only_some_pods_wait_for_is_a_warning_with_its_cause(tmp_path
 
 
 async def test_one_of_two_that_stands_by_is_well(tmp_path: Path) -> None:
-    standby = Replica(inspect=FakeInspect(checks=(STANDBY,)))
+    standby = Replica(inspect=FakeInspect(conditions=(STANDBY,)))
 
     found = await examined(tmp_path, FakeCluster(), healthy(), standby)
 
@@ -520,14 +520,14 @@ async def test_one_of_two_that_stands_by_is_well(tmp_path: Path) -> None:
 
 
 async def test_one_that_stands_by_alone_may_have_another_beside_it(tmp_path: Path) -> None:
-    found = (await examined(tmp_path, FakeCluster(), Replica(inspect=FakeInspect(checks=(STANDBY,)))))["active"]
+    found = (await examined(tmp_path, FakeCluster(), Replica(inspect=FakeInspect(conditions=(STANDBY,)))))["active"]
 
     assert (found.state, STANDBY.failure in found.message) == (Severity.WARNING, True)
 
 
 @pytest.mark.parametrize("both", [STANDBY, Check("active")])
 async def test_of_two_just_one_has_to_decide(tmp_path: Path, both: Check) -> None:
-    one, other = (Replica(inspect=FakeInspect(checks=(both,))) for _ in range(2))
+    one, other = (Replica(inspect=FakeInspect(conditions=(both,))) for _ in range(2))
 
     assert (await examined(tmp_path, FakeCluster(), one, other))["active"].state is Severity.BROKEN
 
@@ -628,7 +628,7 @@ async def test_where_the_extender_can_be_reached_it_is_asked(tmp_path: Path, err
 
 
 async def test_that_a_replica_which_stands_by_leaves_questions_to_another_is_well() -> None:
-    standby = Replica(inspect=FakeInspect(checks=(STANDBY,)))
+    standby = Replica(inspect=FakeInspect(conditions=(STANDBY,)))
     async with listening(says({"Error": "not active"})) as extender, answering(standby) as operations:
         found = [each async for each in what_if(extender, ["kai-scheduler"], operations=operations)]
 

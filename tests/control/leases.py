@@ -20,4 +20,4 @@ def elected(holder: str = "pod-a_5b5c", *, gpus: int = 1, cluster: FickleCluster
 
 
 def active(world: World) -> bool:
-    return next(check.passed for check in world.inspect.readiness() if check.name == "active")
+    return next(check.passed for check in world.inspect.checks() if check.name == "active")

@@ -207,7 +207,7 @@ async def test_a_replica_that_stands_by_is_ready_in_all_else() -> None:
     async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
         await passes(SETTLED_S)
 
-        assert [check.name for check in world.inspect.readiness() if not check.passed] == ["active"]
+        assert [check.name for check in world.inspect.checks() if not check.passed] == ["active"]
 
 
 async def test_a_replica_that_stands_by_says_so_instead_of_why_a_pod_waits() -> None:

@@ -118,11 +118,11 @@ async def test_queues_stand_with_what_is_below_them_and_what_is_wrong_with_them(
 @pytest.mark.parametrize("resource", Resource)
 async def test_readiness_takes_every_watch(resource: Resource) -> None:
     async with living("a") as world:
-        assert all(check.passed for check in world.inspect.readiness())
+        assert all(check.passed for check in world.inspect.checks())
         world.cluster.hide(resource)
         await passes(120)
 
-        checks = world.inspect.readiness()
+        checks = world.inspect.checks()
         assert [check.name for check in checks if check.failure or check.degraded] == [f"watch-{resource!r}"]
         assert all(check.passed for check in checks) is (resource in OPTIONAL)
 
@@ -130,7 +130,7 @@ async def test_readiness_takes_every_watch(resource: Resource) -> None:
 async def test_nothing_is_ready_before_it_was_listed() -> None:
     world = World(furnished())
 
-    watches = [check for check in world.inspect.readiness() if check.name.startswith("watch-")]
+    watches = [check for check in world.inspect.checks() if check.name.startswith("watch-")]
     assert {check.failure for check in watches} == {"not listed yet"}
 
 

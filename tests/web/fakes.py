@@ -65,7 +65,7 @@ class Known:
 class FakeInspect:
     """Knows what the test gave it."""
 
-    checks: Sequence[Check] = (Check("cache-synced"),)
+    conditions: Sequence[Check] = (Check("cache-synced"),)
     shares: Mapping[QueueName, Share] = field(default_factory=dict)
     groups: Sequence[tuple[PodGroup, Refusal | None]] = ()
     promised: Mapping[str, int] = field(default_factory=dict)
@@ -76,8 +76,8 @@ class FakeInspect:
     told: Explanation | Unknown = field(default_factory=lambda: Unknown("nothing is known"))
     questions: list[tuple[str, str, Subject | None]] = field(default_factory=list)
 
-    def readiness(self) -> Sequence[Check]:
-        return self.checks
+    def checks(self) -> Sequence[Check]:
+        return self.conditions
 
     def gpu_nodes(self) -> Sequence[NodeName]:
         return [use.report.name for use in self.gpus]

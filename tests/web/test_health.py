@@ -12,7 +12,7 @@ LACKING = Check("rights", "may not create pods/binding")
 
 
 async def asked(path: str, *checks: Check) -> HttpReply:
-    app = operations.application(FakeInspect(checks=checks), Metrics(), FakePulse(), callers=Anybody())
+    app = operations.application(FakeInspect(conditions=checks), Metrics(), FakePulse(), callers=Anybody())
     async with serving(app) as served:
         return await served.ask(get(path))
 

@@ -65,7 +65,7 @@ async def test_verbose_readiness_lists_every_check() -> None:
 
 
 async def test_failed_check_makes_readiness_fail_and_say_why() -> None:
-    reply = await asked("/readyz", FakeInspect(checks=(Check("cache-synced"), STALE)))
+    reply = await asked("/readyz", FakeInspect(conditions=(Check("cache-synced"), STALE)))
     assert (reply.status, reply.body.decode().splitlines()) == (
         503,
         [
@@ -78,7 +78,7 @@ async def test_failed_check_makes_readiness_fail_and_say_why() -> None:
 
 
 async def test_single_check_fails_alone() -> None:
-    reply = await asked("/readyz/watches-fresh", FakeInspect(checks=(Check("cache-synced"), STALE)))
+    reply = await asked("/readyz/watches-fresh", FakeInspect(conditions=(Check("cache-synced"), STALE)))
     assert (reply.status, reply.body) == (503, f"[-]watches-fresh failed: {STALE.failure}\n".encode())
 
 

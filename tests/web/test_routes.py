@@ -6,10 +6,9 @@ from http import HTTPStatus
 import pytest
 from starlette.types import ASGIApp
 
-from app.model.question import Check
 from app.telemetry import Metrics, Review, Verb
 from app.web import admission, health, webhooks
-from tests.web.fakes import FakeExtender, FakePulse
+from tests.web.fakes import FakeExtender, FakeInspect, FakePulse
 from tests.web.served import HttpReply, Served, serving
 from tests.web.test_admission import FakeAdmission, review
 from tests.web.test_webhooks import QUESTIONS
@@ -26,7 +25,7 @@ def admitting() -> ASGIApp:
 
 
 def probing() -> ASGIApp:
-    return health.application(lambda: (Check("cache-synced"),), FakePulse())
+    return health.application(FakeInspect(), FakePulse())
 
 
 PORTS: dict[Callable[[], ASGIApp], dict[str, bytes]] = {

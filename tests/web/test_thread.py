@@ -52,7 +52,7 @@ class InThread:
 
 
 def probing() -> ASGIApp:
-    return health.application(lambda: (Check("cache-synced"),), FakePulse())
+    return health.application(FakeInspect(), FakePulse())
 
 
 async def test_probes_are_answered_while_the_main_loop_stands_still() -> None:
@@ -102,7 +102,7 @@ async def test_answers_come_from_the_main_loop_alone() -> None:
     ASKED.clear()
     visits = Visits(asyncio.get_running_loop())
     inspect = Watching()
-    app = operations.application(inspect, Metrics(), FakePulse(), callers=Anybody(), checks=tuple, asks=visits)
+    app = operations.application(inspect, Metrics(), FakePulse(), callers=Anybody(), asks=visits)
     async with InThread(app) as reads:
         for path in ("queues", "podgroups", "gpus", "why/a/b", "pods/a/b", "gpus/n"):
             await asyncio.to_thread(said, reads.port, get(f"/api/v1/{path}"))
@@ -126,9 +126,7 @@ async def test_reader_is_told_when_the_main_loop_does_not_answer() -> None:
     stalled = asyncio.new_event_loop()
     inspect = FakeInspect()
     visits = Visits(stalled, patience_s=0.01)
-    app = operations.application(
-        inspect, Metrics(), FakePulse(), callers=Anybody(), checks=inspect.readiness, asks=visits
-    )
+    app = operations.application(inspect, Metrics(), FakePulse(), callers=Anybody(), asks=visits)
     try:
         async with InThread(app) as reads:
             assert b"503" in await asyncio.to_thread(said, reads.port, get("/api/v1/queues"))
@@ -142,7 +140,7 @@ async def test_reader_with_a_token_is_told_when_the_main_loop_does_not_answer() 
     stalled = asyncio.new_event_loop()
     visits = Visits(stalled, patience_s=0.01)
     callers = Reviewed(Unasked(), visits, clock=lambda: 0.0)
-    app = operations.application(FakeInspect(), Metrics(), FakePulse(), callers=callers, checks=tuple, asks=visits)
+    app = operations.application(FakeInspect(), Metrics(), FakePulse(), callers=callers, asks=visits)
     try:
         async with InThread(app) as reads:
             answer = await asyncio.to_thread(said, reads.port, get("/api/v1/queues", "Authorization: Bearer tenant"))
@@ -163,11 +161,11 @@ class Unasked:
 
 
 async def test_nothing_is_ready_before_the_main_loop_has_told_anything() -> None:
-    published = health.Published(lambda: (Check("cache-synced"),))
-    assert [check.passed for check in published()] == [False]
+    published = health.Published(FakeInspect())
+    assert [check.passed for check in published.checks()] == [False]
 
     running = asyncio.create_task(published.run())
     await asyncio.sleep(0)
     running.cancel()
 
-    assert published() == (Check("cache-synced"),)
+    assert published.checks() == (Check("cache-synced"),)

@@ -51,13 +51,13 @@ class Inspect:
         self._explainer = explainer
         self._clock = clock
 
-    def readiness(self) -> Sequence[Check]:
+    def checks(self) -> Sequence[Check]:
         """Return every condition of being ready."""
         return (self._activity.check(), *self._feed.checks())
 
     def is_ready(self) -> bool:
         """Whether all of them hold: we are active, and what we see is whole and fresh."""
-        return all(check.passed for check in self.readiness())
+        return all(check.passed for check in self.checks())
 
     def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
         """Freeze the cluster as it is now; what is returned divides it among the queues.
@@ -73,7 +73,7 @@ class Inspect:
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         """Tell why a pod or a PodGroup stands where it does; what of the two is meant is found out if need be."""
         told = self._explainer.explain(namespace, name, subject)
-        failed = next((check for check in self.readiness() if not check.passed), None)
+        failed = next((check for check in self.checks() if not check.passed), None)
         return told if failed is None else messages.undecided(told, failed)
 
     def version(self) -> tuple[int, int]:
