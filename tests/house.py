@@ -83,7 +83,7 @@ async def lone_pod() -> Entered:
 
 async def asked(webhooks: ExtenderBoundary, verb: Verb, body: object) -> Any:
     """Return the reply to one webhook call."""
-    return orjson.loads(await webhooks.answer(verb, orjson.dumps(body)))
+    return orjson.loads((await webhooks.answer(verb, orjson.dumps(body))).body)
 
 
 def question(pod: RawObject) -> object:

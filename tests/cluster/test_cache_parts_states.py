@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.cluster.fitted import fitted
 from app.cluster.ledger.charges import Hold
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
+from app.cluster.state.fitted import fitted
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.node import Node

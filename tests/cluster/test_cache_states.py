@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.cluster.fitted import fitted
 from app.cluster.groups.groups import GroupTerms, Members, Place, form, terms
 from app.cluster.ledger.charges import Charge
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.queues.tree import judged
 from app.cluster.state.cache import ClusterCache
+from app.cluster.state.fitted import fitted
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod, SchedulerMessage

@@ -7,7 +7,6 @@ its reservation ends in `_settle`, which derives the pod's one charge anew, so s
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from app.cluster.fitted import Fitted
 from app.cluster.gpus.gpu_books import GpuBooks
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.groups.groups import GroupTerms, Place
@@ -17,6 +16,7 @@ from app.cluster.ledger.nodes import Nodes, NodeSource
 from app.cluster.ledger.reservations import Reservation, Reservations, ReservationState
 from app.cluster.queues.tree import Queues
 from app.cluster.queues.usage import UsageHistory
+from app.cluster.state.fitted import Fitted
 from app.cluster.state.labelled import LabelledPods
 from app.cluster.state.refusals import NONE, RefusedNodes
 from app.cluster.state.room import Room
