@@ -1,5 +1,6 @@
 """Past usage: what adds up, how it fades, and how it is taken over."""
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from app.cluster import decode
 from app.cluster.encode import status_fields
+from app.cluster.queues import usage
 from app.cluster.queues.usage import NONE, Sums, Tally, UsageHistory
 from app.model.names import QueueName
 from app.model.past import MICRO
@@ -323,3 +325,16 @@ def test_what_is_left_out_is_none() -> None:
     tally, problem = decode.tally(raw({"updated": WHEN, "capacity": {"cpu": "4"}}))
 
     assert (tally, problem) == (Tally(at_ms=START_MS, used=NONE, capacity=(4_000_000, 0, 0)), "")
+
+
+def test_how_much_is_left_after_a_time_is_worked_out_once_for_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, times = history(), list[float]()
+    held = {QueueName(f"q{number}"): HALF for number in range(100)}
+    monkeypatch.setattr(usage, "exp", lambda power: times.append(power) or math.exp(power))  # type: ignore[func-returns-value]
+    for step in range(3):
+        found.see(START_MS + step * DAY_MS, held, CLUSTER)
+        found.tell()
+
+    # At the first look nothing has been seen, and the capacity is of no time.
+    assert len(times) <= 2 + 1 + 1
+    assert {of(found, name).used for name in held} == {of(found, QueueName("q0")).used}

@@ -8,8 +8,9 @@ Every step multiplies by the part that is left of what was and adds the exact in
 factors are floats, all sums integers: a step is off by less than one part in 10^12 and one unit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, expm1, log
 
 from app.model.names import QueueName
@@ -19,6 +20,9 @@ Sums = tuple[int, int, int]
 """One number an axis of `QUOTA_AXES`: an amount in the unit of the axis, or such an amount times milliseconds."""
 
 NONE: Sums = (0, 0, 0)
+
+Weights = Callable[[int], tuple[int, int]]
+"""`UsageHistory._weights` of a time that has passed, in milliseconds."""
 
 WEEK_S = 7 * 24 * 3600.0
 
@@ -104,10 +108,12 @@ class UsageHistory:
         When the clock was turned back, the time since is not known, and so counts for nobody.
         """
         before = self._sight or _Sight(now_ms, {}, NONE)
+        # Nearly all queues were counted last at the same moment.
+        weights = lru_cache(self._weights)
         for name in self._used.keys() | before.held.keys():
             used = self._used.get(name, _Sum(before.at_ms))
-            self._used[name] = self._carried(used, before.held.get(name, NONE), before.at_ms, now_ms)
-        self._capacity = self._carried(self._capacity, before.capacity, before.at_ms, now_ms)
+            self._used[name] = _carried(weights, used, before.held.get(name, NONE), before.at_ms, now_ms)
+        self._capacity = _carried(weights, self._capacity, before.capacity, before.at_ms, now_ms)
         self._used = {name: used for name, used in self._used.items() if any(used.sums)}
         self._sight = _Sight(now_ms, dict(held), capacity)
 
@@ -146,16 +152,6 @@ class UsageHistory:
     def _parts(self) -> dict[QueueName, Sums]:
         return {name: tally.used_micro for name, tally in self._told.items()}
 
-    def _carried(self, past: _Sum, held: Sums, since_ms: int, now_ms: int) -> _Sum:
-        """Return a sum as of now, of which the amounts `held` since then are not yet a part."""
-        kept, _ = self._weights(now_ms - past.at_ms)
-        _, added_ms = self._weights(now_ms - max(since_ms, past.at_ms))
-        cpu, memory, gpu = (
-            (amount * kept + each * added_ms + (1 << SHIFT - 1)) >> SHIFT
-            for amount, each in zip(past.sums, held, strict=True)
-        )
-        return _Sum(now_ms, (cpu, memory, gpu))
-
     def _weights(self, elapsed_ms: int) -> tuple[int, int]:
         """Return, shifted, what is left of 1 after a time, and what a steady 1 adds up to in it, in milliseconds."""
         halvings = log(2) * max(0, elapsed_ms) / self._half_life_ms
@@ -166,3 +162,14 @@ class UsageHistory:
 def _has_moved(before: Mapping[QueueName, Sums], after: Mapping[QueueName, Sums]) -> bool:
     pairs = [(before.get(name, NONE), after.get(name, NONE)) for name in before.keys() | after.keys()]
     return any(abs(one - other) >= STEP_MICRO for old, new in pairs for one, other in zip(old, new, strict=True))
+
+
+def _carried(weights: Weights, past: _Sum, held: Sums, since_ms: int, now_ms: int) -> _Sum:
+    """Return a sum as of now, of which the amounts `held` since then are not yet a part."""
+    kept, _ = weights(now_ms - past.at_ms)
+    _, added_ms = weights(now_ms - max(since_ms, past.at_ms))
+    cpu, memory, gpu = (
+        (amount * kept + each * added_ms + (1 << SHIFT - 1)) >> SHIFT
+        for amount, each in zip(past.sums, held, strict=True)
+    )
+    return _Sum(now_ms, (cpu, memory, gpu))
