@@ -301,7 +301,9 @@ def test_a_queue_borrows_what_it_deserves_beyond_the_fair_share_of_the_queue_abo
     assert sorted(start.group.name for start in made.starts) == ["uid-o1", "uid-o2"]
 
 
-# Fixed clusters: it is not true of all. Where CPU is short, an elastic PodGroup may still reclaim a pod.
+# Fixed clusters: it is not true of all. What a queue holds within its fair share, but beyond what it deserves, is
+# reclaimed by one that only takes what it deserves (KAI's rule): an elastic PodGroup that grows after it has found its
+# minimum, or a PodGroup whose queue deserves the room only when its leaving pods have left.
 @pytest.mark.parametrize("planned", [by_search, at_once])
 @pytest.mark.parametrize("changed", [lambda cluster: cluster, torn], ids=["as made", "torn"])
 def test_no_pod_starts_that_the_same_or_the_next_plan_reclaims(
