@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from app.scheduling.preemption.budget import Budget
 from app.scheduling.preemption.searches import Searches
 from loadtest.crowds import crowded
 from loadtest.snapshots import GPUS, NOW, full, node, queue, rigid, running, snapshot, waiting
+from tests.scheduling.worlds import world
 
 ONLY_CONSOLIDATE = Policy(actions=(Action.ALLOCATE, Action.CONSOLIDATE))
 
@@ -512,3 +514,20 @@ def test_the_memory_holds_nothing_of_those_that_wait_no_more() -> None:
     searches.was_cut_off(("cut",), 1, Budget(10), Budget(100))
 
     assert searches.frozen(()) == Searched()
+
+
+def test_room_that_one_action_makes_helps_a_group_that_the_next_one_searched_for_in_vain_before() -> None:
+    cluster = world(Random(47))
+    before = cluster.snapshot()
+    firm = next(group for group in before.groups.values() if group.key.name == "g0")
+    after = replace(before, groups={**before.groups, firm.key: replace(firm, preemptible=True)})
+    first = plan(before, now=cluster.now)
+
+    known, fresh = (plan(after, now=cluster.now + 1, memory=each) for each in (first.memory, NO_MEMORY))
+
+    assert first.starts == ()
+    assert [(start.group.name, start.action) for start in known.starts] == [
+        ("g0", Action.RECLAIM),
+        ("g3", Action.PREEMPT),
+    ]
+    assert known.starts == fresh.starts

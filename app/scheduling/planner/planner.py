@@ -502,11 +502,13 @@ class _Pass:
             left = budget.left
             self.whatifs += budget.used
             self.unfinished |= budget.spent or searches.is_unfinished
-            if searched and len(self.starts) > starts:
-                # Victims may leave more room than is needed, which may help the searches of the earlier actions.
+            if len(self.starts) > starts:
+                # Victims may leave more room than is needed, which may help the searches of the other actions.
                 before = PlanMemory(searched=searched, conditions=seen, since=now)
+                to_come = replace(before, searched=known.searched)
                 seen = self._conditions(claimed=claimed)
                 searched = dict(still_true(before, seen, now).searched)
+                known = replace(known, searched=still_true(to_come, seen, now).searched)
             searched[aim.action] = searches.frozen(waiting)
         after = self._conditions(
             self.seats, claimed=claimed, runtimes_s=runtimes(self.snapshot.queues.values(), self.policy)
