@@ -1,13 +1,18 @@
 """What leaves other nodes: the bound on slots is never below what there really is."""
 
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
 import numpy as np
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU_MILLI, Amounts
-from app.model.snapshot import Snapshot
+from app.model.snapshot import Mask, Snapshot
 from app.scheduling.placement.links import MANY, MOST_NODES, Links
+from app.scheduling.placement.rows import Rows
 from app.scheduling.placement.slots import SIZES
 from app.scheduling.policy import DEFAULT_POLICY
 from app.scheduling.preemption.whatif import WhatIf
@@ -30,10 +35,18 @@ def _gang(name: str, pods: list[tuple[int, int]]) -> PodGroup:
     return given.group(running=placed, min_member=len(placed))
 
 
-def gained(made: Snapshot, free: list[int], lost: list[bool]) -> Amounts:
-    """Return the bound for all PodGroups, of which some may be lost."""
-    rows, groups = WhatIf(made, DEFAULT_POLICY.strategy).evictable.rows, len(made.running)
-    links = Links(rows, groups, len(free))
+def _rows(made: Snapshot) -> Rows:
+    return WhatIf(made, DEFAULT_POLICY.strategy).evictable.rows
+
+
+def gained(made: Snapshot, free: list[int], lost: list[bool], changed: Sequence[int] = ()) -> Amounts:
+    """Return the bound for all PodGroups, of which some may be lost; the changed ones were elsewhere before."""
+    rows, groups = _rows(made), len(made.running)
+    mask = np.zeros(groups, dtype=np.bool_)
+    mask[list(changed)] = True
+    before, after = (replace(rows, node=np.where(mask[rows.group], there, rows.node)) for there in (0, rows.node))
+    links = Links(before, groups, len(free))
+    links.change(mask, Rows(**{each.name: _of(after, each.name, mask) for each in fields(Rows)}))
     every = np.ones(groups, dtype=np.bool_)
     return links.gained(np.array(lost, dtype=np.bool_), every, np.array(free) * GPU_MILLI)
 
@@ -57,15 +70,35 @@ def test_nothing_is_known_of_a_group_on_many_nodes() -> None:
     assert (gained(made, [0] * nodes, [False]) == MANY).all()
 
 
+def test_what_a_group_that_has_moved_leaves_elsewhere_is_known() -> None:
+    before, after = (cluster([(0, 2), (there, 3)]) for there in (1, 2))
+    links = Links(_rows(before), 1, NODES)
+    links.change(np.ones(1, dtype=np.bool_), _rows(after))
+    lost, nobody = np.ones(1, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
+
+    assert (links.freed(lost) // GPU_MILLI).tolist() == [3, 0, 2, 0]
+    assert links.freed(nobody).tolist() == [0] * NODES
+    assert links.gained(lost, lost, np.zeros(NODES, dtype=np.int64))[0].tolist() == [3, 0, 2, 0]
+
+
+def _of(rows: Rows, name: str, groups: Mask) -> Any:
+    column = getattr(rows, name)
+    return column[groups[rows.group]] if len(column) == len(rows.group) else column
+
+
 pods = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(1, 8)), min_size=1, max_size=4)
 
 
-@for_all(st.lists(st.tuples(pods, st.booleans(), st.booleans()), max_size=4), st.lists(st.integers(0, 8), min_size=4))
+@for_all(
+    st.lists(st.tuples(pods, st.booleans(), st.booleans(), st.booleans()), max_size=4),
+    st.lists(st.integers(0, 8), min_size=4),
+)
 def test_no_more_slots_become_free_than_the_bound_says(
-    gangs: list[tuple[list[tuple[int, int]], bool, bool]], free: list[int]
+    asked: list[tuple[list[tuple[int, int]], bool, bool, bool]], free: list[int]
 ) -> None:
-    free = free[:NODES]
-    bound = gained(cluster(*(each for each, _, _ in gangs)), free, [lost for _, lost, _ in gangs])
+    free, gangs = free[:NODES], [each[:3] for each in asked]
+    changed = [number for number, (*_, has_changed) in enumerate(asked) if has_changed]
+    bound = gained(cluster(*(each for each, _, _ in gangs)), free, [lost for _, lost, _ in gangs], changed)
     leaving = [(each, lost) for each, lost, leaves in gangs if leaves and any(node == 0 for node, _ in each)]
 
     for index, size in enumerate(SIZES):

@@ -1,16 +1,19 @@
 """What leaves other nodes when PodGroups leave a node: pods that leave it may move to those places.
 
-A bound that never errs on the no. It is made once a plan; what is not known of a node is taken to be without limit.
-Where f GPUs are free and pods of a, b... GPUs leave that need other places, there are as many slots of s GPUs as they
-took before, and at most (f mod s + a mod s + b mod s...) / s more.
+A bound that never errs on the no; what is not known of a node is taken to be without limit. Where f GPUs are free and
+pods of a, b... GPUs leave that need other places, there are as many slots of s GPUs as they took before, and at most
+(f mod s + a mod s + b mod s...) / s more.
 """
+
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Mask
-from app.scheduling.placement.rows import Rows
+from app.scheduling.placement.rows import Numbers, Rows
 from app.scheduling.placement.slots import SIZES
 
 MOST_NODES = 8
@@ -22,43 +25,108 @@ MANY = 1 << 40
 """Without limit, in any unit."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """What PodGroups hold on their nodes, and every pair of nodes that one of them joins."""
+
+    group: Numbers
+    """Shape [part]: what one PodGroup holds on one node is a part."""
+    node: Numbers
+    """Shape [part]."""
+    elsewhere: Levels
+    """Shape [part]: how many GPUs it holds on other nodes; without limit where it shares them."""
+    is_open: Mask
+    """Shape [part]: whether its pairs are left out, so that it is not known what it leaves elsewhere."""
+    here: Numbers
+    """Shape [pair]: the part on one of the nodes."""
+    there: Numbers
+    """Shape [pair]: the node of the other one."""
+    gpus: Levels
+    """Shape [pair]: what the PodGroup holds on that other node."""
+    over: Levels
+    """Shape [size, pair]: the same beyond multiples of each size, pod by pod."""
+
+    @classmethod
+    def of(cls, rows: Rows, nodes: int) -> Self:
+        """Read the pods of some PodGroups."""
+        keys, inverse = np.unique(rows.group * nodes + rows.node, return_inverse=True)
+        group, node = np.divmod(keys, nodes)
+        gpus = rows.amounts[:, GPU] // GPU_MILLI
+        held: Levels = np.bincount(inverse, weights=gpus, minlength=len(keys)).astype(np.float64)
+        over = np.array([np.bincount(inverse, weights=gpus % size, minlength=len(keys)) for size in SIZES])
+        count = np.bincount(group)[group]
+        parts = np.bincount(inverse, weights=rows.shares, minlength=len(keys))
+        shares: Mask = (np.bincount(group, weights=parts)[group] > 0) & (count > 1)
+        elsewhere = np.where(shares, MANY, np.bincount(group, weights=held)[group] - held)
+        is_open: Mask = shares | (count > MOST_NODES)
+        here, there = joined(group)
+        narrow = ~is_open[here]
+        here, there = here[narrow], there[narrow]
+        return cls(
+            group=group,
+            node=node,
+            elsewhere=elsewhere,
+            is_open=is_open,
+            here=here,
+            there=node[there],
+            gpus=held[there],
+            over=over[:, there],
+        )
+
+    def without(self, groups: Mask) -> Self:
+        """Return what is left when these PodGroups are left out, shape [group]."""
+        stays = ~groups[self.group]
+        number, pairs = np.cumsum(stays) - 1, stays[self.here]
+        return type(self)(
+            group=self.group[stays],
+            node=self.node[stays],
+            elsewhere=self.elsewhere[stays],
+            is_open=self.is_open[stays],
+            here=number[self.here[pairs]],
+            there=self.there[pairs],
+            gpus=self.gpus[pairs],
+            over=self.over[:, pairs],
+        )
+
+    def followed_by(self, more: Self) -> Self:
+        """Return these and more."""
+        return type(self)(
+            group=np.concatenate([self.group, more.group]),
+            node=np.concatenate([self.node, more.node]),
+            elsewhere=np.concatenate([self.elsewhere, more.elsewhere]),
+            is_open=np.concatenate([self.is_open, more.is_open]),
+            here=np.concatenate([self.here, more.here + len(self.group)]),
+            there=np.concatenate([self.there, more.there]),
+            gpus=np.concatenate([self.gpus, more.gpus]),
+            over=np.concatenate([self.over, more.over], axis=1),
+        )
+
+
 class Links:
-    """The running PodGroups with pods on several nodes; `change` alone changes it."""
+    """The running PodGroups and the nodes that they join; `change` alone changes it."""
 
     def __init__(self, rows: Rows, groups: int, nodes: int) -> None:
         """Find every pair of nodes that a PodGroup joins."""
         self._nodes = nodes
-        self._changed = np.zeros(groups, dtype=np.bool_)
-        self.open: Mask = np.zeros(nodes, dtype=np.bool_)
-        """The nodes of which it is not known what is linked to them, shape [node]."""
-        keys, inverse = np.unique(rows.group * nodes + rows.node, return_inverse=True)
-        group, node = np.divmod(keys, nodes)
-        gpus = rows.amounts[:, GPU] // GPU_MILLI
-        held = np.bincount(inverse, weights=gpus, minlength=len(keys))
-        over = [np.bincount(inverse, weights=gpus % size, minlength=len(keys)) for size in SIZES]
-        shares = np.bincount(inverse, weights=rows.shares, minlength=len(keys)) > 0
-        wide = np.bincount(group, minlength=groups) > MOST_NODES
-        wide[group[shares]] |= np.bincount(group, minlength=groups)[group[shares]] > 1
-        self.open[node[wide[group]]] = True
-        here, there = joined(group)
-        narrow = ~wide[group[here]]
-        here, there = here[narrow], there[narrow]
-        self._group, self._gpus = group[here], held[there]
-        # Beyond multiples of each size, shape [size, pair].
-        self._over = [each[there] for each in over]
-        keys, self._joint = np.unique(node[here] * nodes + node[there], return_inverse=True)
+        self._changed: Mask = np.zeros(groups, dtype=np.bool_)
+        # As they were in the beginning, without those that have changed; those as they are now are few.
+        self._first = _Joined.of(rows, nodes)
+        self._now = self._first.without(np.ones(groups, dtype=np.bool_))
+        here = self._first.node[self._first.here]
+        keys, self._joint = np.unique(here * nodes + self._first.there, return_inverse=True)
         self._here, self._there = np.divmod(keys, nodes)
 
-    def change(self, groups: Mask, nodes: Mask) -> None:
-        """Take it that nothing is known of these PodGroups, which are on these nodes now, shapes [group] and [node]."""
+    def change(self, groups: Mask, rows: Rows) -> None:
+        """Have these PodGroups hold what these rows say, shape [group]."""
         self._changed |= groups
-        self.open |= nodes
+        self._now = self._now.without(groups).followed_by(_Joined.of(rows, self._nodes))
 
     def freed(self, lost: Mask) -> Amounts:
         """Return how many milli-GPUs become free elsewhere when these are lost on a node at most, shape [node]."""
-        gpus = self._gpus * self._known(lost)
-        found = GPU_MILLI * np.bincount(self._here[self._joint], weights=gpus, minlength=self._nodes).astype(np.int64)
-        found[self.open] = MANY
+        found: Amounts = np.zeros(self._nodes, dtype=np.int64)
+        for held, groups in ((self._first, lost & ~self._changed), (self._now, lost)):
+            gpus = held.elsewhere * groups[held.group]
+            found += GPU_MILLI * np.bincount(held.node, weights=gpus, minlength=self._nodes).astype(np.int64)
         return found
 
     def gained(self, lost: Mask, moved: Mask, future: Amounts, scarce: Mask | None = None) -> Amounts:
@@ -68,21 +136,30 @@ class Links:
         everything that is leaving has left, in milli-GPUs, shape [node]. `scarce`, shape [size], are those that matter.
         """
         free = np.maximum(future[self._there], 0) // GPU_MILLI
-        whole, rest = self._gpus * self._known(lost), self._known(moved & ~lost)
         found = np.zeros((len(SIZES), self._nodes), dtype=np.int64)
-        for index, (size, over) in enumerate(zip(SIZES, self._over, strict=True)):
+        first, now = _leaving(self._first, lost, moved, self._changed), _leaving(self._now, lost, moved, None)
+        here = self._now.node[self._now.here]
+        for index, size in enumerate(SIZES):
             if scarce is None or scarce[index]:
-                found[index] = self._more(free % size, whole + over * rest, size)
-        found[:, self.open] = MANY
+                # What is free beside the pods is counted once.
+                more = np.bincount(here, weights=np.ceil(now[index] / size), minlength=self._nodes)
+                found[index] = self._more(free % size, first[index], size) + more.astype(np.int64)
+        leaving = lost | moved
+        for held, groups in ((self._first, leaving & ~self._changed), (self._now, leaving)):
+            found[:, held.node[held.is_open & groups[held.group]]] = MANY
         return found
 
     def _more(self, free: Amounts, leaving: Levels, size: int) -> Amounts:
         joint = free + np.bincount(self._joint, weights=leaving, minlength=len(self._here)).astype(np.int64)
         return np.bincount(self._here, weights=joint // size, minlength=self._nodes).astype(np.int64)
 
-    def _known(self, groups: Mask) -> Mask:
-        found: Mask = (groups & ~self._changed)[self._group]
-        return found
+
+def _leaving(held: _Joined, lost: Mask, moved: Mask, changed: Mask | None) -> Levels:
+    """Return what leaves the other node of each pair, beyond what is taken again, shape [size, pair]."""
+    group = held.group[held.here]
+    known: Mask = np.ones(len(group), dtype=np.bool_) if changed is None else ~changed[group]
+    found: Levels = held.gpus * (lost[group] & known) + held.over * ((moved & ~lost)[group] & known)
+    return found
 
 
 def joined(group: Amounts) -> tuple[Amounts, Amounts]:

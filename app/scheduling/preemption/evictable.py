@@ -280,5 +280,4 @@ class Evictable:
         more = self._maker.made(new)
         self._touched += more.node.tolist()
         self.rows = self.rows.followed_by(more)
-        several = [group for group in new if len({one.node for one in group.placed}) > 1]
-        self._links.change(mask, self.nodes.mask(one.node for group in several for one in group.placed))
+        self._links.change(mask, more)
