@@ -240,8 +240,8 @@ def test_pods_that_are_owed_nothing_look_at_nobody_who_runs() -> None:
 def test_who_would_have_to_leave_is_not_looked_into_where_nobody_could_help() -> None:
     helped, asked = calls_of_plan(reclaim(20)), calls_of_plan(many_queues(50, queues=20))
 
-    assert min(helped["VictimCandidates.chunk"], helped["Victims.pop"]) > 0
-    assert (asked["VictimCandidates.chunk"], asked["Victims.pop"]) == (0, 0)
+    assert min(helped["VictimCandidates.chunk"], helped["Foremost.pods"]) > 0
+    assert (asked["VictimCandidates.chunk"], asked["Foremost.pods"]) == (0, 0)
 
 
 def test_a_snapshot_after_one_change_calls_and_allocates_as_much_however_many_pods_run() -> None:

@@ -57,6 +57,12 @@ def test_every_gang_gets_back_what_its_queue_deserves_although_nothing_can_be_co
     assert len(helped([first])) == 40
 
 
+def test_all_pods_of_a_gang_are_placed_in_one_what_if() -> None:
+    first, *_ = plans(borrowed(20, 1), Policy(actions=(Action.ALLOCATE, Action.RECLAIM)), 1)
+
+    assert (len(helped([first])), len(first.evictions), first.whatifs) == (1, 4, 1)
+
+
 def unlike(groups: Iterable[PodGroup]) -> list[PodGroup]:
     """Give every group a shape of its own, so that nothing is known of one from another."""
     return [

@@ -4,6 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 
 from app.model.names import NodeName, QueueName
@@ -11,6 +12,7 @@ from app.model.pod import Placed, Pod
 from app.scheduling.placement.rows import are_alike
 from app.scheduling.placement.state import Strategy
 from app.scheduling.preemption.lineup import Lineup
+from app.scheduling.preemption.named import AtOnce, OneByOne
 from app.scheduling.preemption.noderoom import NodeRoom
 from app.scheduling.preemption.victims import Safety, VictimBatch, Victims
 from app.scheduling.preemption.whatif import WhatIf
@@ -46,13 +48,14 @@ def one_by_one(
         is_lost = chunk.group.queue in losing or not are_alike(chunk.placed)
         return is_lost or all(may_settle(state, room, one) for one in on_node)
 
-    for number, chunk in enumerate(lineup.chunks):
+    named = [lineup.chunk(number) for number in range(lineup.count)]
+    for number, chunk in enumerate(named):
         for node in dict.fromkeys(one.node for one in chunk.placed if id(chunk) not in taken):
             if not may_leave(chunk, node):
                 continue
             here = by_node.setdefault(node, [])
             here.append(number)
-            chunks = [lineup.chunks[each] for each in here]
+            chunks = [named[each] for each in here]
             leaving = (*room.again, *lineup.with_spare(chunks, taken))
             moved = [one.pod for each in leaving if each.group.queue not in losing for one in each.placed]
             has_slots = state.slots().may_hold((*pods, *moved), [one for each in leaving for one in each.placed])
@@ -66,22 +69,54 @@ def test_one_comparison_finds_what_looking_at_one_node_after_the_other_finds(see
     state, random = begun(seed)
     losing = {queue for queue in state.roster.queues if random.random() < 0.5}
     victims = Victims(state.roster, {}, lambda _: Safety.NONE, ledger=state.ledger, shares=state.shares)
-    lineup = Lineup(victims, state.evictable, losing)
+    lineup = OneByOne(victims, state.evictable, losing)
     while lineup.extend():
         pass
+    named = [lineup.chunk(number) for number in range(lineup.count)]
     asking = [group for group in state.snapshot.groups.values() if len(group.pending) <= 4]
     spots = more = 0
     for group in random.sample(asking, 8):
-        taken = {id(chunk) for chunk in random.sample(lineup.chunks, random.choice((0, 0, 2)))}
-        again = [chunk for chunk in lineup.chunks if id(chunk) in taken]
+        again = random.sample(named, random.choice((0, 0, 2)))
         room = NodeRoom(state, group, group.pending, again)
         expected = one_by_one(state, lineup, room, group.pending, losing)
-        numbers = {id(chunk): number for number, chunk in enumerate(lineup.chunks)}
+        numbers = {id(chunk): number for number, chunk in enumerate(named)}
         found = [
             (spot.number, spot.node, [numbers[id(chunk)] for chunk in spot.chunks])
-            for spot in lineup.spots(room, group.pending, state.slots(), taken, 0)
+            for spot in lineup.spots(room, group.pending, state.slots(), again, 0)
         ]
         # Some more may be found, in the same order: whoever asks looks closer.
         assert [each for each in found if each in expected] == expected
         spots, more = spots + len(expected), more + len(found) - len(expected)
     assert 20 < spots > 4 * more
+
+
+def lone(seed: int) -> WhatIf:
+    """Build a cluster whose pods have whole GPUs, in which every PodGroup leaves as a whole."""
+    snapshot = crowded(12, waiting=30, seed=seed)
+    running = {
+        key: group for key, group in snapshot.running.items() if not any(one.pod.sharing for one in group.placed)
+    }
+    state = WhatIf(replace(snapshot, running=running, shared={}), Strategy())
+    state.divide()
+    return state
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_leaves_as_a_whole_is_lined_up_at_once_in_the_order_in_which_victims_are_named(seed: int) -> None:
+    state = lone(seed)
+    victims = Victims(state.roster, {}, lambda _: Safety.NONE, ledger=state.ledger, shares=state.shares)
+    losing = set(list(state.roster.queues)[::2])
+    named = OneByOne(victims, state.evictable, losing)
+    while named.extend():
+        pass
+    preemptible = np.array([group.preemptible for group in state.snapshot.running.values()])
+    at_once = AtOnce(state.in_line(preemptible), state.evictable, state.roster, losing)
+
+    every = range(named.count)
+    assert at_once.count == named.count > 20
+    assert [at_once.chunk(each).group.key for each in every] == [named.chunk(each).group.key for each in every]
+    for group in list(state.snapshot.groups.values())[:10]:
+        room, slots = NodeRoom(state, group, group.pending, ()), state.slots()
+        assert list(at_once.spots(room, group.pending, slots, (), 0)) == list(
+            named.spots(room, group.pending, slots, (), 0)
+        )

@@ -454,13 +454,14 @@ class _Pass:
         patience = Patience(policy.patience_s, now)
         if self.memory.asks_again_at > now:
             patience.asks_again_at = self.memory.asks_again_at
-        reclaim = Reclaim(protection.from_reclaim, patience)
+        sure_before = now - max(runtimes(self.snapshot.queues.values(), policy))
+        reclaim = Reclaim(protection.from_reclaim, patience, sure_before)
         claimed = self._claimed(reclaim)
         patience.since = self._waiting_since(now, claimed=claimed)
         aims: tuple[Aim, ...] = (
-            Consolidate(claimed, protection.from_consolidate, patience),
+            Consolidate(claimed, protection.from_consolidate, patience, sure_before),
             reclaim,
-            Preempt(protection.from_preempt),
+            Preempt(protection.from_preempt, sure_before),
         )
         chosen = [aim for aim in aims if aim.action in policy.actions]
         if not chosen:

@@ -3,8 +3,11 @@
 PARTS = 5
 """One search may use up this part of what its action has left."""
 
-VICTIMS = 32
+VICTIMS = 4096
 """For every what-if a search may walk over so many victims of whom it tries none: together that takes about as long."""
+
+NAMED = 128
+"""One that is named by itself counts as so many that are compared all at once."""
 
 
 class Budget:

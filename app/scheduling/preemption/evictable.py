@@ -5,15 +5,18 @@ only those of no known shape, and of PodGroups with unlike pods, may also take w
 the bound says no, wrongly, where a pod could only move to the place of a pod of another PodGroup.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
-from app.model.resources import GPU, GPU_MILLI, Amounts
+from app.model.resources import GPU, GPU_MILLI, QUOTA_AXES, Amounts
 from app.model.snapshot import PART, Mask, Snapshot
 from app.scheduling.placement.free_resources import FreeResources
 from app.scheduling.placement.links import Links
@@ -70,11 +73,17 @@ class Evictable:
         self._queues = queues
         self._queue_names = list(queues)
         self._queue = np.array([queues[group.queue] for group in groups], dtype=np.int64)
-        self._priority = np.array([group.priority for group in groups], dtype=np.int64)
+        self.priority = np.array([group.priority for group in groups], dtype=np.int64)
+        """Shape [group]."""
         self._preemptible = np.array([group.preemptible for group in groups], dtype=np.bool_)
         self._bare = np.array([any(one.pod.bare for one in group.placed) for group in groups], dtype=np.bool_)
-        # Shape [group]: pods of one may move to the places that others of it leave.
-        self._unlike = np.array([not are_alike(group.placed) for group in groups], dtype=np.bool_)
+        self.unlike = np.array([not are_alike(group.placed) for group in groups], dtype=np.bool_)
+        """Shape [group]: pods of one may move to the places that others of it leave."""
+        self.whole = np.array([_leaves_whole(group) for group in groups], dtype=np.bool_)
+        """Shape [group]: those that are known to leave as a whole."""
+        self._created_at = np.array([group.created_at for group in groups], dtype=np.float64)
+        self.started_at = np.array([-inf if group.started_at is None else group.started_at for group in groups])
+        """Shape [group]."""
         self._now = dict(snapshot.running)
         self._maker = RowMaker(stock, self.ids)
         self.rows = self._maker.made(groups)
@@ -86,7 +95,7 @@ class Evictable:
         """How often PodGroups have changed."""
         self._keys = [group.key for group in groups]
         self._seen: Mapping[GroupKey, PodGroup] = {}
-        self._seen_count = 0
+        self._seen_groups: list[PodGroup] = []
         # Nodes that have changed, in order.
         self._touched: list[int] = []
         self._held: dict[Hashable, _Held] = {}
@@ -118,7 +127,7 @@ class Evictable:
         most[GPU] += whole
         if moved:
             # Wherever pods move, what is free altogether does not become more by that.
-            free = np.maximum(stock.future[GPU], 0).sum() + self._links.freed(self._any(scopes, moved=False))
+            free = np.maximum(stock.future[GPU], 0).sum() + self._links.freed(self.any_of(scopes, moved=False))
             most[GPU] = np.minimum(most[GPU], sum((each.amounts[GPU] for each in lost), free + whole))
         return most
 
@@ -129,11 +138,53 @@ class Evictable:
         slots = np.array([(free // size).sum() for size in SIZES])[:, None]
         unlike: Amounts = np.sum([each.unlike for each in moved], axis=0)
         scarce: Mask = np.logical_or.reduce(unlike > slots, axis=1)
-        gained = self._links.gained(self._any(scopes, moved=False), self._any(scopes), future, scarce)
+        gained = self._links.gained(self.any_of(scopes, moved=False), self.any_of(scopes), future, scarce)
         staying = np.maximum(sum(each.sizes for each in moved) - unlike - slots, 0)
         staying += np.maximum(unlike - slots - gained, 0)
         found: Amounts = GPU_MILLI * (staying * np.array(SIZES)[:, None]).sum(axis=0)
         return found
+
+    def choice(
+        self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask, pods: Numbers
+    ) -> tuple[Mask, Mask]:
+        """Return which of these pods, as rows, may well leave as things are now, and which of them need other places.
+
+        Who could only move to a place that another one leaves is not among them.
+        """
+        rows, groups = self.rows, self.rows.group[pods]
+        leaves = rows.alive[pods] & self.any_of(scopes, moved=False)[groups]
+        moved = [self._groups(scope) for scope in scopes if scope.moved]
+        if not moved:
+            return leaves, np.zeros_like(leaves)
+        may_move = placeable[rows.shape[pods]] | (self.repackable(stock)[rows.node[pods]] & rows.shares[pods])
+        stays = np.zeros(len(self.ids), dtype=np.bool_)
+        stays[rows.group[~placeable[rows.shape] & rows.alive]] = True
+        may_move &= ~(stays & self.unlike)[groups]
+        moves = rows.alive[pods] & np.logical_or.reduce(moved)[groups] & may_move & ~leaves
+        return leaves | moves, moves
+
+    def charges(self) -> NDArray[np.float64]:
+        """Return what the queues pay for every running PodGroup, shape [axis, group]; parts of GPUs by their number."""
+        rows, count = self.rows, len(self.ids)
+        paid = [rows.gpus() if axis == GPU else rows.amounts[:, axis] for axis in QUOTA_AXES]
+        return np.array([np.bincount(rows.group, weights=each * rows.alive, minlength=count) for each in paid])
+
+    def group(self, number: int) -> PodGroup:
+        """Return a PodGroup as it is now."""
+        return self._now[self._keys[number]]
+
+    @cached_property
+    def equal(self) -> Mask:
+        """Which PodGroups only their names, and the number of their pods, may tell apart from others, shape [group]."""
+        keys = np.stack([self._queue, self.priority, self._created_at])
+        _, number, count = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
+        found: Mask = (count > 1)[number.reshape(-1)]
+        return found
+
+    def are_in(self, queues: Container[QueueName]) -> Mask:
+        """Return which PodGroups are of these queues, shape [group]."""
+        chosen = np.array([name in queues for name in self._queues], dtype=np.bool_)
+        return chosen[self._queue]
 
     def leaving(self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask) -> Mask:
         """Return which pods of some scopes may leave as things are now, shape [pod]: a hint, not a bound."""
@@ -154,7 +205,7 @@ class Evictable:
         """Return which PodGroups of some scopes have a pod on one of the nodes, shape [group]."""
         rows, found = self.rows, np.zeros(len(self._queue), dtype=np.bool_)
         found[rows.group[rows.alive & nodes[rows.node]]] = True
-        return found & self._any(scopes)
+        return found & self.any_of(scopes)
 
     def rows_of(self, chunks: Sequence[VictimBatch]) -> tuple[Numbers, Numbers]:
         """Return the rows of the pods of these chunks, and the number of the chunk of each."""
@@ -176,7 +227,7 @@ class Evictable:
         """Return the keys of these, shape [group]."""
         return [self._keys[number] for number in np.flatnonzero(groups).tolist()]
 
-    def _any(self, scopes: Iterable[Scope], *, moved: bool = True) -> Mask:
+    def any_of(self, scopes: Iterable[Scope], *, moved: bool = True) -> Mask:
         """Return which PodGroups are of one of the scopes, shape [group]; `moved`: those that are moved, too."""
         chosen = [self._groups(scope) for scope in scopes if moved or not scope.moved]
         found: Mask = np.logical_or.reduce([np.zeros(len(self._queue), dtype=np.bool_), *chosen])
@@ -199,10 +250,9 @@ class Evictable:
         if found is None:
             found = self._preemptible.copy()
             if scope.queues is not None:
-                chosen = np.array([name in scope.queues for name in self._queues], dtype=np.bool_)
-                found &= chosen[self._queue]
+                found &= self.are_in(scope.queues)
             if scope.below is not None:
-                found &= self._priority < scope.below
+                found &= self.priority < scope.below
             if not scope.bare:
                 found &= ~self._bare
             if len(self._scopes) >= MOST_SCOPES:
@@ -227,7 +277,7 @@ class Evictable:
         found: Mask = rows.alive[pods] & self._groups(held.scope)[rows.group[pods]]
         if not held.scope.moved:
             return found
-        may_move = held.placeable[rows.shape[pods]] | self._unlike[rows.group[pods]]
+        may_move = held.placeable[rows.shape[pods]] | self.unlike[rows.group[pods]]
         return found & (may_move | (repacked[rows.node[pods]] & rows.shares[pods]))
 
     def _mend(self, held: _Held, nodes: Iterable[int], repacked: Mask) -> None:
@@ -247,7 +297,7 @@ class Evictable:
         gpus = amounts[:, GPU] // GPU_MILLI
         counted = (gpus > 0) & (gpus <= SIZES[-1])
         np.add.at(held.sizes, (gpus[counted] - 1, where[counted]), 1)
-        unlike = counted & (self._unlike[rows.group[pods]] | (rows.shape[pods] == 0))
+        unlike = counted & (self.unlike[rows.group[pods]] | (rows.shape[pods] == 0))
         np.add.at(held.unlike, (gpus[unlike] - 1, where[unlike]), 1)
 
     def _whole(self, leaving: Sequence[Mask]) -> Amounts:
@@ -263,10 +313,13 @@ class Evictable:
 
     def update(self, changed: Mapping[GroupKey, PodGroup]) -> None:
         """Take into account that these PodGroups hold something else than before."""
-        if changed is self._seen and len(changed) == self._seen_count:
+        if changed is self._seen and len(changed) == len(self._seen_groups):
             return  # A plan changes by becoming what a copy of it has become.
-        self._seen, self._seen_count = changed, len(changed)
-        new = [group for key, group in changed.items() if key in self._now and group is not self._now[key]]
+        # Those of before keep their places in it.
+        before, groups = self._seen_groups, list(changed.values())
+        differ = [group for group, known in zip(groups, before, strict=False) if group is not known]
+        self._seen, self._seen_groups = changed, groups
+        new = [group for group in (*differ, *groups[len(before) :]) if group is not self._now.get(group.key, group)]
         if not new:
             return
         self.changes += 1
@@ -281,3 +334,7 @@ class Evictable:
         self._touched += more.node.tolist()
         self.rows = self.rows.followed_by(more)
         self._links.change(mask, more)
+
+
+def _leaves_whole(group: PodGroup) -> bool:
+    return len(group.placed) < 2 or (group.root is None and len(group.placed) <= group.min_member)  # noqa: PLR2004

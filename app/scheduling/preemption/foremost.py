@@ -1,27 +1,84 @@
-"""Which nodes a search looks at first: those where the first victims in line are enough, found without naming them.
+"""Where the first victims in line leave enough room: found for all nodes by one comparison, before anybody is named.
 
-Approximate: only GPUs count here, and those who have left since are still in line. `victims` names the pods that leave.
+The line is that of `victims` at one moment: those who have left since are out of it, those who have moved since too.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.model.decision import Share
 from app.model.names import QueueName
-from app.model.resources import GPU, Amounts
+from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Mask
+from app.scheduling.placement.rows import Numbers
+from app.scheduling.placement.slots import SIZES
 from app.scheduling.preemption.evictable import Evictable
 from app.scheduling.preemption.victims import VictimCandidates
-from app.scheduling.queues.accounts import Account, quantities
+from app.scheduling.queues.accounts import Account
+from app.scheduling.queues.order import PENALTIES, Contender
 from app.scheduling.queues.quota import QueueLedger
 
-Places = NDArray[np.int64]
+PARTS = (1 / 32, 1 / 4, 1)
+"""The line is looked at as far as this, one part after the other until one is enough."""
+
 Levels = NDArray[np.float64]
-Line = tuple[Places, Levels]
-"""PodGroups in the order in which they leave, and how full their queue is then."""
+Line = tuple[Numbers, Levels]
+"""PodGroups in the order in which they leave, and how full their queue is then, shape [key, group]: the last first."""
+
+Choice = Callable[[Numbers], tuple[Mask, Mask]]
+"""Tells of pods, as rows, which may leave, and which of these need other places."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Places that are looked for."""
+
+    asked: Sequence[int]
+    """What one pod asks for, in the order of the rows of the stock."""
+    count: int
+    """How many of them are missing."""
+    nodes: Mask
+    """Where they may be, shape [node]."""
+    future: Amounts
+    """Shape [resource, node]: free when everything that is leaving has left."""
+    slots: Sequence[int]
+    """How many slots of each size there are."""
+    taken: Sequence[int]
+    """How many of them one pod takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """Pods that may leave, by node and then in line."""
+
+    pods: Numbers
+    """Shape [pod], as rows."""
+    moves: Mask
+    """Shape [pod]: whether it needs another place."""
+    gpus: Numbers
+    """Shape [pod]: how many whole ones it holds."""
+    free: Amounts
+    """Shape [resource, pod]: what its node has as things are."""
+    there: Amounts
+    """Shape [resource, pod]: what its node has when it has left, and those before it."""
+    begins: Numbers
+    """Shape [node of these]."""
+    part: Numbers
+    """Shape [pod]: the number of its node in `begins`."""
+
+    def slots(self) -> Amounts:
+        """Return how many more slots its node has then than those need that move, shape [size, pod]."""
+        before, after = (np.maximum(each[GPU], 0) // GPU_MILLI // _SIZES for each in (self.free, self.there))
+        needed = _sums_since(np.where(self.moves, self.gpus, 0) // _SIZES, self.begins, self.part)
+        found: Amounts = after - before - needed
+        return found
+
+
+_SIZES = np.array(SIZES)[:, None]
 
 
 class Foremost:
@@ -32,12 +89,20 @@ class Foremost:
     ) -> None:
         """Put everybody in line."""
         rows = evictable.rows
+        self._evictable = evictable
         self.changes = evictable.changes
         self._node = rows.node
         self._gpus = rows.gpus()
-        held = np.bincount(rows.group, weights=self._gpus * rows.alive, minlength=len(evictable.ids)).astype(np.float64)
-        self._place = _in_line(roster, ledger, shares, held)[rows.group]
+        self.places = _in_line(roster, ledger, shares, evictable)
+        """Shape [group]: the place of every PodGroup in line; those that never leave are last."""
+        self._place = self.places[rows.group]
         self._order = np.lexsort((self._place, rows.node))
+        place = self._place[self._order]
+        firsts = (self._order[place < len(self.places) * part] for part in PARTS)
+        self._firsts = [(pods, rows.node[pods]) for pods in firsts]
+        # The parts of each shared GPU, those last whose pods leave last.
+        by_device = np.lexsort((self._place[rows.sharer], rows.device))
+        self._sharer, self._device = rows.sharer[by_device], rows.device[by_device]
 
     def nodes(self, leaving: Mask, candidates: Mask, needed: Amounts, most: int) -> Mask:
         """Return at most so many of the candidates, shape [node]: those where `needed` GPUs are free first.
@@ -57,37 +122,171 @@ class Foremost:
         found[chosen[np.argsort(places, kind="stable")[:most]]] = True
         return found
 
+    def pods(self, wanted: Wanted, choice: Choice) -> Numbers:
+        """Return the first pods in line with which all the places become free, as rows; none if they never do."""
+        for pods, nodes in self._firsts:
+            # Whoever comes later changes nothing of what comes before.
+            found = self._first_of(pods[wanted.nodes[nodes]], wanted, choice)
+            if found.size:
+                break
+        return found
 
-def _in_line(roster: VictimCandidates, ledger: QueueLedger, shares: Mapping[QueueName, Share], held: Levels) -> Places:
+    def _first_of(self, pods: Numbers, wanted: Wanted, choice: Choice) -> Numbers:
+        leaving = self._leaving(pods, wanted, choice)
+        before, after = _places(leaving.free, wanted.asked), _places(leaving.there, wanted.asked)
+        slots = None
+        if leaving.moves.any():
+            slots = leaving.slots()
+            is_short = (slots + (np.array(wanted.slots) - np.array(wanted.taken))[:, None] < 0).any(axis=0)
+            # More of them may be one too many, where they need slots themselves.
+            after[is_short] = 0
+        after = np.maximum.accumulate(np.maximum(after, before) + leaving.part * _MORE) - leaving.part * _MORE
+        gains = np.diff(after, prepend=0)
+        gains[leaving.begins] = (after - before)[leaving.begins]
+        found = np.flatnonzero(gains)
+        found = found[np.argsort(self._place[leaving.pods[found]], kind="stable")]
+        if slots is not None and wanted.count > 1:
+            found = found[_together(found, leaving.part, slots, gains, wanted)]
+        enough = np.cumsum(gains[found]) >= wanted.count
+        if not enough.any():
+            return found[:0]
+        # Up to the last one on each node.
+        found = found[: int(enough.argmax()) + 1]
+        last = np.zeros(len(leaving.begins), dtype=np.int64)
+        np.maximum.at(last, leaving.part[found], found + 1)
+        taken = leaving.pods[np.arange(len(leaving.pods)) < last[leaving.part]]
+        return taken[np.argsort(self._place[taken], kind="stable")]
+
+    def _leaving(self, pods: Numbers, wanted: Wanted, choice: Choice) -> "_Leaving":
+        leaves, moves = choice(pods)
+        pods, moves = pods[leaves], moves[leaves]
+        node = self._node[pods]
+        begins = np.flatnonzero(np.diff(node, prepend=-1))
+        part = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(pods)))
+        freed = self._evictable.rows.amounts[pods].T.copy()
+        gpus = freed[GPU] // GPU_MILLI
+        freed[GPU] += GPU_MILLI * self._emptied(pods)
+        free = wanted.future[:, node]
+        return _Leaving(pods, moves, gpus, free, free + _sums_since(freed, begins, part), begins, part)
+
+    def _emptied(self, pods: Numbers) -> Numbers:
+        """Return of how many shared GPUs each of these is the last to leave, shape [pod of these]."""
+        rows, leaves = self._evictable.rows, np.zeros(len(self._evictable.rows.node), dtype=np.bool_)
+        leaves[pods] = True
+        going = leaves[self._sharer]
+        sharer, device = self._sharer[going], self._device[going]
+        all_of = np.bincount(rows.device[rows.alive[rows.sharer]])
+        count = np.bincount(device, minlength=len(all_of))
+        last = np.flatnonzero(np.diff(device, append=-1))
+        last = last[count[device[last]] >= all_of[device[last]]]
+        return np.bincount(sharer[last], minlength=len(leaves))[pods]
+
+
+_MORE = 1 << 32
+"""More places than a node has."""
+
+
+def places(room: Amounts, asked: Sequence[int]) -> int:
+    """Return how many pods that ask for so much could sit where nodes have so much room, shape [resource, node]."""
+    return int(_places(room, asked).sum())
+
+
+def _places(there: Amounts, asked: Sequence[int]) -> Amounts:
+    rows = [row for row, amount in enumerate(asked) if amount > 0]
+    room, least = np.maximum(there[rows], 0), np.array([asked[row] for row in rows])[:, None]
+    found: Amounts = (room // least).min(axis=0, initial=_MORE - 1)
+    return found
+
+
+def _together(found: Numbers, part: Numbers, slots: Amounts, gains: Numbers, wanted: Wanted) -> list[int]:
+    """Return which of these, in this order, leave slots enough for all that move and for the pods together."""
+    left, missing, chosen = list(wanted.slots), wanted.count, list[int]()
+    known = dict[int, list[int]]()
+    parts, more = part[found].tolist(), gains[found].tolist()
+    for index, (at, here) in enumerate(zip(parts, slots[:, found].T.tolist(), strict=True)):
+        gain = min(more[index], missing)
+        rest = [
+            there + now - before - gain * taken
+            for there, now, before, taken in zip(left, here, known.get(at, _NO_SLOTS), wanted.taken, strict=True)
+        ]
+        if min(rest) >= 0:
+            left, known[at] = rest, here
+            chosen.append(index)
+            missing -= gain
+            if missing <= 0:
+                break
+    return chosen
+
+
+_NO_SLOTS = [0] * len(SIZES)
+
+
+def _sums_since(amounts: Amounts, begins: Numbers, part: Numbers) -> Amounts:
+    """Return the sums since the part began, shape [..., pod]."""
+    sums = np.cumsum(amounts, axis=-1)
+    found: Amounts = sums - (sums - amounts)[..., begins][..., part]
+    return found
+
+
+_KEYS, _TURN = 12, 9
+"""By so many keys queues are compared; one of them is the priority of the next PodGroup, the lowest first."""
+
+
+def _in_line(
+    roster: VictimCandidates, ledger: QueueLedger, shares: Mapping[QueueName, Share], evictable: Evictable
+) -> Numbers:
     """Return the place in line of every running PodGroup, shape [group]; those that never leave are last."""
+    charges, priority = evictable.charges(), evictable.priority
     lines, tree = defaultdict[QueueName, list[Line]](list), dict[QueueName, tuple[Account, ...]]()
     for name in roster.queues:
         payer = ledger.payer(name)
         if payer is not None:
             numbers, _ = roster.order(name)
-            lines[payer].append((numbers, np.zeros(len(numbers))))
+            # They leave after those of the queues below, if there are any.
+            levels = np.full((_KEYS, len(numbers)), -np.inf)
+            levels[_TURN] = -priority[numbers]
+            lines[payer].append((numbers, levels))
             line = tuple(ledger.ancestors(payer))
             tree |= {account.name: line[index:] for index, account in enumerate(line)}
-    top = list[Line]()
+    names, top = {name: index for index, name in enumerate(sorted(tree))}, list[Line]()
     for line in sorted(tree.values(), key=len, reverse=True):
-        merged = _merged(lines[line[0].name], line[0], shares.get(line[0].name, Share()), held)
-        (lines[line[1].name] if len(line) > 1 else top).append(merged)
-    order = _by_level(top)
-    places = np.full(len(held), len(held), dtype=np.int64)
+        account, share = line[0], shares.get(line[0].name, Share())
+        contender = Contender.of(account.queue, fair_share=share.fair_share, total=roster.total)
+        order, below = _by_level(lines[account.name])
+        levels = _levels(contender, account.allocated, charges[:, order])
+        levels[_TURN], levels[-1] = below[_TURN], names[account.name]
+        (lines[line[1].name] if len(line) > 1 else top).append((order, levels))
+    order, _ = _by_level(top)
+    places = np.full(len(priority), len(priority), dtype=np.int64)
     places[order] = np.arange(len(order))
     return places
 
 
-def _merged(lines: Sequence[Line], account: Account, share: Share, held: Levels) -> Line:
-    order = _by_level(lines)
-    gpus, whole = held[order], max(account.deserved[GPU], quantities(share.fair_share)[GPU], 1)
-    return order, (account.allocated[GPU] - (np.cumsum(gpus) - gpus)) / whole
+def _levels(contender: Contender, allocated: Sequence[int], charges: Levels) -> Levels:
+    """Return how full a queue is before each of these leaves, as `Contender.rank` and `victims` compare it."""
+    held = np.array(allocated)[:, None] - (np.cumsum(charges, axis=1) - charges)
+    fair, deserved, allocatable, divisor = (
+        np.array(each, dtype=np.float64)[:, None]
+        for each in (contender.fair_share, contender.deserved, contender.allocatable, contender.divisor)
+    )
+    by_use = np.where(divisor > 0, held / np.maximum(divisor, 1), held * np.array(PENALTIES)[:, None])
+    queue, (cpu, memory, gpu), levels = contender.queue, contender.allocatable, np.zeros((_KEYS, held.shape[1]))
+    levels[0], levels[3], levels[6:9], levels[10] = (
+        bool(queue.problem),
+        -queue.priority,
+        np.array([[gpu], [cpu], [memory]]),
+        queue.created_at,
+    )
+    levels[1], levels[2] = (fair < held).all(axis=0), (held > deserved).any(axis=0)
+    levels[4], levels[5] = ((held > 0) & (allocatable == 0)).any(axis=0), by_use.max(axis=0)
+    return levels
 
 
-def _by_level(lines: Sequence[Line]) -> Places:
+def _by_level(lines: Sequence[Line]) -> Line:
+    """Return the lines as one, those first whose queue is fullest when they are next."""
     if not lines:
-        return np.zeros(0, dtype=np.int64)
-    order = np.concatenate([order for order, _ in lines])
-    levels = np.concatenate([levels for _, levels in lines])
-    found: Places = order[np.argsort(-levels, kind="stable")]
-    return found
+        return np.zeros(0, dtype=np.int64), np.zeros((_KEYS, 0))
+    order, levels = (np.concatenate(each, axis=-1) for each in zip(*lines, strict=True))
+    keys = levels[(levels != levels[:, :1]).any(axis=1)]
+    by_level = np.lexsort(-keys[::-1]) if len(keys) else np.arange(len(order))
+    return order[by_level], levels[:, by_level]

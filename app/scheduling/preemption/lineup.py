@@ -6,11 +6,10 @@ the yes, but for what `noderoom` says of itself; whoever asks looks closer.
 
 from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
-from app.model.names import GroupKey, NodeName, QueueName
+from app.model.names import NodeName, QueueName
 from app.model.pod import Pod
 from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Mask
@@ -20,10 +19,7 @@ from app.scheduling.placement.rows import Numbers
 from app.scheduling.placement.slots import SIZES, Slots
 from app.scheduling.preemption.evictable import Evictable
 from app.scheduling.preemption.noderoom import NodeRoom
-from app.scheduling.preemption.victims import VictimBatch, Victims
-
-FIRST = 128
-"""So many chunks are named at first, and as many again as are known whenever those are not enough."""
+from app.scheduling.preemption.victims import VictimBatch
 
 MANY = 1 << 40
 """Without limit, in any unit."""
@@ -95,68 +91,63 @@ class _Columns:
 class Lineup:
     """The victims of one search in their order; `extend` alone changes it."""
 
-    def __init__(self, victims: Victims, evictable: Evictable, losing: Container[QueueName]) -> None:
+    work = 1
+    """What it takes to walk over one of them, in the unit of a budget."""
+
+    def __init__(self, evictable: Evictable, losing: Container[QueueName]) -> None:
         """Name nobody yet; `losing` are the queues that may lose pods for good."""
-        self._victims = victims
         self._evictable = evictable
         self._losing = losing
-        self.chunks: list[VictimBatch] = []
-        """Those named so far."""
-        self._by_group: dict[GroupKey, list[VictimBatch]] = {}
-        # Of each chunk: its number by identity; whether it may be lost, its pods differ, others of its PodGroup leave.
-        self._numbers: dict[int, int] = {}
-        self._facts: list[tuple[bool, bool, bool]] = []
-        # The rows of their pods, and the number of the chunk of each, part by part.
-        self._rows: list[tuple[Numbers, Numbers]] = []
+        self.count = 0
+        """How many chunks have been named so far."""
         self._columns: _Columns | None = None
 
     def extend(self) -> bool:
         """Name more of them; return whether there were any."""
-        known = len(self.chunks)
-        new = list(islice(iter(self._victims.pop, None), max(FIRST, known)))
-        row, number = self._evictable.rows_of(new)
-        self._rows.append((row, number + known))
-        for chunk in new:
-            self._add(chunk)
-        self._columns = None
-        return bool(new)
+        raise NotImplementedError
 
-    def _add(self, chunk: VictimBatch) -> None:
-        together = self._by_group.setdefault(chunk.group.key, [])
-        # Who leaves as a whole is the last of its PodGroup: all that it had beyond its minimum has been named before.
-        has_spare = bool(together) and _is_whole(chunk)
-        together.append(chunk)
-        self._facts.append((chunk.group.queue in self._losing, not chunk.is_alike, has_spare))
-        self._numbers[id(chunk)] = len(self.chunks)
-        self.chunks.append(chunk)
+    def chunk(self, number: int) -> VictimBatch:
+        """Return one of those named so far."""
+        raise NotImplementedError
 
-    def at(self, number: int) -> VictimBatch | None:
-        """Return the chunk of this number, named now if need be; None when there are not so many."""
-        while number >= len(self.chunks):
-            if not self.extend():
-                return None
-        return self.chunks[number]
+    def number(self, chunk: VictimBatch) -> int:
+        """Return the number of one of those named so far."""
+        raise NotImplementedError
+
+    def up_to(self, chunks: Sequence[VictimBatch]) -> int:
+        """Name more until all of these have been named; return how many have been up to the last of them."""
+        raise NotImplementedError
 
     def with_spare(self, chunks: Sequence[VictimBatch], taken: Collection[int]) -> list[VictimBatch]:
         """Add to a gang that leaves as a whole what it had beyond its minimum elsewhere: that cannot run on alone."""
-        found: dict[int, VictimBatch] = {}
-        for chunk in chunks:
-            together = self._by_group[chunk.group.key] if _is_whole(chunk) else [chunk]
-            found |= {id(each): each for each in together if id(each) not in taken}
-        return list(found.values())
+        raise NotImplementedError
+
+    def _named(self) -> tuple[Numbers, Numbers, Mask]:
+        """Return the rows of the pods, the chunk of each, and of every chunk three facts, shape [chunk, fact].
+
+        Whether it may be lost, its pods differ, others of its PodGroup leave before.
+        """
+        raise NotImplementedError
+
+    def at(self, number: int) -> VictimBatch | None:
+        """Return the chunk of this number, named now if need be; None when there are not so many."""
+        while number >= self.count:
+            if not self.extend():
+                return None
+        return self.chunk(number)
 
     def spots(
-        self, room: NodeRoom, pods: Sequence[Pod], slots: Slots, taken: Collection[int], begin: int
+        self, room: NodeRoom, pods: Sequence[Pod], slots: Slots, taken: Collection[VictimBatch], begin: int
     ) -> Iterator[Spot]:
         """Yield where one of the pods might sit when some of those named leave, the first to leave first.
 
-        `taken` are the chunks that have left before, by identity. Those named before the number `begin` do not suffice.
+        `taken` are the chunks that have left before. Those named before the number `begin` do not suffice.
         """
         columns = self._columns
         if columns is None:
             columns = self._columns = self._made()
-        stays = np.ones(len(self.chunks), dtype=np.bool_)
-        stays[[self._numbers[each] for each in taken]] = False
+        stays = np.ones(self.count, dtype=np.bool_)
+        stays[[self.number(each) for each in taken]] = False
         free = stays[columns.chunk]
         leaving = free if room.is_moot else free & self._may_leave(columns, room)
         (found,) = np.nonzero(columns.is_last & leaving & (columns.chunk >= begin))
@@ -174,11 +165,11 @@ class Lineup:
         for index in found[np.argsort(columns.chunk[found], kind="stable")].tolist():
             by_chunk.setdefault(columns.chunk.item(index), {})[nodes[columns.node.item(index)].name] = index
         for number, by_node in by_chunk.items():
-            for node in dict.fromkeys(one.node for one in self.chunks[number].placed):
+            for node in dict.fromkeys(one.node for one in self.chunk(number).placed):
                 if node in by_node:
                     here = slice(columns.node_begins.item(columns.at_node.item(by_node[node])), by_node[node] + 1)
                     numbers = dict.fromkeys(columns.chunk[here][leaving[here]].tolist())
-                    yield Spot(number, node, [self.chunks[each] for each in numbers])
+                    yield Spot(number, node, [self.chunk(each) for each in numbers])
 
     def _may_leave(self, columns: _Columns, room: NodeRoom) -> Mask:
         """Return which pods, with those of their chunk on the node, may be lost or find other places, shape [pod]."""
@@ -192,14 +183,14 @@ class Lineup:
         return found
 
     def _made(self) -> _Columns:
-        rows, (row, chunk) = self._evictable.rows, (np.concatenate(each) for each in zip(*self._rows, strict=True))
+        rows, (row, chunk, facts) = self._evictable.rows, self._named()
         order = np.lexsort((chunk, rows.node[row]))
         row, chunk = row[order], chunk[order]
         node, amounts, shares = rows.node[row], rows.amounts[row].T, rows.shares[row]
         begins_node = np.diff(node, prepend=-1) != 0
         begins_run = begins_node | (np.diff(chunk, prepend=-1) != 0)
         run, is_last = np.cumsum(begins_run) - 1, np.append(begins_run, [True])[1:]
-        may_be_lost, unlike, has_spare = np.array(self._facts, dtype=np.bool_).reshape(-1, 3)[chunk].T
+        may_be_lost, unlike, has_spare = facts[chunk].T
         is_elsewhere = np.bincount(chunk)[chunk] > np.bincount(run)[run]
         gpus = amounts[GPU] // GPU_MILLI
         moved = np.where(may_be_lost, 0, gpus // _SIZES)
@@ -324,10 +315,6 @@ class _Prefixes:
         last = np.maximum.reduceat(places, self._columns.device_begins)
         found: Numbers = last[(last >= 0) & (last < MANY)]
         return found
-
-
-def _is_whole(chunk: VictimBatch) -> bool:
-    return len(chunk.placed) == len(chunk.group.placed)
 
 
 def _sums_since(amounts: Amounts, begins: Numbers, part: Numbers) -> Amounts:

@@ -9,22 +9,22 @@ Rules: KAI v0.13 (solvers of the reclaim, preempt and consolidation actions).
 
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from app.model.decision import Action
-from app.model.names import GroupKey, QueueName
+from app.model.names import QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
-from app.model.resources import GPU
+from app.model.resources import GPU, Amounts
 from app.model.snapshot import Mask
 from app.scheduling.placement.state import Timing, largest_first
 from app.scheduling.preemption import bound, reprieve, scenario
-from app.scheduling.preemption.budget import Budget
+from app.scheduling.preemption.budget import NAMED, Budget
 from app.scheduling.preemption.evictable import EVERYBODY, Scope
 from app.scheduling.preemption.lineup import Lineup
+from app.scheduling.preemption.named import AtOnce, OneByOne
 from app.scheduling.preemption.noderoom import NodeRoom
 from app.scheduling.preemption.victims import Safety, VictimBatch, Victims
 from app.scheduling.preemption.whatif import WhatIf
@@ -76,6 +76,10 @@ class Aim(Protocol):
     def action(self) -> Action:
         """Under which name the plan does it."""
 
+    @property
+    def sure_before(self) -> float:
+        """Who began to run before, in seconds since the epoch, is not safe."""
+
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return whether the group may ask others to leave at all."""
 
@@ -108,12 +112,25 @@ class VictimSearch:
         self._scopes: Sequence[Scope] = (EVERYBODY,)
         self._losing: Container[QueueName] = ()
         """The queues that may lose pods for good."""
-        self._nodes: Mask | None = None
-        """The nodes where it may help that somebody leaves, shape [node]; None for all of them."""
+        self._near: Mask = np.zeros(0, dtype=np.bool_)
+        """The nodes where it may help that somebody leaves although nobody else has left, shape [node]."""
         self._useful: Mask | None = None
         """Who is looked at, shape [group]; None for all of them."""
 
-    def _all_victims(self) -> Victims:
+    def _lined_up(self) -> Lineup:
+        evictable = self._before.evictable
+        groups = evictable.any_of(self._scopes) if self._useful is None else self._useful
+        if (groups & ~evictable.whole).any():
+            return OneByOne(self._one_by_one(), evictable, self._losing)
+        # Who has run for long is not safe; the others are asked for one by one.
+        unsure = groups & (evictable.started_at >= self._aim.sure_before)
+        own = [evictable.ids[key] for key in (self._group.key, *self._before.growing) if key in evictable.ids]
+        unsure[own] = groups[own]
+        for number in np.flatnonzero(unsure).tolist():
+            unsure[number] = self._safety(evictable.group(number)) is not Safety.NONE
+        return AtOnce(self._before.in_line(groups & ~unsure), evictable, self._before.roster, self._losing)
+
+    def _one_by_one(self) -> Victims:
         state = self._before
         queues: Container[QueueName] = _queues(self._scopes, state.roster.queues)
         unchanged, changed = self._useful, state.changed
@@ -124,28 +141,74 @@ class VictimSearch:
         return Victims(
             state.roster.of(queues, unchanged),
             changed,
-            partial(self._safety_of, self._aim, self._group, state.growing),
+            self._safety,
             ledger=state.ledger,
             shares=state.shares,
         )
 
-    @staticmethod
-    def _safety_of(aim: Aim, group: PodGroup, growing: Collection[GroupKey], other: PodGroup) -> Safety:
-        return Safety.ALL if other.key == group.key or other.key in growing else aim.safety(group, other)
+    def _safety(self, other: PodGroup) -> Safety:
+        is_own = other.key == self._group.key or other.key in self._before.growing
+        return Safety.ALL if is_own else self._aim.safety(self._group, other)
 
     def solve(self) -> WhatIf | None:
         """Return the plan with the group's next pods in it, None when nobody's leaving would help."""
         pods = () if _has_lost(self._group, self._before) else next_chunk(self._group)
         if not pods or not self._aim.may_begin(self._before, self._group, pods):
             return None
-        if not self._may_suffice(pods):
+        state, board = self._before, self._before.board
+        self._scopes = self._aim.scopes(state, self._group, pods)
+        self._losing = _queues([scope for scope in self._scopes if not scope.moved], state.roster.queues)
+        if self._is_moot(pods):
+            return self._solve(pods) if bound.may_suffice(board, pods, self._most()) else None
+        self._near = nodes = bound.candidates(board, pods, state.most(*self._scopes))
+        if not self._near.any():
             return None
-        if self._nodes is None:
-            return self._solve(pods)
-        return self._solve_on(pods, self._nodes)
+        found = self._solve_at_once(pods)
+        if found is None and len(pods) > 1 and not self._budget.spent:
+            # Who leaves for the first pod of a gang may leave places for those who leave for the next.
+            if not bound.may_suffice(board, pods, self._most()):
+                return None
+            nodes = bound.candidates(board, pods, self._most())
+        return self._solve_on(pods, nodes) if found is None else found
+
+    def _most(self) -> Amounts:
+        """Return what is free at most when everybody has left who may be lost or moved, shape [resource, node]."""
+        return self._before.most(*(replace(scope, moved=False) for scope in self._scopes))
+
+    def _solve_at_once(self, pods: Sequence[Pod]) -> WhatIf | None:
+        """Let the first victims in line leave with whom there may be room for all of the pods, if these are alike."""
+        state, step = self._before, _Step(self._before, self._group, pods, pods, ())
+        if not self._are_alike(pods) or pods[0].sharing is not None or len(pods) > THOROUGH:
+            return None
+        lost = [scope for scope in self._scopes if not scope.moved]
+        for scopes in (lost, self._scopes) if 0 < len(lost) < len(self._scopes) else (self._scopes,):
+            groups = state.first_victims(scopes, pods, self._near)
+            if groups is None or not all(self._may_lose(group) for group in groups):
+                continue
+            found = self._try(step, [state.roster.first_chunk(group) for group in groups])
+            if found is not None:
+                self._budget.complete(REPRIEVES)
+                found = self._reprieved(found, pods)
+                ids = [state.evictable.ids[chunk.group.key] for chunk in self._taken]
+                if not state.evictable.equal[ids].any():
+                    return found
+                taken = self._taken
+                self._look_at(state.evictable.groups_on(self._scopes, self._near))
+                self._taken, self._seen = taken, self._named().up_to(taken)
+                return self._exchanged(found, pods)
+        return None
+
+    def _may_lose(self, group: PodGroup) -> bool:
+        """Return whether all of a group may have to leave, and leaves together."""
+        state = self._before
+        if state.roster.chunk(group) is None or len(state.roster.first_chunk(group).placed) < len(group.placed):
+            return False
+        return self._safety(group) is Safety.NONE
 
     def _solve_on(self, pods: Sequence[Pod], nodes: Mask) -> WhatIf | None:
         """Look for victims on some of the nodes, and on more of them as long as that is in vain."""
+        if len(pods) > 1 and not self._may_place_one(pods):
+            return None
         state, most, found = self._before, self._first_look(pods), None
         asked = min((state.board.stock.taken(pod)[GPU] for pod in pods), default=0)
         needed = np.maximum(asked - state.board.stock.future[GPU], 1)
@@ -159,14 +222,20 @@ class VictimSearch:
             most *= WIDER
         return found
 
+    def _may_place_one(self, pods: Sequence[Pod]) -> bool:
+        """Return whether the pod of a gang that is placed first finds a place when others leave; False is certain."""
+        self._look_at(self._before.evictable.groups_on(self._scopes, self._near))
+        first = pods[:1] if len(pods) > THOROUGH and self._are_alike(pods) else sorted(pods, key=largest_first)[:1]
+        return self._step(_Step(self._before, self._group, first, first, ())) is not None
+
     def _first_look(self, pods: Sequence[Pod]) -> int:
         """Return on how many nodes victims are looked for first: on no more than the budget allows."""
-        most = LOOK + len(pods)
-        if self._budget.victims >= FEW_VICTIMS * most:
+        most, victims = LOOK + len(pods), self._budget.victims // NAMED
+        if victims >= FEW_VICTIMS * most:
             return most
         walks = 1 if len(pods) > THOROUGH and self._are_alike(pods) else len(pods)
         on_each = -(-len(self._before.evictable.ids) // max(len(self._before.snapshot.nodes.nodes), 1))
-        return max(len(pods), min(most, self._budget.victims // max(walks * on_each, 1)))
+        return max(len(pods), min(most, victims // max(walks * on_each, 1)))
 
     def _look_at(self, useful: Mask) -> None:
         self._useful, self._lineup, self._walked, self._seen, self._taken = useful, None, 0, 0, []
@@ -178,25 +247,6 @@ class VictimSearch:
 
     def _are_alike(self, pods: Sequence[Pod]) -> bool:
         return self._group.root is None and self._before.board.common_shape(pods) is not None
-
-    def _may_suffice(self, pods: Sequence[Pod]) -> bool:
-        """Return whether it may help that somebody leaves, and note who may be useful; False is certain."""
-        state, board = self._before, self._before.board
-        self._scopes = self._aim.scopes(state, self._group, pods)
-        self._losing = _queues([scope for scope in self._scopes if not scope.moved], state.roster.queues)
-        most = state.most(*(replace(scope, moved=False) for scope in self._scopes))
-        if not bound.may_suffice(board, pods, most):
-            return False
-        if self._is_moot(pods):
-            return True
-        nodes = bound.candidates(board, pods, state.most(*self._scopes))
-        if not nodes.any():
-            return False
-        if len(pods) > 1:
-            # Who leaves for the first pod of a gang may leave places for those who leave for the next.
-            nodes = bound.candidates(board, pods, most)
-        self._nodes = nodes
-        return True
 
     def _is_moot(self, pods: Sequence[Pod]) -> bool:
         """Whether it may help that somebody leaves, wherever that is."""
@@ -264,7 +314,7 @@ class VictimSearch:
             return (chunk.group.queue, reprieve.rank_of(chunk)) in ranks
 
         lineup = self._named()
-        known = lineup.chunks[: self._seen]
+        known = [lineup.chunk(number) for number in range(self._seen)]
         for number in range(self._seen, self._seen + MOST_OTHERS):
             chunk = lineup.at(number)
             if chunk is None or not is_equal(chunk):
@@ -313,8 +363,8 @@ class VictimSearch:
             return found
         lineup, taken = self._named(), {id(chunk) for chunk in self._taken}
         room = NodeRoom(step.base, step.group, step.pods, step.again)
-        while self._walked < len(lineup.chunks) or lineup.extend():
-            for spot in lineup.spots(room, step.pods, step.base.slots(), taken, self._walked):
+        while self._walked < lineup.count or lineup.extend():
+            for spot in lineup.spots(room, step.pods, step.base.slots(), self._taken, self._walked):
                 if not self._walk_to(spot.number + 1):
                     return None
                 if not room.may_do(spot.node, spot.chunks):
@@ -323,19 +373,19 @@ class VictimSearch:
                 found = self._try(step, more) if self._may_allow(step, room.lost(spot.node, more)) else None
                 if found is not None or self._budget.spent:
                     return found
-            if not self._walk_to(len(lineup.chunks)):
+            if not self._walk_to(lineup.count):
                 return None
         return None
 
     def _named(self) -> Lineup:
         if self._lineup is None:
-            self._lineup = Lineup(self._all_victims(), self._before.evictable, self._losing)
+            self._lineup = self._lined_up()
         return self._lineup
 
     def _walk_to(self, number: int) -> bool:
         """Walk over the victims up to this number; return whether the budget allows it."""
         walked, self._walked, self._seen = self._walked, number, max(self._seen, number)
-        return number == walked or self._budget.walk(number - walked)
+        return number == walked or self._budget.walk(self._named().work * (number - walked))
 
     def _may_allow(self, step: "_Step", lost: Sequence[VictimBatch]) -> bool:
         """Return whether it may be allowed that these are lost; False is certain."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from app.model.decision import Action
 from app.model.names import GroupKey, QueueName
@@ -30,6 +31,7 @@ class Consolidate:
     be taken back at once, and pods would have been moved for nothing."""
     min_runtime: Age
     patience: Patience
+    sure_before: float = -inf
     action = Action.CONSOLIDATE
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
@@ -63,6 +65,7 @@ class Preempt:
     """Makes room inside a queue for a group of higher priority."""
 
     min_runtime: Age
+    sure_before: float = -inf
     action = Action.PREEMPT
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
@@ -94,6 +97,7 @@ class Reclaim:
 
     min_runtime: Age
     patience: Patience
+    sure_before: float = -inf
     action = Action.RECLAIM
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
@@ -150,6 +154,11 @@ class Sparing:
     def action(self) -> Action:
         """The other aim's."""
         return self.aim.action
+
+    @property
+    def sure_before(self) -> float:
+        """Return that whoever runs may be spared."""
+        return -inf
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return what the other aim says."""

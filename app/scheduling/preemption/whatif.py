@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self
 
 import numpy as np
@@ -13,16 +13,17 @@ from app.model.names import GroupKey, PodUid, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Refusal
-from app.model.resources import NOTHING, Amounts, Resources
+from app.model.resources import GPU_MILLI, NOTHING, Amounts, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.placement import gang
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.ranks import Where
-from app.scheduling.placement.slots import Slots
+from app.scheduling.placement.rows import Numbers
+from app.scheduling.placement.slots import SIZES, Slots
 from app.scheduling.placement.state import PlacementState, Strategy, Timing
 from app.scheduling.preemption import bound
 from app.scheduling.preemption.evictable import EVERYBODY, Evictable, Scope
-from app.scheduling.preemption.foremost import Foremost
+from app.scheduling.preemption.foremost import Foremost, Wanted, places
 from app.scheduling.preemption.victims import VictimCandidates, charge_at
 from app.scheduling.queues.fairshare import fair_shares
 from app.scheduling.queues.order import next_chunk
@@ -109,11 +110,40 @@ class WhatIf:
 
     def foremost(self, scopes: Sequence[Scope], candidates: Mask, needed: Amounts, most: int) -> Mask:
         """Return those of the candidates where so many GPUs are free first when pods of these scopes leave."""
+        leaving = self.evictable.leaving(scopes, self.board.stock, self._placeable())
+        return self._line().nodes(leaving, candidates, needed, most)
+
+    def first_victims(self, scopes: Sequence[Scope], pods: Sequence[Pod], nodes: Mask) -> list[PodGroup] | None:
+        """Return the PodGroups of the first pods in line with which there may be room for all these, which are alike.
+
+        None when there never is on these nodes.
+        """
+        stock = self.board.stock
+        asked = stock.taken(pods[0])
+        there = places(stock.future[:, self.board.eligible(pods[0])], asked)
+        wanted = Wanted(
+            asked=asked,
+            count=len(pods) - there,
+            nodes=nodes,
+            future=stock.future,
+            slots=self.slots().left(pods[:there], ()),
+            taken=[pods[0].request.gpu_milli // GPU_MILLI // size for size in SIZES],
+        )
+        choice = partial(self.evictable.choice, scopes, stock, self._placeable())
+        found = self._line().pods(wanted, choice).tolist()
+        numbers = dict.fromkeys(self.evictable.rows.group[found].tolist())
+        return [self.evictable.group(number) for number in numbers] if found else None
+
+    def in_line(self, groups: Mask) -> Numbers:
+        """Return the numbers of these PodGroups, the first to leave first."""
+        found = np.flatnonzero(groups)
+        return found[np.argsort(self._line().places[found], kind="stable")]
+
+    def _line(self) -> Foremost:
         evictable, found = self.evictable, self._foremost
         if found is None or evictable.changes - found.changes > len(evictable.ids) // FEW:
             found = self._foremost = Foremost(evictable, self.roster, self.ledger, self.shares)
-        leaving = evictable.leaving(scopes, self.board.stock, self._placeable())
-        return found.nodes(leaving, candidates, needed, most)
+        return found
 
     def _placeable(self) -> Mask:
         """Return for which shapes of pods that run there is room somewhere, shape [shape]."""
