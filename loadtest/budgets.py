@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.model.decision import Action, Plan
+from app.model.decision import Action, Plan, Start
 from app.model.layout import Layout
 from app.model.podgroup import PodGroup
+from app.model.resources import GPU_MILLI
 from app.model.snapshot import Snapshot
 from app.scheduling.placement import cliques
 from app.scheduling.planner.planner import plan
@@ -205,27 +206,45 @@ class Crowd:
     """What it may try at most."""
     served: int
     """How many PodGroups it has to serve at least by making others leave or move."""
+    gpus: int
+    """How many whole GPUs these have to get at least."""
 
 
-CROWDS = (Crowd(300, 700, 190), Crowd(1000, 1100, 290), Crowd(5000, 1700, 380), Crowd(15_000, 1900, 450))
+CROWDS = (
+    Crowd(300, 700, 180, 950),
+    Crowd(1000, 1500, 270, 2650),
+    Crowd(5000, 1000, 390, 6000),
+    Crowd(15_000, 1000, 480, 8000),
+)
 
 
 def show_crowds(only: str) -> int:
     """Plan every crowded cluster and print a line each; return how many took too much work or served too few."""
-    print(
-        f"\n{'crowded cluster':24} {'CPU s':>7} {'what-ifs':>9} {'most':>7} {'served':>10} {'least':>7} {'unserved':>9}"
+    titles = (
+        f"{'CPU s':>7} {'what-ifs':>9} {'most':>7} {'served':>8} {'least':>7} {'GPUs':>7} {'least':>7} {'unserved':>9}"
     )
+    print(f"\n{'crowded cluster':24} {titles}")
     wrong = 0
     for each in CROWDS:
         name = f"crowded: {each.nodes:,} nodes"
         if only in name:
-            took_s, made = measure(crowded(each.nodes))
-            served = sum(start.action is not Action.ALLOCATE for start in made.starts)
-            wrong += made.whatifs > each.whatifs or served < each.served
-            figures = f"{took_s:7.2f} {made.whatifs:9} {f'< {each.whatifs}':>7} {served:10} {f'> {each.served}':>7}"
-            figures = f"{figures} {len(made.refusals):9}"
+            snapshot = crowded(each.nodes)
+            took_s, made = measure(snapshot)
+            helped = [start for start in made.starts if start.action is not Action.ALLOCATE]
+            gpus = sum(_gpus(snapshot, start) for start in helped)
+            is_wrong = made.whatifs > each.whatifs or len(helped) < each.served or gpus < each.gpus
+            wrong += is_wrong or made.unfinished
+            figures = f"{took_s:7.2f} {made.whatifs:9} {f'< {each.whatifs}':>7} {len(helped):8} {f'> {each.served}':>7}"
+            figures = f"{figures} {gpus:7} {f'> {each.gpus}':>7} {len(made.refusals):9}"
             print(f"{name:24} {figures}{'  unfinished' if made.unfinished else ''}")
     return wrong
+
+
+def _gpus(snapshot: Snapshot, start: Start) -> int:
+    """Return how many whole GPUs the pods get that start."""
+    placed = {each.pod for each in start.placements}
+    asked = (pod.request.gpu_milli for pod in snapshot.groups[start.group].pending if pod.uid in placed)
+    return sum(asked) // GPU_MILLI
 
 
 def show_growths(only: str) -> None:
