@@ -190,13 +190,13 @@ def test_a_plan_calls_as_much_for_each_however_many_wait(name: str) -> None:
 @pytest.mark.parametrize(
     ("most", "pods", "snapshot"),
     [
-        (195, 500, lambda: lone_pods(250, 500)),
+        (201, 500, lambda: lone_pods(250, 500)),
         (128, 500, lambda: lone_pods(250, 500, gpus=9)),
-        (157, 400, lambda: waiting(400, gpus=1)),
+        (169, 400, lambda: waiting(400, gpus=1)),
         (106, 500, lambda: gangs(250, 25, pods=20)),
         (51, 400, lambda: waiting(400, gang=20, gpus=1)),
         (158, 400, lambda: racks(320, 20, pods=20)),
-        (280, 480, lambda: halves(480)),
+        (287, 480, lambda: halves(480)),
     ],
     ids=["lone", "fit nowhere", "mostly no room", "gangs", "gangs, mostly no room", "gangs in racks", "halves of GPUs"],
 )

@@ -19,7 +19,7 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, QUOTA_AXES
 from app.scheduling.preemption.lending import borrows
 from app.scheduling.preemption.whatif import WhatIf
-from app.scheduling.queues.accounts import Account, Quantities, quantities
+from app.scheduling.queues.accounts import Quantities, quantities
 from app.scheduling.queues.order import is_torn, next_chunk
 from app.scheduling.queues.reclaimable import within
 
@@ -86,8 +86,11 @@ class Precedence:
         self, queue: QueueName, asked: Quantities, other: QueueName, requests: Iterable[Quantities]
     ) -> bool:
         """Return whether what one queue asks for exceeds what it deserves, and another deserves one of its requests."""
-        mine, theirs = _parting(self._state, queue, other)
-        if mine is None or theirs is None or within(mine.deserved, mine.allocated, asked):
+        parting = self._state.ledger.parting(queue, other)
+        if parting is None:
+            return False
+        mine, theirs = parting
+        if within(mine.deserved, mine.allocated, asked):
             return False
         return any(within(theirs.deserved, theirs.allocated, request) for request in requests)
 
@@ -230,19 +233,8 @@ def _is_ever_allowed(state: WhatIf, group: PodGroup) -> bool:
 
 def _is_deserved(state: WhatIf, group: PodGroup, *, beside: QueueName) -> bool:
     """Return whether a group's queue deserves what it asks for, compared with another queue."""
-    mine, _ = _parting(state, group.queue, beside)
-    if mine is None or group.refusal is not None:
+    parting = state.ledger.parting(group.queue, beside)
+    if parting is None or group.refusal is not None:
         return False
+    mine, _ = parting
     return within(mine.deserved, mine.allocated, quantities(state.next_of(group)[1]))
-
-
-def _parting(state: WhatIf, one: QueueName, other: QueueName) -> tuple[Account | None, Account | None]:
-    """Return the topmost queues on the lines of two in which these differ, where reclaim compares them.
-
-    A queue itself where both are the same; None where one is not there, or is above the other.
-    """
-    mine, theirs = state.ledger.ancestors(one), state.ledger.ancestors(other)
-    if one == other:
-        return (mine[0], mine[0]) if mine else (None, None)
-    pairs = zip(reversed(mine), reversed(theirs), strict=False)
-    return next(((here, there) for here, there in pairs if here is not there), (None, None))

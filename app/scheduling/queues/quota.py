@@ -81,6 +81,8 @@ class QueueLedger:
         self._own = set[QueueName]()
         # Ten thousand pods of one template are refused for one cause: by all that a refusal is made from.
         self._said: dict[tuple[object, ...], Refusal] = {}
+        # Follows from the lines alone, so that all copies share it; every start asks about every queue that waits.
+        self._parting: dict[tuple[QueueName, QueueName], tuple[QueueName, QueueName] | None] = {}
         self.charged: list[QueueName] = []
         """The leaf queue of every charge so far; readers keep their own place in it."""
 
@@ -92,6 +94,19 @@ class QueueLedger:
     def ancestors(self, name: QueueName) -> tuple[Account, ...]:
         """Return the accounts that pay for what is held in a queue: its own and those of its sound ancestors."""
         return tuple(self.accounts[payer] for payer in self._payers(name))
+
+    def parting(self, one: QueueName, other: QueueName) -> tuple[Account, Account] | None:
+        """Return the topmost accounts on the lines of two queues in which these differ, where reclaim compares them.
+
+        The queue's own twice where both are the same; None where one is not there, or is above the other.
+        """
+        pair = one, other
+        if pair not in self._parting:
+            lines = zip(reversed(self._payers(one)), reversed(self._payers(other)), strict=False)
+            differing = ((here, there) for here, there in lines if here != there or one == other == here)
+            self._parting[pair] = next(differing, None)
+        found = self._parting[pair]
+        return None if found is None else (self.accounts[found[0]], self.accounts[found[1]])
 
     def payer(self, name: QueueName) -> QueueName | None:
         """Return the queue whose account pays first for what is held in a queue, there or not; None where none does."""
