@@ -24,7 +24,7 @@ from app.web import problem, routes
 from app.web.asgi import MIB, BodyLimits
 from app.web.body import too_many_values
 from app.web.connection import ConnectionLimits
-from app.web.routes import Json, webhook
+from app.web.routes import Json
 
 CONNECTIONS = ConnectionLimits(connections=2048)
 """The API servers open one for each object that they are asked to store at the same time."""
@@ -172,7 +172,7 @@ class _Turns:
 def application(admission: AnswersAdmission, metrics: Metrics, *, limits: BodyLimits = LIMITS) -> FastAPI:
     """Build what the admission listener serves."""
     turns = _Turns(AdmissionBoundary(admission, metrics))
-    return routes.application(limits, [webhook(turns, verb) for verb in Review])
+    return routes.webhooks(turns, Review, limits, document="admission.openapi.json")
 
 
 def _outcome(answer: Admitted | Denied) -> ReviewOutcome:

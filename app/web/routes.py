@@ -1,9 +1,11 @@
 """The FastAPI apps of the ports, and the routes of the webhooks in them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Generic, Protocol, TypeVar
 
+import orjson
 from fastapi import FastAPI
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -76,6 +78,20 @@ class _ExactRoute(Route):
         return match, {"endpoint": self.endpoint, "path_params": {}}
 
 
-def webhook(boundary: Answers[Verb_contra], verb: Verb_contra) -> BaseRoute:
-    """Return the route of one verb."""
-    return _ExactRoute(f"/{verb}", _Endpoint(boundary, verb), methods=["POST"])
+def webhooks(
+    boundary: Answers[Verb_contra],
+    verbs: Iterable[Verb_contra],
+    limits: BodyLimits,
+    *,
+    document: str,
+    bounded: type[Bounded] = Bounded,
+) -> FastAPI:
+    """Build the app of a port that answers these verbs.
+
+    Its OpenAPI document is written by hand beside this module, and not served: the port answers its verbs alone.
+    """
+    routes = [_ExactRoute(f"/{verb}", _Endpoint(boundary, verb), methods=["POST"]) for verb in verbs]
+    app = application(limits, routes, bounded=bounded)
+    written = files(__package__) / document
+    app.openapi = lambda: orjson.loads(written.read_bytes())  # type: ignore[method-assign] # as FastAPI's manual says
+    return app

@@ -17,7 +17,7 @@ from app.model.seam import RawObject
 from app.telemetry import CallOutcome, Metrics, Verb
 from app.web import routes, wire
 from app.web.asgi import EXTENDER_LIMITS, BodyLimits, Bounded
-from app.web.routes import Json, webhook
+from app.web.routes import Json
 from app.web.wire import Victims
 
 BROKEN = "Leeboard failed on this question; its log has the traceback"
@@ -115,7 +115,7 @@ class ExtenderBoundary:
 def application(extender: AnswersScheduler, metrics: Metrics, *, limits: BodyLimits = EXTENDER_LIMITS) -> FastAPI:
     """Build what the extender's listener serves."""
     boundary = ExtenderBoundary(extender, metrics)
-    return routes.application(limits, [webhook(boundary, verb) for verb in Verb], bounded=_BoundedVerbs)
+    return routes.webhooks(boundary, Verb, limits, document="extender.openapi.json", bounded=_BoundedVerbs)
 
 
 class _BoundedVerbs(Bounded):
