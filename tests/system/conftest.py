@@ -1,6 +1,6 @@
 """One control plane for each test process, swept between tests; every test here carries the mark `system`.
 
-`make test` runs two processes; the tests of one file stay in one of them, as they share a running Leeboard.
+`make test` runs several processes; the tests of one file stay in one of them, as they share a running Leeboard.
 """
 
 import os
