@@ -15,6 +15,8 @@ Object = dict[str, Any]
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
+INSTALLED_IN = "leeboard"
+"""The namespace of Leeboard and its agents."""
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 QUEUES = "/apis/scheduling.run.ai/v2/queues"
 POD_GROUPS = "/apis/scheduling.run.ai/v2alpha2/podgroups"
@@ -139,8 +141,11 @@ class Api:
         )
 
     def bound_pods(self, **query: str) -> dict[str, str]:
-        """Return pod name -> node of every pod that has one."""
-        pods = self.items(PODS, **query)
+        """Return pod name -> node of every pod that has one, but the agents of the nodes.
+
+        The service account that makes agents come stays when a file of tests has installed it.
+        """
+        pods = (pod for pod in self.items(PODS, **query) if pod["metadata"]["namespace"] != INSTALLED_IN)
         return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
 
     def wait_for_bound(self, count: int, *, within_s: float, **query: str) -> dict[str, str]:
