@@ -30,9 +30,9 @@ async def main():
     async with await KubeCluster.connect(sys.argv[1]) as cluster:
         parts = Components(Settings(), cluster, Metrics())
         before = peak_bytes()
-        following = asyncio.create_task(parts.feed.run())
-        await parts.feed.synced()
-        while parts.feed.unready():  # the Jobs that own the pods
+        following = asyncio.gather(*(part.run() for part in parts.informers))
+        await parts.freshness.synced()
+        while parts.freshness.failure():  # the Jobs that own the pods
             await asyncio.sleep(0.01)
         print(peak_bytes() - before)
         following.cancel()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.certificates.own import Installation
-from app.control.informers.feed import Feed
+from app.control.leadership.freshness import Freshness
+from app.control.leadership.leadership import Leadership
 from app.control.leadership.rights import AccessReviews, Rights
 from app.control.writers.barrier import GangBarrier
 from app.model.seam import Cluster
@@ -82,11 +83,7 @@ async def serve(
             open_ports.callback(door.listener.close)
             return door
 
-        def stand_by() -> None:
-            # The kube-scheduler of a replica that no longer decides must not go on asking it over an old connection.
-            verbs.listener.close_connections()
-
-        components = Components(settings, cluster, metrics or Metrics(), on_standby=stand_by)
+        components = Components(settings, cluster, metrics or Metrics())
         verbs = opened(extender_door(settings, components))
         reviews = admission_door(settings, components, kubernetes.installation if kubernetes else None)
         doors = [verbs, *([opened(reviews)] if reviews else [])]
@@ -110,7 +107,8 @@ async def serve(
             ]
             for part in (*components.running, *beside):
                 tasks.create_task(part.run(), name=type(part).__name__)
-            tasks.create_task(_freeze_until_synced(components.feed), name="freeze")
+            tasks.create_task(_freeze_until_synced(components.freshness), name="freeze")
+            tasks.create_task(_close_on_standby(components.leadership, verbs), name="standby")
             if on_ready is not None:
                 admission = reviews.url if reviews else ""
                 urls = {"admission": admission, "probes": probes.url if probes else ""}
@@ -157,10 +155,17 @@ def _prompt_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-async def _freeze_until_synced(feed: Feed) -> None:
+async def _close_on_standby(leadership: Leadership, verbs: Door) -> None:
+    while True:
+        await leadership.ended()
+        # The kube-scheduler of a replica that no longer decides must not go on asking it over an old connection.
+        verbs.listener.close_connections()
+
+
+async def _freeze_until_synced(freshness: Freshness) -> None:
     # One walk through the records of 100,000 pods takes 700 ms, in which nobody is answered; frozen, they are walked
     # through by nobody, and what is frozen while they come keeps each walk short.
-    synced = asyncio.ensure_future(feed.synced())
+    synced = asyncio.ensure_future(freshness.synced())
     try:
         # Not for ever, should something never be listed: garbage that is frozen is garbage for good.
         for _ in range(FREEZES):

@@ -1,8 +1,10 @@
 """The composition root, for production, demo, benchmarks and tests: every component between the ports and the cluster.
 
-A component that needs one which is built later gets a function of this module that looks it up when it is called.
+Each component gets those that were built before it. What two components tell each other goes through an object that
+both hold: an event (`changed`), `Freshness`, `UnevictablePods`, `KeptRoom`.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +16,7 @@ from app.control.autoscaler.autoscaler import Autoscaler, way_of
 from app.control.autoscaler.unmet_demand import UnmetDemand
 from app.control.cycle.apply_plan import PlanApplier
 from app.control.cycle.disruption_budgets import Budgets
+from app.control.cycle.kept_room import KeptRoom
 from app.control.cycle.planning import Planning, policy_of
 from app.control.cycle.preemptions import PendingPreemptions
 from app.control.cycle.reserver import Reserver
@@ -22,16 +25,24 @@ from app.control.cycle.usage_meter import UsageMeter, history_of
 from app.control.cycle.waker import Waker
 from app.control.gpus.overuse import Overuse
 from app.control.gpus.shared_gpus import SharedGpus
-from app.control.groups.pod_grouper import PodGrouper
+from app.control.groups.arrivals import Arrivals
+from app.control.groups.completions import CompletionLookup
+from app.control.groups.pod_grouper import PodGrouper, keeps_of
 from app.control.groups.podgroup_writer import PodGroupWriter
 from app.control.informers.audit import Audit
 from app.control.informers.feed import Feed
+from app.control.informers.kinds import kinds_of
+from app.control.informers.pod_kind import PodKind
+from app.control.informers.tolerance import Tolerance
 from app.control.journal.decisions import Decisions
+from app.control.leadership.freshness import Freshness
 from app.control.leadership.leadership import Leadership
+from app.control.leadership.readiness import Readiness
 from app.control.report.corrections import Corrections
 from app.control.report.events import EventReporter
 from app.control.report.inspect import Inspect
 from app.control.report.status import Status
+from app.control.report.waiting import WaitingGroups
 from app.control.report.why import Explainer
 from app.control.webhooks.admission import Admission
 from app.control.webhooks.extender import Extender
@@ -39,9 +50,9 @@ from app.control.webhooks.fast_path import AdmissionFastPath
 from app.control.writers.barrier import GangBarrier
 from app.control.writers.binder import Binder
 from app.control.writers.evictor import Evictor
+from app.control.writers.unevictable import UnevictablePods
 from app.grouping import defaults_of
-from app.model.names import PodUid
-from app.model.seam import Cluster, RawObject, Resource
+from app.model.seam import Cluster
 from app.scheduling.planner.planner import plan as full_plan
 from app.settings import Settings
 from app.telemetry import Metrics
@@ -71,114 +82,132 @@ class Clocks:
 class Components:
     """The service without its ports; nothing runs until somebody runs each of `running`."""
 
-    def __init__(  # noqa: PLR0913 # what differs between production, benchmarks and tests
+    def __init__(  # what differs between production, benchmarks and tests
         self,
         settings: Settings,
         cluster: Cluster,
         metrics: Metrics,
         *,
-        on_standby: Callable[[], None] = lambda: None,
         clocks: Clocks | None = None,
         plan: Plans = full_plan,
     ) -> None:
-        """Build everything. `on_standby` is called when this replica stops deciding; `plan` is the planner's own."""
+        """Build everything; `plan` is the planner's own."""
         self._settings, self._cluster = settings, cluster
         self._clocks = clocks or Clocks()
-        self._on_standby = on_standby
         self.metrics = metrics
         self.cache = ClusterCache(history_of(settings), overuse_tolerance_mib=settings.overuse_tolerance_mib)
+        self._changed = asyncio.Event()
+        """Set by whatever may let the planning loop decide something; it waits for this."""
         self.leadership = Leadership(
             cluster,
             lease=settings.scheduler_lease,
             hostname=settings.hostname,
-            on_change=self._leadership_changed,
             clock=self._clocks.monotonic,
+            changed=self._changed,
         )
+        self.freshness = Freshness(clock=self._clocks.monotonic)
+        self.readiness = Readiness(self.leadership, self.freshness)
+        self.arrivals = Arrivals(self.cache)
         self.decisions = Decisions(wall_clock=self._clocks.wall)
         self._build_cycle(plan)
-        self._build_informers()
+        self._build_groups()
         self._build_reports()
         self._build_webhooks()
+        self._build_informers()
 
     def _build_cycle(self, plan: Plans) -> None:
         """Build what turns a plan into pods that start or leave."""
         cache, cluster, metrics, settings = self.cache, self._cluster, self.metrics, self._settings
         clock, wall = self._clocks.monotonic, self._clocks.wall
         self.barrier = GangBarrier(cache)
-        self.waker = Waker(cache, cluster, metrics, inactive=self.leadership.failure)
+        self.waker = Waker(cache, cluster, metrics, self.leadership)
         self.reserver = Reserver(cache, self.barrier, self.waker, metrics, settings, clock=clock)
+        self.unevictable = UnevictablePods(cache, clock=clock, changed=self._changed)
         self.evictor = Evictor(
-            cache, cluster, self.leadership, metrics, decisions=self.decisions, on_failure=self._victim_stays
+            cache, cluster, self.leadership, metrics, decisions=self.decisions, unevictable=self.unevictable
         )
         self.gpus = SharedGpus(cache, cluster, self.leadership, self.evictor, settings, clock=clock)
         self.preemptions = PendingPreemptions(
-            cache, self.waker, self.evictor, self.gpus, settings, clock=clock, wall_clock=wall
+            cache, self.waker, self.evictor, self.unevictable, self.gpus, settings, clock=clock, wall_clock=wall
         )
         self.applier = PlanApplier(cache, self.reserver, self.preemptions, self.evictor, metrics, self.decisions)
-        self.search = SearchLoop(
-            cache,
-            self.applier,
-            metrics,
-            policy_of(settings),
-            clock=clock,
-            wall_clock=wall,
-            unready=self._cannot_decide,
-            plan_ended=self._plan_ended,
-            budgets=Budgets(cache, cluster, clock=clock),
-            plan=plan,
-        )
+        self.kept_room = KeptRoom(self.applier)
+        search_due = asyncio.Event()
         self.planning = Planning(
             cache,
-            self.leadership,
+            self.readiness,
             self.reserver,
             self.preemptions,
             self.applier,
-            self.search,
+            self.kept_room,
+            self.unevictable,
             self.gpus,
             metrics,
             settings,
             clock=clock,
             wall_clock=wall,
-            unready=self._unready,
+            changed=self._changed,
+            search_due=search_due,
+        )
+        self.search = SearchLoop(
+            cache,
+            self.applier,
+            metrics,
+            policy_of(settings),
+            self.planning,
+            self.kept_room,
+            self.readiness,
+            clock=clock,
+            wall_clock=wall,
+            due=search_due,
+            budgets=Budgets(cache, cluster, clock=clock),
+            plan=plan,
         )
 
-    def _build_informers(self) -> None:
-        """Build what reads the cluster, forms groups of pods, and keeps watch over both."""
+    def _build_groups(self) -> None:
+        """Build what forms groups of pods from their owners."""
         cache, cluster, settings = self.cache, self._cluster, self._settings
-        clock = self._clocks.monotonic
-        self.podgroups = PodGroupWriter(cache, cluster, inactive=self._cannot_decide)
-        defaults = replace(defaults_of(settings.workload_defaults), owners_project=settings.owners_project)
-        self.grouper = PodGrouper(cache, cluster, self.podgroups, defaults=defaults, on_change=self._regrouped)
-        self.corrections = Corrections(
-            cache, cluster, reason=self.planning.reason, inactive=self._cannot_decide, clock=clock
-        )
-        self.feed = Feed(
+        self.podgroups = PodGroupWriter(cache, cluster, self.readiness)
+        self.grouper = PodGrouper(
             cache,
             cluster,
-            self.metrics,
-            settings,
-            clock=clock,
-            on_change=self.planning.poke,
-            on_parked=self.waker.park,
-            on_passing=self.corrections.note,
-            on_object=self._learn,
-            grouper=self.grouper,
+            self.podgroups,
+            freshness=self.freshness,
+            arrivals=self.arrivals,
+            defaults=replace(defaults_of(settings.workload_defaults), owners_project=settings.owners_project),
+            changed=self._changed,
         )
-        self.audit = Audit(self.feed, cluster, self.metrics, interval_s=settings.audit_interval_s)
-        self.meter = UsageMeter(cache, settings, wall_clock=self._clocks.wall, unready=self._cannot_decide)
+        self.endings = CompletionLookup(
+            cache,
+            cluster,
+            self.grouper,
+            profiles=settings.profiles,
+            keeps=keeps_of(settings),
+            freshness=self.freshness,
+            changed=self._changed,
+        )
 
     def _build_reports(self) -> None:
         """Build what tells people and cluster autoscalers."""
         cache, cluster, settings, clocks = self.cache, self._cluster, self._settings, self._clocks
+        waiting = WaitingGroups(cache, self.planning, self.readiness)
+        self.autoscaler = Autoscaler(
+            UnmetDemand(cache, waiting, settings, clock=clocks.monotonic),
+            waiting,
+            cluster,
+            way_of(cluster, settings, timestamp=clocks.timestamp),
+            clock=clocks.monotonic,
+            wall_clock=clocks.wall,
+        )
         explainer = Explainer(
             cache,
             self.planning,
             self.decisions,
-            workload=self.grouper.workload,
-            autoscaler=lambda key: self.autoscaler.shown(key),  # noqa: PLW0108 # it is built later
+            grouper=self.grouper,
+            autoscaler=self.autoscaler,
             profiles=settings.profiles,
         )
-        self.inspect = Inspect(cache, self.feed, self.planning, self.leadership, explainer)
+        self.inspect = Inspect(cache, self.planning, self.readiness, explainer)
         self.status = Status(cache, self.planning, self.inspect, cluster, settings, wall_clock=clocks.timestamp)
         self.events = EventReporter(
             cache, self.planning, self.inspect, self.grouper, cluster, settings, clock=clocks.monotonic
@@ -189,17 +218,11 @@ class Components:
             self.evictor,
             self.metrics,
             settings,
+            self.readiness,
             clock=clocks.monotonic,
-            unready=self._cannot_decide,
         )
-        self.autoscaler = Autoscaler(
-            UnmetDemand(cache, self.inspect, settings, clock=clocks.monotonic),
-            self.inspect,
-            cluster,
-            way_of(cluster, settings, timestamp=clocks.timestamp),
-            clock=clocks.monotonic,
-            wall_clock=clocks.wall,
-        )
+        self.corrections = Corrections(cache, cluster, self.planning, self.readiness, clock=clocks.monotonic)
+        self.meter = UsageMeter(cache, settings, self.readiness, wall_clock=clocks.wall)
 
     def _build_webhooks(self) -> None:
         """Build what answers kube-scheduler and the API server."""
@@ -210,53 +233,54 @@ class Components:
             self.leadership,
             self.barrier,
             self.metrics,
+            self.planning,
             patience_s=settings.gang_barrier_s,
-            on_failure=self.planning.dissolve,
         )
         self.fast_path = AdmissionFastPath(
             cache,
             self.planning,
             self.grouper,
+            self.readiness,
             settings=settings,
-            unready=self._unready,
-            inactive=self.leadership.failure,
             clock=self._clocks.monotonic,
         )
-        self.extender = Extender(cache, self.leadership, self.feed, self.planning, self.waker, binder, settings)
-        self.admission = Admission(cache, self.fast_path, settings, unready=self._unready)
+        self.extender = Extender(cache, self.readiness, self.arrivals, self.planning, self.waker, binder, settings)
+        self.admission = Admission(cache, self.fast_path, settings, freshness=self.freshness)
+
+    def _build_informers(self) -> None:
+        """Build what reads the cluster, after everybody who looks at what it reads."""
+        cache, cluster, metrics, clock = self.cache, self._cluster, self.metrics, self._clocks.monotonic
+        tolerance = Tolerance(metrics)
+        pods = PodKind(
+            cache,
+            self._settings,
+            tolerance,
+            self.grouper,
+            self.endings,
+            self.arrivals,
+            observers=(self.waker, self.corrections),
+        )
+        self.feed = Feed(
+            cache,
+            cluster,
+            metrics,
+            kinds_of(cache, self.grouper, pods, clock=clock),
+            self.freshness,
+            tolerance,
+            changed=self._changed,
+            learners=(self.meter, self.fast_path, self.status, self.podgroups, self.overuse),
+        )
+        owners, interval_s = self.grouper.owner_watch, self._settings.audit_interval_s
+        self.audit = Audit(self.feed, owners, self.freshness, cluster, metrics, interval_s=interval_s)
+
+    @property
+    def informers(self) -> tuple[Runs, ...]:
+        """The components that carry the cluster into the cache."""
+        return (self.feed, self.endings, self.grouper)
 
     @property
     def running(self) -> tuple[Runs, ...]:
         """Every component that runs until it is cancelled, those that decide first."""
-        deciding = (self.leadership, self.feed, self.planning, self.search, self.waker, self.evictor, self.gpus)
+        deciding = (self.leadership, *self.informers, self.planning, self.search, self.waker, self.evictor, self.gpus)
         telling = (self.status, self.events, self.overuse, self.autoscaler, self.corrections)
         return (*deciding, self.meter, *telling, self.audit)
-
-    def _unready(self) -> str:
-        return self.feed.unready()
-
-    def _cannot_decide(self) -> str:
-        return self.leadership.failure() or self._unready()
-
-    def _leadership_changed(self) -> None:
-        self.planning.poke()
-        if self.leadership.failure():
-            self._on_standby()
-
-    def _victim_stays(self, victim: PodUid) -> None:
-        self.planning.note_staying(victim)
-
-    async def _plan_ended(self) -> None:
-        await self.planning.ended()
-
-    def _regrouped(self) -> None:
-        self.feed.note_regrouped()
-
-    def _learn(self, resource: Resource, raw: RawObject) -> None:
-        self.meter.learn(resource, raw)
-        self.fast_path.learn(resource, raw)
-        self.status.learn(resource, raw)
-        if resource is Resource.POD_GROUPS:
-            self.podgroups.learn(raw)
-        if resource is Resource.GPU_NODES:
-            self.overuse.poke()

@@ -12,6 +12,7 @@ from app.model.seam import RawObject
 from app.settings import Settings
 from tests.cluster.patched import patched
 from tests.cluster.raw import PROFILES, Raw, container, metadata, raw_pod
+from tests.control.ready import Told
 
 KINDS = {"Pod": "", "Queue": "scheduling.run.ai", "PodGroup": "scheduling.run.ai", "Topology": "kai.scheduler"}
 QUEUE = {"labels": {"kai.scheduler/queue": "q"}}
@@ -51,8 +52,8 @@ class Desk:
     """Admission over a cache that the test fills; it knows queue `q`."""
 
     def __init__(self, **settings: Any) -> None:
-        self.cache, self.entrance, self.unready = ClusterCache(), FakeEntrance(), ""
-        self.admission = Admission(self.cache, self.entrance, Settings(**settings), unready=lambda: self.unready)
+        self.cache, self.entrance, self.unready = ClusterCache(), FakeEntrance(), Told()
+        self.admission = Admission(self.cache, self.entrance, Settings(**settings), freshness=self.unready)
         self.cache.apply_queue(decode.queue(queue("q")))
 
     def mutate(self, raw: Raw, **more: Any) -> AdmissionAnswer:

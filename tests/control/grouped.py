@@ -1,15 +1,85 @@
-"""A pod grouper for tests that are about something else."""
+"""A feed and what it hangs on, for tests that are about something else than the other components."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
 from app.cluster.state.cache import ClusterCache
-from app.control.groups.pod_grouper import PodGrouper
+from app.control.groups.arrivals import Arrivals
+from app.control.groups.completions import CompletionLookup
+from app.control.groups.pod_grouper import PodGrouper, keeps_of
 from app.control.groups.podgroup_writer import PodGroupWriter
+from app.control.informers.feed import Feed, Learner
+from app.control.informers.kinds import kinds_of
+from app.control.informers.pod_kind import PodKind, PodObserver
+from app.control.informers.tolerance import Tolerance
+from app.control.leadership.freshness import Freshness
 from app.grouping import NO_DEFAULTS
-from app.model.seam import Objects
+from app.model.seam import Cluster, RawObject, Resource
+from app.settings import Settings
+from app.telemetry import Metrics
+from tests.control.ready import Told
 
 
-def grouper(cache: ClusterCache, cluster: Objects, *, on_change: Callable[[], None] = lambda: None) -> PodGrouper:
-    """Build one that writes whenever it likes."""
-    writer = PodGroupWriter(cache, cluster, inactive=str)
-    return PodGrouper(cache, cluster, writer, defaults=NO_DEFAULTS, on_change=on_change)
+class Looks:
+    """Learns what the test wants to know of each object."""
+
+    def __init__(self, look: Callable[[RawObject], None]) -> None:
+        self._look = look
+
+    def learn(self, resource: Resource, raw: RawObject) -> None:
+        del resource
+        self._look(raw)
+
+
+class Fed:
+    """A feed that fills a cache, beside a grouper that writes whenever it likes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        learners: Sequence[Learner] = (),
+        observers: Sequence[PodObserver] = (),
+        changed: asyncio.Event | None = None,
+    ) -> None:
+        clock, settings = asyncio.get_running_loop().time, Settings()
+        self.cache, self.metrics = ClusterCache(), Metrics()
+        self.freshness, self.arrivals = Freshness(clock=clock), Arrivals(self.cache)
+        self.changed = changed or asyncio.Event()
+        self.grouper = PodGrouper(
+            self.cache,
+            cluster,
+            PodGroupWriter(self.cache, cluster, Told()),
+            freshness=self.freshness,
+            arrivals=self.arrivals,
+            defaults=NO_DEFAULTS,
+            changed=asyncio.Event(),
+        )
+        self.endings = CompletionLookup(
+            self.cache,
+            cluster,
+            self.grouper,
+            profiles=settings.profiles,
+            keeps=keeps_of(settings),
+            freshness=self.freshness,
+            changed=self.changed,
+        )
+        tolerance = Tolerance(self.metrics)
+        self.pod_kind = PodKind(
+            self.cache, settings, tolerance, self.grouper, self.endings, self.arrivals, observers=observers
+        )
+        self.feed = Feed(
+            self.cache,
+            cluster,
+            self.metrics,
+            kinds_of(self.cache, self.grouper, self.pod_kind, clock=clock),
+            self.freshness,
+            tolerance,
+            changed=self.changed,
+            learners=learners,
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for part in (self.endings, self.grouper, self.feed):
+                tasks.create_task(part.run())

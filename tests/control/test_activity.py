@@ -1,3 +1,6 @@
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
 from app.control.leadership.leadership import LOOK_EVERY_S, LOOK_WITHIN_S, MARGIN_S
@@ -192,10 +195,21 @@ async def test_an_api_server_that_does_not_answer_is_asked_again() -> None:
         assert (meanwhile, active(world)) == (False, True)
 
 
+class Noted(asyncio.Event):
+    """Calls the test when it is set."""
+
+    def __init__(self, note: Callable[[], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def set(self) -> None:
+        self._note()
+
+
 async def test_a_change_is_told_once_also_when_only_time_has_brought_it() -> None:
     told: list[float] = []
     async with living(cluster=elected(), **BESIDE_US) as world:
-        world.leadership._on_change = lambda: told.append(world.now())
+        world.leadership._changed = Noted(lambda: told.append(world.now()))
         await passes(10)
         world.cluster.is_renewed = False
         await passes(30)

@@ -68,7 +68,7 @@ class Elected:
 
 def replica(name: str, store: Store) -> Leadership:
     clock = asyncio.get_running_loop().time
-    return Leadership(store, lease="ns/lease", hostname=name, on_change=lambda: None, clock=clock)
+    return Leadership(store, lease="ns/lease", hostname=name, clock=clock)
 
 
 @pytest.mark.parametrize("seed", range(5))

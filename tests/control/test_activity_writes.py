@@ -2,6 +2,7 @@
 
 import asyncio
 
+from app.control.cycle.parked_pods import ParkedPods
 from app.control.cycle.releases import Releases
 from app.control.report.status import WRITES_AT_ONCE
 from app.control.writers.binder import BOUND, WRITERS
@@ -11,6 +12,7 @@ from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import UnavailableError
 from tests.control.gpu_machines import Machine, SharingCluster, exists, machines, sharer
 from tests.control.leases import BESIDE_US, LEASE_S, SETTLED_S, elected
+from tests.control.ready import Told
 from tests.control.wired import living, passes, ref
 
 
@@ -174,10 +176,9 @@ async def test_no_gate_is_taken_off_once_another_replica_may_decide() -> None:
             world.cache,
             world.cluster,
             world.metrics,
-            inactive=lambda: "another may decide",
+            Told("another may decide"),
+            ParkedPods(world.cache),
             sleep=asyncio.sleep,
-            before_write=lambda _: None,
-            on_open=lambda _: None,
         )
         writers = asyncio.create_task(releases.run())
 

@@ -175,7 +175,7 @@ def test_a_pod_that_others_change_after_us_is_refused_where_we_would_not_be_aske
     assert "another webhook has changed the pod after Leeboard's" in desk.denial("Pod", left)
     assert desk.validate("Pod", unseen) == Admitted()
     assert desk.validate("Pod", desk.stored(left)) == Admitted()
-    desk.unready = "not synced"
+    desk.unready.why = "not synced"
     assert desk.validate("Pod", left) == Admitted()
 
 
@@ -213,7 +213,7 @@ def test_pods_of_others_and_those_that_have_a_node_keep_their_runtime() -> None:
 
 def test_nothing_is_said_of_our_pods_before_the_cluster_is_known() -> None:
     desk = Desk()
-    desk.unready = "nodes are not listed yet"
+    desk.unready.why = "nodes are not listed yet"
 
     assert desk.mutate(new_pod()) == Undecided("nodes are not listed yet")
     assert desk.mutate(new_pod(schedulerName="volcano")) == Admitted()

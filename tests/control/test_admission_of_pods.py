@@ -254,7 +254,7 @@ def test_nobody_who_shares_nothing_is_told_of_his_own_variables() -> None:
 
 def test_nothing_is_said_to_be_missing_before_the_cluster_is_known() -> None:
     desk = Desk()
-    desk.unready = "queues are not listed yet"
+    desk.unready.why = "queues are not listed yet"
 
     assert desk.warnings("Pod", new_pod(meta={"labels": {"kai.scheduler/queue": "r"}})) == []
     assert desk.warnings("Queue", queue("q"), operation="DELETE") == []

@@ -86,12 +86,17 @@ class LossyCluster(FickleCluster):
         self.losing = frozenset()
 
 
+def audit_of(world: World, cluster: LossyCluster, *, interval_s: float) -> Audit:
+    owners = world.grouper.owner_watch
+    return Audit(world.feed, owners, world.freshness, cluster, world.metrics, interval_s=interval_s)
+
+
 @asynccontextmanager
 async def audited(*nodes: str, interval_s: float = EVERY_S) -> AsyncIterator[tuple[World, LossyCluster]]:
     cluster = LossyCluster()
     furnished(*nodes, gpus=4, cluster=cluster)
     async with living(cluster=cluster) as world:
-        running = asyncio.create_task(Audit(world.feed, cluster, world.metrics, interval_s=interval_s).run())
+        running = asyncio.create_task(audit_of(world, cluster, interval_s=interval_s).run())
         try:
             yield world, cluster
             assert running.done() is (not interval_s)
@@ -175,7 +180,7 @@ async def test_a_store_that_was_restored_unseen_ends_the_service(monkeypatch: py
 
         monkeypatch.setattr(cluster, "listed", restored)
         pods = AuditedResource(world.feed, cluster, Resource.PODS)
-        look = Audit(world.feed, cluster, world.metrics, interval_s=EVERY_S).look(pods)
+        look = audit_of(world, cluster, interval_s=EVERY_S).look(pods)
         # One old answer alone may come from an API server that lags.
         with pytest.raises(RestoredError) if reads > 1 else nullcontext():
             await look

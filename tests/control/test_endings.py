@@ -127,7 +127,7 @@ async def test_a_finished_pod_that_our_reader_fails_on_costs_only_itself(monkeyp
             async with living(cluster=world.cluster) as restarted:
                 await passes(5)
 
-                assert restarted.feed.unready() == ""
+                assert restarted.freshness.failure() == ""
 
 
 async def test_a_member_that_finished_while_the_watch_was_lost_counts_too() -> None:

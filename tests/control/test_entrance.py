@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 
 from app.control.cycle.assumed_pods import EXPIRES_AFTER_S, MOST_OF_ONE, MOST_UNTRIED
+from app.control.leadership.freshness import Freshness
+from app.control.leadership.readiness import Readiness
 from app.control.webhooks.fast_path import AdmissionFastPath
 from app.model.marks import GATE
 from app.model.seam import RawObject, Resource
@@ -285,9 +287,8 @@ async def test_nobody_is_let_through_from_a_picture_that_is_not_fresh() -> None:
             world.cache,
             world.planning,
             world.grouper,
+            Readiness(world.leadership, Freshness(clock=world.now)),
             settings=Settings(),
-            unready=lambda: "silent for 91 s",
-            inactive=str,
             clock=world.now,
         )
 

@@ -404,7 +404,7 @@ async def test_nothing_is_answered_while_a_watch_is_silent() -> None:
         answer = await world.filter(pod, "a")
 
         assert answer == Failed(UNREADY)
-        assert world.feed.unready().startswith("silent for ")
+        assert world.freshness.failure().startswith("silent for ")
 
 
 def test_phrases_are_fixed_and_carry_no_numbers() -> None:

@@ -5,18 +5,17 @@ from typing import TypeVar
 
 import pytest
 
-from app.cluster.state.cache import ClusterCache
-from app.control.informers.feed import PAUSE_EVERY, STALE_AFTER_S, Feed
+from app.control.informers.feed import PAUSE_EVERY
+from app.control.leadership.freshness import STALE_AFTER_S
 from app.model.names import GroupKey, PodUid
+from app.model.pod import Pod
 from app.model.reason import Reason, phrase
 from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, RestoredError, WatchEvent
 from app.model.topology import Topology
-from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import SimulatedCluster
 from app.simulation.manifests import Job, Quota
-from app.telemetry import Metrics
-from tests.control.grouped import grouper
+from tests.control.grouped import Fed, Looks
 from tests.control.wired import passes
 
 T = TypeVar("T")
@@ -42,26 +41,32 @@ class Script(SimulatedCluster):
                     yield other
 
 
-class Fed:
-    """A feed, the cache that it fills, and what it has told others."""
+class Counted(asyncio.Event):
+    """Counts how often it is set."""
 
     def __init__(self) -> None:
-        self.script, self.cache, self.metrics = Script(), ClusterCache(), Metrics()
+        super().__init__()
+        self.times = 0
+
+    def set(self) -> None:
+        self.times += 1
+        super().set()
+
+
+class Scripted(Fed):
+    """A feed that is shown what the test tells it to show, the cache that it fills, and what it has told others."""
+
+    def __init__(self) -> None:
+        self.script = Script()
         self.parked: list[PodUid] = []
         self.looked_at: list[str] = []
-        self.changes = 0
-        self.feed = Feed(
-            self.cache,
-            self.script,
-            self.metrics,
-            Settings(),
-            clock=asyncio.get_running_loop().time,
-            on_change=self._note_change,
-            on_parked=self.parked.append,
-            on_passing=lambda _: None,
-            on_object=lambda _, raw: self.looked_at.append(raw["metadata"]["name"]),
-            grouper=grouper(self.cache, self.script),
-        )
+        self.counted = Counted()
+        look = Looks(lambda raw: self.looked_at.append(raw["metadata"]["name"]))
+        super().__init__(self.script, learners=(look,), observers=(self,), changed=self.counted)
+
+    def note_pod(self, pod: Pod, *, is_new: bool) -> None:
+        if is_new and pod.said.by_us:
+            self.parked.append(pod.uid)
 
     async def show(self, resource: Resource, *events: WatchEvent[RawObject]) -> None:
         for event in events:
@@ -80,14 +85,11 @@ class Fed:
     def invalid(self, resource: Resource) -> float | None:
         return self.metrics.registry.get_sample_value("leeboard_invalid_objects", {"resource": repr(resource)})
 
-    def _note_change(self) -> None:
-        self.changes += 1
-
 
 @asynccontextmanager
-async def fed() -> AsyncIterator[Fed]:
-    world = Fed()
-    running = asyncio.create_task(world.feed.run())
+async def fed() -> AsyncIterator[Scripted]:
+    world = Scripted()
+    running = asyncio.create_task(world.run())
     try:
         yield world
         assert not running.done()
@@ -180,7 +182,7 @@ async def test_each_event_is_told_and_each_object_looked_at() -> None:
         await world.show(Resource.PODS, Listed([pod("one"), pod("two")]), Changed(pod("one")), Progress(), Lost("why"))
 
         assert world.looked_at == ["one-0", "two-0", "one-0"]
-        assert world.changes == 4
+        assert world.counted.times == 4
 
 
 async def test_a_long_list_lets_others_have_their_turn() -> None:
@@ -231,12 +233,12 @@ async def test_an_object_that_has_no_name_is_left_out() -> None:
 
 async def test_the_picture_is_ready_when_every_kind_was_listed() -> None:
     async with fed() as world:
-        synced = asyncio.create_task(world.feed.synced())
+        synced = asyncio.create_task(world.freshness.synced())
         for resource in Resource:
-            assert (world.feed.unready(), synced.done()) == ("not listed yet", False)
+            assert (world.freshness.failure(), synced.done()) == ("not listed yet", False)
             await world.show(resource, Listed([]))
 
-        assert (world.feed.unready(), synced.done()) == ("", True)
+        assert (world.freshness.failure(), synced.done()) == ("", True)
 
 
 async def test_a_lost_watch_is_trusted_again_with_its_next_sign_of_life() -> None:
@@ -244,15 +246,15 @@ async def test_a_lost_watch_is_trusted_again_with_its_next_sign_of_life() -> Non
         await world.list_all()
 
         await world.show(Resource.NODES, Lost("connection reset"))
-        lost = world.feed.unready()
+        lost = world.freshness.failure()
         await world.show(Resource.NODES, Progress())
 
-        assert (lost, world.feed.unready()) == ("connection reset", "")
-        assert [check.name for check in world.feed.checks() if not check.passed] == []
+        assert (lost, world.freshness.failure()) == ("connection reset", "")
+        assert [check.name for check in world.freshness.checks() if not check.passed] == []
 
 
 async def test_a_restored_store_ends_the_service_with_a_sentence() -> None:
-    script = Fed()
+    script = Scripted()
     running = asyncio.create_task(script.feed.run())
     await script.list_all()
 
@@ -269,7 +271,7 @@ async def test_why_a_first_list_failed_is_told() -> None:
     async with fed() as world:
         await world.show(Resource.NODES, Lost("forbidden"))
 
-        assert world.feed.unready() == "forbidden"
+        assert world.freshness.failure() == "forbidden"
 
 
 async def test_a_silent_watch_is_not_trusted_until_it_is_heard_again() -> None:
@@ -279,11 +281,11 @@ async def test_a_silent_watch_is_not_trusted_until_it_is_heard_again() -> None:
         for resource in set(Resource) - {Resource.PODS}:
             await world.show(resource, Progress())
 
-        silent = {check.name: check.failure for check in world.feed.checks() if check.failure}
+        silent = {check.name: check.failure for check in world.freshness.checks() if check.failure}
         await world.show(Resource.PODS, Progress())
 
         assert silent == {"watch-pods": "silent for 91 s"}
-        assert world.feed.unready() == ""
+        assert world.freshness.failure() == ""
 
 
 # A pod that is waited for
@@ -291,10 +293,10 @@ async def test_a_silent_watch_is_not_trusted_until_it_is_heard_again() -> None:
 
 async def test_a_known_pod_is_returned_at_once_and_an_unknown_one_waited_for() -> None:
     async with fed() as world:
-        asked = [asyncio.create_task(world.feed.pod(PodUid("uid-one"), within_s=5)) for _ in range(3)]
+        asked = [asyncio.create_task(world.arrivals.pod(PodUid("uid-one"), within_s=5)) for _ in range(3)]
         await passes(1)
         await world.show(Resource.PODS, Listed([pod("one")]))
-        asked.append(asyncio.create_task(world.feed.pod(PodUid("uid-one"), within_s=5)))
+        asked.append(asyncio.create_task(world.arrivals.pod(PodUid("uid-one"), within_s=5)))
         await passes(0)
 
         assert [one.done() for one in asked] == [True] * 4
@@ -304,7 +306,7 @@ async def test_a_known_pod_is_returned_at_once_and_an_unknown_one_waited_for() -
 async def test_a_pod_that_one_has_given_up_waiting_for_still_reaches_the_others() -> None:
     async with fed() as world:
         impatient, patient = (
-            asyncio.create_task(world.feed.pod(PodUid("uid-one"), within_s=within_s)) for within_s in (1, 60)
+            asyncio.create_task(world.arrivals.pod(PodUid("uid-one"), within_s=within_s)) for within_s in (1, 60)
         )
         await passes(2)
 

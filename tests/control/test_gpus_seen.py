@@ -7,6 +7,7 @@ from app.model.names import NodeName
 from app.model.occupancy import NodeUse
 from app.model.seam import RawObject, Resource
 from app.settings import Settings
+from tests.control.ready import Told
 from tests.control.wired import World, living, passes
 
 UUID = "GPU-0000"
@@ -74,9 +75,7 @@ async def test_who_uses_more_of_a_gpu_than_was_asked_for_is_told() -> None:
         tells_of_use(world, runs_on_a_part(world), 9_300)
         await passes(5)
         settings = Settings(overuse_tolerance_mib=1_000)
-        overuse = Overuse(
-            world.cache, world.cluster, world.evictor, world.metrics, settings, clock=world.now, unready=str
-        )
+        overuse = Overuse(world.cache, world.cluster, world.evictor, world.metrics, settings, Told(), clock=world.now)
 
         await overuse.look()
         await passes(LASTS_S)

@@ -193,7 +193,7 @@ def review(kind: str, raw: Raw, old: Raw | None = None) -> bytes:
 async def test_no_field_costs_admission_more_however_much_is_in_it(name: str) -> None:
     kind, costs = KINDS[name], dict[str, int]()
     async with living("a", "b") as world:
-        admission = Admission(world.cache, world.fast_path, Settings(), unready=world.feed.unready)
+        admission = Admission(world.cache, world.fast_path, Settings(), freshness=world.freshness)
         reviews = AdmissionBoundary(admission, world.metrics)
         for one in objects_of(kind):
             with Lines() as lines:
@@ -421,7 +421,7 @@ async def test_pods_with_terms_are_compared_with_many_others_beside_the_loop(mon
         await passes(3)
         plans = Plans(monkeypatch)
         asked = with_terms(world, "asked", 1_000_000)
-        admission = Admission(world.cache, world.fast_path, Settings(), unready=world.feed.unready)
+        admission = Admission(world.cache, world.fast_path, Settings(), freshness=world.freshness)
         AdmissionBoundary(admission, world.metrics).answer(Review.MUTATE, review("Pod", asked))
         pods = [world.cluster.create(Resource.PODS, with_terms(world, f"p{at}", at + 10_000)) for at in range(8)]
         await passes(5)
@@ -440,7 +440,7 @@ async def test_admission_divides_the_nodes_by_no_deep_topology(monkeypatch: pyte
         world.runs("runs", "n0", group="g")
         await passes(3)
         plans = Plans(monkeypatch)
-        admission = Admission(world.cache, world.fast_path, Settings(), unready=world.feed.unready)
+        admission = Admission(world.cache, world.fast_path, Settings(), freshness=world.freshness)
         AdmissionBoundary(admission, world.metrics).answer(Review.MUTATE, review("Pod", world.asked("more", group="g")))
 
         assert plans.on_the_loop == []

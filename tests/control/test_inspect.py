@@ -1,6 +1,6 @@
 import pytest
 
-from app.control.informers.feed import OPTIONAL
+from app.control.leadership.freshness import OPTIONAL
 from app.control.report.inspect import KnownPod
 from app.model.names import GroupKey, QueueName
 from app.model.reason import Reason

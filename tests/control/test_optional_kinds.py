@@ -10,7 +10,7 @@ from app.cluster import decode
 from app.cluster.state.cache import UNLISTED_GPUS
 from app.control.groups.owner_watch import OTHERS_GO_ON_AFTER_S
 from app.control.informers import feed
-from app.control.informers.feed import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S
+from app.control.leadership.freshness import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S
 from app.model.marks import GATE
 from app.model.question import Failed, Fits, Refused
 from app.model.reason import UNREADY, Reason
@@ -75,7 +75,7 @@ def sentences(world: World) -> list[str]:
 
 
 def degraded(world: World) -> dict[str, str]:
-    return {check.name: check.degraded for check in world.feed.checks() if check.degraded}
+    return {check.name: check.degraded for check in world.freshness.checks() if check.degraded}
 
 
 @pytest.mark.parametrize("denied", [False, True])

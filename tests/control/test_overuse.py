@@ -16,11 +16,12 @@ from app.control.writers.evictor import EVICTED
 from app.model.device import Device, GpuNode
 from app.model.names import PodUid
 from app.model.pod import Pod
-from app.model.seam import ForbiddenError, RawObject
+from app.model.seam import ForbiddenError, RawObject, Resource
 from app.model.snapshot import PART
 from app.settings import Settings
 from app.telemetry import Metrics
 from tests.control.books import GROUP, WHOLE_MIB, A, Books, books, reservation, sharer
+from tests.control.ready import Told
 from tests.control.wired import FickleCluster, World, living, passes
 from tests.occupied import device
 
@@ -54,7 +55,7 @@ class Scene:
     """One node, of which the test is the agent."""
 
     def __init__(self, books: Books, **settings: Any) -> None:
-        self.books, self.cluster, self.metrics, self.unready = books, Notes(), Metrics(), ""
+        self.books, self.cluster, self.metrics, self.unready = books, Notes(), Metrics(), Told()
         self.dismissed: list[str] = []
         self.overuse = Overuse(
             books,
@@ -62,8 +63,8 @@ class Scene:
             self,
             self.metrics,
             Settings(overuse_tolerance_mib=1_000, **settings),
+            self.unready,
             clock=asyncio.get_running_loop().time,
-            unready=lambda: self.unready,
         )
 
     def dismiss(self, uid: PodUid, *, cause: str, message: str) -> None:
@@ -79,7 +80,7 @@ class Scene:
         told = GpuNode(name=A, devices=devices, kubelet_answers=True)
         self.books.gpus.report(told, heard_at=asyncio.get_running_loop().time())
         self.books.gpus.refresh(A)
-        self.overuse.poke()
+        self.overuse.learn(Resource.GPU_NODES, {})
 
     def value(self, name: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"leeboard_gpu_memory_{name}")
@@ -230,12 +231,12 @@ async def test_an_event_that_cannot_be_written_is_let_go() -> None:
 
 async def test_nobody_is_judged_while_another_replica_decides() -> None:
     async with scene(evict_overuse_after_s=60) as node:
-        node.unready = "the kube-scheduler that leads is another"
+        node.unready.why = "the kube-scheduler that leads is another"
         node.uses(9_300)
         await passes(3_600)
         assert (node.cluster.notes, node.dismissed, node.value("overusing_pods")) == ([], [], 0)
 
-        node.unready = ""
+        node.unready.why = ""
         await passes(LASTS_S - 1)
         assert node.cluster.notes == []
         await passes(SETTLED_S)
@@ -302,7 +303,7 @@ async def test_nobody_is_evicted_once_another_replica_has_taken_over() -> None:
         await passes(LASTS_S + 5)
         assert len(node.cluster.notes) == 1
 
-        node.unready = "the kube-scheduler that leads is another"
+        node.unready.why = "the kube-scheduler that leads is another"
         await passes(3_600)
 
         assert node.dismissed == []
@@ -357,8 +358,8 @@ def judging(world: World, uid: PodUid) -> Overuse:
         world.evictor,
         world.metrics,
         Settings(evict_overuse_after_s=60),
+        Told(),
         clock=world.now,
-        unready=str,
     )
 
 

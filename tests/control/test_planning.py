@@ -4,9 +4,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.control.cycle import planning
+from app.control.cycle.kept_room import KeptRoom
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.control.cycle.reserver import REFUSED_NODES_FOR_S
-from app.control.cycle.search_loop import SearchLoop
 from app.control.writers.binder import BOUND
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
@@ -206,7 +206,7 @@ async def test_without_relief_only_groups_that_changed_are_planned(planner: Plan
 async def test_nodes_that_a_search_kept_bind_plans_for_newcomers_but_not_plans_for_all_that_wait(
     planner: Planner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SearchLoop, "withheld", ("a",))
+    monkeypatch.setattr(KeptRoom, "withheld", ("a",))
     async with living("a", gpus=0) as world:
         world.pod("earlier")
         await passes(1)

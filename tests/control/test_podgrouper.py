@@ -331,13 +331,13 @@ async def test_nothing_is_decided_after_a_start_before_the_owners_of_all_pods_ar
     listing_owners_late(cluster, slow)
     async with living(cluster=cluster) as world:
         await passes(3)
-        before, released = world.feed.unready(), list(world.cluster.releases)
+        before, released = world.freshness.failure(), list(world.cluster.releases)
         slow.set()
         await passes(3)
 
         assert before == "owners of pods are not listed yet: PyTorchJob.kubeflow.org/v1"
         assert released == []
-        assert (world.feed.unready(), world.cluster.releases) == ("", [])
+        assert (world.freshness.failure(), world.cluster.releases) == ("", [])
         assert [group.min_member for group, _ in world.inspect.waiting()] == [2]
 
 

@@ -269,7 +269,7 @@ async def test_nothing_is_decided_after_a_start_while_pods_are_being_regrouped()
             yield event
             for _ in range(500 if path == "apis/apps/v1/statefulsets" else 0):
                 await asyncio.sleep(0)
-                said.add(world.feed.unready())
+                said.add(world.freshness.failure())
                 yield Progress()
 
     said = set[str]()
@@ -278,7 +278,7 @@ async def test_nothing_is_decided_after_a_start_while_pods_are_being_regrouped()
         await passes(3)
 
         assert "" not in said
-        assert world.feed.unready() == "owners of pods are not listed yet: PyTorchJob.kubeflow.org/v1"
+        assert world.freshness.failure() == "owners of pods are not listed yet: PyTorchJob.kubeflow.org/v1"
 
 
 async def test_what_changes_in_an_owners_status_regroups_nobody() -> None:
@@ -348,7 +348,7 @@ async def test_kinds_that_somebody_has_invented_keep_no_gang_apart_after_a_resta
         await passes(5)
 
         assert seen(world, "worker-0").names_group
-        assert world.feed.unready() == ""
+        assert world.freshness.failure() == ""
 
 
 async def test_podgroups_whose_writes_never_succeed_are_tried_less_and_less_and_hold_up_no_others(

@@ -16,6 +16,7 @@ from app.model.seam import RawObject, Resource
 from app.simulation import manifests
 from app.simulation.cluster import Ref
 from app.simulation.manifests import Quota
+from tests.control.ready import Told
 from tests.control.wired import World, living, passes
 
 
@@ -255,7 +256,7 @@ async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_ch
         await passes(GATHER_S / 2)
         made = Plan(snapshot_version=world.cache.version, starts=tuple(start(pod, waits=False) for pod in pods))
 
-        taking = asyncio.create_task(world.applier.take_by_steps(made, (), unready=str))
+        taking = asyncio.create_task(world.applier.take_by_steps(made, (), readiness=Told()))
         await asyncio.sleep(0)
         assert states(world, *pods) == [*[ReservationState.PROMISED] * 2, *[None] * 4]
         world.planning.dissolve(key(pods[3]), "it failed")
@@ -271,7 +272,7 @@ async def test_no_step_follows_once_nothing_may_be_decided_any_more(monkeypatch:
         await passes(GATHER_S / 2)
         made = Plan(snapshot_version=world.cache.version, starts=tuple(start(pod, waits=False) for pod in pods))
 
-        assert await world.applier.take_by_steps(made, (), unready=lambda: "the lease is lost") is False
+        assert await world.applier.take_by_steps(made, (), readiness=Told("the lease is lost")) is False
         assert states(world, *pods) == [*[ReservationState.PROMISED] * 2, *[None] * 2]
 
 
@@ -280,7 +281,7 @@ async def test_waiting_in_vain_is_said_once_for_each_group() -> None:
         victims, (first, second) = await contended(world, running=2, waiting=2)
         take(world, start(first), start(second), eviction(victims[0], first), eviction(victims[1], second))
 
-        world.preemptions.note_failure(uid(victims[0]))
+        world.unevictable.add(uid(victims[0]))
 
         error = "a pod that was to make room for it cannot be evicted"
         assert world.preemptions.review() == [FailedPreemption(key(first), error)]

@@ -3,23 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from copy import deepcopy
-from dataclasses import replace
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest
 
-from app.cluster.state.cache import ClusterCache
-from app.control.informers.feed import Feed
 from app.model.device import Health
 from app.model.names import GroupKey
 from app.model.seam import RawObject, Resource
-from app.settings import Settings
 from app.simulation import manifests
 from app.simulation.cluster import Ref, SimulatedCluster
 from app.simulation.manifests import Job, Quota
-from app.telemetry import Metrics
-from tests.control.grouped import grouper
+from tests.control.grouped import Fed, Looks
 from tests.control.wired import passes
 
 RUNNING: RawObject = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
@@ -27,27 +22,16 @@ MEMORY = 512 << 30
 """Of each node."""
 
 
-class Watched:
+class Watched(Fed):
     """A cluster with the nodes `a` and `b` of four GPUs each, one of `b` sick, and the feed that follows it."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
-        self.cluster, self.cache, self.metrics = cluster, ClusterCache(), Metrics()
+        super().__init__(cluster, learners=(Looks(self._learn),))
+        self.cluster = cluster
         self.poison: str | None = None
         """The object of which nothing can be learnt."""
-        self.feed = Feed(
-            self.cache,
-            cluster,
-            self.metrics,
-            Settings(),
-            clock=asyncio.get_running_loop().time,
-            on_change=lambda: None,
-            on_parked=lambda _: None,
-            on_passing=lambda _: None,
-            on_object=self._learn,
-            grouper=grouper(self.cache, cluster),
-        )
 
-    def _learn(self, _: Resource, raw: RawObject) -> None:
+    def _learn(self, raw: RawObject) -> None:
         if raw["metadata"]["name"] == self.poison:
             raise ZeroDivisionError
 
@@ -76,9 +60,11 @@ class Watched:
         def decode(raw: RawObject) -> Any:
             if raw["metadata"]["name"] == name:
                 raise ZeroDivisionError
-            return kind.decode(raw)
+            return whole(raw)
 
-        self.feed._kinds = {**self.feed._kinds, resource: replace(kind, decode=decode)}
+        whole, broken = kind.decode, copy(kind)
+        broken.decode = decode  # type: ignore[method-assign]
+        self.feed._kinds = {**self.feed._kinds, resource: broken}
 
     def failures(self, resource: Resource, step: str) -> float:
         labels = {"resource": repr(resource), "step": step}
@@ -131,9 +117,9 @@ async def watched(cluster: SimulatedCluster, *broken: tuple[Resource, str], pois
     world.poison = poison
     for resource, name in broken:
         world.break_reader(resource, name)
-    following = asyncio.create_task(world.feed.run())
+    following = asyncio.create_task(world.run())
     try:
-        await world.feed.synced()
+        await world.freshness.synced()
         await passes(0.1)
         yield world
         assert not following.done()
@@ -334,7 +320,7 @@ async def test_a_node_gives_out_nothing_while_a_pod_there_that_shares_a_gpu_cann
         assert world.gpus() == {"a": 3, "b": 3}
         # No pod is known that cannot be taken over whole, so the failure is put there.
         with monkeypatch.context() as broken:
-            broken.setattr(world.feed, "_apply_whole", lambda *_: 1 // 0)
+            broken.setattr(world.pod_kind, "_apply_whole", lambda *_: 1 // 0)
             cluster.patch(Ref.of(Resource.PODS, created), {"metadata": {"labels": {"x": "y"}}})
             await passes(1)
             assert world.gpus() == {"a": 0, "b": 3}

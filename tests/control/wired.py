@@ -174,8 +174,10 @@ class World:
         components = Components(settings or Settings(), cluster, self.metrics, clocks=clocks, plan=plan)
         self.running = components.running
         self.cache = components.cache
-        self.leadership, self.feed = components.leadership, components.feed
+        self.leadership, self.freshness = components.leadership, components.freshness
+        self.feed, self.readiness = components.feed, components.readiness
         self.planning, self.applier, self.reserver = components.planning, components.applier, components.reserver
+        self.unevictable = components.unevictable
         self.preemptions, self.evictor, self.search = components.preemptions, components.evictor, components.search
         self.barrier, self.waker, self.gpus = components.barrier, components.waker, components.gpus
         self.grouper, self.meter, self.status = components.grouper, components.meter, components.status
@@ -328,7 +330,7 @@ async def living(
     world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings), plan=plan)
     running = [asyncio.create_task(part.run()) for part in world.running]
     try:
-        await world.feed.synced()
+        await world.freshness.synced()
         yield world
     finally:
         for task in running:

@@ -42,7 +42,7 @@ async def _stored(pods: Sequence[Object]) -> list[Object]:
     async with living("a", gpus=8, markers=MARKERS) as world:
         world.queue(QUEUE)
         await passes(1)
-        admission = Admission(world.cache, world.fast_path, Settings(markers=MARKERS), unready=world.feed.unready)
+        admission = Admission(world.cache, world.fast_path, Settings(markers=MARKERS), freshness=world.freshness)
         return [patched(one, _changes(admission, one)) for one in pods]
 
 

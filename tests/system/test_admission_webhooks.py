@@ -15,6 +15,7 @@ from app.model.admission import AdmissionAnswer, AdmissionQuestion, Operation
 from app.model.marks import ASK_MARKER, DEVICES_ANNOTATION, GATE
 from app.settings import Settings
 from tests.control.desk import FakeEntrance
+from tests.control.ready import Told
 from tests.system.api import (
     DEFAULT_PODS,
     POD_GROUPS,
@@ -44,9 +45,9 @@ class Reviewed:
 
     def __init__(self, bed: Bed, api: Api) -> None:
         self.bed, self.api = bed, api
-        self.cache, self.entrance, self.unready = ClusterCache(), FakeEntrance(), ""
+        self.cache, self.entrance, self.unready = ClusterCache(), FakeEntrance(), Told()
         settings = Settings(markers=frozenset({ASK_MARKER}))
-        self.admission = Admission(self.cache, self.entrance, settings, unready=lambda: self.unready)
+        self.admission = Admission(self.cache, self.entrance, settings, freshness=self.unready)
         self.changes: list[str] = []
 
     def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
@@ -189,7 +190,7 @@ def test_a_dry_run_shows_the_gate_and_keeps_no_room(it: Reviewed) -> None:
 
 
 def test_before_the_cluster_is_known_the_failure_policy_decides_and_pods_of_others_are_stored(it: Reviewed) -> None:
-    it.unready = "nodes are not listed yet"
+    it.unready.why = "nodes are not listed yet"
 
     with pytest.raises(ApiError, match="failed calling webhook"):
         it.create(pod("ours"))

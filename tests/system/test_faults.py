@@ -122,10 +122,10 @@ def gone(parts: Components) -> float:
 async def lose_the_end_of_a_pod(bed: Bed, api: Api) -> None:
     async with await LossyCluster.connect(str(bed.kubeconfig(User.LEEBOARD))) as cluster:
         parts = Components(Settings(audit_interval_s=1.0), cluster, Metrics())
-        running = [asyncio.create_task(part.run()) for part in (parts.feed, parts.audit)]
+        running = [asyncio.create_task(part.run()) for part in (*parts.informers, parts.audit)]
         try:
             async with asyncio.timeout(20):
-                await parts.feed.synced()
+                await parts.freshness.synced()
             await until(lambda: len(parts.feed.shown(Resource.PODS)) == 1, within_s=10, what="the pod is shown")
             await asyncio.to_thread(api.delete_now, f"{DEFAULT_PODS}/lost")
             await until(lambda: cluster.lost == 1, within_s=10, what="its end is lost")

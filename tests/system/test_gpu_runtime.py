@@ -11,6 +11,7 @@ from app.control.webhooks.admission import Admission
 from app.model.admission import AdmissionAnswer, AdmissionQuestion, Admitted
 from app.settings import Settings
 from tests.control.desk import FakeEntrance
+from tests.control.ready import Told
 from tests.system.api import Api, Object, pod
 from tests.system.rendered import policies_in_force
 from tests.system.reviewing import reviewed
@@ -39,7 +40,7 @@ class Noting:
 
     def __init__(self) -> None:
         settings = Settings(gpu_runtime_class=GIVEN)
-        self._admission = Admission(ClusterCache(), FakeEntrance(), settings, unready=lambda: "")
+        self._admission = Admission(ClusterCache(), FakeEntrance(), settings, freshness=Told())
         self.changed: dict[str, list[str]] = {}
 
     def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:

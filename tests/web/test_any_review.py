@@ -22,6 +22,7 @@ from app.web import admission
 from app.web.listener import listener
 from tests.cluster.patched import patched
 from tests.control.desk import FakeEntrance
+from tests.control.ready import Told
 from tests.web.served import CONNECTIONS, HOST
 
 FIELDS = (
@@ -89,7 +90,7 @@ DEEP = "so deep"
 def port() -> Iterator[int]:
     """Serve from a thread of its own, for hypothesis does not speak asyncio."""
     loop = asyncio.new_event_loop()
-    judge = Admission(ClusterCache(), FakeEntrance(), Settings(markers=frozenset({ASK_MARKER})), unready=lambda: "")
+    judge = Admission(ClusterCache(), FakeEntrance(), Settings(markers=frozenset({ASK_MARKER})), freshness=Told())
     bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=CONNECTIONS)
     running = loop.create_task(bound.run())
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))

@@ -14,7 +14,7 @@ import structlog
 from app.control.autoscaler.provisioning import ProvisioningRequests
 from app.control.autoscaler.scaling_pods import ScalingPods
 from app.control.autoscaler.unmet_demand import UnmetDemand
-from app.control.report.inspect import Inspect
+from app.control.report.waiting import WaitingGroups
 from app.model.names import GroupKey
 from app.model.scaling import AutoscalerAnswer, CapacityRequest, MadeRequest
 from app.model.seam import Cluster, ForbiddenError, KubeError, NotFoundError, RejectedError
@@ -96,7 +96,7 @@ class Autoscaler:
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         shortages: UnmetDemand,
-        inspect: Inspect,
+        waiting: WaitingGroups,
         cluster: Cluster,
         way: Way | None,
         *,
@@ -105,7 +105,7 @@ class Autoscaler:
     ) -> None:
         """`clock` is monotonic, `wall_clock` in seconds since the epoch. Each look writes all that follows."""
         self._shortages = shortages
-        self._inspect = inspect
+        self._waiting = waiting
         self._cluster = cluster
         self._way = way
         self._clock = clock
@@ -157,8 +157,8 @@ class Autoscaler:
 
     async def _look(self, way: Way) -> None:
         """Compare what there is with what there should be, and put right a difference."""
-        now, version = self._clock(), (*self._inspect.version(), way.version, way.problem)
-        if not self._inspect.is_ready() or (version == self._seen and now < self._due_at):
+        now, version = self._clock(), (*self._waiting.version(), way.version, way.problem)
+        if not self._waiting.is_ready() or (version == self._seen and now < self._due_at):
             return
         self._shortages.look()
         self._seen, self._due_at = version, min(now + LOOK_AGAIN_S, self._shortages.due_at() or now + LOOK_AGAIN_S)
@@ -211,7 +211,7 @@ class Autoscaler:
 
     async def _in_turn(self, turns: asyncio.Semaphore, failure: str, write: Coroutine[None, None, None]) -> None:
         async with turns:
-            if self._inspect.is_ready():
+            if self._waiting.is_ready():
                 await self._try(failure, write)
             else:
                 # Two replicas that correct each other would never end.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from app.cluster.state.cache import ClusterCache
 from app.control.journal.references import group_reference, pod_reference
-from app.control.report.inspect import Inspect
+from app.control.report.waiting import WaitingGroups
 from app.model.names import GroupKey
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason
@@ -29,11 +29,11 @@ class UnmetDemand:
     """As of the last look. Only the event loop calls in here."""
 
     def __init__(
-        self, cache: ClusterCache, inspect: Inspect, settings: Settings, *, clock: Callable[[], float]
+        self, cache: ClusterCache, waiting: WaitingGroups, settings: Settings, *, clock: Callable[[], float]
     ) -> None:
         """`clock` is monotonic. `_since`, `_lacking` and `undecided` are written by `look`, `_asks` by `asked`."""
         self._cache = cache
-        self._inspect = inspect
+        self._waiting = waiting
         self._settings = settings
         self._clock = clock
         self._since: dict[GroupKey, float] = {}
@@ -54,7 +54,7 @@ class UnmetDemand:
         """Bring up to date who lacks room."""
         now, since, undecided = self._clock(), dict[GroupKey, float](), list[GroupKey]()
         lacking = list[tuple[float, PodGroup]]()
-        for key, (group, refusal) in self._inspect.waiting_by_key().items():
+        for key, (group, refusal) in self._waiting.waiting_by_key().items():
             if refusal is None or refusal.reason in PASSING:
                 undecided.append(key)
                 if key in self._since:

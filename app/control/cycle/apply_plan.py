@@ -15,6 +15,7 @@ from app.control.cycle.reserver import Reserver
 from app.control.journal.decisions import Decisions
 from app.control.journal.records import refusal_of, start_of, taken_back, workload_name
 from app.control.journal.wording import Words
+from app.control.leadership.readiness import Precondition
 from app.control.writers.evictor import Evictor
 from app.model.decision import Eviction, Plan
 from app.model.names import GroupKey, PodUid
@@ -67,13 +68,11 @@ class PlanApplier:
             whole = whole and is_whole
         return whole
 
-    async def take_by_steps(
-        self, plan: Plan, considered: Collection[GroupKey], *, unready: Callable[[], object]
-    ) -> bool:
+    async def take_by_steps(self, plan: Plan, considered: Collection[GroupKey], *, readiness: Precondition) -> bool:
         """Do the same, a step at a time: others are answered meanwhile, and may change what the next step may do.
 
         No promise may move meanwhile: where there seems to be room a later step may have put somebody. It ends early,
-        as one of which something was stale, when nothing may be decided any more, which `unready` tells.
+        as one of which something was stale, when nothing may be decided any more, which `readiness` tells.
         """
         whole = True
         for is_whole in self._steps(plan, considered, settles=True, pods=STEP):
@@ -81,9 +80,13 @@ class PlanApplier:
             # Else the next who asks who waits has to form all of them at once.
             self._cache.form_groups()
             await asyncio.sleep(0)
-            if unready():
+            if readiness.failure():
                 return False
         return whole
+
+    def somebody_waits(self) -> bool:
+        """Return whether a group waits that a search for victims may help."""
+        return any(refusal.may_find_victims for refusal in self.refusals.values())
 
     def take_news(self) -> set[GroupKey]:
         """Return, once, the groups whose reason to wait has changed since last asked; new numbers are no news."""

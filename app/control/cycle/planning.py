@@ -16,12 +16,13 @@ from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.apply_plan import PlanApplier
 from app.control.cycle.blocked import stalled
+from app.control.cycle.kept_room import KeptRoom
 from app.control.cycle.preemptions import PendingPreemptions
 from app.control.cycle.reserver import Reserver
-from app.control.cycle.search_loop import SearchLoop
 from app.control.gpus.shared_gpus import SharedGpus
 from app.control.journal.backoff import Backoff, Setback
-from app.control.leadership.leadership import Leadership
+from app.control.leadership.readiness import Readiness
+from app.control.writers.unevictable import UnevictablePods
 from app.model.decision import Action, Plan
 from app.model.explanation import Position
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
@@ -75,44 +76,47 @@ class Planning:
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        activity: Leadership,
+        readiness: Readiness,
         promises: Reserver,
         awaiting: PendingPreemptions,
         takeover: PlanApplier,
-        search: SearchLoop,
+        kept: KeptRoom,
+        unevictable: UnevictablePods,
         gpus: SharedGpus,
         metrics: Metrics,
         settings: Settings,
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
-        unready: Callable[[], str],
+        changed: asyncio.Event,
+        search_due: asyncio.Event,
     ) -> None:
-        """`clock` is monotonic, `wall_clock` seconds since the epoch.
+        """`clock` is monotonic, `wall_clock` seconds since the epoch; `changed` is set by what changes the cache.
+
+        `search_due` is set after each turn: there may be another search for victims to make.
 
         `_planned_relief` is what the last plan saw, `_kept_for` the gangs for whose rest it kept room.
         """
         self._cache = cache
-        self._activity = activity
+        self._readiness = readiness
         self._promises = promises
         self._awaiting = awaiting
         self._takeover = takeover
-        self._search = search
+        self._kept_room = kept
+        self._unevictable = unevictable
         self._gpus = gpus
         self._metrics = metrics
         self._policy = policy_of(settings)
         self._clock = clock
         self._wall_clock = wall_clock
-        self._unready = unready
         self._backoff = Backoff()
-        self._staying = Backoff()
-        """Gangs of which a pod could not be evicted."""
         self._planned_relief = -1
         self._aged_at = float("-inf")
         self._kept_for: frozenset[GroupKey] = frozenset()
         # Of the last plan that found out for all who wait whether they can run at all.
         self._judged: tuple[NodeTable, Mapping[QueueName, Queue], Mapping[str, Topology], Amounts | None] | None = None
-        self._changed = asyncio.Event()
+        self._changed = changed
+        self._search_due = search_due
         self._running: asyncio.Task[None] | None = None
         self._is_taking_over = False
 
@@ -124,7 +128,7 @@ class Planning:
     @property
     def refusals_to_tell(self) -> Mapping[GroupKey, Refusal]:
         """The same; none while another replica decides, since nobody here knows why they wait now."""
-        return {} if self._activity.failure() else self.refusals
+        return {} if self._readiness.leadership.failure() else self.refusals
 
     def position(self, snapshot: Snapshot, key: GroupKey) -> Position | None:
         """Return the place of a waiting PodGroup in the order in which plans serve those that wait now."""
@@ -150,17 +154,17 @@ class Planning:
                 pass
             self._changed.clear()
             self._takeover.forget_gone()
-            if self._activity.failure():
+            if self._readiness.leadership.failure():
                 self._gpus.stand_down()
                 self._awaiting.stand_down()
                 self._promises.stand_down()
                 continue
-            if self._unready():
+            if self._readiness.freshness.failure():
                 # What is not listed yet, or no longer seen, would look like free space and unused quota.
                 continue
             self._end_what_is_over()
             await self._plan_or_say()
-            self._search.poke()
+            self._search_due.set()
 
     async def _plan_or_say(self) -> None:
         # One plan at a time: in a busy cluster there is always another to make, and promises must still expire.
@@ -207,7 +211,7 @@ class Planning:
         with self._metrics.plan_duration.time():
             (withheld, aged), now = self._kept(), self._wall_clock()
             result = plan_some(
-                snapshot, keys, self._policy, withheld=withheld, aged=aged, now=now, memory=self._search.memory
+                snapshot, keys, self._policy, withheld=withheld, aged=aged, now=now, memory=self._kept_room.memory
             )
         self._note_judged(snapshot, keys)
         if self._take_back(_rivals(self._torn(result.kept_for), self._policy)):
@@ -220,7 +224,7 @@ class Planning:
         # Until all of it is carried out: an error leaves some whom it has not come to, and who count as considered.
         self._planned_relief, self._kept_for = -1, result.kept_for
         self._takeover.take(result, keys)
-        self._search.withhold(result)
+        self._kept_room.note_plan(result)
         self._planned_relief = relief
         self._note_refusals(keys)
         self.poke()
@@ -247,7 +251,7 @@ class Planning:
             topologies,
             neighbours=self._cache.neighbours,
             queues=len(self._cache.queues()),
-            keeps=self._search.aged is not None,
+            keeps=self._kept_room.aged is not None,
         )
 
     def can_look_at(self, pod: Pod, constraints: Sequence[TopologyConstraint] = ()) -> bool:
@@ -267,14 +271,14 @@ class Planning:
 
     def keeps_room_from(self, key: GroupKey) -> bool:
         """Whether free room is for others, which the cache does not show as taken."""
-        return self._is_taking_over or bool(self._search.withheld) or bool(self._kept_for - {key})
+        return self._is_taking_over or bool(self._kept_room.withheld) or bool(self._kept_for - {key})
 
     def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan | None:
         """Return what would be decided for a group that is not there yet; None where that is too much work.
 
         Nothing comes of it.
         """
-        aged, withheld, now = self._search.aged, self._search.withheld, self._wall_clock()
+        aged, withheld, now = self._kept_room.aged, self._kept_room.withheld, self._wall_clock()
         first = {key: each for key, each in snapshot.groups.items() if key in self._kept_for}
         kept = {key: each for key, each in snapshot.groups.items() if key == aged}
         alone = replace(snapshot, groups={**kept, **first, group.key: group})
@@ -317,14 +321,6 @@ class Planning:
         self._promises.give_up(uid)
         self.poke()
 
-    def note_staying(self, victim: PodUid) -> None:
-        """Note that a pod cannot be evicted: nobody waits for its room, and its gang is left alone for a while."""
-        self._awaiting.note_failure(victim)
-        if (pod := self._cache.pod(victim)) is not None:
-            self._staying.failed(pod.group, self._clock())
-            self._cache.spare(pod.group)
-        self.poke()
-
     def take_news(self) -> set[GroupKey]:
         """Return, once, the groups whose reason to wait has changed since last asked; new numbers are no news."""
         return self._takeover.take_news()
@@ -355,9 +351,6 @@ class Planning:
             self._running.add_done_callback(self._plan_ended)
         await asyncio.shield(self._running)
 
-    def _may_not_decide(self) -> str:
-        return self._activity.failure() or self._unready()
-
     def _due(self, snapshot: Snapshot) -> Collection[GroupKey]:
         """Return who is to be planned: all who wait when there was relief, else those that have changed."""
         return list(snapshot.groups) if self._has_relief() else {*self._cache.unsettled, *self._kept_for}
@@ -380,7 +373,7 @@ class Planning:
         A plan for all that wait keeps nodes by itself. Given those of the search, it would refuse them to the queue
         that they are kept for as well, and keep them after the reason is gone.
         """
-        return ((), None) if self._has_relief() else (self._search.withheld, self._search.aged)
+        return ((), None) if self._has_relief() else (self._kept_room.withheld, self._kept_room.aged)
 
     async def _plan_aside(self) -> None:
         self._promises.make_way()
@@ -399,20 +392,20 @@ class Planning:
                 withheld=withheld,
                 aged=aged,
                 now=now,
-                memory=self._search.memory,
+                memory=self._kept_room.memory,
             )
             torn = self._torn(result.kept_for)
             rivals = await asyncio.to_thread(_rivals, torn, self._policy) if torn else ()
         self._note_judged(snapshot, keys)
-        if self._may_not_decide() or self._take_back(rivals):
+        if self._readiness.failure() or self._take_back(rivals):
             return
         self._planned_relief, self._kept_for = -1, result.kept_for
         self._is_taking_over = True
         try:
-            whole = await self._takeover.take_by_steps(result, keys, unready=self._may_not_decide)
+            whole = await self._takeover.take_by_steps(result, keys, readiness=self._readiness)
         finally:
             self._is_taking_over = False
-        self._search.withhold(result)
+        self._kept_room.note_plan(result)
         self._note_refusals(keys)
         # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
         self._planned_relief = relief if whole else -1
@@ -462,8 +455,7 @@ class Planning:
             self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
             self._cache.readmit(key)
-        for key in self._staying.over(self._clock()):
-            self._cache.unspare(key)
+        self._unevictable.end_pauses()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from app.control.cycle.waker import Waker
 from app.control.journal import waits
 from app.control.journal.waits import Wait
 from app.control.writers.evictor import Evictor
+from app.control.writers.unevictable import UnevictablePods
 from app.model.decision import Start
 from app.model.names import GroupKey, PodUid
 from app.model.reason import Reason, Refusal
@@ -62,11 +63,12 @@ JUDGED_EVERY_S = 1.0
 class PendingPreemptions:
     """Who waits for room that is being freed. Only `hold`, `review` and `stand_down` change it."""
 
-    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         waker: Waker,
         evictor: Evictor,
+        unevictable: UnevictablePods,
         gpus: Preparing,
         settings: Settings,
         *,
@@ -80,6 +82,7 @@ class PendingPreemptions:
         self._cache = cache
         self._waker = waker
         self._evictor = evictor
+        self._unevictable = unevictable
         self._gpus = gpus
         self._settings = settings
         self._clock = clock
@@ -87,7 +90,6 @@ class PendingPreemptions:
         self._waits: list[Wait] = []
         self._served: dict[PodUid, GroupKey] = {}
         """Pods for which others were evicted, until they are bound."""
-        self._staying: set[PodUid] = set()
         self._preparing: dict[tuple[PodUid, ...], float] = {}
         """Since when the GPUs are made ready for those whose room is there already."""
         self._judged_at = clock()
@@ -109,10 +111,6 @@ class PendingPreemptions:
             self._waits.append(
                 Wait(start.group, pods, nodes, frozenset(victims), freed, since=now, began=began, relief=relief)
             )
-
-    def note_failure(self, victim: PodUid) -> None:
-        """Note that a victim cannot be evicted: whoever waits for it waits in vain."""
-        self._staying.add(victim)
 
     def refusals(self) -> Mapping[GroupKey, Refusal]:
         """Return for each group whose room is held until it is free what it waits for."""
@@ -143,14 +141,14 @@ class PendingPreemptions:
         self._evictor.recall({victim for wait in self._waits for victim in wait.victims})
         self._waits.clear()
         self._served.clear()
-        self._staying.clear()
+        self._unevictable.forget_pods()
         self._preparing.clear()
 
     def review(self) -> list[FailedPreemption]:
         """Promise what is free by now; return whose room will not be, whose places are still held."""
         self._limits = self._cache.room.limits()
         failures = [*self._failures(), *self._unused()]
-        self._staying.clear()
+        self._unevictable.forget_pods()
         relieved, is_due = self._cache.take_relieved(), self._clock() >= self._judged_at + JUDGED_EVERY_S
         looked_at = [wait for wait in self._waits if is_due or not relieved.isdisjoint(wait.freed)]
         self._end({wait for wait in looked_at if self._is_over(wait)})
@@ -164,7 +162,7 @@ class PendingPreemptions:
         failures: dict[GroupKey, FailedPreemption] = {}
         for wait in self._waits:
             held = self._held(wait)
-            if held and wait.victims & self._staying:
+            if held and self._unevictable.overlaps(wait.victims):
                 failures[wait.group] = FailedPreemption(
                     wait.group, "a pod that was to make room for it cannot be evicted"
                 )

@@ -10,6 +10,8 @@ from itertools import count
 import structlog
 
 from app.cluster.state.cache import ClusterCache
+from app.control.cycle.parked_pods import ParkedPods
+from app.control.leadership.readiness import Precondition
 from app.control.writers.in_flight import InFlightLimiter
 from app.model.names import PodUid
 from app.model.pod import Pod
@@ -58,6 +60,18 @@ PAUSE_S = 1.0
 """How long a writer waits after a failed patch: by then the watch shows what became of it."""
 
 
+class _ReleasedPods(InFlightLimiter):
+    """The released pods that kube-scheduler has not asked about yet."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        super().__init__(WINDOW, burst=BURST, span=SPAN)
+        self._cache = cache
+
+    def is_over(self, uid: PodUid) -> bool:
+        pod = self._cache.pod(uid)
+        return pod is None or pod.node is not None or pod.deleting or pod.said.by_scheduler
+
+
 class Releases:
     """The pods that are to be released. Only `add` and the writers change who they are."""
 
@@ -66,23 +80,18 @@ class Releases:
         cache: ClusterCache,
         cluster: Cluster,
         metrics: Metrics,
+        leadership: Precondition,
+        parked: ParkedPods,
         *,
-        inactive: Callable[[], str],
         sleep: Callable[[float], Awaitable[None]],
-        before_write: Callable[[PodUid], None],
-        on_open: Callable[[PodUid], None],
     ) -> None:
-        """`inactive` says why another replica may decide, "" when none may.
-
-        `before_write` is called with each pod about to be released, `on_open` once its gate is surely off.
-        """
+        """Start with nothing to release. A pod that is parked after its gate was taken off is woken."""
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
-        self._inactive = inactive
+        self._leadership = leadership
+        self._parked = parked
         self._sleep = sleep
-        self._before_write = before_write
-        self._on_open = on_open
         self._queue: asyncio.PriorityQueue[tuple[int, int, PodUid]] = asyncio.PriorityQueue()
         """By priority, highest first, then in the order of the plans."""
         self._numbers = count()
@@ -98,7 +107,7 @@ class Releases:
         """Of those in `_queued`, how often in a row their patch failed; a refusal counts twice."""
         self._refused: dict[PodUid, str] = {}
         """What the API server said, until somebody takes it."""
-        self._window = InFlightLimiter(WINDOW, burst=BURST, span=SPAN, is_over=self._is_over)
+        self._window = _ReleasedPods(cache)
 
     def holds(self, pod: Pod) -> bool:
         """Whether our gate is still on the pod, as far as is known."""
@@ -147,7 +156,7 @@ class Releases:
 
     def _due(self, uid: PodUid) -> Pod | None:
         """Return the pod if it is still to be released by us: held, and promised a place that is free now."""
-        pod = None if self._inactive() else self._cache.pod(uid)
+        pod = None if self._leadership.failure() else self._cache.pod(uid)
         return pod if pod is not None and self.holds(pod) and self._cache.reservations.promised(uid) else None
 
     async def _release(self, uid: PodUid) -> None:
@@ -157,7 +166,7 @@ class Releases:
             return
         if uid not in self._tried:
             # Only now: a pod that is tried again may be open in truth, and have been asked about and parked since.
-            self._before_write(uid)
+            self._parked.forget(uid)
             self._tried.add(uid)
             self._sent.add(uid)
         self._window.send(uid)
@@ -171,11 +180,6 @@ class Releases:
         # At the end of the queue: a pod that cannot be released must not hold up those that can.
         self._put(uid)
 
-    def _is_over(self, uid: PodUid) -> bool:
-        """Whether kube-scheduler has come to an end with a pod that it did not ask about, for now at least."""
-        pod = self._cache.pod(uid)
-        return pod is None or pod.node is not None or pod.deleting or pod.said.by_scheduler
-
     def _put(self, uid: PodUid) -> None:
         pod = self._cache.pod(uid)
         on = self._cache.groups.terms(pod.group) if pod else None
@@ -187,8 +191,8 @@ class Releases:
         self._failures.pop(uid, None)
         self._refused.pop(uid, None)
         # While another replica may decide the pod may still be held and promised, and would come back to us for ever.
-        if not self._inactive():
-            self._on_open(uid)
+        if not self._leadership.failure():
+            self._parked.wake(uid)
 
     def _is_tied(self, pod: Pod) -> bool:
         """Whether few nodes will do for it, for causes of which kube-scheduler knows nothing.
@@ -207,7 +211,7 @@ class Releases:
         if held is None or len(self._cache.table().nodes) < ALWAYS_COMPLETE_BELOW:
             return True
         await self._cluster.nominate(pod, held.node)
-        if self._inactive():
+        if self._leadership.failure():
             return False
         now = self._cache.reservations.promised(pod.uid)
         if now is not None and now.node == held.node:

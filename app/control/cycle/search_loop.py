@@ -6,7 +6,7 @@ thousands of running pods takes longer than kube-scheduler waits, and its result
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import Protocol
@@ -16,9 +16,11 @@ import structlog
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.apply_plan import PlanApplier
 from app.control.cycle.disruption_budgets import Budgets
+from app.control.cycle.kept_room import KeptRoom
+from app.control.cycle.planning import Planning
+from app.control.leadership.readiness import Precondition
 from app.model.decision import Action, Plan
-from app.model.memory import NO_MEMORY, PlanMemory
-from app.model.names import GroupKey, NodeName
+from app.model.memory import PlanMemory
 from app.model.snapshot import Snapshot
 from app.scheduling.planner.planner import plan as full_plan
 from app.scheduling.policy import Policy
@@ -54,28 +56,30 @@ class Plans(Protocol):
 class SearchLoop:
     """When to look for victims. Only the event loop calls in here."""
 
-    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         takeover: PlanApplier,
         metrics: Metrics,
         policy: Policy,
+        planning: Planning,
+        kept: KeptRoom,
+        readiness: Precondition,
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
-        unready: Callable[[], str],
-        plan_ended: Callable[[], Awaitable[None]],
+        due: asyncio.Event,
         budgets: Budgets | None = None,
         plan: Plans = full_plan,
     ) -> None:
-        """`clock` is monotonic, `wall_clock` seconds since the epoch; `unready` says why nothing may be decided now.
+        """`clock` is monotonic, `wall_clock` seconds since the epoch.
 
-        `plan_ended` returns when the planning loop is not in the middle of a plan.
+        `due` is set when another search may be worth it.
         Without `budgets` no victim is preferred to another for the sake of its PodDisruptionBudget.
-        `_considered` is the version of the cache that the last search has seen, `_withheld` what it kept free. When it
-        found nobody `_in_vain` is what might have helped, and not before `_rested_at` is another worth it without.
-        As things were at `_nobody_waited_at`, nobody waited who could be helped. `_memory` is what the last search
-        tells the next, `_aged_at` is when the next of those that wait has waited for long.
+        `_considered` is the version of the cache that the last search has seen. When it found nobody `_in_vain` is what
+        might have helped, and not before `_rested_at` is another worth it without. As things were at
+        `_nobody_waited_at`, nobody waited who could be helped. `_aged_at` is when the next of those that wait has
+        waited for long.
         """
         self._cache = cache
         self._takeover = takeover
@@ -83,14 +87,12 @@ class SearchLoop:
         self._policy = policy
         self._clock = clock
         self._wall_clock = wall_clock
-        self._unready = unready
-        self._plan_ended = plan_ended
+        self._readiness = readiness
+        self._planning = planning
+        self._kept = kept
         self._budgets = budgets
         self._plan = plan
         self._may_help = bool(set(policy.actions) - {Action.ALLOCATE})
-        self._withheld: Collection[NodeName] = ()
-        self._aged: GroupKey | None = None
-        self._memory = NO_MEMORY
         self._is_unfinished = False
         self._considered = -1
         self._look_again_at = clock()
@@ -98,43 +100,19 @@ class SearchLoop:
         self._in_vain: tuple[int, int] | None = None
         self._nobody_waited_at: tuple[int, int] | None = None
         self._rested_at = clock()
-        self._poked = asyncio.Event()
-
-    @property
-    def withheld(self) -> Collection[NodeName]:
-        """The nodes that the last search keeps free for a PodGroup that has waited for long."""
-        return self._withheld if self._withheld and self._somebody_waits() else ()
-
-    @property
-    def memory(self) -> PlanMemory:
-        """What the last search tells the next plan."""
-        return self._memory
-
-    @property
-    def aged(self) -> GroupKey | None:
-        """The PodGroup that has waited for long, for which these nodes are kept and a part of its queue's share."""
-        return self._aged if self.withheld else None
-
-    def withhold(self, plan: Plan) -> None:
-        """Keep what this plan keeps, if it keeps nodes: it has no victims, and has found since who is owed room."""
-        if plan.withheld:
-            self._withheld, self._aged = plan.withheld, plan.aged
-
-    def poke(self) -> None:
-        """Note that something may have changed."""
-        self._poked.set()
+        self._due = due
 
     async def run(self) -> None:
         """Search when it is worth it, for ever."""
         while True:
-            await self._poked.wait()
+            await self._due.wait()
             await asyncio.sleep(GATHER_S)
-            self._poked.clear()
+            self._due.clear()
             if self._is_due():
                 await asyncio.sleep(await self._search_or_say())
 
     def _is_due(self) -> bool:
-        if self._unready() or not self._may_help:
+        if self._readiness.failure() or not self._may_help:
             return False
         if self._cache.version == self._considered and not self._is_due_again():
             return False
@@ -144,7 +122,7 @@ class SearchLoop:
             return False
         # Thousands may wait whom nobody can help: they are looked at after a change, not at every turn.
         seen = self._cache.version, self._takeover.taken
-        if seen != self._nobody_waited_at and self._somebody_waits():
+        if seen != self._nobody_waited_at and self._takeover.somebody_waits():
             return True
         self._nobody_waited_at = seen
         return False
@@ -159,7 +137,7 @@ class SearchLoop:
             return False
         if self._somebody_is_stale():
             return True
-        changes_at = self._memory.conditions.changes_at if self._memory.conditions else inf
+        changes_at = self._kept.memory.conditions.changes_at if self._kept.memory.conditions else inf
         return min(changes_at, self._aged_at) <= self._wall_clock()
 
     def _next_ageing(self, snapshot: Snapshot) -> float:
@@ -169,9 +147,6 @@ class SearchLoop:
         now, ageing_s = self._wall_clock(), self._policy.ageing_s
         ages = (group.created_at + ageing_s for group in snapshot.groups.values())
         return min((each for each in ages if each > now), default=inf)
-
-    def _somebody_waits(self) -> bool:
-        return any(refusal.may_find_victims for refusal in self._takeover.refusals.values())
 
     def _somebody_is_stale(self) -> bool:
         if Action.EVICT_STALE not in self._policy.actions:
@@ -205,8 +180,8 @@ class SearchLoop:
             # Made anew once, whatever it says: whom it still needs has to leave, budget or not.
             snapshot, result = await self._planned()
         # Free room comes before victims: who still waits may have a place in a plan that is not taken over yet.
-        await self._plan_ended()
-        if self._unready():
+        await self._planning.ended()
+        if self._readiness.failure():
             return
         if result.unfinished:
             # Once, not for every part of a search that takes many plans.
@@ -218,7 +193,7 @@ class SearchLoop:
         # Who has only just come is still to be refused what is free: a promise that moves counts on that.
         self._in_vain = None if result.starts or result.evictions or result.unfinished else hope
         whole = self._takeover.take(result, snapshot.groups, settles=False)
-        self._withheld, self._aged, self._memory = result.withheld, result.aged, result.memory
+        self._kept.note_search(result)
         self._look_again_at = self._clock() + LOOK_AGAIN_S
         self._aged_at = self._next_ageing(snapshot)
         # What it changed itself makes another search due: another group may have its turn now. So does an interruption.
@@ -231,5 +206,5 @@ class SearchLoop:
         if self._budgets is not None:
             snapshot = replace(snapshot, guarded=self._budgets.guarded())
         with self._metrics.plan_duration.time():
-            now, memory = self._wall_clock(), self._memory
+            now, memory = self._wall_clock(), self._kept.memory
             return snapshot, await asyncio.to_thread(self._plan, snapshot, self._policy, now=now, memory=memory)

@@ -12,6 +12,7 @@ import structlog
 from app.cluster import decode
 from app.cluster.queues.usage import UsageHistory
 from app.cluster.state.cache import ClusterCache
+from app.control.leadership.readiness import Precondition
 from app.model.names import QueueName
 from app.model.past import MICRO
 from app.model.resources import QUOTA_AXES
@@ -41,17 +42,17 @@ class UsageMeter:
         self,
         cache: ClusterCache,
         settings: Settings,
+        readiness: Precondition,
         *,
         wall_clock: Callable[[], float],
-        unready: Callable[[], str],
     ) -> None:
-        """`wall_clock` is in seconds since the epoch; while `unready` says why, what the cache shows is not trusted."""
+        """`wall_clock` is in seconds since the epoch; without `readiness` what the cache shows is not trusted."""
         self._cache = cache
         self._history = cache.history
         self._is_on = self._history.k_micro > 0
         self._interval_ms = settings.usage_interval_s * 1000
         self._wall_clock = wall_clock
-        self._unready = unready
+        self._readiness = readiness
         self._told_at_ms: int | None = None
         self._looked_at_ms = 0
         self._unread: dict[QueueName, str] = {}
@@ -85,7 +86,7 @@ class UsageMeter:
         """Count what queues hold now, and tell of it when it is time."""
         if not self._is_on:
             return
-        if self._unready():
+        if self._readiness.failure():
             self._history.lose_sight()
             return
         now_ms, snapshot = self._now_ms(), self._cache.snapshot()

@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from app.cluster.state.cache import ClusterCache
+from app.control.cycle.parked_pods import ParkedPods
 from app.control.cycle.releases import Releases
+from app.control.leadership.readiness import Precondition
 from app.control.writers.in_flight import InFlightLimiter
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
@@ -37,48 +39,38 @@ class Waker:
         cache: ClusterCache,
         cluster: Cluster,
         metrics: Metrics,
+        leadership: Precondition,
         *,
-        inactive: Callable[[], str],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start with nobody parked; `inactive` says why another replica may decide, "" when none may.
-
-        `_parked` is changed by `park`, `nominate`, `forget*` and what writes patches.
-
-        It is one set for ever, since `_releases` takes pods out of it as well.
-        """
+        """Start with no pod parked."""
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
-        self._inactive = inactive
+        self._leadership = leadership
         self._sleep = sleep
-        self._parked: set[PodUid] = set()
+        self._parked = ParkedPods(cache)
         self._window = InFlightLimiter(WINDOW)
-        self._patches: asyncio.Queue[PodUid] = asyncio.Queue()
-        """Pods to be woken or revoked; which, and with what node, is decided when the patch is written."""
-        self._releases = Releases(
-            cache,
-            cluster,
-            metrics,
-            inactive=inactive,
-            sleep=sleep,
-            before_write=self._parked.discard,
-            on_open=self.wake,
-        )
+        self._releases = Releases(cache, cluster, metrics, leadership, self._parked, sleep=sleep)
 
     def park(self, uid: PodUid) -> None:
         """Note that kube-scheduler will not ask about this pod again on its own."""
         self._parked.add(uid)
 
+    def note_pod(self, pod: Pod, *, is_new: bool) -> None:
+        """Note that a pod is parked that was refused by us before we started."""
+        if is_new and pod.said.by_us:
+            self.park(pod.uid)
+
     def forget(self, uid: PodUid) -> None:
         """Note that kube-scheduler has asked about the pod."""
-        self._parked.discard(uid)
+        self._parked.forget(uid)
         self._window.answer(uid)
         self._releases.note_asked(uid)
 
     def forget_gone(self) -> None:
         """Forget parked pods that are no more."""
-        self._parked -= {uid for uid in self._parked if self._cache.pod(uid) is None}
+        self._parked.forget_gone()
         self._releases.forget_gone()
 
     def stands(self, uid: PodUid) -> bool:
@@ -100,8 +92,8 @@ class Waker:
             return
         if self._releases.holds(pod):
             self._releases.add(uid)
-        elif uid in self._parked:
-            self._patches.put_nowait(uid)
+        else:
+            self._parked.wake(uid)
 
     def nominate(self, uid: PodUid) -> None:
         """Make kube-scheduler look at the promised node first, which its sample of nodes did not contain."""
@@ -112,7 +104,7 @@ class Waker:
         """Take back the nomination of a pod that lost its promise: kube-scheduler would keep the node for it."""
         pod = self._cache.pod(uid)
         if pod is not None and pod.node is None and pod.nominated is not None:
-            self._patches.put_nowait(uid)
+            self._parked.patches.put_nowait(uid)
 
     async def run(self) -> None:
         """Write patches for ever, several at a time."""
@@ -123,7 +115,7 @@ class Waker:
 
     async def _write_patches(self) -> None:
         while True:
-            uid = await self._patches.get()
+            uid = await self._parked.patches.get()
             if self._cache.reservations.promised(uid) is not None:
                 await self._window.room()
             await self._patch(uid)
@@ -131,7 +123,7 @@ class Waker:
     async def _patch(self, uid: PodUid) -> None:
         for _ in range(TRIES):
             pod, held = self._cache.pod(uid), self._cache.reservations.promised(uid)
-            if pod is None or pod.node is not None or self._inactive():
+            if pod is None or pod.node is not None or self._leadership.failure():
                 return
             if held is None and pod.nominated is not None:
                 written = await self._nominate(pod, None)
@@ -144,7 +136,7 @@ class Waker:
 
     async def _wake(self, pod: Pod, node: NodeName) -> bool:
         # Not parked from here on, since it may be asked about, refused and parked again before the reply is here.
-        self._parked.discard(pod.uid)
+        self._parked.forget(pod.uid)
         self._window.send(pod.uid)
         # A patch that changes nothing is no event, and would wake nobody.
         cleared = pod.nominated != node or await self._nominate(pod, None)

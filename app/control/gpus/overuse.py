@@ -14,10 +14,11 @@ import structlog
 from app.cluster.gpus.shared_gpus import Part
 from app.control.gpus.occupancy import Books, measured
 from app.control.journal.references import pod_reference
+from app.control.leadership.readiness import Precondition
 from app.model.device import DeviceUuid, GpuNode
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
-from app.model.seam import Cluster, KubeError
+from app.model.seam import Cluster, KubeError, RawObject, Resource
 from app.model.snapshot import PART
 from app.settings import Settings
 from app.telemetry import Metrics
@@ -114,18 +115,18 @@ class _Judged:
 class Overuse:
     """Who uses more, and for how long. Only the event loop calls in here."""
 
-    def __init__(  # noqa: PLR0913 - one argument a collaborator; only the composition root calls it
+    def __init__(  # noqa: PLR0913, PLR0917 - one argument a collaborator; only the composition root calls it
         self,
         books: Books,
         cluster: Cluster,
         evictor: Dismisses,
         metrics: Metrics,
         settings: Settings,
+        readiness: Precondition,
         *,
         clock: Callable[[], float],
-        unready: Callable[[], str],
     ) -> None:
-        """`clock` is monotonic; while `unready` says why, nobody is judged: another replica does it, or nobody knows.
+        """`clock` is monotonic; without `readiness` nobody is judged: another replica does it, or nobody knows.
 
         `_episodes` is changed by `_judge` and `_tell`, `_judged` by `_worst`.
         """
@@ -136,14 +137,16 @@ class Overuse:
         self._tolerance_mib = settings.overuse_tolerance_mib
         self._grace_s = settings.evict_overuse_after_s
         self._clock = clock
-        self._unready = unready
+        self._readiness = readiness
         self._episodes: dict[PodUid, _Episode] = {}
         self._judged: dict[NodeName, _Judged] = {}
         self._poked = asyncio.Event()
 
-    def poke(self) -> None:
+    def learn(self, resource: Resource, raw: RawObject) -> None:
         """Note that an agent has told something."""
-        self._poked.set()
+        del raw
+        if resource is Resource.GPU_NODES:
+            self._poked.set()
 
     async def run(self) -> None:
         """Look for ever."""
@@ -161,7 +164,7 @@ class Overuse:
 
     async def look(self) -> None:
         """Judge everybody as measured now; tell and evict who is due."""
-        worst = {} if self._unready() else await self._worst()
+        worst = {} if self._readiness.failure() else await self._worst()
         self._judge(worst)
         self._metrics.overusing_pods.set(len(worst))
         for uid in [uid for uid in worst if self._is_due(uid)][:TOLD_AT_ONCE]:
@@ -218,7 +221,7 @@ class Overuse:
         if self._grace_s is None or pod is None or not pod.managed:
             return False
         # Asked last: while it was told, another replica may have taken over.
-        return self._episodes[uid].is_told and self._lasts(uid, self._grace_s) and not self._unready()
+        return self._episodes[uid].is_told and self._lasts(uid, self._grace_s) and not self._readiness.failure()
 
     def _evict(self, excess: Excess) -> None:
         pod, grace_s = self._books.pod(excess.pod), self._grace_s
@@ -231,7 +234,7 @@ class Overuse:
 
     async def _tell(self, excess: Excess) -> None:
         pod = self._books.pod(excess.pod)
-        if pod is None or pod.deleting or self._unready():
+        if pod is None or pod.deleting or self._readiness.failure():
             return
         self._episodes[excess.pod].is_told = True
         self._metrics.overuses.inc()

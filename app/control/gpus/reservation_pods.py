@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 import structlog
 
@@ -81,7 +82,17 @@ class Sweep:
 
 Write = Reserve | Free | Annotate | Tell | Bury | Sweep
 
-Failed = Callable[[Place, KubeError], None]
+
+class Orderer(Protocol):
+    """The part that orders writes, and judges them once more when their turn has come."""
+
+    def is_due(self, place: Place, write: Write) -> bool:
+        """Return whether a write is still wanted."""
+        ...
+
+    def note_failed(self, place: Place, error: KubeError) -> None:
+        """Note that a write failed."""
+        ...
 
 
 class ReservationPods:
@@ -93,12 +104,11 @@ class ReservationPods:
         cluster: Cluster,
         activity: Leadership,
         settings: Settings,
+        orderer: Orderer,
         *,
         clock: Callable[[], float],
-        is_due: Callable[[Place, Write], bool],
-        on_failure: Failed,
     ) -> None:
-        """`is_due` is asked right before a write whether it is still wanted; `on_failure` is told if it failed."""
+        """`clock` is monotonic."""
         self._cache = cache
         self._cluster = cluster
         self._activity = activity
@@ -109,8 +119,7 @@ class ReservationPods:
             scheduler=min(settings.profiles),
         )
         self._clock = clock
-        self._is_due = is_due
-        self._on_failure = on_failure
+        self._orderer = orderer
         self._under_way: set[Place] = set()
         self._paused_until: dict[Place, float] = {}
         self._made_at: dict[Place, float] = {}
@@ -170,7 +179,7 @@ class ReservationPods:
         while True:
             place, write = await self._orders.get()
             try:
-                if not self._activity.failure() and self._is_due(place, write):
+                if not self._activity.failure() and self._orderer.is_due(place, write):
                     await self._activity.while_sure(self._carry_out(place, write))
             except KubeError as error:
                 log.warning("reservation pod not written", node=place[0], group=place[1], error=str(error))
@@ -178,7 +187,7 @@ class ReservationPods:
                 self._paused_until[place] = self._clock() + pause_s
                 if isinstance(write, Reserve):
                     self._said[place] = f"its reservation pod cannot be written: {error}"
-                self._on_failure(place, error)
+                self._orderer.note_failed(place, error)
             finally:
                 self._under_way.discard(place)
 

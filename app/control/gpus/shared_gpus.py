@@ -68,9 +68,7 @@ class SharedGpus:
         self._evictor = evictor
         self._settings = settings
         self._clock = clock
-        self._pods = ReservationPods(
-            cache, cluster, activity, settings, clock=clock, is_due=self._is_due, on_failure=self._not_written
-        )
+        self._pods = ReservationPods(cache, cluster, activity, settings, self, clock=clock)
         self._known: dict[NodeName, set[str]] = {}
         """The shared GPUs of which anything below is remembered, by node."""
         self._wanted: set[Place] = set()
@@ -257,7 +255,7 @@ class SharedGpus:
 
     # What the writers ask and tell ------------------------------------------------------------------------------------
 
-    def _is_due(self, place: Place, write: Write) -> bool:
+    def is_due(self, place: Place, write: Write) -> bool:
         """Whether a write is still wanted: what it was ordered for may have come about while it waited for its turn."""
         match write:
             case Reserve(node, name):
@@ -269,7 +267,8 @@ class SharedGpus:
             case _:
                 return True
 
-    def _not_written(self, place: Place, error: KubeError) -> None:
+    def note_failed(self, place: Place, error: KubeError) -> None:
+        """Look again at what a write that failed was about."""
         # What may be left over is looked for anew.
         self._swept = self._swept and place != NOWHERE
         # Of what may have been removed nobody gets a part until the watch shows whether it has been.

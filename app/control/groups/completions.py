@@ -12,6 +12,7 @@ import structlog
 from app.cluster import decode
 from app.cluster.state.cache import ClusterCache
 from app.control.groups.pod_grouper import PodGrouper
+from app.control.leadership.freshness import Freshness
 from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
 from app.model.seam import Cluster, KubeError, PodRef, RawObject, UnavailableError
@@ -23,9 +24,6 @@ READERS = 4
 
 PAUSE_S = 1.0
 """Between one try that failed and the next."""
-
-LOOK_AGAIN_S = 0.1
-"""How often it is looked whether the owners of pods are known."""
 
 
 class CompletionLookup:
@@ -39,19 +37,21 @@ class CompletionLookup:
         *,
         profiles: frozenset[str],
         keeps: decode.Keeps,
-        on_change: Callable[[], None],
+        freshness: Freshness,
+        changed: asyncio.Event,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Look nothing up yet; `keeps` is what `grouper` wants to know of pods.
 
-        `on_change` is called whenever more is known of how members ended.
+        `changed` is set whenever more is known of how members ended.
         """
         self._cache = cache
         self._cluster = cluster
         self._grouper = grouper
         self._profiles = profiles
         self._keeps = keeps
-        self._on_change = on_change
+        self._freshness = freshness
+        self._changed = changed
         self._sleep = sleep
         self._unclear: asyncio.Queue[Pod] = asyncio.Queue()
 
@@ -63,19 +63,15 @@ class CompletionLookup:
             self._cache.doubt_ending(pod.group, pod.uid)
             self._unclear.put_nowait(pod)
 
-    async def recover(self, synced: Callable[[], Awaitable[None]]) -> None:
-        """Count the gang members that had succeeded before we started, as far as their pods are still there.
-
-        `synced` returns when all PodGroups and pods have been listed: a success is counted in a group that is there.
-        """
-        self._cache.doubt_endings()
-        await synced()
+    async def _recover(self) -> None:
+        """Count the gang members that had succeeded before we started, as far as their pods are still there."""
+        # A success is counted in a group that is there.
+        await self._freshness.synced()
         # Until the owners are known, it is not known either which of the pods are of one gang.
-        while not self._grouper.check().passed:
-            await self._sleep(LOOK_AGAIN_S)
+        await self._freshness.owners_known()
         await self._count_finished()
         self._cache.trust_endings()
-        self._on_change()
+        self._changed.set()
 
     async def _count_finished(self) -> None:
         while True:
@@ -103,7 +99,9 @@ class CompletionLookup:
 
     async def run(self) -> None:
         """Look pods up for ever, several at a time."""
+        self._cache.doubt_endings()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._recover(), name="recover")
             for _ in range(READERS):
                 tasks.create_task(self._read_on())
 
@@ -127,4 +125,4 @@ class CompletionLookup:
         self._cache.trust_ending(pod.group, pod.uid)
         if raw is not None and decode.has_succeeded(raw):
             self._cache.count_success(pod.group, pod.uid, pod.subgroup)
-        self._on_change()
+        self._changed.set()

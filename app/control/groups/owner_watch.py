@@ -104,6 +104,10 @@ class Dependants(Protocol):
         """Return the objects, with their namespaces, for which pods wait."""
         ...
 
+    def note_progress(self) -> None:
+        """Note that more is known of owners, or that fewer are waited for: pods may be decided now."""
+        ...
+
 
 class OwnerWatch:
     """The kinds that are followed. Only the event loop calls in here."""
@@ -114,14 +118,12 @@ class OwnerWatch:
         cluster: Objects,
         dependants: Dependants,
         *,
-        on_change: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_change` is called after whatever may let pods be decided."""
+        """Start with no kind followed but that of pods, which are followed elsewhere."""
         self._owners = owners
         self._cluster = cluster
         self._dependants = dependants
-        self._on_change = on_change
         self._sleep = sleep
         # Pods are followed already; as owners they are looked up in the cache.
         self._kinds: dict[Kind, Follow] = {POD_KIND: Follow.LISTED}
@@ -240,7 +242,7 @@ class OwnerWatch:
     async def mend(self, kind: Kind, raw: RawObject) -> None:
         """Take over an object as the watch should have shown it."""
         await self._take(kind, Changed(_seen(kind, raw)))
-        self._on_change()
+        self._dependants.note_progress()
 
     def remove(self, kind: Kind, uid: str) -> None:
         """Forget an object of whose end the watch has shown nothing."""
@@ -249,7 +251,7 @@ class OwnerWatch:
         owner = self._owners.get(uid)
         if owner is not None:
             self._forget(owner)
-        self._on_change()
+        self._dependants.note_progress()
 
     async def run(self) -> None:
         """Follow for ever whatever is asked for."""
@@ -269,7 +271,7 @@ class OwnerWatch:
         path = await self._path(kind)
         async for event in self._cluster.follow(path, partial(_seen, kind), depth=reads(kind)):
             await self._take(kind, event)
-            self._on_change()
+            self._dependants.note_progress()
 
     async def _path(self, kind: Kind) -> str:
         while True:
@@ -286,7 +288,7 @@ class OwnerWatch:
                 self._paths[kind] = path
                 return path
             await self._deny(kind)
-            self._on_change()
+            self._dependants.note_progress()
             await self._sleep(LOOK_AGAIN_S)
 
     async def _lose(self, kind: Kind, cause: str) -> None:
@@ -297,6 +299,8 @@ class OwnerWatch:
         self._causes[kind] = cause
         if self._losses[kind] == LOSSES_UNTIL_OTHERS_GO_ON:
             await self._go_on_without(kind)
+        else:
+            self._dependants.note_progress()
 
     async def _tire_of(self, kind: Kind) -> None:
         await self._sleep(OTHERS_GO_ON_AFTER_S)
@@ -306,7 +310,7 @@ class OwnerWatch:
 
     async def _go_on_without(self, kind: Kind) -> None:
         await self._dependants.kind_answered(kind)
-        self._on_change()
+        self._dependants.note_progress()
         self._begin()
 
     async def _take(self, kind: Kind, event: WatchEvent[_Seen]) -> None:
@@ -421,7 +425,7 @@ class OwnerWatch:
         else:
             self._owners.end_at(ref)
             await self._dependants.owner_missed(ref, namespace)
-        self._on_change()
+        self._dependants.note_progress()
 
 
 def _never_owns(kind: Kind) -> bool:

@@ -17,9 +17,11 @@ from app.cluster.decode.pods import POD_GROUP_ANNOTATION, PRIORITY_CLASS_LABEL, 
 from app.cluster.groups.lineage import Lineage, OwnedObjects, OwnedPods, pods_of
 from app.cluster.groups.owners import Owners, Walk
 from app.cluster.state.cache import ClusterCache
+from app.control.groups.arrivals import Arrivals
 from app.control.groups.owner_specs import OwnerSpec, OwnerSpecs
 from app.control.groups.owner_watch import POD_KIND, OwnerWatch
 from app.control.groups.podgroup_writer import PodGroupWriter
+from app.control.leadership.freshness import Freshness
 from app.grouping import POD_ANNOTATIONS, POD_LABELS, Chain, GroupingDefaults, first_link, group, suspension
 from app.model.explanation import Workload
 from app.model.names import GroupKey, PodUid
@@ -56,17 +58,21 @@ class PodGrouper:
         cluster: Objects,
         writer: PodGroupWriter,
         *,
+        freshness: Freshness,
+        arrivals: Arrivals,
         defaults: GroupingDefaults,
-        on_change: Callable[[], None],
+        changed: asyncio.Event,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_change` is called whenever pods may have been regrouped."""
+        """Start with no owner known. `freshness`, `arrivals` and `changed` are told whenever pods may be regrouped."""
         self._cache = cache
         self._writer = writer
         self._defaults = defaults
-        self._on_change = on_change
+        self._freshness = freshness
+        self._arrivals = arrivals
+        self._changed = changed
         self._owners = Owners(self._pod_as_owner)
-        self._watch = OwnerWatch(self._owners, cluster, self, on_change=self._news, sleep=sleep)
+        self._watch = OwnerWatch(self._owners, cluster, self, sleep=sleep)
         self._lineage = Lineage(self._owners)
         self._sayings = OwnerSpecs(cache)
         self._objects = OwnedObjects()
@@ -180,9 +186,9 @@ class PodGrouper:
     def note_pods_listed(self) -> None:
         """Note that all pods there are have been settled, as far as their owners are known."""
         self._has_seen_pods = True
-        self._news()
+        self.note_progress()
 
-    def check(self) -> Check:
+    def _check(self) -> Check:
         """Return our line of /readyz: after a start nothing is decided before the owners of all pods are known."""
         if self._is_settled:
             unread = ", ".join(f"{kind!r}: {cause}" for kind, cause in self._watch.unwatchable().items())
@@ -225,10 +231,13 @@ class PodGrouper:
         """Return the objects, with their namespaces, for which pods wait."""
         return self._lineage.missing()
 
-    def _news(self) -> None:
+    def note_progress(self) -> None:
+        """Tell the others: pods may be in their groups now, or all owners be known."""
         is_known = self._has_seen_pods and not self._regrouping and not self._watch.unlisted()
         self._is_settled = self._is_settled or is_known
-        self._on_change()
+        self._freshness.note_owners(self._check())
+        self._arrivals.note_regrouped()
+        self._changed.set()
 
     # A pod and its owners -------------------------------------------------------------------------------------------
 

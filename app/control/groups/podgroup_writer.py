@@ -13,6 +13,7 @@ import structlog
 from app.cluster.encode.groups import amended, pod_group, says_the_same
 from app.cluster.state.cache import ClusterCache
 from app.control.journal.backoff import doubled
+from app.control.leadership.readiness import Precondition
 from app.model.names import GroupKey
 from app.model.owner import Grouping
 from app.model.seam import (
@@ -52,14 +53,14 @@ class PodGroupWriter:
         self,
         cache: ClusterCache,
         cluster: Objects,
+        readiness: Precondition,
         *,
-        inactive: Callable[[], str],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`inactive` says why another replica may decide, "" when none may."""
+        """Nothing is written without `readiness`: another replica may decide."""
         self._cache = cache
         self._cluster = cluster
-        self._inactive = inactive
+        self._readiness = readiness
         self._sleep = sleep
         self._wanted: dict[GroupKey, Grouping] = {}
         self._said: dict[GroupKey, RawObject] = {}
@@ -88,8 +89,10 @@ class PodGroupWriter:
         self._tried.pop(key, None)
         self._failures.pop(key, None)
 
-    def learn(self, raw: RawObject) -> None:
-        """Note what an object says, before the cache shows it."""
+    def learn(self, resource: Resource, raw: RawObject) -> None:
+        """Note what a PodGroup says, before the cache shows it."""
+        if resource is not Resource.POD_GROUPS:
+            return
         metadata = raw["metadata"]
         key = GroupKey(str(metadata.get("namespace") or ""), str(metadata.get("name") or ""))
         spec = raw.get("spec")
@@ -132,7 +135,7 @@ class PodGroupWriter:
     async def _write_on(self) -> None:
         while True:
             key = await self._due.get()
-            while self._inactive():
+            while self._readiness.failure():
                 await self._sleep(PAUSE_S)
             self._queued.discard(key)
             await self._try(key)

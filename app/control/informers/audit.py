@@ -17,8 +17,10 @@ from typing import Any
 import structlog
 
 from app.cluster import decode
+from app.control.groups.owner_watch import OwnerWatch
 from app.control.informers.audited import AuditedOwners, AuditedResource
 from app.control.informers.feed import Feed
+from app.control.leadership.freshness import Freshness
 from app.model.seam import Cluster, KubeError, RawObject, Resource, RestoredError
 from app.telemetry import Drift, Metrics
 
@@ -86,9 +88,11 @@ class _Comparison:
 class Audit:
     """Looks at every kind once in a while. Changes nothing but through what follows the kind."""
 
-    def __init__(  # collaborators come in through the constructor
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         feed: Feed,
+        owners: OwnerWatch,
+        freshness: Freshness,
         cluster: Cluster,
         metrics: Metrics,
         *,
@@ -97,6 +101,8 @@ class Audit:
     ) -> None:
         """`interval_s` is the pause between two rounds; 0 switches the audit off."""
         self._feed = feed
+        self._owners = owners
+        self._freshness = freshness
         self._cluster = cluster
         self._metrics = metrics
         self._interval_s = interval_s
@@ -106,16 +112,16 @@ class Audit:
         """Look for ever, if that is wanted."""
         if not self._interval_s:
             return
-        await self._feed.synced()
+        await self._freshness.synced()
         while True:
             await self._sleep(self._interval_s)
             for kind in self._kinds():
                 await self.look(kind)
 
     def _kinds(self) -> Iterator[Audited]:
-        for resource in filter(self._feed.is_listed, Resource):
+        for resource in filter(self._freshness.is_listed, Resource):
             yield AuditedResource(self._feed, self._cluster, resource)
-        owners = self._feed.owners
+        owners = self._owners
         for kind in owners.listed():
             # Another kind may have taken its place while those before it were looked at.
             if kind in owners.listed():

@@ -40,11 +40,11 @@ class Leadership:
         *,
         lease: str,
         hostname: str,
-        on_change: Callable[[], None],
         clock: Callable[[], float],
+        changed: asyncio.Event | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`lease` is `namespace/name`, or empty; `on_change` is called when we become active or cease to be.
+        """`lease` is `namespace/name`, or empty; `changed` is set when we become active or cease to be.
 
         `clock` is monotonic: a wall clock that is set back must not make us active for longer. All else is changed by
         `look` alone.
@@ -52,7 +52,8 @@ class Leadership:
         self._cluster = cluster
         self._namespace, _, self._name = lease.partition("/")
         self._hostname = hostname
-        self._on_change = on_change
+        self._changed = changed or asyncio.Event()
+        self._ended = asyncio.Event()
         self._clock = clock
         self._sleep = sleep
         self._failure = "the lease of kube-scheduler has not been read yet" if lease else ""
@@ -96,6 +97,11 @@ class Leadership:
         until = self._clock() + within_s
         while self.failure() and self._clock() < until:
             await self._sleep(POLL_S)
+
+    async def ended(self) -> None:
+        """Return when we cease to be active, each time."""
+        await self._ended.wait()
+        self._ended.clear()
 
     async def run(self) -> None:
         """Look at the lease for ever, if there is one to look at."""
@@ -152,4 +158,6 @@ class Leadership:
             return
         self._was_active = not failure
         log.info("replica is no longer active" if failure else "replica became active", why=failure)
-        self._on_change()
+        self._changed.set()
+        if failure:
+            self._ended.set()

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from app.cluster.state.cache import ClusterCache
+from app.control.cycle.planning import Planning
+from app.control.leadership.readiness import Precondition
 from app.model.names import PodUid
 from app.model.pod import Pod
 from app.model.reason import Reason, phrase
@@ -32,25 +34,27 @@ class Corrections:
         self,
         cache: ClusterCache,
         cluster: Cluster,
+        planning: Planning,
+        readiness: Precondition,
         *,
-        reason: Callable[[PodUid], Reason],
-        inactive: Callable[[], str],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`reason` says why a pod waits, `inactive` why this replica does not decide; `clock` is monotonic."""
+        """`clock` is monotonic."""
         self._cache = cache
         self._cluster = cluster
-        self._reason = reason
-        self._inactive = inactive
+        self._planning = planning
+        self._readiness = readiness
         self._clock = clock
         self._sleep = sleep
-        # Changed by `note` and `amend`.
+        # Changed by `note_pod` and `amend`.
         self._since: dict[PodUid, float] = {}
 
-    def note(self, uid: PodUid) -> None:
-        """Note that a pod's owner reads so."""
-        self._since.setdefault(uid, self._clock())
+    def note_pod(self, pod: Pod, *, is_new: bool) -> None:
+        """Note since when a pod of ours says what is true for a moment only."""
+        del is_new
+        if pod.said.passing and pod.managed:
+            self._since.setdefault(pod.uid, self._clock())
 
     async def run(self) -> None:
         """Correct for ever what has stood for too long."""
@@ -66,9 +70,9 @@ class Corrections:
             if pod is None or not pod.said.passing or pod.node is not None:
                 del self._since[uid]
                 continue
-            reason = self._reason(uid)
+            reason = self._planning.reason(uid)
             is_known = reason != Reason.DECIDING and self._cache.reservations.promised(uid) is None
-            if is_known and not self._inactive():
+            if is_known and not self._readiness.failure():
                 del self._since[uid]
                 await self._say(pod, reason)
 

@@ -9,19 +9,16 @@ from functools import partial
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
 from app.control.gpus.occupancy import by_health, occupancy, shared_memory
-from app.control.informers.feed import Feed
-from app.control.leadership.leadership import Leadership
+from app.control.leadership.readiness import Readiness
 from app.control.report import messages
 from app.control.report.pod_state import KnownPod, known
+from app.control.report.waiting import WaitingGroups
 from app.control.report.why import Explainer
 from app.model.decision import Share
 from app.model.device import GpuNode, Health
 from app.model.explanation import Explanation, QueueStand, Subject, Unknown
-from app.model.names import GroupKey, NodeName, QueueName
+from app.model.names import NodeName, QueueName
 from app.model.occupancy import NodeUse, SharedMemory
-from app.model.podgroup import PodGroup
-from app.model.question import Check
-from app.model.reason import Refusal
 from app.model.snapshot import Snapshot
 from app.scheduling.explain.queue_summary import stands
 from app.scheduling.explain.unsatisfiable import judged_at_once
@@ -30,34 +27,22 @@ from app.scheduling.queues.fairshare import fair_shares
 __all__ = ["Inspect", "KnownPod"]
 
 
-class Inspect:
-    """Read-only views, computed when asked."""
+class Inspect(WaitingGroups):
+    """All that health checks, metrics and the read API ask."""
 
-    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+    def __init__(
         self,
         cache: ClusterCache,
-        feed: Feed,
         planning: Planning,
-        activity: Leadership,
+        readiness: Readiness,
         explainer: Explainer,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` is the feed's."""
-        self._cache = cache
-        self._feed = feed
-        self._planning = planning
-        self._activity = activity
+        """`clock` is monotonic."""
+        super().__init__(cache, planning, readiness)
         self._explainer = explainer
         self._clock = clock
-
-    def checks(self) -> Sequence[Check]:
-        """Return every condition of being ready."""
-        return (self._activity.check(), *self._feed.checks())
-
-    def is_ready(self) -> bool:
-        """Whether all of them hold: we are active, and what we see is whole and fresh."""
-        return all(check.passed for check in self.checks())
 
     def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
         """Freeze the cluster as it is now; what is returned divides it among the queues.
@@ -75,29 +60,6 @@ class Inspect:
         told = self._explainer.explain(namespace, name, subject)
         failed = next((check for check in self.checks() if not check.passed), None)
         return told if failed is None else messages.undecided(told, failed)
-
-    def version(self) -> tuple[int, int]:
-        """Return what changes whenever `waiting_by_key` does."""
-        return self._planning.version
-
-    def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
-        """Return the groups with pods that have no place, and why."""
-        refusals = self._planning.refusals_to_tell
-        return [(group, refusals.get(key)) for key, group in self._cache.waiting().items()]
-
-    def waiting_by_key(self) -> Mapping[GroupKey, tuple[PodGroup, Refusal | None]]:
-        """Return the groups with pods that have no place, and why, by their key."""
-        refusals = self._planning.refusals
-        return {key: (group, refusals.get(key)) for key, group in self._cache.waiting().items()}
-
-    def refusal(self, key: GroupKey) -> Refusal | None:
-        """Return why a group with pods that have no place waits; None when it has none, or is undecided."""
-        return self._planning.refusals.get(key) if key in self._cache.waiting() else None
-
-    def refused(self) -> Sequence[tuple[GroupKey, Refusal]]:
-        """Return the groups with pods that have no place and why, those aside that are undecided."""
-        waiting = self._cache.waiting()
-        return [(key, refusal) for key, refusal in self._planning.refusals.items() if key in waiting]
 
     def promises(self) -> Mapping[str, int]:
         """Return how many reservations are in each state."""

@@ -4,14 +4,16 @@ What is told of who is there comes from the cache and the last plan; of who is g
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
+from typing import Protocol
 
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
+from app.control.groups.pod_grouper import PodGrouper
 from app.control.journal.decisions import Decisions
 from app.control.report import messages
 from app.control.report.pod_state import KnownPod, known
@@ -53,6 +55,14 @@ class _Group:
         return Counter(each.state.value for each in self.pods)
 
 
+class AsksForNodes(Protocol):
+    """Asks a cluster autoscaler for nodes."""
+
+    def shown(self, key: GroupKey) -> str:
+        """Return one sentence on what was asked for a group; empty when nobody is to be asked."""
+        ...
+
+
 class Explainer:
     """Answers one question at a time, from what is known when it is asked; changes nothing."""
 
@@ -62,16 +72,13 @@ class Explainer:
         planning: Planning,
         decisions: Decisions,
         *,
-        workload: Callable[[str, str], Workload | None],
-        autoscaler: Callable[[GroupKey], str],
+        grouper: PodGrouper,
+        autoscaler: AsksForNodes,
         profiles: Collection[str],
     ) -> None:
-        """`workload` finds what owns pods by namespace and name, `autoscaler` says what was asked of one for a group.
-
-        `profiles` are the names of the schedulers whose pods are ours.
-        """
+        """`profiles` are the names of the schedulers whose pods are ours."""
         self._cache = cache
-        self._workload = workload
+        self._grouper = grouper
         self._autoscaler = autoscaler
         self._planning = planning
         self._decisions = decisions
@@ -86,7 +93,7 @@ class Explainer:
             return self._explained_pod(pod)
         if groups_too and (self._cache.groups.spec(key) is not None or self._cache.groups.pods(key)):
             return self._explained_group(key)
-        if subject in {None, Subject.WORKLOAD} and (workload := self._workload(namespace, name)) is not None:
+        if subject in {None, Subject.WORKLOAD} and (workload := self._grouper.workload(namespace, name)) is not None:
             return self._explained_workload(namespace, name, workload)
         gone = self._gone_pod(namespace, name) if pods_too else None
         if gone is None and groups_too:
@@ -178,7 +185,7 @@ class Explainer:
             preemptible=on.preemptible if on is not None else None,
             min_member=_min_member(group),
             position=self._planning.position(snapshot, group.key),
-            autoscaler=self._autoscaler(group.key),
+            autoscaler=self._autoscaler.shown(group.key),
         )
 
     def _group(self, key: GroupKey) -> _Group:

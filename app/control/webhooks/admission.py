@@ -14,6 +14,7 @@ from app.cluster.decode.excess import excess
 from app.cluster.decode.glances import UNBORN
 from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL
 from app.cluster.state.cache import ClusterCache
+from app.control.leadership.readiness import Precondition
 from app.control.webhooks.fast_path import Newcomer
 from app.model.admission import (
     AdmissionAnswer,
@@ -82,15 +83,15 @@ class Admission:
         entrance: DecidesAtCreation,
         settings: Settings,
         *,
-        unready: Callable[[], str],
+        freshness: Precondition,
     ) -> None:
-        """`unready` says why the cache does not show the cluster yet; empty when it does."""
+        """`freshness` says whether the cache shows the cluster."""
         self._cache = cache
         self._entrance = entrance
         self._profiles = settings.profiles
         self._markers = settings.markers
         self._gpu_runtime_class = settings.gpu_runtime_class
-        self._unready = unready
+        self._freshness = freshness
         self._gpu_sharing = GpuSharing.ON if settings.gpu_sharing else GpuSharing.OFF
         self._judges: Mapping[tuple[str, str], Judge] = {
             POD: self._pod_problem,
@@ -113,7 +114,7 @@ class Admission:
         # Where the API server holds pods by itself, those that stay held are not validated as well.
         if found := self._pod_problem(environment.with_devices(pod)):
             return Denied(found)
-        if cause := self._unready():
+        if cause := self._freshness.failure():
             return Undecided(cause)
         warnings += pods.oddities(pod, profiles=self._profiles, queues=self._cache.queues())
         newcomer = self._entrance.look(pod)
@@ -138,7 +139,7 @@ class Admission:
             return Admitted()
         if refusal := _refusal(question, judge) or self._unmarked_problem(question):
             return Denied(refusal)
-        return Admitted(warnings=() if self._unready() else tuple(self._oddities(question)))
+        return Admitted(warnings=() if self._freshness.failure() else tuple(self._oddities(question)))
 
     # Pods -----------------------------------------------------------------------------------------------------------
 
@@ -189,7 +190,7 @@ class Admission:
             return ""
         raw = _named(question.object, question)
         is_left = shape.is_preemptible_for_good(raw) and not shape.asks_for(raw, BIND_MARKER)
-        if not is_left or self._profile_of(raw) is None or self._unready():
+        if not is_left or self._profile_of(raw) is None or self._freshness.failure():
             return ""
         # In doubt it may: another replica, which has seen more, has let it go.
         return CHANGED_BY_OTHERS if self._entrance.must_be_bound_here(self._entrance.look(raw)) else ""
@@ -215,7 +216,7 @@ class Admission:
                 yield from policy.group_change(old, raw, starting=len(held))
 
     def _losses(self, question: AdmissionQuestion) -> Iterator[str]:
-        if _kind(question) == QUEUE and not self._unready():
+        if _kind(question) == QUEUE and not self._freshness.failure():
             name = QueueName(question.name)
             yield from policy.queue_loss(name, self._cache.queues().values(), self._cache.usage().get(name))
 

@@ -23,8 +23,8 @@ from app.control.cycle.planning import Planning, policy_of
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.control.cycle.waker import Waker
 from app.control.gpus.shared_gpus import rules_of
-from app.control.informers.feed import Feed
-from app.control.leadership.leadership import Leadership
+from app.control.groups.arrivals import Arrivals
+from app.control.leadership.readiness import Readiness
 from app.control.writers.binder import Binder
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
@@ -52,8 +52,8 @@ class Extender:
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        activity: Leadership,
-        feed: Feed,
+        readiness: Readiness,
+        arrivals: Arrivals,
         planning: Planning,
         waker: Waker,
         binder: Binder,
@@ -61,8 +61,8 @@ class Extender:
     ) -> None:
         """Hold the parts; the only state here is in them."""
         self._cache = cache
-        self._activity = activity
-        self._feed = feed
+        self._readiness = readiness
+        self._arrivals = arrivals
         self._planning = planning
         self._waker = waker
         self._binder = binder
@@ -74,13 +74,13 @@ class Extender:
         """Answer which of the offered nodes the pod may go to: one, once it is decided."""
         if question.uid is not None:
             # kube-scheduler asks when it leads, which we learn a moment later; an error would set the pod back.
-            await self._activity.settled(within_s=TAKEOVER_S)
+            await self._readiness.leadership.settled(within_s=TAKEOVER_S)
         unready = self._unready()
         if unready:
             return Failed(unready)
         if question.uid is None:
             return self._answer_what_if(question)
-        pod = await self._feed.pod(question.uid, within_s=WATCH_LAG_S)
+        pod = await self._arrivals.pod(question.uid, within_s=WATCH_LAG_S)
         if pod is None and self._is_ours(question):
             self._waker.park(question.uid)
             return Refused(Reason.DECIDING)
@@ -110,7 +110,7 @@ class Extender:
 
     def _unready(self) -> str:
         """Return why no question can be answered now, "" when all can; the cause is told by /readyz and the log."""
-        return UNREADY if self._activity.failure() or self._feed.unready() else ""
+        return UNREADY if self._readiness.failure() else ""
 
     # A pod that is ours --------------------------------------------------------------------------------------------
 

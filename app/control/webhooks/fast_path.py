@@ -15,6 +15,7 @@ from app.cluster.state.cache import ClusterCache
 from app.control.cycle.assumed_pods import AssumedCharge, AssumedPods
 from app.control.cycle.planning import Planning
 from app.control.groups.pod_grouper import PodGrouper, keeps_of
+from app.control.leadership.readiness import Readiness
 from app.model.names import NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import GroupSpec, PodGroup
@@ -44,23 +45,18 @@ class AdmissionFastPath:
         cache: ClusterCache,
         planning: Planning,
         grouper: PodGrouper,
+        readiness: Readiness,
         *,
         settings: Settings,
-        unready: Callable[[], str],
-        inactive: Callable[[], str],
         clock: Callable[[], float],
     ) -> None:
-        """`unready` says why the cache cannot be trusted, `inactive` why this replica does not decide; "" is neither.
-
-        `clock` is monotonic.
-        """
+        """`clock` is monotonic."""
         self._cache = cache
         self._planning = planning
         self._grouper = grouper
         self._profiles = settings.profiles
         self._keeps = keeps_of(settings)
-        self._unready = unready
-        self._inactive = inactive
+        self._readiness = readiness
         self._claims = AssumedPods(cache, clock=clock)
 
     def look(self, raw: RawObject) -> Newcomer:
@@ -72,7 +68,7 @@ class AdmissionFastPath:
         """Whether the pod, a managed one without uid, would be promised a node at once; a yes holds the room for it."""
         # 1. who may be asked at all  2. nobody waits undecided  3. what the planner would decide, others let through
         # counted  4. counted itself
-        if self._unready():
+        if self._readiness.freshness.failure():
             return False
         self._claims.end_over()
         pod = newcomer.pod
@@ -106,7 +102,9 @@ class AdmissionFastPath:
         """
         # For a pod whose owners are not known yet the answer is no.
         pod = newcomer.pod
-        if self._unready() or not pod.managed or pod.problem or pod.ungrouped or not (pod.bare or self._keeps.is_on):
+        if self._readiness.freshness.failure() or not (pod.bare or self._keeps.is_on):
+            return False
+        if not pod.managed or pod.problem or pod.ungrouped:
             return False
         # A class that was created a moment ago may say that the pod is firm.
         return self._knows_classes(newcomer) and not self.must_be_bound_here(newcomer)
@@ -139,7 +137,7 @@ class AdmissionFastPath:
     def _is_settled(self) -> bool:
         """Whether nobody has a claim to what is free now: who was refused stays so until there is relief."""
         coming = self._claims.groups()
-        if self._inactive():
+        if self._readiness.leadership.failure():
             # Another replica decides, and its promises cannot be seen: whoever waits may have been promised anything.
             return self._cache.waiting().keys() <= coming
         if self._planning.is_settled(coming):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -70,7 +71,13 @@ GONE = "the pod is gone"
 
 NOT_KNOWN = "it is not known yet whether the pod is bound; it will be asked for again"
 
-Dissolve = Callable[[GroupKey, str], None]
+
+class Dissolves(Protocol):
+    """Ends the attempt of a gang that cannot be bound."""
+
+    def dissolve(self, key: GroupKey, error: str) -> None:
+        """Give up the promises of a gang and let it back off."""
+        ...
 
 
 @dataclass(slots=True)
@@ -86,26 +93,26 @@ class _Tries:
 class Binder:
     """One bind in flight a pod; a repeated question gets the answer of the first."""
 
-    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         cluster: Cluster,
         activity: Leadership,
         barrier: GangBarrier,
         metrics: Metrics,
+        gangs: Dissolves,
         *,
         patience_s: float,
-        on_failure: Dissolve,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_failure` is told of a gang that could not be brought together or may not be bound."""
+        """`gangs` ends the attempt of a gang that could not be brought together or may not be bound."""
         self._cache = cache
         self._cluster = cluster
         self._activity = activity
         self._barrier = barrier
         self._metrics = metrics
         self._patience_s = patience_s
-        self._on_failure = on_failure
+        self._gangs = gangs
         self._sleep = sleep
         self._bursts = WriteCoalescer(BURST_EVERY_S)
         self._turns = asyncio.Semaphore(WRITERS)
@@ -165,7 +172,7 @@ class Binder:
                 return ""  # The gate opened in the moment in which patience ended: the others count on this member.
             error = "the gang did not come together in time"
             self._metrics.binds[BindOutcome.GANG_INCOMPLETE].inc()
-            self._on_failure(key, error)
+            self._gangs.dissolve(key, error)
             return error
 
     async def _write(self, question: BindQuestion) -> str:
@@ -313,7 +320,7 @@ class Binder:
     def _set_back(self, uid: PodUid, error: str) -> None:
         pod = self._cache.pod(uid)
         if pod is not None and pod.managed:
-            self._on_failure(pod.group, error)
+            self._gangs.dissolve(pod.group, error)
 
 
 def _refused(error: KubeError) -> str:

@@ -24,6 +24,7 @@ from app.control.journal.decisions import Decisions
 from app.control.journal.records import after_noun, eviction_of, workload_name
 from app.control.journal.references import group_reference, pod_reference
 from app.control.leadership.leadership import Leadership
+from app.control.writers.unevictable import UnevictablePods
 from app.model.decision import Action, Eviction
 from app.model.explanation import Decision
 from app.model.names import GroupKey, PodUid
@@ -89,10 +90,10 @@ class Evictor:
         metrics: Metrics,
         *,
         decisions: Decisions,
-        on_failure: Callable[[PodUid], None],
+        unevictable: UnevictablePods,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_failure` is told of a pod that stays for good.
+        """Start with nothing ordered; a pod that stays for good is added to `unevictable`.
 
         `_in_flight` and `_unbegun`, a part of it, are changed by `_order`, `recall` and `_evict`.
         """
@@ -101,7 +102,7 @@ class Evictor:
         self._activity = activity
         self._metrics = metrics
         self._decisions = decisions
-        self._on_failure = on_failure
+        self._unevictable = unevictable
         self._sleep = sleep
         self._in_flight: set[PodUid] = set()
         self._unbegun: dict[PodUid, Decision] = {}
@@ -189,7 +190,7 @@ class Evictor:
             log.warning("pod not evicted", pod=name, action=cause, error=str(error))
             self._metrics.evictions_failed.inc()
             self._cache.unmark_leaving(pod.uid)
-            self._on_failure(pod.uid)
+            self._unevictable.add(pod.uid)
         else:
             log.info("pod evicted", pod=name, podgroup=repr(pod.group), action=cause, reason=told(message, EVERYTHING))
             self._metrics.pod_evicted(cause)

@@ -1,0 +1,225 @@
+"""Says of each watched kind how its objects become records, and how the records get into the cache and out of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from app.cluster import decode
+from app.cluster.state.cache import ClusterCache
+from app.control.groups.pod_grouper import PodGrouper
+from app.control.informers.pod_kind import PodKind
+from app.model.device import GpuNode
+from app.model.names import GroupKey, NodeName, QueueName
+from app.model.node import Node
+from app.model.podgroup import GroupSpec
+from app.model.priority import PriorityClass
+from app.model.queue import Queue
+from app.model.seam import RawObject, Resource
+from app.model.topology import Topology
+
+R = TypeVar("R")
+K = TypeVar("K")
+
+
+class WatchedKind(Protocol[R, K]):
+    """One watched kind: its objects are first shrunk to records, then applied."""
+
+    def decode(self, raw: RawObject) -> R:
+        """Read an object."""
+        ...
+
+    def least(self, raw: RawObject) -> R:
+        """Read what must be known of an object on which `decode` has failed; may raise as well."""
+        ...
+
+    def key(self, record: R) -> K:
+        """Return by what an object is known."""
+        ...
+
+    def former_key(self, record: R) -> K | None:
+        """Return by what an object may have been known before; None when that never changes."""
+        ...
+
+    def apply(self, record: R) -> None:
+        """Put a record into the cache."""
+        ...
+
+    def forget(self, key: K) -> None:
+        """Remove an object from the cache."""
+        ...
+
+    def fail(self, key: K) -> None:
+        """Close what may hold less than is known, after `apply` has failed."""
+        ...
+
+    def note_first_list(self) -> None:
+        """Note that all objects of the kind that there are have been applied for the first time."""
+        ...
+
+
+class _Kind(Generic[R, K]):
+    """What most kinds have in common: nothing else than the cache needs to know of them."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
+
+    def former_key(self, record: R) -> K | None:
+        del record
+        return None
+
+    def fail(self, key: K) -> None:
+        """Most kinds hold nothing."""
+
+    def note_first_list(self) -> None:
+        """Most kinds are complete object by object."""
+
+
+class _Nodes(_Kind[Node, NodeName]):
+    """Nodes."""
+
+    def decode(self, raw: RawObject) -> Node:
+        return decode.node(raw)
+
+    def least(self, raw: RawObject) -> Node:
+        name = NodeName(decode.name_of(raw))
+        return replace(self._cache.node_as_shown(name) or Node(name=name), problem=decode.LEAST)
+
+    def key(self, record: Node) -> NodeName:
+        return record.name
+
+    def apply(self, record: Node) -> None:
+        self._cache.apply_node(record)
+
+    def forget(self, key: NodeName) -> None:
+        self._cache.delete_node(key)
+
+    def fail(self, key: NodeName) -> None:
+        self._cache.fail_node(key)
+
+
+class _Queues(_Kind[Queue, QueueName]):
+    """Queues."""
+
+    def decode(self, raw: RawObject) -> Queue:
+        return decode.queue(raw)
+
+    def least(self, raw: RawObject) -> Queue:
+        name = QueueName(decode.name_of(raw))
+        return replace(self._cache.queues().get(name) or Queue(name=name), problem=decode.LEAST)
+
+    def key(self, record: Queue) -> QueueName:
+        return record.name
+
+    def apply(self, record: Queue) -> None:
+        self._cache.apply_queue(record)
+
+    def forget(self, key: QueueName) -> None:
+        self._cache.delete_queue(key)
+
+
+class _PriorityClasses(_Kind[PriorityClass, str]):
+    """PriorityClasses."""
+
+    def decode(self, raw: RawObject) -> PriorityClass:
+        return decode.priority_class(raw)
+
+    def least(self, raw: RawObject) -> PriorityClass:
+        return PriorityClass(name=decode.name_of(raw), value=0, problem=decode.LEAST)
+
+    def key(self, record: PriorityClass) -> str:
+        return record.name
+
+    def apply(self, record: PriorityClass) -> None:
+        self._cache.apply_class(record)
+
+    def forget(self, key: str) -> None:
+        self._cache.delete_class(key)
+
+
+class _Topologies(_Kind[Topology, str]):
+    """Topologies: pods that need one wait until all are listed."""
+
+    def decode(self, raw: RawObject) -> Topology:
+        return decode.topology(raw)
+
+    def least(self, raw: RawObject) -> Topology:
+        return Topology(name=decode.name_of(raw), levels=(), problem=decode.LEAST)
+
+    def key(self, record: Topology) -> str:
+        return record.name
+
+    def apply(self, record: Topology) -> None:
+        self._cache.apply_topology(record)
+
+    def forget(self, key: str) -> None:
+        self._cache.delete_topology(key)
+
+    def note_first_list(self) -> None:
+        self._cache.trust_topologies()
+
+
+class _GpuNodes(_Kind[GpuNode, NodeName]):
+    """GpuNodes, in which the agents tell of the GPUs of their nodes."""
+
+    def __init__(self, cache: ClusterCache, *, clock: Callable[[], float]) -> None:
+        super().__init__(cache)
+        self._clock = clock
+
+    def decode(self, raw: RawObject) -> GpuNode:
+        return decode.gpu_node(raw)
+
+    def least(self, raw: RawObject) -> GpuNode:
+        return GpuNode(name=NodeName(decode.name_of(raw)), problem=decode.LEAST)
+
+    def key(self, record: GpuNode) -> NodeName:
+        return record.name
+
+    def apply(self, record: GpuNode) -> None:
+        self._cache.apply_gpu_node(record, heard_at=self._clock())
+
+    def forget(self, key: NodeName) -> None:
+        self._cache.delete_gpu_node(key)
+
+    def fail(self, key: NodeName) -> None:
+        self._cache.fail_gpu_node(key)
+
+
+class _PodGroups(_Kind[GroupSpec, GroupKey]):
+    """PodGroups, those that Leeboard writes and those that others write."""
+
+    def __init__(self, cache: ClusterCache, grouper: PodGrouper, *, asks_owners: bool) -> None:
+        super().__init__(cache)
+        self._grouper = grouper
+        self._asks_owners = asks_owners
+
+    def decode(self, raw: RawObject) -> GroupSpec:
+        return decode.pod_group(raw)
+
+    def least(self, raw: RawObject) -> GroupSpec:
+        key = GroupKey(decode.namespace_of(raw), decode.name_of(raw))
+        return replace(self._cache.groups.object(key) or GroupSpec(key=key), problem=decode.LEAST)
+
+    def key(self, record: GroupSpec) -> GroupKey:
+        return record.key
+
+    def apply(self, record: GroupSpec) -> None:
+        self._cache.apply_group(self._grouper.settle_object(record) if self._asks_owners else record)
+
+    def forget(self, key: GroupKey) -> None:
+        self._cache.delete_group(key)
+        self._grouper.note_object_gone(key)
+
+
+def kinds_of(
+    cache: ClusterCache, grouper: PodGrouper, pods: PodKind, *, clock: Callable[[], float]
+) -> Mapping[Resource, WatchedKind[Any, Any]]:
+    """Return every watched kind; `clock` is monotonic."""
+    return {
+        Resource.NODES: _Nodes(cache),
+        Resource.QUEUES: _Queues(cache),
+        Resource.PRIORITY_CLASSES: _PriorityClasses(cache),
+        Resource.POD_GROUPS: _PodGroups(cache, grouper, asks_owners=pods.keeps.is_on),
+        Resource.TOPOLOGIES: _Topologies(cache),
+        Resource.GPU_NODES: _GpuNodes(cache, clock=clock),
+        Resource.PODS: pods,
+    }

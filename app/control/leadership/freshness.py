@@ -1,0 +1,140 @@
+"""Knows how fresh the picture of the cluster is: which kinds are listed, and when each watch was last heard."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.model.question import Check
+from app.model.seam import Resource
+
+STALE_AFTER_S = 90.0
+"""A watch that has shown nothing for so long, not even a bookmark (about one a minute), is not trusted."""
+
+OPTIONAL = frozenset({Resource.TOPOLOGIES, Resource.GPU_NODES})
+"""Kinds that only some pods need: those with a topology, and those with GPUs. The others do not wait for them."""
+
+OPTIONAL_WITHIN_S = 5.0
+"""How long after the required kinds were listed all pods wait for the first lists of the optional ones: the API server
+may accept the request and never answer, which counts as a failure only after half a minute."""
+
+LOSSES_UNTIL_OPTIONAL = 3
+"""Failures in a row before the first list of such a kind until nobody else waits for it. Pods with GPUs go on then as
+well, without GpuNodes: before, a sick GPU would look free."""
+
+OWNERS_UNKNOWN = Check("owners", "not listed yet")
+
+
+@dataclass(slots=True)
+class _Watch:
+    """How one watch is doing. Changed by `Freshness` alone."""
+
+    listed: bool = False
+    lost: str = ""
+    losses: int = 0
+    """How often it was lost since it last showed anything."""
+    is_late: bool = False
+    """Whether only the pods that need the kind wait any longer for its first list."""
+    heard_at: float = 0.0
+
+
+class Freshness:
+    """Whether what the cache shows can be trusted. The feed and the pod grouper tell it, everybody else asks it."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        """Start with nothing listed; `clock` is monotonic."""
+        self._clock = clock
+        self._watches = {resource: _Watch() for resource in Resource}
+        self._owners = OWNERS_UNKNOWN
+        self._has_required = asyncio.Event()
+        """Set once every required kind has been listed."""
+        self._synced = asyncio.Event()
+        self._owners_known = asyncio.Event()
+
+    # What is asked ----------------------------------------------------------------------------------------------------
+
+    def failure(self) -> str:
+        """Return why no question can be answered now, "" when all can: not listed yet, lost, or silent."""
+        # Asked with every question: the checks, which a person reads, say it in more words.
+        unheard = next((said for resource in self._watches if (said := self._check(resource).failure)), "")
+        return unheard or self._owners.failure
+
+    def checks(self) -> list[Check]:
+        """Return one check a kind, and one for the owners of pods."""
+        return [*map(self._check, self._watches), self._owners]
+
+    def is_listed(self, resource: Resource) -> bool:
+        """Return whether the watch of a kind has begun."""
+        return self._watches[resource].listed
+
+    def is_given_up(self, resource: Resource) -> bool:
+        """Return whether the first list of an optional kind failed so often that nobody waits for it."""
+        watch = self._watches[resource]
+        return not watch.listed and watch.losses >= LOSSES_UNTIL_OPTIONAL
+
+    async def synced(self) -> None:
+        """Wait until every kind has been listed once, or is optional and cannot be."""
+        await self._synced.wait()
+
+    async def owners_known(self) -> None:
+        """Wait until the owners of all pods are known."""
+        await self._owners_known.wait()
+
+    def _check(self, resource: Resource) -> Check:
+        watch = self._watches[resource]
+        name, failure = f"watch-{resource!r}", self._failure(watch)
+        return Check(name, degraded=failure) if self._is_dispensable(resource) else Check(name, failure)
+
+    def _is_dispensable(self, resource: Resource) -> bool:
+        """Whether a kind is optional, and was listed or cannot be for now."""
+        watch = self._watches[resource]
+        return resource in OPTIONAL and (watch.listed or watch.is_late or watch.losses >= LOSSES_UNTIL_OPTIONAL)
+
+    def _failure(self, watch: _Watch) -> str:
+        if not watch.listed:
+            return watch.lost or "not listed yet"
+        if watch.lost:
+            return watch.lost
+        silent_s = self._clock() - watch.heard_at
+        return f"silent for {silent_s:.0f} s" if silent_s > STALE_AFTER_S else ""
+
+    # What is told -----------------------------------------------------------------------------------------------------
+
+    def note_listed(self, resource: Resource) -> None:
+        """Note that a kind has been listed."""
+        self._watches[resource].listed = True
+        self._note_synced()
+
+    def note_heard(self, resource: Resource) -> None:
+        """Note that a watch has shown something."""
+        watch = self._watches[resource]
+        watch.lost, watch.losses, watch.heard_at = "", 0, self._clock()
+
+    def note_lost(self, resource: Resource, cause: str, *, denied: bool) -> None:
+        """Note that a watch was lost; one that is `denied` will not come back soon."""
+        watch = self._watches[resource]
+        watch.lost = cause
+        watch.losses += LOSSES_UNTIL_OPTIONAL if denied else 1
+        self._note_synced()
+
+    def note_owners(self, check: Check) -> None:
+        """Note whether the owners of pods are known."""
+        self._owners = check
+        if check.passed:
+            self._owners_known.set()
+
+    async def tire_of_optional(self) -> bool:
+        """Return when the optional kinds have had their time, and whether pods that do not need them now go on."""
+        await self._has_required.wait()
+        await asyncio.sleep(OPTIONAL_WITHIN_S)
+        late = [watch for resource, watch in self._watches.items() if resource in OPTIONAL and not watch.listed]
+        for watch in late:
+            watch.is_late = True
+        if late:
+            self._note_synced()
+        return bool(late)
+
+    def _note_synced(self) -> None:
+        if all(self._watches[resource].listed for resource in set(Resource) - OPTIONAL):
+            self._has_required.set()
+        if all(watch.listed or self._is_dispensable(resource) for resource, watch in self._watches.items()):
+            self._synced.set()

@@ -1,0 +1,52 @@
+"""Tells which PodGroups wait and why, as of the last plan, and whether that can be trusted."""
+
+from collections.abc import Mapping, Sequence
+
+from app.cluster.state.cache import ClusterCache
+from app.control.cycle.planning import Planning
+from app.control.leadership.readiness import Readiness
+from app.model.names import GroupKey
+from app.model.podgroup import PodGroup
+from app.model.question import Check
+from app.model.reason import Refusal
+
+
+class WaitingGroups:
+    """Read-only views, computed when asked."""
+
+    def __init__(self, cache: ClusterCache, planning: Planning, readiness: Readiness) -> None:
+        """Hold what is looked at."""
+        self._cache = cache
+        self._planning = planning
+        self._readiness = readiness
+
+    def checks(self) -> Sequence[Check]:
+        """Return every condition of being ready."""
+        return self._readiness.checks()
+
+    def is_ready(self) -> bool:
+        """Whether all of them hold: we are active, and what we see is whole and fresh."""
+        return not self._readiness.failure()
+
+    def version(self) -> tuple[int, int]:
+        """Return what changes whenever `waiting_by_key` does."""
+        return self._planning.version
+
+    def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
+        """Return the groups with pods that have no place, and why."""
+        refusals = self._planning.refusals_to_tell
+        return [(group, refusals.get(key)) for key, group in self._cache.waiting().items()]
+
+    def waiting_by_key(self) -> Mapping[GroupKey, tuple[PodGroup, Refusal | None]]:
+        """Return the groups with pods that have no place, and why, by their key."""
+        refusals = self._planning.refusals
+        return {key: (group, refusals.get(key)) for key, group in self._cache.waiting().items()}
+
+    def refusal(self, key: GroupKey) -> Refusal | None:
+        """Return why a group with pods that have no place waits; None when it has none, or is undecided."""
+        return self._planning.refusals.get(key) if key in self._cache.waiting() else None
+
+    def refused(self) -> Sequence[tuple[GroupKey, Refusal]]:
+        """Return the groups with pods that have no place and why, those aside that are undecided."""
+        waiting = self._cache.waiting()
+        return [(key, refusal) for key, refusal in self._planning.refusals.items() if key in waiting]

@@ -1,0 +1,41 @@
+"""Remembers pods that could not be evicted, and leaves their gangs alone for a while."""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from app.cluster.state.cache import ClusterCache
+from app.control.journal.backoff import Backoff
+from app.model.names import PodUid
+
+
+class UnevictablePods:
+    """The victims that stay. The evictor tells of them; who waits for their room learns that it waits in vain."""
+
+    def __init__(self, cache: ClusterCache, *, clock: Callable[[], float], changed: asyncio.Event) -> None:
+        """`clock` is monotonic; `changed` is set when a pod is added."""
+        self._cache = cache
+        self._clock = clock
+        self._changed = changed
+        self._pods: set[PodUid] = set()
+        self._gangs = Backoff()
+
+    def add(self, victim: PodUid) -> None:
+        """Note that a pod cannot be evicted; a plan chooses none of its gang until the pause is over."""
+        self._pods.add(victim)
+        if (pod := self._cache.pod(victim)) is not None:
+            self._gangs.failed(pod.group, self._clock())
+            self._cache.spare(pod.group)
+        self._changed.set()
+
+    def overlaps(self, victims: Collection[PodUid]) -> bool:
+        """Return whether any of these pods stays, as found since `forget_pods`."""
+        return not self._pods.isdisjoint(victims)
+
+    def forget_pods(self) -> None:
+        """Forget the pods: those who waited for their room have been told. The pauses of their gangs go on."""
+        self._pods.clear()
+
+    def end_pauses(self) -> None:
+        """Let plans choose gangs again whose pause is over."""
+        for key in self._gangs.over(self._clock()):
+            self._cache.unspare(key)
