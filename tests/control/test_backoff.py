@@ -1,4 +1,4 @@
-from app.control.journal.backoff import FIRST_S, FORGIVEN_AFTER_S, LONGEST_COSTLY_S, LONGEST_S, Backoff, Setback
+from app.control.journal.backoff import COSTLY, FORGIVEN_AFTER_S, USUAL, Backoff, Setback
 from app.model.names import GroupKey
 
 GANG, OTHER = GroupKey("q", "gang"), GroupKey("q", "other")
@@ -15,20 +15,20 @@ def failures(backoff: Backoff, *, times: int, least_s: float = 0.0) -> list[floa
 
 
 def test_a_group_that_fails_again_and_again_is_left_out_for_twice_as_long_each_time_up_to_a_limit() -> None:
-    assert failures(Backoff(), times=8) == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, LONGEST_S, LONGEST_S]
+    assert failures(Backoff(), times=8) == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, USUAL.longest_s, USUAL.longest_s]
 
 
 def test_a_group_that_costs_others_their_places_for_nothing_is_left_out_for_up_to_an_hour() -> None:
     told = failures(Backoff(), times=8, least_s=60.0)
 
-    assert told == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, LONGEST_COSTLY_S, LONGEST_COSTLY_S]
+    assert told == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, COSTLY.longest_s, COSTLY.longest_s]
 
 
 def test_groups_do_not_pay_for_each_other() -> None:
     backoff = Backoff()
     failures(backoff, times=3)
 
-    assert backoff.failed(OTHER, now=100.0) == FIRST_S
+    assert backoff.failed(OTHER, now=100.0) == USUAL.first_s
 
 
 def test_a_group_whose_time_is_over_is_named_once() -> None:
@@ -61,15 +61,15 @@ def test_a_group_that_has_not_failed_for_long_starts_again_from_the_shortest() -
     backoff = Backoff()
     failures(backoff, times=5)
 
-    assert backoff.failed(GANG, now=62.0 + FORGIVEN_AFTER_S + 1) == FIRST_S
+    assert backoff.failed(GANG, now=62.0 + FORGIVEN_AFTER_S + 1) == USUAL.first_s
 
 
 def test_failures_that_are_long_past_are_forgotten() -> None:
     backoff = Backoff()
     backoff.failed(GANG, now=0.0)
-    backoff.over(FIRST_S)
+    backoff.over(USUAL.first_s)
 
-    backoff.over(FIRST_S + FORGIVEN_AFTER_S + 1)
+    backoff.over(USUAL.first_s + FORGIVEN_AFTER_S + 1)
 
     assert backoff._failures == {}
 
@@ -81,7 +81,7 @@ def test_what_an_attempt_failed_by_is_known_from_when_the_group_takes_part_again
     backoff.failed(OTHER, 0.0)
     known = [backoff.setbacks()]
 
-    for now in (FIRST_S, FIRST_S + FORGIVEN_AFTER_S + 1):
+    for now in (USUAL.first_s, USUAL.first_s + FORGIVEN_AFTER_S + 1):
         backoff.over(now)
         known.append(backoff.setbacks())
 

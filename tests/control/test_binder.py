@@ -7,7 +7,7 @@ import pytest
 
 from app.cluster.ledger.charges import Load
 from app.cluster.ledger.reservations import ReservationState
-from app.control.writers.binder import BOUND, LOOK_UPS, NOT_KNOWN, REQUEST_LASTS_S, UNDONE_PAUSES_S
+from app.control.writers.binder import BOUND, LOOK_UPS, NOT_KNOWN, REQUEST_LASTS_S, UNDONE
 from app.model.names import NodeName
 from app.model.question import Refused
 from app.model.reason import Reason
@@ -22,6 +22,8 @@ from app.model.seam import (
     UnavailableError,
 )
 from tests.control.wired import World, living, passes, ref
+
+LOOKS = len([*LOOK_UPS.pauses()])
 
 UNSURE = [OutcomeUnknownError("timed out"), ConflictError("409")]
 FINAL = [[ForbiddenError("403")] * 5, [RejectedError("422")]]
@@ -145,7 +147,7 @@ async def test_a_write_that_was_not_done_is_done_again_after_a_while(error: Kube
 
         assert await world.bind(pod, "a") == BOUND
         assert world.cluster.binds == [("one-0", "a")] * 2
-        assert world.now() - asked_at == pytest.approx(UNDONE_PAUSES_S[0])
+        assert world.now() - asked_at == pytest.approx(UNDONE.first_s)
 
 
 async def test_a_write_whose_reply_was_lost_is_a_success() -> None:
@@ -193,7 +195,7 @@ async def test_a_pod_that_went_while_it_was_written_is_given_up(error: KubeError
 async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_the_pod() -> None:
     async with promised(promise_ttl_s=1) as (world, pod):
         world.cluster.lost_replies["bind"] = 1
-        world.cluster.errors["read_pod"] += [UnavailableError("503")] * (LOOK_UPS - 1)
+        world.cluster.errors["read_pod"] += [UnavailableError("503")] * (LOOKS - 1)
         world.cluster.hide(Resource.PODS)
 
         bind = world.binding(pod, "a")
@@ -203,7 +205,7 @@ async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_
         assert held is not None
         assert (held.node, held.state, bind.done()) == ("a", ReservationState.BINDING, False)
         assert await bind == BOUND
-        assert (len(world.cluster.binds), world.count("binds", outcome="unknown")) == (1, LOOK_UPS - 1)
+        assert (len(world.cluster.binds), world.count("binds", outcome="unknown")) == (1, LOOKS - 1)
 
 
 async def test_a_look_up_that_is_refused_ends_when_the_watch_shows_that_the_pod_is_gone() -> None:
@@ -242,7 +244,7 @@ async def test_a_look_up_that_is_refused_for_a_minute_is_answered_and_the_node_s
         held = world.held(pod)
         assert held is not None
         assert (held.node, held.state) == ("a", ReservationState.BINDING)
-        assert world.count("binds", outcome="unknown") == LOOK_UPS
+        assert world.count("binds", outcome="unknown") == LOOKS
         # kube-scheduler asks again, and by now reads are allowed.
         world.cluster.errors["read_pod"].clear()
         assert await world.bind(pod, "a") == BOUND
@@ -280,7 +282,7 @@ async def test_a_binding_that_the_api_server_never_carries_out_is_given_up_and_s
         answer = await world.bind(pod, "a")
         await passes(0.5)
 
-        tries = len(UNDONE_PAUSES_S) + 1
+        tries = len([*UNDONE.pauses()]) + 1
         assert answer == f"the API server refuses the binding: {error}"
         assert (len(world.cluster.binds), world.free_gpus()) == (tries, {"a": 1, "b": 1})
         (told,) = (refusal for _, refusal in world.inspect.waiting() if refusal is not None)
@@ -319,7 +321,7 @@ async def test_a_deleted_pod_keeps_its_node_until_a_write_without_an_answer_must
 
 async def test_a_binding_that_an_outage_of_the_api_server_holds_up_keeps_its_node() -> None:
     async with promised(*[UnavailableError("connection refused")] * 1000) as (world, pod):
-        world.cluster.errors["read_pod"] += [UnavailableError("connection refused")] * LOOK_UPS
+        world.cluster.errors["read_pod"] += [UnavailableError("connection refused")] * LOOKS
 
         assert await world.bind(pod, "a") == NOT_KNOWN
         await passes(600)

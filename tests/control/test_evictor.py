@@ -1,7 +1,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.writers.evictor import BUDGET_OVERRIDDEN, EVICTED, PAUSES_S, STALE, WRITERS
+from app.control.writers.evictor import BUDGET_OVERRIDDEN, EVICTED, RETRY, STALE, WRITERS
 from app.model.decision import Action, Eviction
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import (
@@ -158,11 +158,11 @@ async def test_a_write_that_fails_is_tried_again_after_a_pause(
 ) -> None:
     async with living("a") as world:
         world.cluster.guarded.update(guarded)
-        world.cluster.errors[verb].extend([error] * len(PAUSES_S))
+        world.cluster.errors[verb].extend([error] * len([*RETRY.pauses()]))
         await ordered(world)
 
         with capture_logs():
-            await passes(sum(PAUSES_S) + 1)
+            await passes(sum(RETRY.pauses()) + 1)
 
         assert world.cluster.evictions[-1] == "victim-0"
         assert (world.count("pods_evicted", action="preempt"), world.count("evictions_failed")) == (1, 0)
@@ -204,7 +204,7 @@ async def test_that_a_pod_is_gone_at_once_is_nothing_to_warn_of(error: KubeError
 
 @pytest.mark.parametrize(
     "errors",
-    [[RejectedError("admission denies it")], [UnavailableError("503")] * (len(PAUSES_S) + 1)],
+    [[RejectedError("admission denies it")], [UnavailableError("503")] * (len([*RETRY.pauses()]) + 1)],
     ids=["refused", "tried in vain"],
 )
 async def test_a_pod_that_cannot_be_evicted_counts_as_staying(errors: list[KubeError]) -> None:
@@ -213,7 +213,7 @@ async def test_a_pod_that_cannot_be_evicted_counts_as_staying(errors: list[KubeE
         victim = await ordered(world)
 
         with capture_logs():
-            await passes(sum(PAUSES_S) + 1)
+            await passes(sum(RETRY.pauses()) + 1)
 
         assert not is_leaving(world, victim)
         assert (world.count("evictions_failed"), world.free_gpus()) == (1, {"a": 0})

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.control.journal.backoff import LONGEST_COSTLY_S
+from app.control.journal.backoff import COSTLY
 from app.model.explanation import Explanation
 from app.model.names import NodeName
 from app.model.question import Fits
@@ -120,7 +120,7 @@ async def test_a_place_that_kube_scheduler_never_asks_for_comes_again_less_and_l
         waits = [after - before for before, after in pairwise(found)]
         assert waits == sorted(waits)
         assert len(found) < 20
-        assert waits[-1] >= LONGEST_COSTLY_S
+        assert waits[-1] >= COSTLY.longest_s
 
 
 async def test_others_get_the_room_of_a_pod_that_kube_scheduler_does_not_ask_about() -> None:

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.control.cycle.search_loop import LOOK_AGAIN_S
-from app.control.writers.evictor import PAUSES_S, STALE
+from app.control.writers.evictor import RETRY, STALE
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
 from app.model.names import GroupKey, PodUid
@@ -275,7 +275,7 @@ async def test_a_stale_gang_is_evicted_after_its_grace_if_that_is_wanted(actions
 
 
 @pytest.mark.parametrize("grace_s", [0, 5])
-@pytest.mark.parametrize("errors", [[RejectedError("no")], [UnavailableError("503")] * (len(PAUSES_S) + 1)])
+@pytest.mark.parametrize("errors", [[RejectedError("no")], [UnavailableError("503")] * (len([*RETRY.pauses()]) + 1)])
 async def test_a_stale_gang_whose_eviction_fails_again_and_again_backs_off(
     grace_s: int, errors: Sequence[KubeError]
 ) -> None:

@@ -1,7 +1,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.cycle.waker import TRIES, WINDOW
+from app.control.cycle.waker import RETRY, WINDOW
 from app.control.writers.in_flight import ASKED_WITHIN_S
 from app.model.names import NodeName, PodUid
 from app.model.seam import ConflictError, KubeError, RawObject, RejectedError, Resource, UnavailableError
@@ -229,15 +229,15 @@ async def test_a_pod_that_could_not_be_woken_is_woken_with_its_next_promise() ->
     async with living("a", "b") as world:
         pod = await waiting_pod(world)
         park(world, pod)
-        world.cluster.errors["nominate"] += [UnavailableError("503")] * TRIES
+        world.cluster.errors["nominate"] += [UnavailableError("503")] * len([*RETRY.pauses()])
         wake(world, pod, "a")
         await passes(10)
-        assert len(world.cluster.nominations) == TRIES
+        assert len(world.cluster.nominations) == len([*RETRY.pauses()])
 
         wake(world, pod, "b")
         await passes(1)
 
-        assert world.cluster.nominations[TRIES:] == [("one-0", "b")]
+        assert world.cluster.nominations[len([*RETRY.pauses()]) :] == [("one-0", "b")]
 
 
 async def test_pods_are_woken_no_faster_than_kube_scheduler_asks() -> None:

@@ -15,6 +15,7 @@ from app.control.leadership.readiness import Precondition
 from app.control.writers.in_flight import InFlightLimiter
 from app.model.names import PodUid
 from app.model.pod import Pod
+from app.model.retry import RetryPolicy
 from app.model.seam import (
     Cluster,
     ConflictError,
@@ -56,7 +57,7 @@ everything until it has read its own roles."""
 FAILED_FOR_GOOD = 2 * REFUSED_FOR_GOOD
 """So many other failures in a row are no passing state either: a webhook fails, which is a 500 each time."""
 
-PAUSE_S = 1.0
+RETRY = RetryPolicy(first_s=1.0, factor=1.0)
 """How long a writer waits after a failed patch: by then the watch shows what became of it."""
 
 
@@ -236,7 +237,7 @@ class Releases:
             # An API server that is away or has too much to do says nothing about the pod.
             if not isinstance(error, UnavailableError) or isinstance(error, WebhookFailedError):
                 self._note_failure(pod.uid, error)
-            return error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S
+            return RETRY.asked_or_after(1, error)
         self._metrics.releases.inc()
         return None
 

@@ -7,7 +7,7 @@ import structlog
 from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.waker import Waker
-from app.control.journal.backoff import LONGEST_COSTLY_S, Backoff
+from app.control.journal.backoff import COSTLY, Backoff
 from app.control.writers.barrier import GangBarrier
 from app.model.decision import Start
 from app.model.names import GroupKey, NodeName, PodUid
@@ -161,7 +161,7 @@ class Reserver:
             self._cache.refuse_node(held.pod, held.node)
         if pod is not None and not is_asked and not held.is_asked:
             # Others may have the room meanwhile, for longer each time: kube-scheduler may never look at the pod.
-            self._overlooked.failed(GroupKey(pod.namespace, pod.uid), self._clock(), longest_s=LONGEST_COSTLY_S)
+            self._overlooked.failed(GroupKey(pod.namespace, pod.uid), self._clock(), policy=COSTLY)
             self._cache.overlook(held.pod)
         self._waker.park(held.pod)
         self.give_up(held.pod)

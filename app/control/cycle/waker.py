@@ -16,7 +16,8 @@ from app.control.leadership.readiness import Precondition
 from app.control.writers.in_flight import InFlightLimiter
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
-from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef, UnavailableError
+from app.model.retry import RetryPolicy
+from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef
 from app.telemetry import Metrics
 
 log = structlog.get_logger()
@@ -24,7 +25,7 @@ log = structlog.get_logger()
 WRITERS = 16
 """Patches in flight at once: as fast as kube-scheduler takes pods, without crowding out bindings."""
 
-TRIES = 3
+RETRY = RetryPolicy(first_s=1.0, factor=1.0, pauses_until_given_up=3)
 
 WINDOW = 64
 """Woken pods that kube-scheduler has not asked about yet. It weighs every nominated pod for every node of every pod it
@@ -121,7 +122,7 @@ class Waker:
             await self._patch(uid)
 
     async def _patch(self, uid: PodUid) -> None:
-        for _ in range(TRIES):
+        for _ in RETRY.pauses():
             pod, held = self._cache.pod(uid), self._cache.reservations.promised(uid)
             if pod is None or pod.node is not None or self._leadership.failure():
                 return
@@ -158,6 +159,6 @@ class Waker:
             # A conflict is a race, as with a pod that kube-scheduler has bound meanwhile: nothing to worry about.
             if not isinstance(error, ConflictError):
                 log.warning("nomination not written", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-            await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else 1.0)
+            await self._sleep(RETRY.asked_or_after(1, error))
             return False
         return True

@@ -21,6 +21,7 @@ from app.control.leadership.leadership import Leadership
 from app.model.marks import RESERVED_DEVICE_ANNOTATION
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
+from app.model.retry import RetryPolicy
 from app.model.seam import (
     Cluster,
     ConflictError,
@@ -28,7 +29,6 @@ from app.model.seam import (
     NotFoundError,
     PodRef,
     RawObject,
-    UnavailableError,
 )
 from app.model.sentence import Name, say
 from app.settings import Settings
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 WRITERS = 8
 """Writes in flight at once: a gang of shared pods opens many GPUs together."""
 
-PAUSE_S = 1.0
+RETRY = RetryPolicy(first_s=1.0, factor=1.0)
 """How long a write that failed is left alone."""
 
 CONTESTED = "GpuContested"
@@ -183,8 +183,7 @@ class ReservationPods:
                     await self._activity.while_sure(self._carry_out(place, write))
             except KubeError as error:
                 log.warning("reservation pod not written", node=place[0], group=place[1], error=str(error))
-                pause_s = error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S
-                self._paused_until[place] = self._clock() + pause_s
+                self._paused_until[place] = self._clock() + RETRY.asked_or_after(1, error)
                 if isinstance(write, Reserve):
                     self._said[place] = f"its reservation pod cannot be written: {error}"
                 self._orderer.note_failed(place, error)

@@ -15,14 +15,15 @@ from app.control.groups.pod_grouper import PodGrouper
 from app.control.leadership.freshness import Freshness
 from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
-from app.model.seam import Cluster, KubeError, PodRef, RawObject, UnavailableError
+from app.model.retry import RetryPolicy
+from app.model.seam import Cluster, KubeError, PodRef, RawObject
 
 log = structlog.get_logger()
 
 READERS = 4
 """Reads in flight at once: a gang of 500 that ends together must not crowd out anything else."""
 
-PAUSE_S = 1.0
+RETRY = RetryPolicy(first_s=1.0, factor=1.0)
 """Between one try that failed and the next."""
 
 
@@ -79,7 +80,7 @@ class CompletionLookup:
                 members = await self._cluster.finished_pods(self._member)
             except KubeError as error:
                 log.warning("finished pods not listed", error=str(error))
-                await self._sleep(PAUSE_S)
+                await self._sleep(RETRY.after(1))
                 continue
             for member in filter(None, members):
                 self._cache.count_success(*member)
@@ -112,7 +113,7 @@ class CompletionLookup:
                 raw = await self._cluster.read_pod(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             except KubeError as error:
                 log.warning("end of a gang member is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-                await self._sleep(error.retry_after_s if isinstance(error, UnavailableError) else PAUSE_S)
+                await self._sleep(RETRY.asked_or_after(1, error))
                 # Given up, a gang that is finishing well would count as broken, and what is left of it be evicted.
                 if self._cache.groups.spec(pod.group) is not None:
                     self._unclear.put_nowait(pod)

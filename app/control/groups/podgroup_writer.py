@@ -12,10 +12,10 @@ import structlog
 
 from app.cluster.encode.groups import amended, pod_group, says_the_same
 from app.cluster.state.cache import ClusterCache
-from app.control.journal.backoff import doubled
 from app.control.leadership.readiness import Precondition
 from app.model.names import GroupKey
 from app.model.owner import Grouping
+from app.model.retry import RetryPolicy, no_sooner_than_asked
 from app.model.seam import (
     ConflictError,
     ForbiddenError,
@@ -33,17 +33,17 @@ log = structlog.get_logger()
 WRITERS = 4
 PATH = Resource.POD_GROUPS.value
 
-PAUSE_S = 1.0
-"""Between a write that failed and the next try; doubled by each failure in a row, up to `REFUSED_PAUSE_S`."""
-
 REWRITTEN_AFTER_S = 5.0
 """After an object went: by then the watches show whether its owner and its pods go as well."""
 
 REFUSED_PAUSE_S = 60.0
-"""The same when the API server will not have it: a right, a policy or a quota may change.
+"""Between a write that the API server will not have and the next try: a right, a policy or a quota may change.
 
 Also after an object was put right that somebody had changed: another controller may do so for ever.
 """
+
+RETRY = RetryPolicy(first_s=1.0, longest_s=REFUSED_PAUSE_S)
+"""After other failures."""
 
 
 class PodGroupWriter:
@@ -123,10 +123,10 @@ class PodGroupWriter:
         asyncio.get_running_loop().call_later(pause_s, self._wake, key)
 
     def _back_off(self, key: GroupKey, error: KubeError) -> None:
-        pause_s = doubled(PAUSE_S, self._failures[key], REFUSED_PAUSE_S)
+        pause_s = RETRY.after(self._failures[key] + 1)
         if key in self._wanted:
             self._failures[key] += 1
-        self._rest(key, max(pause_s, error.retry_after_s if isinstance(error, UnavailableError) else 0.0))
+        self._rest(key, no_sooner_than_asked(pause_s, error))
 
     def _wake(self, key: GroupKey) -> None:
         self._resting.discard(key)
@@ -136,7 +136,7 @@ class PodGroupWriter:
         while True:
             key = await self._due.get()
             while self._readiness.failure():
-                await self._sleep(PAUSE_S)
+                await self._sleep(RETRY.first_s)
             self._queued.discard(key)
             await self._try(key)
 

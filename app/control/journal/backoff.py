@@ -4,21 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.model.names import GroupKey
+from app.model.retry import RetryPolicy
 
-FIRST_S = 2.0
-LONGEST_S = 120.0
-LONGEST_COSTLY_S = 3600.0
-"""The longest after attempts that cost others their places: who can never use them must not go on emptying nodes."""
 FORGIVEN_AFTER_S = 600.0
-"""A group that has not failed for this long starts again from `FIRST_S`."""
+"""A group that has not failed for this long starts again from the first pause."""
 
-MOST_DOUBLINGS = 16
-"""Enough to reach any longest pause."""
-
-
-def doubled(first_s: float, times: int, longest_s: float) -> float:
-    """Return a pause in seconds that was doubled so many times."""
-    return min(longest_s, first_s * 2.0 ** min(times, MOST_DOUBLINGS))
+USUAL = RetryPolicy(first_s=2.0, longest_s=120.0)
+COSTLY = RetryPolicy(first_s=2.0, longest_s=3600.0)
+"""After attempts that cost others their places: who can never use them must not go on emptying nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +44,7 @@ class Backoff:
         now: float,
         *,
         least_s: float = 0.0,
-        longest_s: float = LONGEST_S,
+        policy: RetryPolicy = USUAL,
         setback: Setback | None = None,
     ) -> float:
         """Note a failed attempt; return for how many seconds the group is left out, `least_s` at the least.
@@ -65,8 +58,8 @@ class Backoff:
             self._failures[key] = replace(before, until=until, setback=setback or before.setback)
             return self._failures[key].until - now
         fresh = before is None or now > before.until + FORGIVEN_AFTER_S
-        longest_s = LONGEST_COSTLY_S if least_s else longest_s
-        delay_s = FIRST_S if before is None or fresh else min(2 * before.delay_s, longest_s)
+        policy = COSTLY if least_s else policy
+        delay_s = policy.first_s if before is None or fresh else policy.following(before.delay_s)
         delay_s = max(delay_s, least_s)
         self._failures[key] = _Failure(delay_s, now + delay_s, setback)
         self._waiting.add(key)

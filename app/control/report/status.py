@@ -14,13 +14,13 @@ import structlog
 from app.cluster.encode import status_fields
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
-from app.control.journal.backoff import doubled
 from app.control.report.inspect import Inspect
 from app.model.decision import Share
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import GroupSpec
 from app.model.reason import FREEING, Reason, Refusal
 from app.model.resources import Resources
+from app.model.retry import RetryPolicy
 from app.model.seam import Cluster, KubeError, NotFoundError, RawObject, Resource
 from app.model.sentence import tenant
 from app.model.snapshot import Usage
@@ -70,6 +70,7 @@ class Status:
         self._inspect = inspect
         self._cluster = cluster
         self._interval_s = settings.status_interval_s
+        self._retry = RetryPolicy(first_s=2 * settings.status_interval_s, longest_s=LONGEST_PAUSE_S)
         self._now = wall_clock
         self._said: dict[_Target, RawObject] = {}
         self._failures: Counter[_Target] = Counter()
@@ -224,8 +225,7 @@ class Status:
             self._look_again(target)
             return
         self._resting.add(target)
-        pause_s = doubled(self._interval_s, extra, LONGEST_PAUSE_S)
-        asyncio.get_running_loop().call_later(pause_s, self._end_rest, target)
+        asyncio.get_running_loop().call_later(self._retry.after(extra), self._end_rest, target)
 
     def _end_rest(self, target: _Target) -> None:
         self._resting.discard(target)

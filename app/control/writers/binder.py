@@ -18,6 +18,7 @@ from app.control.writers.coalescer import WriteCoalescer
 from app.model.marks import PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion
+from app.model.retry import RetryPolicy, no_sooner_than_asked
 from app.model.seam import (
     Cluster,
     ConflictError,
@@ -44,16 +45,11 @@ BURST_EVERY_S = 0.02
 """Bindings that come sooner after each other are written together: 3,000 lone pods then cost a fifth less CPU, that of
 all programs summed up. kube-scheduler goes on meanwhile."""
 
-LOOK_AGAIN_S = 0.5
-"""How long to wait before asking again what became of a write whose outcome is unknown; doubled by each failure."""
+LOOK_UPS = RetryPolicy(first_s=0.5, longest_s=8.0, pauses_until_given_up=10)
+"""Before asking again what became of a write whose outcome is unknown. After these, about a minute, kube-scheduler is
+answered. The promise stays until the watch tells more, and the next question for the pod tries again."""
 
-LONGEST_LOOK_AGAIN_S = 8.0
-
-LOOK_UPS = 10
-"""Reads that may fail before kube-scheduler is answered: about a minute. The promise stays until the watch tells more,
-and the next question for the pod tries again."""
-
-UNDONE_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+UNDONE = RetryPolicy(first_s=0.5, pauses_until_given_up=5)
 """Between the tries of a binding that a read has proved undone. After these the API server answers, but does not carry
 out this binding: a webhook fails. The node is for other pods then, and the pod backs off."""
 
@@ -61,7 +57,7 @@ REQUEST_LASTS_S = 60.0
 """Within this time the API server ends each request (its `--request-timeout`). A write that nobody has answered may
 still bind a pod that a read shows unbound, and until then no other pod may get the node."""
 
-FORBIDDEN_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+FORBIDDEN = RetryPolicy(first_s=0.5, pauses_until_given_up=4)
 """An API server that has just started forbids everything until it has read its own roles: a gang of which half is
 written must not be given up for that."""
 
@@ -84,8 +80,8 @@ class Dissolves(Protocol):
 class _Tries:
     """The tries of one binding. Changed by `Binder._try` and what it calls."""
 
-    undone_pauses: Iterator[float] = field(default_factory=lambda: iter(UNDONE_PAUSES_S))
-    forbidden_pauses: Iterator[float] = field(default_factory=lambda: iter(FORBIDDEN_PAUSES_S))
+    undone_pauses: Iterator[float] = field(default_factory=UNDONE.pauses)
+    forbidden_pauses: Iterator[float] = field(default_factory=FORBIDDEN.pauses)
     may_be_under_way: bool = False
     """Whether a write had no answer, so that the API server may still carry it out."""
 
@@ -262,7 +258,7 @@ class Binder:
         pause_s = next(pauses, None)
         if pause_s is None:
             return await self._refuse(question, error, tries)
-        await self._sleep(max(pause_s, error.retry_after_s if isinstance(error, UnavailableError) else 0.0))
+        await self._sleep(no_sooner_than_asked(pause_s, error))
         return None
 
     async def _refuse(self, question: BindQuestion, error: KubeError, tries: _Tries) -> str:
@@ -286,15 +282,13 @@ class Binder:
 
         The watch may tell as well: a pod that it shows as gone or bound needs no read.
         """
-        pause_s = LOOK_AGAIN_S
-        for _ in range(LOOK_UPS):
+        for pause_s in LOOK_UPS.pauses():
             try:
                 raw = await self._cluster.read_pod(pod)
             except KubeError as error:
                 self._metrics.binds[BindOutcome.UNKNOWN].inc()
                 log.warning("outcome of a binding is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
                 await self._sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_LOOK_AGAIN_S)
                 shown = self._shown(pod.uid, node)
                 if shown is not None:
                     return shown

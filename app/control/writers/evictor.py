@@ -29,6 +29,7 @@ from app.model.decision import Action, Eviction
 from app.model.explanation import Decision
 from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
+from app.model.retry import RetryPolicy, no_sooner_than_asked
 from app.model.seam import (
     BudgetError,
     Cluster,
@@ -37,7 +38,6 @@ from app.model.seam import (
     PodRef,
     RawObject,
     RejectedError,
-    UnavailableError,
 )
 from app.model.sentence import EVERYTHING, Name, counted, say, tenant, told
 from app.telemetry import Metrics
@@ -48,7 +48,7 @@ WRITERS = 48
 """Evictions in flight at once: a plan may evict hundreds of pods, and each takes the API server a tenth of a second, in
 which it does nothing: it waits to be sure that it knows all budgets (a consistent list from its watch cache)."""
 
-PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+RETRY = RetryPolicy(first_s=0.5, pauses_until_given_up=4)
 """Between the tries of one write; an API server that has just started forbids everything for a while."""
 
 DISRUPTION_REASON = "PreemptionByScheduler"
@@ -216,7 +216,7 @@ class Evictor:
 
         A write whose outcome is unknown is simply repeated: each of them may be done twice.
         """
-        pauses = iter(PAUSES_S)
+        pauses = RETRY.pauses()
         while self._is_needed(pod):
             try:
                 await self._activity.while_sure(write())
@@ -228,7 +228,7 @@ class Evictor:
                 pause_s = next(pauses, None)
                 if pause_s is None:
                     raise
-                await self._sleep(max(pause_s, error.retry_after_s if isinstance(error, UnavailableError) else 0))
+                await self._sleep(no_sooner_than_asked(pause_s, error))
             else:
                 return
 
