@@ -307,7 +307,7 @@ def test_an_object_that_changes_queue_takes_back_what_was_promised_to_its_pods()
     found.apply_group(replace(SPEC, queue=QueueName("r")))
 
     assert (usage(found), usage(found, "r")) == (Usage(), Usage(requested=gpus(2, pods=2)))
-    assert found.take_bereft() == {A.uid}
+    assert found.drain_changes().bereft == {A.uid}
 
 
 def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_leaves() -> None:
@@ -397,7 +397,7 @@ def test_a_promise_to_a_preemptible_pod_ends_when_it_is_made_firm() -> None:
 
     found.apply_pod(replace(P, explicit_preemptible=False))
 
-    assert (state(found), usage(found).allocated, found.take_bereft()) == (None, NOTHING, {P.uid})
+    assert (state(found), usage(found).allocated, found.drain_changes().bereft) == (None, NOTHING, {P.uid})
 
 
 # What kube-scheduler tells ------------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
     found.apply_pod(replace(A, group=P.group))
     found.drop_promise(B.uid)
 
-    assert (found.take_bereft(), found.take_bereft()) == ({P.uid, A.uid}, set())
+    assert (found.drain_changes().bereft, found.drain_changes().bereft) == ({P.uid, A.uid}, set())
 
 
 def test_nodes_that_are_refused_for_a_pod_are_remembered_until_they_are_forgotten() -> None:

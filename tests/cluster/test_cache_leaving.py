@@ -178,15 +178,15 @@ def test_who_waits_will_have_room_unless_somebody_stays_who_was_to_leave_or_take
 
 def test_the_nodes_on_which_less_is_held_or_will_be_soon_are_told_once() -> None:
     found = cache(OLD, P)
-    assert found.take_relieved() == {N1, N2}
+    assert found.drain_changes().relieved == {N1, N2}
 
     found.promise(P.uid, N2, expires_at=60.0)
-    assert found.take_relieved() == set()
+    assert found.drain_changes().relieved == set()
     found.apply_pod(LEAVING)
-    assert found.take_relieved() == {N1}
+    assert found.drain_changes().relieved == {N1}
     found.drop_promise(P.uid)
 
-    assert (found.take_relieved(), found.take_relieved()) == ({N2}, set())
+    assert (found.drain_changes().relieved, found.drain_changes().relieved) == ({N2}, set())
 
 
 def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
@@ -243,7 +243,7 @@ def test_who_waits_for_room_is_refused_by_kube_scheduler_and_that_tells_nothing(
 
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
 
-    assert (state(found), found.take_bereft()) == (ReservationState.AWAITING, set())
+    assert (state(found), found.drain_changes().bereft) == (ReservationState.AWAITING, set())
 
 
 def test_what_is_awaited_ends_as_a_promise_does() -> None:
@@ -256,7 +256,7 @@ def test_what_is_awaited_ends_as_a_promise_does() -> None:
     ends[3].apply_pod(replace(P, node=N2))
 
     assert [state(found) for found in ends] == [None] * 4
-    assert (ends[2].take_bereft(), ends[3].snapshot().usage[P.queue].allocated) == ({P.uid}, gpus(2))
+    assert (ends[2].drain_changes().bereft, ends[3].snapshot().usage[P.queue].allocated) == ({P.uid}, gpus(2))
 
 
 # Extended resources, topologies, labels -----------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_what_is_promised_on_a_node_that_is_lost_is_taken_back_at_once_save_what
     lose(found, how)
 
     assert held(found) == {"binding": (N1, ReservationState.BINDING), "elsewhere": (N2, ReservationState.PROMISED)}
-    assert found.take_bereft() == {PROMISED.uid, AWAITING.uid}
+    assert found.drain_changes().bereft == {PROMISED.uid, AWAITING.uid}
     assert {PROMISED.group, AWAITING.group} <= found.snapshot().groups.keys()
 
 
@@ -79,7 +79,7 @@ def test_a_node_that_only_changes_keeps_its_promises() -> None:
 
     found.apply_node(replace(NODE, unschedulable=True, labels={"new": "label"}))
 
-    assert (held(found), found.take_bereft()) == (before, set())
+    assert (held(found), found.drain_changes().bereft) == (before, set())
 
 
 def test_a_node_that_cannot_be_reached_is_not_ready_even_before_it_says_so_itself() -> None:
@@ -199,7 +199,7 @@ def test_a_group_whose_owner_is_suspended_is_promised_nothing_and_goes_on_when_i
 
     found.derive_group(replace(spec, suspended="Job g is suspended."))
     refusal = found.snapshot().groups[a.group].refusal
-    assert (held(found), found.take_bereft()) == ({}, {a.uid, b.uid})
+    assert (held(found), found.drain_changes().bereft) == ({}, {a.uid, b.uid})
     assert refusal is not None
     assert refusal.sentence == "Job g is suspended."
 

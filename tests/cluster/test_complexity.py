@@ -199,6 +199,6 @@ def come_and_go(cache: ClusterCache, numbers: range) -> None:
         cache.delete_gpu_node(NodeName(f"n{number}"))
         cache.delete_node(NodeName(f"n{number}"))
     cache.snapshot()
-    for told in (cache.take_bereft, cache.take_relieved, cache.take_taken_by_others, cache.gpus.take_changed):
-        told()
-    cache.groups.take_touched()
+    cache.drain_changes()
+    cache.gpus.drain_changes()
+    cache.groups.tell(set())

@@ -135,12 +135,12 @@ def test_what_an_agent_adds_to_its_node_is_the_smallest_size_in_steps() -> None:
 
 def test_what_has_changed_is_told_once() -> None:
     found = gpus()
-    assert (found.take_changed(), found.take_changed()) == ({A}, set())
+    assert (found.drain_changes().nodes, found.drain_changes().nodes) == ({A}, set())
 
     found.report(report(device("u1", R), device("u2"), boot_id="later"), heard_at=1.0)
     found.refresh(A)
 
-    assert found.take_changed() == set()
+    assert found.drain_changes().nodes == set()
 
 
 def test_a_part_that_moves_concerns_both_nodes() -> None:

@@ -58,12 +58,16 @@ def test_only_groups_that_differ_from_before_are_told() -> None:
 
 
 def test_groups_about_which_anything_has_changed_are_told_once() -> None:
-    found = membership(A)
+    told: set[GroupKey] = set()
+    found = membership()
+    found.tell(told)
 
-    assert (found.take_touched(), found.take_touched()) == ({G}, set())
+    found.join(A)
+    assert told == {G}
+    told.clear()
     found.touch(H)
     waiting(found)
-    assert found.take_touched() == {H}
+    assert told == {H}
 
 
 def test_a_gang_that_arrives_pod_by_pod_is_formed_once() -> None:

@@ -224,4 +224,4 @@ def test_a_pod_is_promised_nothing_any_more_when_its_queue_or_one_above_it_is_de
     found.delete_queue(QueueName(gone))
 
     assert [each.pod for each in found.reservations] == [other.uid]
-    assert (paying(found), found.take_bereft()) == ({"q": 0, "r": 1}, {waits.uid})
+    assert (paying(found), found.drain_changes().bereft) == ({"q": 0, "r": 1}, {waits.uid})

@@ -12,6 +12,7 @@ from app.control.groups.owner_watch import OTHERS_GO_ON_AFTER_S
 from app.control.informers import feed
 from app.control.leadership.freshness import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S
 from app.model.marks import GATE
+from app.model.names import GroupKey
 from app.model.question import Failed, Fits, Refused
 from app.model.reason import UNREADY, Reason
 from app.model.seam import Depth, Lost, RawObject, Resource, WatchEvent
@@ -154,8 +155,14 @@ async def test_many_pods_with_gpus_are_judged_in_steps_once_the_gpus_are_known(
             world.pod(f"p{number}", gates=[GATE])
         await passes(1)
         touched = list[int]()
-        monkeypatch.setattr(world.cache, "form_groups", lambda: touched.append(len(world.cache.groups.take_touched())))
-        world.cache.groups.take_touched()
+        told = set[GroupKey]()
+        world.cache.groups.tell(told)
+
+        def count_told() -> None:
+            touched.append(len(told))
+            told.clear()
+
+        monkeypatch.setattr(world.cache, "form_groups", count_told)
         repair(world)
         await passes(30)
 

@@ -309,4 +309,4 @@ async def test_a_standby_remembers_no_reservation_pods_that_are_gone(monkeypatch
             world.delete(a.reservations()[0])
             await passes(2)
 
-        assert world.cache.gpus.take_vanished() == []
+        assert world.cache.gpus.drain_changes().vanished == []

@@ -1,7 +1,7 @@
 """Remembers what is known of the GPUs of every node: the agents' reports, who holds parts, and what reserves them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TypeVar
 
@@ -20,6 +20,16 @@ V = TypeVar("V")
 
 Size = Callable[[NodeName], tuple[int, int]]
 """Of a node: the memory of each GPU as it is accounted, in MiB, and how many whole GPUs its device plugin offers."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChanges:
+    """What has changed about GPUs that is followed up once."""
+
+    nodes: set[NodeName]
+    """Nodes of which anything has changed."""
+    vanished: Sequence[Pod]
+    """Reservation pods that the watch shows no more: gone, or ended."""
 
 
 class Gpus:
@@ -280,15 +290,15 @@ class Gpus:
             self._idle = np.array([self.on(node.name).idle for node in table.nodes], dtype=np.int64)
         return self._idle.copy()
 
-    def take_changed(self) -> set[NodeName]:
-        """Return, once, the nodes of which anything has changed since last asked."""
-        changed, self._changed = self._changed, set()
-        return changed
+    def drain_changes(self) -> GpuChanges:
+        """Return what has changed since last asked, for one reader: who looks after the shared GPUs."""
+        changes = GpuChanges(self._changed, self._vanished)
+        self._changed, self._vanished = set(), []
+        return changes
 
-    def take_vanished(self) -> list[Pod]:
-        """Return, once, the reservation pods that the watch shows no more: gone, or ended."""
-        vanished, self._vanished = self._vanished, []
-        return vanished
+    def drop_vanished(self) -> None:
+        """Forget the reservation pods that have vanished: another replica removes them."""
+        self._vanished = []
 
     def unsettled_nodes(self) -> Collection[NodeName]:
         """Return the nodes with shared GPUs about which something is still to be done; not to be kept."""

@@ -411,10 +411,13 @@ class Membership:
             self._mark(key)
         return bool(aged)
 
-    def take_touched(self) -> set[GroupKey]:
-        """Return, once, the groups about which anything has changed since last asked."""
-        touched, self._touched = self._touched, set()
-        return touched
+    def tell(self, touched: set[GroupKey]) -> None:
+        """Add to this set from now on each group about which anything changes."""
+        self._touched = touched
+
+    def note_touched(self, key: GroupKey) -> None:
+        """Note that there is something new to say of a group, which is as it was."""
+        self._touched.add(key)
 
     def _stamp(self, before: Pod | None, pod: Pod | None) -> None:
         self._stamps.replace(before, pod)

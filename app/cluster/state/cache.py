@@ -5,7 +5,7 @@ its reservation ends in `_settle`, which derives the pod's one charge anew, so s
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.cluster.gpus.gpu_books import GpuBooks
 from app.cluster.gpus.gpus import Gpus
@@ -38,6 +38,20 @@ FIXED_BY_BIND = "bound_queue", "started_firm", "sharing", "devices", "device_uui
 UNLISTED_TOPOLOGIES = "Leeboard cannot list Topologies now; its /readyz says why"
 UNLISTED_GPUS = "It waits until Leeboard knows which GPUs work: it cannot list GpuNodes now, and its /readyz says why."
 UNREAD_PODS = "a pod on it holds amounts that cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has changed in the cache that is followed up once."""
+
+    bereft: set[PodUid]
+    """Pods whose promise ended by what the watch showed: a nomination may outlive it."""
+    relieved: set[NodeName]
+    """Nodes that have changed, or on which less is held or will be soon."""
+    taken_by_others: set[NodeName]
+    """Nodes to which others have bound pods of ours, which we had not promised them."""
+    gone: set[GroupKey]
+    """Groups that have stopped waiting; some may wait again."""
 
 
 class ClusterCache:
@@ -456,20 +470,12 @@ class ClusterCache:
         if self.reservations.note_failure(uid, error):
             self.touch(self._pods[uid].group)
 
-    def take_bereft(self) -> set[PodUid]:
-        """Return, once, the pods whose promise ended by what the watch showed: a nomination may outlive it."""
-        bereft, self._bereft = self._bereft, set()
-        return bereft
-
-    def take_relieved(self) -> set[NodeName]:
-        """Return, once, the nodes that have changed, or on which less is held or will be soon."""
-        relieved, self._relieved = self._relieved, set()
-        return relieved
-
-    def take_taken_by_others(self) -> set[NodeName]:
-        """Return, once, the nodes to which others have bound pods of ours, which we had not promised them."""
-        taken, self._taken_by_others = self._taken_by_others, set()
-        return taken
+    def drain_changes(self) -> Changes:
+        """Return what has changed since last asked, for one reader: the planning loop."""
+        self.waiting()
+        changes = Changes(self._bereft, self._relieved, self._taken_by_others, self._gone)
+        self._bereft, self._relieved, self._taken_by_others, self._gone = set(), set(), set(), set()
+        return changes
 
     def mark_leaving(self, uid: PodUid) -> None:
         """Count a pod as leaving whose eviction is ordered, before the watch shows it: nobody may order another."""
@@ -585,12 +591,6 @@ class ClusterCache:
     def waiting(self) -> Mapping[GroupKey, PodGroup]:
         """Return the groups with pods that have no place; not to be kept across an await."""
         return self.groups.waiting(self._note_change)
-
-    def take_gone(self) -> Collection[GroupKey]:
-        """Return, once, the groups that have stopped waiting since last asked; some may wait again."""
-        self.waiting()
-        gone, self._gone = self._gone, set()
-        return gone
 
     def form_groups(self) -> None:
         """Form the groups now that have changed, so that the next snapshot need not."""

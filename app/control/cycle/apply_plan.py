@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from app.cluster.state.cache import ClusterCache
+from app.cluster.state.cache import Changes, ClusterCache
 from app.control.cycle.batches import PlanBatch, deals
 from app.control.cycle.preemptions import PendingPreemptions
 from app.control.cycle.recheck import Recheck
@@ -42,7 +42,7 @@ class PlanApplier:
         metrics: Metrics,
         decisions: Decisions,
     ) -> None:
-        """`refusals`, `taken`, `claims` and `_news` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
+        """`refusals`, `taken` and `claims` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
         self._cache = cache
         self._promises = promises
         self._awaiting = awaiting
@@ -55,7 +55,7 @@ class PlanApplier:
         """How many plans have been taken over."""
         self.claims = 0
         """How often that has changed who is refused what others have: somebody came or changed, or waits no more."""
-        self._news: set[GroupKey] = set()
+        self._gone: set[GroupKey] = set()
         self._words = Words()
 
     def take(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool = True) -> bool:
@@ -88,14 +88,14 @@ class PlanApplier:
         """Return whether a group waits that a search for victims may help."""
         return any(refusal.may_find_victims for refusal in self.refusals.values())
 
-    def take_news(self) -> set[GroupKey]:
-        """Return, once, the groups whose reason to wait has changed since last asked; new numbers are no news."""
-        news, self._news = self._news, set()
-        return news
+    def note_changes(self, changes: Changes) -> None:
+        """Note which groups have stopped waiting."""
+        self._gone |= changes.gone
 
     def forget_gone(self) -> None:
-        """Forget why groups waited that wait no more."""
-        gone, waiting = self._cache.take_gone(), self._cache.waiting()
+        """Forget why groups waited that wait no more; some may wait again."""
+        waiting = self._cache.waiting()
+        gone, self._gone = self._gone, set()
         for key in gone:
             before = self._no_longer_refused(key) if key not in waiting else None
             self.claims += before is not None and before.may_find_victims
@@ -187,14 +187,14 @@ class PlanApplier:
         group = self._cache.waiting().get(key) if refusal else None
         if refusal is None or group is None:
             if self._no_longer_refused(key) is not None and before is not None:
-                self._news.add(key)
+                self._cache.groups.note_touched(key)
                 self.claims += before.may_find_victims
             return
         self.refusals[key] = refusal = word(key, refusal, plan.snapshot_version)
         is_news = before is None or before.reason is not refusal.reason
         self.claims += refusal.may_find_victims and (is_news or key in changed)
         if is_news:
-            self._news.add(key)
+            self._cache.groups.note_touched(key)
             self._decisions.record(refusal_of(group, refusal, generation=plan.snapshot_version))
         if group.owed > 0 and group.started and key not in self._cache.unsettled:
             # The rest of the gang has nowhere to go: what it holds would only keep others out. Of one that has changed

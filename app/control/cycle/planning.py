@@ -153,6 +153,7 @@ class Planning:
             except TimeoutError:
                 pass
             self._changed.clear()
+            self._spread_changes()
             self._takeover.forget_gone()
             if self._readiness.leadership.failure():
                 self._gpus.stand_down()
@@ -199,6 +200,7 @@ class Planning:
         """Decide on the spot for the groups that changed, or for all that wait when there was relief."""
         if not self._is_due():
             return
+        self._spread_changes()
         self._promises.make_way()
         relief = self._cache.relief
         if not self._cache.waiting():
@@ -321,10 +323,6 @@ class Planning:
         self._promises.give_up(uid)
         self.poke()
 
-    def take_news(self) -> set[GroupKey]:
-        """Return, once, the groups whose reason to wait has changed since last asked; new numbers are no news."""
-        return self._takeover.take_news()
-
     # Planning -------------------------------------------------------------------------------------------------------
 
     def _is_due(self) -> bool:
@@ -376,6 +374,7 @@ class Planning:
         return ((), None) if self._has_relief() else (self._kept_room.withheld, self._kept_room.aged)
 
     async def _plan_aside(self) -> None:
+        self._spread_changes()
         self._promises.make_way()
         # Whom it refuses is known only later; until then promises may move.
         self._cache.note_refusals()
@@ -440,6 +439,13 @@ class Planning:
         if not task.cancelled():
             task.exception()  # whoever waits in `settle` raises it; this only marks it as seen
 
+    def _spread_changes(self) -> None:
+        """Hand what has changed in the cache to the parts that follow it up."""
+        changes = self._cache.drain_changes()
+        self._takeover.note_changes(changes)
+        self._promises.note_changes(changes)
+        self._awaiting.note_changes(changes)
+
     # Ending what is over --------------------------------------------------------------------------------------------
 
     def _end_what_is_over(self) -> None:
@@ -448,10 +454,11 @@ class Planning:
             self._cache.age_stale(self._wall_clock())
         for uid in self._gpus.review():
             self._promises.give_up(uid)
+        self._spread_changes()
         for failure in self._awaiting.review():
             self.dissolve(failure.group, failure.error, failure.least_s)
-        self._promises.review()
-        for key, error in self._promises.take_unreleased().items():
+        self._spread_changes()
+        for key, error in self._promises.review().items():
             self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
             self._cache.readmit(key)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from app.cluster.ledger.reservations import Reservation, ReservationState
-from app.cluster.state.cache import ClusterCache
+from app.cluster.state.cache import Changes, ClusterCache
 from app.control.cycle.recheck import is_open
 from app.control.cycle.waker import Waker
 from app.control.journal import waits
@@ -22,7 +22,7 @@ from app.control.journal.waits import Wait
 from app.control.writers.evictor import Evictor
 from app.control.writers.unevictable import UnevictablePods
 from app.model.decision import Start
-from app.model.names import GroupKey, PodUid
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.reason import Reason, Refusal
 from app.model.sentence import say
 from app.settings import Settings
@@ -92,9 +92,15 @@ class PendingPreemptions:
         """Pods for which others were evicted, until they are bound."""
         self._preparing: dict[tuple[PodUid, ...], float] = {}
         """Since when the GPUs are made ready for those whose room is there already."""
+        self._relieved: set[NodeName] = set()
+        """Nodes on which less is held than at the last review, or that have changed."""
         self._judged_at = clock()
         self._limits = cache.room.limits()
         """Of one review."""
+
+    def note_changes(self, changes: Changes) -> None:
+        """Note on which nodes there may be room now."""
+        self._relieved |= changes.relieved
 
     def hold(self, starts: Sequence[Start], victims: Collection[PodUid]) -> None:
         """Hold the places of these starts, which are of one group, until their room is free."""
@@ -149,7 +155,8 @@ class PendingPreemptions:
         self._limits = self._cache.room.limits()
         failures = [*self._failures(), *self._unused()]
         self._unevictable.forget_pods()
-        relieved, is_due = self._cache.take_relieved(), self._clock() >= self._judged_at + JUDGED_EVERY_S
+        relieved, self._relieved = self._relieved, set()
+        is_due = self._clock() >= self._judged_at + JUDGED_EVERY_S
         looked_at = [wait for wait in self._waits if is_due or not relieved.isdisjoint(wait.freed)]
         self._end({wait for wait in looked_at if self._is_over(wait)})
         if is_due:

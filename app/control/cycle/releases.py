@@ -4,7 +4,8 @@ A held pod costs kube-scheduler nothing, a released one can never be held again:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from itertools import count
 
 import structlog
@@ -61,6 +62,16 @@ RETRY = RetryPolicy(first_s=1.0, factor=1.0)
 """How long a writer waits after a failed patch: by then the watch shows what became of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReleaseNews:
+    """What has become of releases since the last review."""
+
+    sent: Collection[PodUid]
+    """The pods for which a patch was sent for the first time."""
+    refused: Mapping[PodUid, str]
+    """The pods whose patch failed again and again, with what the API server said."""
+
+
 class _ReleasedPods(InFlightLimiter):
     """The released pods that kube-scheduler has not asked about yet."""
 
@@ -101,13 +112,13 @@ class Releases:
         self._tried: set[PodUid] = set()
         """Those among them for which a patch has been sent."""
         self._sent: set[PodUid] = set()
-        """Those that were tried for the first time, until somebody takes them."""
+        """Those that were tried for the first time, until the next review."""
         self._opened: set[PodUid] = set()
         """Without gate, or gone, although the watch may not show it yet."""
         self._failures: dict[PodUid, int] = {}
         """Of those in `_queued`, how often in a row their patch failed; a refusal counts twice."""
         self._refused: dict[PodUid, str] = {}
-        """What the API server said, until somebody takes it."""
+        """What the API server said, until the next review."""
         self._window = _ReleasedPods(cache)
 
     def holds(self, pod: Pod) -> bool:
@@ -124,15 +135,11 @@ class Releases:
         """Whether the pod still stands in our queue: nobody else could have been asked about it."""
         return uid in self._queued and uid not in self._tried
 
-    def take_sent(self) -> set[PodUid]:
-        """Return, once, the pods for which a patch was sent since last asked."""
-        sent, self._sent = self._sent, set()
-        return sent
-
-    def take_refused(self) -> Mapping[PodUid, str]:
-        """Return, once, the pods whose patch failed again and again, with what the API server said."""
-        refused, self._refused = self._refused, {}
-        return refused
+    def review(self) -> ReleaseNews:
+        """Return what has become of releases since last asked."""
+        news = ReleaseNews(frozenset(self._sent), self._refused)
+        self._sent, self._refused = set(), {}
+        return news
 
     def note_asked(self, uid: PodUid) -> None:
         """Note that kube-scheduler has asked about the pod."""

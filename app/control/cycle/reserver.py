@@ -1,11 +1,11 @@
 """Makes promises, and ends those that are over or have to be taken back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
 from app.cluster.ledger.reservations import Reservation, ReservationState
-from app.cluster.state.cache import ClusterCache
+from app.cluster.state.cache import Changes, ClusterCache
 from app.control.cycle.waker import Waker
 from app.control.journal.backoff import COSTLY, Backoff
 from app.control.writers.barrier import GangBarrier
@@ -46,8 +46,17 @@ class Reserver:
         self._clock = clock
         self._forget_at = clock() + REFUSED_NODES_FOR_S
         self._expire_at = clock()
+        self._bereft: set[PodUid] = set()
+        """Pods whose nomination may outlive their promise; until the next review."""
+        self._taken_by_others: set[NodeName] = set()
+        """Nodes to which others have bound pods of ours, which we had not promised them; until `make_way`."""
         self._overlooked = Backoff()
         """By pod: how long one gets no other place that kube-scheduler did not ask about while it had one."""
+
+    def note_changes(self, changes: Changes) -> None:
+        """Note what the watches have changed under our promises."""
+        self._bereft |= changes.bereft
+        self._taken_by_others |= changes.taken_by_others
 
     def make(self, start: Start) -> None:
         """Promise the places of a start, and have its pods asked about."""
@@ -71,7 +80,7 @@ class Reserver:
         A replica that was active until a moment ago may have had bindings under way. Gangs give up last: of one that
         is bound in part the rest must not have to wait.
         """
-        nodes = self._cache.take_taken_by_others()
+        nodes, self._taken_by_others = self._taken_by_others, set()
         if not nodes:
             return
         there = [
@@ -111,10 +120,13 @@ class Reserver:
             self._cache.drop_promise(held.pod)
         self._barrier.fail_all("this replica is no longer active")
 
-    def review(self) -> None:
-        """End what has expired, revoke nominations that outlived their promise, and look at who stands."""
-        now = self._clock()
-        self._begin(now)
+    def review(self) -> Mapping[GroupKey, str]:
+        """End what has expired, revoke nominations that outlived their promise, and look at who stands.
+
+        Return the groups with pods whose gate may not be taken off, with what the API server said.
+        """
+        now, releases = self._clock(), self._waker.review_releases()
+        self._begin(releases.sent, now)
         if now >= self._expire_at:
             # Not at every change: with 40,000 promises a look at all of them takes 8 ms.
             self._expire_at = now + EXPIRES_WITHIN_S
@@ -125,20 +137,18 @@ class Reserver:
             self._forget_at = now + REFUSED_NODES_FOR_S
             self._cache.forget_refused_nodes()
             self._waker.forget_gone()
-        for uid in self._cache.take_bereft():
+        for uid in self._bereft:
             self._waker.revoke(uid)
+        self._bereft.clear()
         self._barrier.review()
-
-    def take_unreleased(self) -> Mapping[GroupKey, str]:
-        """Return, once, the groups with pods whose gate may not be taken off, with what the API server said."""
-        refused = ((self._cache.pod(uid), said) for uid, said in self._waker.take_unreleased().items())
+        refused = ((self._cache.pod(uid), said) for uid, said in releases.refused.items())
         error = "the API server does not let the scheduling gate be taken off"
         return {pod.group: f"{error}: {said}" for pod, said in refused if pod is not None}
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, sent: Iterable[PodUid], now: float) -> None:
         """Let the time of a promise run from when its pod was released: before, kube-scheduler could not ask."""
         expires_at = now + self._settings.promise_ttl_s
-        for uid in self._waker.take_sent():
+        for uid in sent:
             held = self._cache.reservations.promised(uid)
             if held is not None and held.is_revocable and held.expires_at < expires_at:
                 self._cache.reservations.extend(uid, expires_at)

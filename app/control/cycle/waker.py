@@ -5,13 +5,13 @@ and makes it look at the promised node first. A pod that it has not asked about 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.parked_pods import ParkedPods
-from app.control.cycle.releases import Releases
+from app.control.cycle.releases import ReleaseNews, Releases
 from app.control.leadership.readiness import Precondition
 from app.control.writers.in_flight import InFlightLimiter
 from app.model.names import NodeName, PodUid
@@ -78,13 +78,9 @@ class Waker:
         """Whether the pod is to be released and nothing has been sent yet: nobody can have asked about it."""
         return self._releases.stands(uid)
 
-    def take_sent(self) -> set[PodUid]:
-        """Return, once, the pods whose release was sent since last asked."""
-        return self._releases.take_sent()
-
-    def take_unreleased(self) -> Mapping[PodUid, str]:
-        """Return, once, the pods whose release was refused, with what the API server said."""
-        return self._releases.take_refused()
+    def review_releases(self) -> ReleaseNews:
+        """Return what has become of releases since last asked."""
+        return self._releases.review()
 
     def wake(self, uid: PodUid) -> None:
         """Have the pod asked about, if it is held or parked and a node is promised to it."""

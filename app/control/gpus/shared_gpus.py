@@ -117,13 +117,14 @@ class SharedGpus:
         """
         gpus = self._cache.gpus
         self._cache.age_agents(self._clock() - self._settings.agent_ttl_s)
-        names = gpus.take_changed()
+        changes = gpus.drain_changes()
+        names = set(changes.nodes)
         if self._clock() >= self._look_again_at:
             self._look_again_at = self._clock() + LOOK_AGAIN_S
             names.update(gpus.unsettled_nodes() if self._knows_all else gpus.sharing_nodes())
             self._knows_all = True
             self._tidy()
-        for pod in gpus.take_vanished():
+        for pod in changes.vanished:
             place = node_of(pod) or NOWHERE[0], pod.reserves
             if place in self._closed and not self._is_reserved(place):
                 # It is gone, and somebody may have been given a new one of its name.
@@ -143,7 +144,7 @@ class SharedGpus:
         self._had_pods.clear()
         self._annotated.clear()
         # Those that end meanwhile are for the other one to remove.
-        self._cache.gpus.take_vanished()
+        self._cache.gpus.drop_vanished()
         self._swept = self._knows_all = False
         self._pods.recall()
         for place in [place for place in self._closed if not self._pods.is_under_way(place)]:

@@ -78,6 +78,8 @@ class Status:
         self._resting: set[_Target] = set()
         """What is not written until its pause is over."""
         self._touched: set[GroupKey] = set()
+        """It is one set for ever: the cache adds the groups about which anything has changed."""
+        cache.groups.tell(self._touched)
         self._to_renew: Iterator[GroupKey] = iter(())
         """Whose numbers are looked at next, as long as anything changes."""
         self._renewed_at = -1
@@ -128,8 +130,8 @@ class Status:
     # What should be said --------------------------------------------------------------------------------------------
 
     def _take_touched(self) -> Collection[GroupKey]:
-        touched = self._touched | self._cache.groups.take_touched() | self._planning.take_news()
-        self._touched = set()
+        touched = set(self._touched)
+        self._touched.clear()
         return touched
 
     def _renewed(self) -> Iterator[GroupKey]:
