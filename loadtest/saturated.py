@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from app.control.cycle.planning import policy_of
+from app.control.cycle.policy_settings import policy_of
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY
 from app.model.names import GroupKey, NodeName, QueueName

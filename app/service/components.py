@@ -15,9 +15,11 @@ from app.cluster.state.cache import ClusterCache
 from app.control.autoscaler.autoscaler import Autoscaler, way_of
 from app.control.autoscaler.unmet_demand import UnmetDemand
 from app.control.cycle.apply_plan import PlanApplier
+from app.control.cycle.attempts import Attempts
 from app.control.cycle.disruption_budgets import Budgets
 from app.control.cycle.kept_room import KeptRoom
-from app.control.cycle.planning import Planning, policy_of
+from app.control.cycle.planning import Planning
+from app.control.cycle.policy_settings import policy_of
 from app.control.cycle.preemptions import PendingPreemptions
 from app.control.cycle.reserver import Reserver
 from app.control.cycle.search_loop import Plans, SearchLoop
@@ -27,7 +29,8 @@ from app.control.gpus.overuse import Overuse
 from app.control.gpus.shared_gpus import SharedGpus
 from app.control.groups.arrivals import Arrivals
 from app.control.groups.completions import CompletionLookup
-from app.control.groups.pod_grouper import PodGrouper, keeps_of
+from app.control.groups.grouped_pods import keeps_of
+from app.control.groups.pod_grouper import PodGrouper
 from app.control.groups.podgroup_writer import PodGroupWriter
 from app.control.informers.audit import Audit
 from app.control.informers.feed import Feed
@@ -82,7 +85,7 @@ class Clocks:
 class Components:
     """The service without its ports; nothing runs until somebody runs each of `running`."""
 
-    def __init__(  # what differs between production, benchmarks and tests
+    def __init__(
         self,
         settings: Settings,
         cluster: Cluster,
@@ -133,15 +136,24 @@ class Components:
         self.applier = PlanApplier(cache, self.reserver, self.preemptions, self.evictor, metrics, self.decisions)
         self.kept_room = KeptRoom(self.applier)
         search_due = asyncio.Event()
+        self.attempts = Attempts(
+            cache,
+            self.reserver,
+            self.preemptions,
+            self.applier,
+            self.gpus,
+            self.unevictable,
+            clock=clock,
+            wall_clock=wall,
+            changed=self._changed,
+        )
         self.planning = Planning(
             cache,
             self.readiness,
             self.reserver,
-            self.preemptions,
             self.applier,
             self.kept_room,
-            self.unevictable,
-            self.gpus,
+            self.attempts,
             metrics,
             settings,
             clock=clock,
@@ -233,7 +245,7 @@ class Components:
             self.leadership,
             self.barrier,
             self.metrics,
-            self.planning,
+            self.attempts,
             patience_s=settings.gang_barrier_s,
         )
         self.fast_path = AdmissionFastPath(

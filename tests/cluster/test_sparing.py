@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from app.cluster import decode
-from app.control.groups.pod_grouper import KEEPS
+from app.control.groups.grouped_pods import KEEPS
 from tests.cluster.raw import PROFILES, Raw
 
 PODS, CHARACTERS = 20, 100_000

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.control.cycle.planning import policy_of
+from app.control.cycle.policy_settings import policy_of
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY, PlanMemory
 from app.scheduling.planner.planner import plan

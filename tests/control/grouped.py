@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from app.cluster.state.cache import ClusterCache
 from app.control.groups.arrivals import Arrivals
 from app.control.groups.completions import CompletionLookup
-from app.control.groups.pod_grouper import PodGrouper, keeps_of
+from app.control.groups.grouped_pods import keeps_of
+from app.control.groups.pod_grouper import PodGrouper
 from app.control.groups.podgroup_writer import PodGroupWriter
 from app.control.informers.feed import Feed, Learner
 from app.control.informers.kinds import kinds_of

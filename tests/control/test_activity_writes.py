@@ -5,7 +5,8 @@ import asyncio
 from app.control.cycle.parked_pods import ParkedPods
 from app.control.cycle.releases import Releases
 from app.control.report.status import WRITES_AT_ONCE
-from app.control.writers.binder import BOUND, WRITERS
+from app.control.writers.bind_outcomes import BOUND
+from app.control.writers.binder import WRITERS
 from app.model.decision import Action, Eviction
 from app.model.marks import GATE
 from app.model.names import GroupKey, NodeName, PodUid

@@ -3,7 +3,7 @@ from collections.abc import Collection
 
 import pytest
 
-from app.control.writers.binder import BOUND
+from app.control.writers.bind_outcomes import BOUND
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.podgroup import GroupSpec
 from app.model.reason import Reason

@@ -7,7 +7,8 @@ import pytest
 
 from app.cluster.ledger.charges import Load
 from app.cluster.ledger.reservations import ReservationState
-from app.control.writers.binder import BOUND, LOOK_UPS, NOT_KNOWN, REQUEST_LASTS_S, UNDONE
+from app.control.writers.bind_outcomes import BOUND, LOOK_UPS, NOT_KNOWN
+from app.control.writers.binder import REQUEST_LASTS_S, UNDONE
 from app.model.names import NodeName
 from app.model.question import Refused
 from app.model.reason import Reason

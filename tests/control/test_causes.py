@@ -249,7 +249,7 @@ async def test_what_a_binding_fails_by_is_told_while_it_is_tried_again_for_the_f
 
         await binding
         await passes(SETTLED_S)
-        assert (world.bound(), world.planning.stalled(), reasons_left(world)) == ({"gang-0": "a"}, {}, [])
+        assert (world.bound(), world.planning.attempts.stalled(), reasons_left(world)) == ({"gang-0": "a"}, {}, [])
         assert len(world.cluster.told) == 2
 
 
@@ -265,7 +265,7 @@ async def test_a_cause_that_is_over_is_no_longer_told() -> None:
         await world.bind(pod, await world.choose(pod, "a"))
         await passes(1)
 
-        assert (world.bound(), world.planning.stalled()) == ({"one-0": "a"}, {})
+        assert (world.bound(), world.planning.attempts.stalled()) == ({"one-0": "a"}, {})
 
 
 # Shared GPUs

@@ -115,7 +115,7 @@ async def stale(world: World) -> Gang:
 
 async def set_aside(world: World) -> Gang:
     gang = await promised(world)
-    world.planning.dissolve(GANG, "the test wants it so")
+    world.planning.attempts.dissolve(GANG, "the test wants it so")
     await passes(0.1)
     return gang
 

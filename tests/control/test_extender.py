@@ -5,7 +5,7 @@ import pytest
 from app.cluster.ledger.reservations import ReservationState
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.control.webhooks.extender import WATCH_LAG_S
-from app.control.writers.binder import BOUND
+from app.control.writers.bind_outcomes import BOUND
 from app.model.decision import Start
 from app.model.names import NodeName, PodUid
 from app.model.question import Failed, FilterAnswer, Fits, PodQuestion, Refused

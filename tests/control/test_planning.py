@@ -7,7 +7,7 @@ from app.control.cycle import planning
 from app.control.cycle.kept_room import KeptRoom
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.control.cycle.reserver import REFUSED_NODES_FOR_S
-from app.control.writers.binder import BOUND
+from app.control.writers.bind_outcomes import BOUND
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
 from app.model.names import GroupKey, NodeName, PodUid
@@ -392,7 +392,7 @@ async def test_promises_and_backoffs_end_in_time_however_long_and_often_plans_ar
         for number in range(MANY):
             world.pod(f"p{number}")
 
-        world.planning.dissolve(GroupKey("q", first["metadata"]["uid"]), "the binding was refused")
+        world.planning.attempts.dissolve(GroupKey("q", first["metadata"]["uid"]), "the binding was refused")
         for number in range(20):
             world.nodes(f"relief-{number}", gpus=0)
             await passes(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.control.groups.owner_watch import MOST_KINDS
+from app.control.groups.owner_kinds import MOST_KINDS
 from app.control.groups.podgroup_writer import WRITERS
 from app.model.marks import GATE
 from app.model.names import GroupKey, PodUid

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.cli.options import WrongSettingError, read_settings
-from app.control.cycle.planning import policy_of
+from app.control.cycle.policy_settings import policy_of
 from app.model.decision import Action
 from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy, Preset, ResolveMethod, Settings

@@ -349,7 +349,7 @@ async def test_a_release_that_is_refused_for_a_moment_keeps_its_promise() -> Non
         await passes(5)
 
         assert (world.promised(pod), gates(world.cluster, pod)) == ("a", [])
-        assert world.planning.stalled() == {}
+        assert world.planning.attempts.stalled() == {}
 
 
 async def test_a_pod_that_is_gone_unnoticed_is_tried_once() -> None:

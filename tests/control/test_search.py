@@ -188,7 +188,7 @@ async def test_nobody_is_evicted_for_a_group_that_backs_off() -> None:
     async with living("a") as world:
         urgent = world.pod("urgent", priority_class=URGENT)
         await passes(1)
-        world.planning.dissolve(GroupKey("q", urgent["metadata"]["uid"]), "the binding was refused")
+        world.planning.attempts.dissolve(GroupKey("q", urgent["metadata"]["uid"]), "the binding was refused")
         world.runs("victim", "a")
 
         await passes(1.5)

@@ -178,7 +178,7 @@ async def test_who_once_opened_a_gpu_that_is_sick_by_now_is_given_another_one() 
 
         a.states["GPU-a-0"] = {"health": "Unhealthy"}
         await passes(1)
-        world.planning.give_up(uid_of(opener))
+        world.planning.attempts.give_up(uid_of(opener))
 
         assert await runs(world, opener) == ["GPU-a-1"]
 

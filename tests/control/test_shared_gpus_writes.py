@@ -293,7 +293,7 @@ async def test_who_once_opened_a_gpu_opens_it_anew_in_the_moment_in_which_it_is_
         a.binds_reservations = True
         joiner = sharer(world, "joiner")
         assert await runs(world, joiner) == ["GPU-a-0"]
-        world.planning.dissolve(GroupKey("q", uid_of(opener)), "for the test", least_s=60.0)
+        world.planning.attempts.dissolve(GroupKey("q", uid_of(opener)), "for the test", least_s=60.0)
         await passes(1)
 
         world.delete(joiner)

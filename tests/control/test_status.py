@@ -286,7 +286,7 @@ async def test_a_group_that_backs_off_again_and_again_is_told_of_once() -> None:
         world.gang("gang", size=2)
         await passes(0.5)
         for _ in range(3):
-            world.planning.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
+            world.planning.attempts.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
             await passes(10)
 
         assert world.cluster.told == [(name, "BackingOff") for name in ("gang", "gang-0", "gang-1")]
@@ -342,7 +342,7 @@ async def test_a_gang_that_fails_again_just_before_it_is_tried_again_is_not_said
         world.gang("gang", size=2)
         await passes(1)
         for pause_s in (1.6, 0.2):
-            world.planning.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
+            world.planning.attempts.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
             await passes(pause_s)
 
         refusal = world.inspect.refusal(GroupKey("q", "gang"))

@@ -139,7 +139,7 @@ async def test_a_group_that_has_begun_to_back_off_is_not_started_by_a_late_plan(
     async with living("a", "b") as world:
         waits = world.pod("waits")
         await passes(1)
-        world.planning.dissolve(key(waits), "it failed")
+        world.planning.attempts.dissolve(key(waits), "it failed")
 
         assert not take(world, start(waits, on="b", waits=False), late=True)
 
@@ -259,7 +259,7 @@ async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_ch
         taking = asyncio.create_task(world.applier.take_by_steps(made, (), readiness=Told()))
         await asyncio.sleep(0)
         assert states(world, *pods) == [*[ReservationState.PROMISED] * 2, *[None] * 4]
-        world.planning.dissolve(key(pods[3]), "it failed")
+        world.planning.attempts.dissolve(key(pods[3]), "it failed")
 
         assert await taking is False
         assert states(world, *pods) == [*[ReservationState.PROMISED] * 3, None, *[ReservationState.PROMISED] * 2]

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from app.cluster.ledger.reservations import ReservationState
 from app.control.cycle.preemptions import WASTED_S
 from app.control.cycle.search_loop import LOOK_AGAIN_S
-from app.control.writers.binder import BOUND
+from app.control.writers.bind_outcomes import BOUND
 from app.model.decision import Plan
 from app.model.memory import PlanMemory
 from app.model.names import NodeName

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 
-from app.control.cycle.planning import policy_of
+from app.control.cycle.policy_settings import policy_of
 from app.model.decision import Action, Eviction, Plan
 from app.model.names import GroupKey, PodUid, QueueName
 from app.model.podgroup import PodGroup

@@ -26,6 +26,7 @@ WRITERS = 16
 """Patches in flight at once: as fast as kube-scheduler takes pods, without crowding out bindings."""
 
 RETRY = RetryPolicy(first_s=1.0, factor=1.0, pauses_until_given_up=3)
+"""Between the tries of one patch. After these the pod waits for its next promise."""
 
 WINDOW = 64
 """Woken pods that kube-scheduler has not asked about yet. It weighs every nominated pod for every node of every pod it

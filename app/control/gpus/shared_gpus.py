@@ -4,20 +4,18 @@ What is needed is worked out by `cluster.upkeep` from the cache alone, so that i
 `reserving` writes it. Nothing is removed that may still be needed by a binding whose outcome nobody knows.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 import structlog
 
-from app.cluster.decode import Rules
 from app.cluster.gpus.gpus import node_of
 from app.cluster.gpus.shared_gpus import GpuState, SharedGpu
 from app.cluster.gpus.upkeep import Circumstances, Dismiss, Free, Reserve, needs
-from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
 from app.control.gpus.reservation_pods import NOWHERE, Annotate, Place, ReservationPods, Sweep, Tell, Write
+from app.control.gpus.worthless_promises import worthless
 from app.control.leadership.leadership import Leadership
 from app.control.writers.evictor import Evictor
-from app.model.marks import BIND_MARKER
 from app.model.names import NodeName, PodUid
 from app.model.seam import Cluster, KubeError, OutcomeUnknownError
 from app.model.sentence import Name, say
@@ -37,16 +35,6 @@ AT_ONCE = 16
 """How many reservation pods one shared GPU may have, whatever an agent says: each takes a GPU, and no node has more."""
 
 UNTIL_AGREED = "until they agree, no pod gets a whole GPU there or a part of this one"
-
-
-def rules_of(settings: Settings) -> Rules:
-    """Return what `decode` is told of the settings."""
-    return Rules(
-        is_offered=settings.gpu_sharing,
-        overhead_mib=settings.context_overhead_mib,
-        namespace=settings.reservation_namespace,
-        marks_binds=BIND_MARKER in settings.markers,
-    )
 
 
 class SharedGpus:
@@ -134,8 +122,7 @@ class SharedGpus:
             for gpu in gpus.shared(name):
                 self._look_after(name, gpu)
             self._forget_gone(name)
-        sharers = [uid for name in names for uid in gpus.holders_on(name) if self._is_worthless(uid)]
-        return [*sharers, *self._of_whole_gpus({node for node, _ in self._contested})]
+        return worthless(self._cache, names, contested={node for node, _ in self._contested})
 
     def stand_down(self) -> None:
         """Forget what we were about: another replica decides."""
@@ -153,23 +140,6 @@ class SharedGpus:
     async def run(self) -> None:
         """Write for ever."""
         await self._pods.run()
-
-    # Promises that are worth nothing ----------------------------------------------------------------------------------
-
-    def _is_worthless(self, uid: PodUid) -> bool:
-        held = self._cache.reservations.get(uid)
-        return held is not None and held.state is ReservationState.PROMISED and bool(self._cache.gpus.not_ready(uid))
-
-    def _of_whole_gpus(self, contested: Collection[NodeName]) -> Iterator[PodUid]:
-        """Yield the pods that are promised whole GPUs of these nodes: they might get one on which others run."""
-        for held in self._cache.reservations if contested else ():
-            pod = (
-                self._cache.pod(held.pod)
-                if held.node in contested and held.state is ReservationState.PROMISED
-                else None
-            )
-            if pod is not None and pod.request.gpu_milli:
-                yield held.pod
 
     # Looking ----------------------------------------------------------------------------------------------------------
 

@@ -6,23 +6,23 @@ gone before its pods keeps them together as long as they are there.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
-from functools import partial
 
 import structlog
 
-from app.cluster import decode
-from app.cluster.decode.pods import POD_GROUP_ANNOTATION, PRIORITY_CLASS_LABEL, SUBGROUP_LABEL
 from app.cluster.groups.lineage import Lineage, OwnedObjects, OwnedPods, pods_of
-from app.cluster.groups.owners import Owners, Walk
 from app.cluster.state.cache import ClusterCache
 from app.control.groups.arrivals import Arrivals
+from app.control.groups.grouped_pods import bare, named, own_group, says_more
+from app.control.groups.missing_owners import waits_for
 from app.control.groups.owner_specs import OwnerSpec, OwnerSpecs
-from app.control.groups.owner_watch import POD_KIND, OwnerWatch
+from app.control.groups.owner_walks import OwnerWalks
+from app.control.groups.owner_watch import OwnerWatch
+from app.control.groups.pod_owners import PodOwners
 from app.control.groups.podgroup_writer import PodGroupWriter
 from app.control.leadership.freshness import Freshness
-from app.grouping import POD_ANNOTATIONS, POD_LABELS, Chain, GroupingDefaults, first_link, group, suspension
+from app.grouping import Chain, GroupingDefaults, first_link, group, suspension
 from app.model.explanation import Workload
 from app.model.names import GroupKey, PodUid
 from app.model.owner import Grouping, Kind, Owner, OwnerRef
@@ -30,23 +30,11 @@ from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
 from app.model.question import Check
 from app.model.seam import Objects
-from app.settings import Settings
 
 log = structlog.get_logger()
 
 REGROUPED_AT_ONCE = 50
 """Pods that are regrouped before the event loop gets a turn: an owner may have five thousand."""
-
-KEEPS = decode.Keeps(POD_LABELS | {SUBGROUP_LABEL}, POD_ANNOTATIONS | {POD_GROUP_ANNOTATION})
-"""What grouping looks at of a pod; the last two say what the pod itself has named."""
-
-USUAL_CLASS = "train"
-"""Of a pod that names none: whoever says just this says nothing."""
-
-
-def keeps_of(settings: Settings) -> decode.Keeps:
-    """Return what `decode` keeps of pods for grouping, as the settings have it."""
-    return KEEPS if settings.pod_grouping else decode.NOTHING_KEPT
 
 
 class PodGrouper:
@@ -71,11 +59,14 @@ class PodGrouper:
         self._freshness = freshness
         self._arrivals = arrivals
         self._changed = changed
-        self._owners = Owners(self._pod_as_owner)
+        self.pod_owners = PodOwners(cache)
+        """The owners of pods that are known."""
+        self._owners = self.pod_owners.owners
         self._watch = OwnerWatch(self._owners, cluster, self, sleep=sleep)
         self._lineage = Lineage(self._owners)
         self._sayings = OwnerSpecs(cache)
         self._objects = OwnedObjects()
+        self._walks = OwnerWalks(cache, self._owners, self._watch, self._lineage, self._objects)
         self._has_seen_pods = False
         self._is_settled = False
         self._regrouping = 0
@@ -96,10 +87,10 @@ class PodGrouper:
         if first is None:
             return self._join(pod, group(pod, Chain(), self._defaults), bound_in)
         line = self._lineage.add(first, pod.namespace, pod.uid)
-        walk = self._walk(line)
+        walk = self._walks.walk(line)
         if walk.missing is not None:
             return self._as_known(pod, walk.missing, bound_in)
-        return self._join(pod, group(pod, self._chain(line, walk, pod), self._defaults), bound_in)
+        return self._join(pod, group(pod, self._walks.chain(line, walk, pod), self._defaults), bound_in)
 
     def rehearse(self, pod: Pod) -> tuple[Pod, GroupSpec | None]:
         """Return the same for a pod that is not there yet, and what its owners say; nothing comes of it."""
@@ -111,42 +102,26 @@ class PodGrouper:
         else:
             walk = self._owners.walk(first, pod.namespace)
             if walk.missing is not None:
-                return replace(pod, ungrouped=self._waits_for(walk.missing)), None
-            grouping = group(pod, self._chain(OwnedPods(first, pod.namespace), walk, pod), self._defaults)
-        if grouping is None or _own_group(pod) not in {"", grouping.name}:
+                return replace(pod, ungrouped=waits_for(walk.missing, self._watch)), None
+            grouping = group(pod, self._walks.chain(OwnedPods(first, pod.namespace), walk, pod), self._defaults)
+        if grouping is None or own_group(pod) not in {"", grouping.name}:
             return pod, None
         spec = self._say(pod, grouping).spec
-        return _named(pod, grouping, spec), spec
+        return named(pod, grouping, spec), spec
 
     def workload(self, namespace: str, name: str) -> Workload | None:
         """Return the object of this name that owns pods, the topmost first; None when none is known."""
-        found = (self._owners.find(kind, namespace, name) for kind in self._watch.kinds())
+        found = (self._owners.find(kind, namespace, name) for kind in self._watch.kinds.all())
         owners = sorted((one for one in found if one is not None), key=lambda one: one.owner is not None)
         if not owners:
             return None
-        groups = {pod.group: None for pod in self._pods_below(owners[0])}
+        groups = {pod.group: None for pod in self._walks.pods_below(owners[0])}
         groups.update(dict.fromkeys(self._objects.of(owners[0].ref, namespace)))
         return Workload(
             kind=owners[0].ref.kind.name,
             suspended=suspension(self._owners.walk(owners[0].ref, namespace).owners),
             groups=tuple(groups),
         )
-
-    def owners_of(self, pod: Pod) -> Sequence[OwnerRef]:
-        """Return the object that owns a pod, and those above it as far as they are known; `LONGEST_WALK` at most."""
-        first = pod.origin.owner if pod.origin is not None else None
-        if first is None or not first.uid:
-            return ()
-        above = [owner.ref for owner in self._owners.walk(first, pod.namespace).owners]
-        return tuple({each.uid: each for each in (first, *above)}.values())
-
-    def owners_class(self, pod: Pod) -> str:
-        """Return the priority class that an owner of a pod names by its label, and that exists; empty for none."""
-        first = first_link(pod) if pod.origin is not None else None
-        owners = self._owners.walk(first, pod.namespace).owners
-        # What is said at the top counts for all below it.
-        named = (owner.labels.get(PRIORITY_CLASS_LABEL, "") for owner in reversed(owners))
-        return next((name for name in named if name and self._cache.groups.has_class(name)), "")
 
     def forget(self, pod: Pod) -> None:
         """Forget a pod that the cache has forgotten."""
@@ -171,7 +146,7 @@ class PodGrouper:
         if spec.owner is None:
             return spec
         self._watch.ask_for(spec.owner.kind)
-        if is_news and self._watch.is_denied(spec.owner.kind):
+        if is_news and self._watch.kinds.is_denied(spec.owner.kind):
             # Its pods may have been taken for pods that are alone.
             self._owners.forget_end(spec.owner)
             for uid in pods_of(self._lineage.lines_to(spec.owner, spec.key.namespace)):
@@ -191,9 +166,9 @@ class PodGrouper:
     def _check(self) -> Check:
         """Return our line of /readyz: after a start nothing is decided before the owners of all pods are known."""
         if self._is_settled:
-            unread = ", ".join(f"{kind!r}: {cause}" for kind, cause in self._watch.unwatchable().items())
+            unread = ", ".join(f"{kind!r}: {cause}" for kind, cause in self._watch.kinds.unwatchable().items())
             return Check("owners", degraded=f"pods with these owners wait: {unread}" if unread else "")
-        unlisted = ", ".join(map(repr, self._watch.unlisted()))
+        unlisted = ", ".join(map(repr, self._watch.kinds.unlisted()))
         return Check("owners", f"owners of pods are not listed yet: {unlisted}" if unlisted else "not listed yet")
 
     async def run(self) -> None:
@@ -223,7 +198,7 @@ class PodGrouper:
     def owner_gone(self, owner: Owner) -> None:
         """Forget the object as soon as no pods come from it."""
         # Its objects go with it: written again they would only go again.
-        for key in {pod.group for pod in self._pods_below(owner)}:
+        for key in {pod.group for pod in self._walks.pods_below(owner)}:
             self._writer.forget(key)
         self._lineage.retire(owner)
 
@@ -233,7 +208,7 @@ class PodGrouper:
 
     def note_progress(self) -> None:
         """Tell the others: pods may be in their groups now, or all owners be known."""
-        is_known = self._has_seen_pods and not self._regrouping and not self._watch.unlisted()
+        is_known = self._has_seen_pods and not self._regrouping and not self._watch.kinds.unlisted()
         self._is_settled = self._is_settled or is_known
         self._freshness.note_owners(self._check())
         self._arrivals.note_regrouped()
@@ -248,63 +223,6 @@ class PodGrouper:
         if before is not None and before != first:
             self._lineage.remove(before, pod.namespace, pod.uid)
 
-    def _walk(self, line: OwnedPods) -> Walk:
-        """Walk up, past what cannot be read, and note whom the line meets and misses.
-
-        What has a PodGroup could be read once: without it, pods would start alone that belong together.
-        """
-        walk = self._owners.walk(line.first, line.namespace)
-        while walk.missing is not None and walk.missing.uid:
-            self._watch.ask_for(walk.missing.kind)
-            if not self._watch.is_denied(walk.missing.kind) or self._objects.of(walk.missing, line.namespace):
-                break
-            self._owners.end_at(walk.missing)
-            walk = self._owners.walk(line.first, line.namespace)
-        if walk.missing is not None:
-            self._watch.miss(walk.missing.kind)
-        self._lineage.note(line, walk)
-        return walk
-
-    def _chain(self, line: OwnedPods, walk: Walk, pod: Pod) -> Chain:
-        top = walk.owners[-1] if walk.owners else None
-        siblings = partial(self._siblings, pod, top)
-        return Chain(owners=walk.owners, find=partial(self._find, line), siblings=siblings)
-
-    def _siblings(self, pod: Pod, top: Owner | None) -> Iterator[Pod]:
-        # A pod that is just coming is not in the cache yet.
-        yield pod
-        yield from (one for one in self._pods_below(top) if one.uid != pod.uid)
-
-    def _find(self, line: OwnedPods, kind: Kind, name: str) -> Owner | None:
-        """Find an object that is not among the owners, and have the line regrouped when it comes or changes."""
-        self._watch.ask_for(kind)
-        found = self._owners.find(kind, line.namespace, name)
-        if line.pods:
-            self._lineage.note_asked(line, OwnerRef(kind, name) if found is None else found.ref)
-        return found
-
-    def _pods_below(self, top: Owner | None) -> Iterator[Pod]:
-        for uid in self._lineage.pods_below(top) if top is not None else ():
-            pod = self._cache.pod(uid)
-            if pod is not None:
-                yield pod
-
-    def _pod_as_owner(self, uid: str) -> Owner | None:
-        pod = self._cache.pod(PodUid(uid))
-        if pod is None:
-            return None
-        ref, origin = OwnerRef(POD_KIND, pod.name, pod.uid), pod.origin
-        return Owner(
-            ref=ref,
-            namespace=pod.namespace,
-            labels=origin.labels if origin else {},
-            annotations=origin.annotations if origin else {},
-            owner=origin.owner if origin else None,
-            created_at=pod.created_at,
-        )
-
-    # A pod and its group --------------------------------------------------------------------------------------------
-
     def _bound_in(self, pod: Pod) -> GroupKey | None:
         """Return the group that a pod was bound in and stays in; None when its owners still decide.
 
@@ -316,7 +234,7 @@ class PodGrouper:
         return known.group
 
     def _join(self, pod: Pod, grouping: Grouping | None, bound_in: GroupKey | None) -> Pod:
-        if grouping is None or _own_group(pod) not in {"", grouping.name}:
+        if grouping is None or own_group(pod) not in {"", grouping.name}:
             return pod
         said = self._say(pod, grouping)
         spec = said.spec
@@ -324,19 +242,19 @@ class PodGrouper:
             return pod
         if spec.key.name == pod.uid:
             # What was said before is taken back too: of an owner that was suspended, say.
-            if _says_more(spec, pod) or self._cache.groups.spec(spec.key) is not None:
+            if says_more(spec, pod) or self._cache.groups.spec(spec.key) is not None:
                 self._cache.derive_group(spec)
             return pod
         self._sayings.keep(said)
         self._cache.derive_group(spec)
         if grouping.owner is None or not self._lineage.is_gone(grouping.owner, pod.namespace):
             self._writer.want(spec.key, said.grouping)
-        return _named(pod, grouping, spec)
+        return named(pod, grouping, spec)
 
     def _say(self, pod: Pod, grouping: Grouping) -> OwnerSpec:
         """Return what the owners say of the group that a pod belongs to, or is."""
         may_have_object = not grouping.alone or grouping.spec.get("topologyConstraint") or grouping.asked_for
-        name = grouping.name if may_have_object or _own_group(pod) else pod.uid
+        name = grouping.name if may_have_object or own_group(pod) else pod.uid
         return self._sayings.of(GroupKey(pod.namespace, name), pod, grouping)
 
     def _as_known(self, pod: Pod, missing: OwnerRef, bound_in: GroupKey | None) -> Pod:
@@ -346,26 +264,11 @@ class PodGrouper:
         """
         known = self._cache.pod(pod.uid)
         # Before the PodGroup of an owner that may not be read was seen, its pods were taken for single ones.
-        was_grouped = known is not None and (known.names_group or not self._watch.is_denied(missing.kind))
-        if known is not None and was_grouped and not known.ungrouped and _own_group(pod) in {"", known.group.name}:
+        was_grouped = known is not None and (known.names_group or not self._watch.kinds.is_denied(missing.kind))
+        if known is not None and was_grouped and not known.ungrouped and own_group(pod) in {"", known.group.name}:
             return replace(pod, group=known.group, names_group=known.names_group, subgroup=known.subgroup)
-        is_named = _own_group(pod) and bound_in is None
-        return pod if is_named else replace(pod, ungrouped=self._waits_for(missing))
-
-    def _waits_for(self, missing: OwnerRef) -> str:
-        owner = f"{missing.kind.name} {missing.name}"
-        if not missing.uid:
-            return f"{missing.kind.name}.{missing.kind.group} {missing.name}, which its label names, does not exist."
-        if self._watch.is_unreadable(missing):
-            return f"Its owner {owner} cannot be read by this version of Leeboard, whose log says why."
-        if self._watch.is_denied(missing.kind):
-            return (
-                f"Its owner {owner}, which has a PodGroup, cannot be read any more: let Leeboard list this kind again;"
-                " `leeboard doctor` names the right."
-            )
-        if missing.kind in self._watch.unwatchable():
-            return f"Its owner {owner} is not known: Leeboard cannot list this kind now, and its /readyz says why."
-        return f"Its owner {owner} is still being read."
+        is_named = own_group(pod) and bound_in is None
+        return pod if is_named else replace(pod, ungrouped=waits_for(missing, self._watch))
 
     async def _regroup(self, lines: Iterable[OwnedPods]) -> None:
         """Group the pods of these lines anew, some at a time."""
@@ -385,33 +288,8 @@ class PodGrouper:
         pod = self._cache.pod_as_shown(uid)
         if pod is not None:
             try:
-                self._cache.apply_pod(self.settle(_bare(pod)))
+                self._cache.apply_pod(self.settle(bare(pod)))
             except Exception:
                 # A mistake of ours that one object brings out: the pod stays as it was, and the others are grouped.
                 log.exception("pod cannot be grouped", pod=repr(pod))
             self.forget_if_over(pod.group)
-
-
-def _named(pod: Pod, grouping: Grouping, spec: GroupSpec) -> Pod:
-    if spec.key.name == pod.uid:
-        return pod
-    return replace(pod, group=spec.key, names_group=True, subgroup=grouping.subgroup or pod.subgroup)
-
-
-def _own_group(pod: Pod) -> str:
-    return pod.origin.annotations.get(POD_GROUP_ANNOTATION, "") if pod.origin else ""
-
-
-def _bare(pod: Pod) -> Pod:
-    """Return a pod as it was decoded, before its owners were asked."""
-    own, labels = _own_group(pod), pod.origin.labels if pod.origin else {}
-    key = GroupKey(pod.namespace, own or pod.uid)
-    return replace(pod, group=key, names_group=bool(own), subgroup=labels.get(SUBGROUP_LABEL, ""), ungrouped="")
-
-
-def _says_more(spec: GroupSpec, pod: Pod) -> bool:
-    """Whether owners say more than their pod does: most Jobs do not, and then nothing has to be kept."""
-    usual = {pod.priority_classes, (*pod.priority_classes, USUAL_CLASS)}
-    if spec.priority_classes not in usual or spec.suspended or spec.problem:
-        return True
-    return spec.queue not in {None, pod.queue} or spec.preemptible not in {None, pod.explicit_preemptible}

@@ -122,9 +122,9 @@ class Audit:
         for resource in filter(self._freshness.is_listed, Resource):
             yield AuditedResource(self._feed, self._cluster, resource)
         owners = self._owners
-        for kind in owners.listed():
+        for kind in owners.kinds.listed():
             # Another kind may have taken its place while those before it were looked at.
-            if kind in owners.listed():
+            if kind in owners.kinds.listed():
                 yield AuditedOwners(owners, self._cluster, kind)
 
     async def look(self, kind: Audited) -> None:

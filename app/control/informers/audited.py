@@ -67,7 +67,7 @@ class AuditedOwners:
         self._watch = watch
         self._cluster = cluster
         self._kind = kind
-        self._path = watch.path_of(kind)
+        self._path = watch.kinds.path_of(kind)
         self.name = repr(kind)
 
     def shown(self) -> Mapping[Any, int]:

@@ -9,10 +9,11 @@ from app.cluster import decode
 from app.cluster.decode import SeenPod
 from app.cluster.state.cache import ClusterCache
 from app.cluster.state.lasting import lasting, plain
-from app.control.gpus.shared_gpus import rules_of
+from app.control.gpus.sharing_rules import rules_of
 from app.control.groups.arrivals import Arrivals
 from app.control.groups.completions import CompletionLookup
-from app.control.groups.pod_grouper import PodGrouper, keeps_of
+from app.control.groups.grouped_pods import keeps_of
+from app.control.groups.pod_grouper import PodGrouper
 from app.control.informers.tolerance import Tolerance
 from app.model.names import PodUid
 from app.model.pod import Pod

@@ -169,7 +169,7 @@ class EventReporter:
 
     def _causes(self) -> list[tuple[GroupKey, Refusal]]:
         """Return why everybody waits, or has a place and cannot use it yet."""
-        return [*self._inspect.refused(), *self._planning.stalled().items()]
+        return [*self._inspect.refused(), *self._planning.attempts.stalled().items()]
 
     def _is_covered(self, key: GroupKey, cause: Cause) -> bool:
         covered = self._covered.get(key)
@@ -230,7 +230,7 @@ class EventReporter:
 
     def _of_owners(self, pod: Pod, lasting: _Lasting) -> Iterator[_Event]:
         prefix = f"PodGroup {pod.group.name}: " if pod.names_group else f"Pod {pod.name}: "
-        for owner in self._grouper.owners_of(pod):
+        for owner in self._grouper.pod_owners.of(pod):
             yield _Event(owner_reference(pod, owner), lasting, prefix)
 
     async def _record(self, event: _Event) -> None:

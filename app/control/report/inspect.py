@@ -72,7 +72,7 @@ class Inspect(WaitingGroups):
         planning = self._planning
         if pod is None:
             return None
-        stalled, awaited = planning.stalled(), planning.awaited(pod.group)
+        stalled, awaited = planning.attempts.stalled(), planning.attempts.awaited(pod.group)
         on = self._cache.groups.terms(pod.group) if pod.managed else None
         # The queue that pays, which the labels of a running pod do not change.
         pod = replace(pod, queue=on.queue) if on is not None else pod

@@ -104,7 +104,7 @@ class Status:
         if self._version != self._cache.version:
             self._version = self._cache.version
             # How many are still leaving is worth a look each time: there are few who wait for that.
-            self._touched.update(key for key, why in self._planning.stalled().items() if why.reason in FREEING)
+            self._touched.update(key for key, why in self._planning.attempts.stalled().items() if why.reason in FREEING)
             await self._correct_queues()
         self._touched.update(self._renewed())
         touched = list(self._take_touched())
@@ -155,7 +155,7 @@ class Status:
             yield _Target(Resource.QUEUES, "", name), status
 
     def _pod_groups(self, keys: Collection[GroupKey]) -> Iterator[tuple[_Target, RawObject]]:
-        stalled = self._planning.stalled()
+        stalled = self._planning.attempts.stalled()
         for key in keys:
             target, spec = _target(key), self._cache.groups.spec(key)
             if spec is None or not self._cache.groups.has_object(key):

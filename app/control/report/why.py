@@ -191,7 +191,7 @@ class Explainer:
     def _group(self, key: GroupKey) -> _Group:
         waiting, refusals = self._cache.waiting().get(key), self._planning.refusals_to_tell
         formed = waiting or self._cache.groups.running().get(key)
-        stalled, awaited = self._planning.stalled(), self._planning.awaited(key)
+        stalled, awaited = self._planning.attempts.stalled(), self._planning.attempts.awaited(key)
         refusal = refusals.get(key) or (waiting.refusal if waiting is not None else None) or stalled.get(key)
         pods = sorted(self._cache.groups.pods(key), key=lambda pod: (pod.created_at, len(pod.name), pod.name))
         return _Group(

@@ -19,10 +19,11 @@ import structlog
 from app.cluster import decode
 from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.cluster.state.cache import ClusterCache
-from app.control.cycle.planning import Planning, policy_of
+from app.control.cycle.planning import Planning
+from app.control.cycle.policy_settings import policy_of
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.control.cycle.waker import Waker
-from app.control.gpus.shared_gpus import rules_of
+from app.control.gpus.sharing_rules import rules_of
 from app.control.groups.arrivals import Arrivals
 from app.control.leadership.readiness import Readiness
 from app.control.writers.binder import Binder
@@ -188,14 +189,14 @@ class Extender:
         if self._planning.keeps_room_from(pod.group):
             return None  # What looks free may be kept for others, which the plan that promised its node has seen.
         constraints = tuple(self._cache.groups.constraints(pod))
-        if not self._planning.can_look_at(pod, constraints):
+        if not self._planning.effort.can_look_at(pod, constraints):
             return None  # It is planned again beside the event loop, if its node is refused.
         places = self._cache.places_without(pod, held.node)
         return planner.move_one(places, pod, held.node, question.offered, self._policy, constraints=constraints)
 
     def _learn_refusal(self, held: Reservation) -> FilterAnswer:
         self._cache.refuse_node(held.pod, held.node)
-        self._planning.give_up(held.pod)
+        self._planning.attempts.give_up(held.pod)
         return Refused(Reason.REFUSED_BY_SCHEDULER)
 
     def _learn_what_is_refused(self, uid: PodUid, question: PodQuestion) -> None:
@@ -231,7 +232,7 @@ class Extender:
         self._cache.reservations.asked_again(uid)
         if pod.said.attempt_failed:
             log.warning("bind failed", pod=f"{pod.namespace}/{pod.name}", error=pod.said.attempt_failed)
-            self._planning.dissolve(pod.group, f"binding it failed: {pod.said.attempt_failed}")
+            self._planning.attempts.dissolve(pod.group, f"binding it failed: {pod.said.attempt_failed}")
 
     def _stand_by(self, uid: PodUid) -> None:
         """Let a promise live on that is answered now; where kube-scheduler binds by itself, nobody else gets it."""
@@ -262,7 +263,7 @@ class Extender:
     def _rate(self, question: PodQuestion) -> planner.Rating | None:
         """Return how the pod would fare; None where that is too much work for the event loop."""
         pod = self._decode(question.pod)
-        if not self._planning.can_look_at(pod):
+        if not self._planning.effort.can_look_at(pod):
             return None
         group = self._cache.groups.alone(pod)
         return planner.rate(self._cache.glance(), group, pod, question.offered, policy=self._policy)

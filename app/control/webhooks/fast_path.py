@@ -14,7 +14,8 @@ from app.cluster.admit import shape
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.assumed_pods import AssumedCharge, AssumedPods
 from app.control.cycle.planning import Planning
-from app.control.groups.pod_grouper import PodGrouper, keeps_of
+from app.control.groups.grouped_pods import keeps_of
+from app.control.groups.pod_grouper import PodGrouper
 from app.control.leadership.readiness import Readiness
 from app.model.names import NodeName, QueueName
 from app.model.pod import Placed, Pod
@@ -123,7 +124,7 @@ class AdmissionFastPath:
 
     def owners_class(self, newcomer: Newcomer) -> str:
         """Return the priority class that the owners of a pod name, as far as they are known; empty for none."""
-        return self._grouper.owners_class(newcomer.pod)
+        return self._grouper.pod_owners.priority_class(newcomer.pod)
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
         """Look at an object that a watch shows, before it is in the cache."""

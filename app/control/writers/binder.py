@@ -7,13 +7,13 @@ from typing import Protocol
 
 import structlog
 
-from app.cluster import decode
 from app.cluster.decode.pods import POD_GROUP_ANNOTATION
 from app.cluster.gpus.shares import marks_of
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
 from app.control.leadership.leadership import Leadership
 from app.control.writers.barrier import GangBarrier
+from app.control.writers.bind_outcomes import BOUND, GONE, NOT_KNOWN, BindOutcomes
 from app.control.writers.coalescer import WriteCoalescer
 from app.model.marks import PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
@@ -34,9 +34,6 @@ from app.telemetry import BindOutcome, Metrics
 
 log = structlog.get_logger()
 
-BOUND = ""
-"""The answer to kube-scheduler when the pod is on its node."""
-
 WRITERS = 64
 """Bindings in flight at once: fewer than the client has connections for, so that none waits for one after its last
 look at whether we are still active."""
@@ -44,10 +41,6 @@ look at whether we are still active."""
 BURST_EVERY_S = 0.02
 """Bindings that come sooner after each other are written together: 3,000 lone pods then cost a fifth less CPU, that of
 all programs summed up. kube-scheduler goes on meanwhile."""
-
-LOOK_UPS = RetryPolicy(first_s=0.5, longest_s=8.0, pauses_until_given_up=10)
-"""Before asking again what became of a write whose outcome is unknown. After these, about a minute, kube-scheduler is
-answered. The promise stays until the watch tells more, and the next question for the pod tries again."""
 
 UNDONE = RetryPolicy(first_s=0.5, pauses_until_given_up=5)
 """Between the tries of a binding that a read has proved undone. After these the API server answers, but does not carry
@@ -62,10 +55,6 @@ FORBIDDEN = RetryPolicy(first_s=0.5, pauses_until_given_up=4)
 written must not be given up for that."""
 
 NO_GPU = "the GPU that the pod was to share is not ready any more; it will be asked for again"
-
-GONE = "the pod is gone"
-
-NOT_KNOWN = "it is not known yet whether the pod is bound; it will be asked for again"
 
 
 class Dissolves(Protocol):
@@ -110,6 +99,7 @@ class Binder:
         self._patience_s = patience_s
         self._gangs = gangs
         self._sleep = sleep
+        self._outcomes = BindOutcomes(cache, cluster, metrics, sleep=sleep)
         self._bursts = WriteCoalescer(BURST_EVERY_S)
         self._turns = asyncio.Semaphore(WRITERS)
         self._in_flight: dict[PodUid, tuple[NodeName, asyncio.Task[str]]] = {}
@@ -233,7 +223,7 @@ class Binder:
         except (ConflictError, OutcomeUnknownError, UnavailableError) as error:
             tries.may_be_under_way |= isinstance(error, OutcomeUnknownError)
             self._cache.note_failed_bind(question.pod.uid, _refused(error))
-            known = await self._look_up(question.pod, question.node)
+            known = await self._outcomes.find_out(question.pod, question.node)
             # A read that succeeds proves that the API server answers, so only its refusals are counted, and no outage.
             return await self._wait(question, error, tries, tries.undone_pauses) if known is None else known
         if answer in {BOUND, GONE}:
@@ -275,36 +265,7 @@ class Binder:
         if not tries.may_be_under_way:
             return None
         await self._sleep(REQUEST_LASTS_S)
-        return await self._look_up(question.pod, question.node)
-
-    async def _look_up(self, pod: PodRef, node: NodeName) -> str | None:
-        """Find out what became of the pod before anything else happens to it; None when it is still unbound.
-
-        The watch may tell as well: a pod that it shows as gone or bound needs no read.
-        """
-        for pause_s in LOOK_UPS.pauses():
-            try:
-                raw = await self._cluster.read_pod(pod)
-            except KubeError as error:
-                self._metrics.binds[BindOutcome.UNKNOWN].inc()
-                log.warning("outcome of a binding is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-                await self._sleep(pause_s)
-                shown = self._shown(pod.uid, node)
-                if shown is not None:
-                    return shown
-                continue
-            if raw is None:
-                return GONE
-            bound_to = decode.bound_node(raw)
-            return None if bound_to is None else _outcome(bound_to, node)
-        return NOT_KNOWN
-
-    def _shown(self, uid: PodUid, node: NodeName) -> str | None:
-        """Return what the watch shows of a binding; None while it shows the pod unbound, which may be old."""
-        pod = self._cache.pod(uid)
-        if pod is None:
-            return GONE
-        return None if pod.node is None else _outcome(pod.node, node)
+        return await self._outcomes.find_out(question.pod, question.node)
 
     def _give_up(self, uid: PodUid) -> None:
         pod = self._cache.pod(uid)
@@ -319,7 +280,3 @@ class Binder:
 
 def _refused(error: KubeError) -> str:
     return f"the API server refuses the binding: {error}"
-
-
-def _outcome(bound_to: NodeName, node: NodeName) -> str:
-    return BOUND if bound_to == node else f"the pod is already bound to {bound_to}"

@@ -1,0 +1,63 @@
+"""Says whether so little work decides that the event loop may do it at once."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from app.cluster.state.cache import ClusterCache
+from app.control.cycle.kept_room import KeptRoom
+from app.model.names import GroupKey, QueueName
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup, TopologyConstraint
+from app.model.queue import Queue
+from app.model.resources import Amounts
+from app.model.snapshot import NodeTable, Snapshot
+from app.model.topology import Topology
+from app.scheduling.placement import effort
+from app.scheduling.placement.effort import FEW_GROUPS
+from app.scheduling.planner.planner import judges_all
+
+
+class PlanEffort:
+    """How much work a plan is. Planning tells it what the last plans have found out."""
+
+    def __init__(self, cache: ClusterCache, kept: KeptRoom) -> None:
+        """Start with nothing found out."""
+        self._cache = cache
+        self._kept = kept
+        # Of the last plan that found out for all who wait whether they can run at all.
+        self._judged: tuple[NodeTable, Mapping[QueueName, Queue], Mapping[str, Topology], Amounts | None] | None = None
+
+    def is_small_beside(self, groups: Sequence[PodGroup], waiting: Mapping[GroupKey, PodGroup]) -> bool:
+        """Whether little work decides for these groups; a plan may have to judge all others that wait as well."""
+        if len(groups) < len(waiting) and judges_all(groups, len(waiting)) and not self._is_judged():
+            return len(waiting) <= FEW_GROUPS and self.is_small(list(waiting.values()))
+        return self.is_small(groups)
+
+    def is_small(self, groups: Sequence[PodGroup]) -> bool:
+        """Whether so little work decides for these groups that the event loop may do it."""
+        table, topologies = self._cache.table(), self._cache.topologies
+        return effort.is_small(
+            groups,
+            table,
+            topologies,
+            neighbours=self._cache.neighbours,
+            queues=len(self._cache.queues()),
+            keeps=self._kept.aged is not None,
+        )
+
+    def can_look_at(self, pod: Pod, constraints: Sequence[TopologyConstraint] = ()) -> bool:
+        """Whether so little work finds the nodes to which one pod may go that the event loop may do it."""
+        table, topologies, neighbours = self._cache.table(), self._cache.topologies, self._cache.neighbours
+        return effort.of_one(pod, constraints, table, topologies, neighbours=neighbours) <= effort.MOST_AT_ONCE
+
+    def _is_judged(self) -> bool:
+        """Whether it is remembered of all who wait whether they can run at all; else a plan of some finds it out."""
+        known, cache = self._judged, self._cache
+        if known is None or known[0] is not cache.table():
+            return False
+        return known[1] is cache.queues() and known[2] is cache.topologies and known[3] is cache.residents()
+
+    def note_judged(self, snapshot: Snapshot, keys: Collection[GroupKey]) -> None:
+        """Note whether a plan for these groups has found out for all who wait whether they can run at all."""
+        groups = [snapshot.groups[key] for key in keys if key in snapshot.groups]
+        if judges_all(groups, len(snapshot.groups)):
+            self._judged = snapshot.nodes, snapshot.queues, snapshot.topologies, snapshot.residents

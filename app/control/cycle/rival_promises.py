@@ -1,0 +1,81 @@
+"""Finds the promises of pods alone that keep a gang which is bound in part from its rest, and takes them back."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
+from app.control.cycle.reserver import Reserver
+from app.model.names import GroupKey, NodeName
+from app.model.pod import Placed, Pod
+from app.model.podgroup import PodGroup
+from app.model.snapshot import Snapshot
+from app.scheduling.planner.planner import plan_some
+from app.scheduling.policy import Policy
+from app.scheduling.preemption.victims import charge_at
+from app.scheduling.queues.quota import QueueLedger
+
+
+@dataclass(frozen=True, slots=True)
+class TornGang:
+    """A gang that is bound in part, and the pods alone that have promises of nodes."""
+
+    gang: PodGroup
+    snapshot: Snapshot
+    alone: Sequence[tuple[Pod, NodeName]]
+
+
+def rivals_of(torn: Iterable[TornGang], policy: Policy) -> list[tuple[Pod, NodeName]]:
+    """Return the pods whose promises, taken back, complete one of the gangs.
+
+    A promise within what another queue deserves is not taken back.
+    """
+    found: list[tuple[Pod, NodeName]] = []
+    for one in torn:
+        ledger = QueueLedger(one.snapshot)
+        rivals = [(pod, node) for pod, node in one.alone if not _is_owed(pod, node, one.gang, one.snapshot, ledger)]
+        starts = plan_some(one.snapshot.without(rivals), (one.gang.key,), policy).starts if rivals else ()
+        nodes = {placement.node for start in starts for placement in start.placements}
+        found += [(pod, node) for pod, node in rivals if node in nodes]
+    return found
+
+
+def _is_owed(pod: Pod, node: NodeName, gang: PodGroup, snapshot: Snapshot, ledger: QueueLedger) -> bool:
+    """Whether the queue of a pod with a place would be below its deserved share without it, beside that of a gang."""
+    group, charge = snapshot.running.get(pod.group), charge_at(snapshot, Placed(pod=pod, node=node))
+    if group is None:
+        return False
+    ledger.refund(group, charge)
+    is_below = ledger.is_below_deserved(group, charge, beside=gang.queue)
+    ledger.charge(group, charge)
+    return is_below
+
+
+class RivalPromises:
+    """The promises in the way of gangs that are bound in part. Only the event loop calls in here."""
+
+    def __init__(self, cache: ClusterCache, promises: Reserver) -> None:
+        """Hold what is looked at."""
+        self._cache = cache
+        self._promises = promises
+
+    def torn(self, keys: frozenset[GroupKey]) -> Sequence[TornGang]:
+        """Return the gangs that are bound in part, each with the pods alone whose promises may be in its way."""
+        if not keys:
+            return ()
+        snapshot = self._cache.snapshot()
+        gangs = [snapshot.groups[key] for key in sorted(keys & snapshot.groups.keys())]
+        return [TornGang(gang, snapshot, self._promises.of_pods_alone(up_to=gang.priority)) for gang in gangs]
+
+    def give_up(self, rivals: Collection[tuple[Pod, NodeName]]) -> bool:
+        """Take back promises in the way of gangs that are bound in part; return whether any was.
+
+        A pod that loses its promise is planned again at once, after the gang.
+        """
+        taken = False
+        for pod, node in rivals:
+            held = self._cache.reservations.get(pod.uid)
+            if held is not None and held.state is ReservationState.PROMISED and held.node == node:
+                self._promises.give_up(pod.uid)
+                taken = True
+        return taken

@@ -1,0 +1,15 @@
+"""Says what the settings tell the decoders about shared GPUs."""
+
+from app.cluster.decode import Rules
+from app.model.marks import BIND_MARKER
+from app.settings import Settings
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Return what `decode` is told of the settings."""
+    return Rules(
+        is_offered=settings.gpu_sharing,
+        overhead_mib=settings.context_overhead_mib,
+        namespace=settings.reservation_namespace,
+        marks_binds=BIND_MARKER in settings.markers,
+    )

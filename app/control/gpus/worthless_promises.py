@@ -1,0 +1,27 @@
+"""Finds promises that are worth nothing: it is not certain any more which GPU their pods would get."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from app.cluster.ledger.reservations import ReservationState
+from app.cluster.state.cache import ClusterCache
+from app.model.names import NodeName, PodUid
+
+
+def worthless(cache: ClusterCache, nodes: Iterable[NodeName], *, contested: Collection[NodeName]) -> list[PodUid]:
+    """Return the pods with such promises: who shares GPUs of `nodes`, who has whole ones of `contested`."""
+    sharers = [uid for name in nodes for uid in cache.gpus.holders_on(name) if _is_worthless(cache, uid)]
+    return [*sharers, *_of_whole_gpus(cache, contested)]
+
+
+def _is_worthless(cache: ClusterCache, uid: PodUid) -> bool:
+    held = cache.reservations.get(uid)
+    return held is not None and held.state is ReservationState.PROMISED and bool(cache.gpus.not_ready(uid))
+
+
+def _of_whole_gpus(cache: ClusterCache, contested: Collection[NodeName]) -> Iterator[PodUid]:
+    """Yield the pods that are promised whole GPUs of these nodes: they might get one on which others run."""
+    for held in cache.reservations if contested else ():
+        is_promised = held.node in contested and held.state is ReservationState.PROMISED
+        pod = cache.pod(held.pod) if is_promised else None
+        if pod is not None and pod.request.gpu_milli:
+            yield held.pod
