@@ -1,6 +1,7 @@
 """What an API server says of itself and of what somebody may do there: `control.rights` and `leeboard doctor` ask."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +36,10 @@ class KubeReviews:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def notify(self, refused: Callable[[], None]) -> None:
-        """Have `refused` called whenever anything that goes over our connections is forbidden."""
-        self._transport.on_forbidden = refused
+    @property
+    def forbidden(self) -> asyncio.Event:
+        """Set whenever anything that goes over our connections is forbidden."""
+        return self._transport.forbidden
 
     async def allows(self, right: Right) -> bool:
         """Return whether we ourselves have this right."""

@@ -57,7 +57,7 @@ class ReadTerms:
 
     accept: str = ANY_JSON
     owed: bool = True
-    """Whether a refusal shows that we lack a right which we count on, so that `on_forbidden` is told."""
+    """Whether a refusal shows that we lack a right which we count on, so that `forbidden` is set."""
 
 
 OWED = ReadTerms()
@@ -101,8 +101,8 @@ class Transport:
 
     def __init__(self, credentials: Credentials, access: Access, limits: TransportLimits) -> None:
         self.limits = limits
-        self.on_forbidden: Callable[[], None] = _nobody_asks
-        """Called whenever the API server says that we may not; set by whoever finds out why."""
+        self.forbidden = asyncio.Event()
+        """Set whenever the API server says that we may not; cleared by the part that finds out why."""
         self._credentials = credentials
         self._base = f"{access.server}/"
         self._tls_server_name = access.tls_server_name
@@ -173,7 +173,7 @@ class Transport:
     def _refusal(self, request: Request, reply: ApiReply) -> KubeError:
         error = errors.refusal(request.method, reply)
         if isinstance(error, ForbiddenError) and request.owed:
-            self.on_forbidden()
+            self.forbidden.set()
         return error
 
     async def _send(self, request: Request) -> aiohttp.ClientResponse:
@@ -216,10 +216,6 @@ class Transport:
             self._authorization = (await self._credentials.read()).authorization
             for session in (self._writes, self._reads):
                 session.headers["Authorization"] = self._authorization
-
-
-def _nobody_asks() -> None:
-    pass
 
 
 def _get(path: str, timeout: aiohttp.ClientTimeout, terms: ReadTerms) -> Request:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from structlog.testing import capture_logs
@@ -26,6 +26,7 @@ class FakeReviews:
         self.denied = set(denied)
         self.down = False
         self.asked = 0
+        self.forbidden = asyncio.Event()
 
     async def allows(self, right: Right) -> bool:
         if self.down:
@@ -35,8 +36,8 @@ class FakeReviews:
             raise ForbiddenError("not even that")
         return right not in self.denied
 
-    def notify(self, refused: Callable[[], None]) -> None:
-        self.refuse = refused
+    def refuse(self) -> None:
+        self.forbidden.set()
 
 
 @asynccontextmanager

@@ -112,15 +112,16 @@ async def test_an_answer_that_is_none_is_said_to_be_none(
 async def test_every_refusal_over_the_connections_of_the_cluster_is_told(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
-    refused = []
-    cluster.reviews().notify(lambda: refused.append(len(server.seen)))
+    told, forbidden = list[bool](), cluster.reviews().forbidden
     server.will(refuses(409), refuses(403), refuses(403))
 
     for _ in range(3):
+        forbidden.clear()
         with pytest.raises(KubeError):
             await cluster.bind(POD, NodeName("n"), {})
+        told.append(forbidden.is_set())
 
-    assert refused == [2, 3]
+    assert told == [False, True, True]
 
 
 async def test_its_connections_are_closed_with_those_of_the_cluster(tmp_path: Path) -> None:

@@ -31,8 +31,9 @@ class AccessReviews(Protocol):
         """Return whether our service account has this right now; raises `KubeError`."""
         ...
 
-    def notify(self, refused: Callable[[], None]) -> None:
-        """Have `refused` called whenever the API server refuses us something."""
+    @property
+    def forbidden(self) -> asyncio.Event:
+        """Set whenever the API server refuses us something."""
         ...
 
 
@@ -79,10 +80,7 @@ class Rights:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`_missing` and `_unknown` are written by `look` alone."""
-        # Set by `poke`, cleared by `run`.
-        self._poked = asyncio.Event()
         self._reviews = reviews
-        reviews.notify(self.poke)
         self._needed = rights_of(settings)
         self._interval_s = settings.rights_interval_s
         self._sleep = sleep
@@ -97,19 +95,15 @@ class Rights:
     def _sentences(self, *, optional: bool) -> Iterator[str]:
         return (right.sentence for right in self._missing if right.optional is optional)
 
-    def poke(self) -> None:
-        """Ask soon: the API server has just refused something."""
-        self._poked.set()
-
     async def run(self) -> None:
-        """Ask for ever: at every interval, sooner while something is missing or after a poke."""
+        """Ask for ever: at every interval, sooner while something is missing or after a refusal."""
         while True:
-            self._poked.clear()
+            self._reviews.forbidden.clear()
             await self.look()
             soon_s = min(SOON_S, self._interval_s)
             await self._sleep(soon_s)
             if not (self._missing or self._unknown):
-                await self._wait_for_poke(self._interval_s - soon_s)
+                await self._wait_for_refusal(self._interval_s - soon_s)
 
     async def look(self) -> None:
         """Ask for every right once; when the API server does not answer, what was known before stands."""
@@ -128,7 +122,7 @@ class Rights:
             log.info("all rights are granted again")
         self._missing, self._unknown = missing, ""
 
-    async def _wait_for_poke(self, within_s: float) -> None:
+    async def _wait_for_refusal(self, within_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self._poked.wait()
+                await self._reviews.forbidden.wait()
