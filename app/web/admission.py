@@ -1,8 +1,8 @@
-"""The admission webhooks: AdmissionReview v1 in and out; what to answer is `control.admission`'s.
+"""The admission webhooks: AdmissionReview v1 in and out. `control.admission` decides what to answer.
 
-Whoever can be answered gets a review with his own uid. What nobody can judge (a broken review, a cache that is still
-being filled, a fault of ours) is an HTTP error, so that the API server goes by the webhook's `failurePolicy`: a denial
-would stop pods that Leeboard has nothing to say about. Never a redirect: the API server would follow it.
+A review that can be answered gets a review with the same uid. A broken review, a cache that is still being filled and a
+fault of Leeboard get an HTTP error, so that the API server applies the webhook's `failurePolicy`. A denial would stop
+pods that Leeboard has no reason to deny. The listener sends no redirect: the API server would follow it.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from app.web.connection import ConnectionLimits
 from app.web.routes import Json
 
 CONNECTIONS = ConnectionLimits(connections=2048)
-"""The API servers open one for each object that they are asked to store at the same time."""
+"""An API server opens one connection for each object that it stores at the same time."""
 LIMITS = BodyLimits(body_bytes=4 * MIB, in_flight_bytes=64 * MIB)
-"""An object as it was and as it will be, of 1.5 MB each."""
+"""The old and the new object, 1.5 MB each."""
 
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 WARNING_BYTES = 256
-"""Of one warning the API server shows no more."""
+"""The API server truncates a longer warning."""
 MESSAGE_BYTES = 2048
 BROKEN = "Leeboard failed on this review; its log has the traceback"
 
@@ -41,10 +41,10 @@ Fields = Mapping[str, Any]
 
 
 class AnswersAdmission(Protocol):
-    """Answers the questions."""
+    """Answers admission questions."""
 
     def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
-        """Return what the object still needs."""
+        """Return the patch that the object needs."""
         ...
 
     def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
@@ -54,14 +54,14 @@ class AnswersAdmission(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedQuestion:
-    """A question, and the uid by which the API server knows its answer."""
+    """A question and the uid of its review."""
 
     uid: str
     question: AdmissionQuestion
 
 
 class BrokenReviewError(Exception):
-    """What was posted is no AdmissionReview; says what is expected instead."""
+    """The body is not an AdmissionReview. The message says what is expected."""
 
 
 def read(body: bytes) -> ReceivedQuestion:
@@ -94,7 +94,7 @@ def read(body: bytes) -> ReceivedQuestion:
 
 
 def write(uid: str, answer: Admitted | Denied) -> bytes:
-    """Write the review that answers one of this uid."""
+    """Write the review that answers the review with this uid."""
     response: dict[str, object] = {"uid": uid, "allowed": isinstance(answer, Admitted)}
     match answer:
         case Admitted(patch=patch, warnings=warnings):
@@ -116,7 +116,7 @@ def write(uid: str, answer: Admitted | Denied) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What goes back over the wire, and what it is counted as."""
+    """The response, and the outcome under which metrics count it."""
 
     response: ASGIApp
     outcome: ReviewOutcome
@@ -134,13 +134,13 @@ class AdmissionBoundary:
         }
 
     def answer(self, verb: Review, body: bytes) -> ASGIApp:
-        """Return the response to one call; raises nothing."""
+        """Return the response to one call. It raises nothing."""
         try:
             reply = self._answer(verb, body)
         except BrokenReviewError as broken:
             self._log.warning("review cannot be read", verb=verb.value, cause=str(broken))
             reply = _Reply(problem.response(HTTPStatus.BAD_REQUEST, str(broken)), ReviewOutcome.BAD_REQUEST)
-        except Exception:  # noqa: BLE001 - the border: whatever broke, the API server must not wait for an answer
+        except Exception:  # noqa: BLE001 - the boundary: the API server must not wait for an answer after any fault
             self._log.exception("review broke", verb=verb.value)
             reply = _Reply(problem.response(HTTPStatus.INTERNAL_SERVER_ERROR, BROKEN), ReviewOutcome.ERROR)
         self._metrics.reviews[verb, reply.outcome].inc()
@@ -155,14 +155,14 @@ class AdmissionBoundary:
 
 
 class _Turns:
-    """Answers one review in each turn of the loop, however many came at once: the extender's questions come between."""
+    """Answers one review in each iteration of the loop, so that the extender's questions are answered in between."""
 
     def __init__(self, boundary: AdmissionBoundary) -> None:
         self._boundary = boundary
         self._one_at_a_time = asyncio.Lock()
 
     async def answer(self, verb: Review, body: bytes) -> ASGIApp:
-        """Return the response to one call; raises nothing."""
+        """Return the response to one call. It raises nothing."""
         async with self._one_at_a_time:
             said = self._boundary.answer(verb, body)
             await asyncio.sleep(0)
@@ -170,7 +170,7 @@ class _Turns:
 
 
 def application(admission: AnswersAdmission, metrics: Metrics, *, limits: BodyLimits = LIMITS) -> FastAPI:
-    """Build what the admission listener serves."""
+    """Build the app of the admission listener."""
     turns = _Turns(AdmissionBoundary(admission, metrics))
     return routes.webhooks(turns, Review, limits, document="admission.openapi.json")
 
@@ -213,6 +213,6 @@ def _text(parent: Fields, key: str) -> str:
 
 
 def _cut(text: str, size: int) -> str:
-    """Return at most so many bytes of a text, on one line."""
+    """Return a text on one line, cut to at most `size` bytes."""
     line = " ".join(text.split())
     return line if len(line.encode()) <= size else line.encode()[: size - 3].decode(errors="ignore") + "..."

@@ -15,7 +15,7 @@ from app.model.sentence import EVERYTHING, Reader, told
 
 
 class Answer(BaseModel):
-    """What all of them share."""
+    """The base class of all answers."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
@@ -44,7 +44,7 @@ class AmountsAnswer(Answer):
 
 
 class WeightsAnswer(Answer):
-    """What a queue gets of each resource's surplus compared with its siblings; a weight of 1 is a million."""
+    """A queue's weights for the surplus of each resource, relative to its siblings; a weight of 1 is 1,000,000."""
 
     cpu: int
     memory: int
@@ -61,7 +61,7 @@ class WeightsAnswer(Answer):
 
 
 class QueueAnswer(Answer):
-    """One queue's part of the cluster now."""
+    """One queue's use of the cluster now."""
 
     name: str
     parent: str | None
@@ -71,12 +71,12 @@ class QueueAnswer(Answer):
     limit: AmountsAnswer
     over_quota_weight_micro: WeightsAnswer
     fair_share: AmountsAnswer | None
-    """None when the queue takes part in nothing; `problem` says why."""
+    """None when the queue takes no part in the division; `problem` says why."""
     allocated: AmountsAnswer
     allocated_non_preemptible: AmountsAnswer
     requested: AmountsAnswer
     waiting_pod_groups: int
-    """In it and in the queues below it."""
+    """In this queue and in the queues below it."""
     problem: str | None
 
     @classmethod
@@ -101,14 +101,14 @@ class QueueAnswer(Answer):
 
 
 class QueueList(Object):
-    """Every queue, by name."""
+    """Every queue, sorted by name."""
 
     kind: Literal["QueueList"] = "QueueList"
     items: tuple[QueueAnswer, ...]
 
 
 class WhyAnswer(Answer):
-    """Why something waits."""
+    """Why a pod or a PodGroup waits."""
 
     reason: str
     sentence: str
@@ -116,24 +116,24 @@ class WhyAnswer(Answer):
 
     @classmethod
     def of(cls, refusal: Refusal | None, reader: Reader = EVERYTHING) -> Self | None:
-        """Show a reader this refusal; None when nothing was decided against it."""
+        """Show a reader this refusal; None when there is no refusal."""
         return None if refusal is None else cls.told(refusal, reader)
 
     @classmethod
     def told(cls, why: Refusal | Why, reader: Reader = EVERYTHING) -> Self:
-        """Show a reader why something stands where it does."""
+        """Show a reader the reason for a state."""
         details = {key: told(each, reader) if isinstance(each, str) else each for key, each in why.details.items()}
         return cls(reason=str(why.reason), sentence=told(why.sentence, reader), details=details)
 
 
 class PodGroupAnswer(Answer):
-    """One PodGroup with pending pods; a pod alone is one, named as the pod."""
+    """One PodGroup with pending pods. A pod without a PodGroup appears as a PodGroup with the pod's name."""
 
     namespace: str
-    """Empty where the reader may not know it; `name` tells then how many GPUs the PodGroup asks for."""
+    """Empty when the reader may not see the namespace; `name` then says how many GPUs the PodGroup requests."""
     name: str
     queue: str | None
-    """None where the reader may not know it."""
+    """None when the reader may not see it."""
     priority: int
     preemptible: bool
     min_member: int
@@ -161,16 +161,16 @@ class PodGroupAnswer(Answer):
 
 
 class PodGroupList(Object):
-    """The PodGroups that wait, in the order in which they were given."""
+    """The PodGroups that wait, in the order of the input."""
 
     kind: Literal["PodGroupList"] = "PodGroupList"
     items: tuple[PodGroupAnswer, ...]
     incomplete: str | None = None
-    """Why the reader might be shown more; absent when this is all."""
+    """Why the list may be incomplete; absent when the list is complete."""
 
 
 class PodAnswer(Object):
-    """What is known of one pod, and why it waits if it does."""
+    """One pod, and why it waits."""
 
     kind: Literal["PodState"] = "PodState"
     namespace: str
@@ -186,7 +186,7 @@ class PodAnswer(Object):
 
 
 class Problem(BaseModel):
-    """RFC 9457: what went wrong."""
+    """A problem document of RFC 9457."""
 
     type: str
     title: str
@@ -195,7 +195,7 @@ class Problem(BaseModel):
 
 
 def entitled(queue: Queue, what: Literal["deserved", "limit"]) -> AmountsAnswer:
-    """Show what the owner of a queue wrote of each resource."""
+    """Show the amounts that a queue's owner wrote for each resource."""
 
     def of(entitlement: Entitlement) -> int | None:
         return _limited(entitlement.deserved if what == "deserved" else entitlement.limit)
@@ -206,18 +206,21 @@ def entitled(queue: Queue, what: Literal["deserved", "limit"]) -> AmountsAnswer:
 
 
 def elsewhere(gpu_milli: int) -> str:
-    """Return what a reader is told of somebody in a namespace that they may not see."""
+    """Return the text that replaces the name of a pod or PodGroup in a namespace that the reader may not see."""
     amount = f"{gpu_milli / 1000:g} {'GPU' if gpu_milli == GPU_MILLI else 'GPUs'}" if gpu_milli else "no GPU"
     return f"another namespace, {amount}"
 
 
 def _requested_milli(group: PodGroup) -> int:
-    """Return the GPUs of its pending pods; a part by memory, whose device is not known yet, counts as a whole one."""
+    """Return the GPUs of the pending pods, in milli-GPUs.
+
+    A fraction by memory counts as a whole GPU, because its device is not known yet.
+    """
     return sum(pod.charge(0).gpu_milli for pod in group.pending)
 
 
 def _word(refusal: Refusal | None) -> WhyAnswer | None:
-    """Show the reason alone: sentence and details may name the queue."""
+    """Show only the reason, because the sentence and the details may name the queue."""
     if refusal is None:
         return None
     phrase = PHRASES[refusal.reason]

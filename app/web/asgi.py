@@ -1,6 +1,6 @@
-"""Bounds what one request may cost before any handler sees it: bytes of head and body, and the time they take.
+"""Limits the cost of one request before a handler sees it: bytes of head and body, and the time for the body.
 
-uvicorn has neither a body cap nor a read timeout. Handlers behind `Bounded` find the whole body already there.
+uvicorn has no body limit and no read timeout. `Bounded` gives its handlers the complete body.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.web import problem
 
 WHOLE = "body_is_whole"
-"""A key of the scope's state, true where the server has the whole body before it calls the app."""
+"""A key of the scope's state. It is true when the server receives the whole body before it calls the app."""
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -21,49 +21,49 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyLimits:
-    """What one listener takes."""
+    """The limits of one listener."""
 
     body_bytes: int
     in_flight_bytes: int = 32 * MIB
-    """All bodies together, from their first byte to the end of their answer."""
+    """All bodies together. A body counts from its first byte to the end of its answer."""
     head_bytes: int = 32 * KIB
     deadline_s: float = 5.0
     """From the end of the head to the end of the body."""
     linger_s: float = 1.0
-    """How long a refused body is still read, and thrown away, so that its sender gets to read the answer."""
+    """How long the rest of a refused body is read and dropped, so that the client can read the answer."""
 
 
 EXTENDER_LIMITS = BodyLimits(body_bytes=4 * MIB)
-"""A pod of 1.5 MB and 5,000 names of 63 characters."""
+"""A pod of 1.5 MB and 5,000 node names of 63 characters."""
 OPERATIONS_LIMITS = BodyLimits(body_bytes=64 * KIB)
 
 
 @dataclass(frozen=True, slots=True)
 class _Overstep:
-    """Which limit a request does not keep."""
+    """The limit that a request exceeds."""
 
     status: HTTPStatus
     detail: str
 
 
-class _Gone(Exception):  # noqa: N818 - not an error: the client has left
-    """The client left before its body was complete."""
+class _Gone(Exception):  # noqa: N818 - not an error: the client has disconnected
+    """The client disconnected before its body was complete."""
 
 
 class Bounded:
-    """An ASGI app that keeps to its limits and hands the rest to another, body and all."""
+    """An ASGI app that enforces the limits and passes a request with its complete body to another app."""
 
     def __init__(self, app: ASGIApp, limits: BodyLimits) -> None:
         self._app = app
         self._limits = limits
-        # Bytes of all bodies now held; changed by `_fill` and given back by `__call__`.
+        # Bytes of all bodies in memory. `_fill` adds to it; `__call__` subtracts from it.
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, then call the app or say no."""
+        """Read the body, then call the app or refuse the request."""
         parts: list[bytes] = []
         try:
-            # A timer costs as much as half of the layers below.
+            # A timer costs half as much as all layers below it, so a whole body gets no timer.
             fill = self._fill if WHOLE in scope.get("state", ()) else self._filled
             overstep = self._declared(scope) or await fill(parts, receive)
             if overstep:
@@ -76,12 +76,12 @@ class Bounded:
             self._held_bytes -= sum(map(len, parts))
 
     def refusal(self, path: str, status: HTTPStatus, detail: str) -> Response:
-        """Say no as problem JSON; a port whose clients want another form overrides it."""
+        """Return a refusal as problem JSON. A port with another protocol overrides this method."""
         del path
         return problem.response(status, detail)
 
     def _declared(self, scope: Scope) -> _Overstep | None:
-        """Check what the head says: nothing of the body has been read yet."""
+        """Check the head. No byte of the body has been read yet."""
         head_bytes = 0
         for name, value in scope["headers"]:
             head_bytes += len(name) + len(value)
@@ -94,7 +94,7 @@ class Bounded:
         )
 
     async def _filled(self, parts: list[bytes], receive: Receive) -> _Overstep | None:
-        """Append the body as it comes in, within the time that it may take."""
+        """Append the body as it arrives, until the deadline."""
         try:
             async with asyncio.timeout(self._limits.deadline_s):
                 return await self._fill(parts, receive)
@@ -103,7 +103,7 @@ class Bounded:
             return _Overstep(HTTPStatus.REQUEST_TIMEOUT, detail)
 
     async def _fill(self, parts: list[bytes], receive: Receive) -> _Overstep | None:
-        """Append the body as it comes in, counted, whatever the head said."""
+        """Append the body as it arrives. Count its bytes; the head may declare a wrong size."""
         size, more = 0, True
         while more:
             chunk, more = await _next(receive)
@@ -130,7 +130,7 @@ class Bounded:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _linger(self, receive: Receive) -> None:
-        # Closing on unread bytes makes the kernel reset the connection, and the client never reads our answer.
+        # The kernel resets a connection that is closed with unread bytes. The client could then not read the answer.
         try:
             async with asyncio.timeout(self._limits.linger_s):
                 while (await _next(receive))[1]:
@@ -148,7 +148,7 @@ async def _next(receive: Receive) -> tuple[bytes, bool]:
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the whole body once, and then what the connection has to say."""
+    """Return a `receive` that returns the whole body once, and then the messages of the connection."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

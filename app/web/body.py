@@ -1,14 +1,14 @@
-"""Bounds how many values a JSON body holds: reading it holds up the event loop, whatever is made of it afterwards."""
+"""Limits how many values a JSON body holds, because parsing blocks the event loop."""
 
 from app.web.asgi import MIB
 
 LARGE_BYTES = MIB // 2
 MOST_VALUES = 100_000
-"""Of a body that is larger: each takes up to half a microsecond to read."""
+"""The limit for a body larger than `LARGE_BYTES`. Parsing one value takes up to half a microsecond."""
 
 
 def too_many_values(body: bytes) -> str:
-    """Return how many values there are in a body with too many of them; empty when it may be read."""
+    """Return a text with the number of values when a body has too many; empty when it may be parsed."""
     if len(body) <= LARGE_BYTES:
         return ""
     number = sum(map(body.count, (b",", b"[", b"{")))

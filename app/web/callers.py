@@ -1,7 +1,7 @@
-"""Finds out who calls metrics and the read API, and what they may see: a token says who, the API server what.
+"""Authenticates the callers of metrics and the read API, and finds out what they may see.
 
-TokenReview, then SubjectAccessReview, each remembered for a moment. A flood of tokens that nobody knows costs the API
-server one review at a time, and each address only a few.
+TokenReview identifies the user of a token; SubjectAccessReview gives the user's rights. Both results are cached for
+seconds. Under a flood of unknown tokens the API server gets one review at a time, and few for each client address.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from app.web.visits import Asks
 T = TypeVar("T")
 
 PODS = Right(group="", resource="pods", verb="list", without="their names are not shown")
-"""Who has it in a namespace sees the names in it; who has it everywhere sees all."""
+"""A user with this right in a namespace sees the names in it. A user with it in all namespaces sees everything."""
 QUEUES = Right(group="scheduling.run.ai", resource="queues", verb="list", without="the queues are not shown")
 METRICS = Right(group="", resource="", verb="get", path="/metrics", without="metrics are not shown")
-"""As kube-scheduler and the other programs of the control plane ask of Prometheus."""
+"""The right that kube-scheduler and other control plane components require for their metrics."""
 
 HEALTH = ("/livez", "/healthz", "/readyz")
 
@@ -36,11 +36,14 @@ KNOWN_S, KNOWN_TOKENS = 60.0, 1_000
 REFUSED_S, REFUSED_TOKENS = 10.0, 10_000
 RIGHTS_S, RIGHTS_KNOWN = 30.0, 20_000
 FAILURES, ADDRESSES = 10, 4_096
-"""Tokens from one address that nobody knows, within `REFUSED_S`, until no more of its tokens are looked at."""
+"""`FAILURES` is how many unknown tokens one address may send within `REFUSED_S`; after that its tokens are not
+reviewed.
+"""
 REST_S = 0.01
-"""Between two reviews: all readers together cost the API server no more than a hundred a second."""
+"""The pause between two reviews. All readers together cause at most 100 reviews a second."""
 MOST_NAMESPACES = 200
-"""Namespaces that are reviewed for one answer, or one part of a long list; what is in others is not shown."""
+"""The most namespaces that are reviewed for one answer, or for one part of a long list. Names in others are not shown.
+"""
 
 SAY_WHO = (
     "send a token of the cluster as `Authorization: Bearer TOKEN`, such as that of"
@@ -56,7 +59,7 @@ NOT_KNOWN = "the API server does not say whose token this is and what they may s
 
 
 class RefusedError(Exception):
-    """No answer for this reader; one sentence says what to do."""
+    """The reader gets no answer. The sentence says what to do."""
 
     def __init__(self, status: HTTPStatus, sentence: str) -> None:
         super().__init__(sentence)
@@ -64,39 +67,39 @@ class RefusedError(Exception):
 
 
 class Caller(Protocol):
-    """Somebody who asks; each raises `RefusedError` where their rights cannot be found out."""
+    """An authenticated caller. Its methods raise `RefusedError` when the rights cannot be looked up."""
 
     async def reader(self, namespaces: Iterable[str]) -> Reader:
-        """Return the reader who sees those of these namespaces that the caller may see."""
+        """Return a reader that sees the namespaces, of those given, that the caller may see."""
         ...
 
     async def may(self, *rights: Right) -> bool:
-        """Return whether they have all of these rights."""
+        """Return whether the caller has all of these rights."""
         ...
 
 
 class Callers(Protocol):
-    """Finds out who asks."""
+    """Authenticates callers."""
 
     async def of(self, authorization: str, address: str) -> Caller:
-        """Return who sends this header from this address; raises `RefusedError`."""
+        """Return the caller with this Authorization header and address; raise `RefusedError`."""
         ...
 
 
 class CallerReviews(Protocol):
-    """The API server; each raises `KubeError`."""
+    """The reviews of the API server. Each method raises `KubeError`."""
 
     async def user_of(self, token: str) -> User | None:
-        """Return whose token it is; None when it is nobody's."""
+        """Return the user of a token; None when the token is unknown."""
         ...
 
     async def allows_user(self, right: Right, user: User) -> bool:
-        """Return whether they have this right."""
+        """Return whether the user has this right."""
         ...
 
 
 class Anybody:
-    """Shows everything to everybody: by a setting, and never because of where somebody comes from."""
+    """Shows everything to every caller. Only a setting enables it; the caller's address never does."""
 
     async def of(self, authorization: str, address: str) -> Caller:
         """Return a caller who may see everything."""
@@ -104,30 +107,30 @@ class Anybody:
         return self
 
     async def reader(self, namespaces: Iterable[str]) -> Reader:
-        """Show everything."""
+        """Return a reader that sees everything."""
         del namespaces
         return EVERYTHING
 
     async def may(self, *rights: Right) -> bool:
-        """Allow it."""
+        """Return True."""
         del rights
         return True
 
 
 class Nobody:
-    """Shows nothing to anybody: there is no API server that could say who they are."""
+    """Refuses every caller, because there is no API server that can review tokens."""
 
     async def of(self, authorization: str, address: str) -> Caller:
-        """Refuse."""
+        """Raise `RefusedError`."""
         del authorization, address
         raise RefusedError(HTTPStatus.UNAUTHORIZED, SAY_WHO)
 
 
 class Reviewed:
-    """Asks the API server; belongs to the loop that it is first used on."""
+    """Asks the API server. An instance belongs to the event loop that uses it first."""
 
     def __init__(self, authority: CallerReviews, asks: Asks, *, clock: Callable[[], float]) -> None:
-        """Know nobody yet; `authority` belongs to the main loop, to which `asks` leads."""
+        """Start with empty caches. `authority` belongs to the main loop; `asks` calls it there."""
         self._authority = authority
         self._asks = asks
         self._users: TTLCache[bytes, User] = TTLCache(KNOWN_TOKENS, KNOWN_S, timer=clock)
@@ -137,7 +140,7 @@ class Reviewed:
         self._one_at_a_time = asyncio.Lock()
 
     async def of(self, authorization: str, address: str) -> Caller:
-        """Return the caller whose token this is; raises `RefusedError`."""
+        """Return the caller that this token belongs to; raise `RefusedError`."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > LONGEST_TOKEN:
@@ -147,7 +150,7 @@ class Reviewed:
         return _User(user, self)
 
     async def may(self, right: Right, user: User) -> bool:
-        """Return whether a user has a right, as of the last half a minute."""
+        """Return whether a user has a right. The result may be up to 30 s old."""
         if (known := self._rights.get((user, right))) is not None:
             return known
         async with self._one_at_a_time:
@@ -157,13 +160,13 @@ class Reviewed:
         return known
 
     def knows(self, right: Right, user: User) -> bool:
-        """Return whether `may` would ask nobody."""
+        """Return whether `may` would answer from its cache."""
         return (user, right) in self._rights
 
     async def _looked_up(self, token: str, digest: bytes, address: str) -> User:
         self._refuse_unknown(digest, address)
         async with self._one_at_a_time:
-            # Others may have found it out while we waited.
+            # Another task may have looked it up while this task waited for the lock.
             if (user := self._users.get(digest)) is not None:
                 return user
             self._refuse_unknown(digest, address)
@@ -187,7 +190,8 @@ class Reviewed:
         except KubeError as error:
             raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, NOT_KNOWN.format(error=error)) from error
         except HTTPException as error:
-            # The main loop does not answer. No framework is around `Guarded` that would turn this into an answer.
+            # The main loop does not answer. `Guarded` runs outside FastAPI, so nothing turns an HTTPException into a
+            # response.
             raise RefusedError(HTTPStatus(error.status_code), error.detail) from error
         finally:
             await asyncio.sleep(REST_S)
@@ -195,13 +199,13 @@ class Reviewed:
 
 @dataclass(frozen=True, slots=True)
 class _User:
-    """A caller that the API server knows."""
+    """A user that the API server knows."""
 
     user: User
     reviewed: Reviewed
 
     async def reader(self, namespaces: Iterable[str]) -> Reader:
-        """Return the reader who sees those of these namespaces in which the user may list pods."""
+        """Return a reader that sees the namespaces, of those given, in which the user may list pods."""
         if await self.reviewed.may(PODS, self.user):
             return EVERYTHING
         seen, reviews = set[str](), 0
@@ -218,14 +222,17 @@ class _User:
 
 
 class Guarded:
-    """An ASGI app of which strangers see the health alone; callers are handed on in `request.state.caller`."""
+    """An ASGI app that shows unauthenticated clients only the health endpoints.
+
+    It stores the caller in `request.state.caller`.
+    """
 
     def __init__(self, app: ASGIApp, callers: Callers) -> None:
         self._app = app
         self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Find out who asks, then have the app answer."""
+        """Authenticate the caller, then call the app."""
         if not is_health(scope["path"]):
             headers: Mapping[bytes, bytes] = dict(scope["headers"])
             client = scope.get("client") or ("", 0)
@@ -239,19 +246,19 @@ class Guarded:
 
 
 def is_health(path: str) -> bool:
-    """Return whether a path tells nothing but how Leeboard itself is."""
+    """Return whether a path is a health endpoint."""
     return any(path == each or path.startswith(f"{each}/") for each in HEALTH)
 
 
 async def refused(_request: Request, error: Exception) -> Response:
-    """Answer where a route finds that a caller's rights cannot be found out."""
+    """Turn a `RefusedError` from a route into a response."""
     if not isinstance(error, RefusedError):
         raise error
     return refusal(error)
 
 
 def refusal(refused: RefusedError) -> Response:
-    """Return a refusal as a problem."""
+    """Return a refusal as problem JSON."""
     said = problem.response(refused.status, str(refused))
     if refused.status is HTTPStatus.UNAUTHORIZED:
         said.headers["www-authenticate"] = "Bearer"

@@ -1,4 +1,4 @@
-"""The read API's JSON of GPUs: which there are, who is on them, how full they are and how they reach each other."""
+"""The read API's JSON of GPUs: the devices, the pods on them, their memory, and the links between them."""
 
 from collections.abc import Iterator
 from typing import Literal, Self
@@ -15,15 +15,15 @@ class OccupantAnswer(Answer):
     """A pod on a device."""
 
     namespace: str
-    """Empty where the reader may not know it; `name` tells then how much of a GPU it has."""
+    """Empty when the reader may not see the namespace; `name` then says how much of a GPU the pod has."""
     name: str
     uid: str | None
-    """None where the agent could not find it out, or the reader may not know it."""
+    """None when the agent could not find it out, or when the reader may not see it."""
     portion_ppm: int
-    """Of the device, in millionths."""
+    """The share of the device, in millionths."""
     promised_mib: int
     used_mib: int | None
-    """None when nobody measures it."""
+    """None when it is not measured."""
 
     @classmethod
     def of(cls, occupant: Occupant, reader: Reader = EVERYTHING) -> Self:
@@ -40,12 +40,12 @@ class OccupantAnswer(Answer):
 
 
 class SharedAnswer(Answer):
-    """A device in shared use, as our books have it."""
+    """A shared device, according to Leeboard's accounting."""
 
     name: str
     state: str
     reason: str | None
-    """What keeps others off it."""
+    """Why no further pod is placed on it."""
     promised_mib: int
     pods: tuple[OccupantAnswer, ...]
 
@@ -62,17 +62,17 @@ class SharedAnswer(Answer):
 
 
 class MemoryAnswer(Answer):
-    """Memory of a device; null where nobody measures it."""
+    """Memory of a device; null when it is not measured."""
 
     total_mib: int
     used_mib: int | None
     foreign_mib: int
-    """Of `used`, what belongs to processes of no pod."""
+    """The part of `used` that belongs to processes outside pods."""
     promised_mib: int
 
 
 class MigAnswer(Answer):
-    """Whether the device is cut by MIG, and into what."""
+    """Whether MIG is enabled on the device, and its profiles."""
 
     enabled: bool
     profiles: tuple[str, ...]
@@ -87,18 +87,18 @@ class DeviceAnswer(Answer):
     health: Health
     health_reason: str | None
     free: bool
-    """Whether a pod could have it to itself now."""
+    """Whether a pod could get the whole device now."""
     memory: MemoryAnswer
     mig: MigAnswer
     numa_node: int | None
     pods: tuple[OccupantAnswer, ...]
-    """Those that have it to themselves: one, as a rule."""
+    """Pods with the whole device; normally one."""
     shared: tuple[SharedAnswer, ...]
-    """More than one only where two of our books claim the same device."""
+    """More than one only when two records claim the same device."""
 
     @classmethod
     def of(cls, use: DeviceUse, reader: Reader = EVERYTHING) -> Self:
-        """Show a reader this device and who is on it."""
+        """Show a reader this device and its pods."""
         device = use.device
         return cls(
             uuid=device.uuid,
@@ -116,19 +116,19 @@ class DeviceAnswer(Answer):
 
 
 class LinksAnswer(Answer):
-    """How the devices reach each other, in the order of `devices`; shape [device, device] each."""
+    """The links between the devices, in the order of `devices`; each matrix has the shape [device, device]."""
 
     scores: tuple[tuple[int, ...], ...]
-    """What devices are chosen by: 100 for each NVLink, and the PCIe level."""
+    """The scores by which devices are chosen: 100 for each NVLink, plus the PCIe level."""
     nvlinks: tuple[tuple[int, ...], ...]
     paths: tuple[tuple[str, ...], ...]
-    """As `nvidia-smi topo -m` writes them; ? where nobody knows."""
+    """As `nvidia-smi topo -m` writes them; "?" when unknown."""
     cliques: tuple[tuple[int, ...], ...]
-    """Sets in which every two are connected by NVLink."""
+    """Sets of devices in which NVLink connects every pair."""
 
     @classmethod
     def of(cls, layout: Layout | None) -> Self | None:
-        """Show this layout; None when nothing is known."""
+        """Show this layout; None when the layout is unknown."""
         if layout is None:
             return None
         every = range(layout.size)
@@ -141,7 +141,7 @@ class LinksAnswer(Answer):
 
 
 class ReservedAnswer(Answer):
-    """Whole devices that are held for pods which are not bound yet, in one state of their reservation."""
+    """Whole devices reserved for pods that are not bound yet, for one state of the reservation."""
 
     state: str
     devices: int
@@ -154,23 +154,23 @@ class GpuNodeAnswer(Answer):
     name: str
     driver_version: str | None
     heard_seconds_ago: int | None
-    """When its agent last told anything."""
+    """Seconds since the last report of the node's agent."""
     trusted: bool
-    """False when that is too long ago to rely upon."""
+    """False when the last report is too old."""
     kubelet_answers: bool
-    """Whether it is known who has the devices."""
+    """Whether the kubelet tells which pods have the devices."""
     kubelet_reason: str | None
     message: str | None
     """Why the devices could not be read."""
     failures: tuple[str, ...]
-    """What the driver did not tell."""
+    """What the driver did not report."""
     reasons: tuple[str, ...]
-    """Why devices take no new work although nobody has them."""
+    """Why devices without a pod take no new pods."""
     devices: tuple[DeviceAnswer, ...]
     opening: tuple[SharedAnswer, ...]
-    """Devices in shared use of which it is not known yet which they are."""
+    """Shared devices whose GPU is not known yet."""
     reserved: tuple[ReservedAnswer, ...] = ()
-    """By state: which devices these will be, the device plugin decides."""
+    """Reservations by state. The device plugin decides which devices they get."""
 
     @classmethod
     def of(cls, use: NodeUse, reader: Reader = EVERYTHING, **more: object) -> Self:
@@ -194,29 +194,29 @@ class GpuNodeAnswer(Answer):
 
 
 class GpuNodeList(Object):
-    """Every node of which an agent tells, in the order in which they were given."""
+    """Every node with an agent's report, in the order of the input."""
 
     kind: Literal["GpuNodeStateList"] = "GpuNodeStateList"
     items: tuple[GpuNodeAnswer, ...]
     incomplete: str | None = None
-    """Why the reader might be shown more; absent when this is all."""
+    """Why the list may be incomplete; absent when the list is complete."""
 
 
 class GpuNodeDetail(GpuNodeAnswer, Object):
-    """The GPUs of one node, and how they reach each other."""
+    """The GPUs of one node, and the links between them."""
 
     kind: Literal["GpuNodeState"] = "GpuNodeState"
     links: LinksAnswer | None
-    """None when the agent tells nothing of it."""
+    """None when the agent reports no links."""
 
     @classmethod
     def detailed(cls, use: NodeUse, reader: Reader = EVERYTHING) -> Self:
-        """Show a reader all of this node."""
+        """Show a reader all details of this node."""
         return cls.of(use, reader, links=LinksAnswer.of(use.report.layout))
 
 
 def namespaces_of(use: NodeUse) -> Iterator[str]:
-    """Return the namespaces of everybody on a node's GPUs."""
+    """Yield the namespaces of all pods on a node's GPUs."""
     shared = [*use.opening, *(each for device in use.devices for each in device.shared)]
     for occupants in (*(device.whole for device in use.devices), *(each.occupants for each in shared)):
         yield from (one.namespace for one in occupants)

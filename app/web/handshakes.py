@@ -1,7 +1,7 @@
-"""Lets the clients of a TLS port in: few shake hands at a time, and who dallies makes room for who waits.
+"""Accepts the clients of a TLS port. It limits concurrent handshakes and cancels slow ones while others wait.
 
-A handshake costs 50 KB before anything is known of the client, a connection that waits for its turn hardly anything.
-Many honest ones may come at once (each bind of a gang is one), so nobody is sent away for coming with many others.
+A handshake costs 50 KB before the client is known; a waiting connection costs almost nothing. Many honest clients may
+connect at once (one for each bind of a gang), so no client is refused because many others connect.
 """
 
 import asyncio
@@ -14,14 +14,16 @@ from typing import Protocol
 from app.web.connection import ConnectionLimits
 
 HANDSHAKE_S = 5.0
-"""Within which TLS has to stand, once its turn has come."""
+"""The time limit of one TLS handshake."""
 HURRY_S = 2.0
-"""What is left of that while others wait: less than the 3 s after which kube-apiserver gives a webhook up."""
+"""The time limit while other clients wait. It is below the 3 s after which kube-apiserver abandons a webhook call."""
 AT_ONCE = 256
-"""With `HURRY_S` 128 a second, of whom a starved machine still lets several times as many in when they are honest."""
+"""With `HURRY_S` this allows 128 slow handshakes a second. Even a starved machine completes several times as many
+honest ones.
+"""
 ACCEPTED_AT_ONCE = 128
 RETRY_S = 1.0
-"""After which a process without room for one more socket looks again."""
+"""The pause before the next accept when the process has no free file descriptor."""
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class _Turn:
     since: float
 
     def is_ours(self) -> bool:
-        """Return whether the client has spoken and we have not listened: it may be we who were slow."""
+        """Return whether the client has sent bytes that are not read yet. The delay may then be Leeboard's."""
         try:
             return self.client.recv(1, socket.MSG_PEEK) != b""
         except OSError:
@@ -41,38 +43,38 @@ class Tls(Protocol):
     """The TLS of a port."""
 
     def context(self) -> ssl.SSLContext:
-        """Return what a handshake begins with; asked for each."""
+        """Return the context for one new handshake."""
         ...
 
 
 class Connects(Protocol):
-    """What goes on once TLS stands."""
+    """Serves a connection after its handshake."""
 
     limits: ConnectionLimits
 
     def connection(self) -> asyncio.Protocol:
-        """Return what speaks with the next client."""
+        """Return the protocol of the next client."""
         ...
 
 
 class Handshakes:
-    """Takes every client that comes to one socket, until it is closed."""
+    """Accepts every client of one socket until `close`."""
 
     def __init__(self, bound: socket.socket, tls: Tls, connections: Connects) -> None:
-        """Begin to accept, on the running loop."""
+        """Start to accept on the running loop."""
         self._tls = tls
         self._connections = connections
-        # Who came first stands first.
+        # In the order of arrival.
         self._waiting: dict[socket.socket, None] = {}
         self._shaking: dict[asyncio.Task[None], _Turn] = {}
         self._hurry: asyncio.TimerHandle | None = None
-        # Taken away by `close`.
+        # `close` sets it to None.
         self._bound: socket.socket | None = bound
         bound.settimeout(0)
         self._look_again()
 
     def close(self) -> None:
-        """Take nobody any more, and send away who waits; a handshake that has begun may end."""
+        """Accept no more clients and close those that wait. A handshake in progress may complete."""
         if self._bound is not None:
             asyncio.get_running_loop().remove_reader(self._bound)
             self._bound = None
@@ -92,7 +94,7 @@ class Handshakes:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             pass
         except OSError:
-            # No room for one more. The socket would say for ever that there is one to accept.
+            # No free file descriptor. The socket would stay readable, and the loop would spin.
             loop = asyncio.get_running_loop()
             loop.remove_reader(bound)
             loop.call_later(RETRY_S, self._look_again)
@@ -109,7 +111,7 @@ class Handshakes:
     def _go_on(self) -> None:
         self._calm_down()
         while self._waiting and (len(self._shaking) < AT_ONCE or self._made_room()):
-            # The newest, so that a crowd which never says a word keeps nobody waiting who comes after it.
+            # The newest client first: a crowd of silent clients then does not delay a client that connects after them.
             client, _ = self._waiting.popitem()
             loop = asyncio.get_running_loop()
             task = loop.create_task(self._shake_hands(client))
@@ -136,7 +138,7 @@ class Handshakes:
             self._hurry = None
 
     async def _shake_hands(self, client: socket.socket) -> None:
-        # Whatever a client does wrong is not logged: it could fill the disk.
+        # Faults of a client are not logged, because a client could fill the disk with them.
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._connections.connection, client, ssl=self._tls.context(), ssl_handshake_timeout=HANDSHAKE_S

@@ -1,7 +1,7 @@
-"""Health as the API server tells it: /livez, /readyz, ?verbose, ?exclude=NAME and one check at a time.
+"""Health endpoints like those of the API server: /livez, /readyz, ?verbose, ?exclude=NAME, and single checks.
 
-Probes are answered in threads that the main loop cannot hold up: from what it last published, and from the age of its
-heartbeat.
+Threads answer the probes, so a blocked main loop does not delay them. They read the checks that the main loop published
+last and the age of its heartbeat.
 """
 
 import asyncio
@@ -27,47 +27,47 @@ PROBE_LIMITS = BodyLimits(body_bytes=0, head_bytes=8 * 1024, deadline_s=1.0, lin
 
 
 class Pulse(Protocol):
-    """What the watchdog says of the event loop; asked from any thread."""
+    """What the watchdog reports about the event loop; callable from any thread."""
 
     def readiness(self) -> Check:
-        """Tell whether the loop runs."""
+        """Return whether the loop runs."""
         ...
 
     def liveness(self) -> Check:
-        """Tell whether the watchdog runs."""
+        """Return whether the watchdog runs."""
         ...
 
 
 class Ready(Protocol):
-    """A part that tells whether it is ready."""
+    """A component with readiness checks."""
 
     def checks(self) -> Sequence[Check]:
-        """Return its lines of /readyz."""
+        """Return the component's lines of /readyz."""
         ...
 
 
 class Published:
-    """The checks as the main loop saw them last, for threads that must not wait for it."""
+    """The checks that the main loop published last, for threads that must not wait for the main loop."""
 
     def __init__(self, *parts: Ready) -> None:
-        """Know nothing yet. The parts belong to the main loop."""
+        """Start without results. The parts belong to the main loop."""
         self._parts = parts
-        # Replaced by `run`, read from other threads.
+        # `run` replaces it; other threads read it.
         self._seen: Sequence[Check] = STARTING
 
     def checks(self) -> Sequence[Check]:
-        """Return them."""
+        """Return the last published checks."""
         return self._seen
 
     async def run(self) -> None:
-        """Publish them until cancelled."""
+        """Publish the checks until cancelled."""
         while True:
             self._seen = tuple(check for part in self._parts for check in part.checks())
             await asyncio.sleep(PUBLISH_EVERY_S)
 
 
 def application(ready: Ready, pulse: Pulse) -> FastAPI:
-    """Build what the listener for probes serves."""
+    """Build the app of the probe listener."""
     app = routes.application(PROBE_LIMITS)
     add_routes(app, ready, pulse)
     return app
@@ -118,7 +118,7 @@ def _single(checks: Checks) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _unknown(names: frozenset[str]) -> list[str]:
-    # A probe with a misspelt name would otherwise fail for a check that its author believes excluded.
+    # A probe with a misspelt name would otherwise fail because of a check that its author believes excluded.
     return [f"warn: there is no check named {name!r} to exclude" for name in sorted(names)]
 
 

@@ -1,17 +1,17 @@
-"""Draws how the devices of a node reach each other: in the words of `nvidia-smi topo -m`, and as cliques."""
+"""Describes the links between a node's devices in the terms of `nvidia-smi topo -m`, and as cliques."""
 
 from collections.abc import Mapping
 
 from app.model.layout import NVLINK_SCORE, Layout
 
 PATHS: Mapping[int, str] = {10: "SYS", 20: "NODE", 30: "PHB", 40: "PXB", 50: "PIX", 60: "PSB"}
-"""From what a PCIe path is worth to what nvidia-smi calls it; PSB (one board) is of older versions."""
+"""The score of a PCIe path and nvidia-smi's name for it. PSB (same board) exists in older versions."""
 
 SELF, UNKNOWN = "X", "?"
 
 
 def nvlinks(layout: Layout, one: int, other: int) -> int:
-    """Return how many NVLink connections there are between two devices."""
+    """Return the number of NVLinks between two devices."""
     return layout.scores[one][other] // NVLINK_SCORE
 
 
@@ -24,9 +24,9 @@ def path(layout: Layout, one: int, other: int) -> str:
 
 
 def cliques(layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """Divide the devices into sets in which every two are connected by NVLink, in order; who has no such is left out.
+    """Divide the devices into sets in which NVLink connects every pair. Devices without NVLink are left out.
 
-    Each device joins the first set that it can: this is a picture, and the largest sets take exponential time.
+    Each device joins the first set that fits. The result is for display only; the largest sets take exponential time.
     """
     sets: list[list[int]] = []
     for device in range(layout.size):

@@ -1,6 +1,6 @@
-"""One port and the server behind it, fit for a TaskGroup: cancelling it shuts it down gracefully.
+"""One port and its server. It is used in a TaskGroup; cancelling it shuts it down gracefully.
 
-Several live in one process; signals are the service's, and so is the event loop.
+Several listeners run in one process. The service owns the signals and the event loop.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from app.web.uvicorn_adapter import Connections
 
 BACKLOG = 2048
 EVERY_ADDRESS = "::"
-EVERY_IPV4_ADDRESS = "0.0.0.0"  # noqa: S104 # asked for by name, as the other half of `::`
+EVERY_IPV4_ADDRESS = "0.0.0.0"  # noqa: S104 # intended: the IPv4 part of `::`
 
 
 class Listener:
-    """A bound port; it answers while `run` runs."""
+    """A bound port. It answers requests while `run` runs."""
 
     def __init__(self, bound: socket.socket, connections: Connections, tls: Tls | None, grace_s: float) -> None:
         self._socket = bound
@@ -29,12 +29,12 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port in use, also when any free one was asked for."""
+        """The port in use. It is also correct when port 0 (any free port) was requested."""
         port: int = self._socket.getsockname()[1]
         return port
 
     async def run(self) -> None:
-        """Serve until cancelled; then let running requests end, for the grace time at most."""
+        """Serve until cancelled. Then let running requests end, for at most the grace time."""
         accepting = await self._accept()
         try:
             await asyncio.Event().wait()
@@ -50,15 +50,15 @@ class Listener:
         return await loop.create_server(self._connections.connection, sock=self._socket, backlog=BACKLOG)
 
     def close_connections(self) -> None:
-        """Close what is idle at once, the rest after its answer; whoever connects anew is answered as before."""
+        """Close idle connections now and others after their answer. New connections are served as before."""
         self._connections.close()
 
     def close(self) -> None:
-        """Give the port back when `run` never got to it."""
+        """Release the port when `run` was never called."""
         self._socket.close()
 
 
-def listener(  # noqa: PLR0913 # each is one plain word about the port
+def listener(  # noqa: PLR0913 # each argument is one property of the port
     app: ASGIApp,
     host: str,
     port: int,
@@ -67,10 +67,10 @@ def listener(  # noqa: PLR0913 # each is one plain word about the port
     grace_s: float = 5.0,
     tls: Tls | None = None,
 ) -> Listener:
-    """Bind the port (0: any free one) and return its server; raises OSError when it is taken.
+    """Bind the port and return its server; raise OSError when the port is in use. Port 0 is any free port.
 
-    Connections that come before `run` wait in the backlog. Without `tls` it speaks plain HTTP. The host `::` is every
-    address of this machine, those of IPv4 too.
+    Connections that arrive before `run` wait in the backlog. Without `tls` the listener speaks plain HTTP. The host
+    `::` means every address of the machine, including IPv4.
     """
     return Listener(_bound(host, port), Connections(app, limits), tls, grace_s)
 

@@ -1,4 +1,4 @@
-"""The operations listener: health, metrics and the read API; it changes nothing and decides nothing."""
+"""The operations listener: health, metrics and the read API. It changes no state and makes no decisions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -43,11 +43,11 @@ NO_NAMESPACE = "you may not list pods in namespace {namespace}; ask for the Clus
 MORE_NODES = "There are more nodes than this answer could show: {cause}"
 
 PAUSE_EVERY = 100
-"""Items of a list after which others get a turn."""
+"""After this many items of a list, other tasks get a turn."""
 NODES_AT_ONCE = 8
-"""Nodes that the main loop is asked about at a time."""
+"""How many nodes one question to the main loop covers."""
 PART_BYTES = 256 << 10
-"""Of a list, sent together."""
+"""The size of one part of a list that is sent in parts."""
 JSON = "application/json"
 
 
@@ -61,12 +61,12 @@ class PodFacts(Protocol):
 
     @property
     def state(self) -> str:
-        """Where it stands: Held, Awaiting, Promised, Binding, Bound, Releasing."""
+        """The pod's state: Held, Awaiting, Promised, Binding, Bound, Releasing."""
         ...
 
     @property
     def node(self) -> NodeName | None:
-        """The node it runs on or is promised."""
+        """The node that the pod runs on or has a reservation on."""
         ...
 
     @property
@@ -79,23 +79,23 @@ class ReadApi(Counts, Ready, Protocol):
     """What the read API reads; called on the event loop."""
 
     def pod(self, namespace: str, name: str) -> PodFacts | None:
-        """Return what is known of this pod; None when there is no such pod."""
+        """Return the pod's facts; None when there is no such pod."""
         ...
 
     def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
-        """Return what tells how every queue stands now, in the order of their names, in any thread."""
+        """Return a function that computes the state of every queue, sorted by name; it runs in any thread."""
         ...
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
-        """Tell why a pod or a PodGroup stands where it does; what of the two is meant is found out if need be."""
+        """Explain the state of a pod or a PodGroup. Without `subject`, find out which of the two is meant."""
         ...
 
     def gpu_nodes(self) -> Sequence[NodeName]:
-        """Return the nodes of whose GPUs an agent tells, in order."""
+        """Return the names of the nodes with an agent's report, in order."""
         ...
 
     def gpu_node(self, name: NodeName) -> NodeUse | None:
-        """Return who is on the GPUs of a node; None when no agent tells of it."""
+        """Return the use of a node's GPUs; None when no agent reports on the node."""
         ...
 
 
@@ -109,11 +109,11 @@ def application(  # noqa: PLR0913 # collaborators come in here
     asks: Asks | None = None,
     limits: BodyLimits = OPERATIONS_LIMITS,
 ) -> FastAPI:
-    """Build what the operations listener serves.
+    """Build the app of the operations listener.
 
-    `callers` tells who asks, and what they may see; health is for everybody. `inspect` belongs to the main loop, to
-    which `asks` leads from the loop that serves this; None where it is the same.
-    `ready` has all the lines of /readyz but the pulse's; None takes those of `inspect`.
+    `callers` authenticates callers and finds out what they may see. The health endpoints need no authentication.
+    `inspect` belongs to the main loop. `asks` calls it there from another loop; None means that this app runs on the
+    main loop. `ready` returns all lines of /readyz except the watchdog's; None takes those of `inspect`.
     """
     main = asks or OnTheSpot()
     guarded = [Middleware(Guarded, callers=callers)]
@@ -123,7 +123,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
     app.add_exception_handler(RefusedError, refused)
     health.add_routes(app, ready or inspect, pulse)
     app.add_route("/metrics", _metrics(metrics, inspect, main), methods=["GET"], include_in_schema=False)
-    # All of what follows is `async`: FastAPI runs plain functions in threads.
+    # The routes below are `async`, because FastAPI runs plain functions in threads.
     _add_queues(app, inspect, main)
     _add_workloads(app, inspect, main)
     _add_gpus(app, inspect, main)
@@ -131,12 +131,12 @@ def application(  # noqa: PLR0913 # collaborators come in here
 
 
 def _metrics(metrics: Metrics, counts: Counts, main: Asks) -> Callable[[Request], Awaitable[Response]]:
-    # The main loop waits for the interpreter lock behind each thread that writes.
+    # Each encoding thread holds the interpreter lock and delays the main loop, so one scrape runs at a time.
     one_at_a_time = asyncio.Lock()
 
     async def endpoint(request: Request) -> Response:
         caller = _caller(request)
-        # Its lines name queues and nodes: less than these two rights show.
+        # Metrics name queues and nodes. `PODS` and `QUEUES` together show more than that.
         if not (await caller.may(METRICS) or await caller.may(PODS, QUEUES)):
             raise HTTPException(HTTPStatus.FORBIDDEN, f"you may not {METRICS.subject}; ask for a role that says so")
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
@@ -150,7 +150,7 @@ def _metrics(metrics: Metrics, counts: Counts, main: Asks) -> Callable[[Request]
 def _add_queues(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
     @app.get("/api/v1/queues", response_model=QueueList)
     async def list_queues(request: Request) -> Response:
-        """List every queue with what it deserves, gets, holds and asks for."""
+        """List every queue with its deserved amount, fair share, allocation and requests."""
         if not await _caller(request).may(QUEUES):
             raise HTTPException(HTTPStatus.FORBIDDEN, NO_QUEUES)
         stands = await asyncio.to_thread(await main.ask(inspect.queue_stands))
@@ -160,7 +160,7 @@ def _add_queues(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
 def _add_workloads(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
     @app.get("/api/v1/why/{namespace}/{name}", responses={404: {"model": Problem}})
     async def explain(request: Request, namespace: str, name: str, kind: str = "") -> ExplanationAnswer:
-        """Tell why a pod or a PodGroup stands where it does; `kind` is pod or podgroup, else whichever there is."""
+        """Explain the state of a pod or a PodGroup. `kind` is pod, podgroup, workload or empty."""
         reader, subject = await _reader_of(request, namespace), _subject(kind)
         told = await main.ask(lambda: inspect.explain(namespace, name, subject))
         if isinstance(told, Unknown):
@@ -169,7 +169,7 @@ def _add_workloads(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
 
     @app.get("/api/v1/podgroups", response_model=PodGroupList)
     async def list_waiting_podgroups(request: Request) -> Response:
-        """List the PodGroups that wait, with the reason."""
+        """List the PodGroups that wait, each with its reason."""
         groups = await main.ask(inspect.waiting)
         reader = await _caller(request).reader(group.key.namespace for group, _ in groups)
         answers = (PodGroupAnswer.of(group, refusal, reader) for group, refusal in groups)
@@ -177,7 +177,7 @@ def _add_workloads(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
 
     @app.get("/api/v1/pods/{namespace}/{name}", responses={404: {"model": Problem}})
     async def explain_pod(request: Request, namespace: str, name: str) -> PodAnswer:
-        """Tell what is known of one pod, and why it waits."""
+        """Return what is known of one pod, and why it waits."""
         reader = await _reader_of(request, namespace)
         known = await main.ask(lambda: inspect.pod(namespace, name))
         if known is None:
@@ -188,14 +188,14 @@ def _add_workloads(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
 def _add_gpus(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
     @app.get("/api/v1/gpus", response_model=GpuNodeList)
     async def list_gpus(request: Request) -> Response:
-        """List the GPUs of every node of which an agent tells, and who is on them."""
+        """List the GPUs of every node with an agent's report, and the pods on them."""
         missing: list[str] = []
         items = _answers(_seen(inspect, main, _caller(request)), missing)
         return await _listed(lambda: GpuNodeList(items=(), incomplete=missing[-1] if missing else None), items)
 
     @app.get("/api/v1/gpus/{node}", responses={404: {"model": Problem}})
     async def show_gpus(request: Request, node: str) -> GpuNodeDetail:
-        """Tell of the GPUs of one node, who is on them, and how they reach each other."""
+        """Return the GPUs of one node, the pods on them, and the links between them."""
         use = await main.ask(lambda: inspect.gpu_node(NodeName(node)))
         if use is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, NO_AGENT.format(node=node))
@@ -203,7 +203,7 @@ def _add_gpus(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
 
 
 async def _seen(inspect: ReadApi, main: Asks, caller: Caller) -> AsyncIterator[tuple[Sequence[NodeUse], Reader]]:
-    """Yield the GPUs of some nodes at a time, with who reads of them: 40,000 devices take more than a second."""
+    """Yield the GPUs of a few nodes at a time, with the reader of them: 40,000 devices take more than a second."""
 
     def uses_of(names: Sequence[NodeName]) -> list[NodeUse]:
         return [use for name in names if (use := inspect.gpu_node(name)) is not None]
@@ -217,7 +217,7 @@ async def _seen(inspect: ReadApi, main: Asks, caller: Caller) -> AsyncIterator[t
 async def _answers(
     seen: AsyncIterator[tuple[Sequence[NodeUse], Reader]], missing: list[str]
 ) -> AsyncIterator[GpuNodeAnswer]:
-    """Show the reader these GPUs; what is missing is added to `missing` in a sentence."""
+    """Show the reader these GPUs. A sentence about missing nodes is added to `missing`."""
     is_begun = False
     try:
         async for uses, reader in seen:
@@ -226,7 +226,7 @@ async def _answers(
             is_begun = True
             missing += [reader.unknown] if reader.unknown else []
     except (RefusedError, HTTPException) as error:
-        # Where nothing was sent yet, the whole answer fails.
+        # When nothing was sent yet, the whole answer fails.
         if not is_begun:
             raise
         missing.append(MORE_NODES.format(cause=error.detail if isinstance(error, HTTPException) else error))
@@ -238,7 +238,7 @@ def _caller(request: Request) -> Caller:
 
 
 async def _reader_of(request: Request, namespace: str) -> Reader:
-    """Return the reader of what is in a namespace; raises HTTPException for whom it may be there or not."""
+    """Return the reader of a namespace; raise HTTPException when the caller may not see the namespace."""
     reader = await _caller(request).reader((namespace,))
     if not reader.sees(namespace):
         raise HTTPException(HTTPStatus.FORBIDDEN, NO_NAMESPACE.format(namespace=namespace))
@@ -253,9 +253,9 @@ async def _each(answers: Iterable[Answer]) -> AsyncIterator[Answer]:
 
 
 async def _listed(around: Callable[[], Answer], items: AsyncIterator[Answer]) -> Response:
-    """Answer with a list, and a long one part by part: a client that reads slowly holds one part of it in memory.
+    """Answer with a list. Send a long list in parts, so that a slow client holds only one part in memory.
 
-    `around` is the answer without its items; what follows these in it is asked for at the end.
+    `around` is the answer without its items. Its fields after the items are evaluated at the end.
     """
     parts = _parts(around, items)
     first = await anext(parts)

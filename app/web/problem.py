@@ -1,4 +1,4 @@
-"""How we say no to people: RFC 9457 problem JSON for everything that is not a webhook."""
+"""Errors as problem JSON (RFC 9457), for every endpoint that is not a webhook."""
 
 from http import HTTPStatus
 
@@ -20,7 +20,7 @@ def response(status: HTTPStatus, detail: str) -> Response:
 
 
 def answer_errors_with_problems(app: FastAPI) -> None:
-    """Let unknown paths, wrong methods, the routes' own HTTPExceptions and what broke speak problem JSON."""
+    """Answer unknown paths, wrong methods, HTTPExceptions of routes and unexpected exceptions with problem JSON."""
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_exception)
 
@@ -28,12 +28,12 @@ def answer_errors_with_problems(app: FastAPI) -> None:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    # Not `request.url`: it is built from the Host header, which anybody may fill with anything.
+    # Not `request.url`: it is built from the Host header, which the client controls.
     said = response(HTTPStatus(error.status_code), f"{request.method} {request.scope['path']}: {error.detail}")
     said.headers.update(error.headers or {})
     return said
 
 
 async def _on_exception(_request: Request, _error: Exception) -> Response:
-    # The server logs the traceback; it is nobody's business outside.
+    # The server logs the traceback. Clients do not see it.
     return response(HTTPStatus.INTERNAL_SERVER_ERROR, "Leeboard failed on this request; its log has the traceback")

@@ -17,12 +17,12 @@ from app.web.asgi import BodyLimits, Bounded
 def application(
     limits: BodyLimits, routes: Sequence[BaseRoute] = (), *, bounded: type[Bounded] = Bounded, **about: Any
 ) -> FastAPI:
-    """Build an app that keeps to these limits, redirects nobody and says no as problem JSON."""
+    """Build an app that enforces these limits, sends no redirects and reports errors as problem JSON."""
     hidden: dict[str, Any] = {"openapi_url": None, "docs_url": None, "redoc_url": None}
     app = FastAPI(
         routes=[*routes],
         redirect_slashes=False,
-        # The look for a collector in each call costs as much as half of the layers.
+        # The look-up of a telemetry collector in each call costs half as much as all layers.
         telemetry={"tracing": False, "metrics": False, "logs": False},
         **(hidden | about),
     )
@@ -33,12 +33,12 @@ def application(
 
 @dataclass(slots=True)
 class Json:
-    """Answers 200 with JSON that is written already; a `Response` works for longer on its headers."""
+    """A response with status 200 and encoded JSON. A `Response` spends more time on its headers."""
 
     body: bytes
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the response."""
         headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
@@ -48,28 +48,28 @@ Verb_contra = TypeVar("Verb_contra", contravariant=True)
 
 
 class Answers(Protocol[Verb_contra]):
-    """The exception boundary around what answers the verbs of one port."""
+    """The exception boundary of one port's verbs."""
 
     async def answer(self, verb: Verb_contra, body: bytes) -> ASGIApp:
-        """Return the response to one call; raises nothing."""
+        """Return the response to one call. It raises nothing."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint(Generic[Verb_contra]):
-    """One verb as an ASGI app, behind `Bounded`; a handler of FastAPI costs 0.15 ms, more than most answers here."""
+    """One verb as an ASGI app behind `Bounded`. A FastAPI handler costs 0.15 ms, more than most answers here."""
 
     boundary: Answers[Verb_contra]
     verb: Verb_contra
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the answer."""
         whole = await receive()
         await (await self.boundary.answer(self.verb, whole["body"]))(scope, receive, send)
 
 
 class _ExactRoute(Route):
-    """A path that takes POST; the pattern of Starlette's own also takes the path with a line feed at its end."""
+    """A POST route with an exact path. Starlette's pattern also matches the path with a line feed at its end."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["path"] != self.path:
@@ -88,7 +88,7 @@ def webhooks(
 ) -> FastAPI:
     """Build the app of a port that answers these verbs.
 
-    Its OpenAPI document is written by hand beside this module, and not served: the port answers its verbs alone.
+    Its OpenAPI document is a hand-written file beside this module. It is not served: the port answers only its verbs.
     """
     routes = [_ExactRoute(f"/{verb}", _Endpoint(boundary, verb), methods=["POST"]) for verb in verbs]
     app = application(limits, routes, bounded=bounded)

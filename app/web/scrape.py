@@ -1,4 +1,4 @@
-"""The metrics that are read from state when Prometheus asks, so that no gauge can be forgotten."""
+"""Metrics that are read from state at each scrape, so that no gauge is stale."""
 
 import asyncio
 from collections import Counter
@@ -20,26 +20,26 @@ from app.web.visits import Asks
 
 
 class Counts(Protocol):
-    """What the collector reads; called on the event loop."""
+    """The state that the collector reads; called on the event loop."""
 
     def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
-        """Return what tells every queue's share as things are now, in any thread: it takes long."""
+        """Return a function that computes every queue's share now. It takes long, so it runs in any thread."""
         ...
 
     def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
-        """Return the PodGroups with pending pods, and why they wait."""
+        """Return the PodGroups with pending pods, and why each waits."""
         ...
 
     def promises(self) -> Mapping[str, int]:
-        """Return how many promises are in each state."""
+        """Return the number of reservations in each state."""
         ...
 
     def gpu_health(self) -> Mapping[Health, int]:
-        """Return how many GPUs there are of each health."""
+        """Return the number of GPUs of each health."""
         ...
 
     def shared_gpus(self) -> Iterable[SharedMemory]:
-        """Return the memory of the GPUs in shared use."""
+        """Return the memory of the shared GPUs."""
         ...
 
 
@@ -59,9 +59,9 @@ UNITS: Mapping[str, Callable[[Resources], float]] = {
 
 
 class Scrape(Collector):
-    """One scrape: what is counted when it happens, and what was read from state, once."""
+    """One scrape: the counters of `counted`, and values that were read once from state."""
 
-    def __init__(  # noqa: PLR0913 # one argument for each thing that is read
+    def __init__(  # noqa: PLR0913 # one argument for each value that is read
         self,
         counted: Collector,
         *,
@@ -71,7 +71,7 @@ class Scrape(Collector):
         health: Mapping[Health, int],
         memory: Iterable[SharedMemory],
     ) -> None:
-        """Keep what was read; `counted` must bear to be asked from any thread."""
+        """Store the values. `counted` must be safe to call from any thread."""
         self._counted = counted
         self._promises = dict(promises)
         self._refused = _refused(waiting)
@@ -80,7 +80,7 @@ class Scrape(Collector):
         self._memory = tuple(memory)
 
     def collect(self) -> Iterator[Metric]:
-        """Put it into metric families."""
+        """Yield the metric families."""
         yield from self._counted.collect()
         yield _family("leeboard_promises", "Promises by state.", "state", self._promises)
         yield _family("leeboard_refused_pods", "Pending pods by why they wait.", "reason", self._refused)
@@ -91,9 +91,9 @@ class Scrape(Collector):
 
 
 async def scrape(counted: Collector, counts: Counts, main: Asks) -> Scrape:
-    """Read everything, each on the main loop and by itself: all at once took 46 ms at 5,000 nodes.
+    """Read all values, each in its own call on the main loop. One call for all took 46 ms at 5,000 nodes.
 
-    It is turned into text anywhere, since that takes ten times as long: 10,000 shared GPUs make 30,000 lines.
+    Another thread encodes the text. That takes ten times as long: 10,000 shared GPUs make 30,000 lines.
     """
     return Scrape(
         counted,
@@ -106,7 +106,7 @@ async def scrape(counted: Collector, counts: Counts, main: Asks) -> Scrape:
 
 
 def _refused(waiting: Iterable[tuple[PodGroup, Refusal | None]]) -> Mapping[str, int]:
-    # Every reason is always there: a series that vanishes at 0 cannot be alerted on.
+    # Every reason has a series: an alert cannot use a series that disappears at 0.
     pods = Counter(dict.fromkeys((reason.value for reason in Reason), 0))
     for group, refusal in waiting:
         if refusal is not None:
@@ -115,7 +115,7 @@ def _refused(waiting: Iterable[tuple[PodGroup, Refusal | None]]) -> Mapping[str,
 
 
 def _memory_families(gpus: Iterable[SharedMemory]) -> Iterator[Metric]:
-    """Tell of GPUs in shared use only: the others are promised as a whole, and measured by exporters made for it."""
+    """Yield the memory of shared GPUs only. Other GPUs are reserved as a whole, and other exporters measure them."""
     families = {
         amount: GaugeMetricFamily(
             f"leeboard_shared_gpu_memory_{amount}_bytes",

@@ -1,6 +1,6 @@
-"""Runs a listener on an event loop of its own, in a thread.
+"""Runs a listener on its own event loop, in a thread.
 
-What its clients do then delays the main loop by no more than the interpreter takes to change threads.
+Its clients delay the main loop by at most one thread switch of the interpreter.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from app.web.listener import Listener
 
 
 class Threaded:
-    """A listener in a thread, fit for a TaskGroup: cancelling it shuts it down gracefully."""
+    """A listener in a thread. It is used in a TaskGroup; cancelling it shuts it down gracefully."""
 
     def __init__(self, listener: Listener, *, name: str) -> None:
-        """Serve nobody yet; `name` is the thread's."""
+        """Prepare the thread with this name; `run` starts it."""
         self._listener = listener
         self._name = name
-        # Set on the thread's loop, by `_until_asked`.
+        # `_until_asked` sets it on the thread's loop.
         self._end: Callable[[], None] | None = None
         self._asked = threading.Event()
 
     async def run(self) -> None:
-        """Serve until cancelled; raises what ends the listener."""
+        """Serve until cancelled; raise the listener's exception."""
         ended: Future[None] = Future()
         thread = threading.Thread(target=self._work, args=(ended,), name=self._name, daemon=True)
         thread.start()
@@ -36,14 +36,14 @@ class Threaded:
             if self._end is not None:
                 self._end()
             await waiting
-            # It has nothing left to do but to end.
+            # The thread has no work left, so the join is short.
             thread.join()
             raise
 
     def _work(self, ended: Future[None]) -> None:
         try:
             asyncio.run(self._until_asked())
-        except BaseException as error:  # noqa: BLE001 - raised where the thread is waited for
+        except BaseException as error:  # noqa: BLE001 - `run` raises it
             ended.set_exception(error)
         else:
             ended.set_result(None)
@@ -52,7 +52,7 @@ class Threaded:
         loop, running = asyncio.get_running_loop(), asyncio.ensure_future(self._listener.run())
 
         def end() -> None:
-            # A loop that is closed has nothing left to end.
+            # A closed loop has no task to cancel.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(running.cancel)
 

@@ -1,6 +1,6 @@
-"""The TLS of a listener whose certificate changes while it serves: a handshake takes what is in use as it begins.
+"""The TLS of a listener whose certificate changes while it serves: a handshake uses the certificate of its start.
 
-Connections that stand keep what they began with. Nothing is resumed, so that no CA outlives its change.
+Established connections keep their certificate. Sessions are never resumed, so a replaced CA is not trusted any longer.
 """
 
 import os
@@ -9,33 +9,34 @@ import ssl
 from app.certificates.authority import Certificate, CertificateError, Clients
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2; those of 1.3 are all good."""
+"""The ciphers of TLS 1.2. All ciphers of TLS 1.3 are acceptable."""
 
 
 class LiveTls:
-    """A context for as long as the listener lives.
+    """The TLS context of a listener for its whole life.
 
-    Each change is a context of its own, to which the handshake is moved. Loaded into one and the same, a certificate
-    replaces only one with the same kind of key, and a client CA comes beside the one before it.
+    Each change creates a new context, to which new handshakes are moved. In a reused context, a new certificate
+    replaces only one with the same type of key, and a new client CA is added to the old one.
     """
 
     def __init__(self, clients: Clients = Clients.ANYBODY) -> None:
-        """Serve nobody yet."""
+        """Start without a certificate."""
         self._clients = clients
-        # For handshakes that begin; replaced by `use`.
+        # For new handshakes; `use` replaces it.
         self._current = _context(clients)
-        # What they begin with; replaced by `context`.
+        # The context in which handshakes begin; `context` replaces it.
         self._first = self._forgetful()
 
     def context(self) -> ssl.SSLContext:
-        """Return what a handshake begins with. It knows no session that could be resumed."""
-        # Of TLS 1.2 a context remembers the sessions that stand or were closed in order, and Python cannot forbid it.
+        """Return the context in which a handshake begins. It holds no session that could be resumed."""
+        # With TLS 1.2 a context stores the sessions of open and cleanly closed connections. Python cannot turn that
+        # off.
         if self._first.session_stats()["number"]:
             self._first = self._forgetful()
         return self._first
 
     def use(self, certificate: Certificate) -> None:
-        """Show it from the next handshake on; raises `CertificateError`, and goes on as before."""
+        """Use the certificate for new handshakes. On `CertificateError` the old certificate stays in use."""
         fresh = _context(self._clients)
         try:
             _load(fresh, certificate)
@@ -49,7 +50,7 @@ class LiveTls:
         return context
 
     def _take_current(self, handshake: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        # Called for every client, also for one that names nobody since it calls an IP address.
+        # OpenSSL calls this for every client, also for one without a server name (a call by IP address).
         handshake.context = self._current
 
 
@@ -61,18 +62,19 @@ def _context(clients: Clients) -> ssl.SSLContext:
     context.num_tickets = 0
     if clients is Clients.CERTIFIED:
         context.verify_mode = ssl.CERT_REQUIRED
-        # Of TLS 1.2 two that begin at once could still resume one another's session: it would outlast the client's CA.
+        # With TLS 1.2, two concurrent handshakes could resume each other's session. It would outlive the client's CA.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
 
 
 def _load(context: ssl.SSLContext, certificate: Certificate) -> None:
-    # Python loads from files only. One in memory needs no writable file system, and the key touches no disk.
+    # Python loads certificates from files only. An in-memory file needs no writable file system, and the key stays off
+    # disk.
     memory = os.memfd_create("certificate")
     try:
         with os.fdopen(memory, "wb", closefd=False) as file:
             file.write(certificate.key + b"\n" + certificate.chain)
-        # An empty password instead of a question at the terminal.
+        # The empty password prevents a prompt at the terminal.
         context.load_cert_chain(f"/proc/self/fd/{memory}", password="")
     finally:
         os.close(memory)

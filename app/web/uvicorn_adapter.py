@@ -1,8 +1,8 @@
-"""Everything that relies on how uvicorn works inside; its version is pinned, and a test says when it changes.
+"""All code that relies on uvicorn's internals. uvicorn's version is pinned, and a test fails when the internals change.
 
-uvicorn's own server cannot limit connections, and httptools caps nothing: uvicorn's only timer runs between requests.
-Here its HTTP/1.1 protocol gets limits on how many connections there are, and on how large and slow requests and their
-pieces may be. Bodies as a whole are `app.web.asgi`'s; accepting and shaking hands is `app.web.listener`'s.
+uvicorn cannot limit connections, and httptools has no limits; uvicorn's only timer runs between requests. This module
+adds limits to uvicorn's HTTP/1.1 protocol: the number of connections, and the size and duration of requests and of
+their pieces. `app.web.asgi` limits whole bodies; `app.web.listener` accepts connections and runs TLS handshakes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from app.web.asgi import WHOLE
 from app.web.connection import ConnectionLimits, Joined
 
 KEEP_ALIVE_S = 120
-"""Longer than the 90 s after which kube-scheduler's client lets go: it does not repeat a POST that met a closed one."""
+"""Longer than the 90 s after which kube-scheduler's client closes: it does not repeat a POST on a closed connection."""
 LOOK_EVERY_S = 0.02
 TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ncontent-type: text/plain\r\n"
@@ -26,14 +26,15 @@ TOO_LONG = (
 )
 IN_SMALL_PIECES = "The request comes in too many small pieces."
 PIECES, PIECE_BYTES = 64, 64
-"""A request comes in so many pieces (reads and chunks), and one more for each so many bytes: each has its price."""
+"""A request may arrive in `PIECES` pieces (reads and chunks), plus one for each `PIECE_BYTES`. Each piece costs time.
+"""
 MOST_HEADERS = 256
 MOST_PIPELINED = 16
-"""Requests that wait behind the one that is answered. Nobody we know sends any ahead."""
+"""Requests that wait behind the current one. No known client pipelines requests."""
 
 
 class _WastefulError(Exception):
-    """The client sends what costs more than it says; the parser takes it for a broken request and closes."""
+    """The client sends data that costs too much. The parser treats it as a broken request and closes."""
 
 
 class GuardedConnection(HttpToolsProtocol):
@@ -46,20 +47,23 @@ class GuardedConnection(HttpToolsProtocol):
         limits: ConnectionLimits,
         idle: dict["GuardedConnection", None],
     ) -> None:
-        """`idle` are the connections of the listener without a complete request under way, the longest idle first."""
+        """Take uvicorn's configuration and the limits.
+
+        `idle` holds the listener's connections without a complete request in progress, the longest idle first.
+        """
         super().__init__(config=config, server_state=state, app_state={})
         self._limits = limits
         self._idle = idle
-        # Bytes since the parser last got anywhere; changed by `data_received` and `_progress`.
+        # Bytes since the parser last completed something; `data_received` and `_progress` change it.
         self._unfinished_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
-        # Of the current request; changed by `_count`.
+        # Pieces of the current request; `_count` changes it.
         self._pieces = self._piece_bytes = 0
-        # Set while an answer does not leave.
+        # Set while the client does not read an answer.
         self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
-        """Take the connection, and close the longest idle one when there are too many: this one if all others work."""
+        """Accept the connection. Above the limit, close the longest idle one: this one if all others are busy."""
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
         self._arm()
         self._idle[self] = None
@@ -74,13 +78,13 @@ class GuardedConnection(HttpToolsProtocol):
         self._stop_waiting_for_reader()
         self._idle.pop(self, None)
         super().connection_lost(exc)
-        # Requests that wait refer to this connection as it does to them. As garbage they would hold up all threads
-        # while it is looked for: 100 ms after some thousand connections that pipeline.
+        # Waiting requests and the connection refer to each other. As cyclic garbage they would block all threads during
+        # collection: 100 ms after some thousand pipelining connections.
         self.pipeline.clear()
         self.cycle = None  # type: ignore[assignment] # as in uvicorn
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, unless it has been fed too much already without getting anywhere."""
+        """Feed the parser, unless it has already received too many bytes without completing anything."""
         self._unfinished_bytes += len(data)
         if self._count(len(data)):
             self.send_400_response(IN_SMALL_PIECES)
@@ -95,50 +99,50 @@ class GuardedConnection(HttpToolsProtocol):
             self._arm()
 
     def on_message_begin(self) -> None:
-        """Begin to count its pieces."""
+        """Reset the count of pieces."""
         self._pieces = self._piece_bytes = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one more header, or break off."""
+        """Accept a header; close the connection above the limit."""
         super().on_header(name, value)
         if len(self.headers) > MOST_HEADERS:
             raise _WastefulError
 
     def on_headers_complete(self) -> None:
-        """Take one more request, or break off."""
+        """Accept a request; close the connection when too many are pipelined."""
         self._progress()
         if len(self.pipeline) >= MOST_PIPELINED:
             raise _WastefulError
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Note that the body goes on; its own deadline is the middleware's."""
+        """Record progress of the body. `app.web.asgi` has the body's own deadline."""
         self._progress()
         if self._count(len(body)):
             raise _WastefulError
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note that a request is under way; before, its sender could leave it half said for as long as it liked."""
+        """Record that a request is in progress. Until here the connection counts as idle."""
         self._progress()
         self._idle.pop(self, None)
         self.scope["state"][WHOLE] = True
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Note that the connection is idle again, unless another request was pipelined behind this one."""
+        """Record that the connection is idle again, unless another request was pipelined."""
         super().on_response_complete()
         if not self.transport.is_closing() and self.cycle.response_complete:
             self._idle[self] = None
 
     def pause_writing(self) -> None:
-        """Wait for the client to read, though not for ever."""
+        """Wait for the client to read, for at most `unread_s`."""
         super().pause_writing()
         self._unread = self.loop.call_later(self._limits.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on with the answer."""
+        """Continue to send the answer."""
         self._stop_waiting_for_reader()
         super().resume_writing()
 
@@ -179,21 +183,21 @@ class Connections:
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
         )
-        # Of all open connections and running requests; kept by uvicorn.
+        # All open connections and running requests; uvicorn maintains it.
         self._state = ServerState()
         self._idle: dict[GuardedConnection, None] = {}
 
     def connection(self) -> asyncio.Protocol:
-        """Return what speaks with the next client."""
+        """Return the protocol of the next client."""
         return GuardedConnection(self._config, self._state, self.limits, self._idle)
 
     def close(self) -> None:
-        """Close what is idle at once, the rest after its answer."""
+        """Close idle connections now and others after their answer."""
         for connection in list(self._state.connections):
             connection.shutdown()
 
     async def end(self, grace_s: float) -> None:
-        """Close all, and let running requests end, for the grace time at most."""
+        """Close all connections. Let running requests end, for at most the grace time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while self._state.connections or self._state.tasks:

@@ -1,4 +1,4 @@
-"""Lets the loops of other threads ask what only the main event loop may read."""
+"""Lets other threads' event loops read state that only the main event loop may read."""
 
 import asyncio
 import time
@@ -15,31 +15,31 @@ NO_ANSWER = "the event loop has not answered for {seconds:g} s; /readyz says for
 
 
 class Asks(Protocol):
-    """A way to the main loop."""
+    """Calls functions on the main loop."""
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Return what a function says that runs on the main loop; raises HTTPException when that takes too long."""
+        """Call a function on the main loop and return its result; raise HTTPException after a timeout."""
         ...
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what a coroutine says that runs on the main loop; raises HTTPException when that takes too long."""
+        """Run a coroutine on the main loop and return its result; raise HTTPException after a timeout."""
         ...
 
 
 class OnTheSpot:
-    """For those who are on the main loop."""
+    """For callers that run on the main loop."""
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Return the answer."""
+        """Return the function's result."""
         return question()
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer."""
+        """Return the coroutine's result."""
         return await work()
 
 
 class Visits:
-    """The way from one other loop: one question at a time, with half of the main loop's time at most."""
+    """Calls from one other loop: one at a time, using at most half of the main loop's time."""
 
     def __init__(self, main: asyncio.AbstractEventLoop, *, patience_s: float = PATIENCE_S) -> None:
         self._main = main
@@ -47,7 +47,7 @@ class Visits:
         self._one_at_a_time = asyncio.Lock()
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Put a question, and leave the main loop to others for as long as the answer took."""
+        """Call the function, then pause for as long as it took, to leave time for other work of the main loop."""
 
         async def answered() -> tuple[T, float]:
             began = time.perf_counter()
@@ -59,7 +59,7 @@ class Visits:
         return answer
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Have something done that mostly waits."""
+        """Run a coroutine that mostly waits."""
 
         async def done() -> T:
             return await work()

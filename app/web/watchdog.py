@@ -1,7 +1,7 @@
-"""Notices that the event loop stands still, from a thread of its own: tells where, then ends a process that is lost.
+"""Detects, from its own thread, that the event loop is blocked. It logs where, and ends a process that stays blocked.
 
-A stall is counted in the thread's own looks, so a process that was stopped as a whole (SIGSTOP, a frozen VM) is not
-taken for a stalled loop when it wakes.
+The thread counts a stall in its own looks. A process that was stopped as a whole (SIGSTOP, a frozen VM) is therefore
+not taken for a blocked loop when it resumes.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ EXIT_CODE = 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallLimits:
-    """How long the loop may stand still before what happens."""
+    """How long the loop may be blocked before each action."""
 
     dump_s: float = 0.25
     unready_s: float = 2.0
     exit_s: float = 20.0
-    """Longer than a lease takes to renew: by then somebody else may act for us."""
+    """Longer than the time to renew a lease: after that, another replica may act."""
     look_every_s: float = 0.1
     dump_every_s: float = 60.0
     longest_look_s: float = 1.0
-    """What one look may add to a stall at most; a longer gap means that the thread did not run either."""
+    """The most that one look may add to a stall. A longer gap means that the watchdog's thread did not run either."""
 
 
 class Alarm:
-    """What the watchdog does about a stall, in its own thread: counts it, logs it, and ends a process that is lost."""
+    """The actions on a stall, in the watchdog's thread: count it, log it, end the process."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def report(self, stalled_s: float) -> None:
-        """Tell of a stall that has lasted for so long; through the log's queue, since a blocked stderr may be why."""
+        """Report a stall of this length. It uses the log's queue, because a blocked stderr may be the cause."""
         self._metrics.stalls.inc()
         structlog.get_logger().error("event loop stands still", stalled_s=round(stalled_s, 2), stacks=_stacks())
 
@@ -52,7 +52,7 @@ class Alarm:
 
 
 class Watchdog:
-    """Counts how long ago the loop last ran."""
+    """Measures how long ago the loop last ran."""
 
     def __init__(
         self, alarm: Alarm, *, limits: StallLimits | None = None, clock: Callable[[], float] = time.monotonic
@@ -60,9 +60,9 @@ class Watchdog:
         self._alarm = alarm
         self._limits = limits or StallLimits()
         self._clock = clock
-        # Set by the loop in `beat`, cleared by the thread in `look`.
+        # The loop sets it in `beat`; the thread clears it in `look`.
         self._beaten = threading.Event()
-        # Written by `look` only.
+        # Only `look` writes it.
         self._looked_at = clock()
         self._stalled_s = 0.0
         self._dumped_at: float | None = None
@@ -81,11 +81,11 @@ class Watchdog:
             over.set()
 
     def beat(self) -> None:
-        """Say that the loop runs."""
+        """Record that the loop runs."""
         self._beaten.set()
 
     def look(self) -> None:
-        """See whether the loop has run since the last look, and act when it has not for long."""
+        """Check whether the loop has run since the last look. Act on a long stall."""
         now = self._clock()
         gap_s, self._looked_at = now - self._looked_at, now
         if self._beaten.is_set():
@@ -100,13 +100,13 @@ class Watchdog:
             self._alarm.end()
 
     def readiness(self) -> Check:
-        """Tell whether the loop has run lately enough to be asked anything."""
+        """Return whether the loop ran recently enough to answer questions."""
         if self._stalled_s <= self._limits.unready_s:
             return Check("event-loop")
         return Check("event-loop", f"the event loop has stood still for {self._stalled_s:.1f} s; see the log for where")
 
     def liveness(self) -> Check:
-        """Tell whether the watchdog itself still looks: the loop alone cannot vouch for itself."""
+        """Return whether the watchdog itself still runs. A running loop alone does not show that."""
         silent_s = self._clock() - self._looked_at
         if silent_s <= self._limits.exit_s:
             return Check("watchdog")

@@ -1,7 +1,7 @@
-"""The four webhooks of kube-scheduler: bytes in, bytes out, always 200 in the protocol's own form.
+"""The four webhooks of kube-scheduler: bytes in, bytes out. The status is always 200, in the protocol's own form.
 
-kube-scheduler takes any other status for an error of the whole cycle, does not retry and follows redirects; so whatever
-goes wrong here is said inside the reply, logged and counted. What to answer is the extender's.
+kube-scheduler treats any other status as an error of the whole cycle, does not retry, and follows redirects. Therefore
+errors are reported inside the reply, logged and counted. The extender decides what to answer.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ BROKEN = "Leeboard failed on this question; its log has the traceback"
 
 
 class AnswersScheduler(Protocol):
-    """Answers the questions."""
+    """Answers the questions of kube-scheduler."""
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
         """Choose among the offered nodes."""
@@ -35,16 +35,16 @@ class AnswersScheduler(Protocol):
         ...
 
     def preempt(self, pod: RawObject, candidates: Victims) -> Victims:
-        """Return what may be preempted: nothing, or the candidates as they came."""
+        """Return the victims that may be preempted: none, or the candidates unchanged."""
         ...
 
     async def bind(self, question: BindQuestion) -> str:
-        """Bind the pod; return "" when it is bound, else why not."""
+        """Bind the pod. Return "" when it is bound, otherwise why not."""
         ...
 
 
 class WebhookReply(NamedTuple):
-    """What goes back over the wire, and what it is counted as."""
+    """The response body, and the outcome under which metrics count it."""
 
     body: bytes
     outcome: CallOutcome
@@ -68,11 +68,11 @@ class ExtenderBoundary:
         }
 
     async def answer(self, verb: Verb, body: bytes) -> Json:
-        """Return the response to one call; raises nothing."""
+        """Return the response to one call. It raises nothing."""
         started = self._clock()
         try:
             reply = await self._verbs[verb](body)
-        except Exception:  # noqa: BLE001 - the border: whatever broke, kube-scheduler gets an answer it understands
+        except Exception:  # noqa: BLE001 - the boundary: kube-scheduler always gets a valid answer
             self._log.exception("webhook broke", verb=verb.value)
             reply = WebhookReply(wire.write_error(verb, BROKEN), CallOutcome.ERROR)
         self._metrics.webhooks[verb, reply.outcome].observe(self._clock() - started)
@@ -113,13 +113,13 @@ class ExtenderBoundary:
 
 
 def application(extender: AnswersScheduler, metrics: Metrics, *, limits: BodyLimits = EXTENDER_LIMITS) -> FastAPI:
-    """Build what the extender's listener serves."""
+    """Build the app of the extender's listener."""
     boundary = ExtenderBoundary(extender, metrics)
     return routes.webhooks(boundary, Verb, limits, document="extender.openapi.json", bounded=_BoundedVerbs)
 
 
 class _BoundedVerbs(Bounded):
-    """Says no to kube-scheduler in the form of the verb that it asked."""
+    """Refuses a request in the form of the verb that kube-scheduler called."""
 
     def refusal(self, path: str, status: HTTPStatus, detail: str) -> Response:
         verb = path.removeprefix("/")

@@ -1,4 +1,4 @@
-"""The read API's JSON of why: how a pod or a PodGroup stands, for what reason, and what was decided about it."""
+"""The read API's JSON of explanations: the state of a pod or PodGroup, its reason, and the decisions about it."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,12 +18,13 @@ KINDS: Mapping[Subject, Kind] = {
 
 
 class QueueNumbers(Answer):
-    """What of the queue matters to who waits in it."""
+    """The numbers of a queue that matter to pods waiting in it."""
 
     deserved: AmountsAnswer
     limit: AmountsAnswer
     fair_share: AmountsAnswer | None
-    """None when the queue takes part in nothing, or there are too many queues to divide for one question."""
+    """None when the queue takes no part in the division, or when there are too many queues to divide for one question.
+    """
     allocated: AmountsAnswer
     requested: AmountsAnswer
     waiting_pod_groups: int
@@ -44,19 +45,19 @@ class QueueNumbers(Answer):
 
 
 class PositionAnswer(Answer):
-    """How many PodGroups have their turn earlier, as things are now."""
+    """How many PodGroups have an earlier turn now."""
 
     ahead_in_queue: int
     first_ahead: tuple[str, ...]
-    """The first of these, by name where the reader may know it."""
+    """The first of these; by name when the reader may see it."""
     ahead: int
     """In all queues together."""
     at_least: bool
-    """`ahead` was not counted to its end."""
+    """True when counting `ahead` stopped early."""
 
     @classmethod
     def of(cls, position: Position, reader: Reader = EVERYTHING) -> Self:
-        """Show a reader this place."""
+        """Show a reader this position."""
         return cls(
             ahead_in_queue=position.ahead_in_queue,
             first_ahead=tuple(one.name if reader.sees(one.namespace) else one.otherwise for one in position.first),
@@ -79,14 +80,14 @@ class MemberAnswer(Answer):
 
 
 class LeaverAnswer(Answer):
-    """A pod that is still in the room that somebody waits for."""
+    """A pod that still uses resources that another pod waits for."""
 
     namespace: str
-    """Empty, as the name, where the reader may not know it."""
+    """Empty, like the name, when the reader may not see it."""
     name: str
     node: str
     since: datetime | None
-    """None when it was not Leeboard who told it to leave, or it has yet to be told."""
+    """None when Leeboard did not evict the pod, or has not sent the eviction yet."""
 
     @classmethod
     def of(cls, leaver: Leaver, reader: Reader = EVERYTHING) -> Self:
@@ -97,7 +98,7 @@ class LeaverAnswer(Answer):
 
 
 class SeatAnswer(Answer):
-    """A pod that a decision was about."""
+    """A pod in a decision."""
 
     name: str
     uid: str
@@ -110,22 +111,22 @@ class SeatAnswer(Answer):
 
 
 PODS_SHOWN = 20
-"""Of one decision."""
+"""The most pods shown for one decision."""
 
 
 class DecisionAnswer(Answer):
-    """What was decided once."""
+    """One past decision."""
 
     at: datetime
     generation: int
-    """Of the snapshot that it was decided on; it begins anew when the service does."""
+    """The generation of the snapshot of this decision. It restarts with the service."""
     outcome: str
     cause: str
     sentence: str
     on_behalf_of: str | None
-    """For which PodGroup or pod, as namespace and name."""
+    """The PodGroup or pod that benefits, as namespace and name."""
     pods: tuple[SeatAnswer, ...]
-    """The first of them."""
+    """The first `PODS_SHOWN` of them."""
     pod_count: int
 
     @classmethod
@@ -145,7 +146,7 @@ class DecisionAnswer(Answer):
 
 
 class ExplanationAnswer(Object):
-    """One current answer about a pod or a PodGroup; null is what does not apply to it."""
+    """The current explanation of a pod or a PodGroup. A field that does not apply is null."""
 
     kind: Kind
     namespace: str
@@ -156,26 +157,26 @@ class ExplanationAnswer(Object):
     pod_group: str | None
     queue: str | None
     queue_numbers: QueueNumbers | None
-    """None when there is no such queue."""
+    """None when the queue does not exist."""
     priority: int | None
     preemptible: bool | None
     min_member: int | None
     node: str | None
     since: datetime | None
-    """Since when it runs."""
+    """When it started to run."""
     position: PositionAnswer | None
-    """None when it has no turn: it does not wait, or could not start whatever is free."""
+    """None when it has no turn: it does not wait, or it could not start even on free resources."""
     pods_by_state: Mapping[str, int]
     members: tuple[MemberAnswer, ...]
-    """The first of a PodGroup's pods."""
+    """The first pods of the PodGroup."""
     waits_for: tuple[LeaverAnswer, ...]
-    """Pods that are still in the room that is held for it."""
+    """Pods that still use resources reserved for it."""
     autoscaler: str | None
-    """What a cluster autoscaler was asked for it, and has said."""
+    """What a cluster autoscaler was asked to add for it, and the autoscaler's answer."""
     workload_pod_groups: int | None
-    """How many PodGroups the workload has that was asked about: this one, and others."""
+    """The number of PodGroups of the workload in question, including this one."""
     decisions: tuple[DecisionAnswer, ...]
-    """The newest first."""
+    """Newest first."""
 
     @classmethod
     def of(cls, found: Explanation, reader: Reader = EVERYTHING) -> Self:

@@ -1,7 +1,7 @@
-"""Extender v1 JSON to questions and back (k8s.io/kube-scheduler/extender/v1); what to answer is the extender's.
+"""Converts extender v1 JSON to questions and answers to JSON (k8s.io/kube-scheduler/extender/v1).
 
-kube-scheduler sends exact Go field names; people with curl may write them in lower case. What cannot be read comes back
-as `Failed`, whose text says what is expected.
+The extender decides what to answer. kube-scheduler sends exact Go field names; people with curl may write them in lower
+case. Unreadable input comes back as `Failed`, whose text says what is expected.
 """
 
 import re
@@ -19,7 +19,7 @@ from app.telemetry import Verb
 from app.web.body import too_many_values
 
 Victims = Mapping[NodeName, RawObject]
-"""Pods to preempt by node, each `{"Pods": [{"UID": ...}], "NumPDBViolations": n}`, whatever form they came in."""
+"""Pods to preempt by node, each `{"Pods": [{"UID": ...}], "NumPDBViolations": n}`, for both input forms."""
 
 CACHE_NODES = "set nodeCacheCapable: true in this extender's entry: Leeboard takes node names, not Node objects"
 NAMES = ("name", "namespace", "uid")
@@ -28,14 +28,14 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptQuestion:
-    """preempt: these lower-priority pods would have to go for this pod, by node."""
+    """The question of preempt: lower-priority pods, by node, that would have to leave for this pod."""
 
     pod: RawObject
     candidates: Victims
 
 
 class _UnreadableError(Exception):
-    """Says what is expected instead; never leaves this module."""
+    """Says what input is expected. It never leaves this module."""
 
 
 def read_pod_question(body: bytes) -> PodQuestion | Failed:
@@ -74,7 +74,7 @@ def read_bind_question(body: bytes) -> BindQuestion | Failed:
 def write_filter(answer: FilterAnswer, offered: tuple[NodeName, ...]) -> bytes:
     """Write the reply of filter.
 
-    Never a `FailedNodes` entry: kube-scheduler would try preemption for it, in a loop (facts/extender.md A4).
+    It has no `FailedNodes` entry: kube-scheduler would try preemption for it, in a loop (facts/extender.md A4).
     """
     match answer:
         case Fits(nodes):
@@ -88,22 +88,22 @@ def write_filter(answer: FilterAnswer, offered: tuple[NodeName, ...]) -> bytes:
 
 
 def write_scores(scores: Scores, offered: tuple[NodeName, ...]) -> bytes:
-    """Write the reply of prioritize: every offered node once; 0 for those without a score."""
+    """Write the reply of prioritize: every offered node once, with 0 for a node without a score."""
     return orjson.dumps([{"Host": name, "Score": scores.get(name, 0)} for name in offered])
 
 
 def write_victims(victims: Victims) -> bytes:
-    """Write the reply of preempt; no node at all means that preemption does not help."""
+    """Write the reply of preempt. No node means that preemption does not help."""
     return orjson.dumps({"NodeNameToMetaVictims": victims})
 
 
 def write_bind(error: str) -> bytes:
-    """Write the reply of bind; an empty error means bound."""
+    """Write the reply of bind. An empty error means bound."""
     return orjson.dumps({"Error": error})
 
 
 def write_error(verb: Verb, error: str) -> bytes:
-    """Write what this verb's protocol has for "no answer"; prioritize and preempt have no field for a text."""
+    """Write the verb's form of an error; prioritize and preempt have no field for a text."""
     match verb:
         case Verb.FILTER:
             return _filter_reply(error=error)
@@ -157,7 +157,7 @@ def _text(arguments: RawObject, name: str) -> str:
 
 
 def _object_name(arguments: RawObject, name: str) -> str:
-    # These become parts of a path in the API: "../secrets/x" must not get that far.
+    # These values become parts of an API path. A value such as "../secrets/x" must be refused here.
     value = _text(arguments, name)
     if not _OBJECT_NAME.fullmatch(value):
         raise _UnreadableError(f"{name} must be the name of a Kubernetes object (lower-case letters, digits, '-', '.')")
@@ -193,7 +193,7 @@ def _offered(arguments: RawObject) -> tuple[NodeName, ...]:
 
 
 def _are_strings(names: list[Any]) -> bool:
-    # What joins is strings: of 5,000 names that takes a fifth of the time in which their types are looked at.
+    # Only strings can be joined. For 5,000 names, a join takes a fifth of the time of a type check.
     try:
         "".join(names)
     except TypeError:
@@ -214,7 +214,7 @@ def _meta_victims(victims: object) -> RawObject:
     if not isinstance(victims, dict):
         raise _UnreadableError("each node's victims must be an object with Pods and NumPDBViolations")
     violations = _field(victims, "NumPDBViolations") or 0
-    if type(violations) is not int:  # a bool is an int to isinstance, not to Go
+    if type(violations) is not int:  # isinstance accepts a bool as an int; Go does not
         raise _UnreadableError("NumPDBViolations must be an integer")
     pods = _field(victims, "Pods") or []
     if not isinstance(pods, list):
