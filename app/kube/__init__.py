@@ -1,1 +1,1 @@
-"""Talks to the Kubernetes API: list, watch, a few writes. Its errors are `KubeError`."""
+"""The client of the Kubernetes API: list, watch, and a few writes. Its errors are `KubeError`."""

@@ -1,4 +1,4 @@
-"""Finds the API server and our credentials: kubernetes-asyncio knows kubeconfigs, service accounts and plugins."""
+"""Finds the API server and the credentials. kubernetes-asyncio reads kubeconfigs, service accounts and plugins."""
 
 import os
 import ssl
@@ -12,22 +12,23 @@ from app.kube.errors import AccessError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Where our credentials are: a kubeconfig, or (None) the service account of our pod, or the user's kubeconfig."""
+    """Where the credentials are: a kubeconfig, or (None) the pod's service account, or else the user's kubeconfig."""
 
     kubeconfig: str | None = None
     context: str | None = None
 
     async def read(self) -> "Access":
-        """Read them now, also running an exec plugin; raises `AccessError`."""
+        """Read the credentials now, and run an exec plugin if there is one; raise `AccessError`."""
         try:
             return _access(await self._configuration())
-        except Exception as error:  # noqa: BLE001 - the loaders raise what they like: yaml, OS, type and key errors, their own
-            # Not `from error`: the loader's texts may quote a whole user entry, token and all, from its brace on.
+        except Exception as error:  # noqa: BLE001 - the loaders raise any error: yaml, OS, type, key, own
+            # Not `from error`: the loader's text may quote a whole user entry, including its token, after the first
+            # brace.
             text = str(error).partition("{")[0]
             raise AccessError(f"no access to the cluster: {type(error).__name__}: {text}") from None
 
     async def _configuration(self) -> Configuration:
-        # A fresh Configuration each time: a kept one goes on with a copy of the old token (kubernetes_asyncio#253).
+        # A new Configuration each time: a reused one keeps a copy of the old token (kubernetes_asyncio#253).
         configuration = Configuration()
         if self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
             load_incluster_config(client_configuration=configuration, try_refresh_token=False)  # type: ignore[no-untyped-call] # theirs
@@ -38,7 +39,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What a connection needs; the authorization is a secret and stays out of every text."""
+    """What a connection needs. The authorization is a secret and appears in no text."""
 
     server: str
     authorization: str = field(default="", repr=False)
@@ -48,7 +49,7 @@ class Access:
 
 
 def _access(configuration: Configuration) -> Access:
-    # A service account's token is read with the newline that ends its file.
+    # The token file of a service account ends with a newline.
     authorization = str(configuration.api_key.get("BearerToken", "")).strip()
     if not (authorization.isascii() and authorization.isprintable()):
         raise ValueError("the token has characters that no header can carry")
@@ -65,7 +66,8 @@ def _access(configuration: Configuration) -> Access:
 def _tls(configuration: Configuration) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Python 3.13 turns this on, and self-made cluster CAs often fail it; no other Kubernetes client asks for it.
+    # Python 3.13 sets this flag by default. Self-made cluster CAs often fail it, and no other Kubernetes client sets
+    # it.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)

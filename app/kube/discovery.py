@@ -1,4 +1,4 @@
-"""Finds where the objects of a kind are served, asking the API server once for all kinds of an API version."""
+"""Finds the API path of a kind. One request asks the API server for all kinds of an API version."""
 
 import asyncio
 import re
@@ -15,35 +15,35 @@ from app.kube.transport import Transport
 from app.model.seam import NotFoundError
 
 API_VERSION = re.compile(r"(?P<group>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""What a reference may say is served at all; it is its author's, and becomes part of a path."""
+"""The API versions that are asked for. The text comes from an object's author and becomes part of a path."""
 FOLLOWED = {"list", "watch"}
 ASK_AGAIN_S = 30.0
-"""A CRD may be installed at any time."""
+"""A kind that is not served is asked for again after this time, because a CRD may be installed at any time."""
 KEPT = 1000
-"""References may name API versions without end."""
+"""The most API versions in the cache. References may name any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedResources:
-    """What one API version serves, as of when it was asked."""
+    """What one API version serves, and when it was asked."""
 
     paths: Mapping[str, str]
-    """By kind; only those that can be listed and watched."""
+    """By kind; only kinds that can be listed and watched."""
     asked_at_s: float
 
 
 class Discovery:
-    """Remembers what is served; what is not is asked for again, in time."""
+    """Caches what is served. It asks again for what is not served, after `ASK_AGAIN_S`."""
 
     def __init__(self, transport: Transport, *, clock: Callable[[], float] = monotonic) -> None:
-        # Written by `path_of` alone, which asks for one API version at a time.
+        # Only `path_of` writes it, for one API version at a time.
         self._served: LRUCache[str, ServedResources] = LRUCache(KEPT)
         self._asking = asyncio.Lock()
         self._transport = transport
         self._clock = clock
 
     async def path_of(self, api_version: str, kind: str) -> str | None:
-        """Return where objects of a kind are served; None when they are not. Raises `KubeError`."""
+        """Return the API path of a kind; None when it is not served. Raise `KubeError`."""
         if not API_VERSION.fullmatch(api_version):
             return None
         async with self._asking:

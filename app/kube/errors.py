@@ -1,6 +1,6 @@
-"""Sorts what goes wrong on the way to an API server into the tree of the seam, by whether a write was surely not done.
+"""Maps errors of API requests to the error tree of `model.seam`, by whether a write was certainly not done.
 
-What a real kube-apiserver 1.36 answers, row by row, is held by tests/system/test_kube_client.py.
+tests/system/test_kube_client.py holds, row by row, what a real kube-apiserver 1.36 answers.
 """
 
 from collections.abc import Mapping
@@ -28,40 +28,40 @@ UNREACHABLE_RETRY_AFTER_S = 0.2
 TIMED_OUT, GONE, TOO_MANY, FIRST_FAULT, NOT_NOW = 408, 410, 429, 500, 503
 RETRY_AFTER_DIGITS = 9
 PRECONDITIONS = ("UID in precondition", "UID in the precondition")
-"""How the store words a Binding or DELETE whose uid is not the pod's, and how an Eviction does (409 like any other)."""
+"""The store's text for a Binding or DELETE with a wrong uid, and an Eviction's text (a 409 like others)."""
 BUDGET_CAUSE = "DisruptionBudget"
 SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
-"""An Eviction is a 500 then, whatever the budgets allow."""
+"""An Eviction gets a 500 in this case, whatever the budgets allow."""
 FAILED_WEBHOOK = "failed calling webhook"
-"""A 500 as well. Webhooks are called before anything is stored, so the write was surely not done."""
+"""This is a 500, too. Webhooks are called before anything is stored, so the write was certainly not done."""
 
 
 class ExpiredError(RejectedError):
-    """The resourceVersion or the continue token is too old: list anew (410)."""
+    """The resourceVersion or the continue token is too old: list again (410)."""
 
 
 class UnauthenticatedError(ForbiddenError):
-    """The API server does not know us now: our token has expired, or it has only just started (401)."""
+    """The API server does not accept the token: it has expired, or the API server has only just started (401)."""
 
 
 class AccessError(UnauthenticatedError):
-    """Our credentials cannot be read: kubeconfig, service account or exec plugin."""
+    """The credentials cannot be read: kubeconfig, service account or exec plugin."""
 
 
 class BrokenStreamError(KubeError):
-    """A list or a watch said something that cannot be true or cannot be read: begin it again."""
+    """A list or a watch returned something impossible or unreadable: start it again."""
 
 
 class TooLongError(UnavailableError):
-    """The answer to a read is longer than what is read of it."""
+    """The answer to a read is longer than the limit."""
 
 
 class LongAnswerError(aiohttp.ClientPayloadError):
-    """Ends the reading of such an answer."""
+    """Stops the reading of an answer that is too long."""
 
 
 class StaleError(BrokenStreamError):
-    """What we know cannot be continued: list anew."""
+    """The watch cannot be continued from the known state: list again."""
 
 
 BY_STATUS: Mapping[int, type[KubeError]] = {
@@ -71,7 +71,7 @@ BY_STATUS: Mapping[int, type[KubeError]] = {
     409: ConflictError,
     GONE: ExpiredError,
 }
-"""What is left after the special cases; any other refusal is a request that makes no sense (`RejectedError`)."""
+"""The error of a status after the special cases. Any other refusal is an invalid request (`RejectedError`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class ApiReply:
 
 
 def refusal(method: str, reply: ApiReply) -> KubeError:
-    """Return the error that an answer of status 300 or above stands for."""
+    """Return the error for an answer with status 300 or above."""
     status = _status(reply.body)
     text = f"{reply.status} {_message(status, reply.body)}"
     if _uid_differs(status):
@@ -102,10 +102,10 @@ def refusal(method: str, reply: ApiReply) -> KubeError:
 
 
 def lost(method: str, cause: aiohttp.ClientError | OSError) -> KubeError:
-    """Return the error for a request that got no whole answer."""
+    """Return the error for a request without a complete answer."""
     text = f"{type(cause).__name__}: {cause}"[:MESSAGE_CHARACTERS]
     if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        # No connection, so not a byte of the request has left.
+        # There was no connection, so no byte of the request was sent.
         return UnavailableError(text, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
     if isinstance(cause, LongAnswerError) and method == "GET":
         return TooLongError(text)
@@ -113,14 +113,14 @@ def lost(method: str, cause: aiohttp.ClientError | OSError) -> KubeError:
 
 
 def unanswered(method: str, text: str) -> KubeError:
-    """Return the error for an unknown outcome; a read has none, so it may simply be tried again."""
+    """Return the error for an unknown outcome. A read changes nothing, so it may be repeated."""
     if method == "GET":
         return UnavailableError(text, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
     return OutcomeUnknownError(text)
 
 
 def of_error_event(status: dict[str, Any]) -> KubeError:
-    """Return the error that the Status of a watch's ERROR event stands for; each asks for a fresh list."""
+    """Return the error for the Status in a watch's ERROR event. Each of them requires a new list."""
     if status.get("code") == GONE or status.get("reason") in {"Expired", "Gone"}:
         return ExpiredError(_message(status, b""))
     return StaleError(f"the watch ended with an error: {_message(status, b'')}")
@@ -146,14 +146,14 @@ def _causes(status: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _uid_differs(status: dict[str, Any]) -> bool:
-    # A Binding says so in its message (409), a patch calls the uid immutable (422).
+    # A Binding reports this in its message (409). A patch reports that the uid is immutable (422).
     in_patch = any(cause.get("field") == "metadata.uid" for cause in _causes(status))
     message = str(status.get("message"))
     return in_patch or any(words in message for words in PRECONDITIONS)
 
 
 def _is_budget(status: dict[str, Any]) -> bool:
-    # A 429 like that of a busy API server, but for its cause.
+    # It is a 429 like that of a busy API server; only its cause differs.
     caused = any(cause.get("reason") == BUDGET_CAUSE for cause in _causes(status))
     return caused or SEVERAL_BUDGETS in str(status.get("message"))
 
@@ -163,7 +163,7 @@ def _has_webhook_failed(status: dict[str, Any]) -> bool:
 
 
 def _is_undone(reply: ApiReply, status: dict[str, Any]) -> bool:
-    # A proxy's own 503 carries no Status and may follow a request it had passed on.
+    # A proxy's own 503 has no Status, and the proxy may have forwarded the request before.
     return reply.status == TOO_MANY or (reply.status == NOT_NOW and bool(status))
 
 

@@ -1,4 +1,4 @@
-"""Reads and writes what belongs to the installation itself: one Secret and two webhook configurations, all by name.
+"""Reads and writes the installation's own objects by name: one Secret and two webhook configurations.
 
 The service account needs `get` and `update` of the Secret, `get` and `patch` of the configurations, by resourceNames.
 """
@@ -19,24 +19,24 @@ QUERY: Mapping[Read, str] = {Read.CACHED: "?resourceVersion=0", Read.LATEST: ""}
 
 
 class KubeInstallation:
-    """Over the connections of a `KubeCluster`, which makes it and closes them."""
+    """Uses the connections of a `KubeCluster`, which creates this object and closes the connections."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def read_secret(self, namespace: str, name: str, read: Read) -> SharedSecret:
-        """Read the Secret; raises `KubeError`, `NotFoundError` where there is none."""
+        """Read the Secret; raise `KubeError`, or `NotFoundError` when it does not exist."""
         answer = await self._transport.read(_secret_path(namespace, name) + QUERY[read])
         try:
             raw = orjson.loads(answer)
             contents = {key: b64decode(value) for key, value in (raw.get("data") or {}).items()}
         except (ValueError, TypeError, AttributeError) as error:
-            # Not `from error`: it may quote what it could not read.
+            # Not `from error`: its text may quote the Secret.
             raise BrokenStreamError(f"the API server's answer is no Secret: {type(error).__name__}") from None
         return SharedSecret(contents=contents, raw=raw)
 
     async def replace_secret(self, secret: SharedSecret, contents: Mapping[str, bytes]) -> None:
-        """Set these keys and leave the rest as it was read; `ConflictError` when somebody has written since."""
+        """Set these keys and keep the others as they were read; `ConflictError` when the Secret has changed since."""
         kept = secret.raw.get("data") or {}
         body = {**secret.raw, "data": {**kept, **{key: b64encode(value).decode() for key, value in contents.items()}}}
         metadata = secret.raw["metadata"]
@@ -44,7 +44,7 @@ class KubeInstallation:
         await self._transport.write("PUT", path, orjson.dumps(body))
 
     async def read_bundles(self, kind: WebhookKind, name: str) -> WebhookBundles:
-        """Read, from the API server's cache, whom it trusts; `NotFoundError` where there is no such configuration."""
+        """Read the trusted CAs from the API server's cache; `NotFoundError` when the configuration does not exist."""
         answer = await self._transport.read(_webhooks_path(kind, name) + QUERY[Read.CACHED])
         try:
             raw = orjson.loads(answer)
@@ -55,7 +55,7 @@ class KubeInstallation:
         return WebhookBundles(kind=kind, name=name, version=version, bundles=bundles)
 
     async def write_bundle(self, of: WebhookBundles, bundle: bytes) -> None:
-        """Set the caBundle of every webhook and nothing else; `ConflictError` when somebody has written since."""
+        """Set only the caBundle of every webhook; `ConflictError` when the configuration has changed since."""
         config = {"caBundle": b64encode(bundle).decode()}
         hooks = [{"name": name, "clientConfig": config} for name in of.bundles]
         body: RawObject = {"metadata": {"resourceVersion": of.version}, "webhooks": hooks}

@@ -1,4 +1,4 @@
-"""Reads what a list or a watch sent, whole or not at all; when to begin again is `watch`'s."""
+"""Parses the lines of a list or a watch, completely or not at all. `watch` decides when to start again."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -16,21 +16,23 @@ from app.model.seam import Changed, Deleted, Progress, RawObject, WatchEvent
 T = TypeVar("T")
 
 SLICE, SLICE_BYTES = 10, 1 << 16
-"""Objects, and bytes of them, that are reduced before the event loop gets a turn; one object is never divided."""
+"""The most objects, and bytes of them, that are parsed before the event loop gets a turn. One object is never divided.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """What a slice of one read brought, and the resourceVersion of its last line."""
+    """The events of one slice of a read, and the resourceVersion of its last line."""
 
     events: list[WatchEvent[T]]
     version: str
 
 
 async def batches(content: aiohttp.StreamReader, limits: TransportLimits) -> AsyncGenerator[list[bytes], None]:
-    """Yield the whole lines of each read, slice by slice with turns for others between them, until the stream ends.
+    """Yield the complete lines of each read in slices, with turns for other tasks in between, until the stream ends.
 
-    Raises `BrokenStreamError` when no line comes for too long, one is too long, or the stream ends within one.
+    Raises `BrokenStreamError` when no line arrives in time, when a line is too long, or when the stream ends within a
+    line.
     """
     begun: list[bytes] = []
     clock = asyncio.get_running_loop()
@@ -46,7 +48,7 @@ async def batches(content: aiohttp.StreamReader, limits: TransportLimits) -> Asy
                 await asyncio.sleep(0)
             yield lines
         begun = [chunk[last + 1 :]]
-        # Counted anew only now: the consumer's time is not the API server's silence.
+        # The deadline restarts only here: the time that the consumer took is not silence of the API server.
         deadline_s = clock.time() + limits.silence_s
     if any(begun):
         raise BrokenStreamError("the stream ended in the middle of a line")
@@ -79,9 +81,9 @@ async def _next(content: aiohttp.StreamReader, deadline_s: float, limits: Transp
 
 
 def decode(lines: list[bytes], keep: Callable[[RawObject], T]) -> Batch[T]:
-    """Read the lines of one slice, all or none.
+    """Parse the lines of one slice, all or none.
 
-    Raises `BrokenStreamError` for a line that is no watch event, and what an ERROR event stands for.
+    Raises `BrokenStreamError` for a line that is no watch event, and the error of an ERROR event.
     """
     events: list[WatchEvent[T]] = []
     version = ""
@@ -100,7 +102,7 @@ def decode(lines: list[bytes], keep: Callable[[RawObject], T]) -> Batch[T]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a list; `next` is the continue token, empty on the last."""
+    """One page of a list. `next` is the continue token, empty on the last page."""
 
     objects: list[RawObject]
     size_bytes: int
@@ -109,7 +111,7 @@ class Page:
 
 
 def decode_page(body: bytes) -> Page:
-    """Read one page; raises `BrokenStreamError` when it is no list."""
+    """Parse one page; raise `BrokenStreamError` when it is not a list."""
     try:
         page = orjson.loads(body)
         objects, metadata = list(map(_mapping, page["items"] or [])), page["metadata"]

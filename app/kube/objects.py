@@ -1,4 +1,4 @@
-"""Objects of any kind, by the path where they are served: `app.model.seam.Objects` over an API server."""
+"""Objects of any kind, by their API path: `app.model.seam.Objects` over an API server."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class KubeObjects:
-    """What `KubeCluster` can do without knowing a kind."""
+    """The part of `KubeCluster` that works for any kind."""
 
     def __init__(
         self, transport: Transport, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, chance: Random
@@ -31,18 +31,18 @@ class KubeObjects:
         self._discovery = Discovery(transport)
 
     async def path_of(self, api_version: str, kind: str) -> str | None:
-        """Return where objects of a kind are served; a kind that cannot be listed and watched counts as not served."""
+        """Return the API path of a kind; None when the kind is not served or cannot be listed and watched."""
         return await self._discovery.path_of(api_version, kind)
 
     def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncGenerator[WatchEvent[T], None]:
-        """Follow a kind for ever; a refusal is an answer here, and /readyz does not hear of it."""
+        """Follow a kind without end. A refusal is a normal answer here and does not appear in /readyz."""
         return self._watch(Collection.at(path, depth), keep)
 
     def _watch(self, collection: Collection, keep: Callable[[RawObject], T]) -> AsyncGenerator[WatchEvent[T], None]:
         return Watch(self._transport, collection, keep=keep, sleep=self._sleep, chance=self._chance).events()
 
     async def read_object(self, path: str, namespace: str, name: str, *, depth: Depth) -> RawObject | None:
-        """Read an object from the store, never from a cache; None when there is none of this name, or of its kind."""
+        """Read an object from the store, not from a cache. None when the object or its kind does not exist."""
         try:
             answer = await self._transport.read(path_of_object(path, namespace, name), ONE[depth])
         except NotFoundError:
@@ -50,7 +50,7 @@ class KubeObjects:
         return _object(answer)
 
     async def list_objects(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> list[T]:
-        """List all objects of a kind from the store, page by page, each shrunk at once."""
+        """List all objects of a kind from the store, page by page. `keep` shrinks each object at once."""
         return await self._list(path, keep, MANY[depth])
 
     async def _list(
@@ -64,7 +64,7 @@ class KubeObjects:
         return kept
 
     async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
-        """Create an object; `ConflictError` when there is one of its name."""
+        """Create an object; `ConflictError` when an object of this name exists."""
         await self._transport.write("POST", namespaced(path, namespace), orjson.dumps(raw))
 
     async def amend_object(self, path: str, namespace: str, name: str, change: RawObject) -> None:
@@ -73,7 +73,7 @@ class KubeObjects:
         await self._transport.write("PATCH", place, orjson.dumps(change), MERGE_PATCH)
 
     async def remove_object(self, path: str, namespace: str, name: str, *, uid: str) -> None:
-        """Delete just this object; what it owns is collected afterwards."""
+        """Delete this object. Objects that it owns are garbage-collected afterwards."""
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
         await self._transport.write("DELETE", path_of_object(path, namespace, name), orjson.dumps(body))

@@ -1,7 +1,7 @@
-"""Reads a list page by page; a page that is too long is asked for again with fewer objects.
+"""Reads a list page by page. A page that is too long is requested again with fewer objects.
 
-Some hundred objects of the largest size make a page of the usual number of objects larger than what may be read at
-once: the event loop stands still for 10 ms a megabyte, and for 40 ms where a megabyte holds nothing but `{}`.
+Some hundred objects of the largest size make a page longer than one read allows. Parsing blocks the event loop for 10
+ms per megabyte, and for 40 ms when a megabyte holds only `{}`.
 """
 
 from collections.abc import AsyncGenerator
@@ -12,13 +12,15 @@ from app.kube.lines import Page, decode_page
 from app.kube.transport import OWED, ReadTerms, Transport
 
 FEWER, MORE = 8, 2
-"""By what the number of objects is divided when a page was too long, and multiplied after each that was not."""
+"""The number of objects is divided by `FEWER` after a page that was too long. It is multiplied by `MORE` after each
+other.
+"""
 
 
 async def pages(
     transport: Transport, path: str, terms: ReadTerms = OWED, *, selector: str = ""
 ) -> AsyncGenerator[Page]:
-    """Yield every page; `selector` is appended to the query, with its ampersand. Raises `KubeError`."""
+    """Yield every page; raise `KubeError`. `selector` is appended to the query, including its ampersand."""
     limits, token = transport.limits, ""
     number = limits.page_objects
     while True:
@@ -35,6 +37,6 @@ async def pages(
         token = page.next
         if not token:
             return
-        # The next ones may be somewhat larger.
+        # The objects of the next pages may be somewhat larger.
         fitting = limits.page_bytes * len(page.objects) * 7 // (page.size_bytes * 8)
         number = max(1, min(limits.page_objects, number * MORE, fitting))

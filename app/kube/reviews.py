@@ -1,4 +1,4 @@
-"""What an API server says of itself and of what somebody may do there: `control.rights` and `leeboard doctor` ask."""
+"""Questions about the API server and about rights, for `control.rights` and `leeboard doctor`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,22 +31,22 @@ class Version:
 
 
 class KubeReviews:
-    """Questions that change nothing, over the connections of a `KubeCluster`; each raises `KubeError`."""
+    """Requests that change nothing, over the connections of a `KubeCluster`. Each raises `KubeError`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     @property
     def forbidden(self) -> asyncio.Event:
-        """Set whenever anything that goes over our connections is forbidden."""
+        """Set whenever the API server forbids a request on these connections."""
         return self._transport.forbidden
 
     async def allows(self, right: Right) -> bool:
-        """Return whether we ourselves have this right."""
+        """Return whether the account of these credentials has this right."""
         return await self._review("SelfSubjectAccessReview", right)
 
     async def allows_account(self, right: Right, account: str) -> bool:
-        """Return whether the service account `namespace/name` has this right; takes an administrator to ask."""
+        """Return whether the service account `namespace/name` has this right. Only an administrator may ask."""
         namespace, _, name = account.partition("/")
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
         user = f"system:serviceaccount:{namespace}:{name}"
@@ -60,7 +60,7 @@ class KubeReviews:
         )
 
     async def user_of(self, token: str) -> User | None:
-        """Return the user that a token belongs to; None when it is nobody's."""
+        """Return the user of a token; None when the token is unknown."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
         answer = _decoded(await self._transport.ask(TOKEN_REVIEWS, orjson.dumps(body)))
         try:
@@ -92,7 +92,7 @@ class KubeReviews:
             raise BrokenStreamError("the API server's answer is no version") from error
 
     async def served(self, group_version: str) -> frozenset[str]:
-        """Return the resources, by their plural, of `group/version`; empty when it is not served."""
+        """Return the resources of `group/version` by their plural; empty when it is not served."""
         try:
             answer = _decoded(await self._transport.read(f"apis/{group_version}"))
         except NotFoundError:
@@ -103,7 +103,7 @@ class KubeReviews:
             raise BrokenStreamError("the API server's answer is no list of resources") from error
 
     async def versions(self) -> Mapping[str, Sequence[str]]:
-        """Return the API groups that are served, without the core group, with every `group/version` of each."""
+        """Return the served API groups, without the core group, each with all its versions as `group/version`."""
         answer = _decoded(await self._transport.read("apis"))
         try:
             return {group["name"]: [each["groupVersion"] for each in group["versions"]] for group in answer["groups"]}
@@ -111,18 +111,18 @@ class KubeReviews:
             raise BrokenStreamError("the API server's answer is no list of API groups") from error
 
     async def find(self, path: str) -> RawObject | None:
-        """Return one object by its path in the API; None when there is none."""
+        """Return one object by its API path; None when it does not exist."""
         try:
             return _decoded(await self._transport.read(path))
         except NotFoundError:
             return None
 
     async def objects(self, path: str) -> list[RawObject]:
-        """Return every object of a collection; none when its kind is not served."""
+        """Return every object of a collection; empty when its kind is not served."""
         return [found async for found in self.each(path)]
 
     async def each(self, path: str, *, fields: str = "") -> AsyncIterator[RawObject]:
-        """Read the objects of a collection that this field selector takes, page by page."""
+        """Yield the objects of a collection that match this field selector, page by page."""
         selector = f"&fieldSelector={quote(fields, safe='')}"
         with suppress(NotFoundError):
             async with aclosing(pages(self._transport, path, selector=selector)) as listed:

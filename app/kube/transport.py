@@ -1,6 +1,6 @@
-"""Carries one request to the API server and its answer back, within deadlines; `client` and `watch` know what it means.
+"""Sends one request to the API server and returns its answer, within deadlines. `client` and `watch` interpret it.
 
-Writes have connections of their own, so that relisting fifty thousand pods cannot hold up a bind.
+Writes have their own connections, so that relisting fifty thousand pods does not delay a bind.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from app.model.seam import ForbiddenError, KubeError
 JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/merge-patch+json"}
 STRATEGIC_MERGE_PATCH: Mapping[str, str] = {"Content-Type": "application/strategic-merge-patch+json"}
-"""Merges lists by their key: of a pod's conditions only those that are named change."""
+"""This patch merges lists by key: of a pod's conditions, only the named ones change."""
 ANY_JSON = "application/json"
 UNAUTHORIZED = 401
 FIRST_REFUSAL = 300
@@ -30,34 +30,37 @@ CLOSING_TURNS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportLimits:
-    """How long we wait and how much we take; tests shorten what production leaves alone."""
+    """Time and size limits of requests. Tests use shorter times; production uses these."""
 
     connect_within_s: float = 5.0
-    """Also the wait for one of the `writes_in_flight` places; a write that gets none is surely not done."""
+    """This includes the wait for one of the `writes_in_flight` connections. A write without a connection was not done.
+    """
     answer_within_s: float = 10.0
     page_within_s: float = 30.0
     silence_s: float = 75.0
-    """Bookmarks come about every minute."""
+    """Bookmarks arrive about every minute."""
     writes_in_flight: int = 160
-    """As many as all who write want at once; binds must not wait behind hundreds of evictions."""
+    """As many as all writers together use. Binds must not wait behind hundreds of evictions."""
     idle_connection_s: float = 60.0
-    """Below the 90 s after which kube-apiserver closes an idle connection: never send into one it is closing."""
+    """Shorter than the 90 s after which kube-apiserver closes an idle connection, so that no request meets a closing
+    one.
+    """
     renew_every_s: float = 1.0
     reply_bytes: int = 256 << 20
     line_bytes: int = 16 << 20
     page_objects: int = 250
-    """A page of pods takes 10 ms to read, all at once; client-go asks for 500."""
+    """Parsing a page of pods blocks the loop for 10 ms. client-go requests 500."""
     page_bytes: int = 1 << 20
-    """Of a page with more than one object."""
+    """The limit for a page with more than one object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTerms:
-    """How a read is asked for."""
+    """The form of a read."""
 
     accept: str = ANY_JSON
     owed: bool = True
-    """Whether a refusal shows that we lack a right which we count on, so that `forbidden` is set."""
+    """Whether Leeboard should have the right to read this. A refusal then sets `forbidden`."""
 
 
 OWED = ReadTerms()
@@ -65,7 +68,7 @@ OWED = ReadTerms()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, by a path without its leading slash."""
+    """One request. The path has no leading slash."""
 
     method: str
     path: str
@@ -75,13 +78,13 @@ class Request:
     owed: bool = True
     """As in `ReadTerms`."""
     most_bytes: int | None = None
-    """Of the answer, where `TransportLimits.reply_bytes` is too much."""
+    """A limit of the answer below `TransportLimits.reply_bytes`."""
 
 
 class PromptBody(aiohttp.BytesPayload):
-    """The body of a write, which is sent soon after it was wanted or not at all.
+    """The body of a write, which is sent within a time limit or not at all.
 
-    We may have been stopped while the connection was being made, and somebody else have decided otherwise meanwhile.
+    Leeboard may have been stopped while the connection was made, and another replica may have decided otherwise.
     """
 
     def __init__(self, body: bytes, *, within_s: float, clock: Callable[[], float] = monotonic) -> None:
@@ -90,24 +93,24 @@ class PromptBody(aiohttp.BytesPayload):
         self._until = clock() + within_s
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Send the body; from the look at the clock to the socket there is no await in which we could wait."""
+        """Send the body. Between the check of the clock and the socket there is no await that could delay it."""
         if self._clock() > self._until:
             raise TimeoutError("it took too long until the request could be sent")
         await super().write_with_length(writer, content_length)
 
 
 class Transport:
-    """Two pools of connections to one API server, and the token they use."""
+    """Two connection pools to one API server, and their token."""
 
     def __init__(self, credentials: Credentials, access: Access, limits: TransportLimits) -> None:
         self.limits = limits
         self.forbidden = asyncio.Event()
-        """Set whenever the API server says that we may not; cleared by the part that finds out why."""
+        """Set whenever the API server forbids a request; cleared by the component that looks for the cause."""
         self._credentials = credentials
         self._base = f"{access.server}/"
         self._tls_server_name = access.tls_server_name
         self._proxy = access.proxy
-        # Replaced only by `_renew`, one at a time.
+        # Only `_renew` replaces it, one call at a time.
         self._authorization = access.authorization
         self._renewing = asyncio.Lock()
         self._renewed_at_s = float("-inf")
@@ -122,29 +125,29 @@ class Transport:
         """Close every connection, also those of running watches."""
         await self._writes.close()
         await self._reads.close()
-        # Connections that were cut off let go of their sockets in the next turns of the loop, which may be its last.
+        # Aborted connections release their sockets in the next turns of the loop, which may be its last turns.
         for _ in range(CLOSING_TURNS):
             await asyncio.sleep(0)
 
     async def write(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = JSON) -> None:
-        """Send a write and drop what the API server echoes; raises `KubeError`."""
+        """Send a write and ignore the object in the answer; raise `KubeError`."""
         await self._call(Request(method, path, self._answer, body, headers))
 
     async def ask(self, path: str, body: bytes) -> bytes:
-        """Put a question that is asked by POST and changes nothing; return its answer."""
+        """Send a question that uses POST but changes nothing; return its answer."""
         return await self._call(Request("POST", path, self._answer, body, JSON))
 
     async def read(self, path: str, terms: ReadTerms = OWED) -> bytes:
-        """Return one object; raises `KubeError`, where a time-out is `UnavailableError`."""
+        """Return one object; raise `KubeError`. A time-out is `UnavailableError`."""
         return await self._call(_get(path, self._answer, terms))
 
     async def read_page(self, path: str, terms: ReadTerms, *, most_bytes: int) -> bytes:
-        """Return one page of a list, for which the API server may take longer; raises `TooLongError`."""
+        """Return one page of a list; the API server gets more time for it. Raise `TooLongError`."""
         return await self._call(replace(_get(path, self._page, terms), most_bytes=most_bytes))
 
     @asynccontextmanager
     async def stream(self, path: str, terms: ReadTerms = OWED) -> AsyncIterator[aiohttp.StreamReader]:
-        """Open a GET whose body does not end; reading that raises what aiohttp raises."""
+        """Open a GET whose body does not end. Reading the body raises aiohttp's errors."""
         request = _get(path, self._endless, terms)
         try:
             async with asyncio.timeout(self.limits.answer_within_s):
@@ -158,7 +161,7 @@ class Transport:
         try:
             yield response.content
         finally:
-            # Not `release`: the rest of the stream must not be waited for.
+            # Not `release`: it would wait for the rest of the stream.
             response.close()
 
     async def _call(self, request: Request) -> bytes:
@@ -209,7 +212,7 @@ class Transport:
     async def _renew(self, refused: str) -> None:
         async with self._renewing:
             now_s = asyncio.get_running_loop().time()
-            # Somebody else has renewed it while we waited, or only just, to no avail.
+            # Another task has renewed it during the wait, or a recent renewal did not help.
             if self._authorization != refused or now_s < self._renewed_at_s + self.limits.renew_every_s:
                 return
             self._renewed_at_s = now_s

@@ -1,18 +1,18 @@
-"""Follows one kind for ever: lists it page by page, then watches it, and begins again after every fault.
+"""Follows one kind without end: lists it page by page, then watches it, and starts again after every fault.
 
-What ends an attempt, and what follows:
-  clean end (the API server ends each watch in time)      reconnect from the last resourceVersion, at once
-  410, as HTTP or as ERROR event                          list anew, at once
-  any other ERROR event, or a list from the past          `Lost`, pause, list anew
-  silence, garbage, lost connection, refusal              `Lost`, pause, reconnect from the last resourceVersion
-  silence or garbage again before any line                `Lost`, pause, list anew
-  404: the kind is not installed; 403: not ours to read   `Lost`, 10-30 s (soon, if it was), list
-An API server that has just started refuses what it will soon serve: `Lost.denied` is told of what has been refused
-PATIENCE times in a row, or of a kind that is not installed and never was.
-A list from the past comes from an API server that lags, or from a store that was restored. Only the second repeats:
-RESTORED_AFTER such lists, none older than the one before, are taken over as `Listed.restored`. A watch from a
-resourceVersion that a restored store has not reached yet is silent for ever, hence the list after silence.
-"At once" holds for two attempts in a row that brought no line; then they pause as well: no fault makes a hot loop.
+How an attempt ends, and what follows:
+clean end (the API server ends each watch in time)      reconnect from the last resourceVersion, at once
+410, as HTTP or as ERROR event                          list again, at once
+any other ERROR event, or an outdated list              `Lost`, pause, list again
+silence, garbage, lost connection, refusal              `Lost`, pause, reconnect from the last resourceVersion
+silence or garbage again before any line                `Lost`, pause, list again
+404: the kind is not installed; 403: not readable       `Lost`, 10-30 s (sooner if it was installed), list
+An API server that has just started refuses what it will serve soon. Therefore `Lost.denied` is set only after PATIENCE
+refusals in a row, or for a kind that is not installed and never was.
+An outdated list comes from an API server that lags, or from a restored store. Only a restored store repeats it:
+RESTORED_AFTER such lists, none older than the one before, are accepted as `Listed.restored`. A watch from a
+resourceVersion that a restored store has not reached yet is silent without end; hence the list after silence.
+"At once" holds for two attempts in a row without a line. Further attempts pause, so no fault causes a busy loop.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ DOUBLINGS = 6
 
 
 class Watch(Generic[T]):
-    """One kind, followed; `events` is iterated once."""
+    """Follows one kind. `events` is iterated once."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class Watch(Generic[T]):
         self._sleep = sleep
         self._chance = chance
         # These change only while `events` is iterated.
-        self._version = ""  # where the next watch begins; empty asks for a list
+        self._version = ""  # where the next watch starts; empty requests a list
         self._newest = 0  # the highest resourceVersion ever seen
         self._failures = 0  # attempts that have ended since the last line
-        self._past: list[int] = []  # resourceVersions of the lists since the last event that were older than that
-        self._refusals = 0  # attempts that have ended in a row because the kind is not there, or not ours to read
+        self._past: list[int] = []  # resourceVersions, since the last event, of lists older than `_newest`
+        self._refusals = 0  # attempts in a row that ended because the kind is not installed or not readable
         self._is_lost = False
 
     async def events(self) -> AsyncGenerator[WatchEvent[T], None]:
-        """Yield what happens; close it (`aclosing`) or cancel its task to end it."""
+        """Yield the events. Close it (`aclosing`) or cancel its task to end it."""
         while True:
             cause: KubeError | None = None
             try:
@@ -130,7 +130,7 @@ class Watch(Generic[T]):
 
     async def _list(self) -> WatchEvent[T]:
         kept, version, restored = list[T](), "", False
-        # No resourceVersion: the API server answers from the store, or a cache that it knows to be as new.
+        # Without a resourceVersion, the API server answers from the store, or from a cache that it knows to be current.
         collection = self._collection
         listed = pages(self._transport, collection.path, collection.listed, selector=collection.selector)
         async with aclosing(listed):
@@ -144,7 +144,7 @@ class Watch(Generic[T]):
         return self._found(Listed(kept, restored=restored))
 
     async def _kept(self, page: Page) -> list[T]:
-        """Reduce a page, slice by slice: it costs tens of milliseconds, and others must run in between."""
+        """Shrink a page slice by slice. It takes tens of milliseconds, so other tasks run in between."""
         kept: list[T] = []
         fitting = SLICE_BYTES * len(page.objects) // page.size_bytes
         size = max(1, min(SLICE, fitting))
@@ -154,14 +154,14 @@ class Watch(Generic[T]):
         return kept
 
     def _is_restored(self, version: int) -> bool:
-        """Whether a list older than what was seen shows a restored store; raises `StaleError` while it may just lag."""
+        """Return whether an outdated list shows a restored store; `StaleError` while the API server may only lag."""
         if not 0 < version < self._newest:
             return False
         if self._past and version < self._past[-1]:
             self._past.clear()
         self._past.append(version)
         if len(self._past) < RESTORED_AFTER:
-            # An API server behind the one we left (Sieve's "time travel"): its pods are from the past.
+            # An API server that lags behind the previous one (Sieve's "time travel"): its pods are outdated.
             raise StaleError(f"a list of resourceVersion {version} is older than {self._newest}, seen before")
         return True
 
@@ -177,7 +177,8 @@ class Watch(Generic[T]):
             await self._sleep(pause_s)
 
     def _pause_s(self, cause: KubeError | None) -> float:
-        # An API server that has just started does not serve custom kinds yet: what was there once comes back soon.
+        # An API server that has just started does not serve custom kinds yet. A kind that existed before comes back
+        # soon.
         if cause is not None and self._is_denied(cause) and not self._newest:
             return self._chance.uniform(*DENIED_PAUSE_S)
         if cause is None and self._failures < FREE_ATTEMPTS:
@@ -188,10 +189,10 @@ class Watch(Generic[T]):
 
 
 def _number(version: str) -> int:
-    # Kubernetes promises numbers only since 1.35; whatever else comes is compared with nothing.
+    # Kubernetes guarantees numeric versions only since 1.35. Any other version is not compared.
     return int(version) if version.isascii() and version.isdigit() and len(version) < VERSION_DIGITS else 0
 
 
 def _is_refusal(error: KubeError) -> bool:
-    # Who is not known yet may well be allowed to read it.
+    # An API server that does not accept the token yet may still allow the read.
     return isinstance(error, NotFoundError | ForbiddenError) and not isinstance(error, UnauthenticatedError)
