@@ -1,1 +1,1 @@
-"""The frozen vocabulary: what everything is called, and nothing that acts."""
+"""The shared vocabulary: frozen values and names, without behaviour."""

@@ -1,4 +1,4 @@
-"""What the API server asks before it stores an object, and what we may answer: admission without its wire."""
+"""The questions that the API server asks before it stores an object, and their answers, without the wire format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from app.model.seam import RawObject
 
 
 class Operation(StrEnum):
-    """What is about to be done to the object."""
+    """The operation on the object."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -22,42 +22,42 @@ PatchOperation = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionQuestion:
-    """An object that is about to be stored: may it be, and does anything have to be added to it."""
+    """An object that is about to be stored. The question is whether it may be, and what must be added to it."""
 
     group: str
-    """Of the object's kind; empty for the core group."""
+    """The group of the object's kind; empty for the core group."""
     kind: str
     namespace: str
     name: str
-    """Empty when the API server has still to make one (`generateName`)."""
+    """Empty when the API server has not generated it yet (`generateName`)."""
     operation: Operation
     object: RawObject
-    """As it would be stored; what was there before on DELETE."""
+    """The object as it would be stored; on DELETE, the stored object."""
     old: RawObject | None = None
-    """As it is stored now; None when it is created."""
+    """The object as it is stored now; None on CREATE."""
     user: str = ""
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """It may be stored, with these changes."""
+    """The object may be stored with these changes."""
 
     patch: Sequence[PatchOperation] = ()
     warnings: Sequence[str] = ()
-    """Shown to the person who sent it, up to 256 bytes of each."""
+    """Shown to the sender of the object, up to 256 bytes of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """It may not be stored; the message says what to write instead."""
+    """The object may not be stored. The message says what to write instead."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Nothing can be said yet, and why: the API server goes by what the webhook's `failurePolicy` says."""
+    """No answer is possible yet, and why. The API server then applies the webhook's `failurePolicy`."""
 
     cause: str
 

@@ -1,4 +1,4 @@
-"""What planning and placing answer: values, never effects."""
+"""The results of planning and placing. They are values without effects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,44 +22,46 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A pod and the node it shall run on."""
+    """A pod and the node on which it will run."""
 
     pod: PodUid
     node: NodeName
     devices: tuple[str, ...] = ()
-    """The shared devices it shall have a part of, by their names on the node; a new name opens an idle device."""
+    """The shared devices of which the pod gets a fraction, by their names on the node. A new name opens an idle device.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Pods of one PodGroup that start together: all of these placements are kept, or none."""
+    """Pods of one PodGroup that start together. Either all placements are kept, or none."""
 
     group: GroupKey
     placements: tuple[Placement, ...]
     awaits_release: bool = False
-    """Some of the room is still held by pods that are leaving: the places are held for these pods until it is free."""
+    """Some resources are still held by terminating pods. The places stay reserved for these pods until they are free.
+    """
     action: Action = Action.ALLOCATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """A pod that has to leave its node, and for whom."""
+    """A pod that must leave its node, and the PodGroup that benefits."""
 
     pod: PodUid
     group: GroupKey
     node: NodeName
     action: Action
     beneficiary: GroupKey | None = None
-    """None for a stale gang, which makes room for nobody in particular."""
+    """None for a stale gang, whose eviction has no beneficiary."""
     moves_to: NodeName | None = None
-    """Where the plan has room for the pod that its owner will make in its place; None when it has none."""
+    """The node where the plan has room for the pod's replacement; None when the plan has none."""
     devices: tuple[str, ...] = ()
-    """The shared devices at `moves_to`."""
+    """The shared devices on `moves_to`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A queue's part of the cluster at one moment."""
+    """A queue's share of the cluster at one moment."""
 
     deserved: Resources = NOTHING
     fair_share: Resources = NOTHING
@@ -70,23 +72,24 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything one pass decided."""
+    """All decisions of one pass."""
 
     snapshot_version: int
     starts: tuple[Start, ...] = ()
     evictions: tuple[Eviction, ...] = ()
-    """To be carried out together with the starts that await them, or not at all."""
+    """Evictions are carried out together with the starts that await them, or not at all."""
     refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
     shares: Mapping[QueueName, Share] = field(default_factory=dict)
     withheld: tuple[NodeName, ...] = ()
-    """Nodes that are kept for a PodGroup that has waited for long, or is owed room."""
+    """Nodes that are kept free for a PodGroup that has waited for long, or that is owed room."""
     aged: GroupKey | None = None
-    """The one that has waited for long: for it is also kept what its queue has left of its fair share."""
+    """The PodGroup that has waited for long. The rest of its queue's fair share is kept for it, too."""
     kept_for: frozenset[GroupKey] = frozenset()
-    """Gangs that are bound in part, for whose rest the plan kept what room there is: nobody who came later got it."""
+    """Partially bound gangs for whose missing pods the plan kept the free room. Later PodGroups did not get this room.
+    """
     unfinished: bool = False
-    """A budget of the victim search was reached: what was found is kept, the next plan goes on."""
+    """The victim search reached a budget. Its results are kept, and the next plan continues it."""
     whatifs: int = field(default=0, compare=False)
-    """How many what-ifs the victim searches tried: the work that budgets count."""
+    """The number of what-ifs in the victim searches. This is the work that budgets count."""
     memory: PlanMemory = field(default=NO_MEMORY, compare=False, repr=False)
-    """To be given to the next plan."""
+    """Input of the next plan."""

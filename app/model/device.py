@@ -1,4 +1,4 @@
-"""The GPUs of a node as the agent there reports them: identity, memory, health, connections, and who holds them."""
+"""The GPUs of a node as its agent reports them: identity, memory, health, links, and the pods that hold them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,11 +8,11 @@ from app.model.layout import Layout
 from app.model.names import NodeName, PodUid
 
 DeviceUuid = NewType("DeviceUuid", str)
-"""What NVML calls the device's UUID: it stays when the index changes over a reboot."""
+"""NVML's UUID of the device. It stays the same when the index changes at a reboot."""
 
 
 class Health(StrEnum):
-    """Whether a device takes new work: only `HEALTHY` does."""
+    """The health of a device. Only a `HEALTHY` device takes new pods."""
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
@@ -21,14 +21,14 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod that has the device, as the kubelet says."""
+    """A pod that has the device, according to the kubelet."""
 
     namespace: str
     name: str
     uid: str = ""
-    """Empty where the agent could not find it out."""
+    """Empty when the agent could not find it out."""
     memory_mib: int | None = None
-    """What its processes use of the device, None when that is not known."""
+    """The memory that the pod's processes use on the device; None when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +40,19 @@ class Device:
     product: str = ""
     memory_mib: int = 0
     used_mib: int | None = None
-    """By whomever; None when that is not known."""
+    """Used by all processes together; None when unknown."""
     foreign_mib: int = 0
-    """Of `used_mib`, what belongs to processes of no pod of the node."""
+    """The part of `used_mib` that belongs to processes outside the node's pods."""
     health: Health = Health.HEALTHY
     health_reason: str = ""
     is_mig: bool = False
-    """Cut by MIG, or about to be: no pod gets the device itself."""
+    """MIG is enabled, or will be. No pod gets the whole device."""
     mig_profiles: tuple[str, ...] = ()
-    """Of the instances into which it is cut."""
+    """The profiles of its MIG instances."""
     numa_node: int | None = None
     holders: tuple[Holder, ...] = ()
     processes: tuple[tuple[PodUid, int | None], ...] = ()
-    """The pods that have processes on it, whoever holds it, and how many MiB they use; None when that is not known."""
+    """Pods with processes on the device, also without holding it, and the MiB that they use; None when unknown."""
 
     def __repr__(self) -> str:
         return f"<Device {self.uuid}>"
@@ -60,32 +60,32 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNode:
-    """The devices of one node; equal as long as nothing but the time of the report has changed."""
+    """The devices of one node. Two reports that differ only in their time are equal."""
 
     name: NodeName
     uid: str = ""
-    """Of the GpuNode object, which owns the reservation pods of its node."""
+    """The uid of the GpuNode object, which owns the node's reservation pods."""
     devices: tuple[Device, ...] = ()
-    """In the order of the driver."""
+    """In the driver's order."""
     kubelet_answers: bool = False
-    """Whether `holders` can be relied upon."""
+    """Whether `holders` is reliable."""
     kubelet_reason: str = ""
-    """Why they cannot."""
+    """Why `holders` is not reliable."""
     boot_id: str = ""
     driver_version: str = ""
     failures: tuple[str, ...] = ()
-    """What the driver did not tell, one sentence a call."""
+    """What the driver did not report, one sentence for each failed call."""
     message: str = ""
-    """Why the devices as a whole could not be read, empty when they could."""
+    """Why no devices could be read; empty when they could."""
     layout: Layout | None = None
-    """How `devices`, in their order, reach each other; None when nothing is known of it."""
+    """The links between `devices`, in the same order; None when unknown."""
     problem: str = ""
-    """One sentence for whoever looks after the agent when the object cannot be read."""
+    """One sentence for the agent's operator when the object cannot be read."""
 
     def __repr__(self) -> str:
         return f"<GpuNode {self.name}: {len(self.devices)} devices>"
 
 
 def is_overused(device: Device, promised_mib: int, tolerance_mib: int) -> bool:
-    """Whether more of a device's memory is used than was promised of it, by more than is put up with."""
+    """Return whether used memory exceeds the reserved memory by more than the tolerance."""
     return device.used_mib is not None and device.used_mib > promised_mib + tolerance_mib

@@ -1,4 +1,4 @@
-"""What there is to tell of one pod or PodGroup: how it stands, why, and what was decided about it."""
+"""The explanation of one pod or PodGroup: its state, the reason, and the decisions about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from app.model.sentence import Name
 
 
 class Subject(StrEnum):
-    """What of a name is meant."""
+    """The kind of object that a name refers to."""
 
     POD = "pod"
     POD_GROUP = "podgroup"
@@ -20,7 +20,7 @@ class Subject(StrEnum):
 
 
 class PodState(StrEnum):
-    """Where a pod stands; the last two are those of pods that are no more."""
+    """The state of a pod. Pods in the last two states no longer exist."""
 
     HELD = "Held"
     AWAITING = "Awaiting"
@@ -33,7 +33,7 @@ class PodState(StrEnum):
 
 
 class GroupState(StrEnum):
-    """Where a PodGroup stands."""
+    """The state of a PodGroup."""
 
     WAITING = "Waiting"
     STARTING = "Starting"
@@ -44,25 +44,25 @@ class GroupState(StrEnum):
     FINISHED = "Finished"
     GONE = "Gone"
     NO_PODS = "NoPods"
-    """Of a workload: it is there, and nobody has made a pod for it."""
+    """Only of a workload: it exists, but no pod was created for it."""
 
 
 class Outcome(StrEnum):
-    """What a decision came to."""
+    """The result of a decision."""
 
     STARTED = "Started"
-    """Places were found: promised, or held until others have left."""
+    """Places were found. They are reserved, perhaps until other pods have left."""
     REFUSED = "Refused"
     FAILED = "Failed"
-    """It had places, and could not be brought there."""
+    """The pod had a place, but could not be bound to it."""
     TAKEN_BACK = "TakenBack"
-    """A promise was given to somebody else."""
+    """A reservation was given to another pod."""
     EVICTED = "Evicted"
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedPod:
-    """A pod that a decision was about, and the node."""
+    """A pod in a decision, and its node."""
 
     uid: PodUid
     name: str
@@ -71,19 +71,19 @@ class DecidedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One thing that was decided about a PodGroup, or about pods of it."""
+    """One decision about a PodGroup, or about some of its pods."""
 
     outcome: Outcome
     group: GroupKey
     generation: int
-    """The version of the snapshot that it was decided on; it grows, and begins anew with a restart."""
+    """The version of the decision's snapshot. It grows, and restarts with the service."""
     sentence: str
     pods: tuple[DecidedPod, ...] = ()
-    """Of a refusal only the pod that is a group of its own."""
+    """A refusal names only a pod without a PodGroup."""
     cause: str = ""
-    """The action of a start or an eviction, the reason of a refusal."""
+    """The action of a start or an eviction; the reason of a refusal."""
     beneficiary: Name | None = None
-    """The workload for which it was done; None when it was done for none in particular."""
+    """The workload that benefits; None when there is no particular one."""
     at: float = 0.0
     """Seconds since the epoch."""
 
@@ -92,37 +92,37 @@ class Decision:
 class Why:
     """The answer: one word for programs, one sentence for people, and its numbers.
 
-    Sentence and details may name objects of tenants: `sentence.told` makes what a reader may see.
+    Sentence and details may name objects of tenants. `sentence.told` removes what a reader may not see.
     """
 
     reason: str
-    """A `Reason` while something waits, else its state."""
+    """A `Reason` while something waits, otherwise its state."""
     sentence: str
     details: Mapping[str, int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """An object that owns pods, and what has become of it."""
+    """An object that owns pods, and its state."""
 
     kind: str
     suspended: str = ""
-    """One sentence when it is; else empty."""
+    """One sentence when the workload is suspended; otherwise empty."""
     groups: tuple[GroupKey, ...] = ()
-    """Those of its pods, and those whose objects it owns."""
+    """The PodGroups of its pods, and the PodGroup objects that it owns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How many PodGroups have their turn earlier, as things are now."""
+    """How many PodGroups have an earlier turn now."""
 
     ahead_in_queue: int
     first: tuple[Name, ...]
-    """The first of these."""
+    """The first of them."""
     ahead: int
     """In all queues together."""
     is_least: bool = False
-    """There may be more in all queues: with so many that wait, they were not all counted."""
+    """`ahead` is a lower bound: too many PodGroups wait to count them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,32 +136,35 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaver:
-    """A pod that is still in the room that somebody waits for."""
+    """A pod that still uses resources that another pod waits for."""
 
     namespace: str
     name: str
     node: NodeName
     since: float | None = None
-    """Since when it is told to leave, in seconds since the epoch; None when somebody else told it, or nobody yet."""
+    """When Leeboard evicted the pod, in seconds since the epoch.
+
+    None when someone else deleted the pod, or when it is not evicted yet.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStand:
-    """A queue as it stands, its descendants included."""
+    """The state of a queue, including its descendants."""
 
     queue: Queue
     allocated: Resources = NOTHING
     allocated_non_preemptible: Resources = NOTHING
     requested: Resources = NOTHING
     fair_share: Resources | None = None
-    """None when it takes part in nothing, or its part was not computed."""
+    """None when the queue takes no part in the division, or when the share was not computed."""
     waiting: int = 0
-    """PodGroups."""
+    """The number of waiting PodGroups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Everything that is told of a pod or a PodGroup; the fields without a value do not apply to it."""
+    """Everything that is shown of a pod or a PodGroup. Fields without a value do not apply."""
 
     subject: Subject
     namespace: str
@@ -170,33 +173,34 @@ class Explanation:
     why: Why
     uid: str = ""
     pod_group: str = ""
-    """Of a pod that is a group of its own the name of the pod."""
+    """For a pod without a PodGroup, the name of the pod."""
     queue: QueueName | None = None
     stand: QueueStand | None = None
-    """Of the queue; None when there is no such queue."""
+    """The state of the queue; None when the queue does not exist."""
     priority: int | None = None
     preemptible: bool | None = None
     min_member: int | None = None
     node: NodeName | None = None
     since: float | None = None
-    """Since when it runs, in seconds since the epoch; None when it does not, or nobody knows."""
+    """When it started to run, in seconds since the epoch; None when it does not run or when this is unknown."""
     position: Position | None = None
-    """None when it has no turn: it does not wait, or cannot start whatever is free."""
+    """None when it has no turn: it does not wait, or it could not start even on free resources."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Of a PodGroup: pods by state."""
+    """Of a PodGroup: the number of pods in each state."""
     members: tuple[Member, ...] = ()
-    """Of a PodGroup: the first of its pods."""
+    """Of a PodGroup: its first pods."""
     waits_for: tuple[Leaver, ...] = ()
     autoscaler: str = ""
-    """What a cluster autoscaler was asked for it, and has said; empty when nobody was to be asked."""
+    """What a cluster autoscaler was asked to add, and its answer; empty when no autoscaler is asked."""
     workload_groups: int = 0
-    """How many PodGroups the workload has that was asked about, this one among them; 0 when it was not a workload."""
+    """The number of PodGroups of the workload in question, including this one; 0 when the question named no workload.
+    """
     decisions: tuple[Decision, ...] = ()
-    """The newest first."""
+    """Newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """There is nothing to tell; one sentence says what to do."""
+    """There is nothing to explain. One sentence says what to do."""
 
     sentence: str

@@ -1,4 +1,4 @@
-"""What Leeboard keeps in the cluster for itself: the Secret of its CA, and the webhook configurations that trust it."""
+"""Leeboard's own objects in the cluster: the Secret of its CA, and the webhook configurations that trust this CA."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from app.model.seam import RawObject
 
 
 class WebhookKind(Enum):
-    """The two kinds of configuration by which the API server calls admission, by their plural in its paths."""
+    """The two kinds of webhook configurations, by their plural in API paths."""
 
     MUTATING = "mutatingwebhookconfigurations"
     VALIDATING = "validatingwebhookconfigurations"
@@ -18,17 +18,17 @@ class WebhookKind(Enum):
 
 
 class Read(Enum):
-    """How new the answer has to be."""
+    """How current an answer must be."""
 
     CACHED = "cached"
-    """What one API server remembers: cheap for both sides, and old by the delay of its watch."""
+    """The cache of one API server. It is cheap for both sides, and late by the delay of the API server's watch."""
     LATEST = "latest"
-    """What the store holds now: needed before anything is written."""
+    """The current state of the store. It is needed before a write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedSecret:
-    """A Secret as it was read; the object itself goes along, since it is replaced as a whole."""
+    """A Secret as it was read. It keeps the raw object, because a write replaces the whole object."""
 
     contents: Mapping[str, bytes] = field(repr=False)
     raw: RawObject = field(repr=False)
@@ -36,11 +36,11 @@ class SharedSecret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookBundles:
-    """Which CAs the API server trusts when it calls the webhooks of one configuration."""
+    """The CAs that the API server trusts when it calls the webhooks of one configuration."""
 
     kind: WebhookKind
     name: str
     version: str
-    """The resourceVersion it was read at, the precondition of a write."""
+    """The resourceVersion of the read, and the precondition of a write."""
     bundles: Mapping[str, bytes]
-    """PEM by webhook name; empty where there is none."""
+    """PEM by webhook name; empty when there is none."""

@@ -1,4 +1,4 @@
-"""How the devices of one machine reach each other: what choosing a set of them is judged by."""
+"""The links between the devices of one machine. Sets of devices are scored by them."""
 
 from dataclasses import dataclass, field
 
@@ -6,23 +6,23 @@ Scores = tuple[tuple[int, ...], ...]
 """Shape [device, device], symmetric, 0 on the diagonal."""
 
 NVLINK_SCORE = 100
-"""What each NVLink connection between two devices adds to what their PCIe paths are worth."""
+"""What each NVLink between two devices adds to the score of their PCIe path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The connections between the devices of a machine, in the order of the driver; equal for machines of one kind.
+    """The links between the devices of a machine, in the driver's order. Machines of one model have equal layouts.
 
-    A pair is worth its PCIe level (10 System .. 60 Board, 0 when unknown) and `NVLINK_SCORE` for each NVLink between
-    the two; behind a switch these are the links that both have to the switch (NVIDIA's go-gpuallocator, besides that it
-    counts none behind a switch).
+    The score of a pair is its PCIe level (10 System .. 60 Board, 0 unknown) plus `NVLINK_SCORE` for each NVLink between
+    the two. Behind a switch, these are the links that both have to the switch. (NVIDIA's go-gpuallocator scores the
+    same way, but counts no links behind a switch.)
     """
 
     scores: Scores
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Answers are looked up by layout, and there may be 4,096 numbers in one.
+        # Layouts are dictionary keys, and one layout may have 4,096 numbers.
         object.__setattr__(self, "_hash", hash(self.scores))
 
     def __hash__(self) -> int:
@@ -30,7 +30,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return len(self.scores)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What one plan tells the next about its victim searches: values only, frozen when the plan ends."""
+"""What one plan passes to the next about its victim searches. These are values, frozen when the plan ends."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from app.model.snapshot import Mask, NodeTable
 from app.model.topology import Topology
 
 Likeness = tuple[Hashable, ...]
-"""What PodGroups share whose searches end alike; the first is their queue."""
+"""The key of PodGroups whose searches have the same result. Its first element is the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Values that are looked up again and again: hashed once, however many they are."""
+    """Dictionary keys that are used often. Their hash is computed once, however many values they hold."""
 
     values: Hashable
     _hash: int = field(init=False, repr=False, compare=False)
@@ -36,26 +36,28 @@ class Conditions:
     nodes: NodeTable
     topologies: Mapping[str, Topology]
     future: Amounts
-    """Shape [resource, node]: free when everything that is leaving has left."""
+    """Shape [resource, node]: free after all terminating pods have left."""
     most: Amounts
-    """Shape [resource, node]: free when every preemptible pod has left, too; an upper bound."""
+    """Shape [resource, node]: free after all preemptible pods have left, too. This is an upper bound."""
     parts: Amounts
-    """Shape [node]: parts that are free of the GPUs in shared use."""
+    """Shape [node]: free parts of the shared GPUs."""
     queues: Mapping[QueueName, Hashable]
-    """What each queue may hold and holds."""
+    """What each queue may hold, and what it holds."""
     rules: Mapping[QueueName, Queue]
-    """The queues themselves: their min-runtimes protect pods of others."""
+    """The Queue objects. Their min-runtimes protect pods of other queues."""
     running: Mapping[GroupKey, PodGroup]
     claimed: bool = False
-    """Some PodGroup waits for what its queue is owed: nothing is moved for PodGroups that are owed nothing."""
+    """A PodGroup waits for what its queue is owed. No pod is moved for a PodGroup that is owed nothing."""
     kept_for: GroupKey | None = None
-    """For whom nodes, and what is left of its queue's share, are kept from others."""
+    """The PodGroup for which nodes and the rest of its queue's share are kept free."""
     withheld: Mask | None = None
-    """Shape [node]: these nodes; None when there are none."""
+    """Shape [node]: the nodes that are kept free; None when there are none."""
     owed: Hashable = None
-    """Who is owed room and what decides what it may take back, and the queues from which the plan takes pods."""
+    """The PodGroup that is owed room, what decides which pods it may reclaim, and the queues from which the plan takes
+    pods.
+    """
     changes_at: float = inf
-    """Seconds since the epoch: when the next min-runtime of a running PodGroup ends."""
+    """When the next min-runtime of a running PodGroup ends, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +65,24 @@ class Searched:
     """What is known of the searches of one action."""
 
     in_vain: Mapping[Likeness, int] = field(default_factory=dict)
-    """From how many pods on a search finds nothing, as long as the conditions are no better."""
+    """A search for at least this many pods finds nothing, as long as the conditions do not improve."""
     too_dear: frozenset[Likeness] = frozenset()
-    """Of those in vain: for whom pods would have to leave who lose more work than was waited for."""
+    """The part of `in_vain` for which victims exist, but would lose more work than was waited for."""
     owed: frozenset[Likeness] = frozenset()
-    """Of those in vain: who might have found victims but for the PodGroup that is owed room."""
+    """The part of `in_vain` for which victims may exist, but their room is owed to another PodGroup."""
     shallow: Mapping[Likeness, int] = field(default_factory=dict)
-    """From how many pods on a search was cut off, as long as the conditions are no better: it has to go deeper."""
+    """A search for at least this many pods was cut off and must go deeper, as long as the conditions do not improve."""
     asked: Mapping[Likeness, int] = field(default_factory=dict)
-    """From how many pods on a search was made in this cycle: these are searched again when all others have been."""
+    """A search for at least this many pods was made in this cycle. It is repeated after all others had their turn."""
     deepened: frozenset[tuple[Likeness, int]] = frozenset()
-    """For how many pods a search that was cut off was repeated in this cycle."""
+    """The searches, by number of pods, that were cut off and repeated in this cycle."""
     plans_left: int = 0
-    """Of this cycle; 0 when none has begun."""
+    """How many plans this cycle still has; 0 when none has begun."""
     caps: Mapping[tuple[Likeness, int], int] = field(default_factory=dict)
-    """How many what-ifs the next deep search for so many pods may try, for those that were cut off."""
+    """For each search that was cut off: how many what-ifs the next deep search for this many pods may try."""
 
     def is_in_vain(self, likeness: Likeness, pods: int) -> bool:
-        """Whether it is known that a search for so many pods finds nothing."""
+        """Return whether a search for this many pods is known to find nothing."""
         return pods >= self.in_vain.get(likeness, pods + 1)
 
 
@@ -89,24 +91,27 @@ NOT_SEARCHED = Searched()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptIdle:
-    """What it costs that nodes are kept for PodGroups that have waited for long."""
+    """The cost of keeping nodes free for PodGroups that have waited for long."""
 
     group: GroupKey | None = None
-    """For whom nodes are kept."""
+    """The PodGroup for which nodes are kept free."""
     part: float = 0.0
-    """What stands idle there while others wait, as a part of the cluster."""
+    """What is idle on these nodes while others wait, as a fraction of the cluster."""
     debt_s: float = 0.0
-    """For how many seconds the whole cluster has stood idle in sum, less what has been paid back since."""
+    """The accumulated idle time, in seconds of the whole cluster, minus what has been paid back."""
     at: float = 0.0
-    """Seconds since the epoch: when this was so."""
+    """When these values were computed, in seconds since the epoch."""
     most: float = 0.0
-    """The most that has been free there since nodes are kept for this group, as a part of the cluster."""
+    """The most that was free on the nodes since they are kept for this group, as a fraction of the cluster."""
     until: float = 0.0
-    """Seconds since the epoch: when nodes are no longer kept for this group, if no more is free there by then."""
+    """When the nodes stop being kept for this group unless more becomes free, in seconds since the epoch."""
     in_vain: frozenset[GroupKey] = frozenset()
-    """Those for which nodes were kept until then in vain, since the debt was paid back last."""
+    """PodGroups for which nodes were kept until `until` without success, since the debt was last paid back."""
     pause_until: float = 0.0
-    """Seconds since the epoch: until when nodes are kept for nobody who is not among these, unless the debt is paid."""
+    """Seconds since the epoch. Until then, nodes are kept for no PodGroup unless the debt is paid.
+
+    For PodGroups in `in_vain`, this also applies after that.
+    """
 
 
 NOTHING_KEPT = KeptIdle()
@@ -114,19 +119,19 @@ NOTHING_KEPT = KeptIdle()
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanMemory:
-    """What the next plan has to know; bounded by the number of PodGroups that wait."""
+    """Input of the next plan. Its size is bounded by the number of waiting PodGroups."""
 
     searched: Mapping[str, Searched] = field(default_factory=dict)
     """By action."""
     conditions: Conditions | None = None
-    """When the plan ended; None when nothing was searched."""
+    """The conditions at the end of the plan; None when nothing was searched."""
     waiting_since: Mapping[GroupKey, tuple[float, bool]] = field(default_factory=dict)
-    """Seconds since the epoch: since when PodGroups wait that others may leave for, and whether they borrow."""
+    """Since when PodGroups wait for victims (seconds since the epoch), and whether they borrow."""
     asks_again_at: float = inf
-    """Seconds since the epoch: when one of these may find victims that were too dear before."""
+    """When one of these may find victims that were too expensive before, in seconds since the epoch."""
     kept_idle: KeptIdle = NOTHING_KEPT
     since: float = 0.0
-    """Seconds since the epoch: when the oldest search in vain that is remembered was made, at the earliest."""
+    """The earliest possible time of the oldest search in vain that is remembered, in seconds since the epoch."""
 
 
 NO_MEMORY = PlanMemory()

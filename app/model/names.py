@@ -1,4 +1,4 @@
-"""The names by which things know each other: types, so that one cannot be passed for another."""
+"""The types of names, so that one kind of name cannot be passed as another."""
 
 from typing import NamedTuple, NewType
 
@@ -7,14 +7,14 @@ NodeName = NewType("NodeName", str)
 QueueName = NewType("QueueName", str)
 
 NO_QUEUE = QueueName("")
-"""Nobody pays, or nobody noted who does."""
+"""No queue pays, or the paying queue was not recorded."""
 
 
 class GroupKey(NamedTuple):
-    """Identity of a PodGroup; a tenant's reference is only ever resolved inside its own namespace.
+    """The identity of a PodGroup. A tenant's reference is only resolved inside its own namespace.
 
-    A pod without a PodGroup is a group of its own, whose name is the pod's uid. A tuple, since it is what is looked up
-    most of all: with thousands of groups the hash of a dataclass, made in Python, was seen in every profile.
+    A pod without a PodGroup is its own group, named by the pod's uid. GroupKey is a tuple because it is the most
+    frequent dictionary key: with thousands of groups, the Python hash of a dataclass was visible in every profile.
     """
 
     namespace: str

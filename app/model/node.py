@@ -1,4 +1,4 @@
-"""A node: what it has, who may use it, and whether it takes work now."""
+"""A node: its resources, which pods may use it, and whether it takes pods now."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from app.model.resources import NOTHING, Resources, Scalars
 
 @dataclass(frozen=True, slots=True, order=True)
 class Taint:
-    """A taint of effect NoSchedule or NoExecute; PreferNoSchedule is kube-scheduler's to weigh."""
+    """A taint with the effect NoSchedule or NoExecute. Only kube-scheduler considers PreferNoSchedule."""
 
     key: str
     value: str = ""
@@ -24,26 +24,26 @@ class Node:
     name: NodeName
     allocatable: Resources = NOTHING
     scalars: Scalars = ()
-    """Allocatable extended resources by name, MIG profiles among them."""
+    """Allocatable extended resources by name, including MIG profiles."""
     device_memory_mib: int = 0
-    """Of each GPU; 0 when nothing tells."""
+    """The memory of each GPU; 0 when unknown."""
     names_gpus: bool = False
-    """It says that it has GPUs of whatever kind, be any of them allocatable now or not."""
+    """The node declares GPUs of any kind, even when none is allocatable now."""
     shares_devices: bool = True
-    """False where no pod gets a part of a device: GPUs are cut by MIG, or handed out several times over already."""
+    """False when no pod gets a fraction of a GPU here: the GPUs use MIG, or the device plugin already shares them."""
     layout: Layout | None = None
-    """How its GPUs reach each other, as its agent says; None when nobody does."""
+    """The links between its GPUs, as its agent reports them; None when unknown."""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = True
     unschedulable: bool = False
-    """Cordoned. Kubernetes refuses new pods there unless they tolerate `node.kubernetes.io/unschedulable`."""
+    """The node is cordoned. Only pods that tolerate `node.kubernetes.io/unschedulable` may be placed on it."""
     problem: str = ""
-    """One sentence for its owner when a value on the node cannot be read; such a node takes no new work."""
+    """One sentence for the node's owner when a value cannot be read. Such a node takes no new pods."""
 
     @property
     def takes_work(self) -> bool:
-        """Ready, and readable; a cordon is a taint, which some pods tolerate."""
+        """Whether the node is Ready and readable. A cordon is a taint, which some pods tolerate."""
         return self.ready and not self.problem
 
     def __repr__(self) -> str:

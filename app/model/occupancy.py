@@ -1,4 +1,4 @@
-"""Who is on the GPUs of a node: what they were promised of each, and what they use of it."""
+"""The pods on a node's GPUs: what is reserved for them on each GPU, and what they use."""
 
 from dataclasses import dataclass
 
@@ -8,65 +8,65 @@ from app.model.names import NodeName, PodUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupant:
-    """A pod that has a device, or a part of it."""
+    """A pod that has a device or a fraction of it."""
 
     namespace: str
     name: str
     uid: PodUid
-    """Empty where the agent could not find it out."""
+    """Empty when the agent could not find it out."""
     portion_ppm: int
-    """Of the device, in millionths."""
+    """The share of the device, in millionths."""
     promised_mib: int
     used_mib: int | None = None
-    """None when nobody measures it."""
+    """None when it is not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedUse:
-    """A device in shared use, by its name in our books, and those who hold a part of it."""
+    """A shared device, by its accounting name, and the pods that hold a fraction of it."""
 
     name: str
     state: str
     reason: str = ""
-    """What keeps others off it, empty when nothing does."""
+    """Why no further pod is placed on it; empty when there is no obstacle."""
     promised_mib: int = 0
-    """To all of its occupants together."""
+    """Reserved for all occupants together."""
     occupants: tuple[Occupant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
-    """A device as its agent reports it, and who is on it."""
+    """A device as its agent reports it, and the pods on it."""
 
     device: Device
     is_free: bool = False
-    """A pod could have it to itself now."""
+    """Whether a pod could get the whole device now."""
     whole: tuple[Occupant, ...] = ()
-    """Pods that have it to themselves: one, as a rule."""
+    """Pods with the whole device; normally one."""
     shared: tuple[SharedUse, ...] = ()
-    """More than one only where two of our books claim the same device."""
+    """More than one only when two records claim the same device."""
 
     @property
     def promised_mib(self) -> int:
-        """How much of its memory is promised to anybody."""
+        """The memory that is reserved for all pods together."""
         return sum(one.promised_mib for one in self.whole) + sum(one.promised_mib for one in self.shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemory:
-    """The memory of a device in shared use, in numbers only."""
+    """The memory of a shared device."""
 
     node: NodeName
     device: DeviceUuid
     total_mib: int
     promised_mib: int
     used_mib: int | None
-    """None when nobody measures it."""
+    """None when it is not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """Whole devices of a node that are held for pods which are not bound yet, in one state of their reservation."""
+    """Whole devices reserved for pods that are not bound yet, for one state of the reservation."""
 
     state: str
     devices: int
@@ -79,17 +79,17 @@ class NodeUse:
 
     report: GpuNode
     silent_s: float | None = None
-    """Since when its agent has not been heard, None when it never was."""
+    """Seconds since the last report of the node's agent; None when it never reported."""
     is_trusted: bool = True
-    """False when it has been silent for too long."""
+    """False when the last report is too old."""
     reasons: tuple[str, ...] = ()
-    """Why devices take no new work although nobody has them, one sentence each."""
+    """Why devices without a pod take no new pods, one sentence each."""
     devices: tuple[DeviceUse, ...] = ()
-    """In the order of the driver."""
+    """In the driver's order."""
     opening: tuple[SharedUse, ...] = ()
-    """Devices in shared use of which it is not known which they are, or which the agent does not report."""
+    """Shared devices whose GPU is not known yet, or is missing in the agent's report."""
     reserved: tuple[Reserved, ...] = ()
-    """By state. Which devices these will be is not known: the device plugin picks them."""
+    """Reservations by state. Their devices are not known: the device plugin chooses them."""
 
     def __repr__(self) -> str:
         return f"<NodeUse {self.report.name}: {len(self.devices)} devices>"

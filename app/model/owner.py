@@ -1,4 +1,4 @@
-"""Where pods come from: the objects that own them, as far as grouping them into PodGroups needs to know."""
+"""The objects that own pods, as far as grouping pods into PodGroups needs them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from app.model.seam import RawObject
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of object, as a reference names it."""
+    """The kind of an object, as a reference names it."""
 
     group: str
     """Empty for the core group."""
@@ -17,13 +17,13 @@ class Kind:
 
     @classmethod
     def of(cls, api_version: str, name: str) -> "Kind":
-        """Take `apiVersion` and `kind` of a reference."""
+        """Build it from `apiVersion` and `kind` of a reference."""
         group, _, version = api_version.rpartition("/")
         return cls(group, version, name)
 
     @property
     def api_version(self) -> str:
-        """As references write it."""
+        """The `apiVersion` of a reference."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def __repr__(self) -> str:
@@ -32,12 +32,12 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRef:
-    """An object as those name it that it owns."""
+    """An object, as an owner reference of another object names it."""
 
     kind: Kind
     name: str
     uid: str = ""
-    """Empty: named by a label, so whichever has that name now."""
+    """Empty when a label names the object: any object that has this name now."""
 
     def __repr__(self) -> str:
         return f"<{self.kind.name} {self.name}>"
@@ -45,20 +45,20 @@ class OwnerRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """An object that owns pods, or owns their owner."""
+    """An object that owns pods, or that owns an owner of pods."""
 
     ref: OwnerRef
     namespace: str
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     owner: OwnerRef | None = None
-    """Its controller, else the first that it names."""
+    """The controller, or else the first owner in its list."""
     fields: RawObject = field(default_factory=dict)
-    """`spec` and `status`, without what containers run; empty where `Depth.METADATA` is enough."""
+    """`spec` and `status` without the container specs; empty when `Depth.METADATA` is enough."""
     created_at: float = 0.0
     """Seconds since the epoch."""
     problem: str = ""
-    """What its owner must change before its pods can be grouped, without a full stop; empty when nothing."""
+    """What the object's author must change before its pods can be grouped, without a full stop; empty when nothing."""
 
     def __repr__(self) -> str:
         return f"<{self.ref.kind.name} {self.namespace}/{self.ref.name}>"
@@ -66,7 +66,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a pod comes from: who owns it, and those of its labels and annotations that grouping reads.
+    """The origin of a pod: its owner, and the labels and annotations that grouping reads.
 
     Pods of one template share one value.
     """
@@ -78,30 +78,31 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """The PodGroup that a pod belongs to, as its owners say; `alone` is a group of its own."""
+    """The PodGroup of a pod, derived from its owners. A pod with `alone` is its own group."""
 
     name: str
-    """Of the PodGroup object, in the pod's namespace."""
+    """The name of the PodGroup object, in the pod's namespace."""
     alone: bool = False
-    """No other pod ever joins this one."""
+    """No other pod ever joins this group."""
     spec: RawObject = field(default_factory=dict)
     """In the form of a PodGroup's `spec` (`minMember`, `queue`, `preemptibility`, `subGroups`, `topologyConstraint`),
-    save for its priority class."""
+    without its priority class.
+    """
     priority_classes: tuple[str, ...] = ()
-    """By name; the first that exists counts."""
+    """By name; the first that exists applies."""
     owner: OwnerRef | None = None
-    """Of the PodGroup object; None for the pod itself."""
+    """The owner of the PodGroup object; None means the pod itself."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the PodGroup object."""
+    """The labels of the PodGroup object."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Of the PodGroup object."""
+    """The annotations of the PodGroup object."""
     subgroup: str = ""
-    """The sub-group of the pod; empty when there are none, or the pod says it itself."""
+    """The pod's sub-group; empty when there are none, or when the pod names it itself."""
     created_at: float = 0.0
-    """Of the group, in seconds since the epoch."""
+    """When the group was created, in seconds since the epoch."""
     asked_for: bool = False
-    """Its owner wants the object to exist, even where it says nothing."""
+    """The owner requires the object, even when it adds no information."""
     suspended: str = ""
-    """One sentence when an owner is suspended, so that no more pods come; else empty."""
+    """One sentence when an owner is suspended, so that no further pods are created; otherwise empty."""
     problem: str = ""
-    """One sentence for its owner when what the owners say cannot be used; empty when it can."""
+    """One sentence for the owner when its data cannot be used; empty when it can."""

@@ -1,4 +1,4 @@
-"""One pod: what it asks for, where it may go, and what has become of it so far."""
+"""One pod: what it requests, where it may run, and its current state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Requirement:
 NODE_NAME_FIELD = "metadata.name"
 
 Term = tuple[Requirement, ...]
-"""All of its requirements must hold; an empty term matches no node, as in Kubernetes."""
+"""All requirements of a term must hold. An empty term matches no node, as in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +46,25 @@ class Toleration:
 
 
 LONGEST_KEPT = 4096
-"""Characters of what a pod states, written out, that is remembered for longer than the pod is there."""
+"""The most characters of a pod's constraint, written as text, that are cached for longer than the pod exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Where a pod may go at all. Pods of one template share one value: it keys the cache of node masks."""
+    """The nodes where a pod may run. Pods of one template share one value, which keys the cache of node masks."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[Term, ...] | None = None
-    """Required node affinity: one term must match; None when the pod states none."""
+    """Required node affinity: one term must match. None when the pod has none."""
     tolerations: tuple[Toleration, ...] = ()
     _hash: int = field(init=False, repr=False, compare=False)
-    """It is a key wherever a pod is looked at: computed once, however much its owner wrote."""
+    """Computed once, because a constraint is a frequent dictionary key and may be large."""
     is_long: bool = field(init=False, repr=False, compare=False)
-    """Whether its owner wrote so much that nobody shall remember it for longer than the pod."""
+    """Whether the constraint is too long to be cached for longer than the pod exists."""
     requirements: int = field(init=False, repr=False, compare=False)
-    """How many labels of a node, or their values, are judged one by one."""
+    """How many node labels, or values of them, are checked one by one."""
     size: int = field(init=False, repr=False, compare=False)
-    """How many items its owner wrote in all."""
+    """How many items the author wrote in total."""
 
     def __post_init__(self) -> None:
         stated = self.node_selector, self.terms, self.tolerations
@@ -80,34 +80,34 @@ class Constraint:
 
 ANYWHERE = Constraint()
 NOWHERE = Constraint(terms=())
-"""No node satisfies it: what cannot be read allows nothing."""
+"""No node satisfies it. An unreadable constraint allows no node."""
 
 
 PPM = 1_000_000
-"""A whole device in millionths: the unit of a fraction, exact to six digits."""
+"""A whole device in millionths, the unit of a fraction. It is exact to six digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """A part of each of some devices: by fraction or by memory, never both."""
+    """A fraction of each of some devices: by portion or by memory, never both."""
 
     portion_ppm: int = 0
-    """Of one device, in millionths; 0 when the part is asked for by memory."""
+    """The portion of one device, in millionths; 0 when the request is by memory."""
     memory_mib: int = 0
-    """Of one device; 0 when the part is asked for by fraction."""
+    """The memory of one device; 0 when the request is by portion."""
     devices: int = 1
     overhead_mib: int = 0
-    """Set aside on each device beside the part, for what CUDA itself takes; no queue pays for it (a setting)."""
+    """Memory set aside on each device for CUDA itself (a setting). No queue pays for it."""
 
     def mib_of(self, device_memory_mib: int) -> int:
-        """Return how much memory of each device of this size the pod may use, cut to whole MiB."""
+        """Return the memory that the pod may use on each device of this size, rounded down to whole MiB."""
         return self.memory_mib or device_memory_mib * self.portion_ppm // PPM
 
     def gpu_milli(self, device_memory_mib: int) -> int:
-        """Return what a queue pays where devices have this much memory, all devices together.
+        """Return what a queue pays for all devices together, when each device has this much memory.
 
-        Cut to a thousandth: three pods of a third each must never cost more than the device that they share. Nor does a
-        part cost more than its device, not even where nothing tells how large that is.
+        The result is rounded down to thousandths: three pods with a third each must not cost more than the device. A
+        fraction never costs more than its device, also when the device's memory is unknown.
         """
         if self.memory_mib:
             return self.devices * min(self.memory_mib * GPU_MILLI // max(device_memory_mib, 1), GPU_MILLI)
@@ -116,42 +116,44 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class ResourceClaim:
-    """A DRA ResourceClaim of one request; pods that name the same claim share its devices."""
+    """A DRA ResourceClaim with one request. Pods that name the same claim share its devices."""
 
     key: str
     """Namespace and name."""
     device_class: str
     count: int
     queue: QueueName | None = None
-    """The queue that the claim's label names; KAI lets only pods of that queue use a shared claim."""
+    """The queue in the claim's label. In KAI, only pods of this queue may use a shared claim."""
     shared: bool = False
-    """Made by a person, not from a template: it outlives the pod."""
+    """The claim was created by a person, not from a template. It outlives the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Required inter-pod affinity or anti-affinity to pods that carry these labels."""
+    """Required inter-pod affinity or anti-affinity to pods with these labels."""
 
     labels: tuple[tuple[str, str], ...]
     topology_key: str
     apart: bool = False
-    """Anti-affinity: away from such pods, not near them."""
+    """Anti-affinity: away from these pods, not near them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerMessage:
-    """What kube-scheduler has said of a pod last, in its condition PodScheduled; nothing where it finds no fault."""
+    """What kube-scheduler last reported in the pod's condition PodScheduled; empty when it reported no fault."""
 
     by_scheduler: bool = False
-    """Its own filters accept the pod nowhere (PodScheduled=False with a text that is not ours)."""
+    """kube-scheduler's own filters accept no node (PodScheduled=False with a text that is not Leeboard's)."""
     by_us: bool = False
-    """It has parked the pod after one of our refusals, so that the pod must be woken when its turn comes."""
+    """kube-scheduler parked the pod after a refusal by Leeboard. The pod must be woken when its turn comes."""
     because: str = ""
-    """What it says of its own filters, without a full stop; empty when they refuse no node."""
+    """The report of its own filters, without a full stop; empty when they refuse no node."""
     attempt_failed: str = ""
-    """The error that surely ended its last attempt after our answer, without a full stop; empty when none did."""
+    """The error that certainly ended the last attempt after Leeboard's answer, without a full stop; empty when none
+    did.
+    """
     passing: bool = False
-    """What it says was true for a moment only: Leeboard could not answer, or was deciding."""
+    """The report was true only for a moment: Leeboard could not answer, or was deciding."""
 
 
 NOTHING_SAID = SchedulerMessage()
@@ -167,96 +169,111 @@ class Pod:
     group: GroupKey
     queue: QueueName
     request: Resources = NOTHING
-    """Columns of a node: `gpu_milli` counts whole devices only; parts of devices are `sharing`."""
+    """`gpu_milli` counts whole devices only; fractions of devices are in `sharing`."""
     sharing: Sharing | None = None
     scalars: Scalars = ()
-    """Extended resources by name, MIG profiles among them."""
+    """Extended resources by name, including MIG profiles."""
     claims: tuple[ResourceClaim, ...] = ()
     constraint: Constraint = ANYWHERE
     labels: Mapping[str, str] | None = None
-    """Kept only of pods to whose labels an affinity may refer; None stands for none."""
+    """Kept only for pods to which an affinity may refer; None means no labels."""
     near: tuple[Near, ...] = ()
     priority_classes: tuple[str, ...] = ()
-    """By name (label `priorityClassName`, then the spec's), still to be looked up: the first that exists counts."""
+    """By name (label `priorityClassName`, then the spec's). They are not resolved yet: the first that exists applies.
+    """
     spec_priority: int = 0
     """`spec.priority`, as admission resolved it."""
     explicit_preemptible: bool | None = None
-    """Label `kai.scheduler/preemptibility`; None: decided by the priority."""
+    """Label `kai.scheduler/preemptibility`; None means that the priority decides."""
     started_preemptible: bool = False
-    """It was bound, or made for kube-scheduler to bind, when its group was preemptible: its queue may have more than is
-    its own."""
+    """The pod was bound, or created for kube-scheduler to bind, while its group was preemptible.
+
+    Its queue may therefore hold more than its own quota.
+    """
     started_firm: bool = False
-    """It was bound when its group was not: it counts against the quota for such pods until it ends. Else it could be
-    made preemptible while others like it start, and firm again."""
+    """The pod was bound while its group was non-preemptible. It counts against the non-preemptible quota until it ends.
+
+    Otherwise an owner could make it preemptible, start further pods like it, and make it non-preemptible again.
+    """
     bound_queue: QueueName = NO_QUEUE
-    """The queue with which it was bound, or made for kube-scheduler to bind; empty when nothing on it says so."""
+    """The queue with which the pod was bound, or created for kube-scheduler to bind; empty when nothing on the pod
+    names it.
+    """
     task_priority: int = 0
-    """Order inside the PodGroup, higher first (label `kai.scheduler/task-priority`)."""
+    """The order inside the PodGroup, higher first (label `kai.scheduler/task-priority`)."""
     subgroup: str = ""
-    """Part of the PodGroup that it belongs to (label `kai.scheduler/subgroup-name`)."""
+    """The sub-group of the PodGroup that the pod belongs to (label `kai.scheduler/subgroup-name`)."""
     created_at: float = 0.0
     """Seconds since the epoch; only the order matters."""
     runs_at_most_s: float | None = None
-    """`spec.activeDeadlineSeconds`: the kubelet ends it after so long; None when it may run for ever."""
+    """`spec.activeDeadlineSeconds`, after which the kubelet ends the pod; None when there is no limit."""
     managed: bool = True
-    """False for pods of other schedulers: they are only subtracted."""
+    """False for pods of other schedulers. Their requests are only subtracted."""
     bare: bool = False
-    """Nobody makes another in its place when it is gone: it has no controller."""
+    """The pod has no controller, so no replacement is created after it is gone."""
     stays: bool = False
-    """Another scheduler's pod that belongs to its node: of a DaemonSet, or run by the kubelet alone (a mirror pod)."""
+    """A pod of another scheduler that belongs to its node: of a DaemonSet, or a mirror pod."""
     binds_elsewhere: bool = False
-    """kube-scheduler binds it by itself once filter has answered: it lacks the marker of those it asks us to bind."""
+    """kube-scheduler binds the pod itself after filter has answered: the pod lacks the marker of the bind entry."""
     names_group: bool = False
-    """True when the pod belongs to a PodGroup, by its annotation or its owners; false when it is one of its own."""
+    """True when an annotation or the owners put the pod into a PodGroup; False when the pod is its own group."""
     origin: Origin | None = None
-    """Where it comes from, for grouping; None when it names its PodGroup itself, or nothing on it says more."""
+    """The pod's origin, for grouping; None when the pod names its PodGroup, or when it has no owner information."""
     lacks_claim: str = ""
-    """A ResourceClaim that is still to be made from a template, and the template, in words: kube-scheduler does not
-    consider the pod before; empty when it lacks none."""
+    """A ResourceClaim that has yet to be created from a template, and the template, as text; empty when none is
+    missing.
+
+    kube-scheduler does not consider the pod before the claim exists.
+    """
     names_claims: bool = False
-    """It names ResourceClaims, which kube-scheduler wants to see before it considers the pod."""
+    """The pod names ResourceClaims. kube-scheduler considers the pod only when they exist."""
     ungrouped: str = ""
-    """One sentence while it is not known yet to which PodGroup its owners put it; empty when it is."""
+    """One sentence while the PodGroup from its owners is not known yet; empty when it is known."""
     node: NodeName | None = None
-    """`spec.nodeName`: once set, the pod is there whoever bound it."""
+    """`spec.nodeName`. Once it is set, the pod is on this node, whichever component bound it."""
     self_placed: bool = False
-    """Its author wrote the node; no scheduler has bound it and its kubelet has not taken it yet. It is not managed, and
-    no queue pays for it: it may ask for more than any node has, and never run."""
+    """The author wrote the node; no scheduler bound the pod, and the kubelet has not accepted it yet.
+
+    It is not managed and no queue pays for it: it may request more than any node has, and never run.
+    """
     devices: tuple[str, ...] = ()
-    """The shared devices it has a part of, by their names on its node; empty until it is bound, and for whole ones."""
+    """The shared devices of which the pod has a fraction, by their names on its node.
+
+    It is empty until the pod is bound, and for whole devices.
+    """
     device_uuids: tuple[str, ...] = ()
-    """The UUIDs of these, in the same order, as its environment shows them."""
+    """The UUIDs of these devices, in the same order, as the pod's environment shows them."""
     reserves: str = ""
-    """It is a reservation pod: the shared device for which it holds a whole one. Not managed, and in no queue."""
+    """For a reservation pod: the shared device for which it holds a whole GPU. It is not managed and in no queue."""
     nominated: NodeName | None = None
     held: bool = False
-    """Our own scheduling gate is on it: kube-scheduler does not look at it until we take that off."""
+    """Leeboard's scheduling gate is on the pod. kube-scheduler ignores the pod until Leeboard removes the gate."""
     gated: bool = False
-    """A scheduling gate of somebody else is on it, who alone may take it off."""
+    """A scheduling gate of another owner is on the pod. Only that owner may remove it."""
     deleting: bool = False
     said: SchedulerMessage = field(default=NOTHING_SAID, compare=False)
-    """No difference to whoever plans: each refusal would else have the refused planned anew."""
+    """Not compared: otherwise each refusal would change the pod and cause a new plan."""
     problem: str = ""
-    """One sentence for its owner when a value on the pod cannot be read; empty when all can."""
+    """One sentence for the owner when a value on the pod cannot be read; empty when all can."""
     unread: bool = False
-    """It is on its node and holds amounts there that cannot be read: nothing more may be given out on that node."""
+    """The pod is on its node and holds amounts that cannot be read, so no further pod may be placed on the node."""
 
     @property
     def stays_in_group(self) -> bool:
-        """Whether it was bound with its queue noted on it: nothing moves it to another PodGroup until it ends."""
+        """Return whether the pod was bound with its queue recorded. It then stays in its PodGroup until it ends."""
         return bool(self.bound_queue) and self.node is not None
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether it asks for GPUs, or parts of them, in any way that there is."""
+        """Return whether the pod requests GPUs, or fractions of them, in any form."""
         has_any = self.request.gpu_milli > 0 or self.sharing is not None or bool(self.claims)
         return has_any or any(is_gpu(name) for name, _ in self.scalars)
 
     def charge(self, device_memory_mib: int) -> Resources:
-        """Return what its queue pays, given the memory of a device there.
+        """Return what the pod's queue pays, given the memory of a device on the node.
 
-        A MIG profile `Ng` costs N GPUs (KAI's rule), a claim one GPU a device. A claim that others hold as well is
-        charged to each of them, as in KAI. No amount is more than `MAX_AMOUNT`.
+        A MIG profile `Ng` costs N GPUs (KAI's rule); a claim costs one GPU per device. Each pod that shares a claim
+        pays the whole claim, as in KAI. No amount exceeds `MAX_AMOUNT`.
         """
         if self.sharing is None and not self.scalars and not self.claims:
             return self.request
@@ -274,12 +291,12 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A pod that holds a place and keeps it: promised, being bound, or bound."""
+    """A pod that holds a place and keeps it: reserved, being bound, or bound."""
 
     pod: Pod
     node: NodeName
     devices: tuple[str, ...] = ()
-    """The shared devices it holds a part of, by their names on the node; empty for whole devices."""
+    """The shared devices of which it holds a fraction, by their names on the node; empty for whole devices."""
 
     def __repr__(self) -> str:
         return f"<Placed {self.pod.name} on {self.node}>"

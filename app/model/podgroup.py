@@ -1,4 +1,4 @@
-"""A PodGroup: the pods that start together, and what it takes to start them."""
+"""A PodGroup: the pods that start together, and the conditions for starting them."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,12 +11,12 @@ from app.model.pod import Placed, Pod
 from app.model.reason import Refusal
 
 FOREVER_S = inf
-"""A grace that is never over."""
+"""A grace period without end."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyConstraint:
-    """How close together pods must (`required`) or should (`preferred`) be: node label keys of a Topology's levels."""
+    """How close together pods must (`required`) or should (`preferred`) be: label keys of a Topology's levels."""
 
     topology: str
     required: str = ""
@@ -25,20 +25,20 @@ class TopologyConstraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSet:
-    """A leaf of the tree of sub-groups: pods of one role, of which `min_member` start together or none."""
+    """A leaf of the tree of sub-groups: pods of one role. At least `min_member` of them start together, or none."""
 
     name: str = ""
     min_member: int = 1
     topology: TopologyConstraint | None = None
 
     def leaves(self) -> "Iterator[PodSet]":
-        """Yield itself, as a tree of one."""
+        """Yield this pod set, as a tree of one leaf."""
         yield self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubGroup:
-    """An inner node of the tree; the root stands for the whole PodGroup."""
+    """An inner node of the tree of sub-groups. The root is the whole PodGroup."""
 
     name: str = ""
     topology: TopologyConstraint | None = None
@@ -52,7 +52,7 @@ class SubGroup:
         yield from self.pod_sets
 
     def constrained(self) -> "Iterator[tuple[SubGroup | PodSet, TopologyConstraint]]":
-        """Yield the parts of the tree that have a topology, with it, the outer ones first."""
+        """Yield the parts of the tree that have a topology constraint, with the constraint, outer parts first."""
         if self.topology is not None:
             yield self, self.topology
         for group in self.groups:
@@ -62,7 +62,7 @@ class SubGroup:
                 yield leaf, leaf.topology
 
     def constraints_on(self, pod_set: str) -> Iterator[TopologyConstraint]:
-        """Yield the constraints that a pod set stands under: those of the sub-groups around it and its own."""
+        """Yield the constraints that apply to a pod set: those of the sub-groups around it and its own."""
         for part, constraint in self.constrained():
             if any(leaf.name == pod_set for leaf in part.leaves()):
                 yield constraint
@@ -77,28 +77,30 @@ class GroupSpec:
     queue: QueueName | None = None
     min_member: int = 1
     priority_classes: tuple[str, ...] = ()
-    """By name; the first that exists counts."""
+    """By name; the first that exists applies."""
     preemptible: bool | None = None
-    """None: decided by the priority (below 100 is preemptible, KAI's rule)."""
+    """None means that the priority decides (below 100 is preemptible, KAI's rule)."""
     created_at: float = 0.0
     root: SubGroup | None = None
-    """Its sub-groups and topology; None when all its pods are one pod set of `min_member`, wherever they run."""
+    """The sub-groups and topology; None when all pods are one pod set of `min_member` without a topology."""
     stale_grace_s: float | None = None
-    """For how long it may hold less than its minimum before all of it has to leave; `FOREVER_S` has it repaired in
-    place, None leaves it to the policy."""
+    """How long the group may run with fewer pods than its minimum before all its pods are evicted.
+
+    `FOREVER_S` means that its missing pods are replaced instead; None means that the policy decides.
+    """
     owner: OwnerRef | None = None
-    """Of the object: with it, the object goes."""
+    """The owner of the object. The object is deleted with its owner."""
     derived: bool = False
-    """Said by the owners of its pods; `uid` is empty as long as no object repeats it."""
+    """The spec is derived from the owners of the pods. `uid` is empty as long as no PodGroup object repeats it."""
     suspended: str = ""
-    """One sentence when its owner is suspended, so that no more pods come; empty when it is not."""
+    """One sentence when the owner is suspended, so that no further pods are created; empty when it is not."""
     problem: str = ""
-    """One sentence for its owner when the object cannot be used; empty when it can."""
+    """One sentence for the owner when the object cannot be used; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """A PodGroup with its pods, frozen for one plan; a pod alone is a PodGroup of one."""
+    """A PodGroup with its pods, frozen for one plan. A pod without a PodGroup is a PodGroup of one."""
 
     key: GroupKey
     queue: QueueName
@@ -107,35 +109,40 @@ class PodGroup:
     min_member: int = 1
     """Of all pod sets together."""
     root: SubGroup | None = None
-    """Its sub-groups and topology; None when all its pods are one pod set of `min_member`, wherever they run."""
+    """The sub-groups and topology; None when all pods are one pod set of `min_member` without a topology."""
     created_at: float = 0.0
     pending: tuple[Pod, ...] = ()
-    """Pods that hold nothing yet, in the order in which they start."""
+    """Pods without a place, in the order in which they start."""
     placed: tuple[Placed, ...] = ()
-    """Pods that hold resources and keep them: promised, being bound, or bound, and not being deleted."""
+    """Pods that hold a place and keep it: reserved, being bound, or bound, and not being deleted."""
     succeeded: Mapping[str, int] = field(default_factory=dict)
-    """By pod set: finished pods count as satisfied, since a gang that is ending is not a broken gang."""
+    """By pod set. Succeeded pods count towards the minimum, because a gang that is ending is not a broken gang."""
     started_at: float | None = None
-    """Seconds since the epoch: since when it runs (the first of its placed pods); None when none is bound."""
+    """When the first of the placed pods started, in seconds since the epoch; None when none is bound."""
     stale_grace_s: float | None = None
-    """For how long it may be stale before all of it has to leave, as it says itself; None leaves it to the policy."""
+    """The group's own limit on how long it may be stale before all its pods are evicted; None means that the policy
+    decides.
+    """
     stale_since: float | None = None
-    """Seconds since the epoch: since when it holds pods but fewer than its minimum; None when it does not."""
+    """Since when it holds pods, but fewer than its minimum, in seconds since the epoch; None when this is not so."""
     torn_since: float | None = None
-    """Seconds since the epoch: since when some of its pods are bound, and fewer than its minimum, whatever is promised
-    to the others; None when they are not, or when nobody has noted the time yet."""
+    """Since when some pods, but fewer than the minimum, are bound, in seconds since the epoch. Reservations do not
+    count.
+
+    None when this is not so, or when the time is not recorded yet.
+    """
     refusal: Refusal | None = None
     """Set when the group cannot be considered at all, whatever is free."""
 
     @property
     def name(self) -> str:
-        """How people know it: one that is a pod alone goes by the name of the pod, not its uid."""
+        """The name for people. A pod without a PodGroup is shown by the pod's name, not its uid."""
         first = self.pending[0] if self.pending else self.placed[0].pod if self.placed else None
         return self.key.name if first is None or first.names_group else first.name
 
     @property
     def tree(self) -> SubGroup:
-        """The tree of its sub-groups; of a group without any, one pod set."""
+        """The tree of sub-groups. A group without sub-groups has one pod set."""
         return self.root or SubGroup(pod_sets=(PodSet(min_member=self.min_member),))
 
     def pod_set(self, pod: Pod) -> str:
@@ -144,7 +151,7 @@ class PodGroup:
 
     @property
     def active(self) -> int:
-        """How many pods hold resources and keep them."""
+        """The number of pods that hold a place and keep it."""
         return len(self.placed)
 
     @property
@@ -158,15 +165,15 @@ class PodGroup:
         return sum(max(0, leaf.min_member - held.get(leaf.name, 0)) for leaf in self.root.leaves())
 
     def held(self) -> dict[str, int]:
-        """Return how many pods of each pod set are placed or have finished well."""
+        """Return how many pods of each pod set are placed or have succeeded."""
         held = Counter(self.succeeded)
-        # Elastic groups of thousands of pods are asked again after each of them.
+        # This is called after each pod, also for elastic groups of thousands of pods.
         held.update(Counter({"": self.active}) if self.root is None else [one.pod.subgroup for one in self.placed])
         return held
 
     @property
     def started(self) -> bool:
-        """Whether some pods hold resources while others are owed: it must be completed before anything new."""
+        """Whether some pods hold a place while others are missing. Such a group is completed before new ones start."""
         return bool(self.placed)
 
     def __repr__(self) -> str:

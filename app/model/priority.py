@@ -10,7 +10,7 @@ class PriorityClass:
     name: str
     value: int = 0
     problem: str = ""
-    """One sentence for its owner when the value cannot be read; such a class is as it was, or absent."""
+    """One sentence for the owner when the value cannot be read. The class then keeps its old value, or is absent."""
 
     def __repr__(self) -> str:
         return f"<PriorityClass {self.name}={self.value}>"

@@ -1,7 +1,7 @@
-"""Reads every number a user can write, exactly and by one strict grammar; what a number is for, its reader knows.
+"""Parses every number that a user can write, exactly, by one strict grammar. The caller knows what the number is for.
 
-Decode, check and account all go through here, so no two parsers can disagree. What cannot be read is a
-`QuantityError`, never 0. All results are integers with the unit in the function's name.
+Decoding, validation and accounting all use this module, so no two parsers can disagree. An unreadable number is a
+`QuantityError`, never 0. All results are integers, with the unit in the function's name.
 """
 
 import re
@@ -13,14 +13,14 @@ from app.model.queue import WEIGHT_SCALE
 from app.model.resources import MAX_AMOUNT, UNLIMITED
 
 MAX_QUEUE_AMOUNT = 1 << 53
-"""Largest amount in a Queue (9 PB): up to here float64, which is what JSON numbers are, counts exactly.
+"""The largest amount in a Queue (9 PB). JSON numbers are float64, which counts exactly up to here.
 
 1,023 such amounts still sum to less than 2^63.
 """
 
 MAX_WEIGHT = 1_000_000
 MAX_TEXT = 64
-"""No number needs more characters; longer texts are refused before anything looks at them."""
+"""No number needs more characters. A longer text is refused before it is parsed."""
 
 _QUANTITY = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<units>[0-9]+)(?:\.(?P<decimals>[0-9]*))?|\.(?P<only_decimals>[0-9]+))"
@@ -36,37 +36,37 @@ _POWER_OF_TWO = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 INT64_DIGITS = 18
-"""So many decimal digits always fit an int64."""
+"""An integer with this many decimal digits always fits an int64."""
 
 
 class QuantityError(ValueError):
-    """A number that cannot be used; its text is one sentence that says what to write instead."""
+    """A number that cannot be used. The message is one sentence that says what to write instead."""
 
 
 class TooMuchError(QuantityError):
-    """A quantity above `MAX_AMOUNT`: whoever asks for it asks for at least so much."""
+    """A quantity above `MAX_AMOUNT`. The request is at least that large."""
 
 
 def milli(value: object) -> int:
-    """Read a Kubernetes quantity as thousandths, rounded up as kube-scheduler's MilliValue does."""
+    """Parse a Kubernetes quantity as thousandths, rounded up as kube-scheduler's MilliValue does."""
     return _rounded_up(_text(value), 1000)
 
 
 def whole(value: object) -> int:
-    """Read a Kubernetes quantity as whole units (bytes, pods), rounded up as kube-scheduler's Value does."""
+    """Parse a Kubernetes quantity as whole units (bytes, pods), rounded up as kube-scheduler's Value does."""
     return _rounded_up(_text(value), 1)
 
 
 def integer(text: object, *, minimum: int = 0, maximum: int) -> int:
-    """Read an integer from a label or an annotation: ASCII digits only, no sign, no blanks."""
+    """Parse an integer from a label or an annotation: ASCII digits only, no sign, no blanks."""
     if isinstance(text, str) and _INTEGER.fullmatch(text):
         return _within(int(text), minimum, maximum)
     raise QuantityError(f"{shown(text)} is not an integer; write digits only, from {minimum} to {maximum}")
 
 
 def int64(text: str) -> int | None:
-    """Read a label that is compared by Gt or Lt as Go's `strconv.ParseInt` does; None when it is no int64."""
-    # Read from each value of a label: host names may be numbers.
+    """Parse a label for Gt or Lt as Go's `strconv.ParseInt` does; None when it is not an int64."""
+    # Every value of the label is parsed, and host names may be numbers.
     if len(text) <= INT64_DIGITS and text.isascii() and text.isdigit():
         return int(text)
     match = _INT64.fullmatch(text)
@@ -75,11 +75,11 @@ def int64(text: str) -> int | None:
 
 
 LEAST_FRACTION_PPM = 1000
-"""A thousandth of a device: what costs its queue less than that would be had for nothing."""
+"""A thousandth of a device. A smaller fraction would cost its queue nothing."""
 
 
 def fraction_ppm(text: object) -> int:
-    """Read a part of one device, such as 0.5 or 0.3333, as millionths; at least a thousandth, and nothing finer."""
+    """Parse a fraction of one device, such as 0.5 or 0.3333, as millionths. The minimum is a thousandth."""
     match = _FRACTION.fullmatch(text) if isinstance(text, str) else None
     millionths = int(match[1].ljust(6, "0")) if match else 0
     if millionths >= LEAST_FRACTION_PPM:
@@ -89,17 +89,17 @@ def fraction_ppm(text: object) -> int:
 
 
 def json_integer(value: object, *, minimum: int, maximum: int) -> int:
-    """Read a JSON integer; booleans, decimals and texts are refused."""
+    """Parse a JSON integer; booleans, decimals and strings are refused."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _within(value, minimum, maximum)
     raise QuantityError(f"{shown(value)} is not an integer; write a number from {minimum} to {maximum}")
 
 
 def queue_amount(value: object, *, scale: int) -> int:
-    """Read a quota or limit of a Queue in `1 / scale` of its unit; -1 is `UNLIMITED`.
+    """Parse a quota or limit of a Queue in `1 / scale` of its unit; -1 is `UNLIMITED`.
 
-    KAI's field is a float64, so a computed 0.30000000000000004 is common and means 0.3: what is finer than our unit is
-    rounded to the nearest, never refused.
+    KAI's field is a float64, so a computed 0.30000000000000004 is common and means 0.3. Digits finer than the unit are
+    rounded to the nearest value, never refused.
     """
     number = _json_number(value)
     if number == -1:
@@ -111,7 +111,7 @@ def queue_amount(value: object, *, scale: int) -> int:
 
 
 def weight_micro(value: object) -> int:
-    """Read an over-quota weight as millionths; one that is not zero never becomes zero."""
+    """Parse an over-quota weight as millionths. A weight above zero never becomes zero."""
     number = _json_number(value)
     if not 0 <= number <= MAX_WEIGHT:
         raise QuantityError(f"{shown(value)} is out of range; write a weight from 0 to {MAX_WEIGHT}")
@@ -120,7 +120,7 @@ def weight_micro(value: object) -> int:
 
 
 def shown(value: object) -> str:
-    """Return what a user wrote, short, on one line and in ASCII, fit for a sentence."""
+    """Return a user's value for use in a sentence: short, on one line, and in ASCII."""
     if isinstance(value, int) and not isinstance(value, bool):
         # str() of an integer of thousands of digits raises.
         return str(value) if abs(value) <= UNLIMITED else "the number"
@@ -133,7 +133,7 @@ def shown(value: object) -> str:
 def _text(value: object) -> str:
     if isinstance(value, str) and len(value) <= MAX_TEXT:
         return value
-    # The API server takes bare JSON numbers too, and writes them back as text.
+    # The API server also accepts bare JSON numbers, and writes them back as strings.
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= UNLIMITED:
         return str(value)
     if isinstance(value, float):
@@ -142,14 +142,14 @@ def _text(value: object) -> str:
 
 
 def _rounded_up(text: str, scale: int) -> int:
-    # What most are, several times as fast: one pod may state tens of thousands of different amounts.
+    # The fast path for most quantities: one pod may state tens of thousands of different amounts.
     plain = text.removesuffix("m")
     if plain.isascii() and plain.isdigit():
         return _possible(int(plain) * scale if plain == text else -(-int(plain) * scale // 1000), text, scale)
     return _parsed(text, scale)
 
 
-# Texts repeat (every pod of a template says the same) and are short, so the cache is small; errors are not kept.
+# Texts are short and repeat (the pods of a template have the same), so the cache is small. Errors are not cached.
 @lru_cache(maxsize=8192)
 def _parsed(text: str, scale: int) -> int:
     match = _QUANTITY.fullmatch(text)
@@ -175,7 +175,7 @@ def _possible(amount: int, text: str, scale: int) -> int:
 def _json_number(value: object) -> Decimal:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= UNLIMITED:
         return Decimal(value)
-    # repr() is the shortest text that means this float: what its writer wrote, not its binary expansion.
+    # repr() is the shortest text for this float: what the author wrote, not its binary expansion.
     if isinstance(value, float) and isfinite(value):
         return Decimal(repr(value))
     raise QuantityError(f"{shown(value)} is not a number that can be used; write one such as 4 or 0.5, without quotes")

@@ -1,7 +1,7 @@
-"""What kube-scheduler asks us, and what we may answer: the webhooks without their wire.
+"""The questions of kube-scheduler and their answers: the webhooks without the wire format.
 
-A question is never evidence: what a pod is comes from our cache; only its uid, its nominated node and the offered
-names are taken from the request.
+A question is never evidence. The pod's data comes from Leeboard's cache; only its uid, its nominated node and the
+offered node names are taken from the request.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ class PodQuestion:
 
     pod: RawObject
     uid: PodUid | None
-    """None makes it a what-if: answered from the snapshot, nothing is promised."""
+    """None means a what-if: it is answered from the snapshot, and nothing is reserved."""
     offered: tuple[NodeName, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindQuestion:
-    """bind: write this pod to this node."""
+    """bind: bind this pod to this node."""
 
     pod: PodRef
     node: NodeName
@@ -32,21 +32,21 @@ class BindQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """These of the offered nodes, in their order."""
+    """The offered nodes that fit, in their order."""
 
     nodes: tuple[NodeName, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """None of the offered nodes, and preemption of single pods would not cure it."""
+    """No offered node fits, and preemption of single pods would not help."""
 
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """No answer can be given: not synced, not active, or the question cannot be read. Says what to do."""
+    """No answer is possible: not synced, not active, or an unreadable question. The text says what to do."""
 
     error: str
 
@@ -64,11 +64,11 @@ class Check:
 
     name: str
     failure: str = ""
-    """Empty when all is well; else what is wrong and what to do."""
+    """Empty when the check passes; otherwise what is wrong and what to do."""
     degraded: str = ""
-    """What some pods wait for while all others go on; no failure."""
+    """What some pods wait for while all others continue. It is not a failure."""
 
     @property
     def passed(self) -> bool:
-        """Whether questions can be answered."""
+        """Whether the check passes, so that questions can be answered."""
         return not self.failure

@@ -1,4 +1,4 @@
-"""A queue of the quota tree, as its owner wrote it, and as the planner may trust it."""
+"""A queue of the quota tree: the object as its owner wrote it, and its entitlements for the planner."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,11 @@ from app.model.names import QueueName
 from app.model.resources import UNLIMITED
 
 DEFAULT_PRIORITY = 100
-"""KAI's default, applied where the object names none."""
+"""KAI's default, for a queue without a priority."""
 
 MOST_LEVELS = 32
-"""Of the tree of queues: every pod is charged to each queue above it, and nobody's company is deeper."""
+"""The depth limit of the queue tree. Every pod is charged to each ancestor queue, and no real organisation is deeper.
+"""
 
 WEIGHT_SCALE = 1_000_000
 """An over-quota weight of 1 in the integers of `Entitlement.over_quota_weight_micro`."""
@@ -17,7 +18,7 @@ WEIGHT_SCALE = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entitlement:
-    """What a queue may have of one resource, in that resource's unit; `UNLIMITED` is a value, not -1."""
+    """A queue's entitlement to one resource, in that resource's unit. No limit is `UNLIMITED`, not -1."""
 
     deserved: int = 0
     limit: int = UNLIMITED
@@ -25,18 +26,18 @@ class Entitlement:
 
 
 UNGOVERNED = Entitlement(deserved=UNLIMITED)
-"""A resource that the queue says nothing about: it neither guarantees nor limits it."""
+"""A resource that the queue does not mention. It is neither guaranteed nor limited."""
 
 
 UNENTITLED = Entitlement(limit=0)
-"""Nothing is deserved, and nothing may be had."""
+"""Nothing is deserved, and nothing is allowed."""
 
 LAST_PRIORITY = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """One node of the tree; `problem` says why it takes no pods although it exists."""
+    """One node of the queue tree. `problem` says why an existing queue takes no pods."""
 
     name: QueueName
     parent: QueueName | None = None
@@ -49,11 +50,11 @@ class Queue:
     memory_bytes: Entitlement = UNGOVERNED
     gpu_milli: Entitlement = UNGOVERNED
     preempt_min_runtime_s: float | None = None
-    """For how long its running pods are safe from preemption inside it; None: as its parent says."""
+    """How long its running pods are protected from preemption inside the queue; None means the parent's value."""
     reclaim_min_runtime_s: float | None = None
-    """For how long its running pods are safe from being reclaimed by other queues; None: as its parent says."""
+    """How long its running pods are protected from reclaim by other queues; None means the parent's value."""
     problem: str = ""
-    """One sentence for its owner when the object cannot be used; empty when it can."""
+    """One sentence for the owner when the object cannot be used; empty when it can."""
 
     def entitlement(self, axis: int) -> Entitlement:
         """Return the entitlement for one of `QUOTA_AXES`."""
@@ -71,4 +72,6 @@ ORPHANED = Queue(
     gpu_milli=UNENTITLED,
     problem="the queues of these pods do not exist; the pods are the first to be reclaimed",
 )
-"""Pays for the pods of queues that do not exist, so that no pod is in no books. No object can have such a name."""
+"""Pays for the pods of queues that do not exist, so that every pod is accounted for. No Queue object can have this
+name.
+"""

@@ -1,7 +1,7 @@
-"""Why something cannot run: one word for programs, one fixed phrase for kube-scheduler, one sentence for people.
+"""Why a pod or PodGroup cannot run: a word for programs, a fixed phrase for kube-scheduler, a sentence for people.
 
-The phrase never carries a number: a changing refusal makes kube-scheduler retry hundreds of times in seconds
-(its own status patch wakes the pod), so numbers travel only in a `Refusal`, to status, events and the insight API.
+The phrase never contains a number: a changing refusal makes kube-scheduler retry hundreds of times in seconds, because
+its own status patch wakes the pod. Numbers are only in a `Refusal`, for status, events and the insight API.
 """
 
 from collections.abc import Mapping
@@ -59,17 +59,17 @@ PHRASES: Mapping[Reason, str] = {
     Reason.WAITING_FOR_VICTIMS: "its room is still being freed",
     Reason.WAITING_FOR_DEVICES: "a GPU is being made ready for it to share",
 }
-"""What kube-scheduler is told; a fixed vocabulary, prefixed when sent (`phrase`)."""
+"""The texts for kube-scheduler. The vocabulary is fixed; `phrase` adds a prefix."""
 
 
 NO_PLACE = frozenset({Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT})
-"""Refusals for want of a node."""
+"""Refusals because no node fits."""
 
 NO_ROOM = NO_PLACE | {Reason.OVER_LIMIT}
-"""Refusals that somebody's leaving may end."""
+"""Refusals that may end when other pods leave."""
 
 FREEING = frozenset({Reason.WAITING_FOR_VICTIMS, Reason.WAITING_FOR_DEVICES})
-"""Reasons of those who have a place, which is not free yet."""
+"""Reasons of PodGroups whose place exists, but is not free yet."""
 
 
 NUMBERS = frozenset(
@@ -81,96 +81,98 @@ NUMBERS = frozenset(
         *("node", "since", "leaving", "victims"),
     }
 )
-"""Details that say how much is missing, where or to which pod, and not what: they change while a cause lasts."""
+"""Details that say how much is missing, where, or for which pod. They change while the cause stays the same."""
 
 FLAGS = frozenset({"even_when_empty", "kept", "lent"})
-"""Details that say something by being there, also when they are 0; any other that is 0 keeps nobody."""
+"""Details whose presence is the information, also with the value 0. Any other detail with the value 0 has no effect."""
 
 STATED = frozenset({Reason.QUEUE_IS_INVALID, Reason.POD_GROUP_IS_INVALID})
-"""Reasons whose sentence says what somebody has to correct, and changes only when they write again."""
+"""Reasons whose sentence says what a user must correct. They change only when the user writes again."""
 
 
 def phrase(reason: Reason) -> str:
-    """Return the fixed text for kube-scheduler, recognisable as ours in a pod's condition."""
+    """Return the fixed text for kube-scheduler. Its prefix identifies it as Leeboard's in a pod's condition."""
     return f"Leeboard({reason.value}): {PHRASES[reason]}"
 
 
 UNREADY = "Leeboard cannot answer now; its /readyz says why"
-"""What kube-scheduler is told, and tells the pod's owner, when no question can be answered: one text, since a text that
-changes would be a write to the pod each time."""
+"""The text for kube-scheduler, and so for the pod's owner, when no question can be answered.
+
+It is constant, because each change of the text would be a write to the pod.
+"""
 
 PHRASE_MARK = "Leeboard("
-"""How a PodScheduled condition that repeats one of our phrases is told from kube-scheduler's own refusals."""
+"""Distinguishes a PodScheduled condition with a phrase of Leeboard from kube-scheduler's own refusals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusingQueue:
-    """The queue that refuses, which may be an ancestor of the PodGroup's own, and what was asked of it."""
+    """The queue that refuses, which may be an ancestor of the PodGroup's queue, and the amounts in question."""
 
     name: QueueName
     requested: Resources
     deserved: Resources
-    """As the limit, `UNLIMITED` where the queue says nothing."""
+    """Like the limit, it is `UNLIMITED` when the queue does not state it."""
     allocated: Resources
     allocated_non_preemptible: Resources
     limit: Resources
     asked: Resources
-    """By the pods of the PodGroup that start together."""
+    """Requested by the pods of the PodGroup that start together."""
     asked_non_preemptible: Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfVictims:
-    """Why nobody has to leave for a PodGroup that finds no room."""
+    """Why no pod is evicted for a PodGroup without room."""
 
     clause: str = ""
-    """The end of a sentence; empty where there is nothing to say: nobody who leaves would make room."""
+    """The end of a sentence; empty when no eviction would make room, so that there is nothing to add."""
     details: Mapping[str, int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is in the way of a PodGroup, without how much of it is missing."""
+    """The obstacle of a PodGroup, without how much is missing."""
 
     reason: Reason
     said: frozenset[str] = frozenset()
-    """The details that name it, with their values where these are names."""
+    """The details that identify the obstacle, with their values when these are names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a PodGroup waits, with the numbers a person needs; equal refusals are one event."""
+    """Why a PodGroup waits, with the numbers that a person needs. Equal refusals are one event."""
 
     reason: Reason
     sentence: str
-    """One sentence with numbers and units, for status, events and the insight API; never for kube-scheduler.
+    """One sentence with numbers and units, for status, events and the insight API, never for kube-scheduler.
 
-    It may name objects of tenants, so whoever writes or shows it says for which reader (`sentence.told`).
+    It may name objects of tenants. Code that writes or shows it states the reader (`sentence.told`).
     """
     details: Mapping[str, int | str] = field(default_factory=dict)
     queue: RefusingQueue | None = None
-    """Set where a limit or a deserved share is what is in the way."""
+    """Set when a limit or a deserved share is the obstacle."""
     of_victims: OfVictims | None = None
-    """Part of sentence and details; None as long as it is not known whether somebody may be made to leave."""
+    """Part of the sentence and the details; None while it is unknown whether pods may be evicted."""
 
     def with_victims(self, known: OfVictims) -> Self:
-        """Return the same with why nobody has to leave."""
+        """Return the refusal extended by why no pod is evicted."""
         sentence = joined(self.sentence, known.clause) if known.clause else self.sentence
         return replace(self, sentence=sentence, details={**self.details, **known.details}, of_victims=known)
 
     @property
     def exceeds_cluster(self) -> bool:
-        """Whether nodes or limits would not suffice even if nobody else were there: who leaves does not help."""
+        """Whether nodes or limits would not suffice even in an empty cluster, so that evictions do not help."""
         return "even_when_empty" in self.details
 
     @property
     def may_find_victims(self) -> bool:
-        """Whether it may end when others leave."""
+        """Whether the refusal may end when other pods leave."""
         return self.reason in NO_ROOM and not self.exceeds_cluster
 
     @property
     def cause(self) -> Cause:
-        """What it is about: a refusal with the same cause and other numbers is nothing new."""
+        """The cause. A refusal with the same cause and other numbers is not a new refusal."""
         if self.reason in STATED:
             return Cause(self.reason, frozenset({self.sentence}))
         of_victims = self.of_victims.details if self.of_victims is not None else {}

@@ -1,4 +1,4 @@
-"""What pods ask for and nodes have: exact integers with their unit in the name."""
+"""The resources of pods and nodes: exact integers, with the unit in the name."""
 
 import re
 from collections.abc import Iterable
@@ -9,43 +9,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 Amounts = NDArray[np.int64]
-"""Amounts in the order of `AXES`, shape [resource] or [resource, node]."""
+"""Amounts in the order of `AXES`, with the shape [resource] or [resource, node]."""
 
 AXES = ("cpu_milli", "memory_bytes", "gpu_milli", "pods")
 CPU, MEMORY, GPU, PODS = range(len(AXES))
 QUOTA_AXES = (CPU, MEMORY, GPU)
-"""The resources that queues divide; the number of pods is a limit of nodes only."""
+"""The resources that queues divide. The number of pods is only a limit of nodes."""
 
 GPU_MILLI = 1000
 """One whole GPU in the unit of the `GPU` axis."""
 
 Scalars = tuple[tuple[str, int], ...]
-"""Amounts of extended resources by name, in the order of the names, none of them 0; usually empty."""
+"""Amounts of extended resources, sorted by name, none of them 0. It is usually empty."""
 
 UNLIMITED = 1 << 62
-"""Stands for "no limit" where amounts are compared; never added to."""
+""""No limit" in comparisons. It is never an operand of a sum."""
 
 MAX_AMOUNT = 1 << 47
-"""Largest amount of one resource of one pod or node (128 TiB, 140 million cores or GPUs): stated, or worked out.
+"""The largest amount of one resource of one pod or node (128 TiB, 140 million cores or GPUs), stated or computed.
 
-65,535 such amounts still sum to less than 2^63, so no int64 sum over all nodes can overflow. Sums over pods are Python
-integers, which cannot: there may be any number of pods.
+65,535 such amounts still sum to less than 2^63, so an int64 sum over all nodes cannot overflow. The number of pods has
+no bound, so sums over pods are Python integers, which cannot overflow.
 """
 
 MAX_COLUMN = 1 << 60
-"""Largest sum over pods that a column holds; larger ones count as this. It has room for 50,000 amounts more."""
+"""The largest sum over pods in a column. A larger sum counts as this. 50,000 further amounts can be added to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """A vector of amounts; one whole GPU is 1000 `gpu_milli`."""
+    """A vector of amounts. One whole GPU is 1000 `gpu_milli`."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
     gpu_milli: int = 0
     pods: int = 0
 
-    # Amount by amount: what is charged to queues and nodes is summed up here for every pod.
+    # Written out for each amount, because every pod's charge to queues and nodes is added here.
 
     def __add__(self, other: "Resources") -> "Resources":
         return Resources(
@@ -68,7 +68,7 @@ class Resources:
 
     @staticmethod
     def of(amounts: Iterable[int]) -> "Resources":
-        """Build from amounts in the order of `AXES`."""
+        """Build it from amounts in the order of `AXES`."""
         cpu_milli, memory_bytes, gpu_milli, pods = (int(amount) for amount in amounts)
         return Resources(cpu_milli=cpu_milli, memory_bytes=memory_bytes, gpu_milli=gpu_milli, pods=pods)
 
@@ -87,28 +87,28 @@ NOTHING = Resources()
 _MIG = re.compile(r"nvidia\.com/mig-([0-9]{1,4})g\.[0-9]+gb.*", re.ASCII)
 
 MOST_SLICES = 7
-"""Compute slices of one GPU: no MIG profile has more, whatever number its name states."""
+"""The compute slices of one GPU. No MIG profile has more, whatever its name states."""
 
 
 @lru_cache(maxsize=1024)
 def mig_gpus(name: str) -> int:
-    """Return what one unit of an extended resource counts in GPUs: N for the MIG profile `Ng.*` (KAI), else 0."""
+    """Return how many GPUs one unit of an extended resource counts as: N for the MIG profile `Ng.*` (KAI), else 0."""
     profile = _MIG.fullmatch(name)
     return min(int(profile[1]), MOST_SLICES) if profile else 0
 
 
 def mig_milli(scalars: Scalars) -> int:
-    """Return what amounts of extended resources count in thousandths of a GPU."""
+    """Return how many milli-GPUs amounts of extended resources count as."""
     return GPU_MILLI * sum(mig_gpus(name) * amount for name, amount in scalars) if scalars else 0
 
 
 ACCELERATORS = ("amd.com/", "aws.amazon.com/neuron", "google.com/tpu", "habana.ai/", "huawei.com/")
-"""What the names of extended resources begin with that stand for accelerators and do not say GPU."""
+"""Name prefixes of extended resources for accelerators whose names do not contain "gpu"."""
 
 
 def is_gpu(name: str) -> bool:
-    """Return whether an extended resource stands for GPUs or parts of them, such as `amd.com/gpu` or a MIG profile.
+    """Return whether an extended resource is a GPU or a part of one, such as `amd.com/gpu` or a MIG profile.
 
-    Accelerators that are no GPUs count as well: pods that need none should not fill their nodes either.
+    Other accelerators count as well: pods without accelerators should not fill their nodes either.
     """
     return mig_gpus(name) > 0 or "gpu" in name.lower() or name.startswith(ACCELERATORS)

@@ -1,6 +1,6 @@
-"""Every right that Leeboard uses, once: /readyz, `leeboard doctor` and the test of the shipped roles read this table.
+"""Every right that Leeboard uses, in one table. /readyz, `leeboard doctor` and the test of the shipped roles read it.
 
-What asks whether a right is granted is `control.rights`; which of them an installation needs follows from its settings.
+`control.rights` checks whether a right is granted. The settings of an installation decide which rights it needs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,25 +14,25 @@ class Right:
     group: str
     """Empty for the core group."""
     resource: str
-    """With its subresource: `pods/eviction`."""
+    """Including its subresource: `pods/eviction`."""
     verb: str
     without: str
-    """What stops working when it is not granted."""
+    """What stops working without this right."""
     namespace: str = ""
-    """Empty: in all namespaces, which a ClusterRole grants."""
+    """Empty means all namespaces, which a ClusterRole grants."""
     name: str = ""
-    """The one object it is about; empty: all of them."""
+    """The name of one object; empty means all objects."""
     optional: bool = False
-    """Only some pods need it: without it Leeboard is ready."""
+    """Only some pods need it. Leeboard is ready without it."""
     path: str = ""
-    """A URL instead of a resource, such as /metrics."""
+    """A URL path instead of a resource, such as /metrics."""
 
     def __repr__(self) -> str:
         return f"<Right {self.subject}>"
 
     @property
     def subject(self) -> str:
-        """Say what may be done, in the words of a Role."""
+        """The permitted action, in the words of a Role."""
         if self.path:
             return f"{self.verb} {self.path}"
         name = f" {self.name}" if self.name else ""
@@ -41,13 +41,13 @@ class Right:
 
     @property
     def sentence(self) -> str:
-        """Say that it is missing, and what stops working."""
+        """A sentence that the right is missing, and what stops working."""
         return f"may not {self.subject}: {self.without}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """The user that a token belongs to, as the API server names them."""
+    """The user of a token, as the API server names it."""
 
     name: str
     uid: str = ""
@@ -73,7 +73,7 @@ ASKING = Right(
     verb="create",
     without="it is not known which rights are missing",
 )
-"""What it takes to ask whether we have the others; clusters that are not hardened grant it to everybody."""
+"""The right to ask whether the others are granted. Clusters without special hardening grant it to every user."""
 
 ALWAYS: tuple[Right, ...] = (
     ASKING,
@@ -94,30 +94,30 @@ ALWAYS: tuple[Right, ...] = (
     *_of(KAI, "podgroups/status", ("patch",), "PodGroups do not show why they wait"),
     *_of("events.k8s.io", "events", ("create",), "nobody reads in an event why a pod waits or was evicted"),
 )
-"""What every installation needs."""
+"""The rights that every installation needs."""
 
 ADMISSION: tuple[Right, ...] = (*_of("", "pods", ("patch",), "held pods are never released"),)
-"""What is needed where pods are held at admission."""
+"""The rights for holding pods at admission."""
 
 
 GROUPING: tuple[Right, ...] = (
     *_of(KAI, "podgroups", ("create", "patch"), "nobody sees the PodGroups that pods get by what owns them"),
 )
-"""What is needed where pods are grouped by what owns them, beside the owners themselves."""
+"""The rights for grouping pods by their owners, in addition to reading the owners."""
 
 
 CALLERS: tuple[Right, ...] = (
     *_of("authentication.k8s.io", "tokenreviews", ("create",), "metrics and the read API answer nobody"),
     *_of("authorization.k8s.io", "subjectaccessreviews", ("create",), "metrics and the read API answer nobody"),
 )
-"""What is needed where those who read metrics and the read API have to say who they are."""
+"""The rights for authenticating the readers of metrics and the read API."""
 
 
 def of_owners(resources: Iterable[tuple[str, str]]) -> tuple[Right, ...]:
-    """Return what it takes to read the owners of pods, by API group and plural.
+    """Return the rights to read the owners of pods, by API group and plural.
 
-    Nobody has all of these kinds, so that none of these rights is counted on: where one is missing, the way from a pod
-    to its owners ends (KAI's rule).
+    No cluster has all of these kinds, so none of these rights is required. Without one, the search for a pod's owners
+    ends at that kind (KAI's rule).
     """
     return tuple(
         Right(group=group, resource=plural, verb=verb, without=f"pods are grouped as if no {plural} owned them")
@@ -127,13 +127,13 @@ def of_owners(resources: Iterable[tuple[str, str]]) -> tuple[Right, ...]:
 
 
 def of_sharing(namespace: str) -> tuple[Right, ...]:
-    """Return what it takes to give out parts of GPUs, beside admission, without which nobody gets one."""
+    """Return the rights to share GPUs, in addition to those of admission, which sharing requires."""
     without = "no GPU can be reserved for those who share it, so whoever asks for a part of one waits"
     return (Right(group="", resource="pods", verb="create", without=without, namespace=namespace),)
 
 
 def of_provisioning_requests() -> tuple[Right, ...]:
-    """Return what it takes to ask an autoscaler for nodes by ProvisioningRequests."""
+    """Return the rights to request nodes from an autoscaler by ProvisioningRequests."""
     without = "the cluster autoscaler is asked for no nodes"
     stays = "what was asked of the cluster autoscaler is not taken back, so it may add nodes for nobody"
     requests = "provisioningrequests"
@@ -146,13 +146,13 @@ def of_provisioning_requests() -> tuple[Right, ...]:
 
 
 def of_scaling_pods(namespace: str) -> tuple[Right, ...]:
-    """Return what it takes to ask an autoscaler for nodes by pods that stand for others, beside what all need."""
+    """Return the rights to request nodes from an autoscaler by scaling pods, in addition to the common rights."""
     without = "no pod stands for those that are held, so the cluster autoscaler adds no nodes for them"
     return (Right(group="", resource="pods", verb="create", without=without, namespace=namespace),)
 
 
 def of_lease(namespace: str, name: str) -> tuple[Right, ...]:
-    """Return what it takes to see which kube-scheduler leads."""
+    """Return the rights to see which kube-scheduler leads."""
     without = "no replica knows whether it is the one that decides"
     return (
         Right(
@@ -167,7 +167,7 @@ def of_lease(namespace: str, name: str) -> tuple[Right, ...]:
 
 
 def of_secret(namespace: str, name: str) -> tuple[Right, ...]:
-    """Return what it takes to share a CA with the other replicas."""
+    """Return the rights to share a CA with the other replicas."""
     without = "replicas cannot share a CA, so admission has no certificate that the API server trusts"
     return tuple(
         Right(group="", resource="secrets", verb=verb, without=without, namespace=namespace, name=name)
@@ -176,7 +176,7 @@ def of_secret(namespace: str, name: str) -> tuple[Right, ...]:
 
 
 def of_webhook_configurations(name: str) -> tuple[Right, ...]:
-    """Return what it takes to keep the caBundle of our own webhook configurations right."""
+    """Return the rights to maintain the caBundle of Leeboard's webhook configurations."""
     without = "the API server stops trusting our admission when the CA changes or the caBundle is lost"
     return tuple(
         Right(group=ADMISSION_GROUP, resource=resource, verb=verb, without=without, name=name)

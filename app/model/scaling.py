@@ -1,4 +1,4 @@
-"""What a cluster autoscaler is asked for, and what has become of that."""
+"""The requests to a cluster autoscaler, and their results."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,10 +8,10 @@ from app.model.pod import Pod
 from app.model.seam import RawObject
 
 GROUP_ANNOTATION = "leeboard.dev/capacity-for"
-"""On whatever is made: the PodGroup, as namespace/name, that lacks the nodes."""
+"""On every created object: the PodGroup that lacks nodes, as namespace/name."""
 
 REQUEST_LABEL = "leeboard.dev/capacity-request"
-"""On a scaling pod: what it is one of."""
+"""On a scaling pod: the request that it belongs to."""
 
 UNSCHEDULABLE = "Unschedulable"
 """The reason of the condition PodScheduled that cluster autoscalers look for."""
@@ -19,30 +19,30 @@ UNSCHEDULABLE = "Unschedulable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodShape:
-    """Some pods of a PodGroup that ask for the same and may go to the same nodes."""
+    """Pods of a PodGroup with the same requests and the same possible nodes."""
 
     sample: Pod
-    """One of them: what is not known of it is read before it is told to anybody."""
+    """One of the pods. Missing details are read before it is written anywhere."""
     count: int
-    """How many units of them there are."""
+    """The number of units."""
     pods_each: int = 1
-    """How many pods a unit has: those that share GPUs are told as many as one GPU takes."""
+    """The pods of one unit. Pods that share GPUs are grouped into units of one GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRequest:
-    """The nodes that a PodGroup lacks, as the pods that would run there."""
+    """The nodes that a PodGroup lacks, described by the pods that would run on them."""
 
     key: GroupKey
     name: str
-    """Another one whenever something else is asked for, the same again after a restart."""
+    """The name changes with the request. The same request gets the same name after a restart."""
     owner: RawObject
-    """The PodGroup object, or else one of its pods, as events refer to it."""
+    """The PodGroup object, or else one of its pods, in the form that events refer to it."""
     shapes: tuple[PodShape, ...]
 
     @property
     def units(self) -> int:
-        """How many units are asked for."""
+        """The number of requested units."""
         return sum(shape.count for shape in self.shapes)
 
     def __repr__(self) -> str:
@@ -50,33 +50,33 @@ class CapacityRequest:
 
 
 class AutoscalerAnswer(Enum):
-    """What an autoscaler has said."""
+    """The autoscaler's answer."""
 
     NOTHING = "nothing"
     ACCEPTED = "accepted"
     NOT_YET = "not yet"
-    """It says that there is no capacity now, and goes on."""
+    """There is no capacity now, and the autoscaler keeps trying."""
     PROVISIONED = "provisioned"
     ENDED = "ended"
-    """It has failed, or what was provisioned is no longer kept: nothing more comes of it."""
+    """It has failed, or provisioned capacity is no longer kept. No further result will follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeRequest:
-    """What there is in the cluster of a `CapacityRequest`."""
+    """The objects in the cluster for one `CapacityRequest`."""
 
     key: GroupKey
     name: str
     uid: str = ""
-    """Empty where it is made of many objects."""
+    """Empty when the request consists of many objects."""
     made_at: float = 0.0
     """Seconds since the epoch."""
     shapes: int = 1
     units: int = 0
-    """As many as are there and can be seen by an autoscaler."""
+    """The units that exist and that an autoscaler can see."""
     answer: AutoscalerAnswer = AutoscalerAnswer.NOTHING
     said: str = ""
-    """In the autoscaler's own words, without a full stop."""
+    """The autoscaler's own text, without a full stop."""
 
     def __repr__(self) -> str:
         return f"<MadeRequest {self.name} {self.units} {self.answer.value}>"

@@ -1,6 +1,6 @@
-"""The words that pass between `control` and a cluster, be it a real API server (`kube`) or a simulated one.
+"""The interface between `control` and a cluster: a real API server (`kube`) or a simulated one.
 
-Objects come as the raw JSON they were sent as; only `cluster.decode` knows the names of their fields.
+Objects are passed as raw JSON. Only `cluster.decode` knows their field names.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,11 +13,11 @@ from app.model.names import NodeName, PodUid
 T = TypeVar("T")
 
 RawObject = dict[str, Any]
-"""A Kubernetes object as its JSON was decoded."""
+"""A Kubernetes object as decoded JSON."""
 
 
 class Resource(Enum):
-    """The kinds we watch, by their path in the API; `{namespace}` only matters when one object is written."""
+    """The watched kinds, by their API path. `{namespace}` only matters for writes of one object."""
 
     NODES = "api/v1/nodes"
     PODS = "api/v1/pods"
@@ -33,11 +33,11 @@ class Resource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """All objects there are; whatever was known before and is not among them is gone."""
+    """All existing objects. Any other object that was known before is gone."""
 
     objects: list[T]
     restored: bool = False
-    """The cluster's store has gone back in time, so what other watches have shown may not be true any more."""
+    """The cluster's store was restored to an older state, so the data of other watches may be wrong, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Changed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted(Generic[T]):
-    """An object is gone, or no longer matches what is watched: a pod that has finished, as it was just before."""
+    """An object is gone, or no longer matches the watch. A finished pod arrives in its last state before that."""
 
     object: T
 
@@ -61,39 +61,39 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The watch broke or fell silent; what is known may be stale until the next event. Says why."""
+    """The watch broke or fell silent. Known data may be stale until the next event. It says why."""
 
     cause: str
     denied: bool = False
-    """The kind is not installed, or we may not read it: whoever waits for its objects waits in vain."""
+    """The kind is not installed, or may not be read: waiting for its objects is useless."""
 
 
 WatchEvent = Listed[T] | Changed[T] | Deleted[T] | Progress | Lost
-"""What a watch shows, with each object as what its follower keeps of it."""
+"""The events of a watch. Each object is the value that the follower's `keep` returned."""
 
 
 class KubeError(Exception):
-    """Anything the cluster refused or did not answer."""
+    """Any refusal of the cluster, or a missing answer."""
 
 
 class NotFoundError(KubeError):
-    """The object does not exist, or one of that name has another uid (404, or 409 on the uid precondition)."""
+    """The object does not exist, or has another uid (404, or 409 on the uid precondition)."""
 
 
 class ConflictError(KubeError):
-    """The object is not in the state the write assumed: a pod already bound, a stale resourceVersion (409)."""
+    """The object is not in the state that the write assumed: the pod is bound, or a resourceVersion is stale (409)."""
 
 
 class ForbiddenError(KubeError):
-    """Our service account may not do this, or admission denied it (401, 403)."""
+    """The service account may not do this, or admission denied it (401, 403)."""
 
 
 class RejectedError(KubeError):
-    """The API server finds the write invalid (400, 422); trying again changes nothing."""
+    """The API server finds the write invalid (400, 422). A repetition has the same result."""
 
 
 class UnavailableError(KubeError):
-    """The write was surely not done, but may be tried again (429, 503 before execution, no connection, a webhook)."""
+    """The write was certainly not done and may be repeated (429, 503 before execution, no connection, a webhook)."""
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -101,24 +101,24 @@ class UnavailableError(KubeError):
 
 
 class WebhookFailedError(UnavailableError):
-    """An admission webhook failed before anything was written; as long as it fails, each try ends like this."""
+    """An admission webhook failed before anything was written. Every attempt ends like this while the webhook fails."""
 
 
 class BudgetError(KubeError):
-    """A PodDisruptionBudget forbids the eviction now; it was surely not done."""
+    """A PodDisruptionBudget forbids the eviction now. The eviction was certainly not done."""
 
 
 class OutcomeUnknownError(KubeError):
-    """The write may or may not have been done (time-out, connection lost, 500): look before doing anything else."""
+    """The write may have been done or not (time-out, connection lost, 500). Read the object before any other action."""
 
 
 class RestoredError(KubeError):
-    """The cluster's store was restored from a backup: all that is remembered has to be read again."""
+    """The cluster's store was restored from a backup. All cached data must be read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRef:
-    """A pod as writes name it; the uid is a precondition, so a recreated namesake is never written to."""
+    """A pod in a write. The uid is a precondition, so a new pod of the same name is never changed."""
 
     namespace: str
     name: str
@@ -127,86 +127,86 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Who leads."""
+    """The leadership Lease."""
 
     holder: str
-    """Empty when it has been given back."""
+    """Empty when the holder has released it."""
     duration_s: float
-    """For so long after a renewal nobody else takes it."""
+    """For how long after a renewal no other holder takes it."""
     renewed: str
-    """Another with each renewal. It is the time by the holder's clock, so its value says nothing to others."""
+    """It changes with each renewal. It is the holder's time, so other processes can only compare it for equality."""
 
 
 class Depth(Enum):
-    """How much of each object is asked for."""
+    """How much of each object is requested."""
 
     METADATA = "metadata"
-    """`metadata` alone, whatever the kind (PartialObjectMetadata)."""
+    """Only `metadata`, whatever the kind (PartialObjectMetadata)."""
     WHOLE = "whole"
 
 
 class Objects(Protocol):
-    """What is asked of kinds that nobody knew when this was written; a kind goes by its path, as in `Resource`.
+    """Access to kinds that are unknown at build time. A kind is named by its path, as in `Resource`.
 
-    Every call but `follow` raises `KubeError` and nothing else.
+    Every call except `follow` raises only `KubeError`.
     """
 
     async def path_of(self, api_version: str, kind: str) -> str | None:
-        """Return where objects of a kind are served, such as `apis/batch/v1/jobs`; None when they are not."""
+        """Return the API path of a kind, such as `apis/batch/v1/jobs`; None when it is not served."""
         ...
 
     def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncIterator[WatchEvent[T]]:
-        """Follow a kind as `Cluster.watch` does; `Lost.denied` tells when that is in vain for now."""
+        """Follow a kind as `Cluster.watch` does. `Lost.denied` says that this is useless for now."""
         ...
 
     async def read_object(self, path: str, namespace: str, name: str, *, depth: Depth) -> RawObject | None:
-        """Read an object now, from the store; None when there is none of this name."""
+        """Read an object now, from the store; None when no object has this name."""
         ...
 
     async def list_objects(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> list[T]:
-        """List all objects of a kind as they are in the store now; `keep` shrinks each and must not raise."""
+        """List all objects of a kind as they are in the store now. `keep` shrinks each object and must not raise."""
         ...
 
     async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
-        """Create an object; raises `ConflictError` when there is one of its name."""
+        """Create an object; raise `ConflictError` when an object of this name exists."""
         ...
 
     async def amend_object(self, path: str, namespace: str, name: str, change: RawObject) -> None:
-        """Merge a change into an object (JSON merge patch); `metadata.uid` in it is a precondition."""
+        """Merge a change into an object (JSON merge patch). `metadata.uid` in the change is a precondition."""
         ...
 
     async def remove_object(self, path: str, namespace: str, name: str, *, uid: str) -> None:
-        """Delete just this object, not a later one of its name."""
+        """Delete this object. A new object of the same name is not deleted."""
         ...
 
 
 class Cluster(Objects, Protocol):
-    """What `control` asks of a cluster. Every call but `watch` and `follow` raises `KubeError` and nothing else."""
+    """What `control` needs from a cluster. Every call except `watch` and `follow` raises only `KubeError`."""
 
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
-        """Follow a kind for ever: `Listed` first and after every gap, then changes; survives every error.
+        """Follow a kind without end: `Listed` first and after every gap, then changes. Every error is survived.
 
-        `keep` is called with each object as it arrives and only what it returns is held: 50,000 raw pods would be
-        950 MB. It must not raise; what it cannot read it says in what it returns.
+        `keep` is called with each object as it arrives, and only its result is stored: 50,000 raw pods would take 950
+        MB. `keep` must not raise; it reports unreadable data in its result.
         """
         ...
 
     async def listed(
         self, resource: Resource, keep: Callable[[RawObject], T], *, depth: Depth, namespace: str = "", name: str = ""
     ) -> list[T]:
-        """List what `watch` shows of a kind, as it is in the store now, or of one name alone; `keep` must not raise."""
+        """List what `watch` shows of a kind, from the store, or only one name. `keep` must not raise."""
         ...
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
-        """Bind the pod and set its annotations in one atomic write; needs the uid to match."""
+        """Bind the pod and set its annotations in one atomic write. The uid must match."""
         ...
 
     async def read_pod(self, pod: PodRef) -> RawObject | None:
-        """Read the pod now, from the store; None when it is gone or another of that name has come."""
+        """Read the pod now, from the store. None when it is gone or a new pod has its name."""
         ...
 
     async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
-        """List the pods that have succeeded, which `watch` does not show; `keep` shrinks each and must not raise."""
+        """List the succeeded pods, which `watch` does not show. `keep` shrinks each pod and must not raise."""
         ...
 
     async def read_lease(self, namespace: str, name: str) -> Lease | None:
@@ -214,55 +214,55 @@ class Cluster(Objects, Protocol):
         ...
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        """Set or clear `status.nominatedNodeName`, which also wakes a pod that kube-scheduler has parked."""
+        """Set or clear `status.nominatedNodeName`. This also wakes a pod that kube-scheduler has parked."""
         ...
 
     async def release(self, pod: PodRef) -> None:
-        """Take our scheduling gate off the pod and leave those of others; nothing is written where it is off."""
+        """Remove Leeboard's scheduling gate and keep all others. Without the gate, nothing is written."""
         ...
 
     async def say_unschedulable(self, pod: PodRef, message: str) -> None:
-        """Set the condition `PodScheduled` as kube-scheduler does after a refusal, in place of what it said last."""
+        """Set the condition `PodScheduled` as kube-scheduler does after a refusal. It replaces the last report."""
         ...
 
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
-        """Set the condition `DisruptionTarget`, so that owners do not count the pod's end as its own failure."""
+        """Set the condition `DisruptionTarget`, so that owners do not count the pod's end as a failure."""
         ...
 
     async def evict(self, pod: PodRef) -> None:
-        """Ask for the pod to leave after its own grace period; raises `BudgetError` when a budget forbids it."""
+        """Evict the pod with its own grace period; raise `BudgetError` when a PodDisruptionBudget forbids it."""
         ...
 
     async def tight_budgets(self) -> frozenset[str]:
-        """Return the namespaces in which some PodDisruptionBudget lets nobody leave now; it may not cover all pods."""
+        """Return the namespaces with a PodDisruptionBudget that allows no disruption now. It may not cover all pods."""
         ...
 
     async def may_evict(self, pod: PodRef) -> bool:
-        """Whether every budget lets the pod leave now; nobody is evicted by the question."""
+        """Return whether every PodDisruptionBudget allows the eviction now. The check evicts no pod."""
         ...
 
     async def delete_pod(self, pod: PodRef) -> None:
-        """Have the pod leave after its own grace period, whatever a budget says; needs the uid to match."""
+        """Delete the pod with its own grace period, whatever a PodDisruptionBudget says. The uid must match."""
         ...
 
     async def create_pod(self, namespace: str, pod: RawObject) -> None:
-        """Create a pod; raises `ConflictError` when there is one of its name."""
+        """Create a pod; raise `ConflictError` when a pod of this name exists."""
         ...
 
     async def pods_in(self, namespace: str, keep: Callable[[RawObject], T]) -> list[T]:
-        """List the pods of a namespace, finished ones too; `keep` shrinks each and must not raise."""
+        """List the pods of a namespace, including finished ones. `keep` shrinks each pod and must not raise."""
         ...
 
     async def find_pod(self, namespace: str, name: str) -> RawObject | None:
-        """Read the pod of this name now, from the store, finished or not; None when there is none."""
+        """Read the pod of this name now, from the store, finished or not; None when it does not exist."""
         ...
 
     async def remove_pod(self, pod: PodRef) -> None:
-        """Have the pod leave at once, without a grace period; needs the uid to match."""
+        """Delete the pod at once, without a grace period. The uid must match."""
         ...
 
     async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
-        """Merge annotations into those of the pod; needs the uid to match."""
+        """Merge annotations into those of the pod. The uid must match."""
         ...
 
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:

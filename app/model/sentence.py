@@ -1,15 +1,15 @@
-"""Sentences that name objects of tenants, and what of them a reader is told.
+"""Sentences that name objects of tenants. Each reader sees only the names that it may see.
 
-A sentence is made from a fixed text and parameters (`say`). Most parameters are numbers and words, which everybody may
-read. A `Name` is an object of a tenant: only readers who may see its namespace are told it (`told`).
+`say` makes a sentence from a fixed text and parameters. Most parameters are numbers and words, which every reader may
+see. A `Name` is an object of a tenant: `told` shows it only to readers who may see its namespace.
 
     said = say("promised to {first}", first=Name("team-a", "train"))
     str(said)                       "promised to a PodGroup in another namespace"
     told(said, EVERYTHING)          "promised to team-a/train"
     told(said, tenant("team-b"))    "promised to a PodGroup in another namespace"
 
-The value of a `Sentence` as a `str` is what everybody may read, so text that is made from it by chance loses names and
-never reveals them. A sentence names no queues but those on the line of the queue that it is about.
+As a `str`, a `Sentence` has the text that every reader may see. Text that is built from it by mistake loses names and
+never reveals them. A sentence only names the queue that it is about and the ancestors of this queue.
 """
 
 from collections.abc import Container, Iterable
@@ -18,20 +18,20 @@ from string import Formatter
 from typing import Self
 
 NAMES_SHOWN = 3
-"""Objects that a list names: hundreds may have to leave for one gang."""
+"""The most objects that a list names. Hundreds of pods may have to leave for one gang."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Somebody who reads sentences."""
+    """A reader of sentences."""
 
     namespaces: Container[str] | None = None
-    """The namespaces of which the reader may see objects; None means all."""
+    """The namespaces whose objects the reader may see; None means all."""
     unknown: str = ""
-    """Why they may see more namespaces, in one sentence; empty when it is known of all that were asked about."""
+    """One sentence why the reader may be allowed to see more namespaces; empty when all were checked."""
 
     def sees(self, namespace: str) -> bool:
-        """Whether the reader may be told the names of objects in a namespace."""
+        """Return whether the reader may see the names of objects in a namespace."""
         return self.namespaces is None or namespace in self.namespaces
 
 
@@ -39,11 +39,11 @@ EVERYTHING = Reader()
 """A reader who may see every namespace."""
 
 EVERYBODY = Reader(frozenset())
-"""Any reader: what everybody may be told."""
+"""Any reader: it sees only what every reader may see."""
 
 
 def tenant(namespace: str) -> Reader:
-    """Return the reader of what is stored in a namespace."""
+    """Return the reader of data that is stored in a namespace."""
     return Reader(frozenset({namespace}))
 
 
@@ -54,21 +54,21 @@ class Name:
     namespace: str
     name: str
     otherwise: str = "a PodGroup in another namespace"
-    """What readers are told who may not know its name."""
+    """The text for readers who may not see the name."""
 
     def to(self, reader: Reader) -> str:
-        """Return how this reader is told of it."""
+        """Return the text for this reader."""
         return f"{self.namespace}/{self.name}" if reader.sees(self.namespace) else self.otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Several objects of tenants; of the first few the names are told, of the others how many there are."""
+    """Several objects of tenants. The first few are named, the others counted."""
 
     names: tuple[Name, ...]
 
     def to(self, reader: Reader) -> str:
-        """Return how this reader is told of them."""
+        """Return the text for this reader."""
         seen = sorted(each.to(reader) for each in self.names if reader.sees(each.namespace))
         hidden = len(self.names) - len(seen)
         parts, more = seen[:NAMES_SHOWN], len(seen) - NAMES_SHOWN
@@ -83,7 +83,7 @@ Part = str | Name | Names
 
 
 class Sentence(str):
-    """Text of which some parts depend on the reader; as a `str` it is what everybody may read."""
+    """Text with parts that depend on the reader. As a `str` it is the text that every reader may see."""
 
     __slots__ = ("parts",)
     parts: tuple[Part, ...]
@@ -95,7 +95,7 @@ class Sentence(str):
         return made
 
     def __eq__(self, other: object) -> bool:
-        """Compare with a sentence what all readers may read, and with other text what everybody may read."""
+        """Compare two sentences by their full text, and a sentence with other text by what every reader may see."""
         if not isinstance(other, Sentence):
             return str.__eq__(self, other) if isinstance(other, str) else NotImplemented
         return str.__eq__(self, other) and told(self, EVERYTHING) == told(other, EVERYTHING)
@@ -103,12 +103,12 @@ class Sentence(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    # Equal sentences are equal as text, too.
+    # Sentences that are equal are equal as text, too.
     __hash__ = str.__hash__
 
 
 def say(template: str, **parameters: str | int | Name | Names) -> Sentence:
-    """Return a sentence from a text with `{places}` and what stands there; sentences may stand in sentences."""
+    """Return a sentence from a text with `{places}` and their values. A value may be a sentence."""
     parts: list[Part] = []
     for text, place, _, _ in Formatter().parse(template):
         parts.append(text)
@@ -118,34 +118,34 @@ def say(template: str, **parameters: str | int | Name | Names) -> Sentence:
 
 
 def told(text: str, reader: Reader) -> str:
-    """Return a sentence as this reader may read it; text that is no `Sentence` names nobody."""
+    """Return the text of a sentence for this reader. Plain text contains no names."""
     return "".join(_to(part, reader) for part in _parts(text))
 
 
 def counted(count: int | str, noun: str) -> str:
-    """Return a number of things, such as `1 node`, `2 nodes` and `0.5 GPUs`."""
+    """Return a count with its noun, such as `1 node`, `2 nodes` and `0.5 GPUs`."""
     return f"{count} {noun}" if str(count) == "1" else f"{count} {noun}s"
 
 
 def joined(text: str, clause: str) -> Sentence:
-    """Return a sentence that ends with one more clause."""
+    """Return a sentence extended by one clause."""
     return say("{first}; {clause}.", first=open_ended(text), clause=clause)
 
 
 def open_ended(text: str) -> Sentence:
-    """Return a sentence without its last dot."""
+    """Return a sentence without its full stop."""
     *parts, last = _parts(text) or [""]
     return Sentence(*parts, last.removesuffix(".") if isinstance(last, str) else last)
 
 
 def as_clause(text: str) -> Sentence:
-    """Return a sentence that begins with a small letter."""
+    """Return a sentence that starts with a small letter."""
     first, *parts = _parts(text) or [""]
     return Sentence(first[:1].lower() + first[1:] if isinstance(first, str) else first, *parts)
 
 
 def capital(text: str) -> Sentence:
-    """Return text that begins with a capital letter and has no last dot."""
+    """Return text that starts with a capital letter and has no full stop."""
     first, *parts = _parts(text) or [""]
     return open_ended(Sentence(first[:1].upper() + first[1:] if isinstance(first, str) else first, *parts))
 

@@ -1,7 +1,7 @@
-"""The cluster at one moment, frozen: what the planner sees, promises included.
+"""The cluster at one moment, frozen, as the planner sees it. Reservations are included.
 
-Amounts over nodes are columns (int64, shape [resource, node]); nothing here is ever written again after it was built,
-except `NodeTable.memo` and `label_memo`, which only remember values derived from the table itself.
+Amounts over nodes are columns (int64, shape [resource, node]). Nothing is written after a snapshot was built, except
+`NodeTable.memo` and `label_memo`, which only cache values derived from the table itself.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -22,19 +22,22 @@ from app.model.resources import AXES, GPU, NOTHING, Amounts, Resources, is_gpu
 from app.model.topology import Topology
 
 Mask = NDArray[np.bool_]
-"""One truth value a node, shape [node]."""
+"""One boolean per node, shape [node]."""
 
 
 MOST_DEVICE_MIB = 1 << 33
-"""More than any GPU has (8 PiB); the parts of so many MiB, times a thousand, still are less than 2^63."""
+"""More than any GPU has (8 PiB). The parts of this many MiB, times a thousand, are still below 2^63."""
 
 PART = 1_000_000
-"""Parts of a MiB of device memory: a device of M MiB has M * PART parts, of which both a fraction in millionths and a
-number of MiB are whole numbers, so that thirds of a device add up exactly."""
+"""The number of parts of one MiB of device memory.
+
+A device of M MiB has M * PART parts. A fraction in millionths and a number of MiB are both whole numbers of parts, so
+three thirds of a device add up exactly.
+"""
 
 
 def parts_of(sharing: Sharing, memory_mib: int) -> int:
-    """Return how many parts of a device of this memory are held for who asks for this, what is set aside included."""
+    """Return how many parts of a device with this memory a request holds, including its overhead."""
     if sharing.memory_mib:
         return min(sharing.memory_mib + sharing.overhead_mib, MOST_DEVICE_MIB + 1) * PART
     return memory_mib * sharing.portion_ppm + sharing.overhead_mib * PART
@@ -42,19 +45,19 @@ def parts_of(sharing: Sharing, memory_mib: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SharedDevice:
-    """A device of which pods hold parts; a device that nobody holds a part of is idle and is not listed."""
+    """A device of which pods hold fractions. A device without such pods is idle and not listed."""
 
     name: str
     """Unique on its node."""
     free: int
-    """Parts nobody holds (see `PART`); minus all of them where nobody may come on it."""
+    """Parts that are free (see `PART`); minus all parts when no further pod may be placed on the device."""
     releasing: int = 0
-    """Parts held by pods that are leaving."""
+    """Parts that terminating pods hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeTable:
-    """The nodes, in the order of their names, without what pods use of them."""
+    """The nodes, sorted by name, without the usage of pods."""
 
     nodes: tuple[Node, ...]
     index: Mapping[NodeName, int]
@@ -63,17 +66,17 @@ class NodeTable:
     takes_work: Mask
     """`Node.takes_work` of each."""
     device_memory_mib: NDArray[np.int64]
-    """Shape [node]: of each GPU there; 1 where nothing tells, so that fractions still add up."""
+    """Shape [node]: the memory of each GPU of the node; 1 when unknown, so that fractions still add up."""
     shares_devices: Mask
     """`Node.shares_devices` of each."""
     memo: dict[Hashable, Any] = field(default_factory=dict)
-    """Derived columns by what they answer (such as the mask of a `Constraint`); valid as long as this table."""
+    """Cached columns by key, such as the mask of a `Constraint`. They are valid as long as this table."""
     label_memo: dict[Hashable, Any] = field(default_factory=dict)
-    """The same for what follows from the labels of the nodes alone; tables with the same labels share it."""
+    """The same for values that depend on node labels only. Tables with the same labels share it."""
 
     @staticmethod
     def of(nodes: Iterable[Node]) -> "NodeTable":
-        """Build the columns from the nodes, in any order."""
+        """Build the columns from nodes in any order."""
         ordered = tuple(sorted(nodes, key=lambda node: node.name))
         amounts = np.array([node.allocatable.amounts for node in ordered], dtype=np.int64)
         return NodeTable(
@@ -87,7 +90,7 @@ class NodeTable:
 
     @property
     def smallest_device_mib(self) -> int:
-        """The memory of the smallest GPU: what `usage` measures a request by memory by until it has a node (KAI)."""
+        """The memory of the smallest GPU. `usage` counts requests by memory on it until they have a node (KAI)."""
         smallest: int | None = self.memo.get("smallest_device_mib")
         if smallest is None:
             smallest = min((node.device_memory_mib for node in self.nodes if node.device_memory_mib), default=1)
@@ -96,9 +99,10 @@ class NodeTable:
 
     @property
     def has_gpus(self) -> Mask:
-        """The nodes with GPUs of any kind, shape [node]: whole ones, MIG slices, or those of another vendor.
+        """The nodes with GPUs of any kind, shape [node]: whole GPUs, MIG slices, or GPUs of another vendor.
 
-        A node whose GPUs are not allocatable for a moment, since all are sick or their plugin starts, counts as well.
+        A node whose GPUs are not allocatable now, because all are unhealthy or their plugin is starting, counts as
+        well.
         """
         found: Mask | None = self.memo.get("has_gpus")
         if found is None:
@@ -112,104 +116,108 @@ class NodeTable:
 
     @property
     def capacity(self) -> Resources:
-        """What all nodes that take work have together."""
-        # Not by selecting columns first: at 15,000 nodes that takes ten times as long.
+        """The sum of all nodes that take pods."""
+        # Selecting columns first takes ten times as long at 15,000 nodes.
         return Resources.of(self.allocatable.sum(axis=1, where=self.takes_work))
 
     def columns(self, names: Iterable[NodeName]) -> list[int]:
-        """Return the column of every name that is known; unknown names are left out."""
+        """Return the column of every known name. Unknown names are left out."""
         index = self.index
         return [index[name] for name in names if name in index]
 
     def mask(self, names: Iterable[NodeName]) -> Mask:
-        """Return the mask that is true at the given names; unknown names are left out."""
+        """Return the mask that is true at the given names. Unknown names are left out."""
         mask = np.zeros(len(self.nodes), dtype=np.bool_)
         mask[self.columns(names)] = True
         return mask
 
 
 def device_mib(node: Node) -> int:
-    """Return the memory of each GPU of a node as parts of it are accounted; 1 where nothing tells."""
+    """Return the memory of each GPU of a node for the accounting of fractions; 1 when unknown."""
     return min(node.device_memory_mib, MOST_DEVICE_MIB) or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What the pods directly in one queue hold (promised, binding, bound, releasing) and wait for."""
+    """What the pods directly in one queue hold (reserved, binding, bound, releasing) and request."""
 
     allocated: Resources = NOTHING
     allocated_non_preemptible: Resources = NOTHING
     requested: Resources = NOTHING
-    """`allocated` plus what pending pods ask for."""
+    """`allocated` plus the requests of pending pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsatisfiable:
-    """The pods of one PodGroup that can never run as things are."""
+    """The pods of one PodGroup that can never run in the current cluster."""
 
     queue: QueueName
     request: Resources
-    """Their part of the queue's `Usage.requested`: no fair share is divided for it."""
+    """Their part of the queue's `Usage.requested`. It is ignored when fair shares are divided."""
     refusal: Refusal | None
-    """Why; None where the queue takes no pods at all, which the ledger says."""
+    """Why; None when the queue takes no pods at all, which the ledger reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Snapshot:
-    """Everything one plan is made from."""
+    """The complete input of one plan."""
 
     version: int
-    """Grows with every change of the cache or the reservations."""
+    """It grows with every change of the cache or the reservations."""
     nodes: NodeTable
     free: Amounts
-    """Shape [resource, node]: allocatable minus every pod there and every promise; negative when overcommitted."""
+    """Shape [resource, node]: allocatable minus the pods on the node and all reservations; negative when overcommitted.
+    """
     queues: Mapping[QueueName, Queue]
     usage: Mapping[QueueName, Usage]
-    """Per queue, its own pods only; ancestors are summed by who needs them."""
+    """By queue, for its own pods only. Code that needs ancestors sums them up."""
     groups: Mapping[GroupKey, PodGroup]
-    """The managed PodGroups that have pending pods; what the cache gives for a glance is its own mapping of them."""
+    """The managed PodGroups with pending pods. In a live view this is the cache's own mapping."""
     total: Resources
     """What the queues divide: allocatable of Ready nodes minus what pods outside every queue hold."""
     running: Mapping[GroupKey, PodGroup] = field(default_factory=dict)
-    """The managed PodGroups that hold places; one that also has pending pods is in `groups` as well."""
+    """The managed PodGroups that hold places. A PodGroup that also has pending pods is in `groups` as well."""
     releasing: Amounts | None = None
-    """Shape [resource, node]: held by pods that are leaving, not part of `free`; None when nobody is."""
+    """Shape [resource, node]: held by terminating pods, not part of `free`; None when there are none."""
     scalars: Mapping[str, Amounts] = field(default_factory=dict)
     """Free extended resources by name, shape [node] each; negative when overcommitted."""
     releasing_scalars: Mapping[str, Amounts] = field(default_factory=dict)
     shared: Mapping[NodeName, tuple[SharedDevice, ...]] = field(default_factory=dict)
-    """The devices in shared use. They are not part of `free`; one whose last pod leaves is part of `releasing`."""
+    """The shared devices. They are not part of `free`. A device whose last pod is leaving is part of `releasing`."""
     idle_devices: NDArray[np.int64] | None = None
-    """Shape [node]: bit i stands for device i of the node's `Layout` and is set when it is idle; 0 where nobody knows.
+    """Shape [node]: bit i is set when device i of the node's `Layout` is idle; 0 when unknown.
 
-    None: nobody knows of any.
+    None when this is unknown for all nodes.
     """
     blocked_devices: Mapping[NodeName, int] = field(default_factory=dict)
-    """Whole GPUs that take no new work although nobody has them, by node; not part of `free`."""
+    """Whole GPUs by node that no pod has but that take no new pods. They are not part of `free`."""
     claimed: Mapping[str, tuple[NodeName, int]] = field(default_factory=dict)
-    """The DRA claims that are allocated, by key: where, and for how many pods."""
+    """The allocated DRA claims by key: the node, and the number of pods."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)
     labelled: tuple[tuple[Mapping[str, str], NodeName], ...] = ()
     """Labels and nodes of pods outside `running` to which an affinity may refer."""
     past: Past = NO_PAST
-    """What fair shares are to make up for."""
+    """The past usage for which fair shares compensate."""
     guarded: frozenset[GroupKey] = frozenset()
-    """Running groups of which a PodDisruptionBudget lets nobody leave now: asked last, not never."""
+    """Running groups for which a PodDisruptionBudget allows no disruption now. They are the last victims, not excluded.
+    """
     unsatisfiable: Mapping[GroupKey, Unsatisfiable] = field(default_factory=dict)
-    """The waiting PodGroups with pods that can never run as things are, as far as that was judged."""
+    """The waiting PodGroups with pods that can never run in the current cluster, as far as this was checked."""
     residents: Amounts | None = None
-    """Shape [resource, node]: what pods of DaemonSets and mirror pods hold, which are there as long as their nodes.
+    """Shape [resource, node]: held by DaemonSet pods and mirror pods, which stay as long as their nodes.
 
-    None when nobody knows of any; the same object as long as it says the same.
+    None when there are none. The object is the same as long as its values are.
     """
     overstated: Mapping[QueueName, Resources] = field(default_factory=dict)
-    """By how much less the waiting pods of a queue can cost than `usage` says, as far as that was judged: there, what
-    is asked for by GPU memory counts by the smallest GPU of the cluster."""
+    """By how much `usage` overstates the cost of a queue's waiting pods, as far as this was checked.
+
+    `usage` counts requests by GPU memory on the smallest GPU of the cluster.
+    """
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
-    """Nodes that kube-scheduler's own filters refuse for a pod, for causes that nothing here can see."""
+    """Nodes that kube-scheduler's own filters refuse for a pod, for causes that Leeboard cannot see."""
 
     def without(self, places: Iterable[tuple[Pod, NodeName]]) -> "Snapshot":
-        """Return the snapshot in which these pods do not hold their places on these nodes."""
+        """Return the snapshot without these pods on these nodes."""
         free = self.free.copy()
         for pod, node in places:
             column = self.nodes.index.get(node)

@@ -1,4 +1,4 @@
-"""A Topology: the levels of closeness between nodes, from node labels."""
+"""A Topology: levels of closeness between nodes, based on node labels."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ class Topology:
     levels: tuple[str, ...] = ()
     """Node label keys, the widest first. A domain is all nodes with the same values down to that level."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other names of levels, and the node label key that each stands for."""
+    """Other names of levels, and the node label key of each."""
     problem: str = ""
-    """One sentence for its owner when the object cannot be used; empty when it can."""
+    """One sentence for the owner when the object cannot be used; empty when it can."""
 
     def label_of(self, level: str) -> str:
-        """Return the node label key of a level, whichever of its two names is given; of no level, the name itself."""
+        """Return the node label key of a level, given by either name; an unknown name is returned unchanged."""
         return self.aliases.get(level, level)
 
     def __repr__(self) -> str:
@@ -25,7 +25,7 @@ class Topology:
 
 
 class UnknownTopologies(Mapping[str, Topology]):
-    """All Topologies while nobody knows which there are: each that is asked for has this problem."""
+    """All Topologies while it is unknown which exist. Each Topology in it has this problem."""
 
     def __init__(self, problem: str) -> None:
         """`problem` is one sentence without a full stop."""
