@@ -1,1 +1,1 @@
-"""Runs on every GPU node, in a process of its own: reads the driver and the kubelet, and publishes what they say."""
+"""The agent: one process on every GPU node, which reads the driver and the kubelet and publishes what they report."""

@@ -1,6 +1,6 @@
-"""Runs the agent: looks at the devices and at the kubelet, each in its own rhythm, and publishes what has changed.
+"""Runs the agent: polls the devices and the kubelet, each at its own interval, and publishes what has changed.
 
-Three tasks share one value, what was seen last; each look blocks, so it is made in a thread.
+Three tasks share the last readings. Each poll blocks, so it runs in a thread.
 """
 
 import asyncio
@@ -20,18 +20,19 @@ from app.model.seam import KubeError
 log = structlog.get_logger()
 
 BREATH_S = 0.5
-"""Between two looks that the driver asks for: a faulty device may report hundreds of errors a second."""
+"""The shortest time between two polls that the driver asks for. A faulty device may report hundreds of errors a second.
+"""
 
 SILENCE_LOOKS = 6
-"""After so many intervals without an answer the driver is taken to hang."""
+"""After this many intervals without an answer, the driver is considered hung."""
 
 
 class LibraryOutdatedError(Exception):
-    """The driver was exchanged: a new container has the library that goes with it, and this one never will."""
+    """The driver was replaced. Only a new container gets the library that matches it."""
 
 
 class Agent:
-    """One node's agent; `run` ends when it is cancelled, or with `LibraryOutdatedError`."""
+    """One node's agent. `run` ends when it is cancelled, or with `LibraryOutdatedError`."""
 
     def __init__(
         self,
@@ -40,11 +41,11 @@ class Agent:
         *,
         lookout: Callable[[Callable[[], None]], Lookout],
     ) -> None:
-        """`lookout` makes one that calls back, from any thread, when the driver has something to say."""
+        """`lookout` builds a Lookout that calls back, from any thread, when the driver reports an event."""
         self._settings = settings
         self._publication = publication
         self._make_lookout = lookout
-        # Set by the tasks that look, each its own; read by the one that publishes.
+        # Each polling task sets its own value; the publishing task reads them.
         self._devices: DeviceSource | None = None
         self._devices_at_s = 0.0
         self._kubelet: KubeletReading | None = None
@@ -53,7 +54,7 @@ class Agent:
         self._asked = asyncio.Event()
 
     async def run(self) -> None:
-        """Look and publish."""
+        """Poll and publish."""
         loop = asyncio.get_running_loop()
         self._devices_at_s = loop.time()
 
@@ -61,7 +62,7 @@ class Agent:
             loop.call_soon_threadsafe(self._asked.set)
 
         lookout = self._make_lookout(ask)
-        # NVML is opened, asked and closed by one thread: while it is being closed nobody must ask.
+        # One thread opens, queries and closes NVML, so that no query runs while NVML is being closed.
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -102,7 +103,7 @@ class Agent:
                 wait_s = await self._publish_if_due(status_of(lookout.sight(devices, self._kubelet)))
 
     def _devices_now(self) -> DeviceSource | None:
-        """Return what is known; None while the first look may still end."""
+        """Return the last reading; None while the first poll may still end."""
         silence_s = asyncio.get_running_loop().time() - self._devices_at_s
         if silence_s <= SILENCE_LOOKS * self._settings.devices_interval_s:
             return self._devices
@@ -110,7 +111,7 @@ class Agent:
         return DeviceSource(silent(known.machine), known.owners)
 
     async def _publish_if_due(self, status: Status) -> float:
-        """Return after how long to look again."""
+        """Publish the status if it is due. Return the seconds until the next check."""
         self._tell(status)
         time = asyncio.get_running_loop().time
         wait_s = self._publication.due_in_s(status, time())

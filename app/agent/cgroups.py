@@ -1,7 +1,7 @@
-"""Finds the pod of a process by its cgroup: the one thing that a process in a container cannot choose.
+"""Finds the pod of a process by its cgroup, which a process in a container cannot choose.
 
-The path depends on the cgroup version, on the kubelet's cgroup driver, on the container runtime and on where it is
-read, but each of them has a part named after the pod's uid.
+The path depends on the cgroup version, the kubelet's cgroup driver, the container runtime, and the place where it is
+read. Each form has a part named after the pod's uid.
 """
 
 import re
@@ -13,24 +13,26 @@ from app.model.names import PodUid
 
 DASHED = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
 HASHED = r"[0-9a-f]{32}"
-"""The uid of a static pod, which is a hash of its file."""
+"""The uid of a static pod. It is a hash of the pod's file."""
 
 OF_POD = re.compile(rf"(?:^|[-/])pod({DASHED}|{HASHED})(?:\.slice)?(?:[/:]|$)")
-"""`/kubepods/burstable/pod<uid>/..` of cgroupfs, `..-pod<uid with underscores>.slice/..` of systemd, both also below
-other parts, or relative to our own cgroup (`/../../pod<uid>`) where we have a cgroup namespace of our own."""
+"""cgroupfs has `/kubepods/burstable/pod<uid>/..`; systemd has `..-pod<uid with underscores>.slice/..`.
+
+Both may be below other parts, or relative to the agent's own cgroup (`/../../pod<uid>`) in a cgroup namespace.
+"""
 
 
 def owners(pids: Iterable[int], proc_root: Path) -> Owners:
-    """Return the pod of each process that is there."""
+    """Return the pod of each process that exists."""
     found = {pid: _lines(proc_root / str(pid) / "cgroup") for pid in pids}
     return {pid: pod_of(lines) for pid, lines in found.items() if lines is not None}
 
 
 def pod_of(cgroup: str) -> PodUid | None:
-    """Return the pod that a `/proc/<pid>/cgroup` names; None when it is of no pod."""
+    """Return the pod in a `/proc/<pid>/cgroup`; None when the process is in no pod."""
     for line in cgroup.splitlines():
         path = line.rpartition("::")[2] if "::" in line else line.split(":", 2)[-1]
-        # The outermost: below its own, a container may make groups of any name.
+        # The outermost match: a container may create groups of any name below its own.
         if of_pod := OF_POD.search(path):
             return PodUid(of_pod.group(1).replace("_", "-"))
     return None

@@ -1,4 +1,4 @@
-"""Tells whether a report is worth sending: every report is a write, and wakes whoever watches; pure."""
+"""Decides whether a report should be sent: every report is a write and wakes all watchers. Pure functions."""
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -12,11 +12,11 @@ MEASURED = ("used", "foreign")
 
 
 class Change(Enum):
-    """How soon a report should be sent."""
+    """How soon a report must be sent."""
 
     NONE = "none"
     MEMORY = "memory"
-    """Only what was measured has moved, or what the driver refuses to tell; that can wait for a while."""
+    """Only measured memory or the list of driver failures has changed. Such a report can wait."""
     AT_ONCE = "at once"
 
 
@@ -30,7 +30,7 @@ def change(before: Status | None, now: Status) -> Change:
 
 
 Measure = tuple[int, int]
-"""MiB, and the MiB of the whole device."""
+"""MiB used, and the MiB of the whole device."""
 
 
 def _has_moved(before: Measure, now: Measure) -> bool:
@@ -56,7 +56,7 @@ def _without_measures(status: Status) -> dict[str, Any]:
 
 
 def _steady(device: Mapping[str, Any]) -> dict[str, Any]:
-    # Whether it was measured at all does count, and so does who is there.
+    # It matters whether memory was measured at all, and which pods have processes.
     memory = {**device.get("memoryMiB", {})} | {name: 0 for name in MEASURED if name in device.get("memoryMiB", {})}
     processes = [each | {"memoryMiB": 0} if "memoryMiB" in each else each for each in device.get("processes", ())]
     return {**device, "memoryMiB": memory, "processes": processes}

@@ -1,8 +1,8 @@
-"""Reads how the devices of a machine reach each other: NVLinks, peer access, and the PCIe tree.
+"""Reads the links between the devices of a machine: NVLinks, peer access, and the PCIe tree.
 
-Behind an NVSwitch the far end of every link is the switch: there a pair has as many links as the lesser of the two has
-to the switch, provided that the driver says that they reach each other by NVLink. What is missing is worth nothing, and
-the two ends always agree: where the driver tells them different things, the lesser counts.
+Behind an NVSwitch, the far end of every link is the switch. A pair there has as many links as the device with fewer
+links to the switch, if the driver reports NVLink peer access for the pair. A missing value counts as zero. Both ends
+always agree: when the driver reports different values, the smaller one counts.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from app.agent.readings import Link
 from app.model.device import DeviceUuid
 
 READ = 0
-"""pynvml's own NVML_P2P_CAPS_INDEX_READ is the tuple `(0,)`, by a stray comma."""
+"""pynvml's own NVML_P2P_CAPS_INDEX_READ is the tuple `(0,)`, because of a stray comma."""
 
 NO_SUCH_LINK = {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 NO_FAR_END = {pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_UNKNOWN}
@@ -35,12 +35,12 @@ ANCESTORS: Mapping[int, str] = {
 NEAREST = {name: rank for rank, name in enumerate(ANCESTORS.values())}
 
 Address = tuple[int, int, int]
-"""Domain, bus and device: as text, drivers write the same address in several ways."""
+"""Domain, bus and device. As text, drivers write the same address in different ways."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """One device that can be asked."""
+    """One device and its NVML handle."""
 
     uuid: DeviceUuid
     handle: Any
@@ -53,11 +53,11 @@ class _Wires:
 
     to_devices: Counter[Address]
     to_switch: int
-    """What the driver calls a switch, or what may be one: not where other links go straight to devices."""
+    """Links to a switch. Links to an unknown end count as well, unless other links lead to devices."""
 
 
 def links(asking: Asking, ends: Sequence[End]) -> Mapping[DeviceUuid, tuple[Link, ...]]:
-    """Return for each device its way to each other one, nearest first."""
+    """Return for each device its link to each other device, nearest first."""
     ends = _told_apart(ends)
     found: dict[DeviceUuid, list[Link]] = {end.uuid: [] for end in ends}
     wires = {end.uuid: _wires(asking, end, {each.address for each in ends}) for end in ends}
@@ -69,12 +69,12 @@ def links(asking: Asking, ends: Sequence[End]) -> Mapping[DeviceUuid, tuple[Link
 
 
 def address(pci: Any) -> Address:
-    """Return a PCI address by its numbers."""
+    """Return the numbers of a PCI address."""
     return int(pci.domain), int(pci.bus), int(pci.device)
 
 
 def _told_apart(ends: Sequence[End]) -> Sequence[End]:
-    # Some virtual machines give every device one address: then nobody knows where a link leads.
+    # Some virtual machines give every device the same address. The far end of a link is then unknown.
     shared = {each for each, number in Counter(end.address for end in ends).items() if number > 1}
     return [replace(end, address=None) if end.address in shared else end for end in ends]
 
@@ -101,7 +101,7 @@ def _wires(asking: Asking, end: End, devices: set[Address | None]) -> _Wires:
             nowhere_known += kind in {None, UNKNOWN_TYPE}
     except DeviceLostError:
         pass
-    # A device that is wired to its peers has no switch: what leads nowhere led to a device that was lost.
+    # A device with links to devices has no switch. Its unknown links led to a device that was lost.
     return _Wires(to_devices, to_switch if to_devices else to_switch + nowhere_known)
 
 
@@ -119,14 +119,14 @@ def _far_end(asking: Asking, end: End, number: int) -> Address | None:
 
 
 def _kind(asking: Asking, end: End, number: int) -> int | None:
-    # Drivers before R470 do not tell, nor do some inside virtual machines: then peer access by NVLink will.
+    # Drivers before R470, and some in virtual machines, do not report it. NVLink peer access then decides.
     call = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType
     kind = asking.ask(call, end.handle, number, device=end.uuid, expected={pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
     return None if kind is None else int(kind)
 
 
 def _pair(asking: Asking, one: End, other: End, wires: Mapping[DeviceUuid, _Wires]) -> Link:
-    """Return the way from one to the other, which is also the way back."""
+    """Return the link from one device to the other. It is the same in both directions."""
     try:
         by_nvlink = _reach(asking, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
         nvlinks = _nvlinks(one, other, wires, by_nvlink=by_nvlink)
@@ -146,7 +146,7 @@ def _nvlinks(one: End, other: End, wires: Mapping[DeviceUuid, _Wires], *, by_nvl
 
 
 def _reach(asking: Asking, one: End, other: End, by: int) -> bool | None:
-    """Return whether both reach each other in this way; None when the driver does not tell."""
+    """Return whether both devices reach each other in this way; None when the driver does not report it."""
     call = pynvml.nvmlDeviceGetP2PStatus
     there = asking.ask(call, one.handle, other.handle, by, device=one.uuid)
     back = asking.ask(call, other.handle, one.handle, by, device=other.uuid)
@@ -155,7 +155,7 @@ def _reach(asking: Asking, one: End, other: End, by: int) -> bool | None:
     return bool(there == back == pynvml.NVML_P2P_STATUS_OK)
 
 
-def _p2p(reads: bool | None, by_nvlink: bool | None) -> str | None:  # noqa: FBT001 - answers, not switches
+def _p2p(reads: bool | None, by_nvlink: bool | None) -> str | None:  # noqa: FBT001 - answers of the driver, not options
     if reads is None:
         return None
     if not reads:

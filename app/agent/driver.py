@@ -1,6 +1,6 @@
-"""Keeps NVML open as long as there is a driver, opens it anew when it was taken away, and reads the whole machine.
+"""Keeps NVML open while there is a driver, reopens it after a replacement, and reads the whole machine.
 
-All of it blocks and belongs to one thread; nothing that the driver does is raised to the caller.
+All calls block and belong to one thread. No error of the driver is raised to the caller.
 """
 
 import re
@@ -18,13 +18,13 @@ from app.agent.readings import DeviceReading, DriverFailure, Link, MachineReadin
 from app.model.device import DeviceUuid, Health
 
 MOST_DEVICES = 64
-"""As many as a GpuNode has room for."""
+"""The most devices that a GpuNode can hold."""
 
 NAME = re.compile(r"[A-Za-z0-9-]{1,96}")
-"""What a GpuNode takes for a UUID."""
+"""The UUIDs that a GpuNode accepts."""
 
 LINKS_EVERY = 6
-"""Looks from one reading of the links to the next: hundreds of calls, and they hardly ever change."""
+"""The links are read once in this many polls: they take hundreds of calls and rarely change."""
 
 NO_LIBRARY = "no NVIDIA driver here: libnvidia-ml.so.1 is not found (in a pod the nvidia runtime class brings it)"
 MESSAGES = {
@@ -40,12 +40,12 @@ NO_GPU = "the NVIDIA driver sees no GPU"
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A device of an opened driver: who it is does not change until that is closed."""
+    """A device of an open driver. Its identity does not change until the driver is closed."""
 
     device: DeviceReading
     end: End
     is_complete: bool
-    """Whether the driver has told all that it will ever tell of who it is."""
+    """Whether every identity field was answered or can never be answered."""
 
 
 class _Session:
@@ -54,9 +54,9 @@ class _Session:
     def __init__(self, events: DriverEvents | None) -> None:
         self._count = int(twice(pynvml.nvmlDeviceGetCount))
         self._events = events
-        # By index. Filled by `_open`, until everybody is known; a lost device keeps the name it had.
+        # By index. `_open` fills it until all devices are known. A lost device keeps its name.
         self._opened: dict[int, _Opened] = {}
-        # What failed in questions that are not asked in every look.
+        # Failures of calls that are not made in every poll.
         self._failed_once: list[DriverFailure] = []
         self._failed_links: list[DriverFailure] = []
         self._links: Mapping[DeviceUuid, tuple[Link, ...]] = {}
@@ -64,7 +64,7 @@ class _Session:
         self._looks = 0
 
     def read(self) -> MachineReading:
-        """Look at everything; raises `DriverGoneError` when the driver has to be opened anew."""
+        """Read everything; raise `DriverGoneError` when the driver must be reopened."""
         asking = Asking()
         if asking.ask(pynvml.nvmlDeviceGetCount) not in {self._count, None}:
             raise DriverGoneError("the number of devices has changed")
@@ -87,7 +87,7 @@ class _Session:
         )
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         if self._events:
             self._events.stop()
 
@@ -108,7 +108,7 @@ class _Session:
             asking.failures += once.failures
 
     def _named(self, asking: Asking, index: int) -> tuple[Any, DeviceUuid | None]:
-        """Return a device's handle and UUID; without one there is nothing to report it by, and that is a failure."""
+        """Return a device's handle and UUID. Without a UUID it cannot be reported, which is recorded as a failure."""
         name = f"index {index}"
         try:
             handle = asking.ask_twice(pynvml.nvmlDeviceGetHandleByIndex, index, device=name)
@@ -161,13 +161,13 @@ class _Session:
 
 
 def _identified(asking: Asking, handle: Any, index: int, uuid: DeviceUuid, known: _Opened | None) -> _Opened:
-    """Ask who a device is; what was `known` of it stays where it is refused now."""
+    """Read the identity of a device. Fields of `known` stay when their call fails now."""
 
     def ask(call: Callable[..., Any]) -> Any:
         try:
             return asking.ask(call, handle, device=uuid)
         except DeviceLostError:
-            return None  # its UUID is enough to say that it is lost
+            return None  # its UUID is enough to report that it is lost
 
     pci, product, node = (
         ask(pynvml.nvmlDeviceGetPciInfo),
@@ -175,7 +175,7 @@ def _identified(asking: Asking, handle: Any, index: int, uuid: DeviceUuid, known
         ask(pynvml.nvmlDeviceGetNumaNodeId),
     )
     if node is None:
-        # Only a GPU that is a NUMA node itself says which; of any other, whose memory it is nearest to is told.
+        # NVML reports this only for a GPU that is a NUMA node itself. For others, the nearest memory's node is read.
         node = ask(nvml.nvmlDeviceGetMemoryAffinity)
     device = DeviceReading(
         uuid=uuid,
@@ -188,7 +188,7 @@ def _identified(asking: Asking, handle: Any, index: int, uuid: DeviceUuid, known
     address = None if pci is None else connections.address(pci)
     if known is not None:
         device, address = _completed(device, known.device), address or known.end.address
-    # What is refused for another reason than that the library lacks it may be told next time.
+    # A call that failed although the library has it may succeed in the next poll.
     is_complete = not any(failure.device for failure in asking.failures)
     return _Opened(device, End(uuid=uuid, handle=handle, address=address), is_complete)
 
@@ -199,20 +199,20 @@ def _completed(device: DeviceReading, known: DeviceReading) -> DeviceReading:
 
 
 class Driver:
-    """The driver of the node, whether there is one or not."""
+    """The node's driver, whether it is present or not."""
 
     def __init__(self, *, ignored_xids: frozenset[int], on_event: Callable[[], None] | None = None) -> None:
-        """Without `on_event` the driver's own reports are not waited for."""
+        """Without `on_event`, events of the driver are not awaited."""
         self._ignored = ignored_xids | health.USUALLY_IGNORED
         self._on_event = on_event
-        # None while there is no driver. Changed by `read` and `close` only, which share a thread.
+        # None while there is no driver. Only `read` and `close` change it, in the same thread.
         self._session: _Session | None = None
         self._was_open = False
 
     def read(self) -> MachineReading:
-        """Look at the machine; where that is impossible, say why in its message."""
+        """Read the machine. When this is impossible, the message says why."""
         message = ""
-        for _ in range(2):  # a driver that was only restarted is there again
+        for _ in range(2):  # the second attempt succeeds when the driver was only restarted
             try:
                 return self._opened().read()
             except DriverGoneError as gone:
@@ -221,13 +221,13 @@ class Driver:
             except pynvml.NVMLError as error:
                 self.close()
                 message = MESSAGES.get(error.value, f"the NVIDIA driver cannot be opened: {words(error)}")
-                # Where it has always been so, a new container would change nothing.
+                # If the driver never opened here, a new container would not help.
                 is_outdated = self._was_open and error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
                 return MachineReading(message=message, is_outdated=is_outdated)
         return MachineReading(message=message)
 
     def close(self) -> None:
-        """Let go of the driver, so that it can be unloaded."""
+        """Release the driver, so that it can be unloaded."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -253,4 +253,4 @@ def _shut_down() -> None:
     try:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:
-        return  # it was gone already
+        return  # the driver was already gone

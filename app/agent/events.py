@@ -1,4 +1,4 @@
-"""Waits, in a thread, for what the driver reports of its own accord: critical errors above all."""
+"""Waits, in a thread, for events of the driver, especially critical errors."""
 
 import ctypes
 import threading
@@ -12,7 +12,7 @@ from app.agent.connections import End
 from app.model.device import DeviceUuid
 
 WAIT_MS = 500
-"""How long a stop may take."""
+"""The longest time that `stop` may take."""
 
 WANTED = (
     pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError | pynvml.nvmlEventTypeGpuRecoveryAction
@@ -20,27 +20,27 @@ WANTED = (
 
 
 class DriverEvents:
-    """The events of one opened driver, until `stop`; each XID is kept, every other event only asks for a look."""
+    """The events of one open driver, until `stop`. Each XID is stored; any other event only triggers a poll."""
 
     def __init__(self, *, ignored_xids: frozenset[int], on_event: Callable[[], None]) -> None:
         self._ignored = ignored_xids
         self._on_event = on_event
         self._stopping = threading.Event()
-        # Written by `follow`, and `_names` a whole new value each time: the thread reads it.
+        # `follow` writes these. It replaces `_names` as a whole, because the thread reads it.
         self._thread: threading.Thread | None = None
         self._set: Any = None
         self._names: dict[int | None, DeviceUuid] = {}
         self._settled: set[DeviceUuid] = set()
-        # Written by the thread alone; a whole new value each time, so that anybody may read it.
+        # Only the thread writes it. It replaces the value as a whole, so that any thread may read it.
         self._xids: dict[DeviceUuid | None, frozenset[int]] = {}
 
     def xids(self, uuid: DeviceUuid) -> frozenset[int]:
-        """Return what the device has reported, or some device of which the driver did not say which."""
+        """Return the XIDs of this device, and those without a known device."""
         found = self._xids
         return found.get(uuid, frozenset()) | found.get(None, frozenset())
 
     def follow(self, asking: Asking, ends: Sequence[End]) -> None:
-        """Register for every device that has events, and wait for them; what is refused is named, and asked again."""
+        """Register for the events of every device that has some. A failure is recorded and retried in the next poll."""
         fresh = [end for end in ends if end.uuid not in self._settled]
         if not fresh:
             return
@@ -48,7 +48,7 @@ class DriverEvents:
             self._set = asking.ask(pynvml.nvmlEventSetCreate)
         if self._set is None:
             return
-        # Before the first of them can report anything: what is of nobody counts for all.
+        # Before the registration: an event of an unknown device would count for all devices.
         self._names = self._names | {_key(end.handle): end.uuid for end in fresh}
         self._settled |= {end.uuid for end in fresh if _register(asking, end, self._set)}
         if self._thread is None:
@@ -56,7 +56,7 @@ class DriverEvents:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, which must be gone before the driver is closed."""
+        """End the thread. It must have ended before the driver is closed."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -70,7 +70,7 @@ class DriverEvents:
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
                     continue
-                # Such as a lost device, of which a look will tell more; one look, though it may go on failing.
+                # Such as a lost device. One poll is triggered to find out, even when the wait keeps failing.
                 if is_well:
                     self._on_event()
                 is_well = False
@@ -78,7 +78,7 @@ class DriverEvents:
         try:
             pynvml.nvmlEventSetFree(events)
         except pynvml.NVMLError:
-            return  # the driver has gone, and the set with it
+            return  # the driver is gone, and the event set with it
 
     def _note(self, event: Any) -> None:
         if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
@@ -91,17 +91,17 @@ class DriverEvents:
 
 
 def _register(asking: Asking, end: End, events: Any) -> bool:
-    """Return whether no more can be had: the device is registered, or has no events."""
+    """Return True when nothing is left to do: the device is registered, or it has no events."""
     refused = len(asking.failures)
     try:
         supported = asking.ask(pynvml.nvmlDeviceGetSupportedEventTypes, end.handle, device=end.uuid)
         if supported and supported & WANTED:
             asking.ask(pynvml.nvmlDeviceRegisterEvents, end.handle, supported & WANTED, events, device=end.uuid)
     except DeviceLostError:
-        return False  # the look that we are part of will say so
+        return False  # the running poll reports the lost device
     return len(asking.failures) == refused
 
 
 def _key(handle: Any) -> int | None:
-    """Return the pointer: each answer of the driver wraps it anew."""
+    """Return the pointer. Each answer of the driver has a new wrapper object."""
     return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-"""Writes GpuNodes to a real API server, each write one request; when to try again is the publication's business."""
+"""Writes GpuNodes to a real API server. Each write is one request; `publication` decides when to retry."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -13,19 +13,19 @@ from app.model.seam import Resource
 
 
 class KubeGpuNodes:
-    """The GpuNodes of an API server; `async with await KubeGpuNodes.connect(kubeconfig) as gpu_nodes`."""
+    """The GpuNodes of an API server: `async with await KubeGpuNodes.connect(kubeconfig) as gpu_nodes`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     @classmethod
     async def connect(cls, kubeconfig: str | None) -> Self:
-        """Read the credentials; None is our pod's service account. Nothing is sent yet. Raises `AccessError`."""
+        """Read the credentials; None is the pod's service account. It sends no request. Raises `AccessError`."""
         credentials = Credentials(kubeconfig=kubeconfig)
         return cls(Transport(credentials, await credentials.read(), TransportLimits()))
 
     async def __aenter__(self) -> Self:
-        """Return the GpuNodes themselves."""
+        """Return the client itself."""
         return self
 
     async def __aexit__(
@@ -35,10 +35,10 @@ class KubeGpuNodes:
         await self._transport.close()
 
     async def create(self, body: Mapping[str, Any]) -> None:
-        """Make a GpuNode; `ConflictError` when there is one."""
+        """Create a GpuNode; `ConflictError` when it exists."""
         await self._transport.write("POST", Resource.GPU_NODES.value, orjson.dumps(body))
 
     async def patch_status(self, name: str, body: Mapping[str, Any]) -> None:
-        """Merge this into the status; `NotFoundError` when there is no such GpuNode."""
+        """Merge this into the status; `NotFoundError` when the GpuNode does not exist."""
         path = f"{Resource.GPU_NODES.value}/{quote(name, safe='')}/status"
         await self._transport.write("PATCH", path, orjson.dumps(body), MERGE_PATCH)

@@ -1,6 +1,6 @@
-"""Judges whether a device should take new work, from what the driver says of it; pure but for the questions it asks.
+"""Judges from the driver's answers whether a device should take new pods. It only calls NVML, and stores nothing.
 
-An XID marks a device until the driver is opened anew: nothing that NVML tells says that a fault is over.
+An XID marks a device until the driver is reopened: NVML does not report the end of a fault.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,7 +13,7 @@ from app.agent.readings import Memory
 from app.model.device import Health
 
 USUALLY_IGNORED = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that applications cause themselves: the list of NVIDIA's device plugin."""
+"""XIDs that applications cause: the list of NVIDIA's device plugin."""
 
 RECOVERY = {
     pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "be reset",
@@ -26,11 +26,11 @@ RECOVERY = {
 }
 
 Judgement = tuple[Health, str]
-"""And why, where it is not healthy."""
+"""The health, and why it is not healthy."""
 
 
 def judge(asking: Asking, handle: Any, uuid: str, *, xids: Collection[int], memory: Memory | None) -> Judgement:
-    """Return the health of a device that answers; every reason that speaks against it is named."""
+    """Return the health of a device that answers, with every reason against it."""
     reasons = [*_reported(xids), *_recovery(asking, handle, uuid), *_memory_cells(asking, handle, uuid)]
     if reasons:
         return Health.UNHEALTHY, "; ".join(reasons)
@@ -43,7 +43,7 @@ def judge(asking: Asking, handle: Any, uuid: str, *, xids: Collection[int], memo
 
 MEMORY_CALLS = {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"}
 NOT_OURS = str(pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION))
-"""That says something of us and not of the device: of one that MIG divides, only a privileged agent is told."""
+"""This error is about the agent, not the device: with MIG, only a privileged agent may read the memory."""
 
 
 def _reported(xids: Collection[int]) -> Iterator[str]:
@@ -55,7 +55,7 @@ def _recovery(asking: Asking, handle: Any, uuid: str) -> Iterator[str]:
     field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
     answers = asking.ask(pynvml.nvmlDeviceGetFieldValues, handle, [field], device=uuid)
     if answers is None or answers[0].nvmlReturn != pynvml.NVML_SUCCESS:
-        return  # drivers before R555 have no such field
+        return  # drivers before R555 do not have this field
     action = int(answers[0].value.uiVal)
     if action != pynvml.NVML_GPU_RECOVERY_ACTION_NONE:
         yield f"the driver wants it to {RECOVERY.get(action, f'be recovered (action {action})')}"
@@ -64,7 +64,7 @@ def _recovery(asking: Asking, handle: Any, uuid: str) -> Iterator[str]:
 def _memory_cells(asking: Asking, handle: Any, uuid: str) -> Iterator[str]:
     rows = asking.ask(pynvml.nvmlDeviceGetRemappedRows, handle, device=uuid)
     if rows is not None:
-        # Uncorrectable errors that were remapped are mended; those before Ampere are not.
+        # Remapped uncorrectable errors are repaired. Errors of GPUs before Ampere are not.
         _, uncorrectable, is_pending, has_failed = rows
         if has_failed:
             yield "a row of its memory could not be remapped"
@@ -72,7 +72,7 @@ def _memory_cells(asking: Asking, handle: Any, uuid: str) -> Iterator[str]:
             yield "a row of its memory is to be remapped: it must be reset"
         return
     if asking.has_failed("nvmlDeviceGetRemappedRows", uuid):
-        return  # it may have been mended
+        return  # the error may have been repaired
     if asking.ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle, device=uuid):
         yield "a page of its memory is to be retired: it must be reset"
     kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC

@@ -1,4 +1,4 @@
-"""Looks at the node: the driver, the processes on its devices, and the kubelet. Everything here blocks."""
+"""Reads the node: the driver, the processes on its devices, and the kubelet. All calls block."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from app.agent.settings import AgentSettings
 
 @dataclass(frozen=True, slots=True)
 class DeviceSource:
-    """The devices, and whose processes are on them."""
+    """The devices, and the pods of the processes on them."""
 
     machine: MachineReading
     owners: Owners
 
 
 class Lookout:
-    """What can be seen from this node; `devices` and `close` belong to one thread, `kubelet` to any other."""
+    """The readings of this node. `devices` and `close` belong to one thread, `kubelet` to any other."""
 
     def __init__(self, settings: AgentSettings, *, on_event: Callable[[], None] | None = None) -> None:
-        """Without `on_event` the driver's own reports are not waited for."""
+        """Without `on_event`, events of the driver are not awaited."""
         self._driver = Driver(ignored_xids=settings.ignored_xids, on_event=on_event)
         self._pod_resources = PodResources(Path(settings.pod_resources_socket))
         self._proc_root = Path(settings.proc_root)
@@ -33,17 +33,17 @@ class Lookout:
         self._boot_id = _boot_id(self._proc_root)
 
     def devices(self) -> DeviceSource:
-        """Ask the driver."""
+        """Read the driver."""
         machine = self._driver.read()
         pids = {process.pid for device in machine.devices for process in device.processes or ()}
         return DeviceSource(machine, cgroups.owners(pids, self._proc_root))
 
     def kubelet(self) -> KubeletReading:
-        """Ask the kubelet."""
+        """Read the kubelet."""
         return self._pod_resources.read()
 
     def sight(self, devices: DeviceSource, kubelet: KubeletReading) -> Sight:
-        """Put together what was seen."""
+        """Combine the readings."""
         return Sight(
             machine=devices.machine,
             kubelet=kubelet,
@@ -53,7 +53,7 @@ class Lookout:
         )
 
     def close(self) -> None:
-        """Let go of the driver and of the kubelet."""
+        """Release the driver and close the connection to the kubelet."""
         self._driver.close()
         self._pod_resources.close()
 

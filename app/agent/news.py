@@ -1,4 +1,4 @@
-"""Says in log lines what is new in a report, one line for each thing; pure."""
+"""Turns the changes in a report into log lines, one for each change. Pure functions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ NOTHING: Status = {"kubelet": {}, "devices": []}
 
 @dataclass(frozen=True, slots=True)
 class NewsLine:
-    """One event of the log."""
+    """One log line."""
 
     event: str
     fields: dict[str, Any] = field(default_factory=dict)
 
 
 def news(before: Status | None, now: Status) -> Iterator[NewsLine]:
-    """Yield what differs, besides measured memory and who holds what, which changes with every pod."""
+    """Yield the changes, except measured memory and the holders of devices, which change with every pod."""
     known = before or NOTHING
     if known.get("message") != now.get("message"):
         yield _devices(now)

@@ -1,4 +1,4 @@
-"""Reads what concerns one device alone: memory, MIG, fabric, processes; `connections` reads what concerns pairs."""
+"""Reads values of one device: memory, MIG, fabric, processes. `connections` reads values of pairs."""
 
 import ctypes
 import re
@@ -13,20 +13,20 @@ from app.agent.readings import Fabric, Memory, Mig, MigInstance, Process
 
 MIB = 1 << 20
 MOST_MIB = 1 << 40
-"""More than any device has: so drivers write that they have no number."""
+"""More than any device has. Drivers write such a number when they have no value."""
 
 MOST_PARTS = 8
-"""Into which a device can be divided."""
+"""The most parts of a device."""
 
 RUNNING = (
     (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),
     (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
     (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
 )
-"""Who shares a device through MPS is in the last list alone; who computes and draws is in two."""
+"""Processes that share a device through MPS are only in the last list. A process may be in two lists."""
 
 NUMA_WORDS, WORD_BITS = 16, 64
-"""A set of NUMA nodes, as NVML writes it: room for 1,024, more than Linux knows."""
+"""The size of NVML's set of NUMA nodes: 1,024, more than Linux supports."""
 
 EMPTY_SLOT = {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}
 
@@ -40,7 +40,7 @@ def bus_id(pci: Any) -> str:
 
 
 def memory(asking: Asking, handle: Any, uuid: str) -> Memory | None:
-    """Read how much there is and how much is used; before R510 what is reserved counts as used."""
+    """Read the total and the used memory. Before R510, reserved memory counts as used."""
     found = asking.first_of([nvmlDeviceGetMemoryInfo_v2, pynvml.nvmlDeviceGetMemoryInfo], handle, device=uuid)
     if found is None:
         return None
@@ -56,13 +56,13 @@ def memory(asking: Asking, handle: Any, uuid: str) -> Memory | None:
     )
 
 
-def nvmlDeviceGetMemoryInfo_v2(handle: Any) -> Any:  # noqa: N802 - the name under which its failure is told
-    """Ask for memory in the form in which what is reserved is told apart."""
+def nvmlDeviceGetMemoryInfo_v2(handle: Any) -> Any:  # noqa: N802 - the name of the call in failures
+    """Call for memory in the version that reports reserved memory separately."""
     return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
 
 def mig(asking: Asking, handle: Any, uuid: str) -> Mig | None:
-    """Read how the device is divided; None where it cannot be."""
+    """Read the MIG state; None when the device does not support MIG."""
     modes = asking.ask(pynvml.nvmlDeviceGetMigMode, handle, device=uuid)
     if modes is None:
         return None
@@ -93,7 +93,7 @@ def _instance(asking: Asking, part: Any, name: str, uuid: str) -> MigInstance:
 
 
 def _profile(attributes: Any) -> str:
-    """Name a profile by its size, as drivers do that name any."""
+    """Build a profile's name from its size, in the form of drivers that report names."""
     if attributes is None:
         return "unknown"
     slices, of_them = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
@@ -102,7 +102,7 @@ def _profile(attributes: Any) -> str:
 
 
 def fabric(asking: Asking, handle: Any, uuid: str) -> Fabric | None:
-    """Read which NVLink domain the device has joined; None when none, or not yet."""
+    """Read the NVLink domain that the device has joined; None when it has joined none, or not yet."""
     found = asking.first_of(FABRIC, handle, device=uuid)
     if found is None:
         return None
@@ -111,18 +111,18 @@ def fabric(asking: Asking, handle: Any, uuid: str) -> Fabric | None:
     return Fabric(str(cluster), int(found.cliqueId)) if joined and cluster.int else None
 
 
-def nvmlDeviceGetGpuFabricInfoV(handle: Any) -> Any:  # noqa: N802 - the name under which its failure is told
-    """Return what pynvml fills in for us."""
+def nvmlDeviceGetGpuFabricInfoV(handle: Any) -> Any:  # noqa: N802 - the name of the call in failures
+    """Return the structure that pynvml fills."""
     return _filled(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, pynvml.c_nvmlGpuFabricInfo_v2_t())
 
 
-def nvmlDeviceGetGpuFabricInfo_v3(handle: Any) -> Any:  # noqa: N802 - as above; no function of its own, but a form
-    """Return what pynvml fills in for us."""
+def nvmlDeviceGetGpuFabricInfo_v3(handle: Any) -> Any:  # noqa: N802 - as above; pynvml has no function for it
+    """Return the structure that pynvml fills."""
     return _filled(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, pynvml.c_nvmlGpuFabricInfo_v3_t())
 
 
 def nvmlDeviceGetGpuFabricInfo(handle: Any) -> Any:  # noqa: N802 - as above; before R545
-    """Return what pynvml fills in for us."""
+    """Return the structure that pynvml fills."""
     return _filled(pynvml.nvmlDeviceGetGpuFabricInfo, handle, pynvml.c_nvmlGpuFabricInfo_t())
 
 
@@ -135,7 +135,7 @@ def _filled(call: Callable[..., Any], handle: Any, form: Any) -> Any:
 
 
 def processes(asking: Asking, handle: Any, uuid: str) -> tuple[Process, ...] | None:
-    """Read who has memory on the device; None when the driver tells nothing of it."""
+    """Read the processes with memory on the device; None when the driver reports none of the lists."""
     answers = [asking.first_of(calls, handle, device=uuid) for calls in RUNNING]
     if all(answer is None for answer in answers):
         return None
@@ -148,7 +148,7 @@ def processes(asking: Asking, handle: Any, uuid: str) -> tuple[Process, ...] | N
 
 
 def plain(text: str) -> str:
-    """Return a text of the driver without what no name of hardware has."""
+    """Return a text of the driver without characters that are not printable ASCII."""
     return re.sub(r"[^\x20-\x7e]", "", text)
 
 
@@ -160,8 +160,8 @@ def _mib_up(amount: int) -> int:
     return -(-int(amount) // MIB)
 
 
-def nvmlDeviceGetMemoryAffinity(handle: Any) -> int | None:  # noqa: N802 - the name under which its failure is told
-    """Return the NUMA node whose memory is nearest to a device, None where the driver names none."""
+def nvmlDeviceGetMemoryAffinity(handle: Any) -> int | None:  # noqa: N802 - the name of the call in failures
+    """Return the NUMA node whose memory is nearest to a device; None when the driver names none."""
     words = pynvml.nvmlDeviceGetMemoryAffinity(handle, NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
     bits = sum(int(word) << (WORD_BITS * position) for position, word in enumerate(words))
     return (bits & -bits).bit_length() - 1 if bits else None

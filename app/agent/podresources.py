@@ -1,7 +1,6 @@
-"""Asks the kubelet which pod holds which device: its PodResources service (v1), gRPC over a unix socket.
+"""Reads from the kubelet which pod holds which device: its PodResources service (v1), gRPC over a unix socket.
 
-The messages are described here, field by field, as far as we read them: protobuf skips the rest, also what later
-versions add.
+The messages are described here as far as they are read. protobuf skips other fields, including those of later versions.
 """
 
 import re
@@ -19,7 +18,7 @@ SERVICE = "v1.PodResourcesLister"
 ANSWER_WITHIN_S = 5.0
 MOST_BYTES = 16 << 20
 OURS = re.compile(r"nvidia\.com/(?:gpu|mig-.+)(?:\.shared)?")
-"""The resources of NVIDIA's device plugin; `.shared` is how it may rename replicas."""
+"""The resources of NVIDIA's device plugin. It may rename replicas to `.shared`."""
 
 NO_PLUGIN = "no device plugin offers nvidia.com/gpu or nvidia.com/mig-*"
 
@@ -36,19 +35,19 @@ MESSAGES: Mapping[str, tuple[tuple[str, int, str], ...]] = {
     "ClaimResource": (("cdi_devices", 1, "CDIDevice*"), ("driver_name", 2, "text"), ("device_name", 4, "text")),
     "CDIDevice": (("name", 1, "text"),),
 }
-"""Name, number and type of each field; a star is `repeated`."""
+"""Name, number and type of each field. A star means `repeated`."""
 
 
 class PodResources:
-    """The kubelet of this node; `read` blocks for some seconds at most and raises nothing."""
+    """The kubelet of this node. `read` blocks for at most some seconds and raises nothing."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        # Made for the first question, and anew after any that failed: the kubelet may have come back meanwhile.
+        # Created for the first call, and again after each failed call, because the kubelet may have restarted.
         self._channel: grpc.Channel | None = None
 
     def read(self) -> KubeletReading:
-        """Return who holds what; why it is not known, where it is not."""
+        """Return the pods and their devices; or why they are not known."""
         try:
             self._socket.stat()
         except OSError as error:
@@ -69,7 +68,7 @@ class PodResources:
             channel.close()
 
     def _offered(self) -> bool:
-        """Return whether a device plugin has registered; kubelets before 1.23 cannot tell."""
+        """Return whether a device plugin has registered. Kubelets before 1.23 do not report it."""
         try:
             answer = self._ask("GetAllocatableResources", "AllocatableResourcesRequest", "AllocatableResourcesResponse")
         except grpc.RpcError as error:
@@ -80,7 +79,7 @@ class PodResources:
 
     def _ask(self, method: str, request: str, response: str) -> Any:
         if self._channel is None:
-            # Go's server refuses the socket's path as an authority, which is what we would send.
+            # Go's server refuses the default authority, which is the path of the socket.
             options = [("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", MOST_BYTES)]
             self._channel = grpc.insecure_channel(f"unix://{self._socket.absolute()}", options=options)
         call = self._channel.unary_unary(
@@ -127,7 +126,7 @@ def _ids(container: Any) -> Iterator[str]:
 
 
 def _claimed(resources: Iterable[Any]) -> Iterator[str]:
-    """Return what a resource claim gave, where the driver's name of the device is its UUID."""
+    """Return the devices of resource claims, when the driver's device name is the UUID."""
     for claimed in (claimed for resource in resources for claimed in resource.claim_resources):
         names = [claimed.device_name, *(device.name.rpartition("=")[2] for device in claimed.cdi_devices)]
         yield from (name for name in names if name.startswith(("GPU-", "MIG-")))

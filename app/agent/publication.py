@@ -1,4 +1,4 @@
-"""Writes the GpuNode: makes it where it is missing, and sends its status when that has changed or grown old."""
+"""Writes the GpuNode: creates a missing one, and sends the status when it has changed or is too old."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,24 +13,26 @@ from app.model.seam import ConflictError, KubeError, NotFoundError, UnavailableE
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 JITTER = 0.1
 RETRY_JITTER = 0.5
-"""Of those whom one API server has refused at one time, each comes back at its own."""
+"""Agents that one API server refused at the same time retry at different times."""
 
 MOST_AT_ONCE, AGAIN_AFTER_S = 20, 10.0
-"""So many reports may follow upon each other, and one more in so long: whatever goes to and fro on a node (a kubelet, a
-faulty device) must not become a write a second on each of thousands."""
+"""`MOST_AT_ONCE` reports may follow directly, and then one more per `AGAIN_AFTER_S`.
+
+A value that alternates on each of thousands of nodes (a kubelet, a faulty device) must not cause a write a second.
+"""
 
 TOP = ("agentVersion", "driverVersion", "bootId", "message", "failures")
-"""What a merge patch would otherwise leave as it was when it is no longer told."""
+"""Fields that a merge patch must clear when they are no longer reported."""
 
 
 class GpuNodes(Protocol):
-    """What the API server does for us; raises `KubeError`."""
+    """The API server's GpuNodes. Each call raises `KubeError`."""
 
     async def create(self, body: Mapping[str, Any]) -> None:
-        """Make a GpuNode."""
+        """Create a GpuNode."""
 
     async def patch_status(self, name: str, body: Mapping[str, Any]) -> None:
-        """Merge this into its status."""
+        """Merge this into the status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +40,15 @@ class Rhythm:
     """How often reports are sent."""
 
     memory_s: float
-    """The least time between two reports that differ in measured memory only; it doubles, up to the heartbeat, as long
-    as the memory goes on changing."""
+    """The shortest time between two reports that differ only in measured memory.
+
+    It doubles, up to the heartbeat, as long as the memory keeps changing.
+    """
     heartbeat_s: float
 
 
 class Publication:
-    """The GpuNode of one node, as far as we have written it."""
+    """The GpuNode of one node, as far as it was written."""
 
     def __init__(
         self, node_name: str, gpu_nodes: GpuNodes, rhythm: Rhythm, *, chance: Random, now: Callable[[], datetime]
@@ -54,18 +58,18 @@ class Publication:
         self._rhythm = rhythm
         self._chance = chance
         self._now = now
-        # Written by `publish` only: what was sent last and when, and when the next report is due in any case.
+        # Only `publish` writes these: the last report, its time, and when the next one is due in any case.
         self._sent: Status | None = None
         self._sent_at_s = float("-inf")
         self._heartbeat_at_s = float("-inf")
         self._pause_s = 0.0
         self._not_before_s = float("-inf")
         self._memory_wait_s = rhythm.memory_s
-        # Reports that may still be sent at once, as of the last one.
+        # How many reports may follow directly, as of the last one.
         self._allowed = float(MOST_AT_ONCE)
 
     def due_in_s(self, status: Status, at_s: float) -> float:
-        """Return how long this report has to wait, 0 when it is to be sent now."""
+        """Return how many seconds this report must wait; 0 when it is due now."""
         due_at_s = self._heartbeat_at_s
         match change(self._sent, status):
             case Change.AT_ONCE:
@@ -77,7 +81,7 @@ class Publication:
         return max(due_at_s, self._not_before_s) - at_s if max(due_at_s, self._not_before_s) > at_s else 0.0
 
     async def publish(self, status: Status, at_s: float) -> None:
-        """Send it; after a `KubeError`, which is raised, it is not due again for a while."""
+        """Send the report. After a `KubeError`, which is raised, it is not due again for a while."""
         try:
             await self._send(status)
         except KubeError as error:
@@ -101,7 +105,7 @@ class Publication:
                 pass
 
     async def _send(self, status: Status) -> None:
-        # All of it, also when only the time is new: so whatever somebody else has written there does not stay.
+        # The complete status, also when only the time is new: changes by others are then overwritten.
         body = {"status": patch(status) | {"observedAt": self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}}
         try:
             await self._gpu_nodes.patch_status(self._name, body)
@@ -113,10 +117,10 @@ class Publication:
         try:
             await self._gpu_nodes.create({key: value for key, value in gpu_node(self._name, {}).items() if value})
         except ConflictError:
-            return  # somebody was faster
+            return  # another process created it first
 
     def _around(self, span_s: float, jitter: float) -> float:
-        # A thousand agents that were started together must not go on writing together.
+        # A thousand agents that started together must not keep writing together.
         return span_s * self._chance.uniform(1 - jitter, 1 + jitter)
 
     def _after(self, span_s: float) -> float:
@@ -124,7 +128,7 @@ class Publication:
 
 
 def patch(status: Status) -> dict[str, Any]:
-    """Return the merge patch that leaves nothing of an earlier status in place."""
+    """Return the merge patch that replaces an earlier status completely."""
     kubelet = {"reason": None} | dict(status["kubelet"])
     summary = {"products": None} | status["summary"] if "summary" in status else None
     return dict.fromkeys(TOP) | dict(status) | {"kubelet": kubelet, "summary": summary}

@@ -1,4 +1,4 @@
-"""What one look at the machine has found: the records that NVML and the kubelet are read into, before any JSON."""
+"""The readings of one poll: records of NVML's and the kubelet's answers, before any JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from app.model.device import DeviceUuid, Health
 from app.model.names import PodUid
 
 Owners = Mapping[int, PodUid | None]
-"""Of each process that was found, the pod; None when it is in no pod. Who has ended meanwhile is left out."""
+"""The pod of each process that was found; None when it is in no pod. Processes that have ended are left out."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -17,23 +17,23 @@ class DriverFailure:
     call: str
     error: str
     device: str = ""
-    """Empty where it is about all of them."""
+    """Empty when it is about all devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Of one device."""
+    """The memory of one device."""
 
     total_mib: int
     used_mib: int | None
-    """None when what the driver says cannot be."""
+    """None when the driver's value is impossible."""
     reserved_mib: int | None = None
-    """What the driver keeps for itself; None: it is part of `used_mib` (drivers before R510)."""
+    """Reserved by the driver; None when it is part of `used_mib` (drivers before R510)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """One part of a divided device."""
+    """One MIG instance of a device."""
 
     uuid: str
     profile: str
@@ -42,7 +42,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mig:
-    """Whether a device is divided, or will be when it is reset."""
+    """Whether MIG is enabled on a device, or will be after a reset."""
 
     enabled: bool
     pending: bool
@@ -51,19 +51,19 @@ class Mig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """How one device reaches another; the two agree."""
+    """The link between two devices. It is the same in both directions."""
 
     uuid: DeviceUuid
     nvlinks: int = 0
     p2p: str | None = None
-    """`NVLink`, `PCIe` or `None`; None when the driver does not tell."""
+    """`NVLink`, `PCIe` or `None`; None when the driver does not report it."""
     ancestor: str | None = None
-    """The nearest that both have in common on the PCIe tree."""
+    """The nearest common ancestor on the PCIe tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The NVLink domain that a device is part of."""
+    """The NVLink domain that a device belongs to."""
 
     cluster: str
     clique: int
@@ -71,16 +71,16 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process with memory on a device, by the pid that the host knows."""
+    """A process with memory on a device, by its pid on the host."""
 
     pid: int
     memory_mib: int | None = None
-    """None when the driver does not tell."""
+    """None when the driver does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """One GPU. What is None the driver did not tell, or the hardware does not have."""
+    """One GPU. A field is None when the driver did not report it or the hardware lacks it."""
 
     uuid: DeviceUuid
     index: int
@@ -105,14 +105,14 @@ class MachineReading:
     driver_version: str = ""
     failures: tuple[DriverFailure, ...] = ()
     message: str = ""
-    """One sentence where the devices as a whole cannot be read."""
+    """One sentence when no devices can be read."""
     is_outdated: bool = False
-    """Whether the driver was exchanged for another version, whose library only a new container will have."""
+    """Whether the driver was replaced by another version. Only a new container has its library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Devices that a pod has from a device plugin, by the ids of the plugin."""
+    """The devices that a pod has from a device plugin, by the plugin's ids."""
 
     namespace: str
     name: str
@@ -121,9 +121,9 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletReading:
-    """What the kubelet says of the devices it gives out."""
+    """What the kubelet reports about allocated devices."""
 
     answers: bool
     reason: str = ""
-    """Why it does not answer, or what is odd about its answer."""
+    """Why it does not answer, or what is unusual in its answer."""
     holdings: tuple[Holding, ...] = ()

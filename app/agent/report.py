@@ -1,6 +1,6 @@
-"""Turns what was read into the status of a GpuNode, within the bounds of its CRD; pure.
+"""Turns the readings into the status of a GpuNode, within the limits of its CRD. Pure functions.
 
-One value out of bounds would have the API server refuse all of it, so everything is cut to size here.
+The API server refuses the whole object for one value outside the limits, so every value is limited here.
 """
 
 import re
@@ -34,20 +34,20 @@ NAMESPACE, POD = re.compile(r".{1,63}"), re.compile(r".{1,253}")
 PROFILE = re.compile(r"[0-9a-z.+-]{1,32}")
 
 REPLICA = "::"
-"""Ends the UUID in the id of one of several replicas of a device."""
+"""The separator after the UUID in the id of a device replica."""
 
 WORST_FIRST = (Health.UNHEALTHY, Health.UNKNOWN, Health.HEALTHY)
 
 SILENT = "the NVIDIA driver does not answer"
 OF_GKE = re.compile(r"nvidia(\d+)(?:/.*)?")
-"""How GKE's device plugin names a device, or a part of it: by the number of its file in /dev."""
+"""GKE's device plugin names a device, or a part of it, by the number of its file in /dev."""
 
 NO_PIDS = "not found: the agent must see the processes of the host (hostPID)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """All that is known at one moment."""
+    """All readings of one moment."""
 
     machine: MachineReading
     kubelet: KubeletReading
@@ -57,9 +57,9 @@ class Sight:
 
 
 def status_of(sight: Sight) -> dict[str, Any]:
-    """Return the status, without the time; what is not known is left out."""
+    """Return the status without the time. Unknown values are left out."""
     machine, kubelet = sight.machine, sight.kubelet
-    # By UUID, each once: the API server takes no list that names one twice.
+    # Unique by UUID: the API server refuses a list with duplicates.
     devices = [*{device.uuid: device for device in machine.devices if UUID.fullmatch(device.uuid)}.values()]
     devices = devices[:MOST_DEVICES]
     holders = _holders(devices, kubelet.holdings)
@@ -81,13 +81,13 @@ def gpu_node(node_name: str, status: Status) -> dict[str, Any]:
 
 
 def silent(machine: MachineReading) -> MachineReading:
-    """Return what is left of a machine whose driver has not answered for long: nothing of it is taken for certain."""
+    """Return the reading of a machine whose driver has not answered for long: the health of all devices is unknown."""
     doubted = (replace(each, health=Health.UNKNOWN, health_reason=SILENT) for each in machine.devices)
     return replace(machine, devices=tuple(doubted), message=SILENT)
 
 
 def summary_of(healths: Iterable[Health], names: Iterable[str]) -> dict[str, str]:
-    """Return what all devices are, the worst first: a column of `kubectl get` would show the first of a list alone."""
+    """Return a summary of all devices, the worst health first, for a column of `kubectl get`."""
     health, products = Counter(healths), Counter(names)
     worst_first = {each.value: health[each] for each in WORST_FIRST if health[each]}
     return _known(
@@ -160,14 +160,17 @@ def _failure(failure: DriverFailure) -> dict[str, Any]:
 
 
 def _usage(device: DeviceReading, owners: Owners) -> tuple[dict[str, int | None], int | None]:
-    """Return the memory of each pod, None where one of its processes does not tell, and that of nobody's processes."""
+    """Return the memory by pod, and that of processes outside pods.
+
+    A pod's value is None when the memory of one of its processes is unknown.
+    """
     if device.processes is None:
         return {}, None
     by_pod: dict[str, int | None] = {}
     foreign_mib = 0
     for process in device.processes:
         if process.pid not in owners:
-            continue  # it has ended since the driver was asked
+            continue  # the process has ended since the driver was read
         uid = owners[process.pid]
         if uid is None:
             foreign_mib += process.memory_mib or 0
@@ -184,7 +187,7 @@ def _unseen(devices: Sequence[DeviceReading], owners: Owners) -> Iterator[Driver
 
 
 def _holders(devices: Sequence[DeviceReading], holdings: Iterable[Holding]) -> Mapping[str, set[tuple[str, str]]]:
-    """Return the pods by what they hold, also where no device has that name."""
+    """Return the pods by the device that they hold, also for a device that does not exist."""
     names = {part.uuid: device.uuid for device in devices if device.mig for part in device.mig.instances}
     minors = {str(device.minor): device.uuid for device in devices if device.minor is not None}
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -197,7 +200,7 @@ def _holders(devices: Sequence[DeviceReading], holdings: Iterable[Holding]) -> M
 
 
 def _strange(devices: Sequence[DeviceReading], holders: Mapping[str, object]) -> Iterator[DriverFailure]:
-    """Name what pods hold and the driver does not know; where it knows nothing at all, that has been said already."""
+    """Report devices that pods hold but the driver does not know. Without any devices, another failure reports it."""
     strange = sorted(set(holders) - {device.uuid for device in devices})
     if devices and strange:
         yield DriverFailure("PodResources", f"pods hold what the driver does not know: {', '.join(strange)}")

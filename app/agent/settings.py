@@ -1,4 +1,4 @@
-"""What a person can set of the agent, frozen, from `LEEBOARD_AGENT_*` environment variables."""
+"""The agent's settings, frozen, from `LEEBOARD_AGENT_*` environment variables."""
 
 import socket
 from typing import Annotated
@@ -10,7 +10,7 @@ PREFIX = "LEEBOARD_AGENT_"
 
 
 class AgentSettings(BaseSettings):
-    """One frozen value, read once at start."""
+    """One frozen value. It is read once at start."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, frozen=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True

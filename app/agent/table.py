@@ -1,4 +1,4 @@
-"""Shows a GpuNode to a person: a line a device, then how the devices reach each other, then what is wrong."""
+"""Shows a GpuNode to a person: one line per device, then the links between devices, then the problems."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def _lines(name: str, status: Status) -> Iterator[str]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the rows, each column as wide as its widest cell."""
+    """Yield the rows. Each column is as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
