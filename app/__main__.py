@@ -1,4 +1,4 @@
-"""Lets `python -m app` stand for the console script."""
+"""Runs the console script as `python -m app`."""
 
 from app.cli import main
 

@@ -1,4 +1,4 @@
-"""Everything a person can set, frozen, from `LEEBOARD_*` environment variables; wrong values name the variable."""
+"""All settings, frozen, from `LEEBOARD_*` environment variables. An invalid value is reported with its variable."""
 
 import socket
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class PlacementStrategy(StrEnum):
-    """Whether pods fill nodes one after the other or even them out (KAI's `placementStrategy`)."""
+    """Whether pods fill one node after the other, or are spread evenly (KAI's `placementStrategy`)."""
 
     BINPACK = "binpack"
     SPREAD = "spread"
 
 
 class Disruption(StrEnum):
-    """The ways in which a plan may end pods that run, by KAI's names of its actions."""
+    """The ways in which a plan may end running pods, by KAI's names of its actions."""
 
     CONSOLIDATE = "consolidate"
     RECLAIM = "reclaim"
@@ -31,13 +31,13 @@ class ResolveMethod(StrEnum):
     """Whose reclaim min-runtime protects a victim (KAI's `reclaimResolveMethod`)."""
 
     LCA = "lca"
-    """That of the victim's ancestor just below where its queue and the reclaimer's part."""
+    """That of the victim's ancestor just below the lowest common ancestor of its queue and the reclaimer's."""
     QUEUE = "queue"
-    """That of the victim's own queue, or the nearest ancestor that states one."""
+    """That of the victim's own queue, or of the nearest ancestor that sets one."""
 
 
 class Preset(StrEnum):
-    """Whose defaults hold for what is not set."""
+    """The source of defaults for unset settings."""
 
     LEEBOARD = "leeboard"
     KAI = "kai"
@@ -51,7 +51,7 @@ KAI_DEFAULTS: Mapping[str, object] = {
     "consolidate_min_runtime_s": 0.0,
     "patience_s": 0.0,
 }
-"""What the preset `kai` sets where nothing else is said."""
+"""The defaults of the preset `kai`."""
 
 
 class Autoscaling(StrEnum):
@@ -63,7 +63,7 @@ class Autoscaling(StrEnum):
 
 
 class Settings(BaseSettings):
-    """One frozen value, read once at start."""
+    """One frozen value. It is read once at start."""
 
     model_config = SettingsConfigDict(
         env_prefix="LEEBOARD_", frozen=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True
@@ -259,7 +259,7 @@ class Settings(BaseSettings):
     @field_validator("webhook_tls_dir")
     @classmethod
     def _guard_what_others_reach(cls, value: str | None, known: ValidationInfo) -> str | None:
-        # Whoever reaches the verbs can bind pods: HAMi's open port let anyone in the cluster do so.
+        # A client that reaches the verbs can bind pods. HAMi's open port allowed this to every pod in the cluster.
         host = known.data.get("webhook_host", "127.0.0.1")
         if value is None and not _is_loopback(host):
             sentence = "name a folder with certificates, since LEEBOARD_WEBHOOK_HOST {host} is not loopback"
