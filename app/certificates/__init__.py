@@ -1,4 +1,4 @@
-"""Certificates of the service: a CA that the replicas share, what it signs, rotation, and files of somebody else.
+"""Certificates of the service: a CA that the replicas share, its certificates, rotation, and files of other programs.
 
-`own` runs it all where Leeboard makes its certificates, `files` where another program does.
+`own` is used where Leeboard makes its certificates, `files` where another program does.
 """

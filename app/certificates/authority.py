@@ -1,6 +1,6 @@
-"""Makes and reads certificates: a CA of our own, what it signs, and what somebody else has put into files.
+"""Makes and reads certificates: Leeboard's own CA, the certificates that it signs, and certificates from files.
 
-Nothing here knows the time or keeps anything; times are Unix seconds.
+This module has no clock and stores nothing. Times are Unix seconds.
 """
 
 from collections.abc import Collection
@@ -18,30 +18,30 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BACKDATED_S = 3600.0
-"""How far the API server's clock may be behind ours."""
+"""How far the API server's clock may be behind."""
 
 
 class Clients(Enum):
-    """Who may speak to a listener."""
+    """The clients that may connect to a listener."""
 
     ANYBODY = "anybody"
     CERTIFIED = "certified"
-    """Whose certificate a CA has signed that we are given for it."""
+    """Clients with a certificate that a configured CA has signed."""
 
 
 class CertificateError(Exception):
-    """A certificate or a key that cannot be used; says what is wrong with which."""
+    """A certificate or a key that cannot be used. The message says which, and what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What a listener shows: PEM that fits together."""
+    """A listener's certificate, key and CA, in PEM. They fit together."""
 
     chain: bytes
-    """The certificate itself, then whoever is between it and its CA."""
+    """The certificate itself, then its intermediate certificates."""
     key: bytes = field(repr=False)
     clients_ca: bytes = b""
-    """Who must have signed the certificate of every client; nobody asks for one when it is empty."""
+    """The CA that must have signed every client's certificate; empty means that clients need no certificate."""
     serial: int
     begins_at: float
     expires_at: float
@@ -49,7 +49,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateAuthority:
-    """A CA; without its key it is only trusted."""
+    """A CA. Without its key it is only trusted and cannot sign."""
 
     certificate: bytes
     key: bytes = field(default=b"", repr=False)
@@ -58,14 +58,14 @@ class CertificateAuthority:
 
     @property
     def fingerprint(self) -> str:
-        """What tells it from any other."""
+        """A short hash that identifies the CA."""
         return sha256(self.certificate).hexdigest()[:16]
 
 
 def make_authority(*, now: float, valid_s: float) -> CertificateAuthority:
-    """Make a new CA."""
+    """Create a new CA."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # Of CAs of one name, verifiers try one after the other; a name of its own leads straight to the right one.
+    # With CAs of the same name, verifiers try one after the other. A unique name selects the right one directly.
     name = _named(f"Leeboard admission CA {x509.random_serial_number() % 2**64:016x}")
     usage = {name: name in ("key_cert_sign", "crl_sign") for name in _KEY_USAGES}
     made = (
@@ -78,7 +78,7 @@ def make_authority(*, now: float, valid_s: float) -> CertificateAuthority:
 
 
 def sign(authority: CertificateAuthority, names: Collection[str], *, now: float, valid_s: float) -> Certificate:
-    """Make a key and a certificate for these names and IP addresses; it ends with its CA at the latest."""
+    """Create a key and a certificate for these names and IP addresses. It expires no later than its CA."""
     key, issuer_key = ec.generate_private_key(ec.SECP256R1()), _signing_key(authority.key)
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     usage = {name: name == "digital_signature" for name in _KEY_USAGES}
@@ -96,7 +96,7 @@ def sign(authority: CertificateAuthority, names: Collection[str], *, now: float,
 
 
 def read_authority(certificate: bytes, key: bytes = b"") -> CertificateAuthority:
-    """Read a CA of ours; raises `CertificateError` when it is none, or the key is another's."""
+    """Read a CA of Leeboard; raise `CertificateError` when it is unreadable or the key does not match."""
     (first, *more) = _read_chain(certificate, "ca.crt")
     if more:
         raise CertificateError("ca.crt holds more than one CA")
@@ -111,9 +111,9 @@ def read_authority(certificate: bytes, key: bytes = b"") -> CertificateAuthority
 
 
 def read_certificate(chain: bytes, key: bytes, *, now: float, clients_ca: bytes | None = None) -> Certificate:
-    """Read what a listener is to show; raises `CertificateError` when it does not fit together or is not valid now.
+    """Read a listener's certificate; raise `CertificateError` when the parts do not match or are not valid now.
 
-    Errors name the files by which Kubernetes keeps such things. `clients_ca` is None where clients need no certificate.
+    Errors use the file names of Kubernetes TLS Secrets. `clients_ca` is None when clients need no certificate.
     """
     first = _read_chain(chain, "tls.crt")[0]
     if _read_key(key, "tls.key").public_key() != first.public_key():
@@ -171,7 +171,7 @@ def _read_key(pem: bytes, file: str) -> PrivateKeyTypes:
     try:
         return serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Not `from error`: nothing of a key goes into any text.
+        # Not `from error`: its text may contain parts of the key.
         raise CertificateError(f"{file} holds no key that can be read without a password") from None
 
 

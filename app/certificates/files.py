@@ -1,6 +1,6 @@
-"""Follows certificate files that somebody else keeps, such as cert-manager through the kubelet.
+"""Follows certificate files that another program maintains, such as cert-manager through the kubelet.
 
-Files are read, not their dates: a few kilobytes a second, and a date may stay the same where the content does not.
+It compares the contents, which are a few kilobytes a second. A file's date may stay the same when its content changes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ LONGEST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What was read: certificate, key, and the CA of the clients where they need one."""
+    """The contents that were read: certificate, key, and the clients' CA if clients need a certificate."""
 
     chain: bytes
     key: bytes
@@ -26,7 +26,7 @@ class _Files:
 
 
 class CertificateFiles:
-    """The source of the certificate of one listener: `tls.crt`, `tls.key`, and `ca.crt` for certified clients."""
+    """The certificate source of one listener: `tls.crt`, `tls.key`, and `ca.crt` for certified clients."""
 
     def __init__(
         self,
@@ -44,21 +44,21 @@ class CertificateFiles:
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._used: _Files | None = None
-        # What was wrong at the last look, told only when it still is at the next.
+        # The problem of the last look. It is reported only if the next look finds it, too.
         self._suspected = ""
 
     def checks(self) -> Sequence[Check]:
-        """Return our lines of /readyz."""
+        """Return the lines of /readyz."""
         return self._served.checks()
 
     async def run(self) -> None:
-        """Look at the files for ever."""
+        """Check the files without end."""
         while True:
             await self.look()
             await self._sleep(LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """Take what the files hold into use, if it is new and good."""
+        """Use the files' contents if they are new and valid."""
         problem = ""
         try:
             files = await asyncio.to_thread(self._read)
@@ -67,7 +67,7 @@ class CertificateFiles:
                 self._used = files
         except CertificateError as error:
             problem = str(error)
-        # Between one file and the other somebody may have swapped both; the next look sees them together.
+        # The files may have been replaced between two reads. The next look then reads matching files.
         self._served.note(problem if problem == self._suspected else "")
         self._suspected = problem
 

@@ -1,8 +1,8 @@
-"""Makes, rotates and spreads our own certificates: a CA shared by all replicas, a serving certificate of each.
+"""Creates, rotates and distributes Leeboard's certificates: a CA of all replicas, and each replica's certificate.
 
-A CA comes in in four steps, so that no handshake ever fails for it: 1. the Secret holds it, with the one before it;
-2. every caBundle carries both; 3. that has been read back, and the API servers have had the time to follow; 4. replicas
-sign with it. The key of a serving certificate never leaves the memory of its replica.
+A new CA is introduced in four steps, so that no handshake fails: 1. the Secret holds it, together with the previous
+one; 2. every caBundle has both; 3. the bundles were read back, and the API servers had time to follow; 4. replicas sign
+with it. The key of a serving certificate never leaves the memory of its replica.
 """
 
 import asyncio
@@ -25,32 +25,32 @@ from app.telemetry import Metrics, Renewal
 log = structlog.get_logger()
 
 CA_LOOKS = 4
-"""A new CA is made after so many looks and settling times at the least: standby replicas have to follow the last."""
+"""A CA stays for at least this many looks and settling times: standby replicas must follow it before the next one."""
 
 
 class Installation(WebhookConfigurations, Protocol):
-    """What is asked of the cluster; raises `KubeError` and nothing else."""
+    """The part of the cluster that is used. Each method raises only `KubeError`."""
 
     async def read_secret(self, namespace: str, name: str, read: Read) -> SharedSecret:
-        """Read the Secret; `NotFoundError` where there is none."""
+        """Read the Secret; `NotFoundError` when it does not exist."""
         ...
 
     async def replace_secret(self, secret: SharedSecret, contents: Mapping[str, bytes]) -> None:
-        """Set these keys of it; `ConflictError` when somebody has written since it was read."""
+        """Set these keys; `ConflictError` when the Secret has changed since it was read."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often we look; tests shorten what production leaves alone."""
+    """The intervals of the checks. Tests shorten them; production uses these."""
 
     look_every_s: float = 2.0
     settle_s: float = 30.0
-    """How far the watch of an API server may be behind. The old CA goes on meanwhile, so waiting costs nothing."""
+    """How far the watch of an API server may lag. The old CA stays in use meanwhile, so the wait has no cost."""
 
 
 class Certificates:
-    """The source of the certificate of one listener. Errors of the API server never end `run`."""
+    """The certificate source of one listener. Errors of the API server never end `run`."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -64,7 +64,7 @@ class Certificates:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         pace: Pace | None = None,
     ) -> None:
-        """`clock` is monotonic, `wall_clock` in Unix seconds."""
+        """`clock` is monotonic; `wall_clock` is in Unix seconds."""
         pace = pace or Pace()
         self._installation = installation
         self._served = served
@@ -80,17 +80,17 @@ class Certificates:
             certificate_rotation_s=settings.certificate_rotation_s,
         )
         self._trust = Trust(installation, settings.webhook_configuration, metrics, settle_s=pace.settle_s, clock=clock)
-        # What the Secret held last; changed by `_look` alone.
+        # The last known content of the Secret; only `_look` changes it.
         self._keyring: Keyring | None = None
-        # By whom and when our certificate was signed; changed by `_sign_if_due` alone.
+        # The signer and the time of the current certificate; only `_sign_if_due` changes them.
         self._signed_by, self._signed_at = "", 0.0
 
     def checks(self) -> Sequence[Check]:
-        """Return our lines of /readyz."""
+        """Return the lines of /readyz."""
         return (*self._served.checks(), self._trust.check())
 
     async def run(self) -> None:
-        """Look at Secret and bundles for ever, and sign whenever it is due."""
+        """Check the Secret and the bundles without end, and sign whenever a certificate is due."""
         while True:
             problem = await self._look()
             next_look_at = self._clock() + self._look_every_s
@@ -99,13 +99,13 @@ class Certificates:
                 await self._sleep(min(next_look_at - self._clock(), self._lifetimes.certificate_rotation_s))
 
     async def _look(self) -> str:
-        """Bring Secret, bundles and our memory of them together; return what keeps us from it."""
+        """Make the Secret, the bundles and the cached keyring agree; return what prevents it."""
         try:
             await self._agree()
         except NotFoundError:
             return f"there is no Secret {self._namespace}/{self._name}: create an empty one"
         except ConflictError:
-            # Another replica was quicker; what it wrote is read at the next look.
+            # Another replica wrote first. The next look reads its content.
             return ""
         except KubeError as error:
             return f"Secret {self._namespace}/{self._name} cannot be read or written: {error}"
@@ -115,11 +115,11 @@ class Certificates:
         keyring = await self._shared(Read.CACHED)
         wrong = await self._trust.look(keyring)
         if wrong:
-            # Another replica may have made a CA and spread it since we read the Secret.
+            # Another replica may have created and distributed a CA since the Secret was read.
             await self._trust.repair(wrong, await self._shared(Read.LATEST))
 
     async def _shared(self, read: Read) -> Keyring:
-        """Return what the Secret holds, after writing what it should hold."""
+        """Return the content of the Secret, after writing any required change."""
         secret = await self._installation.read_secret(self._namespace, self._name, read)
         found = self._read(secret)
         keyring = self._wanted(found)
@@ -133,7 +133,7 @@ class Certificates:
         return keyring
 
     def _read(self, secret: SharedSecret) -> Keyring | None:
-        # Nearly always what it was at the last look, two seconds ago.
+        # It is almost always the same as at the last look, two seconds ago.
         known = self._keyring
         if known is not None and known.contents.items() <= secret.contents.items():
             return known
@@ -142,7 +142,7 @@ class Certificates:
     def _wanted(self, found: Keyring | None) -> Keyring:
         now, lifetimes = self._wall_clock(), self._lifetimes
         if found is None:
-            # Whoever empties the Secret gets a new CA; the one in use stays trusted, as in any rotation.
+            # An emptied Secret gets a new CA. The CA in use stays trusted, as in any rotation.
             used = self._keyring
             return used.followed(now=now, lifetimes=lifetimes) if used else new_keyring(now=now, lifetimes=lifetimes)
         is_due = found.is_due(now=now, lifetimes=lifetimes) and self._trust.is_settled(found.newest)
@@ -151,7 +151,7 @@ class Certificates:
         return found
 
     def _sign_if_due(self) -> str:
-        """Sign with the newest CA that is trusted, if that is another than before or it is time; return what fails."""
+        """Sign with the newest trusted CA, if it has changed or a rotation is due; return what fails."""
         if self._keyring is None:
             return ""
         signer, now = self._signer(self._keyring), self._wall_clock()

@@ -1,4 +1,4 @@
-"""What one listener shows to its clients and whether that is well: checks, metrics and one line a change in the log."""
+"""The certificate of one listener and its state: checks, metrics, and one log line for each change."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,22 +12,22 @@ from app.telemetry import Metrics, Renewal
 log = structlog.get_logger()
 
 WARNED_BEFORE_S = 7 * 24 * 3600.0
-"""Of a short life it is the last third."""
+"""For a short lifetime, it is the last third."""
 
 
 class Shows(Protocol):
     """The TLS of a listener."""
 
     def use(self, certificate: Certificate) -> None:
-        """Show it from the next handshake on; raises `CertificateError`, and goes on as before."""
+        """Use the certificate for new handshakes. On `CertificateError` the old certificate stays in use."""
         ...
 
 
 class ServedCertificate:
-    """The certificate in use, and what keeps it from being renewed. Changed by whoever renews it, and nobody else."""
+    """The certificate in use, and the problem that prevents its renewal. Only the certificate source changes it."""
 
     def __init__(self, tls: Shows, metrics: Metrics, *, listener: str, wall_clock: Callable[[], float]) -> None:
-        """Start without any; `listener` is the word for it in metrics and in the log."""
+        """Start without a certificate. `listener` names the listener in metrics and logs."""
         self._tls = tls
         self._metrics = metrics
         self._listener = listener
@@ -38,14 +38,14 @@ class ServedCertificate:
         metrics.certificate_problems(listener, 0)
 
     def use(self, certificate: Certificate) -> None:
-        """Show it from the next handshake on; raises `CertificateError`, and goes on as before."""
+        """Use the certificate for new handshakes. On `CertificateError` the old certificate stays in use."""
         self._tls.use(certificate)
         self._certificate = certificate
         self._metrics.renewed(Renewal.SERVING)
         self._metrics.certificate_expires(self._listener, certificate.expires_at)
 
     def note(self, problem: str) -> None:
-        """Note what keeps the certificate from being renewed, "" when nothing does; tell it once a change."""
+        """Record the problem that prevents renewal; "" means none. Each change is logged once."""
         if problem != self._problem:
             tell = log.error if problem else log.info
             tell("certificate not renewed" if problem else "certificate well again", **self._named(), reason=problem)
@@ -54,7 +54,7 @@ class ServedCertificate:
         self._warn()
 
     def checks(self) -> Sequence[Check]:
-        """Return two lines of /readyz: whether clients can be served, and whether they will be for long."""
+        """Return two lines of /readyz: whether there is a valid certificate, and whether it can be renewed."""
         renewal = f"{self._problem}; what was there before is still served" if self._problem else ""
         failure = self._failure()
         return Check("certificate", failure), Check("certificate-renewal", "" if failure else renewal)

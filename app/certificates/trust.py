@@ -1,7 +1,7 @@
-"""Keeps the API server's trust in us: the caBundle of every webhook of ours, whoever removes or edits it.
+"""Maintains the caBundle of Leeboard's webhooks, also when someone else removes or edits it.
 
-Each replica does so, and they cannot fight: all write the same bytes, those of the Secret, and look at the Secret again
-after they have seen a bundle that differs, which tells a stale bundle from a stale memory.
+Every replica does this without conflicts: all write the same bytes, those of the Secret. A replica that sees a
+different bundle reads the Secret again, to find out whether the bundle or its own cache is outdated.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,19 +20,19 @@ log = structlog.get_logger()
 
 
 class WebhookConfigurations(Protocol):
-    """What is asked of the cluster; raises `KubeError` and nothing else."""
+    """The part of the cluster that is used. Each method raises only `KubeError`."""
 
     async def read_bundles(self, kind: WebhookKind, name: str) -> WebhookBundles:
-        """Read whom the API server trusts; `NotFoundError` where there is no such configuration."""
+        """Read the CAs that the API server trusts; `NotFoundError` when the configuration does not exist."""
         ...
 
     async def write_bundle(self, of: WebhookBundles, bundle: bytes) -> None:
-        """Set the caBundle of every webhook and nothing else; `ConflictError` when somebody has written since."""
+        """Set only the caBundle of every webhook; `ConflictError` when the configuration has changed since."""
         ...
 
 
 class Trust:
-    """Two configurations of one name; without a name somebody else keeps them, and all is taken to be well."""
+    """The two configurations of one name. Without a name another program maintains them, and no problem is reported."""
 
     def __init__(
         self,
@@ -43,29 +43,29 @@ class Trust:
         settle_s: float,
         clock: Callable[[], float],
     ) -> None:
-        """`clock` is monotonic; `settle_s` is how long API servers may take to follow a configuration."""
+        """`clock` is monotonic. `settle_s` is how long API servers may take to follow a configuration."""
         self._webhooks = webhooks
         self._kinds = tuple(WebhookKind) if name else ()
         self._name = name
         self._metrics = metrics
         self._settle_s = settle_s
         self._clock = clock
-        # Since when the newest CA has been in every bundle, by its fingerprint; of one CA at a time.
+        # Since when every bundle has had the newest CA, by fingerprint; it has at most one entry.
         self._trusted_since: dict[str, float] = {}
-        # A CA that API servers have been given the time to learn of; losing its bundle does not make it a stranger.
+        # The CA that API servers have had the time to learn. It stays trusted here when its bundle is lost.
         self._settled = ""
         self._failures: dict[WebhookKind, str] = {}
 
     def is_settled(self, authority: CertificateAuthority) -> bool:
-        """Whether every API server can be expected to trust this CA."""
+        """Return whether every API server can be expected to trust this CA."""
         return not self._kinds or self._settled == authority.fingerprint
 
     def check(self) -> Check:
-        """Return our line of /readyz."""
+        """Return the line of /readyz."""
         return Check("ca-bundle", "; ".join(self._failures.values()))
 
     async def look(self, keyring: Keyring) -> Sequence[WebhookBundles]:
-        """Look at every bundle; return those that are not what they have to be."""
+        """Read every bundle; return those with wrong content."""
         seen: list[WebhookBundles] = []
         unread = ""
         for kind in self._kinds:
@@ -81,12 +81,12 @@ class Trust:
         return self._wrong(seen, keyring)
 
     async def repair(self, seen: Sequence[WebhookBundles], keyring: Keyring) -> None:
-        """Write the right bundle where there is another."""
+        """Write the right bundle where the content differs."""
         for bundles in self._wrong(seen, keyring):
             try:
                 await self._webhooks.write_bundle(bundles, keyring.bundle)
             except ConflictError:
-                # Whoever wrote meanwhile may have written what we would have: the next look tells.
+                # The other writer may have written the same content. The next look shows it.
                 continue
             except KubeError as error:
                 self._note(bundles.kind, f"the caBundle of {bundles.kind} {self._name} cannot be set right: {error}")
