@@ -1,6 +1,6 @@
-"""Builds every object and runs it: the only place that knows how the parts fit together.
+"""Builds every component and runs them. Only this package knows how the components fit together.
 
-Everything runs in one TaskGroup: a part that fails takes the process down, because half a service answers wrongly.
+All of them run in one TaskGroup. A component that fails ends the process, because a partial service answers wrongly.
 """
 
 import asyncio
@@ -30,39 +30,39 @@ from app.web.watchdog import Alarm, Watchdog
 __all__ = ["GARBAGE_THRESHOLDS", "SWITCH_AFTER_S", "Clocks", "Components", "Endpoints", "Kubernetes", "serve"]
 
 GARBAGE_THRESHOLDS = (20_000, 100, 1000)
-"""New containers until Python looks for cycles among them, among those that outlived that, and among all.
+"""Python's garbage collection thresholds for the generations 0, 1 and 2.
 
-The first bounds how long all threads stand still: garbage takes about a microsecond each. The last makes it look
-through everything once in days.
+The first is a number of new containers. It bounds how long all threads are blocked: garbage takes about a microsecond
+each. With the last one Python searches all objects once in days.
 """
 
 SWITCH_AFTER_S = 0.0005
-"""For how long one thread keeps the interpreter lock that another waits for."""
+"""How long one thread keeps the interpreter lock while another thread waits for it."""
 
 FREEZE_EVERY_S = 0.1
 FREEZES = 600
-"""Twice as long as a list of 100,000 pods takes."""
+"""Twice the time that a list of 100,000 pods takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Where the service answers, as URLs without a trailing slash."""
+    """The URLs of the service, without a trailing slash."""
 
     webhooks: str
     operations: str
     admission: str = ""
-    """Empty when none is served."""
+    """Empty when admission is not served."""
     probes: str = ""
-    """Empty when none are served on a port of their own."""
+    """Empty when probes have no port of their own."""
 
 
 class RightsApi(AccessReviews, CallerReviews, Protocol):
-    """What the API server is asked about rights: our own, and those of callers."""
+    """The reviews of rights by the API server: Leeboard's own rights, and those of callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubernetes:
-    """What only a real cluster has: our own installation in it, and rights that may be missing."""
+    """What only a real cluster has: Leeboard's installation in it, and rights that may be missing."""
 
     installation: Installation
     reviews: RightsApi
@@ -76,7 +76,7 @@ async def serve(
     metrics: Metrics | None = None,
     on_ready: Callable[[Endpoints], None] | None = None,
 ) -> None:
-    """Run until cancelled; raises OSError when a port is taken. A simulated cluster has no `kubernetes`."""
+    """Run until cancelled; raise OSError when a port is in use. A simulated cluster has no `kubernetes`."""
     with ExitStack() as open_ports, _rare_collections(), _prompt_switches():
 
         def opened(door: Door) -> Door:
@@ -124,10 +124,10 @@ def _callers(settings: Settings, authority: CallerReviews | None, visits: Visits
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Keep Python from looking for reference cycles where there are none, in what was imported and what is remembered.
+    """Let Python search rarely for reference cycles in imported modules and stored records, which have none.
 
-    Our records form no cycles. With Python's own thresholds the list of 50,000 pods set off 51 walks through all
-    objects: it took 10.9 s instead of 3.1 s, and the event loop stood still for up to 496 ms instead of 24 to 44 ms.
+    With Python's default thresholds the list of 50,000 pods caused 51 searches through all objects: it took 10.9 s
+    instead of 3.1 s, and the event loop was blocked for up to 496 ms instead of 24 to 44 ms.
     """
     before = gc.get_threshold()
     gc.freeze()
@@ -141,11 +141,11 @@ def _rare_collections() -> Iterator[None]:
 
 @contextmanager
 def _prompt_switches() -> Iterator[None]:
-    """Keep whoever asks from waiting for a plan that is computed in a thread beside the event loop.
+    """Shorten the wait of a request for a plan that is computed in another thread.
 
-    The loop waits for the interpreter lock after each of its system calls, by default for 5 ms. Measured beside a plan
-    of 10,000 pods, p99 of filter at 500 names: 9.8 and 13.3 ms with 5 ms, 5.0 and 4.7 with 0.5; at 5,000 names 30 and
-    53 against 18 and 20.
+    The event loop waits for the interpreter lock after each of its system calls, by default for 5 ms. Measured beside a
+    plan of 10,000 pods, p99 of filter at 500 names: 9.8 and 13.3 ms with 5 ms, 5.0 and 4.7 with 0.5; at 5,000 names 30
+    and 53 against 18 and 20.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_AFTER_S)
@@ -158,16 +158,16 @@ def _prompt_switches() -> Iterator[None]:
 async def _close_on_standby(leadership: Leadership, verbs: Door) -> None:
     while True:
         await leadership.ended()
-        # The kube-scheduler of a replica that no longer decides must not go on asking it over an old connection.
+        # The kube-scheduler of a replica on standby must not keep using an old connection to it.
         verbs.listener.close_connections()
 
 
 async def _freeze_until_synced(freshness: Freshness) -> None:
-    # One walk through the records of 100,000 pods takes 700 ms, in which nobody is answered; frozen, they are walked
-    # through by nobody, and what is frozen while they come keeps each walk short.
+    # One search through the records of 100,000 pods takes 700 ms, during which no request is answered. Frozen records
+    # are not searched, and freezing them while they arrive keeps each search short.
     synced = asyncio.ensure_future(freshness.synced())
     try:
-        # Not for ever, should something never be listed: garbage that is frozen is garbage for good.
+        # The loop is bounded in case some kind is never listed: frozen garbage is never collected.
         for _ in range(FREEZES):
             await asyncio.wait((synced,), timeout=FREEZE_EVERY_S)
             gc.freeze()
@@ -183,5 +183,5 @@ async def _until_cancelled(barrier: GangBarrier) -> None:
     try:
         await asyncio.Event().wait()
     finally:
-        # Whoever stands at the barrier would hold up the end of the listeners for nothing.
+        # Binds that wait at the barrier would needlessly delay the end of the listeners.
         barrier.fail_all("Leeboard is stopping")

@@ -1,4 +1,4 @@
-"""The composition root, for production, demo, benchmarks and tests: every component between the ports and the cluster.
+"""The composition root for production, demo, benchmarks and tests: all components between the ports and the cluster.
 
 Each component gets those that were built before it. What two components tell each other goes through an object that
 both hold: an event (`changed`), `Freshness`, `UnevictablePods`, `KeptRoom`.
@@ -62,7 +62,7 @@ from app.telemetry import Metrics
 
 
 class Runs(Protocol):
-    """A part that runs until it is cancelled."""
+    """A component that runs until it is cancelled."""
 
     async def run(self) -> None:
         """Run."""
@@ -71,19 +71,19 @@ class Runs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """The two clocks of the service; tests bring a virtual one."""
+    """The two clocks of the service. Tests use a virtual clock."""
 
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     """Seconds since the epoch."""
 
     def timestamp(self) -> str:
-        """Return the wall clock as RFC 3339, as Kubernetes writes times."""
+        """Return the wall clock as RFC 3339, the format of Kubernetes."""
         return datetime.fromtimestamp(self.wall(), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Components:
-    """The service without its ports; nothing runs until somebody runs each of `running`."""
+    """The service without its ports. Nothing runs until the caller runs each of `running`."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Components:
         self._build_informers()
 
     def _build_cycle(self, plan: Plans) -> None:
-        """Build what turns a plan into pods that start or leave."""
+        """Build the components that turn a plan into starts and evictions."""
         cache, cluster, metrics, settings = self.cache, self._cluster, self.metrics, self._settings
         clock, wall = self._clocks.monotonic, self._clocks.wall
         self.barrier = GangBarrier(cache)
@@ -200,7 +200,7 @@ class Components:
         )
 
     def _build_reports(self) -> None:
-        """Build what tells people and cluster autoscalers."""
+        """Build the components that report to people and cluster autoscalers."""
         cache, cluster, settings, clocks = self.cache, self._cluster, self._settings, self._clocks
         waiting = WaitingGroups(cache, self.planning, self.readiness)
         self.autoscaler = Autoscaler(
@@ -237,7 +237,7 @@ class Components:
         self.meter = UsageMeter(cache, settings, self.readiness, wall_clock=clocks.wall)
 
     def _build_webhooks(self) -> None:
-        """Build what answers kube-scheduler and the API server."""
+        """Build the components that answer kube-scheduler and the API server."""
         cache, settings = self.cache, self._settings
         binder = Binder(
             cache,

@@ -1,4 +1,4 @@
-"""Opens the ports: the extender's verbs, admission and operations, each with who may come in and what it shows them."""
+"""Opens the listeners: the extender's verbs, admission and operations, each with its clients and its certificate."""
 
 import time
 from collections.abc import Sequence
@@ -23,42 +23,42 @@ from app.web.tls import LiveTls
 
 
 class CertificateSource(Runs, Protocol):
-    """Where the certificate of a port comes from."""
+    """The source of a listener's certificate."""
 
     def checks(self) -> Sequence[Check]:
-        """Return its lines of /readyz."""
+        """Return the lines of /readyz."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """One port, and the source of its certificate; None speaks plain HTTP."""
+    """One listener, and the source of its certificate. Without a source it speaks plain HTTP."""
 
     host: str
     listener: Listener
     certificate: CertificateSource | None = None
     thread: str = ""
-    """The name of the thread that serves it; empty: the main loop does."""
+    """The name of the thread that serves it; empty means the main loop."""
 
     @property
     def url(self) -> str:
-        """Where it answers, without a trailing slash."""
+        """The URL, without a trailing slash."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.certificate else 'http'}://{host}:{self.listener.port}"
 
     @property
     def running(self) -> tuple[Runs, ...]:
-        """What has to run for it to answer."""
+        """What must run so that it answers."""
         serving = Threaded(self.listener, name=self.thread) if self.thread else self.listener
         return (serving, *([self.certificate] if self.certificate else []))
 
     def checks(self) -> Sequence[Check]:
-        """Return its lines of /readyz."""
+        """Return the lines of /readyz."""
         return self.certificate.checks() if self.certificate else ()
 
 
 def extender_door(settings: Settings, components: Components) -> Door:
-    """Open the port of the extender's verbs; raises OSError when it is taken."""
+    """Open the listener of the extender's verbs; raise OSError when its port is in use."""
     app = webhooks.application(components.extender, components.metrics)
     host, port, folder = settings.webhook_host, settings.webhook_port, settings.webhook_tls_dir
     if folder is None:
@@ -71,7 +71,7 @@ def extender_door(settings: Settings, components: Components) -> Door:
 
 
 def admission_door(settings: Settings, components: Components, installation: Installation | None) -> Door | None:
-    """Open the port of admission, if there is to be one; raises OSError when it is taken."""
+    """Open the listener of admission, if it is configured; raise OSError when its port is in use."""
     if settings.admission_port is None:
         return None
     tls = LiveTls()
@@ -97,14 +97,14 @@ def _admission_certificate(
 
 
 def operations_door(settings: Settings, app: ASGIApp) -> Door:
-    """Open the port of health, metrics and the read API; raises OSError when it is taken."""
+    """Open the listener of health, metrics and the read API; raise OSError when its port is in use."""
     host, port = settings.operations_host, settings.operations_port
     bound = listener(app, host, port, limits=OPERATIONS_CONNECTIONS)
     return Door(host=host, listener=bound, thread="operations")
 
 
 def probe_door(settings: Settings, app: ASGIApp) -> Door | None:
-    """Open the port of probes, if there is to be one; raises OSError when it is taken."""
+    """Open the listener of probes, if it is configured; raise OSError when its port is in use."""
     if settings.probe_port is None:
         return None
     bound = listener(app, settings.probe_host, settings.probe_port, limits=health.PROBE_CONNECTIONS)
