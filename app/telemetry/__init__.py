@@ -1,4 +1,4 @@
-"""What we tell operators: metrics and log lines."""
+"""The output for operators: metrics and log lines."""
 
 from app.telemetry.logs import Logging, LogWriter
 from app.telemetry.metrics import (

@@ -1,4 +1,4 @@
-"""Log lines that never block the event loop."""
+"""Writes log lines without ever blocking the event loop."""
 
 import io
 import logging
@@ -20,25 +20,25 @@ FLUSH_S = 2.0
 
 
 REPEATS = 50
-"""Warnings of one text that are written within `WINDOW_S`: whoever sends us junk must not fill a disk with it."""
+"""The most warnings of one text within `WINDOW_S`. A client must not be able to fill the disk with them."""
 
 WINDOW_S = 10.0
 
 
 class Repeats:
-    """Leaves out warnings and errors of a text that has been written often enough; the next one says how many.
+    """Drops warnings and errors of a text that was written too often. The next line says how many were dropped.
 
-    The text of an event is ours and never quotes anybody, so there are few.
+    The text of an event is a constant and never quotes input, so there are few texts.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         """`clock` is monotonic."""
         self._clock = clock
-        # By text: when its window began, and how many have come since. Written by whichever thread logs.
+        # By text: the start of its window, and the number of lines since. Any logging thread writes it.
         self._windows: dict[str, tuple[float, int]] = {}
 
     def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
-        """Return the event as it is to be written; raise `DropEvent` when it is not."""
+        """Return the event to be written; raise `DropEvent` when it is dropped."""
         if event.get("level") not in {"warning", "error", "critical"}:
             return event
         text, now = str(event.get("event")), self._clock()
@@ -55,14 +55,14 @@ class Repeats:
 
 
 class LogWriter:
-    """Writes lines to a stream from a thread of its own; when nobody reads them they are dropped, never waited for."""
+    """Writes lines to a stream from its own thread. When nothing reads the stream, it drops lines."""
 
     def __init__(self, stream: TextIO, *, on_drop: Callable[[], None], queued_lines: int = QUEUED_LINES) -> None:
         self._stream = stream
         self._on_drop = on_drop
-        # Filled by any thread, emptied by `_thread` alone; None ends it.
+        # Any thread fills it; only `_thread` empties it. None ends the thread.
         self._lines: queue.Queue[str | None] = queue.Queue(queued_lines)
-        # A daemon: a reader that never comes back must not keep the process alive.
+        # A daemon thread: a reader that stays blocked must not keep the process alive.
         self._thread = threading.Thread(target=self._write_on, name="log", daemon=True)
         self._thread.start()
 
@@ -74,7 +74,7 @@ class LogWriter:
             self._on_drop()
 
     def close(self) -> None:
-        """Write what is queued, for as long as `FLUSH_S` at most."""
+        """Write the queued lines, for at most about `FLUSH_S`."""
         try:
             self._lines.put(None, timeout=FLUSH_S)
         except queue.Full:
@@ -93,7 +93,7 @@ class LogWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """What structlog calls a logger: every level is the same queue."""
+    """The logger object of structlog. Every level goes to the same queue."""
 
     writer: LogWriter
 
@@ -104,7 +104,7 @@ class _Sink:
 
 
 class _Bridge(logging.Handler):
-    """Brings what libraries log into the same queue."""
+    """Writes the log records of libraries to the same queue."""
 
     def __init__(self, writer: LogWriter) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Logging:
             structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[strip, *renderer])
         )
         logging.getLogger().addHandler(self._bridge)
-        # It warns once for every line of junk that anybody sends; our own counters tell of them.
+        # uvicorn logs a warning for every invalid line that a client sends. Leeboard's counters report them.
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
         return self
 
@@ -151,7 +151,7 @@ class Logging:
 
 
 def _own_stderr() -> TextIO:
-    # `sys.stderr` has a lock: a thread that hangs in it makes the interpreter abort when it ends.
+    # `sys.stderr` has a lock. A thread that is blocked in it makes the interpreter abort at its end.
     return io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", errors="replace", write_through=True)
 
 
@@ -168,7 +168,7 @@ def _json() -> list[Processor]:
 
 
 def _console() -> list[Processor]:
-    # The default would print the local variables of every frame: whole pods, with what their owners keep in them.
+    # The default would print the local variables of every frame: whole pods, including confidential values.
     return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
 
 

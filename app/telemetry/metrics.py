@@ -1,4 +1,4 @@
-"""What we count for operators, in a registry of our own."""
+"""Leeboard's counters for operators, in their own registry."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -17,7 +17,7 @@ class Verb(StrEnum):
 
 
 class CallOutcome(StrEnum):
-    """How one webhook call ended."""
+    """The result of one webhook call."""
 
     FITS = "fits"
     REFUSED = "refused"
@@ -38,7 +38,7 @@ class Review(StrEnum):
 
 
 class ReviewOutcome(StrEnum):
-    """How one review ended."""
+    """The result of one review."""
 
     UNCHANGED = "unchanged"
     CHANGED = "changed"
@@ -49,7 +49,7 @@ class ReviewOutcome(StrEnum):
 
 
 class PlanOutcome(StrEnum):
-    """What became of one plan."""
+    """The result of one plan."""
 
     APPLIED = "applied"
     STALE = "stale"
@@ -57,7 +57,7 @@ class PlanOutcome(StrEnum):
 
 
 class BindOutcome(StrEnum):
-    """What became of one Binding write, or of the wait for it."""
+    """The result of one Binding write, or of the wait for it."""
 
     BOUND = "bound"
     GANG_INCOMPLETE = "gang_incomplete"
@@ -66,7 +66,7 @@ class BindOutcome(StrEnum):
 
 
 class Drift(StrEnum):
-    """How an object was not stored as its watch had shown it."""
+    """How a stored object differed from what its watch had shown."""
 
     MISSED = "missed"
     STALE = "stale"
@@ -74,7 +74,7 @@ class Drift(StrEnum):
 
 
 class Step(StrEnum):
-    """What was being done with an object that a watch has shown."""
+    """The step in which processing of a watched object failed."""
 
     READ = "read"
     LEARN = "learn"
@@ -82,7 +82,7 @@ class Step(StrEnum):
 
 
 class Renewal(StrEnum):
-    """What was made or read anew."""
+    """What was created or read again."""
 
     SERVING = "serving"
     CA = "ca"
@@ -92,7 +92,7 @@ Kind = TypeVar("Kind", bound=StrEnum)
 
 
 class Metrics:
-    """Every metric that is counted when something happens; what can be read from state is collected at scrape."""
+    """Every metric that is counted at an event. Values that can be read from state are collected at each scrape."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -171,7 +171,7 @@ class Metrics:
         )
 
     def pod_evicted(self, action: str) -> None:
-        """Count one pod that was told to leave."""
+        """Count one evicted pod."""
         self._pods_evicted.labels(action).inc()
 
     def watch_lost(self, resource: str) -> None:
@@ -187,7 +187,7 @@ class Metrics:
         self._drift.labels(resource, drift).inc()
 
     def object_failed(self, resource: str, step: Step) -> None:
-        """Count one object of this kind on which our own code has failed."""
+        """Count one object of this kind on which Leeboard's code has failed."""
         self._objects_failed.labels(resource, step).inc()
 
     def renewed(self, kind: Renewal) -> None:
@@ -199,7 +199,7 @@ class Metrics:
         self._certificate_expires.labels(listener).set(at)
 
     def certificate_problems(self, of: str, count: int) -> None:
-        """Set how many things are wrong with the certificate of a listener, or with `ca-bundle`."""
+        """Set the number of problems with the certificate of a listener, or with `ca-bundle`."""
         self._certificate_problems.labels(of).set(count)
 
 
