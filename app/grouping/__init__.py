@@ -1,7 +1,7 @@
-"""Says which pods belong together: owner kinds -> PodGroups, one table (KAI's podgrouper). Pure; knows no cluster.
+"""Groups pods by their owners: one table from owner kinds to PodGroups (KAI's podgrouper). Pure; without a cluster.
 
-`group` is the whole of it: a pod and the objects that own it in, its `Grouping` out. What fetches the objects is
-`control.grouping`; what comes of the groups is decided elsewhere.
+`group` is the entry point: its input is a pod and the objects that own it, its result the pod's `Grouping`.
+`control.grouping` fetches the objects. Other packages decide about the groups.
 """
 
 from app.grouping.case import Chain

@@ -1,4 +1,4 @@
-"""What a row of the table is asked, and what it answers: a pod with its owners in, the shape of its PodGroup out."""
+"""Input and output of a row of the table: a pod with its owners, and the shape of its PodGroup."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from app.model.seam import RawObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The owners of a pod, and what else of its namespace a row may ask for."""
+    """The owners of a pod, and access to other objects of its namespace."""
 
     owners: tuple[Owner, ...] = ()
-    """From the pod's own owner up, as far as they may be read; empty for a pod that nobody owns."""
+    """From the pod's own owner up, as far as they may be read; empty for a pod without an owner."""
     find: Callable[[Kind, str], Owner | None] = lambda *_: None
     """Return the object of this kind and name in the pod's namespace, if it is known."""
     siblings: Callable[[], Iterable[Pod]] = tuple
-    """Return the pods, this one among them, that have the same top owner and have not finished."""
+    """Return the unfinished pods with the same top owner, including this pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,50 +28,50 @@ class Case:
     pod: Pod
     origin: Origin
     owners: tuple[Owner, ...]
-    """From the pod's own owner up to the one that decides; never empty."""
+    """From the pod's own owner up to the owner that decides; never empty."""
     chain: Chain
-    """As it was given: with the owners that let the one below decide."""
+    """The input chain, including the owners that let the one below decide."""
     defaults: GroupingDefaults
 
     @property
     def owner(self) -> Owner:
-        """The one whose kind the row is of."""
+        """The owner whose kind selects the row."""
         return self.owners[-1]
 
     @property
     def default(self) -> Default:
-        """What administrators say of the kind that the row is of."""
+        """The administrators' defaults for this kind."""
         return self.defaults.of(self.owner.ref.kind)
 
     def label(self, key: str) -> str:
-        """Return a label of the pod, empty when it has none."""
+        """Return a label of the pod; empty when it is absent."""
         return self.origin.labels.get(key, "")
 
     def owner_of_kind(self, group: str, name: str) -> Owner | None:
-        """Return the owner of this kind, whatever its version."""
+        """Return the owner of this kind, in any version."""
         mine = (one for one in self.owners if (one.ref.kind.group, one.ref.kind.name) == (group, name))
         return next(mine, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """What a row says of a PodGroup; all else is the same for every kind (`terms`)."""
+    """What a row decides about a PodGroup. All else is the same for every kind (`terms`)."""
 
     min_member: int = 1
     parts: tuple[RawObject, ...] = ()
-    """Its sub-groups, as in a PodGroup's `spec.subGroups`; empty when it is not divided."""
+    """The sub-groups, as in a PodGroup's `spec.subGroups`; empty when there are none."""
     subgroup: str = ""
     """The sub-group of the pod."""
     name: str = ""
-    """Of the PodGroup; empty when its owner names it."""
+    """The name of the PodGroup; empty when the owner's name decides."""
     owner: Owner | None = None
-    """Whose object the PodGroup is; None for the one whose kind the row is of."""
+    """The owner of the PodGroup object; None means the owner whose kind selects the row."""
     alone: bool = False
-    """No other pod ever joins it, so that it is the pod's own."""
+    """No other pod ever joins, so the PodGroup belongs to the pod."""
     priority_classes: tuple[str, ...] = ()
-    """To be tried before those that any owner or pod names."""
+    """They take precedence over those of owners and pods."""
     topology: RawObject | None = None
-    """Where all its pods must run; empty for anywhere, None when annotations of the owner say it."""
+    """The topology constraint of all pods; empty for none, None when the owner's annotations decide."""
     asked_for: bool = False
     problem: str = ""
 

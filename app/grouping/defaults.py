@@ -1,4 +1,4 @@
-"""What administrators say where owners say nothing: priority class and preemptibility by kind (KAI's ConfigMap)."""
+"""Administrators' defaults by kind: priority class and preemptibility (KAI's ConfigMap)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ EXAMPLE = '[{"typeName": "Job", "group": "batch", "priorityName": "train", "pree
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """What holds for one kind."""
+    """The defaults of one kind."""
 
     priority_class: str = ""
     preemptibility: str = ""
@@ -25,15 +25,15 @@ NOTHING = Default()
 
 @dataclass(frozen=True, slots=True)
 class GroupingDefaults:
-    """What administrators say."""
+    """The administrators' defaults."""
 
     by_kind: Mapping[str, Default] = field(default_factory=dict)
-    """What holds for each kind, by `Kind.group` or, for every group, by `Kind`."""
+    """The defaults of each kind, by `Kind.group` or, for every group, by `Kind`."""
     owners_project: bool = True
-    """Whether the label `project` of an owner names the queue of its pods where no queue label does."""
+    """Whether the label `project` of an owner names the queue of its pods when there is no queue label."""
 
     def of(self, kind: Kind) -> Default:
-        """Return what holds for objects of a kind."""
+        """Return the defaults of a kind."""
         if not self.by_kind:
             return NOTHING
         return self.by_kind.get(f"{kind.name}.{kind.group}") or self.by_kind.get(kind.name) or NOTHING
@@ -43,7 +43,7 @@ NO_DEFAULTS = GroupingDefaults()
 
 
 def defaults_of(text: str) -> GroupingDefaults:
-    """Read KAI's `types`: a JSON list of `typeName`, `group`, `priorityName` and `preemptibility`.
+    """Parse KAI's `types`: a JSON list of `typeName`, `group`, `priorityName` and `preemptibility`.
 
     Raises ValueError with a sentence that says what to write.
     """

@@ -1,4 +1,4 @@
-"""Walks a pod's owners to the row of the table that groups it."""
+"""Follows a pod's owners to the row of the table that groups the pod."""
 
 from dataclasses import replace
 
@@ -16,9 +16,9 @@ NOWHERE = Origin()
 
 
 def group(pod: Pod, chain: Chain, defaults: GroupingDefaults = NO_DEFAULTS) -> Grouping | None:
-    """Return the PodGroup of a pod; None when it is a group of its own on its own terms, and nothing has to be said.
+    """Return the PodGroup of a pod; None when the pod is its own group without any terms of an owner.
 
-    `pod.origin` is not None. The text of `Grouping.problem` has no full stop, that of `Grouping.suspended` has one.
+    `pod.origin` is not None. `Grouping.problem` has no full stop; `Grouping.suspended` has one.
     """
     origin = pod.origin or NOWHERE
     if _is_skipped(origin, chain):
@@ -37,14 +37,14 @@ def group(pod: Pod, chain: Chain, defaults: GroupingDefaults = NO_DEFAULTS) -> G
 
 
 def _unread(owners: tuple[Owner, ...]) -> str:
-    """Return what is to be told of the first owner that could not be read as a whole; empty when all could."""
+    """Return the problem of the first owner that could not be read completely; empty when all could."""
     return next((f"{one.ref.kind.name} {one.ref.name}: {one.problem}" for one in owners if one.problem), "")
 
 
 def first_link(pod: Pod) -> OwnerRef | None:
-    """Return which object to look up first for a pod: its owner, or the one that its labels name; None for neither.
+    """Return the first object to look up for a pod: its owner, or the one that its labels name; None for neither.
 
-    From there on, `Owner.owner` leads up.
+    `Owner.owner` leads from there to the next owner.
     """
     origin = pod.origin or NOWHERE
     named = next((origin.labels[label] for label in marks.NAMED_GROUPS if origin.labels.get(label)), "")
@@ -57,7 +57,7 @@ def reads(kind: Kind) -> Depth:
 
 
 def fields_read(kind: Kind) -> frozenset[str]:
-    """Return which fields of the objects of a kind `group` reads, beside their metadata."""
+    """Return the fields of the objects of a kind that `group` reads, besides their metadata."""
     row = row_of(kind)
     return row.parts if row.depth is Depth.WHOLE else frozenset()
 
@@ -68,8 +68,9 @@ def _is_skipped(origin: Origin, chain: Chain) -> bool:
 
 
 def _deciding(pod: Pod, origin: Origin, owners: tuple[Owner, ...]) -> tuple[Owner, ...]:
-    """Return the owners up to the one whose kind decides; none for a pod that needs no PodGroup."""
-    # 1. a PodGroup that the pod names, whoever owns that  2. the top owner, or the one below it  3. Spark's pods
+    """Return the owners up to the one whose kind decides; empty for a pod that needs no PodGroup."""
+    # 1. a PodGroup that the pod names, also when it has an owner  2. the top owner, or the one below it  3. Spark's
+    # pods
     if owners and (owners[0].ref.kind.group, owners[0].ref.kind.name) == (NAMED.group, NAMED.name):
         return owners[:1]
     while owners and row_of(owners[-1].ref.kind).shape is None:
@@ -81,7 +82,7 @@ def _deciding(pod: Pod, origin: Origin, owners: tuple[Owner, ...]) -> tuple[Owne
 
 
 def suspension(owners: tuple[Owner, ...]) -> str:
-    """Return what the topmost owner that is suspended should be told; empty when none is."""
+    """Return the sentence about the topmost suspended owner; empty when none is suspended."""
     for owner in reversed(owners):
         row = row_of(owner.ref.kind)
         if row is UNLISTED or not row.suspend or not _says(owner, row.suspend):

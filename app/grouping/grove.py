@@ -1,4 +1,4 @@
-"""The row of Grove: its operator has written a PodGang, which says all there is to say."""
+"""The row of Grove. Its operator writes a PodGang, which holds all grouping information."""
 
 from app.grouping import marks
 from app.grouping.case import Case, GroupShape
@@ -13,7 +13,7 @@ POD_GANG = Kind("scheduler.grove.io", "v1alpha1", "PodGang")
 
 
 def grove(case: Case) -> GroupShape:
-    """Return the PodGroup of the PodGang that a pod names."""
+    """Return the PodGroup of the PodGang that the pod names."""
     reading = OwnerReading(case.owner)
     name = case.label(marks.POD_GANG)
     if not name:
@@ -56,7 +56,7 @@ def _leaf(group: Block, topology: str, inside: dict[str, str]) -> RawObject:
 
 
 def _parents(spec: Block, topology: str, known: set[str]) -> list[tuple[RawObject, list[str]]]:
-    """Return the sub-groups that hold others, and which; one that holds none would wait for pods of its own."""
+    """Return the sub-groups with children, and the children of each. One without children would need its own pods."""
     found: list[tuple[RawObject, list[str]]] = []
     taken: set[str] = set()
     for at, config in enumerate(spec.blocks("topologyConstraintGroupConfigs")):
@@ -77,7 +77,7 @@ def _constraint(block: Block, topology: str) -> RawObject | None:
 
 
 def _clique(case: Case, groups: list[Block]) -> str:
-    """Return which of the groups lists the pod; its label tells without a search, where Grove has written one."""
+    """Return the group that lists the pod. Grove's label on the pod makes the search unnecessary."""
     named = case.label(marks.POD_CLIQUE)
     if named and any(group.fields.get("name") == named for group in groups):
         return named

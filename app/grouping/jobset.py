@@ -1,4 +1,4 @@
-"""The row of JobSets: one PodGroup each, or one a replicated Job where those start one after the other."""
+"""The row of JobSets: one PodGroup each, or one per replicated Job when these start one after the other."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ NONE: Mapping[str, int] = {}
 
 
 def jobset(case: Case) -> GroupShape:
-    """Return one PodGroup for all its Jobs if they start in any order, else one for those of each template."""
+    """Return one PodGroup for all Jobs if they start in any order, otherwise one for the Jobs of each template."""
     reading, ref = OwnerReading(case.owner), case.owner.ref
     spec = reading.spec()
     jobs = spec.blocks("replicatedJobs")
@@ -35,7 +35,7 @@ def jobset(case: Case) -> GroupShape:
 
 
 def _least(reading: OwnerReading, case: Case, pods: int) -> int:
-    """Return how many of so many pods must start together: all, or as many as the JobSet asks for."""
+    """Return how many of these pods must start together: all, or the number that the JobSet states."""
     asked = case.owner.annotations.get(marks.BATCH_MIN_MEMBER)
     if asked is None:
         return reading.members(pods)
@@ -43,15 +43,15 @@ def _least(reading: OwnerReading, case: Case, pods: int) -> int:
 
 
 def _start_together(spec: Block, jobs: list[Block]) -> bool:
-    """Whether no Job waits for another: a gang of them all would wait for pods that are made when it runs."""
+    """Return whether no Job waits for another. Otherwise a gang of all would wait for pods that are created later."""
     order = spec.block("startupPolicy").text("startupPolicyOrder")
     return order not in ("", "InOrder") and not any(job.fields.get("dependsOn") for job in jobs)
 
 
 def _pods(case: Case, job: Block, there: Mapping[str, int]) -> int:
-    """Return how many pods the Jobs of a template have at once: none, where they are told to have none."""
+    """Return how many pods the Jobs of a template have at the same time; 0 when their parallelism is 0."""
     spec, replicas = job.block("template", "spec"), job.number("replicas", otherwise=1)
-    # Led by their first pods, as long as no others are there.
+    # Only the first pods of the Jobs exist, as long as there are no others.
     if _leads(case, job) and there.get(job.text("name"), 0) <= replicas:
         return replicas
     parallelism = spec.number("parallelism", otherwise=1)
@@ -59,7 +59,7 @@ def _pods(case: Case, job: Block, there: Mapping[str, int]) -> int:
 
 
 def _leads(case: Case, job: Block) -> bool:
-    """Whether JobSet lets only the first pod of each Job come until that has a node: the others go where it is."""
+    """Return whether JobSet creates only the first pod of each Job until it has a node. The others follow its node."""
     template, said = job.block("template"), case.owner.annotations
     exclusive, selected = (
         said.get(key) or template.annotation(key) for key in (marks.JOBSET_EXCLUSIVE, marks.JOBSET_NODE_SELECTOR)
@@ -68,6 +68,6 @@ def _leads(case: Case, job: Block) -> bool:
 
 
 def _there(case: Case) -> Mapping[str, int]:
-    """Return how many pods the Jobs of each template have now; counted once, however many templates there are."""
+    """Return how many pods the Jobs of each template have now. They are counted once for all templates."""
     origins = (pod.origin for pod in case.chain.siblings() if not pod.deleting)
     return Counter(origin.labels.get(marks.REPLICATED_JOB, "") for origin in origins if origin is not None)

@@ -1,4 +1,4 @@
-"""The row of Knative: the pods of one Revision, as many as must never be fewer, are one PodGroup."""
+"""The row of Knative: the pods of one Revision are one PodGroup. Its minimum is the Revision's minimum scale."""
 
 from app.grouping import marks
 from app.grouping.case import Case, GroupShape
@@ -10,7 +10,7 @@ KNATIVE = "serving.knative.dev"
 
 
 def knative(case: Case) -> GroupShape:
-    """Return the PodGroup of a pod's Revision; where it runs is not for annotations to say (KAI)."""
+    """Return the PodGroup of the pod's Revision. Annotations cannot set its topology (KAI)."""
     revision = _revision(case)
     if revision is not None:
         return GroupShape(owner=revision, min_member=_min_scale(revision), topology={})
@@ -31,7 +31,7 @@ def _revision(case: Case) -> Owner | None:
 
 
 def _min_scale(revision: Owner) -> int:
-    """Return how many pods it always has; what cannot be read is 1 (KAI)."""
+    """Return the Revision's minimum scale; an unreadable value counts as 1 (KAI)."""
     text = next((revision.annotations[key] for key in marks.MIN_SCALES if key in revision.annotations), "1")
     try:
         return integer(text, minimum=1, maximum=MAX_MEMBERS)

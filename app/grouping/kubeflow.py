@@ -1,4 +1,4 @@
-"""The rows of Kubeflow's training jobs: all replicas of a job start together, or as many as its owner says."""
+"""The rows of Kubeflow's training jobs: all replicas of a job start together, or the number that the job states."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +13,7 @@ PYTORCH = "pytorchReplicaSpecs"
 
 
 def replicas(case: Case, *, field: str, needed: tuple[str, ...] = ()) -> GroupShape:
-    """Return one PodGroup of `runPolicy.schedulingPolicy.minAvailable` pods, else of all replicas."""
+    """Return one PodGroup of `runPolicy.schedulingPolicy.minAvailable` pods, otherwise of all replicas."""
     reading = OwnerReading(case.owner)
     return GroupShape(min_member=reading.members(least(reading, field, needed)), problem=reading.problem)
 
@@ -24,7 +24,7 @@ jax_job: Callable[[Case], GroupShape] = partial(replicas, field="jaxReplicaSpecs
 
 
 def mpi_job(case: Case) -> GroupShape:
-    """Return one PodGroup; it goes without its launcher while that is only made when the workers are ready."""
+    """Return one PodGroup. It excludes the launcher while the launcher is created only after the workers are ready."""
     reading = OwnerReading(case.owner)
     number = least(reading, "mpiReplicaSpecs", (LAUNCHER, WORKER))
     spec = reading.spec()

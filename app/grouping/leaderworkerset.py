@@ -1,4 +1,4 @@
-"""The row of LeaderWorkerSets: one PodGroup a replica, of a leader and its workers, which may come in segments."""
+"""The row of LeaderWorkerSets: one PodGroup per replica. It has a leader and workers, which may form segments."""
 
 from dataclasses import dataclass
 
@@ -18,17 +18,17 @@ STARTUP_POLICIES = ("LeaderCreated", "LeaderReady")
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """How the pods of one replica are cut up."""
+    """How the pods of one replica are divided into segments."""
 
     size: int
-    """Of the replica."""
+    """The pods of the replica."""
     length: int
-    """Of a segment."""
+    """The pods of one segment."""
     excludes_leader: bool
 
     @property
     def shifts(self) -> bool:
-        """Whether the leader comes on top of full segments of workers, so that these are counted without it."""
+        """Whether the leader is an addition to full segments of workers. The workers are then counted without it."""
         return (self.size - 1) % self.length == 0
 
     def of(self, index: int) -> int:
@@ -37,23 +37,23 @@ class _Segments:
 
     @property
     def first(self) -> int:
-        """How many workers the first segment has."""
+        """The number of workers in the first segment."""
         return self.length if self.shifts else self.length - 1
 
     @property
     def count(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return 1 + len(range(self.first, self.size - 1, self.length))
 
     def workers(self) -> list[int]:
-        """Return how many workers each segment has."""
+        """Return the number of workers in each segment."""
         others, first = self.size - 1, self.first
         return [first, *(min(self.length, others - start) for start in range(first, others, self.length))]
 
 
 def leader_worker_set(case: Case) -> GroupShape:
-    """Return the PodGroup of the replica that a pod is in."""
-    # 1. how large it is, and cut into what  2. what of it exists, if the leader has to be ready first
+    """Return the PodGroup of the pod's replica."""
+    # 1. its size and segments  2. the part that exists, if the leader must be ready first
     reading, ref = OwnerReading(case.owner), case.owner.ref
     template = reading.spec().block("leaderWorkerTemplate")
     size = _size(reading, case, template)
@@ -74,7 +74,7 @@ def leader_worker_set(case: Case) -> GroupShape:
 
 def _size(reading: OwnerReading, case: Case, template: Block) -> int:
     size = template.number("size", otherwise=1, minimum=1)
-    # While a new size is rolled out, replicas of the old one are whole as they are.
+    # While a new size is rolled out, replicas with the old size are complete.
     own = case.origin.annotations.get(marks.LWS_SIZE)
     if not own:
         return size
@@ -89,9 +89,9 @@ def _policy(reading: OwnerReading) -> str:
 
 
 def _waits_for_leader(reading: OwnerReading, case: Case) -> bool:
-    """Whether the leader is alone still: its workers are made when it is ready, so it must start without them.
+    """Return whether only the leader exists. Its workers are created when it is ready, so it must start without them.
 
-    With a topology of their own they are made when it has a node, whatever the policy.
+    With an exclusive topology, the workers are created when the leader has a node, whatever the policy.
     """
     if _policy(reading) != "LeaderReady" and not case.owner.annotations.get(marks.LWS_EXCLUSIVE):
         return False
@@ -142,7 +142,7 @@ def _parts(
 
 
 def _of_leader(parts: list[RawObject]) -> list[RawObject]:
-    """Return the sub-group of the leader, and the one that holds it."""
+    """Return the sub-group of the leader, and its parent."""
     parent = next((one.get("parent") for one in parts if one["name"] == LEADER), None)
     return [one for one in parts if one["name"] in (LEADER, parent)]
 

@@ -1,4 +1,4 @@
-"""The labels and annotations that grouping reads: KAI's own, and those that operators put on their pods."""
+"""The labels and annotations that grouping reads: KAI's own, and those that operators write on their pods."""
 
 QUEUES = ("kai.scheduler/queue", "runai/queue")
 PROJECT = "project"
@@ -21,7 +21,7 @@ SEGMENT_REQUIRED_LEVEL = "kai.scheduler/segment-topology-required-placement"
 SEGMENT_PREFERRED_LEVEL = "kai.scheduler/segment-topology-preferred-placement"
 
 NAMED_GROUPS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
-"""Labels by which a pod names a PodGroup of scheduler-plugins, the newer one first."""
+"""Labels by which a pod names a PodGroup of scheduler-plugins. The newer one is first."""
 
 SPARK_NAME, SPARK_SELECTOR = "spark-app-name", "spark-app-selector"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"

@@ -1,4 +1,4 @@
-"""Writes the sub-groups of a PodGroup, and where a part of it must run."""
+"""Builds the sub-groups of a PodGroup, and their topology constraints."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from app.model.seam import RawObject
 
 MAX_PARTS = 256
 LONGEST_NAME = 253
-"""Of any Kubernetes object; a longer reference names nothing."""
+"""The longest name of a Kubernetes object. A longer reference names nothing."""
 
 
 def part(name: str, min_member: int, *, parent: str = "", topology: RawObject | None = None) -> RawObject:
-    """Return one sub-group as a PodGroup's `spec.subGroups` lists it."""
+    """Return one sub-group in the form of a PodGroup's `spec.subGroups`."""
     raw: RawObject = {"name": name, "minMember": min_member}
     if parent:
         raw["parent"] = parent
@@ -22,14 +22,14 @@ def part(name: str, min_member: int, *, parent: str = "", topology: RawObject | 
 
 
 def are_too_many(reading: OwnerReading, count: int) -> bool:
-    """Return whether so many sub-groups are too many; each pod has them written again, so it is asked before that."""
+    """Return whether there are too many sub-groups. It is checked first, because each pod builds all of them again."""
     if count > MAX_PARTS:
         reading.doubt(f"it has {count} sub-groups; divide it into at most {MAX_PARTS}, each of more pods")
     return count > MAX_PARTS
 
 
 def divided(reading: OwnerReading, parts: Sequence[RawObject]) -> tuple[RawObject, ...]:
-    """Return the sub-groups, or none where they could not be told apart."""
+    """Return the sub-groups; empty when there are too many, or when a name is invalid or not unique."""
     if are_too_many(reading, len(parts)):
         return ()
     names = [one["name"] for one in parts]
@@ -42,7 +42,7 @@ def divided(reading: OwnerReading, parts: Sequence[RawObject]) -> tuple[RawObjec
 
 
 def constraint(reading: OwnerReading, *, topology: str, required: str, preferred: str) -> RawObject | None:
-    """Return where pods must or should run; None when no level is named."""
+    """Return the topology constraint of pods; None when no level is named."""
     if not (required or preferred):
         return None
     if not topology or len(topology) > LONGEST_NAME:

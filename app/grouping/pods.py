@@ -1,4 +1,4 @@
-"""Rows of kinds whose pods each start by themselves, and of those that one value on the pods holds together."""
+"""Rows of kinds whose pods start independently, and of kinds whose pods are grouped by one value on the pods."""
 
 from dataclasses import replace
 
@@ -15,29 +15,29 @@ NODE_COUNT = "AZUREML_NODE_COUNT"
 
 
 def together(_: Case) -> GroupShape:
-    """All pods of an owner are one PodGroup, of which any may start first (KAI's default)."""
+    """All pods of an owner are one PodGroup with a minimum of one pod (KAI's default)."""
     return GroupShape()
 
 
 def apart(case: Case) -> GroupShape:
-    """Each pod is a PodGroup, on the terms of its owner."""
+    """Each pod is a PodGroup, with the terms of its owner."""
     return GroupShape(name=group_name(case.pod.name, case.pod.uid), alone=True)
 
 
 def pod_owner(case: Case) -> GroupShape:
-    """Pods of one Spark application are one PodGroup; so are those that a pod has made; any other pod is alone."""
+    """Pods of one Spark application, or created by one pod, are one PodGroup. Any other pod is its own group."""
     if is_spark(case.origin):
         return GroupShape(name=case.label(marks.SPARK_SELECTOR))
     return apart(case) if case.owner.ref.uid == case.pod.uid else together(case)
 
 
 def is_spark(origin: Origin) -> bool:
-    """Return whether the driver or an executor of a Spark application is meant."""
+    """Return whether the pod is the driver or an executor of a Spark application."""
     return bool(origin.labels.get(marks.SPARK_NAME) and origin.labels.get(marks.SPARK_SELECTOR))
 
 
 def as_owner(pod: Pod, origin: Origin) -> Owner:
-    """Return a pod as the owner of its own PodGroup."""
+    """Return the pod as the owner of its own PodGroup."""
     return Owner(
         ref=OwnerRef(POD, pod.name, pod.uid),
         namespace=pod.namespace,
@@ -48,7 +48,7 @@ def as_owner(pod: Pod, origin: Origin) -> Owner:
 
 
 def job(case: Case) -> GroupShape:
-    """Each pod of a Job is a PodGroup; with a minimum, the Job is."""
+    """Each pod of a Job is a PodGroup. With a minimum, the whole Job is one."""
     if marks.BATCH_MIN_MEMBER in case.owner.annotations:
         return whole_job(case.owner)
     return GroupShape(name=group_name(case.pod.name, case.owner.ref.uid), alone=True)
@@ -65,7 +65,7 @@ def cron_job(case: Case) -> GroupShape:
 
 
 def whole_job(owner: Owner) -> GroupShape:
-    """All pods of a Job are one PodGroup, of which as many start together as the Job asks for, by default one."""
+    """All pods of a Job are one PodGroup. Its minimum is the one that the Job states, by default one."""
     reading = OwnerReading(owner)
     asked = owner.annotations.get(marks.BATCH_MIN_MEMBER, "1")
     least, most = reading.digits(f"annotation {marks.BATCH_MIN_MEMBER}", asked), _at_once(reading.spec())
@@ -78,25 +78,25 @@ def whole_job(owner: Owner) -> GroupShape:
 
 
 def _at_once(spec: Block) -> int | None:
-    """Return how many pods a Job has at most at once; None where it does not say."""
+    """Return the most pods that a Job runs at the same time; None when the Job sets no limit."""
     limits = (spec.number(key, otherwise=-1) for key in ("parallelism", "completions"))
     return min((limit for limit in limits if limit >= 0), default=None)
 
 
 def runai_job(case: Case) -> GroupShape:
-    """Pods whose names differ in the last part only are one PodGroup."""
+    """Pods whose names differ only in the last part are one PodGroup."""
     return GroupShape(name=group_name(case.pod.name.rpartition("-")[0] or case.pod.name, case.owner.ref.uid))
 
 
 def named_group(case: Case) -> GroupShape:
-    """Pods that name a PodGroup of scheduler-plugins are what it says."""
+    """Pods that name a PodGroup of scheduler-plugins have its minimum."""
     reading = OwnerReading(case.owner)
     least = reading.spec().number("minMember", otherwise=1)
     return GroupShape(min_member=least, asked_for=True, problem=reading.problem)
 
 
 def aml_job(case: Case) -> GroupShape:
-    """All nodes of an AmlJob start at once."""
+    """All nodes of an AmlJob start together."""
     reading = OwnerReading(case.owner)
     envs = reading.spec().block("job", "options", "envs")
     count = envs.fields.get(NODE_COUNT)
@@ -110,6 +110,6 @@ def aml_job(case: Case) -> GroupShape:
 
 
 def below(skipped: Owner, owner: Owner) -> Owner:
-    """Return the owner that decides instead of the one above it, with what only that one says."""
+    """Return the owner that decides in place of the one above it, merged with labels and annotations of the latter."""
     labels, annotations = {**skipped.labels, **owner.labels}, {**skipped.annotations, **owner.annotations}
     return replace(owner, labels=labels, annotations=annotations)

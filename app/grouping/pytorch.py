@@ -1,4 +1,4 @@
-"""The row of PyTorchJobs: a master and workers, whose minimum may be elastic, and which may come in segments."""
+"""The row of PyTorchJobs: a master and workers. The minimum may be elastic, and the workers may form segments."""
 
 from app.grouping import marks
 from app.grouping.case import Case, GroupShape
@@ -11,7 +11,7 @@ MASTER, WORKER = "master", "worker"
 
 
 def pytorch_job(case: Case) -> GroupShape:
-    """Return one PodGroup of a master and of as many workers as are left of its minimum."""
+    """Return one PodGroup of the master and of as many workers as its minimum leaves."""
     reading = OwnerReading(case.owner)
     total = reading.members(least(reading, PYTORCH))
     specs = reading.spec().block(PYTORCH)
@@ -21,7 +21,7 @@ def pytorch_job(case: Case) -> GroupShape:
     if "Worker" in specs.fields:
         workers = max(0, total - masters)
         if not workers:
-            # No sub-group may need nobody, so any of its pods may start first; operators make the master before.
+            # No sub-group may need zero pods, so any pod may start first. Operators create the master first.
             return GroupShape(min_member=total, problem=reading.problem)
         size = _segment_size(reading, case)
         if size and are_too_many(reading, len(parts) + 1 + len(range(0, _workers(reading), size))):
@@ -33,13 +33,13 @@ def pytorch_job(case: Case) -> GroupShape:
 
 
 def _segment_size(reading: OwnerReading, case: Case) -> int:
-    """Return how many workers a segment has; 0 when they are not segmented."""
+    """Return the number of workers in a segment; 0 when there are no segments."""
     size = written(case, _worker(reading).block("template"), marks.SEGMENT_SIZE)
     return reading.digits(f"annotation {marks.SEGMENT_SIZE}", size, otherwise=0) if size else 0
 
 
 def _segments(reading: OwnerReading, case: Case, workers: int, size: int) -> list[RawObject]:
-    """Return the sub-group of the workers with one in it a segment; those needed to start fill the first segments."""
+    """Return the workers' sub-group, with one sub-group per segment. The needed workers fill the first segments."""
     replicas = _workers(reading)
     near = segment_constraint(reading, case, _worker(reading).block("template"))
     needed = min(workers, replicas)
@@ -49,7 +49,7 @@ def _segments(reading: OwnerReading, case: Case, workers: int, size: int) -> lis
 
 
 def _segment(reading: OwnerReading, case: Case, size: int) -> int:
-    """Return the segment of a worker; one that is too many for the job as it is now joins the last."""
+    """Return the segment of a worker. A worker beyond the job's current size joins the last segment."""
     what = f"label {marks.REPLICA_INDEX} of pod {case.pod.name}"
     index = reading.digits(what, case.label(marks.REPLICA_INDEX), otherwise=0, minimum=0)
     return min(index, _workers(reading) - 1) // size
@@ -64,7 +64,7 @@ def _workers(reading: OwnerReading) -> int:
 
 
 def segment_constraint(reading: OwnerReading, case: Case, template: Block) -> RawObject | None:
-    """Return where the pods of a segment must run; None unless a topology is named and a level of it."""
+    """Return the topology constraint of a segment; None unless a topology and a level of it are named."""
     topology = written(case, template, marks.TOPOLOGY) or case.owner.annotations.get(marks.TOPOLOGY, "")
     if not topology:
         return None
@@ -74,5 +74,5 @@ def segment_constraint(reading: OwnerReading, case: Case, template: Block) -> Ra
 
 
 def written(case: Case, template: Block, key: str) -> str:
-    """Return an annotation of a template, else of the pod: its template speaks for all pods alike."""
+    """Return an annotation of the template, otherwise of the pod. The template applies to all pods."""
     return template.annotation(key) or case.origin.annotations.get(key, "")

@@ -1,4 +1,4 @@
-"""The rows of Ray: a head and groups of workers, whatever has made the RayCluster."""
+"""The rows of Ray: a head and groups of workers, whichever object has created the RayCluster."""
 
 from dataclasses import replace
 from functools import partial
@@ -14,16 +14,16 @@ from app.model.seam import RawObject
 RAY = "ray.io"
 HEAD = "headgroup"
 CLEANUP = "redis-cleanup"
-"""The node type of the pod that empties Redis behind a RayCluster, once all others are gone."""
+"""The node type of the pod that cleans up Redis after all other pods of a RayCluster are gone."""
 
 
 def ray_cluster(case: Case) -> GroupShape:
-    """Return one PodGroup of the head and of each group of workers at its minimum."""
+    """Return one PodGroup of the head and of each group of workers with its minimum."""
     return _alone(case) if case.label(marks.RAY_NODE_TYPE) == CLEANUP else _clustered(case, case.owner)
 
 
 def _made(case: Case, *, status: tuple[tuple[str, ...], ...]) -> GroupShape:
-    """Return the PodGroup of what has made a RayCluster, which its status names in one of these places."""
+    """Return the PodGroup of an owner that has created a RayCluster. Its status names it at one of these paths."""
     mine = case.owner_of_kind(RAY, "RayCluster")
     if (mine is None and not case.label(marks.RAY_GROUP)) or case.label(marks.RAY_NODE_TYPE) == CLEANUP:
         return _alone(case)
@@ -40,7 +40,7 @@ ray_service: Shaping = partial(_made, status=(("activeServiceStatus",), ("pendin
 
 
 def _alone(case: Case) -> GroupShape:
-    """Return the PodGroup of a pod that comes when the cluster runs, or is over, so that it cannot start with it."""
+    """Return the PodGroup of a pod that is created while the cluster runs or after it, so it cannot start with it."""
     return replace(apart(case), priority_classes=_priority_classes(case))
 
 
@@ -71,11 +71,11 @@ def _clustered(case: Case, cluster: Owner) -> GroupShape:
 
 
 def _workers(group: Block) -> int:
-    """Return how many pods of a group must start with the rest; an autoscaler brings more when there is room."""
+    """Return how many pods of a group must start with the others. An autoscaler adds more when there is room."""
     if group.fields.get("suspend") is True or group.fields.get("suspended") is True:
         return 0
     least = group.number("minReplicas", otherwise=0)
-    # KubeRay takes absent replicas for the minimum; the API server stores 0 for them, as its CRD has it.
+    # KubeRay treats missing replicas as the minimum. The API server stores 0 for them, as the CRD says.
     replicas = group.number("replicas", otherwise=0) or least
     if least > replicas:
         group.reading.doubt(f"{group.where}.minReplicas is {least} and replicas {replicas}; write no fewer replicas")
@@ -84,13 +84,13 @@ def _workers(group: Block) -> int:
 
 
 def _capped(group: Block, replicas: int) -> int:
-    """Return as many as KubeRay makes of them: never more than the maximum, by default more than anybody could have."""
+    """Return the number that KubeRay creates: at most the maximum, whose default is practically unlimited."""
     most = group.fields.get("maxReplicas")
     return min(replicas, max(most, 0)) if type(most) is int else replicas
 
 
 def _grows_from_nothing(spec: Block, group: Block) -> bool:
-    """Whether Ray's autoscaler writes `replicas`: what it asks for comes as there is room, pod by pod."""
+    """Return whether Ray's autoscaler writes `replicas`. Its pods then start one by one, as there is room."""
     return spec.fields.get("enableInTreeAutoscaling") is True and not group.number("minReplicas", otherwise=0)
 
 
@@ -105,7 +105,7 @@ def _constraint(group: Block) -> RawObject | None:
 
 
 def _group_of(case: Case, parts: tuple[RawObject, ...]) -> str:
-    """Return the sub-group of a pod; one of a group that needs nobody joins the last, for it has to be in one."""
+    """Return the pod's sub-group. A pod of a group without a minimum joins the last one, because it must be in one."""
     names = [one["name"] for one in parts]
     named = case.label(marks.RAY_GROUP)
     return named if named in names or not names else str(names[-1])

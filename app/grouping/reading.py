@@ -1,4 +1,4 @@
-"""Reads fields of owners whose shape nobody vouches for, and remembers the first thing that must be changed."""
+"""Reads fields of owners whose structure is not validated, and records the first problem."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ Fields = Mapping[str, Any]
 NO_FIELDS: Fields = {}
 
 MAX_MEMBERS = 100_000
-"""Of a PodGroup, and of each of its parts."""
+"""The limit for a PodGroup, and for each of its sub-groups."""
 
 MOST_ITEMS = 512
-"""Of one list: every pod of the owner has them looked at again, and a PodGroup has at most 256 parts."""
+"""The limit for one list. Every pod of the owner reads the list again, and a PodGroup has at most 256 sub-groups."""
 
 LONGEST_KEY = 64
-"""Of a field that a sentence shows as it is."""
+"""The limit for a field name that is quoted unchanged in a sentence."""
 
 
 class OwnerReading:
-    """One owner being read; a field that is absent or null is never wrong by itself."""
+    """Reads one owner. An absent or null field is never a problem by itself."""
 
     __slots__ = ("_owner", "problem")
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        # Written by `doubt` only, while one pod is grouped.
+        # Only `doubt` writes it, while one pod is grouped.
         self.problem = ""
 
     def doubt(self, wrong: str) -> None:
-        """Note what is wrong with the owner and what to write; the first such sentence is kept, without a full stop."""
+        """Record what is wrong with the owner and what to write. Only the first is kept, without a full stop."""
         self.problem = self.problem or f"{self._owner.ref.kind.name} {self._owner.ref.name}: {wrong}"
 
     def root(self) -> "Block":
@@ -43,13 +43,13 @@ class OwnerReading:
         return self.root().block("spec")
 
     def members(self, number: int) -> int:
-        """Return how many pods must start together, at least one and no more than a PodGroup may have."""
+        """Return how many pods must start together: at least one, and at most the limit of a PodGroup."""
         if number > MAX_MEMBERS:
             self.doubt(f"it asks for {number} pods at once; a PodGroup may have {MAX_MEMBERS}, write smaller numbers")
         return min(max(number, 1), MAX_MEMBERS)
 
     def digits(self, what: str, text: str, *, otherwise: int = 1, minimum: int = 1) -> int:
-        """Return the number that a label or an annotation states."""
+        """Return the number in a label or an annotation."""
         try:
             return integer(text, minimum=minimum, maximum=MAX_MEMBERS)
         except QuantityError as error:
@@ -59,7 +59,7 @@ class OwnerReading:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A mapping in the fields of an owner, and where it stands there."""
+    """A mapping in the fields of an owner, and its path."""
 
     reading: OwnerReading
     path: tuple[str | int, ...]
@@ -67,11 +67,11 @@ class Block:
 
     @property
     def where(self) -> str:
-        """The path as a sentence shows it, such as `spec.groups[0].size`."""
+        """The path for a sentence, such as `spec.groups[0].size`."""
         return "".join(f"[{key}]" if isinstance(key, int) else f".{_plain(key)}" for key in self.path).lstrip(".")
 
     def block(self, *path: str) -> "Block":
-        """Return the mapping at a path, empty when there is none."""
+        """Return the mapping at a path; empty when there is none."""
         fields = self.fields
         for depth, key in enumerate(path, start=1):
             value = fields.get(key)
@@ -85,7 +85,7 @@ class Block:
         return Block(self.reading, (*self.path, *path), fields)
 
     def blocks(self, key: str) -> "list[Block]":
-        """Return the mappings in a list, without what is none."""
+        """Return the mappings in a list, without items that are no mapping."""
         value = self.fields.get(key)
         if value is None:
             return []
@@ -98,7 +98,7 @@ class Block:
         return [Block(self.reading, (*self.path, key, at), item) for at, item in numbered if isinstance(item, dict)]
 
     def number(self, key: str, *, otherwise: int, minimum: int = 0) -> int:
-        """Return how many pods, or groups of pods, a field states."""
+        """Return the number of pods, or groups of pods, in a field."""
         value = self.fields.get(key)
         if value is None:
             return otherwise
@@ -109,7 +109,7 @@ class Block:
             return otherwise
 
     def text(self, key: str) -> str:
-        """Return a text, empty when there is none."""
+        """Return a text; empty when there is none."""
         value = self.fields.get(key)
         if isinstance(value, str):
             return value
@@ -118,10 +118,10 @@ class Block:
         return ""
 
     def annotation(self, key: str) -> str:
-        """Return an annotation of the pods that this template makes, empty when there is none."""
+        """Return an annotation of the pods from this template; empty when there is none."""
         return self.block("metadata", "annotations").text(key)
 
 
 def _plain(key: str) -> str:
-    """Return a name in the fields of an owner, fit for a sentence: some of them anybody may choose."""
+    """Return a field name for use in a sentence. Users choose some of the names."""
     return key if key.isascii() and key.isidentifier() and len(key) <= LONGEST_KEY else shown(key)

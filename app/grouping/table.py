@@ -1,4 +1,4 @@
-"""One row an owner kind: who shapes its PodGroup, which priority its pods have, and how much of it has to be read."""
+"""One row per owner kind: the function that shapes its PodGroup, the priority of its pods, and what is read of it."""
 
 from dataclasses import dataclass
 
@@ -21,18 +21,18 @@ BOTH = frozenset({"spec", "status"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What holds for objects of one kind, whatever version of it a reference names."""
+    """The row of one kind, for all its versions."""
 
     plural: str = ""
     shape: Shaping | None = together
-    """None: the owner below decides, with what only this one says merged into it."""
+    """None means that the owner below decides, merged with the labels and annotations of this one."""
     fallback: str = TRAIN
-    """The priority class where nobody names one."""
+    """The priority class when nothing names one."""
     depth: Depth = Depth.METADATA
     parts: frozenset[str] = frozenset({"spec"})
-    """Its fields that are read where more than metadata is: what changes in others concerns no pod."""
+    """The fields that are read besides metadata. Changes in other fields do not affect pods."""
     suspend: tuple[str, ...] = ()
-    """Where the object says that it is suspended."""
+    """The path of the field that says that the object is suspended."""
 
 
 UNLISTED = Row()
@@ -42,7 +42,7 @@ KUBEFLOW = "kubeflow.org"
 GROVE = "grove.io"
 NAMED = Kind("scheduling.x-k8s.io", "v1alpha1", "PodGroup")
 
-# Kinds that only stand between a pod and the one that decides have a row too: they must be read to get past them.
+# Kinds that only stand between a pod and the deciding owner have a row, because they must be read, too.
 TABLE: dict[tuple[str, str], Row] = {
     ("", "Pod"): Row(plural="pods", shape=pod_owner),
     ("apps", "Deployment"): Row(plural="deployments", shape=apart, fallback=INFERENCE),
@@ -92,9 +92,9 @@ TABLE: dict[tuple[str, str], Row] = {
 }
 
 RESOURCES: tuple[tuple[str, str], ...] = tuple((group, row.plural) for (group, _), row in TABLE.items() if group)
-"""API group and plural of every kind in the table but pods, which are followed anyway; for RBAC."""
+"""API group and plural of every kind in the table, for RBAC. Pods are excluded, because they are always followed."""
 
 
 def row_of(kind: Kind) -> Row:
-    """Return the row of a kind; any kind that is not listed is grouped in the same plain way."""
+    """Return the row of a kind. All kinds without a row use the same default row."""
     return TABLE.get((kind.group, kind.name), UNLISTED)

@@ -1,4 +1,4 @@
-"""What is the same for every kind: how a PodGroup is called, whose it is, and on what terms its pods are charged."""
+"""What is the same for every kind: the name, the owner and the terms of a PodGroup."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,19 +15,19 @@ from app.model.seam import RawObject
 
 PLAIN_SCALAR = re.compile(r"[A-Za-z][A-Za-z0-9./-]*|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 YAML_WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "y", "n", "null"))
-"""Which YAML takes for something else than a text."""
+"""Words that YAML does not read as text."""
 
 
 def group_name(of: str, uid: str, suffix: str = "") -> str:
-    """Return the name of a PodGroup as KAI makes it, with as much of what it is called after as a name has room for."""
+    """Return the name of a PodGroup in KAI's form. A long owner name is truncated."""
     room = LONGEST_NAME - len(f"pg--{uid}{suffix}")
     return f"pg-{of if len(of) <= room else of[:room].rstrip('.-')}-{uid}{suffix}"
 
 
 def grouping(case: Case, shape: GroupShape, *, fallback: str) -> Grouping:
-    """Return the PodGroup of a pod, of the shape that the row of its owner's kind says.
+    """Return the PodGroup of a pod, with the shape from its owner's row.
 
-    `fallback` is the priority class where neither they nor administrators name one.
+    `fallback` is the priority class when neither the owners nor the administrators name one.
     """
     owner = shape.owner or case.owner
     reading = OwnerReading(owner)
@@ -78,7 +78,7 @@ def _priority_classes(case: Case, owner: Owner) -> tuple[str, ...]:
 
 
 def _preemptibility(case: Case, owner: Owner) -> str:
-    """Return what the owner says, else the pod, else administrators; what nobody can mean says nothing (KAI)."""
+    """Return the owner's preemptibility, else the pod's, else the default. Unknown values are ignored (KAI)."""
     named = owner.labels.get(marks.PREEMPTIBILITY)
     if named in PREEMPTIBILITIES:
         return named
@@ -104,7 +104,7 @@ def _labels(case: Case, owner: Owner) -> Mapping[str, str]:
 
 
 def _annotations(case: Case, owner: Owner) -> Mapping[str, str]:
-    """Return those that mean something on a PodGroup: the others may be as large as the owner itself."""
+    """Return the annotations that a PodGroup uses. All annotations together may be as large as the owner itself."""
     kept = {key: text for key, text in owner.annotations.items() if key.startswith(marks.KAI_PREFIX)}
     user = owner.annotations.get(marks.USER) or case.origin.annotations.get(marks.USER)
     if user:
@@ -118,7 +118,7 @@ def _annotations(case: Case, owner: Owner) -> Mapping[str, str]:
 
 @lru_cache(maxsize=1024)
 def top_owner(ref: OwnerRef) -> str:
-    """Return whose a PodGroup is, as KAI writes it for its own tools: YAML."""
+    """Return the owner of a PodGroup as YAML, in the form that KAI writes for its tools."""
     texts = {
         "name": ref.name,
         "uid": ref.uid,
