@@ -1,1 +1,1 @@
-"""A cluster in memory behind the same seam as `kube`: for the demo and for tests of the whole."""
+"""A cluster in memory behind the same interface as `kube`, for the demo and for tests of the whole service."""

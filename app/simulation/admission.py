@@ -1,4 +1,4 @@
-"""Plays admission for who asks for a part of a GPU: it adds our gate, and the variables that show the devices."""
+"""Simulates admission for pods that request a fraction of a GPU: it adds the gate and the device variables."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ VARIABLES: Mapping[str, str] = {
     "GPU_PORTION": marks.PORTION_ANNOTATION,
     "GPU_MEMORY_MIB": marks.MEMORY_ANNOTATION,
 }
-"""Of the first container, and the annotation that each shows it."""
+"""Environment variables of the first container, and the annotation that each of them shows."""
 
 
 def admitted(pod: RawObject) -> RawObject:
@@ -28,7 +28,7 @@ def admitted(pod: RawObject) -> RawObject:
 
 
 def submitted(pod: RawObject) -> RawObject:
-    """Return the pod as its owner wrote it, before it was admitted and bound."""
+    """Return the pod as its owner wrote it, before admission and binding."""
     metadata = {name: pod["metadata"][name] for name in ("name", "namespace", "labels")}
     annotations = pod["metadata"].get("annotations", {})
     metadata["annotations"] = {name: annotations[name] for name in annotations if not name.startswith(marks.PREFIX)}

@@ -1,4 +1,4 @@
-"""Plays the agents of all nodes: publishes as GpuNodes which devices there are, who has them and who uses how much."""
+"""Simulates the agents of all nodes: publishes GpuNodes with the devices, their pods and their memory use."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -13,30 +13,30 @@ from app.simulation.devices import SimulatedDevices, SimulatedMachine, Use
 
 LOOK_EVERY_S = 1.0
 MEASURE_EVERY = 10
-"""Looks."""
+"""Looks between two measurements."""
 HEARTBEAT_EVERY = 45
-"""Looks."""
+"""Looks between two heartbeats."""
 
 PERIOD = 6
-"""Measurements for which a pod uses the same."""
+"""Consecutive measurements in which a pod's use is the same."""
 LEAST_PERCENT, MOST_PERCENT = 70, 97
-"""Of its part, what a pod uses: most of it."""
+"""The range of a pod's memory use, in per cent of its share."""
 ONE_IN = 16
-"""In one of so many periods a pod uses more than its part."""
+"""In one of this many periods a pod uses more than its share."""
 EXCESS_MIB = 300
 
 NVLINKS = 18
-"""Of each device to the NVSwitch of an H100 machine."""
+"""NVLinks of each device to the NVSwitch of an H100 machine."""
 
 
 class Agents:
-    """One agent a node, all in one task: what is quiet costs next to nothing."""
+    """One agent per node, all in one task. An unchanged node costs almost nothing."""
 
     def __init__(self, cluster: SimulatedCluster, devices: SimulatedDevices, clock: Clock) -> None:
         self._cluster = cluster
         self._devices = devices
         self._clock = clock
-        # Connections never change, and what was published is not published again; changed by `run` only.
+        # Links never change, and an unchanged report is not published again. Only `run` changes these.
         self._links: dict[str, Mapping[str, list[RawObject]]] = {}
         self._published: dict[str, list[RawObject]] = {}
 
@@ -93,7 +93,7 @@ class Agents:
 
 
 def used_mib(machine: SimulatedMachine, uuid: str, measurement: int) -> Mapping[PodUid, int]:
-    """Return what each pod uses of a device, by uid; together never more than there is, as on a real one."""
+    """Return the memory that each pod uses on a device, by uid. The sum never exceeds the device's memory."""
     used: dict[PodUid, int] = {}
     left = machine.memory_mib
     for use in machine.uses.values():
@@ -104,7 +104,7 @@ def used_mib(machine: SimulatedMachine, uuid: str, measurement: int) -> Mapping[
 
 
 def _wanted_mib(use: Use, measurement: int) -> int:
-    """Return what a pod would use: always the same of a pod at a time, without any other chance."""
+    """Return the memory that a pod would use. It is a pure function of the pod and the measurement."""
     chance = _drawn(use.pod.uid)
     period = (measurement + chance) // PERIOD
     if _drawn(f"{use.pod.uid}/{period}") % ONE_IN == 0:

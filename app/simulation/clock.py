@@ -1,4 +1,4 @@
-"""Time in a simulated cluster: how long a wait is, said by whoever builds it."""
+"""The time in a simulated cluster. The builder of the cluster chooses its speed."""
 
 import asyncio
 import time
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the actors of a simulated cluster know of time."""
+    """The clock of the actors in a simulated cluster."""
 
     def now(self) -> float:
         """Return the seconds since the epoch, for timestamps."""
         ...
 
     async def sleep(self, simulated_s: float) -> None:
-        """Wait for so many seconds of the simulated world."""
+        """Wait for this many simulated seconds."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WallClock:
-    """Waits are `speed` times shorter than they say; timestamps are real, so that ages never run ahead of us."""
+    """Real waits are `speed` times shorter than simulated ones. Timestamps are real, so ages never exceed real ages."""
 
     speed: float = 1.0
 

@@ -1,4 +1,7 @@
-"""A cluster in memory behind the seam: it refuses what an API server refuses, and leaves living to the actors."""
+"""A cluster in memory behind the interface of `model.seam`. It refuses what an API server refuses.
+
+The actors (kubelet, kube-scheduler, users) change its objects.
+"""
 
 import time
 from collections import deque
@@ -41,29 +44,29 @@ class RecordedEvent:
 
 
 class SimulatedCluster(SimulatedObjects):
-    """Implements `model.seam.Cluster`; what is no coroutine, save `watch` and `follow`, is for the actors in it."""
+    """Implements `model.seam.Cluster`. Methods that are no coroutines, except `watch` and `follow`, are for actors."""
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         super().__init__(_is_watched, now=now)
         self.events: deque[RecordedEvent] = deque(maxlen=EVENTS_KEPT)
 
-    # What `control` asks of a cluster (the seam).
+    # The interface for `control`.
 
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
-        """Follow a kind for ever; pods that have finished are not among those watched."""
+        """Follow a kind without end. Finished pods are not included."""
         return self._at(resource).watch(keep)
 
     async def listed(
         self, resource: Resource, keep: Callable[[RawObject], T], *, depth: Depth, namespace: str = "", name: str = ""
     ) -> list[T]:
-        """Return what `watch` shows of a kind, or what of it has one name."""
+        """Return what `watch` shows of a kind, or only the objects of one name."""
         shown = (item for item in self.objects(resource) if _is_watched(resource, item))
         named = (item for item in shown if name in {"", item["metadata"]["name"]})
         wanted = [item for item in named if namespace in {"", item["metadata"].get("namespace")}]
         return [keep(item if depth is Depth.WHOLE else {"metadata": item["metadata"]}) for item in wanted]
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
-        """Bind as the API server does: it does not ask whether the node exists, and ends a nomination."""
+        """Bind like the API server: it does not check that the node exists, and it clears the nomination."""
         current = self._get(_ref(pod))
         if (obstacle := _obstacle_to_binding(current)) is not None:
             raise ConflictError(f"pod {pod.name} {obstacle}")
@@ -76,42 +79,42 @@ class SimulatedCluster(SimulatedObjects):
         self._write(Resource.PODS, current, change)
 
     async def read_pod(self, pod: PodRef) -> RawObject | None:
-        """Read the pod, finished or not; None when it is gone or another of that name has come."""
+        """Read the pod, finished or not. None when it is gone or a new pod has its name."""
         try:
             return self._get(_ref(pod))
         except NotFoundError:
             return None
 
     async def finished_pods(self, keep: Callable[[RawObject], T]) -> list[T]:
-        """Return the pods that have succeeded and are still there."""
+        """Return the succeeded pods that still exist."""
         return [keep(pod) for pod in self.objects(Resource.PODS) if pod["status"].get("phase") == "Succeeded"]
 
     async def read_lease(self, namespace: str, name: str) -> Lease | None:
-        """Return none: the simulated kube-scheduler is the only one, and holds no lease."""
+        """Return None: the simulated kube-scheduler is the only one, and holds no lease."""
         del namespace, name
         return None
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        """Set or clear the nominated node; a bound pod can have none."""
+        """Set or clear the nominated node. A bound pod cannot have one."""
         current = self._get(_ref(pod))
         if node is not None and current["spec"].get("nodeName"):
             raise ConflictError(f"pod {pod.name}: nominatedNodeName may not be set once nodeName is")
         self._write(Resource.PODS, current, {"status": {"nominatedNodeName": node}})
 
     async def release(self, pod: PodRef) -> None:
-        """Take our scheduling gate off and leave those of others; that wakes nobody where it is off already."""
+        """Remove Leeboard's scheduling gate and keep all others. Without the gate, nothing is written."""
         current = self._get(_ref(pod))
         gates = current["spec"].get("schedulingGates", ())
         left = [gate for gate in gates if gate["name"] != GATE]
         self._write(Resource.PODS, current, {"spec": {"schedulingGates": left or None}})
 
     async def say_unschedulable(self, pod: PodRef, message: str) -> None:
-        """Set the condition `PodScheduled` beside the others."""
+        """Set the condition `PodScheduled` and keep all others."""
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         self._set_condition(pod, condition)
 
     async def mark_disrupted(self, pod: PodRef, *, reason: str, message: str) -> None:
-        """Set the condition `DisruptionTarget` beside the others."""
+        """Set the condition `DisruptionTarget` and keep all others."""
         self._set_condition(pod, {"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message})
 
     def _set_condition(self, pod: PodRef, condition: Mapping[str, str]) -> None:
@@ -120,34 +123,34 @@ class SimulatedCluster(SimulatedObjects):
         self._write(Resource.PODS, current, {"status": {"conditions": [*others, condition]}})
 
     async def evict(self, pod: PodRef) -> None:
-        """Have the pod leave; nobody has a disruption budget here."""
+        """Delete the pod. There are no PodDisruptionBudgets here."""
         self._have_it_leave(_ref(pod))
 
     async def tight_budgets(self) -> frozenset[str]:
-        """Return no namespace: nobody has a disruption budget here."""
+        """Return no namespace: there are no PodDisruptionBudgets here."""
         return frozenset()
 
     async def may_evict(self, pod: PodRef) -> bool:
-        """Let every pod leave that is there."""
+        """Return True for every pod that exists."""
         self._get(_ref(pod))
         return True
 
     async def delete_pod(self, pod: PodRef) -> None:
-        """Have the pod leave."""
+        """Delete the pod."""
         self._have_it_leave(_ref(pod))
 
     async def create_pod(self, namespace: str, pod: RawObject) -> None:
-        """Add a pod, its priority resolved as admission does it."""
+        """Create a pod, with its priority resolved as admission does it."""
         metadata = {**pod["metadata"], "namespace": namespace}
         spec = self._priority(pod["spec"].get("priorityClassName", "")) | pod["spec"]
         self.create(Resource.PODS, {"status": {"phase": "Pending"}, **pod, "metadata": metadata, "spec": spec})
 
     async def pods_in(self, namespace: str, keep: Callable[[RawObject], T]) -> list[T]:
-        """Return the pods of a namespace, finished ones too."""
+        """Return the pods of a namespace, including finished ones."""
         return [keep(pod) for pod in self.objects(Resource.PODS) if pod["metadata"].get("namespace") == namespace]
 
     async def find_pod(self, namespace: str, name: str) -> RawObject | None:
-        """Read the pod of this name; None when there is none."""
+        """Read the pod of this name; None when it does not exist."""
         try:
             return self._get(Ref(resource=Resource.PODS, namespace=namespace, name=name))
         except NotFoundError:
@@ -166,13 +169,13 @@ class SimulatedCluster(SimulatedObjects):
         self.patch(Ref(resource=resource, namespace=namespace, name=name), {"status": status})
 
     async def record_event(self, regarding: RawObject, *, warning: bool, reason: str, note: str) -> None:
-        """Keep the event; the oldest are forgotten."""
+        """Store the event. The oldest events are dropped."""
         self.events.append(RecordedEvent(regarding=regarding, warning=warning, reason=reason, note=note))
 
-    # What the actors do.
+    # The methods for the actors.
 
     def watch_whole(self, resource: Resource) -> AsyncIterator[WatchEvent[RawObject]]:
-        """Watch a kind with every object whole: they are in memory anyhow."""
+        """Watch a kind with complete objects, which are in memory anyway."""
         return self.watch(resource, lambda item: item)
 
     def _priority(self, name: str) -> RawObject:
@@ -180,7 +183,7 @@ class SimulatedCluster(SimulatedObjects):
         return next(({"priority": one["value"]} for one in classes if one["metadata"]["name"] == name), {})
 
     def _have_it_leave(self, ref: Ref) -> None:
-        """Delete as the API server does: a bound pod stays for its grace period, and it is its kubelet that ends it."""
+        """Delete like the API server: a bound pod stays for its grace period, and the kubelet removes it."""
         current = self._get(ref)
         if not current["spec"].get("nodeName"):
             self.delete(ref)

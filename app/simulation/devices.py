@@ -1,4 +1,4 @@
-"""The GPUs of every node and who has them: plays the device plugin, and the device manager of the kubelet."""
+"""The GPUs of every node and their pods: simulates the device plugin and the kubelet's device manager."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,40 +16,40 @@ MILLI = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What the containers of a running pod use some devices for."""
+    """The devices that the containers of a running pod use."""
 
     pod: PodRef
     uuids: tuple[str, ...]
     part_mib: int
-    """Of each, what is the pod's."""
+    """The pod's share of each device, in MiB."""
 
 
 class SimulatedMachine:
-    """The GPUs of one node, all alike and on one NVSwitch."""
+    """The GPUs of one node. All have the same model and share one NVSwitch."""
 
     def __init__(self, node: RawObject) -> None:
-        """`holders` and `uses` are changed by `SimulatedDevices` only."""
+        """Create the machine of a node. Only `SimulatedDevices` changes `holders` and `uses`."""
         labels, self.name = node["metadata"].get("labels", {}), node["metadata"]["name"]
         self.product = labels.get(PRODUCT_LABEL, "").replace("-", " ")
         self.memory_mib = int(labels.get(MEMORY_LABEL, "0"))
         number = milli(node["status"]["allocatable"].get(GPU, "0")) // MILLI
         self.uuids = tuple(f"GPU-{uuid5(NAMESPACE_DNS, f'{self.name}/{index}')}" for index in range(number))
         self.holders: dict[str, PodRef] = {}
-        """By device, those that the kubelet gave it to: pods with whole devices, and reservation pods."""
+        """By device, the pod that got it from the kubelet: a pod with whole devices, or a reservation pod."""
         self.uses: dict[PodUid, Use] = {}
 
     @property
     def free(self) -> list[str]:
-        """Return the devices that nobody has, in the order of the driver."""
+        """Return the free devices, in the driver's order."""
         return [uuid for uuid in self.uuids if uuid not in self.holders]
 
     def of(self, pod: PodRef) -> tuple[str, ...]:
-        """Return what a pod has been given."""
+        """Return the devices of a pod."""
         return tuple(uuid for uuid, holder in self.holders.items() if holder == pod)
 
 
 class SimulatedDevices:
-    """The machines of one cluster, each known from when its node was first seen."""
+    """The machines of one cluster. A machine exists from the first look at its node."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -57,19 +57,19 @@ class SimulatedDevices:
         self._changed: set[str] = set()
 
     def machines(self) -> Iterable[SimulatedMachine]:
-        """Return those that have any GPU."""
+        """Return the machines with GPUs."""
         for node in self._cluster.objects(Resource.NODES):
             if node["metadata"]["name"] not in self._machines:
                 self._machines[node["metadata"]["name"]] = SimulatedMachine(node)
         return [machine for machine in self._machines.values() if machine.uuids]
 
     def take_changed(self) -> set[str]:
-        """Return, once, the nodes on which anybody has come or gone since last asked."""
+        """Return the nodes whose pods have changed since the last call, and clear them."""
         changed, self._changed = self._changed, set()
         return changed
 
     def admit(self, pod: RawObject) -> str:
-        """Give a pod the whole devices that it asks for; return why it cannot start, as the kubelet says it."""
+        """Allocate the whole devices that a pod requests; return why it cannot start, in the kubelet's words."""
         asked = requests(pod)[GPU] // MILLI
         machine = self._machine(pod)
         if not asked or machine is None:
@@ -83,7 +83,7 @@ class SimulatedDevices:
         return ""
 
     def start(self, pod: RawObject) -> None:
-        """Note that the containers of a pod have started, with the devices that they were given or told of."""
+        """Record that a pod's containers have started, with allocated devices or those in its annotation."""
         machine, ref, labels = self._machine(pod), _ref(pod), pod["metadata"].get("labels", {})
         if machine is None or labels.get("app") == marks.RESERVATION_APP:
             return
@@ -95,7 +95,7 @@ class SimulatedDevices:
             self._changed.add(machine.name)
 
     def release(self, pod: RawObject) -> None:
-        """Take back what a pod has that is over."""
+        """Release the devices of a pod that has ended."""
         machine, ref = self._machine(pod), _ref(pod)
         if machine is None:
             return

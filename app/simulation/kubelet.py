@@ -1,6 +1,6 @@
-"""Plays every kubelet at once: a bound pod starts after a moment, runs for its time, finishes and is removed.
+"""Simulates all kubelets: a bound pod starts after a moment, runs for its time, succeeds and is removed.
 
-One that is told to leave does so when its grace period is over; one for which there is no device fails.
+A deleted pod ends after its grace period. A pod without a free device fails.
 """
 
 import asyncio
@@ -15,18 +15,17 @@ from app.simulation.manifests import RUNTIME_ANNOTATION
 
 START_S = 2.0
 REFUSED = "UnexpectedAdmissionError"
-"""What a kubelet calls it when a pod's devices are not there."""
+"""A kubelet's reason when a pod's devices are not available."""
 
 
 class SimulatedKubelet:
-    """Follows the pods of one cluster; a pod without a runtime annotation runs until somebody deletes it."""
+    """Follows the pods of one cluster. A pod without a runtime annotation runs until it is deleted."""
 
     def __init__(self, cluster: SimulatedCluster, devices: SimulatedDevices, clock: Clock) -> None:
         self._cluster = cluster
         self._devices = devices
         self._clock = clock
-        # uids of the pods that have begun to live, and those whose end before its time has a task; `run` and the tasks
-        # change them.
+        # uids of the admitted pods, and of those whose early end has a task. `run` and the tasks change them.
         self._alive: set[str] = set()
         self._ending: set[str] = set()
 
@@ -56,7 +55,7 @@ class SimulatedKubelet:
                 lives.create_task(self._end(pod))
 
     def _admit(self, pod: RawObject, lives: asyncio.TaskGroup) -> None:
-        # At once: were it left to a task, a pod deleted meanwhile would be given a device that nobody takes back.
+        # At once, not in a task: otherwise a pod deleted in the meantime would keep a device that is never released.
         obstacle = self._devices.admit(pod)
         if not obstacle:
             lives.create_task(self._live(pod))
@@ -66,13 +65,13 @@ class SimulatedKubelet:
             self._cluster.patch(Ref.of(Resource.PODS, pod), {"status": status})
 
     async def _live(self, pod: RawObject) -> None:
-        with suppress(NotFoundError):  # Somebody deleted it: its life ends there.
+        with suppress(NotFoundError):  # A deleted pod ends there.
             await self._run_to_the_end(Ref.of(Resource.PODS, pod), pod)
 
     async def _end(self, pod: RawObject) -> None:
         ref = Ref.of(Resource.PODS, pod)
         await self._clock.sleep(pod["metadata"]["deletionGracePeriodSeconds"])
-        with suppress(NotFoundError):  # It finished just before.
+        with suppress(NotFoundError):  # The pod finished just before.
             self._cluster.delete(ref)
         self._ending.discard(ref.uid)
 

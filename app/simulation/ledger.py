@@ -1,4 +1,4 @@
-"""What each node has given away, by kube-scheduler's own books: bound pods and those it assumes."""
+"""The usage of each node in kube-scheduler's own accounting: bound pods and assumed pods."""
 
 from collections import Counter, defaultdict
 
@@ -6,10 +6,10 @@ from app.simulation.stock import Amounts
 
 
 class Holdings:
-    """Holdings by uid; a pod holds on one node at a time."""
+    """Holdings by pod uid. A pod holds resources on one node at a time."""
 
     def __init__(self) -> None:
-        # Changed by `hold` and `release` only: the sums are always those of the holdings.
+        # Only `hold` and `release` change these, so the sums always match the holdings.
         self._holdings: dict[str, tuple[str, Amounts]] = {}
         self._used: dict[str, Amounts] = defaultdict(Counter)
 
@@ -17,11 +17,11 @@ class Holdings:
         return uid in self._holdings
 
     def used(self, node: str) -> Amounts:
-        """Return what is taken of the node; not to be changed."""
+        """Return the used amounts of a node. The caller must not change them."""
         return self._used[node]
 
     def hold(self, uid: str, node: str, amounts: Amounts) -> None:
-        """Book a pod on a node, and nowhere else; booked there already, nothing changes."""
+        """Charge a pod to this node only. Nothing changes when it is charged there already."""
         if self._holdings.get(uid, ("", None))[0] == node:
             return
         self.release(uid)
@@ -29,7 +29,7 @@ class Holdings:
         self._used[node].update(amounts)
 
     def release(self, uid: str) -> None:
-        """Strike a pod out, booked or not."""
+        """Remove the charge of a pod, if there is one."""
         if uid in self._holdings:
             node, amounts = self._holdings.pop(uid)
             self._used[node].subtract(amounts)

@@ -13,12 +13,12 @@ RUNTIME_ANNOTATION = "simulation.leeboard.dev/runtime-s"
 GROUP_ANNOTATION = "pod-group-name"
 QUEUE_LABEL = "kai.scheduler/queue"
 UNLIMITED = -1
-"""How a Queue object writes "no limit"; nothing but these manifests uses it."""
+""""No limit" in a Queue object. Only these manifests use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a queue is given of the GPUs."""
+    """The GPU quota of a queue."""
 
     gpus: int
     weight: int = 1
@@ -27,7 +27,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the pods of one piece of work have in common."""
+    """The common properties of the pods of one job."""
 
     name: str
     queue: str
@@ -37,7 +37,7 @@ class Job:
     priority_class: str = "train"
     group: str = ""
     part: Mapping[str, str] = field(default_factory=dict)
-    """Annotations that ask for a part of a GPU."""
+    """Annotations that request a fraction of a GPU."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -51,7 +51,7 @@ PRIORITIES = {
 
 
 def node(name: str, *, gpus: int, cpu: int, labels: Mapping[str, str]) -> RawObject:
-    """Write a Ready node with `gpus` whole GPUs."""
+    """Build a Ready node with `gpus` whole GPUs."""
     amounts = {"cpu": str(cpu), "memory": "512Gi", "pods": "110"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
     return {
         "apiVersion": "v1",
@@ -67,7 +67,7 @@ def node(name: str, *, gpus: int, cpu: int, labels: Mapping[str, str]) -> RawObj
 
 
 def queue(name: str, parent: str | None, quota: Quota) -> RawObject:
-    """Write a queue that divides GPUs and leaves CPU and memory alone."""
+    """Build a queue that divides GPUs and does not limit CPU and memory."""
     free = {"quota": UNLIMITED, "overQuotaWeight": 1, "limit": UNLIMITED}
     gpu = {"quota": quota.gpus, "overQuotaWeight": quota.weight, "limit": quota.limit}
     return {
@@ -79,7 +79,7 @@ def queue(name: str, parent: str | None, quota: Quota) -> RawObject:
 
 
 def topology(name: str, *levels: str) -> RawObject:
-    """Write a Topology with the labels of its levels, the widest first."""
+    """Build a Topology with the labels of its levels, the widest first."""
     return {
         "apiVersion": "kai.scheduler/v1alpha1",
         "kind": "Topology",
@@ -89,7 +89,7 @@ def topology(name: str, *levels: str) -> RawObject:
 
 
 def priority_class(name: str) -> RawObject:
-    """Write one of KAI's priority classes, or that of reservation pods."""
+    """Build one of KAI's priority classes, or that of reservation pods."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -99,7 +99,7 @@ def priority_class(name: str) -> RawObject:
 
 
 def pod_group(job: Job, *, min_member: int) -> RawObject:
-    """Write the PodGroup named by the job's `group`."""
+    """Build the PodGroup named by the job's `group`."""
     return {
         "apiVersion": "scheduling.run.ai/v2alpha2",
         "kind": "PodGroup",
@@ -109,7 +109,7 @@ def pod_group(job: Job, *, min_member: int) -> RawObject:
 
 
 def pod(job: Job, *, member: int = 0) -> RawObject:
-    """Write a pending pod of the job, its priority resolved as admission does it."""
+    """Build a pending pod of the job, with its priority resolved as admission does it."""
     annotations = {RUNTIME_ANNOTATION: str(job.runtime_s)} | ({GROUP_ANNOTATION: job.group} if job.group else {})
     annotations |= job.part
     requests = {"cpu": str(job.cpu), "memory": "4Gi"} | ({"nvidia.com/gpu": str(job.gpus)} if job.gpus else {})
@@ -135,7 +135,7 @@ def pod(job: Job, *, member: int = 0) -> RawObject:
 
 
 def foreign_pod(name: str, *, node: str, gpus: int) -> RawObject:
-    """Write a running pod of another scheduler, which stays for good."""
+    """Build a running pod of another scheduler, which never ends."""
     container = {"name": "main", "image": "work", "resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
     return {
         "apiVersion": "v1",

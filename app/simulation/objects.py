@@ -1,4 +1,4 @@
-"""Objects of any kind in memory: what is written to them, read of them and followed; `cluster` knows what pods are."""
+"""Objects of any kind in memory: writes, reads and watches. `cluster` adds the behaviour of pods."""
 
 import asyncio
 import itertools
@@ -15,19 +15,19 @@ from app.simulation.store import Store, key_of, merged
 T = TypeVar("T")
 
 Place = Resource | str
-"""A kind that is always there, or the path where any is served."""
+"""A kind that always exists, or the path of any kind."""
 
 KINDS = {
     ("v1", "Node"): Resource.NODES,
     ("v1", "Pod"): Resource.PODS,
     ("scheduling.run.ai/v2alpha2", "PodGroup"): Resource.POD_GROUPS,
 }
-"""The kinds that are always there and that somebody may ask for by name."""
+"""The kinds that always exist and that are looked up by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ref:
-    """Names an object for a write; a `uid` that is not empty is a precondition."""
+    """An object to be written. A non-empty `uid` is a precondition."""
 
     resource: Place
     name: str
@@ -36,30 +36,30 @@ class Ref:
 
     @staticmethod
     def of(resource: Place, item: RawObject) -> "Ref":
-        """Name exactly this object, not a later one of the same name."""
+        """Return the reference to this object. A new object of the same name does not match it."""
         namespace, name = key_of(item)
         return Ref(resource=resource, name=name, namespace=namespace, uid=item["metadata"]["uid"])
 
 
 class SimulatedObjects:
-    """Implements `model.seam.Objects`; what is no coroutine, save `follow`, is for the actors."""
+    """Implements `model.seam.Objects`. Methods that are not coroutines, except `follow`, are for the actors."""
 
     def __init__(self, watched: Callable[[Resource, RawObject], bool], *, now: Callable[[], float] = time.time) -> None:
-        # Changed by the write methods and `serve` only, on the event loop, never across an await.
+        # Only the write methods and `serve` change these, on the event loop, never across an await.
         self._stores = {resource.value: _store(resource, watched) for resource in Resource}
         self._paths = {kind: resource.value for kind, resource in KINDS.items()}
         self._served: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._versions = itertools.count(1)
         self._now = now
 
-    # What `control` asks of a cluster (the seam).
+    # The interface for `control`.
 
     async def path_of(self, api_version: str, kind: str) -> str | None:
-        """Return where a kind is served; None before `serve`."""
+        """Return the path of a kind; None before `serve`."""
         return self._paths.get((api_version, kind))
 
     async def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncIterator[WatchEvent[T]]:
-        """Follow a kind for ever; one that is not served is awaited."""
+        """Follow a kind without end. It waits for a kind that is not served yet."""
         if path not in self._stores:
             yield Lost(f"{_kind(path)} is not installed", denied=True)
             await self._served[path].wait()
@@ -67,7 +67,7 @@ class SimulatedObjects:
             yield event
 
     async def read_object(self, path: str, namespace: str, name: str, *, depth: Depth) -> RawObject | None:
-        """Read an object; None when there is none of this name, or of its kind."""
+        """Read an object. None when the object or its kind does not exist."""
         try:
             return _as_deep(self._get(Ref(resource=path, namespace=namespace, name=name)), depth)
         except NotFoundError:
@@ -78,7 +78,7 @@ class SimulatedObjects:
         return [keep(_as_deep(item, depth)) for item in self.objects(path)]
 
     async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
-        """Add an object."""
+        """Create an object."""
         place = {"namespace": namespace} if namespace else {}
         self.create(path, raw | {"metadata": raw["metadata"] | place})
 
@@ -88,10 +88,10 @@ class SimulatedObjects:
         self.patch(Ref(resource=path, namespace=namespace, name=name, uid=uid), change)
 
     async def remove_object(self, path: str, namespace: str, name: str, *, uid: str) -> None:
-        """Remove an object at once, and nothing that it owns."""
+        """Remove an object at once. Objects that it owns stay."""
         self.delete(Ref(resource=path, namespace=namespace, name=name, uid=uid))
 
-    # What the actors do.
+    # The methods for the actors.
 
     def serve(self, api_version: str, kind: str, path: str) -> None:
         """Install a kind, as a CRD does."""
@@ -100,11 +100,11 @@ class SimulatedObjects:
         self._served[path].set()
 
     def objects(self, resource: Place) -> list[RawObject]:
-        """Return everything of a kind, finished pods included."""
+        """Return all objects of a kind, including finished pods."""
         return self._at(resource).objects()
 
     def create(self, resource: Place, item: RawObject) -> RawObject:
-        """Add an object and return it as stored; raises `ConflictError` when the name is taken."""
+        """Create an object and return it as stored; raise `ConflictError` when the name exists."""
         if key_of(item) in self._at(resource):
             raise ConflictError(f"{item['metadata']['name']} already exists")
         uid = f"00000000-0000-4000-8000-{next(self._versions):012x}"
@@ -112,11 +112,11 @@ class SimulatedObjects:
         return self._write(resource, item | {"metadata": metadata}, {})
 
     def patch(self, ref: Ref, change: RawObject) -> RawObject:
-        """Apply a JSON merge patch and return the result; raises `NotFoundError`."""
+        """Apply a JSON merge patch and return the result; raise `NotFoundError`."""
         return self._write(ref.resource, self._get(ref), change)
 
     def delete(self, ref: Ref) -> None:
-        """Remove an object at once; raises `NotFoundError`."""
+        """Remove an object at once; raise `NotFoundError`."""
         self._at(ref.resource).remove(key_of(self._get(ref)))
 
     def _at(self, resource: Place) -> Store:
@@ -134,7 +134,7 @@ class SimulatedObjects:
     def _write(self, resource: Place, current: RawObject, change: RawObject) -> RawObject:
         result = merged(current, change)
         if result == current and "resourceVersion" in current["metadata"]:
-            return current  # An API server writes nothing then, and wakes nobody.
+            return current  # Like an API server, which writes and notifies nothing then.
         result["metadata"] = result["metadata"] | {"resourceVersion": str(next(self._versions))}
         self._at(resource).put(result)
         return result

@@ -1,7 +1,8 @@
-"""Plays kube-scheduler against our webhooks: filters in `stock`, scheduling queue in `waiting`, wire in `webhooks`.
+"""Simulates kube-scheduler, which calls the webhooks.
 
-A pod's way: 1. its turn  2. nominated node first, else all  3. stock filters  4. /filter  5. /prioritize when several
-are left  6. assume  7. /bind in a task of its own. Refused: parked until something changes. Error: backs off.
+Its filters are in `stock`, its queue in `waiting`, the wire in `webhooks`. The steps for a pod: 1. its turn  2. the
+nominated node first, then all  3. stock filters  4. /filter  5. /prioritize for several nodes  6. assume  7. /bind in
+its own task. A refused pod is parked until something changes. After an error it backs off.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ LONGEST_BACKOFF_S = 10.0
 
 
 class ExtenderClient(Protocol):
-    """What the driver asks of an extender; all raise `ExtenderError`."""
+    """The client of an extender. Each method raises `ExtenderError`."""
 
     async def filter(self, pod: RawObject, names: Sequence[str]) -> Filtered:
-        """Return the nodes that are left."""
+        """Return the nodes that remain."""
         ...
 
     async def prioritize(self, pod: RawObject, names: Sequence[str]) -> Mapping[str, int]:
@@ -43,7 +44,7 @@ class ExtenderClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A node, or for every node why it is none."""
+    """A node, or the reasons against every node."""
 
     node: str | None = None
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -64,7 +65,7 @@ class Scheduler:
         self._cluster = cluster
         self._extender = extender
         self._clock = clock
-        # What the watches showed, what is bound or assumed, and failed attempts: changed by this class only.
+        # Watched objects, bound or assumed pods, and failed attempts. Only this class changes them.
         self._nodes: dict[str, RawObject] = {}
         self._pods: dict[str, RawObject] = {}
         self._ledger = Holdings()
@@ -80,7 +81,7 @@ class Scheduler:
                 pod = self._pods[await self._queue.pop()]
                 await self._schedule(pod, tasks)
 
-    # What it learns.
+    # Watching.
 
     async def _follow_nodes(self) -> None:
         async for event in self._cluster.watch_whole(Resource.NODES):
@@ -129,7 +130,7 @@ class Scheduler:
         if held_a_node:
             self._queue.wake_all()
 
-    # What it does.
+    # Scheduling.
 
     async def _schedule(self, pod: RawObject, tasks: asyncio.TaskGroup) -> None:
         uid = pod["metadata"]["uid"]
@@ -148,7 +149,7 @@ class Scheduler:
     async def _choose(self, pod: RawObject) -> Choice:
         nominated = pod.get("status", {}).get("nominatedNodeName")
         if nominated in self._nodes:
-            with suppress(ExtenderError):  # kube-scheduler logs it and evaluates all nodes.
+            with suppress(ExtenderError):  # kube-scheduler logs the error and evaluates all nodes.
                 choice = await self._choose_among(pod, [nominated])
                 if choice.node is not None:
                     return choice
@@ -181,7 +182,7 @@ class Scheduler:
         try:
             await self._extender.bind(pod, node)
         except ExtenderError as error:
-            if self._is_pending(uid):  # Else the write was done although the answer was lost.
+            if self._is_pending(uid):  # Otherwise the write was done although the answer was lost.
                 self._ledger.release(uid)
                 self._queue.wake_all()
                 await self._retry_later(pod, error)
@@ -200,12 +201,13 @@ class Scheduler:
     def _refuse(self, pod: RawObject, *, reason: str, message: str) -> None:
         status: RawObject = {"conditions": [self._condition(pod, reason, message)]}
         if pod.get("status", {}).get("nominatedNodeName"):
-            status["nominatedNodeName"] = None  # Only the one that was tried: a newer one must live.
+            status["nominatedNodeName"] = None  # Only the nomination that was tried. A newer one stays.
         with suppress(NotFoundError):
             self._cluster.patch(Ref.of(Resource.PODS, pod), {"status": status})
 
     def _condition(self, pod: RawObject, reason: str, message: str) -> RawObject:
-        # The time tells when the status last turned, so the same refusal is the same object, and no write.
+        # The time is that of the last change of status. The same refusal is therefore the same object, and causes no
+        # write.
         before = _scheduled_condition(pod.get("status", {}).get("conditions", ()))
         now = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         since = before.get("lastTransitionTime", now)

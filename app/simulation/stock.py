@@ -1,4 +1,4 @@
-"""kube-scheduler's own filters, as far as the simulated world needs them: cordon, taints, selector, resources."""
+"""The part of kube-scheduler's own filters that the simulation needs: cordon, taints, selector, resources."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from functools import cache
 from app.model.seam import RawObject
 
 Amounts = Counter[str]
-"""Thousandths of each resource's unit, by its name."""
+"""Amounts in thousandths of each resource's unit, by resource name."""
 
 GPU = "nvidia.com/gpu"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -18,13 +18,13 @@ POD_SLOT = {"pods": 1000}
 
 @cache
 def milli(quantity: str) -> int:
-    """Return a quantity in thousandths of its unit; only the suffixes that the simulated world writes."""
+    """Return a quantity in thousandths of its unit. It knows only the suffixes that the simulation writes."""
     digits = quantity.rstrip("KMGim")
     return int(digits) * SUFFIXES[quantity[len(digits) :]]
 
 
 def requests(pod: RawObject) -> Amounts:
-    """Return what the pod's containers ask for, and its slot on the node, in thousandths."""
+    """Return the requests of the pod's containers and its pod slot, in thousandths."""
     total = Counter(POD_SLOT)
     for container in pod["spec"]["containers"]:
         asked = container.get("resources", {}).get("requests", {})
@@ -33,7 +33,7 @@ def requests(pod: RawObject) -> Amounts:
 
 
 def barred(pod: RawObject, node: RawObject) -> list[str]:
-    """Return kube-scheduler's reasons against this node whatever is free there; empty when there is none."""
+    """Return kube-scheduler's reasons against this node, apart from free resources; empty when there is none."""
     if node["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
     if not all(_tolerates(pod, taint) for taint in node["spec"].get("taints", ())):
@@ -45,7 +45,7 @@ def barred(pod: RawObject, node: RawObject) -> list[str]:
 
 
 def lacking(asked: Amounts, node: RawObject, used: Amounts) -> list[str]:
-    """Return kube-scheduler's words for what the node has too little of; empty when what is left suffices."""
+    """Return kube-scheduler's messages for resources that the node lacks; empty when the node has enough."""
     allocatable = node["status"]["allocatable"]
     short = (name for name in asked if used[name] + asked[name] > milli(allocatable.get(name, "0")))
     return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
@@ -70,7 +70,7 @@ def _selected(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
 
 
 def _is_named(pod: RawObject, node: str) -> bool:
-    """Tell whether required node affinity allows the node: by its name only, as reservation pods ask for it."""
+    """Return whether required node affinity allows the node. It supports only node names, for reservation pods."""
     required = pod["spec"].get("affinity", {}).get("nodeAffinity", {}).get(REQUIRED)
     if required is None:
         return True

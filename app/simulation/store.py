@@ -1,4 +1,4 @@
-"""Objects of one kind in memory, with their watchers; what a write means is left to `cluster`."""
+"""Objects of one kind in memory, with their watchers. `cluster` gives writes their meaning."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,14 +11,14 @@ T = TypeVar("T")
 News = Changed[RawObject] | Deleted[RawObject]
 
 Key = tuple[str, str]
-"""Namespace and name; the namespace is empty for what belongs to the whole cluster."""
+"""Namespace and name. The namespace of a cluster-wide object is empty."""
 
 PROGRESS_EVERY_S = 10.0
-"""How long a watch stays silent before it says that it is alive."""
+"""How long a watch stays silent before it sends a sign of life."""
 
 
 def key_of(item: RawObject) -> Key:
-    """Return the key under which an object is kept."""
+    """Return the key of an object."""
     metadata = item["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 
@@ -38,10 +38,10 @@ def merged(target: RawObject, change: Mapping[str, object]) -> RawObject:
 
 
 class Store:
-    """Keeps objects by name and tells every watcher of those that are `watched`."""
+    """Stores objects by name and notifies every watcher of those that are `watched`."""
 
     def __init__(self, watched: Callable[[RawObject], bool]) -> None:
-        # Changed by `put` and `remove` only. An object is replaced, never edited, so readers may keep what they got.
+        # Only `put` and `remove` change these. An object is replaced, never edited, so readers may keep their copy.
         self._objects: dict[Key, RawObject] = {}
         self._watchers: set[asyncio.Queue[News]] = set()
         self._watched = watched
@@ -50,7 +50,7 @@ class Store:
         return key in self._objects
 
     def get(self, key: Key) -> RawObject:
-        """Return the object; raises `NotFoundError`."""
+        """Return the object; raise `NotFoundError`."""
         if key not in self._objects:
             raise NotFoundError(f"{'/'.join(filter(None, key))} does not exist")
         return self._objects[key]
@@ -60,25 +60,25 @@ class Store:
         return list(self._objects.values())
 
     def put(self, item: RawObject) -> None:
-        """Add or replace an object; one that is no longer watched counts as deleted for the watchers."""
+        """Add or replace an object. One that is no longer watched counts as deleted for the watchers."""
         before = self._objects.get(key_of(item))
         self._objects[key_of(item)] = item
         if self._watched(item):
             self._tell(Changed(item))
         elif before is not None and self._watched(before):
-            # The last object that was watched, as kube-apiserver sends it: it does not show why it is watched no more.
+            # Like kube-apiserver, send the last watched state. It does not show why the object is no longer watched.
             version = item["metadata"]["resourceVersion"]
             self._tell(Deleted(before | {"metadata": before["metadata"] | {"resourceVersion": version}}))
 
     def remove(self, key: Key) -> None:
-        """Remove an object; raises `NotFoundError`."""
+        """Remove an object; raise `NotFoundError`."""
         before = self.get(key)
         del self._objects[key]
         if self._watched(before):
             self._tell(Deleted(before))
 
     async def watch(self, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
-        """List, then follow for ever. Nothing is lost between the two: there is no await in between."""
+        """List, then follow without end. There is no await between the two, so no change is lost."""
         mail: asyncio.Queue[News] = asyncio.Queue()
         self._watchers.add(mail)
         try:

@@ -1,6 +1,6 @@
-"""Plays the people and their controllers: they submit work, not while too much of theirs waits, give up and tidy up.
+"""Simulates users and their controllers: they submit jobs, unless too many wait, and later give up and clean up.
 
-What was evicted is submitted again at once, and what failed after a pause, as a Job's controller does it.
+An evicted pod is submitted again at once, a failed pod after a pause, as a Job's controller does it.
 """
 
 import asyncio
@@ -16,29 +16,32 @@ from app.simulation.manifests import GROUP_ANNOTATION, QUEUE_LABEL
 from app.simulation.workload import NEVER_START, Arrival
 
 MOST_WAITING = 32
-"""With so many pods of a namespace pending its people submit no more, so that a demo may run for days."""
+"""With this many pending pods in a namespace its users submit no more, so that a demo can run for days."""
 MOST_IN_VAIN = 2
-"""So many pieces of each kind that can never start wait at once: enough to be seen."""
+"""How many jobs of each kind that can never start wait at the same time."""
 PATIENCE_S = 900.0
 PAUSE_S = 10.0
-"""Before what failed is tried again: it may fail again at once."""
+"""The pause before a failed pod is submitted again, because it may fail again at once."""
 AGAIN = "again"
-"""The kind of what is submitted again."""
+"""The kind of jobs that are submitted again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Submission:
-    """A piece of work that is there until somebody gives it up."""
+    """A submitted job. It exists until its user gives up."""
 
     kind: str
     refs: tuple[Ref, ...]
 
 
 class Users:
-    """Submits one stream of work to one cluster."""
+    """Submits one stream of jobs to one cluster."""
 
     def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
-        """`_in_vain` is what waits and can never start; `_submit` and `_give_up_later` change it."""
+        """Start without jobs.
+
+        `_in_vain` holds the waiting jobs that can never start; `_submit` and `_give_up_later` change it.
+        """
         self._cluster = cluster
         self._clock = clock
         self._in_vain: list[_Submission] = []
@@ -53,7 +56,7 @@ class Users:
                     tasks.create_task(self._give_up_later(self._submit(arrival)))
 
     def _has_room_for(self, arrival: Arrival) -> bool:
-        """Tell whether little enough waits: what can never start must not keep others from submitting."""
+        """Return whether few enough pods wait. Jobs that can never start must not block other jobs."""
         if arrival.kind in NEVER_START:
             return sum(piece.kind == arrival.kind for piece in self._in_vain) < MOST_IN_VAIN
         namespaces = {item["metadata"]["namespace"] for _, item in arrival.objects}
@@ -86,7 +89,7 @@ class Users:
             if isinstance(event, Deleted) and self._clear_away(event.object):
                 tasks.create_task(self._submit_after_a_pause(event.object))
             elif isinstance(event, Deleted) and _is_evicted(event.object):
-                # At once: its PodGroup would be tidied away otherwise.
+                # At once: otherwise its PodGroup would be cleaned up.
                 tasks.create_task(self._give_up_later(self._submit(_again(event.object))))
             elif isinstance(event, Deleted) and (group := _group_of(event.object)) is not None:
                 self._remove_if_empty(group)
@@ -96,9 +99,9 @@ class Users:
         await self._give_up_later(self._submit(_again(pod)))
 
     def _clear_away(self, pod: RawObject) -> bool:
-        """Remove a pod of theirs that has failed; return whether it had."""
+        """Remove a failed pod of these users; return whether there was one."""
         if QUEUE_LABEL not in pod["metadata"].get("labels", {}):
-            return False  # What others run is theirs to look after.
+            return False  # The owners of other pods clean up themselves.
         uid, pods = pod["metadata"]["uid"], self._cluster.objects(Resource.PODS)
         failed = [one for one in pods if one["metadata"]["uid"] == uid and one["status"].get("phase") == "Failed"]
         for one in failed:
@@ -117,7 +120,7 @@ def _is_pending(pod: RawObject) -> bool:
 
 
 def _again(pod: RawObject) -> Arrival:
-    # Given up like any other: what is left of a gang, some of whose members had finished, never starts.
+    # It is given up like any other: the rest of a gang with finished members never starts.
     return Arrival(after_s=0, kind=AGAIN, objects=((Resource.PODS, submitted(pod)),))
 
 

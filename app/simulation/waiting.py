@@ -1,4 +1,4 @@
-"""kube-scheduler's queue: who is next, who is parked until something changes, who backs off after an error."""
+"""kube-scheduler's queue: pods that are next, parked until a change, or backing off after an error."""
 
 import asyncio
 import heapq
@@ -16,10 +16,10 @@ class Waits(Enum):
 
 
 class SchedulingQueue:
-    """Pending pods by uid: priority first, then first come, first served."""
+    """Pending pods by uid: by priority, then by arrival."""
 
     def __init__(self) -> None:
-        # Changed by the methods only, on the event loop. Heap entries whose pod waits for something else are stale.
+        # Only the methods change these, on the event loop. A heap entry is stale when its pod waits for something else.
         self._waits: dict[str, Waits] = {}
         self._priority: dict[str, int] = {}
         self._heap: list[tuple[int, int, str]] = []
@@ -28,19 +28,19 @@ class SchedulingQueue:
         self._something_is_active = asyncio.Event()
 
     def add(self, uid: str, *, priority: int) -> None:
-        """Take in a new pod; one that is known keeps what it waits for."""
+        """Add a new pod. A known pod keeps what it waits for."""
         if uid not in self._waits:
             self._priority[uid] = priority
             self._activate(uid)
 
     def remove(self, uid: str) -> None:
-        """Forget a pod, known or not."""
+        """Remove a pod, if it is known."""
         self._waits.pop(uid, None)
         self._priority.pop(uid, None)
         self._woken.discard(uid)
 
     async def pop(self) -> str:
-        """Wait for a pod whose turn it is; it is then in its cycle."""
+        """Wait for a pod that is next, and start its cycle."""
         while True:
             while self._heap:
                 _, _, uid = heapq.heappop(self._heap)
@@ -51,24 +51,24 @@ class SchedulingQueue:
             await self._something_is_active.wait()
 
     def park(self, uid: str) -> None:
-        """End the cycle of a refused pod; a change that came meanwhile gives it another turn at once."""
+        """End the cycle of a refused pod. After a change during the cycle the pod is next again at once."""
         if uid in self._woken:
             self._activate(uid)
         elif uid in self._waits:
             self._waits[uid] = Waits.A_CHANGE
 
     def back_off(self, uid: str) -> None:
-        """End the cycle of a pod after an error; no change wakes it before `resume`."""
+        """End the cycle of a pod after an error. No change wakes the pod before `resume`."""
         if uid in self._waits:
             self._waits[uid] = Waits.ITS_BACKOFF
 
     def resume(self, uid: str) -> None:
-        """Give a pod that backed off its turn again."""
+        """Make a pod that backed off active again."""
         if self._waits.get(uid) is Waits.ITS_BACKOFF:
             self._activate(uid)
 
     def wake(self, uid: str) -> None:
-        """Something changed for this pod; one in its cycle is only remembered, a pod that backs off sleeps on."""
+        """Handle a change for this pod. During its cycle the change is recorded; a pod that backs off is not woken."""
         match self._waits.get(uid):
             case Waits.A_CHANGE:
                 self._activate(uid)
@@ -78,7 +78,7 @@ class SchedulingQueue:
                 pass
 
     def wake_all(self) -> None:
-        """Something changed for everybody, such as a pod that ended."""
+        """Handle a change for all pods, such as the end of a pod."""
         for uid in list(self._waits):
             self.wake(uid)
 

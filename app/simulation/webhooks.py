@@ -1,4 +1,4 @@
-"""kube-scheduler's side of the extender wire: what it sends, what it accepts, and when it calls the reply an error."""
+"""kube-scheduler's side of the extender wire: its requests, the replies that it accepts, and its errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,32 +11,33 @@ from app.model.seam import RawObject
 
 FILTER_TIMEOUT_S = 3.0
 BIND_TIMEOUT_S = 60.0
-"""A gang's member waits in its bind for the others, hence so much; both as our extender entries have them."""
+"""Long, because the bind of a gang's member waits for the others. Both are the values of Leeboard's extender entries.
+"""
 
 HEADERS = {"Content-Type": "application/json"}
 
 
 class ExtenderError(Exception):
-    """The extender did not answer, or answered with what kube-scheduler takes for an error of the whole cycle."""
+    """The extender did not answer, or its answer is an error of the whole cycle for kube-scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
-    """The nodes that are left, and why the others are not."""
+    """The nodes that remain, and why the others do not."""
 
     names: tuple[str, ...]
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class ExtenderWebhooks:
-    """One extender at one address; connections are as many as binds wait."""
+    """One extender at one address. There are as many connections as waiting binds."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url.rstrip("/")
 
     async def filter(self, pod: RawObject, names: Sequence[str]) -> Filtered:
-        """Ask which of the nodes are left; raises `ExtenderError`."""
+        """Return the nodes that remain; raise `ExtenderError`."""
         reply = _object(await self._post("filter", _arguments(pod, names), FILTER_TIMEOUT_S))
         kept = tuple(reply.get("NodeNames") or ())
         if invented := set(kept) - set(names):
@@ -45,7 +46,7 @@ class ExtenderWebhooks:
         return Filtered(names=kept, reasons=failed)
 
     async def prioritize(self, pod: RawObject, names: Sequence[str]) -> Mapping[str, int]:
-        """Ask for scores; an error counts as no opinion, as in kube-scheduler."""
+        """Return the scores. An error counts as no score, as in kube-scheduler."""
         try:
             reply = await self._post("prioritize", _arguments(pod, names), FILTER_TIMEOUT_S)
             return {entry["Host"]: entry["Score"] for entry in reply if isinstance(entry["Score"], int)}
@@ -53,7 +54,7 @@ class ExtenderWebhooks:
             return {}
 
     async def bind(self, pod: RawObject, node: str) -> None:
-        """Have the pod bound; raises `ExtenderError`."""
+        """Bind the pod through the extender; raise `ExtenderError`."""
         metadata = pod["metadata"]
         namespace = metadata.get("namespace", "")
         question = {"PodName": metadata["name"], "PodNamespace": namespace, "PodUID": metadata["uid"], "Node": node}
@@ -64,7 +65,7 @@ class ExtenderWebhooks:
         body = orjson.dumps(question)
         try:
             async with self._session.post(f"{self._url}/{verb}", data=body, headers=HEADERS, timeout=limit) as reply:
-                if reply.status != 200:  # noqa: PLR2004 # kube-scheduler knows no other good status
+                if reply.status != 200:  # noqa: PLR2004 # kube-scheduler accepts no other status
                     raise ExtenderError(f"{verb} failed with status {reply.status}")
                 return orjson.loads(await reply.read())
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as cause:
@@ -72,7 +73,7 @@ class ExtenderWebhooks:
 
 
 def _arguments(pod: RawObject, names: Sequence[str]) -> RawObject:
-    # kube-scheduler's informer gives it the pod without these two.
+    # kube-scheduler's informer removes these two fields.
     bare = {name: value for name, value in pod.items() if name not in ("apiVersion", "kind")}
     return {"Pod": bare, "Nodes": None, "NodeNames": list(names)}
 

@@ -1,4 +1,4 @@
-"""What the demo's people run: a fixed cluster, and work that arrives by a seeded chance so that every state is seen."""
+"""The workload of the demo: a fixed cluster, and jobs that arrive at seeded random times and show every state."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ NODES_A_RACK = 8
 RACKS = ("a", "b")
 ARRIVAL_EVERY_S = 8.0
 AT_ONCE = 20
-"""So much work is there from the start, so that the first look already finds a busy cluster."""
+"""The jobs that exist from the start, so that the first look shows a busy cluster."""
 MOST_GPUS_A_GANG = 32
 
 QUEUES = (
@@ -28,19 +28,19 @@ QUEUES = (
     ("language", "research", Quota(gpus=32)),
     ("serving", "product", Quota(gpus=24, limit=32)),
 )
-"""Name, parent, quota: 112 of the 128 GPUs in racks are deserved by somebody, the rest goes by weight."""
+"""Name, parent, quota. Queues deserve 112 of the 128 GPUs in racks; the rest is divided by weight."""
 
 LEAVES = {"vision": 45, "language": 35, "serving": 20}
-"""How often each leaf queue is the one that asks."""
+"""How often each leaf queue submits a job."""
 
 LAB = {"lab-1": 6, "lab-2": 2, "lab-3": 0}
-"""Nodes apart, and how many of their GPUs another scheduler's pods hold for good."""
+"""Separate nodes, and how many of their GPUs pods of another scheduler hold without end."""
 
 LAB_TAINT = {"key": "dedicated", "value": "lab", "effect": "NoSchedule"}
 
 KINDS = {"single": 24, "shared": 24, "cpu": 16, "gang": 30, "impossible": 3, "incomplete": 3}
 NEVER_START = frozenset({"impossible", "incomplete"})
-"""Of these kinds: pods that no node is large enough for, and gangs that lack a member."""
+"""The kinds of pods that no node is large enough for, and of gangs without one member."""
 
 
 PARTS: tuple[Mapping[str, str], ...] = (
@@ -51,12 +51,12 @@ PARTS: tuple[Mapping[str, str], ...] = (
     {MEMORY: "8192"},
     {MEMORY: "20480"},
 )
-"""What is asked for of a GPU, or of two, in shared use."""
+"""The requests for fractions of one GPU, or of two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """Objects that somebody creates together, so many simulated seconds after the arrival before."""
+    """Objects that are created together, `after_s` simulated seconds after the previous arrival."""
 
     after_s: float
     kind: str
@@ -64,7 +64,7 @@ class Arrival:
 
 
 def furniture() -> Iterator[Creation]:
-    """Yield what is there before any work: nodes, queues and priority classes."""
+    """Yield the objects that exist before any job: nodes, queues and priority classes."""
     for rack, number in itertools.product(RACKS, range(1, NODES_A_RACK + 1)):
         yield Resource.NODES, _gpu_node(f"gpu-{rack}-{number:02}", {manifests.RACK_LABEL: rack})
     for number in (1, 2):
@@ -77,7 +77,7 @@ def furniture() -> Iterator[Creation]:
 
 
 def _lab() -> Iterator[Creation]:
-    """Yield nodes that the work stays away from, so that a question about them has the same answer at any time."""
+    """Yield nodes that no job uses, so that a question about them always has the same answer."""
     for name, used in LAB.items():
         lab = _gpu_node(name, {})
         lab["spec"]["taints"] = [LAB_TAINT]
@@ -87,8 +87,8 @@ def _lab() -> Iterator[Creation]:
 
 
 def arrivals(seed: int) -> Iterator[Arrival]:
-    """Yield work for ever; the same seed yields the same work."""
-    chance = random.Random(seed)  # noqa: S311 # a demo that repeats itself wants no better chance
+    """Yield jobs without end. The same seed yields the same jobs."""
+    chance = random.Random(seed)  # noqa: S311 # a repeatable demo needs no cryptographic randomness
     for number in itertools.count(1):
         after_s = 0.0 if number <= AT_ONCE else chance.expovariate(1 / ARRIVAL_EVERY_S)
         kind = _draw(chance, KINDS)
@@ -124,7 +124,7 @@ def _work(chance: random.Random, kind: str, number: int) -> Iterable[Creation]:
 
 
 def _single(name: str, queue: str, runtime_s: int) -> Job:
-    # What serves customers is not preemptible, so it must stay within its queue's quota.
+    # Serving pods are non-preemptible, so they must stay within their queue's quota.
     priority_class = "inference" if queue == "serving" else "train"
     return Job(name=name, queue=queue, gpus=1, runtime_s=runtime_s, priority_class=priority_class)
 

@@ -1,4 +1,4 @@
-"""Builds a living cluster: the furniture, and the actors that use it until they are cancelled."""
+"""Builds a running cluster: its initial objects, and the actors that change it until cancelled."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from app.simulation.workload import arrivals, furniture
 
 
 def furnished() -> SimulatedCluster:
-    """Return a cluster with nodes, queues and priority classes, and no work yet."""
+    """Return a cluster with nodes, queues and priority classes, without jobs."""
     cluster = SimulatedCluster()
     for resource, item in furniture():
         cluster.create(resource, item)
@@ -24,10 +24,10 @@ def furnished() -> SimulatedCluster:
 
 
 async def live(cluster: SimulatedCluster, webhooks_url: str, *, speed: float, seed: int) -> None:
-    """Let people submit work and kube-scheduler place it through the webhooks, until cancelled."""
+    """Run users that submit jobs and a kube-scheduler that places them through the webhooks, until cancelled."""
     clock: Clock = WallClock(speed=speed)
     devices = SimulatedDevices(cluster)
-    connector = aiohttp.TCPConnector(limit=0)  # A waiting bind holds a connection, and a gang waits as a whole.
+    connector = aiohttp.TCPConnector(limit=0)  # A waiting bind holds a connection, and all members of a gang wait.
     async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as actors:
         actors.create_task(SimulatedKubelet(cluster, devices, clock).run())
         actors.create_task(Agents(cluster, devices, clock).run())
