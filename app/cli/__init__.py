@@ -1,4 +1,4 @@
-"""The command line: one file a command, imported only when it is called, so that `--help` answers at once."""
+"""The command line: one module per command, imported only when the command is called, so that `--help` is fast."""
 
 from importlib import import_module
 
@@ -13,19 +13,19 @@ SUMMARIES = {
     "serve": "Run the service beside a kube-scheduler.",
     "why": "Tell why a pod or a PodGroup waits, runs or is gone.",
 }
-"""Every command and its first line of help; the module and the function carry the command's name."""
+"""Every command and its first line of help. The module and the function have the command's name."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name before their modules are imported."""
+    """A group that knows the names of its commands before their modules are imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, without importing anything."""
+        """Return the names without imports."""
         del ctx
         return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the one command that is called."""
+        """Import the called command only."""
         del ctx
         if cmd_name not in SUMMARIES:
             return None
@@ -33,7 +33,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the summaries, without importing anything."""
+        """Write the summaries without imports."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))

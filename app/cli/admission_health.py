@@ -1,4 +1,4 @@
-"""Examines admission: the webhook configurations, who answers behind them and with which certificate, the policies."""
+"""Checks admission: the webhook configurations, the listeners and certificates behind them, and the policies."""
 
 import asyncio
 import base64
@@ -21,12 +21,12 @@ GROUP = "apis/admissionregistration.k8s.io/v1"
 KINDS = {"mutating": "mutatingwebhookconfigurations", "validating": "validatingwebhookconfigurations"}
 POLICIES = {"mutating": "mutatingadmissionpolicies", "validating": "validatingadmissionpolicies"}
 OURS = "leeboard"
-"""What the name of every policy of ours contains."""
+"""The name of every policy of Leeboard contains this."""
 
 HTTPS = 443
 HANDSHAKE_WITHIN_S = 3.0
 SOON_S = 7 * 24 * 3600
-"""A certificate that ends within this time should have been made anew long ago."""
+"""A certificate that expires within this time should have been renewed long ago."""
 
 BIND = "apply the manifests shipped with Leeboard, which bind them"
 LOG = "look at /readyz and the log of Leeboard"
@@ -34,7 +34,7 @@ LOG = "look at /readyz and the log of Leeboard"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the API server calls, and whose certificate it accepts there."""
+    """The address that the API server calls, and the CA that it trusts there."""
 
     host: str
     port: int
@@ -42,20 +42,20 @@ class Target:
 
 
 class _WrongTargetError(Exception):
-    """A clientConfig that no API server can call."""
+    """A clientConfig that the API server cannot use."""
 
 
 class Wanted(Enum):
-    """Whether the settings ask for admission; where they do not, there may be some all the same."""
+    """Whether the settings require admission. It may exist even when they do not."""
 
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-    """Nothing was set from which that would follow."""
+    """The settings do not say."""
 
 
 async def webhooks(reviews: KubeReviews, name: str, wanted: Wanted) -> AsyncIterator[Finding]:
-    """See whether both configurations of this name exist and the API server can call what they point at."""
+    """Check whether both configurations of this name exist and the API server can call their targets."""
     for short, plural in KINDS.items():
         title = f"webhook-{short}"
         try:
@@ -77,7 +77,7 @@ async def webhooks(reviews: KubeReviews, name: str, wanted: Wanted) -> AsyncIter
 
 
 async def policies(reviews: KubeReviews, wanted: Wanted) -> AsyncIterator[Finding]:
-    """See whether, where the API server can hold pods itself, it was told to, and each policy is bound."""
+    """Check that the policies for holding pods exist, if the API server supports them, and that each is bound."""
     if wanted is Wanted.NO or await reviews.version() < WITH_POLICIES:
         return
     for short, plural in POLICIES.items():
@@ -126,7 +126,7 @@ def _place(client: dict[str, Any]) -> tuple[str, int]:
         parts = urlsplit(client["url"])
         return parts.hostname or "", parts.port or HTTPS
     service = client.get("service") or {}
-    # The API server asks for just this name, whatever the cluster's domain is.
+    # The API server uses exactly this name, whatever the cluster's domain is.
     return f"{service.get('name')}.{service.get('namespace')}.svc", service.get("port") or HTTPS
 
 
@@ -162,9 +162,9 @@ def _not_called(title: str, where: str, error: OSError) -> Finding:
 
 
 async def _handshake(target: Target) -> float:
-    """Return when the certificate ends, in seconds since the epoch; it is checked as the API server does."""
+    """Return when the certificate expires, in seconds since the epoch. It is verified as the API server does it."""
     context = ssl.create_default_context(cadata=target.ca_pem)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # no Kubernetes component asks for it
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # no Kubernetes component sets this flag
     async with asyncio.timeout(HANDSHAKE_WITHIN_S):
         _, writer = await asyncio.open_connection(target.host, target.port, ssl=context, server_hostname=target.host)
     try:

@@ -59,7 +59,7 @@ async def _run(settings: AgentSettings) -> None:
         try:
             await Agent(settings, publication, lookout=partial(_lookout, settings)).run()
         except ExceptionGroup as errors:
-            # Whatever else went wrong in that moment went wrong for that reason.
+            # Other errors at the same moment have the same cause.
             if outdated := first_of(errors, LibraryOutdatedError):
                 raise click.ClickException(str(outdated)) from errors
             raise

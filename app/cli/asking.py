@@ -1,4 +1,4 @@
-"""Asks the read API of the service, and says in one line what to do when it does not answer."""
+"""Calls the read API of the service. When it does not answer, one line says what to do."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
 WITHIN_S = aiohttp.ClientTimeout(total=10.0)
 
 MOST_BYTES = 64 << 20
-"""Of an answer: an address that is wrong may lead to anybody. The GPUs of 5,000 nodes are 20 MB."""
+"""The limit of an answer, because a wrong address may lead to any server. The GPUs of 5,000 nodes take 20 MB."""
 
 NO_ANSWER_FIX = (
     "do its pods run? outside the cluster: kubectl -n leeboard port-forward deploy/leeboard 8080;"
@@ -38,11 +38,11 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 class NotFoundAnswer(click.ClickException):
-    """The service knows no such object."""
+    """The service has no such object."""
 
 
 def service_options(command: Command) -> Command:
-    """Add what says where the service is and who asks: `url` and `token`."""
+    """Add the options for the service's address and the caller's token: `url` and `token`."""
     text = f"Operations address. [default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]"
     token = "Token to show. [default: that of the kubeconfig, or of the pod's service account]"  # noqa: S105 # help
     command = click.option("--token", envvar="LEEBOARD_TOKEN", help=token)(command)
@@ -50,25 +50,25 @@ def service_options(command: Command) -> Command:
 
 
 def usual_url(settings: Settings) -> str:
-    """Return where the service is found that nobody has named."""
+    """Return the default address of the service."""
     if IN_CLUSTER in os.environ:
         return IN_CLUSTER_URL
     return f"http://127.0.0.1:{settings.operations_port}"
 
 
 class Service:
-    """The service at one address, and who we are to it."""
+    """The service at one address, and the credentials for it."""
 
     def __init__(self, settings: Settings, *, url: str | None, token: str | None) -> None:
-        """Ask nothing yet; None is what is usual."""
+        """Store the options; None means the default. It sends no request."""
         self._url = next(iter((url or "").split()), usual_url(settings)).rstrip("/")
         self._token = token
         self._kubeconfig = settings.kubeconfig
-        # Found once, by `_headers`: a plugin may have to be run for it.
+        # Set once by `_headers`, because it may run a plugin.
         self._found: dict[str, str] | None = None
 
     async def ask(self, path: str) -> bytes:
-        """Return the JSON of an answer; raises `click.ClickException` when there is none."""
+        """Return the JSON of an answer; raise `click.ClickException` when there is none."""
         url = self._url
         try:
             async with (
@@ -111,23 +111,23 @@ class Service:
 
 
 async def headers(url: str, *, token: str | None, kubeconfig: str | None) -> dict[str, str]:
-    """Return the headers that say who asks; none when there is no token, or this address may not be told ours."""
+    """Return the authorization header; empty when there is no token, or when it may not be sent to this address."""
     if token:
         return {"Authorization": f"Bearer {token.strip()}"}
     if not may_be_told(url):
         return {}
     try:
-        # Looked for first: the loader warns on stderr of a file that is missing.
+        # Checked first, because the loader warns on stderr about a missing file.
         check_kubeconfig(kubeconfig)
         access = await Credentials(kubeconfig=kubeconfig).read()
     except (AccessError, WrongSettingError):
-        # A service that shows everything to everybody answers all the same.
+        # A service with anonymous reads answers without a token.
         return {}
     return {"Authorization": access.authorization} if access.authorization else {}
 
 
 def may_be_told(url: str) -> bool:
-    """Return whether our own token may be sent there unasked: nobody on the way reads it, or it is the cluster's."""
+    """Return whether the default token may be sent to this address: over HTTPS, on loopback, or inside the cluster."""
     where = URL(url)
     return where.scheme == "https" or IN_CLUSTER in os.environ or _is_loopback(where.host or "")
 

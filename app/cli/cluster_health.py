@@ -1,4 +1,4 @@
-"""Examines what Leeboard stands on: the API server, our rights, the kinds it serves, other schedulers."""
+"""Checks the environment of Leeboard: the API server, rights, served kinds, and other schedulers."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
@@ -9,7 +9,7 @@ from app.model.seam import ForbiddenError, KubeError, RawObject, Resource
 
 OLDEST = Version(1, 30)
 WITH_POLICIES = Version(1, 36)
-"""From here on the API server itself can hold pods, whether we run or not."""
+"""From this version on the API server itself can hold pods, whether Leeboard runs or not."""
 
 LEASES = "apis/coordination.k8s.io/v1/leases"
 USUAL_LEASE = "leeboard-scheduler"
@@ -17,7 +17,7 @@ SEVERAL = 2
 
 
 async def api_server(reviews: KubeReviews) -> AsyncIterator[Finding]:
-    """See whether it answers, and whether its version is one we know."""
+    """Check whether the API server answers, and whether its version is supported."""
     try:
         version = await reviews.version()
     except KubeError as error:
@@ -34,16 +34,16 @@ async def api_server(reviews: KubeReviews) -> AsyncIterator[Finding]:
 async def rights(
     reviews: KubeReviews, needed: Sequence[Right], account: str | None, *, form_is_known: bool
 ) -> AsyncIterator[Finding]:
-    """See whether everything is granted that these settings need: to us, or to the service account named.
+    """Check whether all rights that these settings need are granted to the caller or to the named service account.
 
-    Where the form of the installation is not known, that is what every form needs.
+    When the form of the installation is unknown, these are the rights that every form needs.
     """
     whose = f"service account {account}" if account else "our own account"
     missing = await _missing(reviews, needed, account)
     if not missing and form_is_known:
         yield ok("rights", f"all {len(needed)} are granted to {whose}")
     elif not missing:
-        # No warning: whoever asks from outside, as `make cluster` has it, may have no Deployment to look at.
+        # Not a warning: a caller outside the cluster, as with `make cluster`, may have no Deployment to look at.
         every = f"the {len(needed)} that every form needs are granted to {whose}"
         yield ok(
             "rights", f"those of optional parts were not looked at (set LEEBOARD_... as the service has them); {every}"
@@ -53,7 +53,7 @@ async def rights(
 
 
 async def owners(reviews: KubeReviews, readable: Sequence[Right], account: str | None) -> AsyncIterator[Finding]:
-    """See whether those owners of pods can be read whose kinds are installed."""
+    """Check whether the owners of pods are readable, as far as their kinds are installed."""
     served = await _served(reviews, {right.group for right in readable})
     installed = [right for right in readable if (right.group, right.resource) in served]
     missing = {f"{right.resource}.{right.group}" for right in await _missing(reviews, installed, account)}
@@ -64,7 +64,7 @@ async def owners(reviews: KubeReviews, readable: Sequence[Right], account: str |
 
 
 async def _served(reviews: KubeReviews, groups: Collection[str]) -> set[tuple[str, str]]:
-    """Return what is served of these API groups, as group and plural."""
+    """Return the served resources of these API groups, as group and plural."""
     versions = [(group, each) for group, of in (await reviews.versions()).items() if group in groups for each in of]
     return {(group, plural) for group, version in versions for plural in await reviews.served(version)}
 
@@ -79,7 +79,7 @@ async def _missing(reviews: KubeReviews, needed: Sequence[Right], account: str |
 
 
 async def kinds(reviews: KubeReviews) -> AsyncIterator[Finding]:
-    """See whether the API server serves what we read, in the versions in which we read it."""
+    """Check whether the API server serves all kinds that are read, in the versions that are read."""
     wanted = [resource.value.removeprefix("apis/") for resource in Resource if resource.value.startswith("apis/")]
     absent = []
     for path in wanted:
@@ -94,7 +94,7 @@ async def kinds(reviews: KubeReviews) -> AsyncIterator[Finding]:
 
 
 async def schedulers(reviews: KubeReviews, lease: str) -> AsyncIterator[Finding]:
-    """See whether somebody else may schedule the same pods; who may not look sees nothing, and nothing is said."""
+    """Check whether another scheduler may schedule the same pods. Without the right to list Leases, report nothing."""
     name = lease.rpartition("/")[2] or USUAL_LEASE
     try:
         leases = await reviews.objects(LEASES)

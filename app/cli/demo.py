@@ -1,4 +1,4 @@
-"""`leeboard demo`: the service on a simulated cluster with traffic; curl shows it at work without Kubernetes."""
+"""`leeboard demo`: the service on a simulated cluster with traffic. curl shows it at work without Kubernetes."""
 
 import asyncio
 import json
@@ -16,10 +16,10 @@ from app.simulation.world import furnished, live
 from app.telemetry import Logging, Metrics
 
 SEED = 219
-"""A seed whose first minute already has pods that run and pods that wait for each of several reasons."""
+"""With this seed, the first minute already has running pods, and pods that wait for several different reasons."""
 
 OFFERED = tuple(LAB)
-"""Nodes that the demo's work stays away from, so that the answers are the same at any time."""
+"""Nodes that no job of the demo uses, so that the answers are always the same."""
 
 REQUESTS = {"nvidia.com/gpu": "4"}
 
@@ -66,7 +66,7 @@ def demo(webhook_port: int | None, operations_port: int | None, speed: float, se
 
     Needs no Kubernetes. Prints four curl commands to try; Ctrl-C ends it.
     """
-    # Nobody here has a token, and there is nobody's name to keep.
+    # The demo has no tokens and no names to protect.
     settings = read_settings(webhook_port=webhook_port, operations_port=operations_port, anonymous_reads=True)
     metrics = Metrics()
     with Logging(on_drop=metrics.log_lines_dropped.inc):
@@ -84,7 +84,7 @@ async def _demo(settings: Settings, metrics: Metrics, *, speed: float, seed: int
 
 
 def story(webhooks: str, operations: str) -> str:
-    """Say what runs, where, and four commands to try."""
+    """Return the text for the user: what runs, where, and four commands to try."""
     return STORY.format(
         webhooks=webhooks,
         operations=operations,

@@ -1,4 +1,4 @@
-"""`leeboard doctor`: examines an installation, from inside the cluster or from outside; `helm test` calls it."""
+"""`leeboard doctor`: checks an installation, from inside or outside the cluster. `helm test` calls it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ NO_API_SERVER = "name a kubeconfig that reaches the cluster with --kubeconfig"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patient:
-    """What is examined."""
+    """The installation to be checked."""
 
     settings: Settings
     urls: tuple[str, ...]
     account: str | None
     token: str | None = None
-    """To show to the service; None: that of the kubeconfig, or of our service account."""
+    """The token for the service; None means that of the kubeconfig or of the service account."""
 
 
 @click.command
@@ -71,7 +71,7 @@ def doctor(
 
 
 async def examine(patient: Patient) -> list[Finding]:
-    """Examine everything; what needs an API server is left out when there is none."""
+    """Run all checks. Those that need an API server are skipped without one."""
     try:
         cluster = await KubeCluster.connect(patient.settings.kubeconfig, limits=LIMITS)
     except KubeError as error:
@@ -109,7 +109,7 @@ def _cluster_examinations(reviews: KubeReviews, patient: Patient) -> Sequence[tu
 def _wanted(settings: Settings) -> Wanted:
     if settings.webhook_configuration or settings.admission_port is not None:
         return Wanted.YES
-    # Every form that is shipped has one of these.
+    # Every shipped form has one of these settings.
     return Wanted.NO if settings.scheduler_lease or settings.webhook_tls_dir else Wanted.UNKNOWN
 
 
@@ -126,7 +126,7 @@ def _replica_examinations(patient: Patient) -> Sequence[tuple[str, Examination]]
 
 
 async def _all(examinations: Sequence[tuple[str, Examination]]) -> list[Finding]:
-    # One after the other: a cluster that is in trouble is not to be hurried.
+    # One after the other, to spare a cluster in trouble.
     return [finding for name, examination in examinations for finding in await examined(name, examination)]
 
 

@@ -1,4 +1,4 @@
-"""Draws tables, bars and sentences as plain text, never wider than it is told."""
+"""Draws tables, bars and sentences as plain text, never wider than the given width."""
 
 import io
 
@@ -12,7 +12,7 @@ UNKNOWN = "?"
 
 
 def table(*headings: str) -> Table:
-    """Make a table without lines; below a heading that begins with `>` cells stand right. Long cells are folded."""
+    """Create a table without lines. Columns whose heading starts with `>` are right-aligned. Long cells are folded."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="")
     for heading in headings:
         is_number = heading.startswith(">")
@@ -21,7 +21,7 @@ def table(*headings: str) -> Table:
 
 
 def row(lines: Table, *cells: str) -> None:
-    """Add a line; whatever the cells contain, no terminal obeys it."""
+    """Add a row. Control characters in cells are replaced."""
     lines.add_row(*(Text(plain(cell)) for cell in cells))
 
 
@@ -33,12 +33,12 @@ def drawn(what: RenderableType, width: int) -> str:
 
 
 def folded(sentences: list[str], width: int) -> str:
-    """Return these sentences, each on lines of its own."""
+    """Return these sentences, each on its own lines."""
     return drawn(Text("\n".join(map(plain, sentences))), width) if sentences else ""
 
 
 def bar(part: int | None, whole: int | None) -> str:
-    """Return how much of the whole this is, empty when one of them is not known."""
+    """Return a bar for this part of the whole; empty when one of them is unknown."""
     if part is None or not whole:
         return ""
     full = min(BAR_CELLS, (part * BAR_CELLS + whole // 2) // whole)
@@ -46,11 +46,11 @@ def bar(part: int | None, whole: int | None) -> str:
 
 
 def gib(mib: int | None) -> str:
-    """Return an amount of memory in GiB, with one digit."""
+    """Return an amount of memory in GiB, with one decimal."""
     return UNKNOWN if mib is None else f"{mib / MIB_A_GIB:.1f}"
 
 
 def plain(text: str) -> str:
-    """Return the text without what a terminal would obey."""
-    # Products and messages come from nodes, which may be anybody's.
+    """Return the text with all control characters replaced."""
+    # Products and messages come from nodes, which may be under foreign control.
     return "".join(char if char.isprintable() else UNKNOWN for char in text)

@@ -1,4 +1,4 @@
-"""What an examination found: one line a finding, with what to do; nothing that goes wrong in it ends in a traceback."""
+"""The findings of checks: one line each, with what to do. An exception in a check becomes a finding."""
 
 import asyncio
 import json
@@ -9,14 +9,14 @@ from enum import StrEnum
 from app.model.seam import ForbiddenError
 
 TELL_THE_FORM = "set LEEBOARD_... as the Deployment has them (kubectl -n leeboard set env deploy/leeboard --list)"
-"""What to do where it is not known what the installation should have."""
+"""The advice when the form of the installation is unknown."""
 
 WITHIN_S = 10.0
-"""How long one examination may take."""
+"""The time limit of one check."""
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """How severe a finding is."""
 
     OK = "ok"
     WARNING = "warning"
@@ -28,27 +28,27 @@ MARKS = {Severity.OK: "[+]", Severity.WARNING: "[!]", Severity.BROKEN: "[-]"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line."""
+    """One line of the report."""
 
     name: str
     state: Severity
     message: str
     fix: str = ""
-    """What to do about it; empty when nothing needs to be done."""
+    """What to do; empty when nothing is needed."""
 
 
 def ok(name: str, message: str) -> Finding:
-    """Find that all is well."""
+    """Return a finding without a problem."""
     return Finding(name, Severity.OK, message)
 
 
 def warning(name: str, message: str, fix: str) -> Finding:
-    """Find something that works less well than it could, or that could not be looked at."""
+    """Return a finding about something that works less well than it could, or that could not be checked."""
     return Finding(name, Severity.WARNING, message, fix)
 
 
 def broken(name: str, message: str, fix: str) -> Finding:
-    """Find something that keeps Leeboard from working as it should."""
+    """Return a finding about something that prevents Leeboard from working correctly."""
     return Finding(name, Severity.BROKEN, message, fix)
 
 
@@ -63,28 +63,28 @@ Examination = Callable[[], AsyncIterator[Finding]]
 
 
 async def examined(name: str, examination: Examination) -> list[Finding]:
-    """Carry out one examination; what keeps it from its end is one more finding, under `name`."""
+    """Run one check. An error that ends it early becomes one more finding, under `name`."""
     findings: list[Finding] = []
     try:
         async with asyncio.timeout(WITHIN_S):
             async for finding in examination():
-                findings.append(finding)  # noqa: PERF401 - what was found before it broke off must stay
+                findings.append(finding)  # noqa: PERF401 - findings before an error must be kept
     except ForbiddenError as error:
         findings.append(warning(name, f"not looked at: {error}", "ask as an administrator: --kubeconfig"))
     except TimeoutError:
         findings.append(broken(name, f"no answer within {WITHIN_S:g} s", "try again; is the network slow?"))
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with a cluster, the other examinations go on
+    except Exception as error:  # noqa: BLE001 - after any error, the other checks continue
         findings.append(broken(name, str(error) or type(error).__name__, "correct what the message names"))
     return findings
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """Write the findings for programs."""
+    """Return the findings as JSON."""
     return json.dumps([asdict(finding) for finding in findings], indent=2)
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """Write the findings for a person, aligned."""
+    """Return the findings as aligned text."""
     width = max((len(finding.name) for finding in findings), default=0)
     return "\n".join(_line(finding, width) for finding in findings)
 

@@ -1,4 +1,4 @@
-"""Examines GPUs: which nodes have any, what their agents say, and whether parts of GPUs can be given out."""
+"""Checks GPUs: which nodes have some, what their agents report, and whether GPUs can be shared."""
 
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ SICK_SHOWN = 3
 
 
 async def gpus(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
-    """See which nodes have GPUs, and what their agents say of these."""
+    """Check which nodes have GPUs, and what their agents report."""
     found = [node for node in await reviews.objects(Resource.NODES.value) if _has_gpus(node)]
     names = {_name(node) for node in found}
     if not names:
@@ -53,7 +53,7 @@ async def gpus(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> Asyn
 
 
 async def sharing(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
-    """See whether there is what it takes to reserve GPUs for those who share them; without admission nobody does."""
+    """Check whether the objects for sharing GPUs exist. Without admission GPUs are not shared."""
     if not settings.gpu_sharing or wanted is Wanted.NO:
         return
     absent = [each async for each in _absent(reviews, settings)]
@@ -64,7 +64,7 @@ async def sharing(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> A
 
 
 async def runtime(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> AsyncIterator[Finding]:
-    """See whether the RuntimeClass is there that admission gives pods with GPUs, which are refused without it."""
+    """Check whether the RuntimeClass that admission sets on GPU pods exists. Without it these pods are refused."""
     name = settings.gpu_runtime_class
     if not name or wanted is Wanted.NO or await _may_be_there(reviews, f"{RUNTIME_CLASSES}/{name}"):
         return
@@ -82,7 +82,7 @@ async def _absent(reviews: KubeReviews, settings: Settings) -> AsyncIterator[str
 
 
 async def _may_be_there(reviews: KubeReviews, path: str) -> bool:
-    """Return whether an object is there, or may not be looked at: an administrator may, our own account may not."""
+    """Return whether an object exists, or may not be read: an administrator may read it, the own account may not."""
     try:
         return await reviews.find(path) is not None
     except ForbiddenError:
@@ -122,7 +122,7 @@ def _of_agents(told: Mapping[str, RawObject], ttl_s: float) -> Iterator[Finding]
 
 
 def _sick(name: str, raw: RawObject) -> Iterator[str]:
-    """Yield each device of a node that takes no new work, with why; none where it was said already of all of them."""
+    """Yield each unhealthy device of a node with its reason; none when another finding covers the whole node."""
     devices = () if _status(raw).get("message") else _status(raw).get("devices") or ()
     for each in devices:
         health = each.get("health") or WELL
@@ -131,7 +131,7 @@ def _sick(name: str, raw: RawObject) -> Iterator[str]:
 
 
 def _alike(said: Mapping[str, str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield each thing that was said, and the nodes of which it was."""
+    """Yield each distinct text, and its nodes."""
     for text in sorted(set(said.values()) - {""}):
         yield text, [name for name, each in said.items() if each == text]
 
@@ -144,7 +144,7 @@ def _kubelets_silence(raw: RawObject) -> str:
 
 
 def _age_s(raw: RawObject) -> float:
-    """Return for how long nothing was reported; for ever when it cannot be read."""
+    """Return the age of the last report in seconds; infinite when it is unreadable."""
     try:
         return time.time() - datetime.fromisoformat(_status(raw)["observedAt"]).timestamp()
     except (KeyError, TypeError, ValueError):
@@ -157,13 +157,13 @@ def _status(raw: RawObject) -> dict[str, Any]:
 
 
 def _has_gpus(node: RawObject) -> bool:
-    # GPUs that are sick are in the capacity alone.
+    # Unhealthy GPUs are only part of the capacity.
     status = node.get("status", {})
     return any(str(status.get(of, {}).get(GPU, "0")) != "0" for of in ("allocatable", "capacity"))
 
 
 def _is_replicated(node: RawObject) -> bool:
-    # As `cluster.decode` has it.
+    # The same rule as in `cluster.decode`.
     return str(node.get("metadata", {}).get("labels", {}).get(REPLICAS_LABEL, "")) not in {"", "0", "1"}
 
 

@@ -1,4 +1,4 @@
-"""Draws GPUs as text, never wider than it is told: a line a node, or the devices of one with their pods."""
+"""Draws GPUs as text within the given width: one line per node, or the devices of one node with their pods."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ READY = "ready"
 
 
 def nodes_table(answer: GpuNodeList, *, width: int) -> str:
-    """Return one line a node."""
+    """Return one line per node."""
     if not answer.items:
         return answer.incomplete or NO_AGENTS
     lines = table("NODE", ">GPUS", ">FREE", ">RESERVED", ">SHARED", ">GiB USED", "HEALTH")
@@ -32,7 +32,7 @@ def nodes_table(answer: GpuNodeList, *, width: int) -> str:
 
 
 def node_picture(node: GpuNodeDetail, *, width: int) -> str:
-    """Return the devices of a node with the pods on them, what is wrong with them, and how they reach each other."""
+    """Return the devices of a node with their pods, their problems, and the links between them."""
     lines = table(">GPU", "DEVICE AND PODS", "", ">GiB USED", ">PROMISED", "STATE")
     for device in node.devices:
         _add_device(lines, device)
@@ -98,7 +98,7 @@ def _add_pods(lines: Table, pods: Iterable[OccupantAnswer], total_mib: int | Non
 
 
 def _state(device: DeviceAnswer) -> str:
-    # From what keeps everybody off it to what keeps nobody off it.
+    # The order is from "no pod may use it" to "any pod may use it".
     if device.health is not Health.HEALTHY:
         return device.health.value.lower()
     if device.mig.enabled:
@@ -121,7 +121,7 @@ def _part(pod: OccupantAnswer) -> str:
 
 
 def _notes(node: GpuNodeDetail) -> Iterator[str]:
-    """Say in sentences what the table has no room for."""
+    """Yield sentences about what the table has no room for."""
     if not node.trusted:
         yield f"! its agent has been silent for {_lately(node)}: what is shown may be old"
     if node.message:

@@ -1,4 +1,4 @@
-"""`leeboard gpus`: the GPUs of the cluster or of one node, who is on them, and how they reach each other."""
+"""`leeboard gpus`: the GPUs of the cluster or of one node, the pods on them, and the links between them."""
 
 import asyncio
 import shutil

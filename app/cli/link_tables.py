@@ -1,4 +1,4 @@
-"""Draws how the devices of a node reach each other as `nvidia-smi topo -m` does, in blocks as wide as it is told."""
+"""Draws the links between a node's devices as `nvidia-smi topo -m` does, in blocks within the given width."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ LEGEND = {
     "SYS": "SYS: between NUMA nodes",
     "?": "?: unknown",
 }
-"""From the nearest to the farthest."""
+"""Nearest first."""
 
 GAP = 2
 
 
 def links_picture(names: Sequence[int], links: LinksAnswer, *, width: int) -> str:
-    """Return the matrix, what its words mean, and the cliques; `names` are the devices' numbers, in order."""
+    """Return the matrix, its legend, and the cliques. `names` are the devices' numbers, in order."""
     if len(names) != len(links.paths) or len(names) <= 1:
         return ""
     return "\n".join([*_blocks(names, links, width), *_legend(links, width), _cliques(names, links)])
@@ -45,7 +45,7 @@ def _label(name: int) -> str:
 
 
 def _legend(links: LinksAnswer, width: int) -> list[str]:
-    """Explain the words that occur, as many a line as fit."""
+    """Return the legend of the words that occur, with as many entries per line as fit."""
     seen = {"NV" if path.startswith("NV") else path for row in links.paths for path in row}
     lines = [""]
     for word, text in LEGEND.items():
@@ -62,7 +62,7 @@ def _cliques(names: Sequence[int], links: LinksAnswer) -> str:
 
 
 def _span(numbers: Sequence[int]) -> str:
-    """Return the numbers of a clique, as a range where none is left out."""
+    """Return the numbers of a clique; as a range when they are consecutive."""
     if list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
         return f"{numbers[0]}-{numbers[-1]}"
     return "+".join(map(str, numbers))

@@ -1,4 +1,4 @@
-"""Examines the objects that people write for Leeboard: those that cannot be used, and why."""
+"""Checks the objects that users write for Leeboard, and reports those that cannot be used."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -8,12 +8,12 @@ from app.kube.reviews import KubeReviews
 from app.model.seam import RawObject, Resource
 
 MOST = 5000
-"""Objects of one kind that are looked at."""
+"""The most objects of one kind that are checked."""
 SHOWN = 3
 
 
 async def objects(reviews: KubeReviews) -> AsyncIterator[Finding]:
-    """See which PodGroups and Topologies cannot be used; of queues the service itself tells."""
+    """Check PodGroups and Topologies. The service itself reports unusable queues."""
     for name, resource, problem_of in (
         ("podgroups", Resource.POD_GROUPS, lambda raw: decode.pod_group(raw).problem),
         ("topologies", Resource.TOPOLOGIES, lambda raw: decode.topology(raw).problem),

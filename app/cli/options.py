@@ -1,4 +1,4 @@
-"""Reads what a person can set, and says in one line, naming the variable, what of it cannot be used."""
+"""Reads settings. For an unusable value, one line names its variable."""
 
 import os
 from collections.abc import Callable
@@ -18,13 +18,13 @@ USERS_KUBECONFIG = "~/.kube/config"
 
 
 class WrongSettingError(click.ClickException):
-    """A setting that cannot be used; the line names its environment variable."""
+    """A setting that cannot be used. The message names its environment variable."""
 
     exit_code = 2
 
 
 def read_settings(**given: Any) -> Settings:
-    """Read the environment; options that were given win. Raises `WrongSettingError`."""
+    """Read the environment. Given options take precedence. Raises `WrongSettingError`."""
     settings = read(Settings, **given)
     try:
         defaults_of(settings.workload_defaults)
@@ -34,7 +34,7 @@ def read_settings(**given: Any) -> Settings:
 
 
 def read(kind: type[S], **given: Any) -> S:
-    """Read settings of any kind, as `read_settings` does. Raises `WrongSettingError`."""
+    """Read settings of any class, as `read_settings` does. Raises `WrongSettingError`."""
     try:
         return kind(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -44,12 +44,12 @@ def read(kind: type[S], **given: Any) -> S:
 
 
 def prefix_of(kind: type[BaseSettings]) -> str:
-    """Return how the environment variables of these settings begin."""
+    """Return the prefix of the environment variables of these settings."""
     return kind.model_config.get("env_prefix", "")
 
 
 def port_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for our two ports."""
+    """Add the options for the two ports."""
     for listener in ("operations", "webhook"):
         default = Settings.model_fields[f"{listener}_port"].default
         text = f"Port of the {listener} listener; 0 takes a free one. [default: {default}]"
@@ -58,8 +58,8 @@ def port_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_kubeconfig(path: str | None, *, by: str = "--kubeconfig or LEEBOARD_KUBECONFIG") -> None:
-    """Raise `WrongSettingError` when there is no kubeconfig where one is looked for; `by` tells how to name one."""
-    # The loader takes a missing file for an empty one, and then misses a key in it.
+    """Raise `WrongSettingError` when no kubeconfig exists at the expected path; `by` says how to name one."""
+    # The loader treats a missing file as an empty one, and then reports a missing key.
     if path is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         return
     read = os.environ.get("KUBECONFIG", USERS_KUBECONFIG) if path is None else path
@@ -69,7 +69,7 @@ def check_kubeconfig(path: str | None, *, by: str = "--kubeconfig or LEEBOARD_KU
 
 
 def settings_help(kind: type[BaseSettings] = Settings) -> str:
-    """Return a paragraph for every environment variable: its name, its default, what it does."""
+    """Return one paragraph per environment variable: its name, its default, and its description."""
     paragraphs = ["Settings are environment variables:"]
     for name, field in kind.model_fields.items():
         default = "" if field.default_factory else _shown(field.default)
@@ -91,7 +91,7 @@ def _sentence(prefix: str, location: tuple[int | str, ...], message: str, given:
 
 
 def _variable(prefix: str, place: str) -> str:
-    """Return the variable that was read: a field has its own, and may have a usual one beside it."""
+    """Return the variable that was read: a field has its own, and may have an alias."""
     if not place.isupper():
         return f"{prefix}{place.upper()}"
     return place if place in os.environ else place.removeprefix(prefix)

@@ -1,4 +1,4 @@
-"""Examines pods that nobody will ever place, or place without asking us, whatever is done to the installation."""
+"""Checks for pods that no installation change can place, or that kube-scheduler places without asking Leeboard."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
@@ -9,12 +9,12 @@ from app.model.seam import RawObject, Resource
 
 PENDING = "status.phase=Pending"
 MOST = 5000
-"""Pods that are looked at: what is wrong with one template is wrong with its first pods, too."""
+"""The most pods that are checked. A fault in a template already shows in its first pods."""
 ANEW = "delete them and create them again"
 
 
 async def pods(reviews: KubeReviews, profiles: Collection[str], markers: Collection[str]) -> AsyncIterator[Finding]:
-    """See whether pods that wait are such as admission makes them; a pod cannot be made so later."""
+    """Check whether pending pods have what admission adds. It cannot be added later."""
     orphans: list[str] = []
     unmarked: list[str] = []
     looked_at = 0
@@ -36,7 +36,7 @@ async def pods(reviews: KubeReviews, profiles: Collection[str], markers: Collect
         fix = f"if LEEBOARD_PROFILES is {names} where Leeboard runs, {ANEW}"
         yield warning("pods-held", f"{message}: {few(orphans)}", fix)
     if unmarked:
-        # Without the marker of bind a pod may well be: whoever is alone is bound by kube-scheduler itself.
+        # A pod may lack the bind marker: kube-scheduler itself binds a pod that is its own group.
         message = f"{_counted(unmarked)} no {ASK_MARKER}, so kube-scheduler does not ask us"
         yield warning("pods-unmarked", f"{message}: {few(unmarked)}", ANEW)
 

@@ -1,4 +1,4 @@
-"""Draws the tree of queues as text, never wider than it is told, also when there are thousands of them."""
+"""Draws the tree of queues as text within the given width, also for thousands of queues."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -10,7 +10,7 @@ GIB = 1 << 30
 MILLI = 1000
 INDENT = 2
 MOST_INDENTED = 10
-"""Levels: beyond that a name would have no room."""
+"""Levels that are indented. Deeper names would have no room."""
 LEAST_NAME = 8
 GAP = 2
 MOST_PROBLEMS = 20
@@ -29,18 +29,18 @@ HEADINGS = ("QUEUE", "DESERVED", "LIMIT", "FAIR", "ALLOC", "REQUEST", "WAIT")
 
 
 def number(amount: int | None, unit: int) -> str:
-    """Return an amount in larger units, with at most three digits behind the point; without a limit it is a dash."""
+    """Return an amount in larger units, with at most three decimals; a dash when there is no limit."""
     return NOTHING if amount is None else f"{amount / unit:.3f}".rstrip("0").rstrip(".")
 
 
 def subtree(known: QueueList, name: str) -> QueueList:
-    """Return a queue and those below it."""
+    """Return a queue and its descendants."""
     roots = [each for each in known.items if each.name == name]
     return QueueList(items=tuple(queue for _, queue in _tree(known.items, roots)))
 
 
 def queues_table(known: QueueList, resource: str, *, width: int) -> str:
-    """Return one line a queue, those below it indented, and what is wrong with any."""
+    """Return one line per queue, with descendants indented, and the problems of queues."""
     if not known.items:
         return NO_QUEUES
     rows = [HEADINGS, *(_row(depth, queue, RESOURCES[resource]) for depth, queue in _forest(known.items))]
@@ -52,15 +52,15 @@ def queues_table(known: QueueList, resource: str, *, width: int) -> str:
 
 
 def _forest(queues: Sequence[QueueAnswer]) -> Iterator[tuple[int, QueueAnswer]]:
-    """Yield every queue with its depth; one whose parent is missing is on top, and of a circle the first."""
+    """Yield every queue with its depth. A queue without a known parent is a root, and so is the first of a cycle."""
     known = {each.name for each in queues}
     tops = [each for each in queues if each.parent not in known]
     return _tree(queues, [*tops, *queues])
 
 
 def _tree(queues: Sequence[QueueAnswer], roots: Sequence[QueueAnswer]) -> Iterator[tuple[int, QueueAnswer]]:
-    """Yield these queues and all below them, once each, after its parent and with its depth."""
-    # Not by recursion: a chain of a thousand queues is odd, but somebody may make one.
+    """Yield these queues and their descendants, each once, after its parent, with its depth."""
+    # Without recursion: a chain of a thousand queues is unusual but possible.
     seen = set[str]()
     children: dict[str, list[QueueAnswer]] = {}
     for each in queues:
@@ -92,8 +92,8 @@ def _row(depth: int, queue: QueueAnswer, shown: Callable[[AmountsAnswer], str]) 
 
 
 def _aligned(rows: Sequence[Row], width: int) -> Iterator[str]:
-    """Yield the lines: names to the left, folded where they are too long, numbers to the right."""
-    # By hand: what draws our other tables takes seconds for thousands of lines.
+    """Yield the lines: names left-aligned and folded when too long, numbers right-aligned."""
+    # Without `drawing.table`, which takes seconds for thousands of lines.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     room = max(LEAST_NAME, width - sum(widths[1:]) - GAP * (len(widths) - 1))
     first = min(widths[0], room)

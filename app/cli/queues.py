@@ -1,4 +1,4 @@
-"""`leeboard queues`: the tree of queues, with what each deserves, may have, holds and asks for."""
+"""`leeboard queues`: the tree of queues, with what each deserves, may have, holds and requests."""
 
 import asyncio
 import shutil

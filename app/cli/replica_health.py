@@ -1,4 +1,4 @@
-"""Examines Leeboard itself: its health, whether kube-scheduler asks it, whether it knows queues, what it answers."""
+"""Checks Leeboard itself: its health, whether kube-scheduler calls it, its queues, and its answers."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ from app.telemetry import Verb
 
 WITHIN_S = aiohttp.ClientTimeout(total=4.0)
 MOST_BYTES = 4 << 20
-"""Of a reply that is read: an address that is wrong may lead to anybody."""
+"""The limit of a reply, because a wrong address may lead to any server."""
 
 FAILED, PASSED = "[-]", "[+]"
 ACTIVE = "active"
@@ -33,29 +33,29 @@ REFUSED = "leeboard_refused_pods"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What one replica said."""
+    """The data of one replica."""
 
     address: str
     failed: dict[str, str] = field(default_factory=dict)
-    """Check -> why it failed."""
+    """By check: why it failed."""
     degraded: dict[str, str] = field(default_factory=dict)
-    """Check -> what some pods wait for."""
+    """By check: what some pods wait for."""
     filter_calls: int = 0
     queues: int = 0
     invalid_queues: tuple[str, ...] = ()
-    """With what is wrong with each."""
+    """Each with its problem."""
     orphaned: bool = False
-    """Pods run whose queues do not exist."""
+    """Some running pods belong to queues that do not exist."""
     lost: int = 0
-    """Pods that wait for queues that do not exist."""
+    """The number of pods that wait for queues that do not exist."""
 
 
 async def replicas(
     urls: Sequence[str], profiles: Sequence[str], headers: Callable[[str], Awaitable[Mapping[str, str]]]
 ) -> AsyncIterator[Finding]:
-    """See how every replica behind these addresses is, and what kube-scheduler has asked of them.
+    """Check every replica behind these addresses, and whether kube-scheduler calls them.
 
-    `headers` says of an address who we are to it.
+    `headers` returns the authorization headers for an address.
     """
     seen: list[Replica] = []
     for url in urls:
@@ -83,7 +83,7 @@ async def _behind(session: aiohttp.ClientSession, url: str) -> list[Replica | Fi
 
 
 async def what_if(url: str, profiles: Sequence[str], *, operations: str) -> AsyncIterator[Finding]:
-    """Put a question to the extender that reserves nothing; where it cannot be reached from, nothing is said.
+    """Ask the extender a what-if question, which reserves nothing. An unreachable extender is not reported.
 
     `operations` is the operations address of the same replica.
     """
@@ -97,10 +97,10 @@ async def what_if(url: str, profiles: Sequence[str], *, operations: str) -> Asyn
         ):
             answer = orjson.loads(await it.content.read(MOST_BYTES))
     except (aiohttp.ClientError, OSError, orjson.JSONDecodeError):
-        # Only kube-scheduler's own loopback leads there.
+        # Only kube-scheduler's own loopback reaches it.
         return
     if not isinstance(answer, dict) or not isinstance(answer.get("Error"), str):
-        # Somebody else has the port.
+        # Another program uses the port.
         return
     if not answer["Error"]:
         yield ok("what-if", "a question that reserves nothing was answered")
@@ -112,7 +112,7 @@ async def what_if(url: str, profiles: Sequence[str], *, operations: str) -> Asyn
 
 
 async def _stands_by(operations: URL) -> bool:
-    """Return whether a replica is ready but for its turn."""
+    """Return whether a replica is on standby and otherwise ready."""
     try:
         async with aiohttp.ClientSession(timeout=WITHIN_S) as session:
             _, health = await _text(session, operations / "readyz", verbose="")
@@ -122,11 +122,11 @@ async def _stands_by(operations: URL) -> bool:
 
 
 async def _addresses(url: URL) -> list[URL]:
-    """Return the address of each replica: a headless Service has as many as there are."""
+    """Return the address of each replica. A headless Service has one address per replica."""
     if url.scheme not in {"http", "https"} or url.host is None or url.port is None:
         raise ValueError("it must be like http://leeboard.leeboard.svc:8080")
     found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-    # Where a replica has addresses of both families it is one replica all the same.
+    # A replica with addresses of both families is still one replica.
     family = socket.AF_INET if any(each[0] is socket.AF_INET for each in found) else socket.AF_INET6
     hosts = dict.fromkeys(str(each[4][0]) for each in found if each[0] is family)
     return [url] if len(hosts) == 1 else [url.with_host(host) for host in hosts]
@@ -162,7 +162,7 @@ async def _asked(session: aiohttp.ClientSession, address: URL) -> Replica | Find
 
 
 def _invalid(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield each queue that takes part in nothing for a cause of its own, with that cause."""
+    """Yield each queue with a problem of its own, and the problem."""
     parents = {str(each["name"]): each.get("parent") for each in items}
     for each in items:
         name, parent = str(each["name"]), each.get("parent")
@@ -196,13 +196,13 @@ def _told(health: str, mark: str, words: str) -> dict[str, str]:
 
 
 def _counted(metrics: str, name: str, **labels: str) -> int:
-    """Return the sum of the samples of this name that have these labels."""
+    """Return the sum of the samples with this name and these labels."""
     samples = (sample for family in text_string_to_metric_families(metrics) for sample in family.samples)
     return sum(int(one.value) for one in samples if one.name == name and labels.items() <= one.labels.items())
 
 
 def _health(replica: Replica) -> Finding:
-    # That one of them stands by is as it should be: `_activity` looks whether all do.
+    # A replica on standby is normal. `_activity` checks whether all are on standby.
     failed = [f"{name}: {why}" for name, why in replica.failed.items() if name != ACTIVE]
     if failed:
         return broken("leeboard", f"{replica.address} is not ready; {'; '.join(failed)}", "do what each of them says")
@@ -234,7 +234,7 @@ def _extender(seen: Sequence[Replica], profiles: Sequence[str]) -> Finding:
 
 
 def _queues(seen: Sequence[Replica]) -> Iterator[Finding]:
-    """Yield what is wrong with queues, each fault by itself; that all is well where there is none."""
+    """Yield the problems of queues, one finding each; without a problem, one good finding."""
     known, faults = max(replica.queues for replica in seen), [*_faults_of_queues(seen)]
     yield from faults
     if not known:

@@ -1,4 +1,4 @@
-"""Runs a service until it is asked to end, and says in one line what keeps it from running."""
+"""Runs a service until it is asked to end. One line says what prevents it from running."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ def run_until_asked(work: Coroutine[Any, Any, None]) -> None:
     The loop is asyncio's own. uvloop ends the process when epoll refuses a socket (libuv issue 5130). That happens when
     a dead API server refuses some forty connections at once.
     """
-    # A death inside a library leaves its place in the log, which `sys.stderr` need not be.
+    # A crash inside a library writes its stack to stderr. `sys.stderr` may be another object.
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     try:
@@ -67,7 +67,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def first_of(error: Exception, kind: type[E]) -> E | None:
-    """Return the first error of a kind, however deep in groups it is; None when none is."""
+    """Return the first error of a type at any depth of groups; None when there is none."""
     if isinstance(error, kind):
         return error
     within = error.exceptions if isinstance(error, ExceptionGroup) else ()

@@ -46,7 +46,7 @@ def _say_where(endpoints: Endpoints) -> None:
 
 
 def _allow_open_files() -> None:
-    # A bind that waits for its gang holds a connection: the usual 1,024 would refuse a gang of that size.
+    # A bind that waits for its gang holds a connection. The usual limit of 1,024 files would refuse larger gangs.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS promises more than it grants.
+    with suppress(ValueError, OSError):  # macOS reports a higher limit than it grants.
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,4 @@
-"""`leeboard why`: one answer to why a pod or a PodGroup waits, runs or is gone."""
+"""`leeboard why`: explains why a pod or a PodGroup waits, runs or is gone."""
 
 import asyncio
 import shutil
@@ -22,12 +22,12 @@ DEFAULT_NAMESPACE = "default"
 WORKLOAD = "workload"
 
 KINDS = {"pod": "pod", "pods": "pod", "po": "pod", "podgroup": "podgroup", "podgroups": "podgroup", "pg": "podgroup"}
-"""How people write a kind, by what the service calls it."""
+"""The names that users write for a kind, and the service's name for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """What is asked about."""
+    """The object in question."""
 
     namespace: str
     name: str
@@ -35,7 +35,7 @@ class _Target:
 
     @property
     def path(self) -> str:
-        """Where the service answers."""
+        """The API path of the question."""
         query = f"?{urlencode({'kind': self.kind})}" if self.kind else ""
         return f"{PATH}/{quote(self.namespace, safe='')}/{quote(self.name, safe='')}{query}"
 
@@ -67,25 +67,25 @@ async def _first_answer(service: Service, asked: Sequence[_Target]) -> bytes:
         try:
             return await service.ask(target.path)
         except NotFoundAnswer as error:
-            # Without the path that the service was asked for, which is nothing to a person.
+            # Without the API path at the start of the message, which means nothing to a user.
             unknown = unknown or error.message.partition(": ")[2] or error.message
     raise click.ClickException(unknown)
 
 
 def _targets(target: str, namespace: str | None) -> Sequence[_Target]:
-    """Return what may be meant, the likeliest first: NAMESPACE/NAME and KIND/NAME look alike."""
+    """Return the possible targets, the most likely first: NAMESPACE/NAME and KIND/NAME look alike."""
     before, slash, name = target.partition("/")
     here = namespace or DEFAULT_NAMESPACE
     if target and not slash:
         return [_Target(namespace=here, name=target)]
-    # As `kubectl get -o name` writes it: podgroup.scheduling.run.ai/train.
+    # The form of `kubectl get -o name`: podgroup.scheduling.run.ai/train.
     kind = KINDS.get(before.partition(".")[0].lower())
     if not before or not name or "/" in name:
         raise click.UsageError(f"TARGET is NAME, pod/NAME, podgroup/NAME, NAMESPACE/NAME or KIND/NAME, not {target!r}")
     if kind is not None:
         return [_Target(namespace=here, name=name, kind=kind)]
     workload = _Target(namespace=here, name=name, kind=WORKLOAD)
-    # No namespace has a dot: job.batch/train.
+    # A namespace has no dot, a kind may: job.batch/train.
     if "." in before or namespace not in {None, before}:
         return [workload]
     return [_Target(namespace=before, name=name), workload]

@@ -1,4 +1,4 @@
-"""Draws the answer to why: the sentence, then its numbers, then what was decided lately."""
+"""Draws an explanation: the sentence, then its numbers, then the latest decisions."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -15,7 +15,7 @@ Line = tuple[str, str]
 
 
 def answer_picture(told: ExplanationAnswer, *, width: int, now: datetime) -> str:
-    """Return what a person is told; ages are counted up to `now`."""
+    """Return the text for a person. Ages are relative to `now`."""
     facts = table("", "")
     facts.show_header = False
     for name, text in _facts(told, now):
@@ -27,7 +27,7 @@ def answer_picture(told: ExplanationAnswer, *, width: int, now: datetime) -> str
 
 
 def age(seconds: float) -> str:
-    """Return how long ago something was, in the unit in which it is at least two."""
+    """Return an age in the largest unit in which it is at least two."""
     for name, unit in (("d", DAY_S), ("h", HOUR_S), ("m", MINUTE_S)):
         if seconds >= 2 * unit:
             return f"{int(seconds // unit)}{name}"
