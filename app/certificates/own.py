@@ -128,7 +128,7 @@ class Certificates:
                 return await self._shared(Read.LATEST)
             await self._installation.replace_secret(secret, keyring.contents)
             self._metrics.renewed(Renewal.CA)
-            log.info("CA made", ca=keyring.newest.fingerprint, secret=f"{self._namespace}/{self._name}")
+            log.info("CA created", ca=keyring.newest.fingerprint, secret=f"{self._namespace}/{self._name}")
         self._keyring = keyring
         return keyring
 

@@ -91,7 +91,7 @@ class Trust:
             except KubeError as error:
                 self._note(bundles.kind, f"the caBundle of {bundles.kind} {self._name} cannot be set right: {error}")
             else:
-                log.info("caBundle set right", kind=str(bundles.kind), name=self._name, ca=keyring.newest.fingerprint)
+                log.info("caBundle corrected", kind=str(bundles.kind), name=self._name, ca=keyring.newest.fingerprint)
 
     def _settle(self, seen: Sequence[WebhookBundles], newest: CertificateAuthority) -> None:
         carried = all(newest.certificate in bundle for bundles in seen for bundle in bundles.bundles.values())
@@ -113,7 +113,7 @@ class Trust:
         if failure == self._failures.get(kind, ""):
             return
         if failure:
-            log.warning("caBundle not kept", kind=str(kind), name=self._name, reason=failure)
+            log.warning("caBundle cannot be maintained", kind=str(kind), name=self._name, reason=failure)
             self._failures[kind] = failure
         else:
             del self._failures[kind]

@@ -77,7 +77,7 @@ def listener(  # noqa: PLR0913 # each argument is one property of the port
 
 def _bound(host: str, port: int) -> socket.socket:
     if host == EVERY_ADDRESS and not socket.has_dualstack_ipv6():
-        structlog.get_logger().info("no IPv6 here: listening on every IPv4 address", port=port)
+        structlog.get_logger().info("no IPv6 on this machine: listening on every IPv4 address", port=port)
         host = EVERY_IPV4_ADDRESS
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == EVERY_ADDRESS)
