@@ -160,15 +160,14 @@ def test_what_an_invalid_queue_holds_still_fills_its_parent() -> None:
     assert refusal.details["queue"] == "p"
 
 
-def test_a_copy_that_is_charged_leaves_its_origin_as_it_was_and_the_other_way_round_until_it_is_adopted() -> None:
+def test_a_copy_that_is_charged_leaves_its_origin_as_it_was_and_the_other_way_round_until_it_is_taken_over() -> None:
     origin, one = ledger(given.queue("q", deserved=4)), given.group(given.pod("p", queue="q"))
     twin = origin.copy()
 
     origin.charge(one, Resources(gpu_milli=1000))
     twin.charge(one, Resources(gpu_milli=3000))
     held = [each.accounts[one.queue].allocated[GPU] for each in (origin, twin)]
-    origin.adopt(twin)
-    twin.charge(one, Resources(gpu_milli=5000))
+    origin.take_over(twin)
 
     assert held == [1000, 3000]
     assert origin.accounts[one.queue].allocated[GPU] == 3000

@@ -1,13 +1,13 @@
 """Required inter-pod affinity and anti-affinity, as far as `Near` states it: who must be near whom, and who apart."""
 
 from collections.abc import Hashable, Iterable, Mapping
-from copy import copy
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from app.model.pod import Near, Pod
 from app.model.snapshot import Mask, NodeTable, Snapshot
+from app.scheduling.copies import Claims, Common, Copied, Owned, Value
 from app.scheduling.placement.fit import label_codes
 
 K = TypeVar("K", bound=Hashable)
@@ -21,31 +21,27 @@ MOST_REMEMBERED = 64
 """Terms of which it is remembered where the pods are that they speak of: each is compared with every pod that moves."""
 
 
-class Neighbours:
+class Neighbours(Copied):
     """The pods with labels on a board, counted when somebody first asks. `add` and `remove` change it."""
+
+    _nodes: Value[NodeTable]
+    _standing: Common["_Standing"]
+    _is_counted: Value[bool]
+    _labelled: Owned["_Tallies[Pairs]"]
+    """Who carries which labels: pods of one template are alike."""
+    _apart: Owned["_Tallies[Near]"]
+    """Who keeps which others away."""
+    _found: Owned["_Tallies[Near]"]
+    """The pods that the first terms speak of which were asked about."""
+    _moves: Owned[list[tuple[Pod, int, int]]]
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Remember the snapshot; most plans never look."""
         self._nodes = snapshot.nodes
         self._standing = _Standing(snapshot)
         self._is_counted = False
-        # Pods of one template are alike: who carries which labels, and who keeps which others away.
-        self._labelled = _Tallies[Pairs]()
-        self._apart = _Tallies[Near]()
-        # The pods that the first terms speak of which were asked about.
-        self._found = _Tallies[Near]()
-        self._moves: list[tuple[Pod, int, int]] = []
-
-    def copy(self) -> Self:
-        """Return a twin that may be changed."""
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing that changes with the neighbours that these were copied from."""
-        self._labelled, self._apart, self._found = self._labelled.copy(), self._apart.copy(), self._found.copy()
-        self._moves = list(self._moves)
+        self._labelled, self._apart, self._found = _Tallies(), _Tallies(), _Tallies()
+        self._moves = []
 
     def add(self, pod: Pod, column: int) -> None:
         """Note that a pod sits on a node."""
@@ -114,19 +110,14 @@ class Neighbours:
         self._moves.clear()
 
 
-class _Tallies(Generic[K]):
+class _Tallies(Copied, Generic[K]):
     """Where pods are, by what they have in common. A copy shares what neither has changed since."""
 
-    def __init__(self) -> None:
-        self._of: dict[K, dict[int, int]] = {}
-        self._own = set[K]()
+    _of: Owned[dict[K, dict[int, int]]]
+    _own: Claims[set[K]]
 
-    def copy(self) -> "_Tallies[K]":
-        """Return a twin that may be changed."""
-        self._own.clear()
-        twin = _Tallies[K]()
-        twin._of = self._of.copy()
-        return twin
+    def __init__(self) -> None:
+        self._of, self._own = {}, set()
 
     def get(self, key: K) -> Tally | None:
         """Return where the pods are that have this in common; not to be kept."""

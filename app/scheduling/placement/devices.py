@@ -6,10 +6,8 @@ holders are all leaving is whole again in future, and counted in the future colu
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from app.model.pod import Placed, Pod, Sharing
 from app.model.resources import GPU_MILLI, Amounts
 from app.model.snapshot import MOST_DEVICE_MIB, PART, Mask, Snapshot, parts_of
+from app.scheduling.copies import Claims, Common, Copied, Lent, Owned, Value
 from app.scheduling.placement.parts import Divided, Flags, FreeParts, Initial
 from app.settings import PlacementStrategy
 
@@ -29,8 +28,19 @@ class Opened:
     of_future: int
 
 
-class SharedDevices:
+class SharedDevices(Copied):
     """Local to one board. `take` and `give_back` change it."""
+
+    _spread: Value[bool]
+    _memory_mib: Value[Amounts]
+    _shares: Value[Mask]
+    _initial: Common[Initial]
+    _changed: Owned[dict[int, Sequence[Divided]]]
+    """Of the nodes on which something has changed, in the order of their names; the others are as at the start."""
+    _parts: Lent[FreeParts | None]
+    """All of them as columns; made when somebody first asks for a part, and brought up to date when somebody asks."""
+    _outdated: Owned[set[int]]
+    _owns_parts: Claims[bool]
 
     def __init__(self, snapshot: Snapshot, strategy: PlacementStrategy) -> None:
         """Start from the shared devices of the snapshot."""
@@ -38,24 +48,8 @@ class SharedDevices:
         self._memory_mib = snapshot.nodes.device_memory_mib
         self._shares = snapshot.nodes.shares_devices
         self._initial = Initial(snapshot)
-        # Of the nodes on which something has changed, in the order of their names; the others are as at the start.
-        self._changed: dict[int, Sequence[Divided]] = {}
-        # All of them as columns; made when somebody first asks for a part, and brought up to date when somebody asks.
-        self._parts: FreeParts | None = None
-        self._outdated: set[int] = set()
-        # Whether no copy reads them as well: they are copied before they change.
-        self._owns_parts = False
-
-    def copy(self) -> Self:
-        """Return a twin that may be changed."""
-        self._owns_parts = False
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing that changes with the devices that these were copied from."""
-        self._changed, self._outdated = dict(self._changed), set(self._outdated)
+        self._changed, self._outdated = {}, set()
+        self._parts, self._owns_parts = None, False
 
     def _at(self, column: int) -> Sequence[Divided]:
         changed = self._changed.get(column)

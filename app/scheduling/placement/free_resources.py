@@ -5,10 +5,8 @@ both, a pod that waits for room takes from `future` alone, and an eviction gives
 with room is chosen is left to `board`.
 """
 
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from app.model.names import NodeName
 from app.model.pod import Placed, Pod, ResourceClaim, Sharing
 from app.model.resources import AXES, GPU, GPU_MILLI, UNLIMITED, Amounts, Scalars
 from app.model.snapshot import Mask, Snapshot
+from app.scheduling.copies import Copied, Owned, Value
 from app.scheduling.placement import fit
 from app.scheduling.placement.affinity import Neighbours
 from app.scheduling.placement.devices import SharedDevices
@@ -37,46 +36,44 @@ class Assignment:
     """It has to wait for what is leaving."""
 
 
-class FreeResources:
+class FreeResources(Copied):
     """Local to one board. `take`, `give_back`, `leave` and `postpone` change it; everything else asks."""
+
+    _snapshot: Value[Snapshot]
+    rows: Value[Mapping[str, int]]
+    """The row of each extended resource."""
+    free: Owned[Amounts]
+    """Shape [resource, node]: free now; the axes first, then the extended resources."""
+    future: Owned[Amounts]
+    """Shape [resource, node]: free when everything that is leaving has left."""
+    devices: Owned[SharedDevices]
+    """The devices in shared use; changed by this stock alone."""
+    remembered: Owned[Remembered]
+    """What is asked of the nodes again and again; told of every change of a node."""
+    neighbours: Owned[Neighbours]
+    """Who sits where, for affinity; changed by this stock alone."""
+    _claimed: Owned[dict[str, tuple[NodeName, int]]]
+    changes: Value[int]
+    """How often a node has changed; what is known of one number is true as long as it is the same."""
+    is_leaving: Value[bool]
+    """Whether `future` may differ from `free` anywhere: if not, nobody needs to look at it."""
 
     def __init__(self, snapshot: Snapshot, devices: PlacementStrategy) -> None:
         """Start from what is free in the snapshot; `devices` tells how those in shared use are filled."""
         self._snapshot = snapshot
         self.rows = {name: len(AXES) + index for index, name in enumerate(sorted(snapshot.scalars))}
-        """The row of each extended resource."""
-        self.free: Amounts = _stacked(snapshot.free, [snapshot.scalars[name] for name in self.rows])
-        """Shape [resource, node]: free now; the axes first, then the extended resources."""
-        self.future: Amounts = self.free.copy()
-        """Shape [resource, node]: free when everything that is leaving has left."""
+        self.free = _stacked(snapshot.free, [snapshot.scalars[name] for name in self.rows])
+        self.future = self.free.copy()
         if snapshot.releasing is not None:
             self.future[: len(AXES)] += snapshot.releasing
         for name, amounts in snapshot.releasing_scalars.items():
             self.future[self.rows[name]] += amounts
         self.devices = SharedDevices(snapshot, devices)
-        """The devices in shared use; changed by this stock alone."""
         self.remembered = Remembered(len(snapshot.nodes.nodes))
-        """What is asked of the nodes again and again; told of every change of a node."""
         self.neighbours = Neighbours(snapshot)
-        """Who sits where, for affinity; changed by this stock alone."""
         self._claimed = dict(snapshot.claimed)
         self.changes = 0
-        """How often a node has changed; what is known of one number is true as long as it is the same."""
         self.is_leaving = bool(snapshot.releasing is not None or snapshot.releasing_scalars)
-        """Whether `future` may differ from `free` anywhere: if not, nobody needs to look at it."""
-
-    def copy(self) -> Self:
-        """Return a stock that may be changed without changing this one."""
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing with the stock that this one was copied from."""
-        self.free, self.future = self.free.copy(), self.future.copy()
-        self.devices, self.neighbours = self.devices.copy(), self.neighbours.copy()
-        self.remembered = self.remembered.copy()
-        self._claimed = dict(self._claimed)
 
     # What there is room for -----------------------------------------------------------------------------------------
 

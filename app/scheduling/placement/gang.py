@@ -5,6 +5,7 @@ in which order, is `topology`'s to say.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -106,11 +107,9 @@ class _Attempt:
         for domain in self._domains(board, branch, pods, where):
             if self._left <= 0:
                 return None
-            trial = board.copy()
-            seats = self._inside(trial, branch, pods, domain, before)
+            seats = board.all_or_none(partial(self._inside, branch=branch, pods=pods, where=domain, before=before))
             if seats is not None:
                 self._left -= 1
-                board.adopt(trial)
                 return seats
             self._left -= IN_VAIN
             self.in_vain += IN_VAIN

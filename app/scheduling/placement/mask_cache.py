@@ -1,10 +1,9 @@
 """Remembers what is asked of all nodes again and again while single nodes change."""
 
 from collections.abc import Callable, Hashable
-from copy import copy
-from typing import Self
 
 from app.model.resources import Amounts
+from app.scheduling.copies import Claims, Copied, Owned, Value
 
 ALONE = 200
 """A node looked at alone costs about as much as so many that are looked at together."""
@@ -13,29 +12,21 @@ MOST_CHANGES = 4096
 MOST_ANSWERS = 128
 
 
-class Remembered:
+class Remembered(Copied):
     """Local to one stock, which tells of every change of a node."""
+
+    _few: Value[int]
+    _changed: Owned[list[int]]
+    """The columns of the nodes that have changed, in order."""
+    _answers: Owned[dict[Hashable, tuple[Amounts, int]]]
+    """What was answered, and how many changes it takes into account."""
+    _own: Claims[set[Hashable]]
+    """The answers that are mended in place; all others are copied before."""
 
     def __init__(self, nodes: int) -> None:
         """Start with nothing."""
         self._few = max(1, nodes // ALONE)
-        self._changed: list[int] = []
-        """The columns of the nodes that have changed, in order."""
-        self._answers: dict[Hashable, tuple[Amounts, int]] = {}
-        """What was answered, and how many changes it takes into account."""
-        # Those that no copy reads as well are mended in place: all others are copied before.
-        self._own = set[Hashable]()
-
-    def copy(self) -> Self:
-        """Return a twin that may be changed."""
-        self._own.clear()
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing that changes with what this was copied from."""
-        self._changed, self._answers, self._own = self._changed.copy(), self._answers.copy(), set()
+        self._changed, self._answers, self._own = [], {}, set()
 
     def forget(self) -> None:
         """Start with nothing again."""

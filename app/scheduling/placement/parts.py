@@ -1,15 +1,15 @@
 """What pods have left of the devices in shared use, node by node and in columns; who takes what is up to `devices`."""
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.model.pod import PPM
 from app.model.snapshot import PART, Snapshot
+from app.scheduling.copies import Copied, Owned, Value
 
 assert PART == PPM  # a millionth of a device of M MiB is M parts  # noqa: S101 # what `Devices` relies on
 
@@ -28,29 +28,25 @@ Flags = NDArray[np.bool_]
 """Shape [row, slot], as in `FreeParts`."""
 
 
-class FreeParts:
+class FreeParts(Copied):
     """What is free of all shared devices, in columns: a row for each node that has any, a slot for each, by name."""
+
+    _rows: Owned[dict[int, int]]
+    columns: Value[NDArray[np.int64]]
+    """Shape [row]: the node's column."""
+    free: Owned[NDArray[np.int64]]
+    """Shape [row, slot], in parts; -1, which is enough for nobody, where there is no device."""
+    future: Owned[NDArray[np.int64]]
+    """The same when everything that is leaving has left."""
 
     def __init__(self, devices: Mapping[int, Sequence[Divided]]) -> None:
         self._rows = {column: row for row, column in enumerate(devices)}
         self.columns = np.array(list(devices), dtype=np.int64)
-        """Shape [row]: the node's column."""
         slots = max((len(each) for each in devices.values()), default=0)
-        # Shape [row, slot], in parts; -1, which is enough for nobody, where there is no device.
         self.free = np.full((len(devices), slots), -1, dtype=np.int64)
         self.future = self.free.copy()
         for column, each in devices.items():
             self.put(column, each)
-
-    def copy(self) -> Self:
-        """Return a twin that may be changed."""
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing with the parts that these were copied from."""
-        self._rows, self.free, self.future = dict(self._rows), self.free.copy(), self.future.copy()
 
     def put(self, column: int, devices: Sequence[Divided]) -> None:
         """Note the devices of one node anew, in the order of their names."""

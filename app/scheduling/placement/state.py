@@ -3,11 +3,11 @@
 What there is room for is told by `stock`; a copy of a board is a what-if.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from copy import copy
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,10 +17,13 @@ from app.model.pod import Constraint, Placed, Pod, Sharing
 from app.model.reason import Refusal
 from app.model.resources import GPU, GPU_MILLI, Amounts, Resources, Scalars
 from app.model.snapshot import Mask, Snapshot
+from app.scheduling.copies import Common, Copied, Fresh, Owned, Value
 from app.scheduling.placement import fit, score
 from app.scheduling.placement.free_resources import Assignment, FreeResources
 from app.scheduling.placement.ranks import ANYWHERE, LATER, Ranks, Where, Wish, best, only
 from app.settings import PlacementStrategy
+
+T = TypeVar("T")
 
 Shape = tuple[Resources, Constraint, Sharing | None, Scalars]
 """What decides where a pod fits; pods of one template share it."""
@@ -45,45 +48,38 @@ class Strategy:
     devices: PlacementStrategy = PlacementStrategy.BINPACK
 
 
-class PlacementState:
+class PlacementState(Copied):
     """Local to one plan and never shared. Placing, keeping, giving back and `withhold` change it."""
+
+    snapshot: Value[Snapshot]
+    stock: Owned[FreeResources]
+    """What the nodes have left; changed through this board alone."""
+    ranking: Common[Ranks]
+    """What the nodes would cost."""
+    _wishes: Common[dict[Hashable, Wish]]
+    in_vain: Common[dict[GroupKey, int]]
+    """How much of what `gang` tried for each PodGroup was in vain, on this board and all copies."""
+    withheld: Value[Mask | None]
+    """The nodes that nobody else may go to; None when there are none."""
+    withheld_for: Value[str]
+    is_closed: Value[bool]
+    """Whether who looks for a place now is one of these others."""
+    _too_many: Owned[dict[tuple[Shape, bool], int]]
+    """From how many pods of one shape on no room was found; true until something is given back."""
+    explained: Fresh[dict[tuple[int, Shape, bool, bool], tuple[int, Refusal]]]
+    """What `explain` has found out in this plan, by the number and shape of the pods, whether others of their group
+    were served before, and whether nodes were closed to them; with the changes of the stock until then."""
+    renewed: Value[int]
+    """How often it has found that out again since the stock had changed."""
 
     def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
         """Start from what is free in the snapshot."""
         self.snapshot = snapshot
         self.stock = FreeResources(snapshot, strategy.devices)
-        """What the nodes have left; changed through this board alone."""
         self.ranking = Ranks(snapshot, strategy.nodes, strategy.devices)
-        """What the nodes would cost; copies share it, and the wishes: they only remember."""
-        self._wishes: dict[Hashable, Wish] = {}
-        self.in_vain: dict[GroupKey, int] = {}
-        """How much of what `gang` tried for each PodGroup was in vain, on this board and all copies: they share it."""
-        self.withheld: Mask | None = None
-        """The nodes that nobody else may go to; None when there are none."""
-        self.withheld_for = ""
-        self.is_closed = False
-        """Whether who looks for a place now is one of these others."""
-        # From how many pods of one shape on no room was found; true until something is given back.
-        self._too_many: dict[tuple[Shape, bool], int] = {}
-        self.explained: dict[tuple[int, Shape, bool, bool], tuple[int, Refusal]] = {}
-        """What `explain` has found out in this plan, by the number and shape of the pods, whether others of their
-        group were served before, and whether nodes were closed to them; with the changes of the stock until then."""
-        self.renewed = 0
-        """How often it has found that out again since the stock had changed."""
-
-    def copy(self) -> Self:
-        """Return a board that may be changed without changing this one."""
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing with the board that this one was copied from."""
-        self.stock, self._too_many, self.explained = self.stock.copy(), dict(self._too_many), {}
-
-    def adopt(self, other: Self) -> None:
-        """Become what a copy of this board has become."""
-        self.__dict__.update(other.__dict__)
+        self._wishes, self.in_vain = {}, {}
+        self.withheld, self.withheld_for, self.is_closed = None, "", False
+        self._too_many, self.explained, self.renewed = {}, {}, 0
 
     # Placing --------------------------------------------------------------------------------------------------------
 
@@ -94,15 +90,19 @@ class PlacementState:
         shape = self.common_shape(pods) if where is ANYWHERE else None
         if shape is not None and len(pods) >= self._too_many.get((shape, self.is_closed), len(pods) + 1):
             return None
-        trial = self.copy() if len(pods) > 1 else self
-        seats = trial.place_each(pods, where, timing)
-        if seats is None:
-            if shape is not None:
-                self._too_many[shape, self.is_closed] = len(pods)
-            return None
-        if trial is not self:
-            self.adopt(trial)
+        place = partial(PlacementState.place_each, pods=pods, where=where, timing=timing)
+        seats = self.all_or_none(place) if len(pods) > 1 else place(self)
+        if seats is None and shape is not None:
+            self._too_many[shape, self.is_closed] = len(pods)
         return seats
+
+    def all_or_none(self, place: "Callable[[PlacementState], T | None]") -> T | None:
+        """Return what `place` returns; the seats that it takes on a copy count here as well, unless that is None."""
+        trial = self.copy()
+        found = place(trial)
+        if found is not None:
+            self.take_over(trial)
+        return found
 
     def place_each(self, pods: Sequence[Pod], where: Where, timing: Timing) -> tuple[Assignment, ...] | None:
         """Take the best node for one pod after the other; None, and some seats taken, when one finds none."""

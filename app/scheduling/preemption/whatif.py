@@ -1,9 +1,8 @@
 """A plan in the making: the board, the queues' accounts, and who has left or moved so far; a copy is a what-if."""
 
-from collections.abc import Iterable, Sequence
-from copy import copy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Refusal
 from app.model.resources import GPU_MILLI, NOTHING, Amounts, Resources
 from app.model.snapshot import Mask, Snapshot
+from app.scheduling.copies import Common, Copied, Owned, Value
 from app.scheduling.placement import gang
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.ranks import Where
@@ -52,42 +52,56 @@ class Leaving:
 _NOWHERE: Mask = np.zeros(1, dtype=np.bool_)
 
 
-class WhatIf:
+class WhatIf(Copied):
     """What one plan knows; `start` and `evict` change it."""
+
+    snapshot: Value[Snapshot]
+    board: Owned[PlacementState]
+    ledger: Owned[QueueLedger]
+    shares: Value[Mapping[QueueName, Share]]
+    leaving: Owned[dict[PodUid, Leaving]]
+    changed: Owned[dict[GroupKey, PodGroup]]
+    """The running groups that are no longer as they are in the snapshot; pods that move are at their new places."""
+    growing: Owned[set[GroupKey]]
+    """The running groups of which more pods start in this plan: if any left, the new ones might start alone."""
+    seated: Value[tuple[Assignment, ...]]
+    """The places that were found last for the group that asks."""
+    all_seated: Value[tuple[Assignment, ...]]
+    """These and those found before."""
+    too_dear: Value[Refusal | None]
+    """Why the queue may not pay for the places that were found last; None when none were, or it may."""
+    _places: Common[tuple[object, Mask]]
+    """For which shapes of pods there is room, and of which stock that is said; so with those below."""
+    _slots: Common[tuple[object, Slots | None]]
+    _most: Common[tuple[object, dict[tuple[Scope, ...], Amounts]]]
+    _foremost: Common[Foremost | None]
+    _next: Common[dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources, Resources]]]
+    _roster: Common[VictimCandidates | None]
+    _evictable: Common[Evictable | None]
 
     def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
         """Begin with the cluster as it is."""
         self.snapshot = snapshot
         self.board = PlacementState(snapshot, strategy)
         self.ledger = QueueLedger(snapshot)
-        self.shares: dict[QueueName, Share] = {}
-        self.leaving: dict[PodUid, Leaving] = {}
-        self.changed: dict[GroupKey, PodGroup] = {}
-        """The running groups that are no longer as they are in the snapshot; pods that move are at their new places."""
-        # For which shapes of pods there is room, and of which stock that is said.
-        self._places: tuple[object, Mask] = None, _NOWHERE
-        self._slots: tuple[object, Slots | None] = None, None
-        self._foremost: Foremost | None = None
-        self._most: tuple[object, dict[tuple[Scope, ...], Amounts]] = None, {}
-        self.growing: set[GroupKey] = set()
-        """The running groups of which more pods start in this plan: if any left, the new ones might start alone."""
-        self.seated: tuple[Assignment, ...] = ()
-        """The places that were found last for the group that asks."""
-        self.too_dear: Refusal | None = None
-        """Why the queue may not pay for the places that were found last; None when none were, or it may."""
-        self.all_seated: tuple[Assignment, ...] = ()
-        """These and those found before."""
-        self._next: dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources, Resources]] = {}
+        self.shares, self.leaving, self.changed, self.growing = {}, {}, {}, set()
+        self.seated, self.all_seated, self.too_dear = (), (), None
+        self._places, self._slots, self._most, self._foremost = (None, _NOWHERE), (None, None), (None, {}), None
+        self._next, self._roster, self._evictable = {}, None, None
 
-    @cached_property
+    @property
     def roster(self) -> VictimCandidates:
         """Who may ever have to leave; shared with all copies."""
-        return VictimCandidates(self.snapshot)
+        if self._roster is None:
+            self._roster = VictimCandidates(self.snapshot)
+        return self._roster
 
-    @cached_property
+    @property
     def evictable(self) -> Evictable:
         """What those hold who may have to leave; as it is in the plan, whose copies share it."""
-        return Evictable(self.snapshot, self.board.stock)
+        if self._evictable is None:
+            self._evictable = Evictable(self.snapshot, self.board.stock)
+        return self._evictable
 
     def may_suffice(self, pods: Sequence[Pod]) -> bool:
         """Return whether the pods might find places if everybody left who may ever have to; False is certain."""
@@ -171,22 +185,11 @@ class WhatIf:
         share = self.shares.get(queue)
         return NOTHING if share is None else share.fair_share
 
-    def copy(self) -> Self:
-        """Return a what-if of this one."""
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing that changes with the one that this was copied from."""
-        self.board, self.ledger = self.board.copy(), self.ledger.copy()
-        self.leaving, self.changed, self.growing = dict(self.leaving), dict(self.changed), set(self.growing)
-
-    def adopt(self, other: Self) -> None:
-        """Become what a copy has become; whoever reads this ledger sees it."""
-        self.board.adopt(other.board)
-        self.ledger.adopt(other.ledger)
-        self.leaving, self.changed, self.growing = other.leaving, other.changed, other.growing
+    def adopt(self, spent: Self) -> None:
+        """Become what a copy has become, which is at its end; `Turns` that read this ledger see it."""
+        self.ledger.take_over(spent.ledger)
+        spent.ledger = self.ledger
+        self.take_over(spent)
 
     def as_it_is(self, running: PodGroup) -> PodGroup:
         """Return a running group without the pods that leave."""
@@ -289,7 +292,7 @@ class WhatIf:
             refusal = None if seats is None else self.ledger.check(group, self._charge(seats))
             self.too_dear = refusal or self.too_dear
             if seats is not None and refusal is None:
-                self.board.adopt(board)
+                self.board = board
                 return seats
         return None
 
@@ -367,7 +370,7 @@ class WhatIf:
             if home is None:
                 return False
             board.take((home,))
-        self.board.adopt(board)
+        self.board = board
         self.ledger.charge(group, request)
         self.changed[group.key] = after
         for each in lost:

@@ -12,6 +12,7 @@ from app.model.queue import LAST_PRIORITY, MOST_LEVELS, UNENTITLED, Queue
 from app.model.reason import RefusingQueue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Usage
+from app.scheduling.copies import Copied, Owned, Value
 
 Quantities = tuple[int, int, int]
 """Amounts in the order of `QUOTA_AXES`."""
@@ -60,10 +61,19 @@ def _judged(queues: Mapping[QueueName, Queue], names: tuple[QueueName, ...]) -> 
     return QueueLine(names=names, problem=problem, charged=names[farthest + 1 :])
 
 
-class Account:
-    """What one queue may hold and what it and all its descendants hold now; an unsound one may hold nothing."""
+class Account(Copied):
+    """What one queue may hold and what it and all its descendants hold now; an unsound one may hold nothing.
 
-    __slots__ = ("allocated", "deserved", "limit", "name", "non_preemptible", "queue", "requested")
+    The three sums are written by `Tree` and `QueueLedger` alone; everyone else reads them.
+    """
+
+    queue: Value[Queue]
+    name: Value[QueueName]
+    deserved: Value[Sequence[int]]
+    limit: Value[Sequence[int]]
+    allocated: Owned[list[int]]
+    non_preemptible: Owned[list[int]]
+    requested: Owned[list[int]]
 
     def __init__(self, queue: Queue) -> None:
         entitlements = [queue.entitlement(axis) for axis in QUOTA_AXES]
@@ -71,18 +81,9 @@ class Account:
         self.name = queue.name
         self.deserved = [each.deserved for each in entitlements]
         self.limit = [each.limit for each in entitlements]
-        # The three sums are written by `Tree` and `Ledger` alone; everyone else reads them.
         self.allocated = [0, 0, 0]
         self.non_preemptible = [0, 0, 0]
         self.requested = [0, 0, 0]
-
-    def copy(self) -> "Account":
-        """Return an account with sums of its own."""
-        twin = Account.__new__(Account)
-        twin.queue, twin.name, twin.deserved, twin.limit = self.queue, self.name, self.deserved, self.limit
-        twin.allocated, twin.non_preemptible = list(self.allocated), list(self.non_preemptible)
-        twin.requested = list(self.requested)
-        return twin
 
     def add(self, sums: "Sums") -> None:
         """Count this as held and asked for beside what was; for `Tree` and `Ledger`."""

@@ -3,10 +3,8 @@
 Who comes next is left to `order`, how the surplus is divided to `fairshare`. Rules: KAI v0.13 (capacity policy).
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 from app.model.decision import Share
 from app.model.names import QueueName
@@ -17,8 +15,9 @@ from app.model.reason import Reason, Refusal
 from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Resources
 from app.model.sentence import counted
 from app.model.snapshot import NodeTable, Snapshot
+from app.scheduling.copies import Claims, Common, Copied, Owned, Value
 from app.scheduling.placement import fit
-from app.scheduling.queues.accounts import Account, Quantities, quantities, sums_of, tree
+from app.scheduling.queues.accounts import Account, Quantities, QueueLine, quantities, sums_of, tree
 
 
 def least_charge(pod: Pod, nodes: NodeTable) -> Resources:
@@ -63,33 +62,33 @@ def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Acco
     return tuple(of_queues.accounts[each] for each in found.names)
 
 
-class QueueLedger:
+class QueueLedger(Copied):
     """The queues' accounts during one plan: built from its snapshot, written by its planner, never shared."""
+
+    _lines: Value[Mapping[QueueName, QueueLine]]
+    _parents: Value[Container[QueueName | None]]
+    accounts: Owned[dict[QueueName, Account]]
+    """The accounts by name; read-only for everyone else, and replaced when charged. There is one of `ORPHANED` when
+    pods hold something whose queues do not exist."""
+    _own: Claims[set[QueueName]]
+    """Whose accounts are charged in place; the others are copied before."""
+    _said: Common[dict[tuple[object, ...], Refusal]]
+    """By all that a refusal is made from: ten thousand pods of one template are refused for one cause."""
+    _parting: Common[dict[tuple[QueueName, QueueName], tuple[QueueName, QueueName] | None]]
+    """Follows from the lines alone; every start asks about every queue that waits."""
+    charged: Owned[list[QueueName]]
+    """The leaf queue of every charge so far; readers keep their own place in it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         of_queues, usage = tree(snapshot.queues), snapshot.usage
         self._lines, self._parents = of_queues.lines, of_queues.parents
         self.accounts = dict(of_queues.opened(usage))
-        """The accounts by name; read-only for everyone else, and replaced when charged. There is one of `ORPHANED` when
-        pods hold something whose queues do not exist."""
         orphans = [sums_of(each, sound=False) for name, each in usage.items() if name not in self._lines]
         if any(any(held) for held, _, _ in orphans):
             self.accounts[ORPHANED.name] = lost = Account(ORPHANED)
             for each in orphans:
                 lost.add(each)
-        # Those that nobody else reads: the others are copied before they are charged.
-        self._own = set[QueueName]()
-        # Ten thousand pods of one template are refused for one cause: by all that a refusal is made from.
-        self._said: dict[tuple[object, ...], Refusal] = {}
-        # Follows from the lines alone, so that all copies share it; every start asks about every queue that waits.
-        self._parting: dict[tuple[QueueName, QueueName], tuple[QueueName, QueueName] | None] = {}
-        self.charged: list[QueueName] = []
-        """The leaf queue of every charge so far; readers keep their own place in it."""
-
-    def adopt(self, other: Self) -> None:
-        """Become what a copy has become; whoever reads this ledger sees it."""
-        self.accounts, self._own = other.copy().accounts, set()
-        self.charged[:] = other.charged
+        self._own, self._said, self._parting, self.charged = set(), {}, {}, []
 
     def ancestors(self, name: QueueName) -> tuple[Account, ...]:
         """Return the accounts that pay for what is held in a queue: its own and those of its sound ancestors."""
@@ -117,17 +116,6 @@ class QueueLedger:
         if found is not None:
             return found.charged
         return (ORPHANED.name,) if ORPHANED.name in self.accounts else ()
-
-    def copy(self) -> Self:
-        """Return a ledger that may be charged without charging this one."""
-        self._own.clear()
-        twin = copy(self)
-        twin.detach()
-        return twin
-
-    def detach(self) -> None:
-        """Share nothing that changes with the ledger that this one was copied from."""
-        self.accounts, self.charged, self._own = dict(self.accounts), list(self.charged), set()
 
     def check(self, group: PodGroup, request: Resources) -> Refusal | None:
         """Return why `request` may not be started for the group now, None when it may."""

@@ -1,0 +1,199 @@
+"""A what-if and its copy share nothing that changes, whatever fields they have."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from app.model.decision import Action
+from app.model.pod import Near, Pod, ResourceClaim
+from app.model.podgroup import PodGroup
+from app.scheduling import copies
+from app.scheduling.copies import Copied, Owned, Rule, Value
+from app.scheduling.explain import refusals
+from app.scheduling.placement.rivals import Rivals
+from app.scheduling.placement.state import Timing
+from app.scheduling.policy import DEFAULT_POLICY
+from app.scheduling.preemption.whatif import WhatIf
+from tests.scheduling.worlds import World, world, worlds
+
+NOT_SEEN = {Rule.COMMON, Rule.CLAIMS}
+"""What all copies use, and who may change what in place."""
+
+
+CLASS = "of-claims"
+
+
+def fingerprint(state: WhatIf) -> object:
+    """Return a value that tells two what-ifs apart, made of all their fields and of all that these hold."""
+    state.board.stock.devices.free_parts()  # The columns are brought up to date when they are asked for.
+    return _seen(state)
+
+
+def _seen(value: object) -> object:
+    if isinstance(value, Copied):
+        return [(field, _seen(getattr(value, field))) for field, rule in value.rules.items() if rule not in NOT_SEEN]
+    if isinstance(value, np.ndarray):
+        return value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return [(key, _seen(each)) for key, each in value.items()]
+    if isinstance(value, list | tuple):
+        return [_seen(each) for each in value]
+    if value is None or isinstance(value, int | float | str | frozenset | set | Enum):
+        return sorted(value) if isinstance(value, set) else value
+    parameters = getattr(value, "__dataclass_params__", None)
+    assert getattr(parameters, "frozen", False), f"{type(value)} may change"
+    return id(value)
+
+
+def odd(pod: Pod, dice: Random) -> Pod:
+    """Return the pod with something of its own: labels, pods that it keeps away from, or a claim."""
+    near = Near(labels=(("app", "a"),), topology_key="zone", apart=dice.random() < 0.5)
+    claim = ResourceClaim(key=f"c{dice.randrange(3)}", device_class=CLASS, count=1)
+    labels = {"app": dice.choice("ab")}
+    return replace(pod, labels=labels, near=(near,), claims=(claim,) if dice.random() < 0.5 else ())
+
+
+def work(state: WhatIf, dice: Random, steps: int) -> None:
+    """Do what plans do: start, evict, move, keep, close nodes, charge, and ask."""
+    snapshot = state.snapshot
+    waiting, running = list(snapshot.groups.values()), list(snapshot.running.values())
+    for _ in range(steps):
+        if waiting:
+            start(state, dice.choice(waiting), dice)
+        if running:
+            evict(state, state.as_it_is(dice.choice(running)), dice)
+        if dice.random() < 0.2:
+            state.board.withhold([dice.choice(snapshot.nodes.nodes).name] if dice.random() < 0.5 else [])
+
+
+def start(state: WhatIf, group: PodGroup, dice: Random) -> None:
+    """Start a group, and pods that keep apart from others or have claims, and ask why others do not start."""
+    chunk, request = state.next_of(group)
+    if not chunk:
+        return
+    state.start(group, chunk, timing=dice.choice(list(Timing)))
+    state.seat(state.board.keep(chunk))
+    state.ledger.charge(group, request)
+    refusals.no_room(group, chunk, state.board, Rivals(state.snapshot, DEFAULT_POLICY.strategy))
+    pod = odd(chunk[0], dice)
+    seat = state.board.find(pod)
+    if seat is not None:
+        state.board.take([seat])
+    if dice.random() < 0.5:
+        state.board.allowed(pod)
+    state.board.stock.devices.free_parts()
+
+
+def evict(state: WhatIf, group: PodGroup, dice: Random) -> None:
+    """Have some pods of a running group leave, and sometimes move."""
+    gone = group.placed[: dice.randint(0, len(group.placed))]
+    if not gone:
+        return
+    state.evict(group, gone, Action.PREEMPT, None)
+    state.growing.add(group.key)
+    if dice.random() < 0.5:
+        state.resettle(state.as_it_is(group), [one.pod for one in gone])
+
+
+def is_kept_apart(world: World, dice: Random) -> bool:
+    """Return whether what a copy does leaves its origin as it was, and what its origin does the copy."""
+    snapshot = world.snapshot()
+    claimable = {f"dra:{CLASS}": np.full(len(snapshot.nodes.nodes), 4)}
+    origin = WhatIf(replace(snapshot, scalars=claimable), DEFAULT_POLICY.strategy)
+    work(origin, dice, 3)
+    pair = origin, origin.copy()
+    for at_work, idle in (pair, pair[::-1], pair):
+        before = fingerprint(idle)
+        work(at_work, dice, 2)
+        if fingerprint(idle) != before:
+            return False
+    return True
+
+
+@settings(max_examples=40)
+@for_all(worlds, st.randoms(use_true_random=False))
+def test_what_becomes_of_a_what_if_and_of_its_copy_does_not_show_in_the_other(world: World, dice: Random) -> None:
+    assert is_kept_apart(world, dice)
+
+
+def look_for_what_is_shared() -> None:
+    """Try the same with enough clusters to see each field change."""
+    for seed in range(60):
+        assert is_kept_apart(world(Random(seed)), Random(seed))
+
+
+def parts(value: object) -> set[type[Copied]]:
+    """Return the classes of which a what-if consists."""
+    found = set[type[Copied]]()
+    if isinstance(value, Copied):
+        found = {type(value)}.union(*(parts(getattr(value, field)) for field in value.rules))
+    elif isinstance(value, Mapping):
+        found = found.union(*(parts(each) for each in value.values()))
+    return found
+
+
+def _own_fields() -> list[tuple[type[Copied], str]]:
+    state = WhatIf(world(Random(1)).snapshot(), DEFAULT_POLICY.strategy)
+    state.board.stock.devices.free_parts()
+    ordered = sorted(parts(state), key=lambda each: each.__name__)
+    return [
+        (each, field) for each in ordered for field, rule in each.rules.items() if rule in {Rule.OWNED, Rule.CLAIMS}
+    ]
+
+
+NEVER_WRITTEN = {"requested"}
+"""What only `Tree` writes, which copies accounts as well."""
+
+
+@pytest.mark.parametrize(("part", "field"), [each for each in _own_fields() if each[1] not in NEVER_WRITTEN])
+def test_a_field_that_a_copy_forgets_is_found(part: type[Copied], field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "copy", copies._copy({**part.rules, field: Rule.VALUE}))
+
+    with pytest.raises((AssertionError, KeyError)):
+        look_for_what_is_shared()
+
+
+def test_a_field_is_not_there_unless_it_is_declared() -> None:
+    class Sums(Copied):
+        held: Owned[list[int]]
+
+        def __init__(self) -> None:
+            self.held = [0]
+            self.forgotten = [0]
+
+    with pytest.raises(AttributeError, match="forgotten"):
+        Sums()
+
+
+def test_a_class_says_of_each_field_how_it_is_copied() -> None:
+    with pytest.raises(TypeError, match=r"Sums\.held does not say how it is copied"):
+
+        class Sums(Copied):
+            held: list[int]
+
+
+def test_a_copy_is_not_written_by_hand() -> None:
+    with pytest.raises(TypeError, match="Sums writes copy by hand"):
+
+        class Sums(Copied):
+            held: Value[int]
+
+            def copy(self) -> "Sums":
+                return self
+
+
+def test_what_was_taken_over_cannot_be_used_any_more() -> None:
+    state = WhatIf(world(Random(1)).snapshot(), DEFAULT_POLICY.strategy)
+    spent = state.copy()
+
+    state.adopt(spent)
+
+    with pytest.raises(AttributeError):
+        _ = spent.board
