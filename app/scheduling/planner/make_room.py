@@ -1,0 +1,205 @@
+"""The actions consolidate, reclaim and preempt: others leave for PodGroups that found no room."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from app.model.decision import Action
+from app.model.memory import NOT_SEARCHED, Conditions, Likeness, PlanMemory, Searched
+from app.model.names import GroupKey, QueueName
+from app.model.podgroup import PodGroup
+from app.scheduling.explain.unevicted import Unevicted
+from app.scheduling.placement.free_resources import Assignment
+from app.scheduling.planner.draft import PlanDraft
+from app.scheduling.planner.fairness import FairSearch
+from app.scheduling.planner.unhelped import say_why_nobody_leaves
+from app.scheduling.preemption import lending
+from app.scheduling.preemption.budget import Budget
+from app.scheduling.preemption.conditions import conditions, still_true
+from app.scheduling.preemption.minruntime import Protection, runtimes
+from app.scheduling.preemption.patience import Patience
+from app.scheduling.preemption.search import Aim
+from app.scheduling.preemption.searches import Searches, needed
+from app.scheduling.preemption.victim_policies import Consolidate, Preempt, Reclaim
+from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.order import Turns, next_chunk
+
+
+class RoomMaking:
+    """Searches for victims under one budget of counted work, the least disruptive action first."""
+
+    def __init__(self, draft: PlanDraft) -> None:
+        self._draft, self._state = draft, draft.state
+        self._search = FairSearch(draft)
+        self._since: dict[GroupKey, tuple[float, bool]] = {}
+        """What the next plan is to know of `PlanMemory.waiting_since`."""
+        self._too_dear: set[GroupKey] = set()
+        """That of `Patience`."""
+
+    def make_room(self) -> None:
+        """Let others leave for those who wait, by every action that the policy allows."""
+        policy, now = self._draft.policy, self._draft.now
+        protection = Protection(self._draft.snapshot.queues, policy, now, method=policy.reclaim_resolve_method)
+        patience = Patience(policy.patience_s, now)
+        if self._draft.memory.asks_again_at > now:
+            patience.asks_again_at = self._draft.memory.asks_again_at
+        sure_before = now - max(runtimes(self._draft.snapshot.queues.values(), policy))
+        reclaim = Reclaim(protection.from_reclaim, patience, sure_before)
+        claimed = self._claimed(reclaim)
+        patience.since = self._waiting_since(claimed=claimed)
+        aims: tuple[Aim, ...] = (
+            Consolidate(claimed, protection.from_consolidate, patience, sure_before),
+            reclaim,
+            Preempt(protection.from_preempt, sure_before),
+        )
+        chosen = [aim for aim in aims if aim.action in policy.actions]
+        if not chosen:
+            return
+        self._too_dear = patience.too_dear
+        self._pursue_all(chosen, claimed=claimed)
+        self._remember_patience(patience)
+        say_why_nobody_leaves(self._draft, self._search, Unevicted(self._state, protection, policy.actions, now))
+
+    def _claimed(self, reclaim: Reclaim) -> bool:
+        """Whether anybody waits for what is owed to its queue: it would take back what is handed out beyond."""
+        if Action.RECLAIM not in self._draft.policy.actions:
+            return False
+        asked = set[Likeness]()
+        for group in self._draft.waiting.values():
+            likeness = self._draft.likeness(group)
+            if self._draft.may_ask(group) and likeness not in asked:
+                asked.add(likeness)
+                if reclaim.may_begin(self._state, group, next_chunk(group)):
+                    return True
+        return False
+
+    def _waiting_since(self, *, claimed: bool) -> Mapping[GroupKey, float]:
+        """Return since when those wait that others may leave for: those that are owed room, or all if none is."""
+        before, now = self._draft.memory.waiting_since, self._draft.now
+        for key, group in self._draft.waiting.items():
+            borrows = lending.borrows(self._state, group)
+            if self._draft.may_ask(group) and not (claimed and borrows):
+                # What was waited for as a borrower does not count for what is owed.
+                known, has_borrowed = before.get(key, (now, borrows))
+                self._since[key] = known if borrows == has_borrowed else now, borrows
+        return {key: since for key, (since, _) in self._since.items()}
+
+    def _remember_patience(self, patience: Patience) -> None:
+        """Have the next plan know who waits since when, and search again when one has waited for long enough."""
+        found = self._draft.memory.conditions
+        if found is not None and patience.asks_again_at < found.changes_at:
+            found = replace(found, changes_at=patience.asks_again_at)
+        asks_again_at = patience.asks_again_at
+        self._draft.memory = replace(
+            self._draft.memory, waiting_since=self._since, asks_again_at=asks_again_at, conditions=found
+        )
+
+    def _pursue_all(self, aims: Sequence[Aim], *, claimed: bool) -> None:
+        """Give each action its part of the budget and what the earlier ones have left, and remember what is found."""
+        seen, now = self._conditions(claimed=claimed), self._draft.now
+        known = still_true(self._draft.memory, seen, now)
+        part, left, searched = max(1, self._draft.policy.most_whatifs // len(aims)), 0, dict[str, Searched]()
+        waiting = {(self._draft.likeness(group), len(next_chunk(group))) for group in self._draft.waiting.values()}
+        for aim in aims:
+            budget, starts = Budget(part + left), len(self._draft.starts)
+            searches = Searches(part, known.searched.get(aim.action, NOT_SEARCHED))
+            self._pursue(aim, searches, budget)
+            left = budget.left
+            self._draft.whatifs += budget.used
+            self._draft.unfinished |= budget.spent or searches.is_unfinished
+            if len(self._draft.starts) > starts:
+                # Victims may leave more room than is needed, which may help the searches of the other actions.
+                before = PlanMemory(searched=searched, conditions=seen, since=now)
+                to_come = replace(before, searched=known.searched)
+                seen = self._conditions(claimed=claimed)
+                searched = dict(still_true(before, seen, now).searched)
+                known = replace(known, searched=still_true(to_come, seen, now).searched)
+            searched[aim.action] = searches.frozen(waiting)
+        after = self._conditions(
+            self._draft.seats,
+            claimed=claimed,
+            runtimes_s=runtimes(self._draft.snapshot.queues.values(), self._draft.policy),
+        )
+        self._draft.memory = PlanMemory(searched=searched, conditions=after, since=known.since)
+
+    def _conditions(
+        self, seats: Sequence[Assignment] = (), *, claimed: bool, runtimes_s: Collection[float] = ()
+    ) -> Conditions:
+        kept_for = None if self._draft.kept_nodes is None else self._draft.kept_nodes.group.key
+        owed, losers = self._draft.owed_group(), self._search.losers
+        return conditions(
+            self._state,
+            seats,
+            claimed=claimed,
+            kept_for=kept_for,
+            owed=owed,
+            losers=losers,
+            runtimes_s=runtimes_s,
+            now=self._draft.now,
+        )
+
+    def _pursue(self, aim: Aim, searches: Searches, budget: Budget) -> None:
+        """Search for all that are due in this cycle, then deeper for those that were cut off."""
+        asking = [group for group in self._draft.waiting.values() if self._draft.may_ask(group)]
+
+        def due() -> list[PodGroup]:
+            return [group for group in asking if searches.is_due(self._draft.likeness(group), len(next_chunk(group)))]
+
+        def due_deeper() -> list[PodGroup]:
+            waiting = (group for group in asking if group.key in self._draft.waiting)
+            return [
+                group
+                for group in waiting
+                if searches.is_due_deeper(self._draft.likeness(group), len(next_chunk(group)))
+            ]
+
+        if not due():
+            searches.begin_cycle()
+        first = due()
+        wide = searches.begin_plan([len(next_chunk(group)) for group in first], budget)
+        self._search_each(aim, searches, wide, first, deep=False)
+        if wide.spent:
+            budget.spent = True
+            searches.end_plan()
+        else:
+            searches.begin_cycle()
+        while not budget.is_over:
+            if not due_deeper():
+                searches.begin_deep_cycle()
+            deeper = due_deeper()
+            if not deeper:
+                return
+            self._search_each(aim, searches, budget, deeper, deep=True)
+
+    def _search_each(
+        self, aim: Aim, searches: Searches, budget: Budget, groups: Sequence[PodGroup], *, deep: bool
+    ) -> None:
+        growing = dict[QueueName, int]()
+        turns = Turns(self._draft.snapshot, self._state.ledger, self._state.shares, groups)
+        left = sum(needed(len(next_chunk(group))) for group in groups)
+        while (group := turns.pop()) is not None:
+            if budget.is_over:
+                budget.spent = True
+                return
+            likeness, pods = self._draft.likeness(group), len(next_chunk(group))
+            due, left = left, left - needed(pods)
+            is_due = searches.is_due_deeper(likeness, pods) if deep else searches.is_due(likeness, pods)
+            # Who goes on growing in the next plan would have those leave again who came after it in this one.
+            if not is_due or group.priority < growing.get(group.queue, group.priority):
+                continue
+            part = searches.deep(likeness, pods, budget) if deep else searches.wide(pods, budget, due)
+            found = self._search.find(group, aim, part)
+            if found is None and part.spent:
+                searches.was_cut_off(likeness, pods, part, budget)
+            elif found is None:
+                too_dear, owed = group.key in self._too_dear, group.key in self._search.held_back
+                searches.ended_in_vain(likeness, pods, too_dear=too_dear, owed=owed)
+            else:
+                searches.found(likeness, pods)
+                self._adopt(found, group, aim)
+                if len(found.seated) < len(group.pending):
+                    growing.setdefault(group.queue, group.priority)
+
+    def _adopt(self, found: WhatIf, group: PodGroup, aim: Aim) -> None:
+        del self._draft.waiting[group.key]
+        self._draft.refusals.pop(group.key, None)
+        self._draft.note(group, found.seated, aim.action)
