@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from app.web.connection import ConnectionLimits
 from app.web.handshakes import Handshakes, Tls
-from app.web.uvicorn_adapter import Connections
+from app.web.uvicorn_adapter import OpenConnections
 
 BACKLOG = 2048
 EVERY_ADDRESS = "::"
@@ -21,7 +21,7 @@ EVERY_IPV4_ADDRESS = "0.0.0.0"  # noqa: S104 # intended: the IPv4 part of `::`
 class Listener:
     """A bound port. It answers requests while `run` runs."""
 
-    def __init__(self, bound: socket.socket, connections: Connections, tls: Tls | None, grace_s: float) -> None:
+    def __init__(self, bound: socket.socket, connections: OpenConnections, tls: Tls | None, grace_s: float) -> None:
         self._socket = bound
         self._connections = connections
         self._tls = tls
@@ -72,7 +72,7 @@ def listener(  # noqa: PLR0913 # each argument is one property of the port
     Connections that arrive before `run` wait in the backlog. Without `tls` the listener speaks plain HTTP. The host
     `::` means every address of the machine, including IPv4.
     """
-    return Listener(_bound(host, port), Connections(app, limits), tls, grace_s)
+    return Listener(_bound(host, port), OpenConnections(app, limits), tls, grace_s)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -167,7 +167,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._deadline = None
 
 
-class Connections:
+class OpenConnections:
     """The connections of one listener."""
 
     def __init__(self, app: ASGIApp, limits: ConnectionLimits) -> None:

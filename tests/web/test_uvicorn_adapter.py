@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from app.web.asgi import WHOLE
 from app.web.connection import ConnectionLimits
-from app.web.uvicorn_adapter import Connections, GuardedConnection
+from app.web.uvicorn_adapter import GuardedConnection, OpenConnections
 from tests.web.served import get, post
 from tests.web.test_connection import Recorded
 
@@ -82,7 +82,7 @@ async def test_a_connection_goes_through_the_states_that_the_adapter_reads() -> 
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    connections = Connections(app, ConnectionLimits(connections=8))
+    connections = OpenConnections(app, ConnectionLimits(connections=8))
     line, made = Line(), connections.connection()
     assert isinstance(made, GuardedConnection)
     made.connection_made(line)
@@ -109,7 +109,7 @@ async def test_the_request_of_a_client_that_is_lost_ends() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    connections = Connections(app, ConnectionLimits(connections=8))
+    connections = OpenConnections(app, ConnectionLimits(connections=8))
     line, made = Line(), connections.connection()
     assert isinstance(made, GuardedConnection)
     made.connection_made(line)

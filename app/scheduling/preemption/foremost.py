@@ -34,7 +34,7 @@ Choice = Callable[[Numbers], tuple[Mask, Mask]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedPlaces:
     """Places that are looked for."""
 
     asked: Sequence[int]
@@ -122,7 +122,7 @@ class Foremost:
         found[chosen[np.argsort(places, kind="stable")[:most]]] = True
         return found
 
-    def pods(self, wanted: Wanted, choice: Choice) -> Numbers:
+    def pods(self, wanted: WantedPlaces, choice: Choice) -> Numbers:
         """Return the first pods in line with which all the places become free, as rows; none if they never do."""
         for pods, nodes in self._firsts:
             # Whoever comes later changes nothing of what comes before.
@@ -131,7 +131,7 @@ class Foremost:
                 break
         return found
 
-    def _first_of(self, pods: Numbers, wanted: Wanted, choice: Choice) -> Numbers:
+    def _first_of(self, pods: Numbers, wanted: WantedPlaces, choice: Choice) -> Numbers:
         leaving = self._leaving(pods, wanted, choice)
         before, after = _places(leaving.free, wanted.asked), _places(leaving.there, wanted.asked)
         slots = None
@@ -157,7 +157,7 @@ class Foremost:
         taken = leaving.pods[np.arange(len(leaving.pods)) < last[leaving.part]]
         return taken[np.argsort(self._place[taken], kind="stable")]
 
-    def _leaving(self, pods: Numbers, wanted: Wanted, choice: Choice) -> "_Leaving":
+    def _leaving(self, pods: Numbers, wanted: WantedPlaces, choice: Choice) -> "_Leaving":
         leaves, moves = choice(pods)
         pods, moves = pods[leaves], moves[leaves]
         node = self._node[pods]
@@ -198,7 +198,7 @@ def _places(there: Amounts, asked: Sequence[int]) -> Amounts:
     return found
 
 
-def _together(found: Numbers, part: Numbers, slots: Amounts, gains: Numbers, wanted: Wanted) -> list[int]:
+def _together(found: Numbers, part: Numbers, slots: Amounts, gains: Numbers, wanted: WantedPlaces) -> list[int]:
     """Return which of these, in this order, leave slots enough for all that move and for the pods together."""
     left, missing, chosen = list(wanted.slots), wanted.count, list[int]()
     known = dict[int, list[int]]()

@@ -23,7 +23,7 @@ from app.scheduling.placement.slots import SIZES, Slots
 from app.scheduling.placement.state import PlacementState, Strategy, Timing
 from app.scheduling.preemption import bound
 from app.scheduling.preemption.evictable import EVERYBODY, Evictable, Scope
-from app.scheduling.preemption.foremost import Foremost, Wanted, places
+from app.scheduling.preemption.foremost import Foremost, WantedPlaces, places
 from app.scheduling.preemption.victims import VictimCandidates, charge_at
 from app.scheduling.queues.fairshare import fair_shares
 from app.scheduling.queues.order import next_chunk
@@ -135,7 +135,7 @@ class WhatIf(Copied):
         stock = self.board.stock
         asked = stock.taken(pods[0])
         there = places(stock.future[:, self.board.eligible(pods[0])], asked)
-        wanted = Wanted(
+        wanted = WantedPlaces(
             asked=asked,
             count=len(pods) - there,
             nodes=nodes,
