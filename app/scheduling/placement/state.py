@@ -90,7 +90,7 @@ class PlacementState(Copied):
         shape = self.common_shape(pods) if where is ANYWHERE else None
         if shape is not None and len(pods) >= self._too_many.get((shape, self.is_closed), len(pods) + 1):
             return None
-        place = partial(PlacementState.place_each, pods=pods, where=where, timing=timing)
+        place = partial(PlacementState._place_each, pods=pods, where=where, timing=timing)
         seats = self.all_or_none(place) if len(pods) > 1 else place(self)
         if seats is None and shape is not None:
             self._too_many[shape, self.is_closed] = len(pods)
@@ -104,7 +104,7 @@ class PlacementState(Copied):
             self.take_over(trial)
         return found
 
-    def place_each(self, pods: Sequence[Pod], where: Where, timing: Timing) -> tuple[Assignment, ...] | None:
+    def _place_each(self, pods: Sequence[Pod], where: Where, timing: Timing) -> tuple[Assignment, ...] | None:
         """Take the best node for one pod after the other; None, and some seats taken, when one finds none."""
         seats: list[Assignment] = []
         for pod in pods:

@@ -4,8 +4,9 @@ from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
 from app.scheduling.planner.draft import PlanDraft
 from app.scheduling.preemption import lending
+from app.scheduling.preemption.aim import Aim
 from app.scheduling.preemption.budget import Budget
-from app.scheduling.preemption.search import Aim, VictimSearch
+from app.scheduling.preemption.search import VictimSearch
 from app.scheduling.preemption.victim_policies import Sparing
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.order import next_chunk

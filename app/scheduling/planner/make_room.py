@@ -13,11 +13,11 @@ from app.scheduling.planner.draft import PlanDraft
 from app.scheduling.planner.fairness import FairSearch
 from app.scheduling.planner.unhelped import say_why_nobody_leaves
 from app.scheduling.preemption import lending
+from app.scheduling.preemption.aim import Aim
 from app.scheduling.preemption.budget import Budget
 from app.scheduling.preemption.conditions import conditions, still_true
 from app.scheduling.preemption.minruntime import Protection, runtimes
 from app.scheduling.preemption.patience import Patience
-from app.scheduling.preemption.search import Aim
 from app.scheduling.preemption.searches import Searches, needed
 from app.scheduling.preemption.victim_policies import Consolidate, Preempt, Reclaim
 from app.scheduling.preemption.whatif import WhatIf

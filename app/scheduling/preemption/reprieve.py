@@ -13,12 +13,16 @@ from app.model.names import GroupKey
 from app.model.pod import Placed, Pod
 from app.model.resources import GPU, GPU_MILLI, NOTHING, Amounts
 from app.scheduling.placement.topology import fitting_counts
+from app.scheduling.preemption.lineup import Lineup
 from app.scheduling.preemption.scenario import lost_of
 from app.scheduling.preemption.victims import VictimBatch, charge_at
 from app.scheduling.preemption.whatif import WhatIf
 
 MOST_ASKED = 64
 """So many victims are asked at most whether they may stay when another one leaves instead."""
+
+MOST_OTHERS = 16
+"""So many others are looked at, of whom one might leave instead of several of the victims; few are tried."""
 
 
 def spared(found: WhatIf, pods: Sequence[Pod], lost: Iterable[VictimBatch]) -> Sequence[VictimBatch]:
@@ -44,6 +48,28 @@ def spared_instead(
     is_less = sum(len(chunk.placed) for chunk in staying) > 1 and sum(map(gpus_of, staying)) >= gpus_of(other)
     same = (chunk for chunk in staying if chunk.group.queue == other.group.queue)
     return staying if is_less and any(rank_of(chunk) <= rank_of(other) for chunk in same) else ()
+
+
+def others(
+    lineup: Lineup, seen: int, taken: Sequence[VictimBatch], lost: Sequence[VictimBatch], found: WhatIf
+) -> Sequence[VictimBatch]:
+    """Return who else might leave: single pods that move, or that only their names protect better than the lost."""
+    ranks = {(chunk.group.queue, rank_of(chunk)) for chunk in lost}
+    least = min(map(gpus_of, lost))
+
+    def is_equal(chunk: VictimBatch) -> bool:
+        return (chunk.group.queue, rank_of(chunk)) in ranks
+
+    known = [lineup.chunk(number) for number in range(seen)]
+    for number in range(seen, seen + MOST_OTHERS):
+        chunk = lineup.at(number)
+        if chunk is None or not is_equal(chunk):
+            break
+        known.append(chunk)
+    moved = {id(chunk) for chunk in taken} - {id(chunk) for chunk in lost}
+    stay = (chunk for chunk in known if id(chunk) in moved or is_equal(chunk))
+    single = (chunk for chunk in stay if len(chunk.placed) == 1 and gpus_of(chunk) > least)
+    return [chunk for chunk in single if not lost_of(chunk, found)][:MOST_OTHERS]
 
 
 def rank_of(chunk: VictimBatch) -> tuple[int, int, float]:

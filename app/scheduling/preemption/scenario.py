@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.model.names import GroupKey, PodUid
-from app.model.pod import Pod
+from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.scheduling.placement import gang
 from app.scheduling.placement.state import Timing
@@ -60,3 +60,22 @@ def is_torn(group: PodGroup, before: WhatIf) -> bool:
     if not group.placed or gang.is_whole(group):
         return False
     return gang.is_whole(before.changed.get(group.key, before.snapshot.running[group.key]))
+
+
+def as_it_is(group: PodGroup, state: WhatIf) -> PodGroup:
+    """Return a waiting group with its running pods where this plan has moved them."""
+    now = state.changed.get(group.key)
+    return group if now is None else replace(group, placed=now.placed)
+
+
+def has_lost(group: PodGroup, state: WhatIf) -> bool:
+    """Whether pods of it leave in this plan: it asks again when it knows what it has left."""
+    before = state.snapshot.running.get(group.key)
+    return before is not None and len(group.placed) < len(before.placed)
+
+
+def with_seats(group: PodGroup, state: WhatIf) -> PodGroup:
+    """Return the group with the places that were found for it last."""
+    nodes = state.snapshot.nodes.nodes
+    seats = tuple(Placed(pod=seat.pod, node=nodes[seat.column].name, devices=seat.devices) for seat in state.seated)
+    return replace(group, placed=group.placed + seats)

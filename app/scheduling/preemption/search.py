@@ -7,43 +7,28 @@
 Rules: KAI v0.13 (solvers of the reclaim, preempt and consolidation actions).
 """
 
-from collections.abc import Collection, Container, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Collection, Container, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from app.model.decision import Action
 from app.model.names import QueueName
-from app.model.pod import Placed, Pod
+from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU, Amounts
 from app.model.snapshot import Mask
-from app.scheduling.placement.state import Timing, largest_first
+from app.scheduling.placement.state import largest_first
 from app.scheduling.preemption import bound, reprieve, scenario
+from app.scheduling.preemption.aim import Aim
 from app.scheduling.preemption.budget import NAMED, Budget
 from app.scheduling.preemption.evictable import EVERYBODY, Scope
 from app.scheduling.preemption.lineup import Lineup
 from app.scheduling.preemption.named import AtOnce, OneByOne
 from app.scheduling.preemption.noderoom import NodeRoom
+from app.scheduling.preemption.trials import REPRIEVES, SearchStep, Trials
 from app.scheduling.preemption.victims import Safety, VictimBatch, Victims
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.order import Turns, next_chunk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a search has found, before its aim has judged it."""
-
-    group: PodGroup
-    """Who asked."""
-    pods: Sequence[Pod]
-    """Of it: those that have a place now."""
-    before: WhatIf
-    after: WhatIf
-    chunks: Sequence[VictimBatch]
-    """Who had to leave for it, in this order; some of them have found another place."""
-
 
 THOROUGH = 16
 """Up to so many pods of a gang are placed anew with each victim; pods of larger ones, if all alike, one by one."""
@@ -61,57 +46,20 @@ WIDER = 8
 """And on so many times as many when that was in vain, again and again."""
 
 
-REPRIEVES = 8
-"""So many victims of a search are asked for at most whether they may stay after all."""
-
-
-MOST_OTHERS = 16
-"""So many others are looked at, of whom one might leave instead of several of the victims; `REPRIEVES` are tried."""
-
-
-class Aim(Protocol):
-    """What a search may make leave, and what it may leave behind."""
-
-    @property
-    def action(self) -> Action:
-        """Under which name the plan does it."""
-
-    @property
-    def sure_before(self) -> float:
-        """Who began to run before, in seconds since the epoch, is not safe."""
-
-    def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
-        """Return whether the group may ask others to leave at all."""
-
-    def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
-        """Return who may have to leave at all."""
-
-    def safety(self, group: PodGroup, other: PodGroup) -> Safety:
-        """Return how far a preemptible running group is safe from the one that asks."""
-
-    def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
-        """Return whether it may be fair that these lose their places for good, among others; False is certain."""
-
-    def allows(self, found: Found) -> bool:
-        """Return whether what is left behind is fair."""
-
-
 class VictimSearch:
     """One search, for one waiting group."""
 
     def __init__(self, state: WhatIf, group: PodGroup, aim: Aim, budget: Budget) -> None:
         self._before = state
-        self._group = group = _as_it_is(group, state)
+        self._group = group = scenario.as_it_is(group, state)
         self._aim = aim
         self._budget = budget
         # Those named so far, up to which number this step and any step have walked over them, and who leaves already.
         self._lineup: Lineup | None = None
         self._walked = 0
         self._seen = 0
-        self._taken: list[VictimBatch] = []
+        self._trials = Trials(state, group, aim, budget)
         self._scopes: Sequence[Scope] = (EVERYBODY,)
-        self._losing: Container[QueueName] = ()
-        """The queues that may lose pods for good."""
         self._near: Mask = np.zeros(0, dtype=np.bool_)
         """The nodes where it may help that somebody leaves although nobody else has left, shape [node]."""
         self._useful: Mask | None = None
@@ -121,14 +69,14 @@ class VictimSearch:
         evictable = self._before.evictable
         groups = evictable.any_of(self._scopes) if self._useful is None else self._useful
         if (groups & ~evictable.whole).any():
-            return OneByOne(self._one_by_one(), evictable, self._losing)
+            return OneByOne(self._one_by_one(), evictable, self._trials.losing)
         # Who has run for long is not safe; the others are asked for one by one.
         unsure = groups & (evictable.started_at >= self._aim.sure_before)
         own = [evictable.ids[key] for key in (self._group.key, *self._before.growing) if key in evictable.ids]
         unsure[own] = groups[own]
         for number in np.flatnonzero(unsure).tolist():
             unsure[number] = self._safety(evictable.group(number)) is not Safety.NONE
-        return AtOnce(self._before.in_line(groups & ~unsure), evictable, self._before.roster, self._losing)
+        return AtOnce(self._before.in_line(groups & ~unsure), evictable, self._before.roster, self._trials.losing)
 
     def _one_by_one(self) -> Victims:
         state = self._before
@@ -152,12 +100,12 @@ class VictimSearch:
 
     def solve(self) -> WhatIf | None:
         """Return the plan with the group's next pods in it, None when nobody's leaving would help."""
-        pods = () if _has_lost(self._group, self._before) else next_chunk(self._group)
+        pods = () if scenario.has_lost(self._group, self._before) else next_chunk(self._group)
         if not pods or not self._aim.may_begin(self._before, self._group, pods):
             return None
         state, board = self._before, self._before.board
         self._scopes = self._aim.scopes(state, self._group, pods)
-        self._losing = _queues([scope for scope in self._scopes if not scope.moved], state.roster.queues)
+        self._trials.losing = _queues([scope for scope in self._scopes if not scope.moved], state.roster.queues)
         if self._is_moot(pods):
             return self._solve(pods) if bound.may_suffice(board, pods, self._most()) else None
         self._near = nodes = bound.candidates(board, pods, state.most(*self._scopes))
@@ -177,7 +125,7 @@ class VictimSearch:
 
     def _solve_at_once(self, pods: Sequence[Pod]) -> WhatIf | None:
         """Let the first victims in line leave with whom there may be room for all of the pods, if these are alike."""
-        state, step = self._before, _Step(self._before, self._group, pods, pods, ())
+        state, step = self._before, SearchStep(self._before, self._group, pods, pods, ())
         if not self._are_alike(pods) or pods[0].sharing is not None or len(pods) > THOROUGH:
             return None
         lost = [scope for scope in self._scopes if not scope.moved]
@@ -185,16 +133,16 @@ class VictimSearch:
             groups = state.first_victims(scopes, pods, self._near)
             if groups is None or not all(self._may_lose(group) for group in groups):
                 continue
-            found = self._try(step, [state.roster.first_chunk(group) for group in groups])
+            found = self._trials.attempt(step, [state.roster.first_chunk(group) for group in groups])
             if found is not None:
                 self._budget.complete(REPRIEVES)
-                found = self._reprieved(found, pods)
-                ids = [state.evictable.ids[chunk.group.key] for chunk in self._taken]
+                found = self._trials.reprieved(found, pods)
+                ids = [state.evictable.ids[chunk.group.key] for chunk in self._trials.taken]
                 if not state.evictable.equal[ids].any():
                     return found
-                taken = self._taken
+                taken = self._trials.taken
                 self._look_at(state.evictable.groups_on(self._scopes, self._near))
-                self._taken, self._seen = taken, self._named().up_to(taken)
+                self._trials.taken, self._seen = taken, self._named().up_to(taken)
                 return self._exchanged(found, pods)
         return None
 
@@ -226,7 +174,7 @@ class VictimSearch:
         """Return whether the pod of a gang that is placed first finds a place when others leave; False is certain."""
         self._look_at(self._before.evictable.groups_on(self._scopes, self._near))
         first = pods[:1] if len(pods) > THOROUGH and self._are_alike(pods) else sorted(pods, key=largest_first)[:1]
-        return self._step(_Step(self._before, self._group, first, first, ())) is not None
+        return self._step(SearchStep(self._before, self._group, first, first, ())) is not None
 
     def _first_look(self, pods: Sequence[Pod]) -> int:
         """Return on how many nodes victims are looked for first: on no more than the budget allows."""
@@ -238,7 +186,7 @@ class VictimSearch:
         return max(len(pods), min(most, victims // max(walks * on_each, 1)))
 
     def _look_at(self, useful: Mask) -> None:
-        self._useful, self._lineup, self._walked, self._seen, self._taken = useful, None, 0, 0, []
+        self._useful, self._lineup, self._walked, self._seen, self._trials.taken = useful, None, 0, 0, []
 
     def _solve(self, pods: Sequence[Pod]) -> WhatIf | None:
         if len(pods) > THOROUGH and self._are_alike(pods):
@@ -260,82 +208,27 @@ class VictimSearch:
         for count in range(1, len(pods) + 1):
             self._walked = 0
             some = [pods[number] for number in sorted(largest[:count])]
-            found = self._step(_Step(self._before, self._group, some, some, tuple(self._taken)))
+            found = self._step(SearchStep(self._before, self._group, some, some, tuple(self._trials.taken)))
             if found is None:
                 return None
         if found is None:
             return None
         self._budget.complete(REPRIEVES)
-        return self._exchanged(self._reprieved(found, pods), pods)
-
-    def _reprieved(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
-        """Let those stay who turned out not to be needed, the last named first: who leaves later may make more room."""
-        lost = [chunk for chunk in reversed(self._taken) if scenario.lost_of(chunk, found)]
-        for chunk in lost[:REPRIEVES] if len(lost) > 1 else ():
-            found = self._without(found, pods, (chunk,)) or found
-        return found
-
-    def _reprieved_together(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
-        """Do the same for pods that are all alike, of whose victims there may be hundreds: one count tells who stays.
-
-        A count knows nothing of who moves where, so fewer are asked for when the plan without all these fails.
-        """
-        # Who has its own place back by now might not get it if the pods were placed before it.
-        self._taken = [chunk for chunk in self._taken if scenario.is_touched(chunk, found, self._before)]
-        lost = [chunk for chunk in reversed(self._taken) if scenario.lost_of(chunk, found)]
-        staying = reprieve.spared(found, pods, lost) if len(lost) > 1 else ()
-        while staying:
-            better = self._without(found, pods, staying)
-            if better is not None:
-                return better
-            staying = staying[: len(staying) // 2]
-        return found
+        return self._exchanged(self._trials.reprieved(found, pods), pods)
 
     def _exchanged(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
         """Have one pod leave instead of several where the order of leaving does not protect it better."""
-        lost = [chunk for chunk in reversed(self._taken) if scenario.lost_of(chunk, found)]
+        lost = [chunk for chunk in reversed(self._trials.taken) if scenario.lost_of(chunk, found)]
         if len(lost) < 2 or not self._are_alike(pods) or pods[0].sharing is not None:  # noqa: PLR2004 # several
             return found
         asked = 0
-        for other in self._others(lost, found):
+        for other in reprieve.others(self._named(), self._seen, self._trials.taken, lost, found):
             staying = reprieve.spared_instead(found, pods, lost, other)
-            better = self._without(found, pods, staying, other) if staying and asked < REPRIEVES else None
+            better = self._trials.without(found, pods, staying, other) if staying and asked < REPRIEVES else None
             asked += bool(staying)
             if better is not None:
                 found, lost = better, [chunk for chunk in lost if scenario.lost_of(chunk, better)]
         return found
-
-    def _others(self, lost: Sequence[VictimBatch], found: WhatIf) -> Sequence[VictimBatch]:
-        """Return who else might leave: single pods that move, or that only their names protect better than the lost."""
-        ranks = {(chunk.group.queue, reprieve.rank_of(chunk)) for chunk in lost}
-        least = min(map(reprieve.gpus_of, lost))
-
-        def is_equal(chunk: VictimBatch) -> bool:
-            return (chunk.group.queue, reprieve.rank_of(chunk)) in ranks
-
-        lineup = self._named()
-        known = [lineup.chunk(number) for number in range(self._seen)]
-        for number in range(self._seen, self._seen + MOST_OTHERS):
-            chunk = lineup.at(number)
-            if chunk is None or not is_equal(chunk):
-                break
-            known.append(chunk)
-        moved = {id(chunk) for chunk in self._taken} - {id(chunk) for chunk in lost}
-        stay = (chunk for chunk in known if id(chunk) in moved or is_equal(chunk))
-        single = (chunk for chunk in stay if len(chunk.placed) == 1 and reprieve.gpus_of(chunk) > least)
-        return [chunk for chunk in single if not scenario.lost_of(chunk, found)][:MOST_OTHERS]
-
-    def _without(
-        self, found: WhatIf, pods: Sequence[Pod], staying: Sequence[VictimBatch], *instead: VictimBatch
-    ) -> WhatIf | None:
-        """Return the plan in which these stay and others leave instead, None if no fewer pods are lost in it."""
-        taken, ids = self._taken, {id(chunk) for chunk in (*staying, *instead)}
-        fewer = tuple(each for each in taken if id(each) not in ids)
-        better = self._try(_Step(self._before, self._group, pods, pods, fewer), instead)
-        if better is not None and _number_lost(better) < _number_lost(found):
-            return better
-        self._taken = taken
-        return None
 
     def _solve_quickly(self, pods: Sequence[Pod]) -> WhatIf | None:
         """Go on from where the pod before found its place: what did not help it does not help its like either.
@@ -344,33 +237,33 @@ class VictimSearch:
         """
         found, group = self._before, self._group
         for number, pod in enumerate(pods, start=1):
-            step = self._step(_Step(found, group, (pod,), pods[:number], ()))
+            step = self._step(SearchStep(found, group, (pod,), pods[:number], ()))
             if step is None:
                 return None
-            found, group = step, _with_seats(group, step)
+            found, group = step, scenario.with_seats(group, step)
         found.bring_home(self._group.key)
-        homeless = [one for one in scenario.homeless(self._taken, found) if one.pending]
+        homeless = [one for one in scenario.homeless(self._trials.taken, found) if one.pending]
         scenario.resettle(found, Turns(found.snapshot, found.ledger, found.shares, homeless))
         found.seated = tuple(seat for seat in found.all_seated if seat.pod.group == self._group.key)
         self._budget.complete(REPRIEVES)
         is_shared = pods[0].sharing is not None
-        found = self._reprieved(found, pods) if is_shared else self._reprieved_together(found, pods)
+        found = self._trials.reprieved(found, pods) if is_shared else self._trials.reprieved_together(found, pods)
         return self._exchanged(found, pods)
 
-    def _step(self, step: "_Step") -> WhatIf | None:
-        found = self._try(step, ())
+    def _step(self, step: SearchStep) -> WhatIf | None:
+        found = self._trials.attempt(step, ())
         if found is not None:
             return found
-        lineup, taken = self._named(), {id(chunk) for chunk in self._taken}
+        lineup, taken = self._named(), {id(chunk) for chunk in self._trials.taken}
         room = NodeRoom(step.base, step.group, step.pods, step.again)
         while self._walked < lineup.count or lineup.extend():
-            for spot in lineup.spots(room, step.pods, step.base.slots(), self._taken, self._walked):
+            for spot in lineup.spots(room, step.pods, step.base.slots(), self._trials.taken, self._walked):
                 if not self._walk_to(spot.number + 1):
                     return None
                 if not room.may_do(spot.node, spot.chunks):
                     continue
                 more = lineup.with_spare(spot.chunks, taken)
-                found = self._try(step, more) if self._may_allow(step, room.lost(spot.node, more)) else None
+                found = self._trials.attempt(step, more) if self._may_allow(step, room.lost(spot.node, more)) else None
                 if found is not None or self._budget.spent:
                     return found
             if not self._walk_to(lineup.count):
@@ -387,94 +280,12 @@ class VictimSearch:
         walked, self._walked, self._seen = self._walked, number, max(self._seen, number)
         return number == walked or self._budget.walk(self._named().work * (number - walked))
 
-    def _may_allow(self, step: "_Step", lost: Sequence[VictimBatch]) -> bool:
+    def _may_allow(self, step: SearchStep, lost: Sequence[VictimBatch]) -> bool:
         """Return whether it may be allowed that these are lost; False is certain."""
         return self._aim.may_allow(self._before, self._group, step.all_pods, lost)
-
-    def _try(self, step: "_Step", more: Sequence[VictimBatch]) -> WhatIf | None:
-        if not more and not step.may_do_without():
-            return None
-        if not self._may_settle(step, (*step.again, *more)):
-            return None
-        if not self._budget.take():
-            return None
-        state, chunks = step.base.copy(), (*step.again, *more)
-        for chunk in chunks:
-            state.evict(chunk.group, chunk.placed, self._aim.action, self._group.key)
-        if not self._settle(state, step, chunks):
-            return None
-        chunks = (*dict.fromkeys((*self._taken, *more)),)
-        found = Found(group=self._group, pods=step.all_pods, before=self._before, after=state, chunks=chunks)
-        if not self._aim.allows(found):
-            return None
-        self._taken = [chunk for chunk in chunks if scenario.is_touched(chunk, state, self._before)]
-        return state
-
-    def _may_settle(self, step: "_Step", chunks: Iterable[VictimBatch]) -> bool:
-        """Return whether there may be slots for the group's pods and for those who may not be lost."""
-        gone, moved = list[Placed](), list[Pod]()
-        for chunk in chunks:
-            gone += chunk.placed
-            if chunk.group.queue not in self._losing:
-                moved += (one.pod for one in chunk.placed)
-        return step.base.slots().may_hold((*step.pods, *moved), gone)
-
-    def _settle(self, state: WhatIf, step: "_Step", chunks: Sequence[VictimBatch]) -> bool:
-        """Place the group's pods and then whoever had to leave, in the order of turns; False when the group fails."""
-        asking = replace(step.group, pending=tuple(step.pods))
-        turns = Turns(state.snapshot, state.ledger, state.shares, [asking, *scenario.homeless(chunks, state)])
-        if not scenario.resettle(state, turns, asking):
-            return False
-        keys = {chunk.group.key: None for chunk in chunks}
-        state.evict_torn(keys, self._aim.action, self._group.key)
-        return not any(scenario.is_torn(state.changed[key], self._before) for key in keys)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Some of a group's pods that look for places."""
-
-    base: WhatIf
-    group: PodGroup
-    """With the places that its pods have in `base`."""
-    pods: Sequence[Pod]
-    all_pods: Sequence[Pod]
-    """These and those of the steps before."""
-    again: Sequence[VictimBatch]
-    """Who had to leave for the steps before and is still there in `base`."""
-
-    def may_do_without(self) -> bool:
-        """Return whether the pods might find places although nobody else leaves; False is certain."""
-        return (
-            bool(self.again)
-            or len(self.pods) > 1
-            or self.base.board.find(self.pods[0], timing=Timing.LATER) is not None
-        )
 
 
 def _queues(scopes: Sequence[Scope], every: Collection[QueueName]) -> Collection[QueueName]:
     """Return the queues of these scopes, where a scope without any is of all."""
     found = [scope.queues for scope in scopes]
     return every if None in found else frozenset[QueueName]().union(*(each for each in found if each is not None))
-
-
-def _as_it_is(group: PodGroup, state: WhatIf) -> PodGroup:
-    """Return a waiting group with its running pods where this plan has moved them."""
-    now = state.changed.get(group.key)
-    return group if now is None else replace(group, placed=now.placed)
-
-
-def _number_lost(state: WhatIf) -> int:
-    return sum(each.seat is None for each in state.leaving.values())
-
-
-def _has_lost(group: PodGroup, state: WhatIf) -> bool:
-    """Whether pods of it leave in this plan: it asks again when it knows what it has left."""
-    before = state.snapshot.running.get(group.key)
-    return before is not None and len(group.placed) < len(before.placed)
-
-
-def _with_seats(group: PodGroup, state: WhatIf) -> PodGroup:
-    nodes = state.snapshot.nodes.nodes
-    seats = tuple(Placed(pod=seat.pod, node=nodes[seat.column].name, devices=seat.devices) for seat in state.seated)
-    return replace(group, placed=group.placed + seats)

@@ -9,10 +9,10 @@ from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING
+from app.scheduling.preemption.aim import Aim, Found
 from app.scheduling.preemption.evictable import Scope
 from app.scheduling.preemption.patience import Patience
 from app.scheduling.preemption.scenario import is_touched, lost_of
-from app.scheduling.preemption.search import Aim, Found
 from app.scheduling.preemption.victims import Safety, VictimBatch, charge_at
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.accounts import Quantities, quantities
