@@ -85,7 +85,7 @@ class Probe:
             took["add"].append(await self._wire.send(Resource.PODS, "ADDED", waits))
             took["bind"].append(await self._wire.send(Resource.PODS, "MODIFIED", runs))
             took["delete"].append(await self._wire.send(Resource.PODS, "DELETED", runs))
-            self._cache.form_groups()
+            self._cache.groups.form()
         return {name: value for verb, times in took.items() for name, value in _us(f"pod_{verb}", times).items()}
 
     async def node_events(self) -> Figures:
@@ -132,7 +132,7 @@ class Probe:
     async def plans(self) -> Figures:
         """Plan everything that waits, then again after one change, with and without relief."""
         first = await self._settled()
-        waiting, promised = len(self._cache.waiting()), len(self._cache.reservations)
+        waiting, promised = len(self._cache.groups.waiting()), len(self._cache.reservations)
         relieved, others = [], []
         for number in range(FEW):
             await self._wire.send(Resource.PODS, "DELETED", written(f"touched-{number}", team="team-1", node=number))

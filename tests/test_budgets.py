@@ -277,6 +277,20 @@ def test_a_snapshot_after_one_change_shares_what_has_not_changed() -> None:
     assert [key for key in before.running if after.running[key] is not before.running[key]] == []
 
 
+def test_a_snapshot_after_one_change_copies_no_group_however_many_wait() -> None:
+    def changing(pods: int) -> int:
+        found, late = bound(50), given.pod("late")
+        for index in range(pods):
+            found.apply_pod(given.pod(f"w{index}"))
+        found.snapshot()
+        found.apply_pod(late)
+        return allocated(found.snapshot)
+
+    few, many = (changing(pods) for pods in (1000, 8000))
+
+    assert many < EVEN * few
+
+
 def test_what_becomes_known_of_gpus_late_concerns_only_the_pods_on_their_node() -> None:
     def learning(nodes: int) -> Callable[[], object]:
         pods = [pod for number in range(nodes) for pod in sharers(number)]
@@ -302,7 +316,7 @@ def test_what_an_agent_says_costs_the_same_however_many_nodes_share_gpus() -> No
         def tell() -> None:
             for used_mib in range(100):
                 found.apply_gpu_node(report(7, used_mib=used_mib), heard_at=1.0)
-                found.age_agents(0.0)
+                found.gpu_books.age(0.0)
 
         return tell
 
@@ -312,14 +326,14 @@ def test_what_an_agent_says_costs_the_same_however_many_nodes_share_gpus() -> No
 def test_what_an_agent_says_of_memory_alone_is_no_cause_to_plan() -> None:
     found = sharing(2)
     found.apply_gpu_node(report(1, used_mib=90_000), heard_at=1.0)
-    before = found.version, found.relief
+    before = found.changes.version, found.changes.relief
 
     for used_mib in (90_001, 90_002):
         found.apply_gpu_node(report(1, used_mib=used_mib), heard_at=2.0)
     for used_mib in (1, 2):
         found.apply_gpu_node(report(0, used_mib=used_mib), heard_at=2.0)
 
-    assert (found.version, found.relief) == before
+    assert (found.changes.version, found.changes.relief) == before
     assert found.gpus.shared(NodeName("n1"))[0].reason == "90002 MiB of it are used, 80000 MiB were promised"
 
 
@@ -334,12 +348,15 @@ def test_only_shared_gpus_about_which_something_is_to_be_done_are_looked_at_agai
 
 def test_another_fact_about_a_node_makes_no_other_columns() -> None:
     found = sharing(10)
-    before = found.table()
+    before = found.snapshots.table()
 
     found.apply_gpu_node(replace(report(3), kubelet_answers=False), heard_at=1.0)
 
-    assert found.table().index is before.index
-    assert (found.table() is before, found.table().shares_devices.sum()) == (False, before.shares_devices.sum() - 1)
+    assert found.snapshots.table().index is before.index
+    assert (found.snapshots.table() is before, found.snapshots.table().shares_devices.sum()) == (
+        False,
+        before.shares_devices.sum() - 1,
+    )
 
 
 def test_pods_come_to_a_gang_and_leave_it_at_a_cost_that_does_not_grow_with_it() -> None:
@@ -363,13 +380,13 @@ def test_a_gang_is_promised_its_places_at_a_cost_that_does_not_grow_with_it() ->
         found = bound(0)
         for pod in gang_of(size):
             found.apply_pod(pod)
-        pods = list(found.pods())
+        pods = list(found.pods.all())
 
         def promise() -> None:
             for pod in pods:
-                found.promise(pod.uid, NodeName("n0"), expires_at=60.0)
+                found.promises.make(pod.uid, NodeName("n0"), expires_at=60.0)
             for pod in pods:
-                found.drop_promise(pod.uid)
+                found.promises.drop(pod.uid)
 
         return promise
 
@@ -381,10 +398,10 @@ def test_only_the_group_that_changed_is_formed_anew() -> None:
     found = Membership(formed.append)  # counts, and holds no place
     for index in range(1000):
         found.join(given.pod(f"p{index}"))
-    found.waiting(lambda _key, _group: None)
+    found.waiting()
     formed.clear()
 
     found.join(given.pod("p7", cpu=2))
-    found.waiting(lambda _key, _group: None)
+    found.waiting()
 
     assert formed == [given.pod("p7", cpu=2)]

@@ -1,7 +1,7 @@
 """The cluster at one moment, frozen, as the planner sees it. Reservations are included.
 
 Amounts over nodes are columns (int64, shape [resource, node]). Nothing is written after a snapshot was built, except
-`NodeTable.memo` and `label_memo`, which only cache values derived from the table itself.
+the two `Memo` of a `NodeTable`, which only cache values derived from the table itself.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -55,6 +55,30 @@ class SharedDevice:
     """Parts that terminating pods hold."""
 
 
+class Memo(dict[Hashable, Any]):
+    """Answers that were worked out from a table, by their questions.
+
+    The event loop and the threads of the planner use one memo at the same time, without a lock. That is safe because:
+
+    * an answer follows from the table and the question alone, so it does not matter who writes it, or how often;
+    * an answer is never changed once it is here. One that grows only ever adds such answers, by one step each;
+    * an answer may be forgotten at any time. So it is read by `get`, once, and kept by the reader; `memo[...]` after
+      `in` would fail when another thread forgets in between, and is refused.
+    """
+
+    def __getitem__(self, question: Hashable) -> Any:
+        raise TypeError(f"read {question!r} by get(): another thread may forget it at any time")
+
+    def __setitem__(self, question: Hashable, answer: Any) -> None:
+        raise TypeError(f"write {question!r} by remember() or setdefault()")
+
+    def remember(self, question: Hashable, answer: object, *, most: int | None = None) -> None:
+        """Remember an answer; before there are more than `most`, all are forgotten."""
+        if most is not None and len(self) >= most:
+            self.clear()
+        super().__setitem__(question, answer)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeTable:
     """The nodes, sorted by name, without the usage of pods."""
@@ -69,9 +93,9 @@ class NodeTable:
     """Shape [node]: the memory of each GPU of the node; 1 when unknown, so that fractions still add up."""
     shares_devices: Mask
     """`Node.shares_devices` of each."""
-    memo: dict[Hashable, Any] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
     """Cached columns by key, such as the mask of a `Constraint`. They are valid as long as this table."""
-    label_memo: dict[Hashable, Any] = field(default_factory=dict)
+    label_memo: Memo = field(default_factory=Memo)
     """The same for values that depend on node labels only. Tables with the same labels share it."""
 
     @staticmethod
@@ -94,7 +118,7 @@ class NodeTable:
         smallest: int | None = self.memo.get("smallest_device_mib")
         if smallest is None:
             smallest = min((node.device_memory_mib for node in self.nodes if node.device_memory_mib), default=1)
-            self.memo["smallest_device_mib"] = smallest
+            self.memo.remember("smallest_device_mib", smallest)
         return smallest
 
     @property
@@ -111,7 +135,7 @@ class NodeTable:
                 for node in self.nodes
             ]
             found = np.array(known, dtype=np.bool_) | (self.allocatable[GPU] > 0)
-            self.memo["has_gpus"] = found
+            self.memo.remember("has_gpus", found)
         return found
 
     @property
@@ -172,7 +196,7 @@ class Snapshot:
     usage: Mapping[QueueName, Usage]
     """By queue, for its own pods only. Code that needs ancestors sums them up."""
     groups: Mapping[GroupKey, PodGroup]
-    """The managed PodGroups with pending pods. In a live view this is the cache's own mapping."""
+    """The managed PodGroups with pending pods."""
     total: Resources
     """What the queues divide: allocatable of Ready nodes minus what pods outside every queue hold."""
     running: Mapping[GroupKey, PodGroup] = field(default_factory=dict)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from app.cluster.gpus.shared_gpus import NodeGpus, Part, SharedGpu, Sources, node_gpus
+from app.cluster.gpus.judgement import node_gpus
+from app.cluster.gpus.shared_gpus import NodeGpus, Part, SharedGpu, Sources
 from app.cluster.gpus.upkeep import Circumstances, Need, needs
 from app.model.device import Device, DeviceUuid, GpuNode, Holder
 from app.model.names import NodeName, PodUid

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cluster.ledger.charges import Load
+from app.cluster.ledger.charge import Load
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
@@ -34,7 +34,7 @@ def cache(*shown: Node | Queue | GroupSpec | PriorityClass | Pod) -> ClusterCach
     found = ClusterCache()
     for one in (*NODES, *QUEUES, *shown):
         show(found, one)
-    found.considered(found.waiting(), found.version)
+    found.groups.unsettled.considered(found.groups.waiting(), found.changes.version)
     return found
 
 
@@ -53,7 +53,7 @@ def show(found: ClusterCache, one: Node | Queue | GroupSpec | PriorityClass | Po
 
 
 def promised(found: ClusterCache, pod: Pod = P, node: NodeName = N1) -> ClusterCache:
-    found.promise(pod.uid, node, expires_at=60.0)
+    found.promises.make(pod.uid, node, expires_at=60.0)
     return found
 
 
@@ -80,7 +80,7 @@ def state(found: ClusterCache, pod: Pod = P) -> ReservationState | None:
 
 
 def refusal(found: ClusterCache, key: GroupKey = P.group) -> Reason | None:
-    group = found.waiting()[key]
+    group = found.groups.waiting()[key]
     return group.refusal.reason if group.refusal else None
 
 
@@ -89,60 +89,60 @@ def refusal(found: ClusterCache, key: GroupKey = P.group) -> Reason | None:
 
 def test_a_promise_takes_the_place_as_a_fact_would_and_its_coming_true_changes_nothing() -> None:
     found = promised(cache(P))
-    before, relief = found.snapshot(), found.relief
+    before, relief = found.snapshot(), found.changes.relief
     assert (free(found), usage(found)) == ([6, 8], Usage(allocated=gpus(2), requested=gpus(2)))
 
     found.apply_pod(replace(P, node=N1))
 
     after = found.snapshot()
     assert np.array_equal(after.free, before.free)
-    assert (after.usage, after.groups, state(found), found.relief) == (before.usage, {}, None, relief)
+    assert (after.usage, after.groups, state(found), found.changes.relief) == (before.usage, {}, None, relief)
 
 
 def test_a_promise_that_is_replaced_or_ends_is_relief() -> None:
     found = promised(cache(P))
-    reliefs = [found.relief]
+    reliefs = [found.changes.relief]
 
     promised(found, P, N2)
-    reliefs.append(found.relief)
+    reliefs.append(found.changes.relief)
     assert free(found) == [8, 6]
 
-    found.drop_promise(P.uid)
-    reliefs.append(found.relief)
-    assert (free(found), list(found.waiting())) == ([8, 8], [P.group])
+    found.promises.drop(P.uid)
+    reliefs.append(found.changes.relief)
+    assert (free(found), list(found.groups.waiting())) == ([8, 8], [P.group])
     assert reliefs == sorted(set(reliefs))
 
 
 def test_a_move_is_relief_once_somebody_may_have_been_refused_since_the_promise() -> None:
     found = promised(cache(P))
-    relief = found.relief
+    relief = found.changes.relief
 
-    found.move(P.uid, N2, expires_at=60.0)
-    assert (free(found), found.relief) == ([8, 6], relief)
+    found.promises.move(P.uid, N2, expires_at=60.0)
+    assert (free(found), found.changes.relief) == ([8, 6], relief)
 
-    found.note_refusals()
-    found.move(P.uid, N1, expires_at=60.0)
-    assert (free(found), found.relief > relief) == ([6, 8], True)
+    found.changes.note_refusals()
+    found.promises.move(P.uid, N1, expires_at=60.0)
+    assert (free(found), found.changes.relief > relief) == ([6, 8], True)
 
 
 def test_a_pod_that_others_bound_elsewhere_holds_only_what_it_got() -> None:
     found = binding(cache(P))
-    relief = found.relief
+    relief = found.changes.relief
 
     found.apply_pod(replace(P, node=N2))
 
-    assert (free(found), state(found), found.relief > relief) == ([8, 6], None, True)
+    assert (free(found), state(found), found.changes.relief > relief) == ([8, 6], None, True)
 
 
 def test_a_pod_that_is_gone_holds_nothing() -> None:
     found = binding(cache(P))
-    relief = found.relief
+    relief = found.changes.relief
 
     found.delete_pod(P.uid)
     found.delete_pod(P.uid)
 
-    assert (free(found), usage(found), state(found), found.relief > relief) == ([8, 8], Usage(), None, True)
-    assert (found.pod(P.uid), list(found.pods()), dict(found.waiting())) == (None, [], {})
+    assert (free(found), usage(found), state(found), found.changes.relief > relief) == ([8, 8], Usage(), None, True)
+    assert (found.pods.get(P.uid), list(found.pods.all()), dict(found.groups.waiting())) == (None, [], {})
 
 
 @pytest.mark.parametrize(
@@ -190,19 +190,19 @@ def test_a_node_that_is_gone_takes_promises_with_it_but_neither_bindings_nor_bou
         lambda found: found.delete_group(GroupKey("default", "gone")),
         lambda found: found.delete_class("gone"),
         lambda found: found.delete_pod(PodUid("gone")),
-        lambda found: found.accept(P.uid),
-        lambda found: found.readmit(G),
-        lambda found: found.refuse_only(P.uid, frozenset()),
-        lambda found: found.refuse_node(PodUid("gone"), N1),
+        lambda found: found.findings.accept(P.uid),
+        lambda found: found.findings.readmit(G),
+        lambda found: found.findings.refuse_only(P.uid, frozenset()),
+        lambda found: found.findings.refuse_node(PodUid("gone"), N1),
     ],
 )
 def test_what_is_no_news_changes_nothing(repeat: Callable[[ClusterCache], None]) -> None:
     found = cache(P, SPEC)
-    before = found.version, found.relief
+    before = found.changes.version, found.changes.relief
 
     repeat(found)
 
-    assert (found.version, found.relief, found.unsettled) == (*before, {})
+    assert (found.changes.version, found.changes.relief, dict(found.groups.unsettled)) == (*before, {})
 
 
 @pytest.mark.parametrize(
@@ -220,43 +220,43 @@ def test_what_is_no_news_changes_nothing(repeat: Callable[[ClusterCache], None])
 )
 def test_what_may_let_somebody_run_is_relief(change: Callable[[ClusterCache], None]) -> None:
     found = cache(P, given.pod("foreign", managed=False, node=N1))
-    version, relief = found.version, found.relief
+    version, relief = found.changes.version, found.changes.relief
 
     change(found)
 
-    assert (found.version > version, found.relief > relief) == (True, True)
+    assert (found.changes.version > version, found.changes.relief > relief) == (True, True)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda found: found.accept(P.uid),
-        lambda found: found.readmit(G),
-        lambda found: found.set_aside(P.group, ASIDE),
-        lambda found: found.count_success(G, A.uid),
-        lambda found: found.unsettle(G),
+        lambda found: found.findings.accept(P.uid),
+        lambda found: found.findings.readmit(G),
+        lambda found: found.groups.set_aside(P.group, ASIDE),
+        lambda found: found.groups.progress.count_success(G, A.uid),
+        lambda found: found.groups.unsettled.add(G),
     ],
 )
 def test_what_is_told_or_decided_makes_a_new_version(change: Callable[[ClusterCache], None]) -> None:
     found = promised(cache(SPEC, A, B, P))
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
-    found.set_aside(G, ASIDE)
-    version = found.version
+    found.groups.set_aside(G, ASIDE)
+    version = found.changes.version
 
     change(found)
 
-    assert found.version > version
+    assert found.changes.version > version
 
 
 def test_pods_that_come_or_only_wait_are_no_relief() -> None:
     found = cache(P)
-    relief = found.relief
+    relief = found.changes.relief
 
     found.apply_pod(A)
     found.apply_pod(replace(P, queue=QueueName("r")))
     found.delete_pod(P.uid)
 
-    assert found.relief == relief
+    assert found.changes.relief == relief
 
 
 def test_pods_of_other_schedulers_are_subtracted_where_they_are_or_charged_to_the_queue_they_name() -> None:
@@ -278,13 +278,13 @@ def test_what_others_hold_on_a_node_that_takes_no_work_is_not_subtracted_from_th
 
 def test_queues_are_judged_as_a_tree_whenever_one_changes() -> None:
     found = cache(given.queue("q", "p"))
-    assert found.queues()[QueueName("q")].problem
+    assert found.queues.tree()[QueueName("q")].problem
 
     found.apply_queue(given.queue("p"))
-    assert not found.queues()[QueueName("q")].problem
+    assert not found.queues.tree()[QueueName("q")].problem
 
     found.delete_queue(QueueName("p"))
-    assert found.queues()[QueueName("q")].problem
+    assert found.queues.tree()[QueueName("q")].problem
 
 
 # Terms --------------------------------------------------------------------------------------------------------------
@@ -312,11 +312,11 @@ def test_an_object_that_changes_queue_takes_back_what_was_promised_to_its_pods()
 
 def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_leaves() -> None:
     found = binding(cache(SPEC, A, B), B)
-    relief = found.relief
+    relief = found.changes.relief
 
     found.delete_pod(A.uid)
 
-    assert (usage(found), usage(found, "r").allocated, found.relief > relief) == (Usage(), gpus(1), True)
+    assert (usage(found), usage(found, "r").allocated, found.changes.relief > relief) == (Usage(), gpus(1), True)
 
 
 def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_changes() -> None:
@@ -409,7 +409,7 @@ def test_a_refusal_after_our_promise_ends_it_and_the_pod_is_stuck_until_it_is_ac
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
     assert (state(found), refusal(found)) == (None, Reason.REFUSED_BY_SCHEDULER)
 
-    found.accept(P.uid)
+    found.findings.accept(P.uid)
     assert refusal(found) is None
 
 
@@ -417,9 +417,9 @@ def test_what_kube_scheduler_says_of_a_pod_that_waits_has_it_not_planned_anew() 
     found = considered(cache(P))
 
     found.apply_pod(replace(P, said=SchedulerMessage(by_us=True)))
-    found.waiting()
+    found.groups.waiting()
 
-    assert (found.unsettled, [pod.said.by_us for pod in found.pods()]) == ({}, [True])
+    assert (dict(found.groups.unsettled), [pod.said.by_us for pod in found.pods.all()]) == ({}, [True])
 
 
 @pytest.mark.parametrize("first", ["node", "words"])
@@ -432,17 +432,17 @@ def test_whom_kube_scheduler_accepts_on_fewer_nodes_is_planned_anew_in_its_words
     for step in ("node", "words") if first == "node" else ("words", "node"):
         considered(found)
         if step == "node":
-            found.refuse_node(P.uid, N1)
+            found.findings.refuse_node(P.uid, N1)
         else:
             found.apply_pod(refused)
 
-    assert [pod.said.because for pod in found.waiting()[P.group].pending] == ["two are tainted"]
-    assert set(found.unsettled) == {P.group}
+    assert [pod.said.because for pod in found.groups.waiting()[P.group].pending] == ["two are tainted"]
+    assert set(found.groups.unsettled) == {P.group}
 
 
 def considered(found: ClusterCache) -> ClusterCache:
     """Have a plan consider all who wait."""
-    found.considered(list(found.waiting()), found.version)
+    found.groups.unsettled.considered(list(found.groups.waiting()), found.changes.version)
     return found
 
 
@@ -463,7 +463,7 @@ def test_a_refusal_tells_nothing_while(prepare: Callable[[ClusterCache], Cluster
     before = state(found)
 
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
-    found.drop_promise(P.uid)
+    found.promises.drop(P.uid)
 
     assert (before, refusal(found)) == (state(prepare(cache(P))), None)
 
@@ -474,7 +474,7 @@ def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
 
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
     found.apply_pod(replace(A, group=P.group))
-    found.drop_promise(B.uid)
+    found.promises.drop(B.uid)
 
     assert (found.drain_changes().bereft, found.drain_changes().bereft) == ({P.uid, A.uid}, set())
 
@@ -482,22 +482,22 @@ def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
 def test_nodes_that_are_refused_for_a_pod_are_remembered_until_they_are_forgotten() -> None:
     found = cache(P, A)
 
-    found.refuse_node(P.uid, N1)
-    found.refuse_node(P.uid, N2)
+    found.findings.refuse_node(P.uid, N1)
+    found.findings.refuse_node(P.uid, N2)
     assert found.snapshot().refused == {P.uid: frozenset([N1, N2])}
-    assert list(found.unsettled) == [P.group]
+    assert list(found.groups.unsettled) == [P.group]
 
-    found.refuse_only(P.uid, frozenset([N2]))
+    found.findings.refuse_only(P.uid, frozenset([N2]))
     assert found.snapshot().refused == {P.uid: frozenset([N2])}
 
-    found.refuse_node(A.uid, N1)
-    found.forget_refused_nodes()
-    assert (found.snapshot().refused, set(found.unsettled)) == ({}, {P.group, G})
+    found.findings.refuse_node(A.uid, N1)
+    found.findings.forget_refused_nodes()
+    assert (found.snapshot().refused, set(found.groups.unsettled)) == ({}, {P.group, G})
 
 
 def test_what_was_refused_for_a_pod_goes_with_it() -> None:
     found = cache(P)
-    found.refuse_node(P.uid, N1)
+    found.findings.refuse_node(P.uid, N1)
 
     found.delete_pod(P.uid)
 
@@ -509,39 +509,39 @@ def test_what_was_refused_for_a_pod_goes_with_it() -> None:
 
 def test_a_group_set_aside_takes_part_again_when_it_is_readmitted_and_on_every_node() -> None:
     found = cache(SPEC, A, B)
-    found.refuse_node(A.uid, N1)
+    found.findings.refuse_node(A.uid, N1)
 
-    found.set_aside(G, ASIDE)
+    found.groups.set_aside(G, ASIDE)
     assert refusal(found, G) is Reason.BACKING_OFF
 
-    found.readmit(G)
+    found.findings.readmit(G)
     assert (refusal(found, G), found.snapshot().refused) == (None, {})
 
 
 def test_a_group_is_unsettled_until_a_plan_as_new_as_its_change_considered_it() -> None:
     found = cache(P)
-    version = found.version
+    version = found.changes.version
     found.apply_pod(replace(P, priority_classes=("build",)))
-    assert list(found.waiting()) == list(found.unsettled) == [P.group]
+    assert list(found.groups.waiting()) == list(found.groups.unsettled) == [P.group]
 
-    found.considered([P.group], version)
-    assert list(found.unsettled) == [P.group]
+    found.groups.unsettled.considered([P.group], version)
+    assert list(found.groups.unsettled) == [P.group]
 
-    found.considered([P.group, G], found.version)
-    assert found.unsettled == {}
+    found.groups.unsettled.considered([P.group, G], found.changes.version)
+    assert found.groups.unsettled == {}
 
-    found.unsettle(P.group)
-    assert list(found.unsettled) == [P.group]
+    found.groups.unsettled.add(P.group)
+    assert list(found.groups.unsettled) == [P.group]
 
 
 def test_a_group_that_stops_waiting_is_not_left_to_be_considered() -> None:
     found = cache()
     found.apply_pod(P)
-    assert list(found.waiting()) == list(found.unsettled) == [P.group]
+    assert list(found.groups.waiting()) == list(found.groups.unsettled) == [P.group]
 
     found.apply_pod(replace(P, node=N1))
 
-    assert (dict(found.waiting()), found.unsettled) == ({}, {})
+    assert (dict(found.groups.waiting()), dict(found.groups.unsettled)) == ({}, {})
 
 
 def test_a_member_that_finished_well_leaves_its_gang_satisfied() -> None:
@@ -550,7 +550,7 @@ def test_a_member_that_finished_well_leaves_its_gang_satisfied() -> None:
     found.delete_pod(A.uid)
     assert refusal(found, G) is Reason.MEMBERS_MISSING
 
-    found.count_success(G, A.uid)
+    found.groups.progress.count_success(G, A.uid)
     assert refusal(found, G) is None
 
 
@@ -581,7 +581,7 @@ def test_an_overcommitted_node_has_room_for_what_it_still_has() -> None:
 
 
 def test_what_is_free_can_be_asked_before_the_first_snapshot() -> None:
-    assert (cache().free()[GPU] // 1000).tolist() == [8, 8]
+    assert (cache().snapshots.free()[GPU] // 1000).tolist() == [8, 8]
 
 
 def test_a_pod_that_only_we_hold_back_claims_its_share() -> None:
@@ -600,6 +600,18 @@ def test_a_pod_that_can_make_no_use_of_a_share_claims_none(change: dict[str, Any
     assert found.snapshot().usage == {}
 
 
+def test_the_groups_of_a_snapshot_stay_as_they_were_when_it_was_taken() -> None:
+    found = cache(P)
+    before = found.snapshot()
+
+    found.apply_pod(A)
+    found.delete_pod(P.uid)
+
+    assert set(found.snapshot().groups) == set(found.groups.waiting()) == {A.group}
+    assert set(before.groups) == {P.group}
+    assert before.groups[P.group].pending == (P,)
+
+
 def test_the_snapshot_tells_what_pods_hold_that_belong_to_their_nodes() -> None:
     agent = replace(given.pod("agent", gpus=0, cpu=2), managed=False, node=N1, stays=True, queue=QueueName(""))
     job = replace(given.pod("job", gpus=0, cpu=4), managed=False, node=N1, queue=QueueName(""))
@@ -614,4 +626,4 @@ def test_the_snapshot_tells_what_pods_hold_that_belong_to_their_nodes() -> None:
     assert first[CPU].tolist() == [2000, 0]
     assert again is first
     assert found.snapshot().residents is not first
-    assert not found.residents().any()
+    assert not found.snapshots.residents().any()

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.cluster.ledger.charges import Load
+from app.cluster.ledger.charge import Load
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, QueueName
@@ -37,7 +37,7 @@ def cache(*pods: Pod, spec: GroupSpec = SPEC) -> ClusterCache:
 
 def awaiting(found: ClusterCache, *pods: Pod) -> ClusterCache:
     for pod in pods:
-        found.await_release(pod.uid, N1, expires_at=60.0)
+        found.promises.await_release(pod.uid, N1, expires_at=60.0)
     return found
 
 
@@ -66,7 +66,7 @@ def stale_since(found: ClusterCache, key: GroupKey = SPEC.key) -> float | None:
 
 def test_a_snapshot_shows_who_holds_places_and_who_of_them_also_waits() -> None:
     found = cache(replace(A, node=N1), B, replace(P, node=N2), OTHER)
-    found.promise(OTHER.uid, N2, expires_at=60.0)
+    found.promises.make(OTHER.uid, N2, expires_at=60.0)
 
     seen = found.snapshot()
 
@@ -91,10 +91,10 @@ def test_a_group_runs_since_the_first_of_its_pods_that_stay() -> None:
     found = cache(spec=replace(SPEC, min_member=1))
     for pod, started_at in ((A, 30.0), (B, 20.0)):
         found.apply_pod(replace(pod, node=N1), started_at)
-    version = found.version
+    version = found.changes.version
     found.apply_pod(replace(B, node=N1), 20.0)
 
-    assert (found.version, found.snapshot().running[A.group].started_at) == (version, 20.0)
+    assert (found.changes.version, found.snapshot().running[A.group].started_at) == (version, 20.0)
     found.apply_pod(replace(B, node=N1, deleting=True))
     assert found.snapshot().running[A.group].started_at == 30.0
     found.delete_pod(B.uid)
@@ -104,7 +104,7 @@ def test_a_group_runs_since_the_first_of_its_pods_that_stay() -> None:
 
 def test_since_when_a_promised_pod_runs_nothing_tells() -> None:
     found = cache(P)
-    found.promise(P.uid, N1, expires_at=60.0)
+    found.promises.make(P.uid, N1, expires_at=60.0)
 
     assert found.snapshot().running[P.group].started_at is None
 
@@ -114,12 +114,12 @@ def test_since_when_a_promised_pod_runs_nothing_tells() -> None:
 
 def test_what_a_leaving_pod_holds_is_being_released_and_charged_until_it_is_gone() -> None:
     found = cache(OLD, P)
-    relief = found.relief
+    relief = found.changes.relief
     assert free_and_releasing(found.snapshot()) == ([0, 8], None)
 
     found.apply_pod(LEAVING)
     seen = found.snapshot()
-    assert (free_and_releasing(seen), found.relief > relief) == (([0, 8], [8, 0]), True)
+    assert (free_and_releasing(seen), found.changes.relief > relief) == (([0, 8], [8, 0]), True)
     assert (seen.usage[OLD.queue].allocated, OLD.group in seen.running) == (gpus(8), False)
 
     found.delete_pod(OLD.uid)
@@ -180,11 +180,11 @@ def test_the_nodes_on_which_less_is_held_or_will_be_soon_are_told_once() -> None
     found = cache(OLD, P)
     assert found.drain_changes().relieved == {N1, N2}
 
-    found.promise(P.uid, N2, expires_at=60.0)
+    found.promises.make(P.uid, N2, expires_at=60.0)
     assert found.drain_changes().relieved == set()
     found.apply_pod(LEAVING)
     assert found.drain_changes().relieved == {N1}
-    found.drop_promise(P.uid)
+    found.promises.drop(P.uid)
 
     assert (found.drain_changes().relieved, found.drain_changes().relieved) == ({N2}, set())
 
@@ -195,7 +195,7 @@ def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
     found.apply_pod(replace(A, node=N1))
 
     assert (found.room.suffices([P.uid]), found.room.suffices([OTHER.uid])) == (True, True)
-    found.fulfil(P.uid)
+    found.promises.fulfil(P.uid)
     assert (state(found), found.room.suffices([OTHER.uid])) == (ReservationState.PROMISED, False)
 
 
@@ -227,15 +227,15 @@ def test_a_node_that_takes_no_work_has_no_room_now(node: object) -> None:
 
 def test_a_promise_that_awaited_room_changes_no_sum_and_is_no_relief() -> None:
     found = awaiting(cache(P), P)
-    before, relief = found.snapshot(), found.relief
+    before, relief = found.snapshot(), found.changes.relief
 
-    found.fulfil(P.uid)
-    found.fulfil(P.uid)
-    found.fulfil(OTHER.uid)
+    found.promises.fulfil(P.uid)
+    found.promises.fulfil(P.uid)
+    found.promises.fulfil(OTHER.uid)
 
     after = found.snapshot()
     assert (free_and_releasing(after), after.usage) == (free_and_releasing(before), before.usage)
-    assert (state(found), found.relief) == (ReservationState.PROMISED, relief)
+    assert (state(found), found.changes.relief) == (ReservationState.PROMISED, relief)
 
 
 def test_who_waits_for_room_is_refused_by_kube_scheduler_and_that_tells_nothing() -> None:
@@ -297,10 +297,10 @@ def test_a_mig_profile_is_charged_and_divided_as_its_gpus() -> None:
 
 def test_topologies_come_and_go_with_relief() -> None:
     found, rack = cache(), Topology(name="t", levels=("rack",))
-    reliefs = [found.relief]
+    reliefs = [found.changes.relief]
     for change in (rack, rack, None, None):
-        found.apply_topology(change) if change else found.delete_topology("t")
-        reliefs.append(found.relief)
+        found.topologies.apply(change) if change else found.topologies.delete("t")
+        reliefs.append(found.changes.relief)
         assert dict(found.snapshot().topologies) == ({"t": change} if change else {})
 
     assert [after - before for before, after in pairwise(reliefs)] == [1, 0, 1, 0]
@@ -325,52 +325,52 @@ def test_labels_are_shown_of_pods_that_no_group_shows() -> None:
 
 def test_a_gang_that_lost_members_is_stale_since_the_clock_was_told_and_until_it_is_whole() -> None:
     found = cache(*(replace(pod, node=N1) for pod in (A, B)))
-    found.age_stale(10.0)
+    found.groups.age_stale(10.0)
     assert stale_since(found) is None
 
     found.delete_pod(B.uid)
     assert stale_since(found) is None
     for now in (20.0, 30.0):
-        found.age_stale(now)
+        found.groups.age_stale(now)
         assert stale_since(found) == 20.0
 
     found.apply_pod(replace(B, node=N2))
     assert stale_since(found) is None
     found.apply_pod(replace(B, node=N2, deleting=True))
-    found.age_stale(40.0)
+    found.groups.age_stale(40.0)
     assert stale_since(found) == 40.0
 
 
 def test_a_gang_that_waits_for_a_new_member_is_stale_too_and_its_plan_is_made_anew() -> None:
     found = cache(replace(A, node=N1), B)
-    found.considered(found.waiting(), found.version)
+    found.groups.unsettled.considered(found.groups.waiting(), found.changes.version)
 
-    found.age_stale(20.0)
+    found.groups.age_stale(20.0)
 
-    assert (stale_since(found), found.waiting()[A.group].stale_since) == (20.0, 20.0)
-    assert list(found.unsettled) == [A.group]
+    assert (stale_since(found), found.groups.waiting()[A.group].stale_since) == (20.0, 20.0)
+    assert list(found.groups.unsettled) == [A.group]
 
 
-@pytest.mark.parametrize("hold", ["promise", "await_release"])
+@pytest.mark.parametrize("hold", ["make", "await_release"])
 def test_a_gang_that_is_being_completed_is_not_stale(hold: str) -> None:
     found = cache(replace(A, node=N1), B, spec=replace(SPEC, min_member=3))
 
-    getattr(found, hold)(B.uid, N1, expires_at=60.0)
-    found.age_stale(20.0)
+    getattr(found.promises, hold)(B.uid, N1, expires_at=60.0)
+    found.groups.age_stale(20.0)
     assert stale_since(found) is None
 
-    found.drop_promise(B.uid)
-    found.age_stale(30.0)
+    found.promises.drop(B.uid)
+    found.groups.age_stale(30.0)
     assert stale_since(found) == 30.0
 
 
 def test_a_gang_is_not_stale_that_is_ending_unreadable_or_has_not_begun() -> None:
     ending, unreadable = cache(replace(A, node=N1)), cache(replace(A, node=N1), spec=replace(SPEC, problem="odd"))
-    ending.count_success(A.group, B.uid)
+    ending.groups.progress.count_success(A.group, B.uid)
     ending.apply_group(replace(SPEC, min_member=3))
     unbegun = cache(A, B)
     for found in (ending, unreadable, unbegun):
-        found.age_stale(20.0)
+        found.groups.age_stale(20.0)
 
     assert (stale_since(ending), stale_since(unreadable), dict(unbegun.snapshot().running)) == (None, None, {})
 
@@ -380,6 +380,6 @@ def test_each_pod_set_must_have_its_minimum() -> None:
     both = [replace(pod, node=N1, subgroup="x") for pod in (A, B)]
     found = cache(*both, spec=replace(SPEC, root=root))
 
-    found.age_stale(20.0)
+    found.groups.age_stale(20.0)
 
     assert stale_since(found) == 20.0

@@ -38,7 +38,7 @@ def held(found: ClusterCache) -> dict[str, tuple[NodeName, ReservationState]]:
 
 
 def allocated(found: ClusterCache) -> Usage:
-    return found.usage().get(Q, Usage())
+    return found.charges.usage().get(Q, Usage())
 
 
 def lose(found: ClusterCache, how: Node | None) -> None:
@@ -52,11 +52,11 @@ def with_promises() -> ClusterCache:
     found = cache(NODE, OTHER)
     for pod in (PROMISED, AWAITING, BINDING, ELSEWHERE):
         found.apply_pod(pod)
-    found.promise(PROMISED.uid, N1, expires_at=60.0)
-    found.await_release(AWAITING.uid, N1, expires_at=60.0)
-    found.promise(BINDING.uid, N1, expires_at=60.0)
+    found.promises.make(PROMISED.uid, N1, expires_at=60.0)
+    found.promises.await_release(AWAITING.uid, N1, expires_at=60.0)
+    found.promises.make(BINDING.uid, N1, expires_at=60.0)
     found.reservations.binding(BINDING.uid)
-    found.promise(ELSEWHERE.uid, N2, expires_at=60.0)
+    found.promises.make(ELSEWHERE.uid, N2, expires_at=60.0)
     return found
 
 
@@ -108,22 +108,22 @@ def test_what_a_node_has_that_is_not_ready_is_not_divided_and_its_pods_stay_char
 def test_a_pod_that_leaves_a_lost_node_returns_its_share(how: Node | None) -> None:
     found = cache(NODE, OTHER)
     found.apply_pod(LEAVES)
-    relief, before = found.relief, allocated(found)
+    relief, before = found.changes.relief, allocated(found)
 
     lose(found, how)
 
     assert (before.allocated, allocated(found)) == (LEAVES.request, Usage())
-    assert (found.snapshot().total, found.relief > relief) == (OTHER.allocatable, True)
+    assert (found.snapshot().total, found.changes.relief > relief) == (OTHER.allocatable, True)
 
 
 def test_a_pod_that_is_told_to_leave_a_lost_node_returns_its_share_and_more_may_start() -> None:
     found = cache(DOWN, OTHER)
     found.apply_pod(RUNS)
-    relief = found.relief
+    relief = found.changes.relief
 
     found.mark_leaving(RUNS.uid)
 
-    assert (allocated(found), found.relief > relief) == (Usage(), True)
+    assert (allocated(found), found.changes.relief > relief) == (Usage(), True)
 
 
 def test_the_share_of_a_pod_that_is_leaving_is_charged_again_when_its_node_comes_back() -> None:
@@ -146,7 +146,7 @@ def test_nothing_is_left_of_a_pod_that_ended_on_a_lost_node() -> None:
     found.delete_pod(LEAVES.uid)
     found.apply_node(NODE)
 
-    assert (found.usage(), found.snapshot().total - NODE.allocatable) == ({}, NOTHING)
+    assert (found.charges.usage(), found.snapshot().total - NODE.allocatable) == ({}, NOTHING)
 
 
 def test_a_pod_that_stays_on_a_lost_node_still_counts_for_its_gang_and_one_that_leaves_does_not() -> None:
@@ -157,11 +157,11 @@ def test_a_pod_that_stays_on_a_lost_node_still_counts_for_its_gang_and_one_that_
         found.apply_pod(pod)
 
     found.apply_node(DOWN)
-    found.age_stale(10.0)
+    found.groups.age_stale(10.0)
     assert found.snapshot().running[a.group].stale_since is None
 
     found.apply_pod(replace(a, deleting=True))
-    found.age_stale(20.0)
+    found.groups.age_stale(20.0)
     assert found.snapshot().running[a.group].stale_since == 20.0
 
 
@@ -171,13 +171,13 @@ def test_a_change_of_a_node_recounts_nobody_who_pays_nothing(monkeypatch: pytest
         # On a dead node they stay for good, and their author may make any number of them.
         found.apply_pod(replace(LEAVES, uid=PodUid(f"u{number}"), managed=False, self_placed=True))
     found.apply_pod(LEAVES)
-    whole = found._recharge
+    whole = found._settlement._recharge
 
     def recharge(uid: PodUid) -> Collection[NodeName]:
         recounted.append(uid)
         return whole(uid)
 
-    monkeypatch.setattr(found, "_recharge", recharge)
+    monkeypatch.setattr(found._settlement, "_recharge", recharge)
 
     found.apply_node(DOWN)
     found.apply_node(NODE)
@@ -195,7 +195,7 @@ def test_a_group_whose_owner_is_suspended_is_promised_nothing_and_goes_on_when_i
     found.derive_group(spec)
     for pod in (a, b):
         found.apply_pod(pod)
-        found.promise(pod.uid, N1, expires_at=60.0)
+        found.promises.make(pod.uid, N1, expires_at=60.0)
 
     found.derive_group(replace(spec, suspended="Job g is suspended."))
     refusal = found.snapshot().groups[a.group].refusal

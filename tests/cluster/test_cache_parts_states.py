@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.cluster.ledger.charges import Hold
+from app.cluster.ledger.charge import Hold
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
 from app.cluster.state.fitted import fitted
@@ -181,7 +181,7 @@ class Parts(RuleBasedStateMachine):
     def time_passes(self) -> None:
         self.now += TTL + 1
         self.silent |= {name for name, (_, at) in self.reports.items() if at < self.now - TTL}
-        self.cache.age_agents(self.now - TTL)
+        self.cache.gpu_books.age(self.now - TTL)
 
     # What we promise
 
@@ -190,7 +190,7 @@ class Parts(RuleBasedStateMachine):
     def promise(self, uid: PodUid, node: NodeName, of: tuple[str, ...], *, now: bool) -> None:
         devices = of if self.pods[uid].sharing else ()
         self.held[uid] = node, devices, ReservationState.PROMISED if now else ReservationState.AWAITING
-        (self.cache.promise if now else self.cache.await_release)(uid, node, devices, expires_at=1e9)
+        (self.cache.promises.make if now else self.cache.promises.await_release)(uid, node, devices, expires_at=1e9)
 
     @precondition(lambda self: self.held)
     @rule(uid=some(lambda self: self.held), well=st.booleans())
@@ -198,14 +198,14 @@ class Parts(RuleBasedStateMachine):
         node, devices, state = self.held.pop(uid)
         if well and state is ReservationState.AWAITING:
             self.held[uid] = node, devices, ReservationState.PROMISED
-            self.cache.fulfil(uid)
+            self.cache.promises.fulfil(uid)
         else:
-            self.cache.drop_promise(uid)
+            self.cache.promises.drop(uid)
 
     @rule(node=node_names, name=st.sampled_from("gh"))
     def reservation_is_being_removed_or_not(self, node: NodeName, name: str) -> None:
         self.closed ^= {(node, name)}
-        (self.cache.close_gpu if (node, name) in self.closed else self.cache.reopen_gpu)(node, name)
+        (self.cache.gpu_books.close if (node, name) in self.closed else self.cache.gpu_books.reopen)(node, name)
 
     # What is true at every moment
 
@@ -240,11 +240,11 @@ class Parts(RuleBasedStateMachine):
     def changes_and_relief_are_noted(self) -> None:
         seen = self.cache.snapshot()
         now, room = picture(seen), self.room(seen)
-        before, self.before = self.before, (now, room, self.cache.version, self.cache.relief)
+        before, self.before = self.before, (now, room, self.cache.changes.version, self.cache.changes.relief)
         if before:
-            assert before[0] == now or self.cache.version > before[2]
+            assert before[0] == now or self.cache.changes.version > before[2]
             grew = any(amount > before[1].get(key, 0) for key, amount in room.items())
-            assert not grew or self.cache.relief > before[3]
+            assert not grew or self.cache.changes.relief > before[3]
 
     # The facts, added up
 
@@ -292,18 +292,18 @@ class Parts(RuleBasedStateMachine):
         """Tell all facts to another cache."""
         cache = ClusterCache(overuse_tolerance_mib=50)
         for node, name in self.closed:
-            cache.close_gpu(node, name)
+            cache.gpu_books.close(node, name)
         for pod in (*self.reservations.values(), *self.pods.values()):
             cache.apply_pod(pod)
         for told in self.sizes.values():
             cache.apply_gpu_node(told, heard_at=self.now)
         for name, (told, _) in self.reports.items():
             cache.apply_gpu_node(told, heard_at=-1.0 if name in self.silent else self.now)
-        cache.age_agents(self.now)
+        cache.gpu_books.age(self.now)
         for node_now in self.nodes.values():
             cache.apply_node(node_now)
         for uid, (node, devices, state) in self.held.items():
-            hold = cache.promise if state is ReservationState.PROMISED else cache.await_release
+            hold = cache.promises.make if state is ReservationState.PROMISED else cache.promises.await_release
             hold(uid, node, devices, expires_at=1e9)
         return cache
 

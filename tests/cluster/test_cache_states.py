@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.cluster.groups.groups import GroupTerms, Members, Place, form, terms
-from app.cluster.ledger.charges import Charge
+from app.cluster.groups.groups import Members, Place, form
+from app.cluster.groups.terms import GroupTerms, terms
+from app.cluster.ledger.charge import Charge
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.queues.tree import judged
 from app.cluster.state.cache import ClusterCache
@@ -98,7 +99,7 @@ class Anything(RuleBasedStateMachine):
         super().__init__()
         self.cache = ClusterCache()
         self.touched: set[GroupKey] = set()
-        self.cache.groups.tell(self.touched)
+        self.cache.groups.touched.tell(self.touched)
         self.now = 0
         self.nodes: dict[NodeName, Node] = {}
         self.queues: dict[QueueName, Queue] = {}
@@ -172,7 +173,7 @@ class Anything(RuleBasedStateMachine):
         if well:
             if pod.group in self.specs:
                 self.succeeded.setdefault(pod.group, set()).add(pod.uid)
-            self.cache.count_success(pod.group, pod.uid)
+            self.cache.groups.progress.count_success(pod.group, pod.uid)
         self.take_back(on)
 
     def show(self, one: Node | Queue | GroupSpec | PriorityClass | Pod) -> None:
@@ -250,7 +251,9 @@ class Anything(RuleBasedStateMachine):
     def promise(self, pod: Pod, node: NodeName, *, now: bool) -> None:
         self.held.pop(pod.uid, None)
         self.held[pod.uid] = (node, ReservationState.PROMISED if now else ReservationState.AWAITING, self.now + TTL)
-        (self.cache.promise if now else self.cache.await_release)(pod.uid, node, expires_at=self.now + TTL)
+        (self.cache.promises.make if now else self.cache.promises.await_release)(
+            pod.uid, node, expires_at=self.now + TTL
+        )
 
     @precondition(lambda self: self.promised())
     @rule(uid=some(lambda self: self.promised()), well=st.booleans())
@@ -258,7 +261,7 @@ class Anything(RuleBasedStateMachine):
         node, state, until = self.held.pop(uid)
         if state is ReservationState.AWAITING:
             self.held[uid] = (node, ReservationState.PROMISED, until)
-            self.cache.fulfil(uid)
+            self.cache.promises.fulfil(uid)
         elif well:
             self.held[uid] = (node, ReservationState.BINDING, until)
             self.cache.reservations.binding(uid)
@@ -284,11 +287,11 @@ class Anything(RuleBasedStateMachine):
 
     def drop(self, uid: PodUid) -> None:
         del self.held[uid]
-        self.cache.drop_promise(uid)
+        self.cache.promises.drop(uid)
 
     @rule(level=st.sampled_from(["zone", "rack"]))
     def topology_is_stated(self, level: str) -> None:
-        self.cache.apply_topology(Topology(name="t", levels=(level,)))
+        self.cache.topologies.apply(Topology(name="t", levels=(level,)))
 
     # What is learnt and decided -------------------------------------------------------------------------------------
 
@@ -298,20 +301,20 @@ class Anything(RuleBasedStateMachine):
         self.stuck.discard(pod.uid)
         self.refused.pop(pod.uid, None)
         self.refused |= {pod.uid: refused} if refused else {}
-        self.cache.accept(pod.uid)
-        self.cache.refuse_only(pod.uid, refused)
+        self.cache.findings.accept(pod.uid)
+        self.cache.findings.refuse_only(pod.uid, refused)
 
     @precondition(lambda self: self.keys())
     @rule(key=some(lambda self: self.keys()))
     def group_backs_off_or_no_longer(self, key: GroupKey) -> None:
         if key not in self.aside:
             self.aside[key] = ASIDE
-            self.cache.set_aside(key, ASIDE)
+            self.cache.groups.set_aside(key, ASIDE)
         else:
             del self.aside[key]
             for pod in self.members(key):
                 self.refused.pop(pod.uid, None)
-            self.cache.readmit(key)
+            self.cache.findings.readmit(key)
 
     @rule()
     def plan_begins(self) -> None:
@@ -323,7 +326,7 @@ class Anything(RuleBasedStateMachine):
     def plan_ends(self) -> None:
         snapshot, _ = self.frozen[-1]
         self.settled |= snapshot.groups
-        self.cache.considered(snapshot.groups, snapshot.version)
+        self.cache.groups.unsettled.considered(snapshot.groups, snapshot.version)
 
     @rule(changes=st.integers(1, 4))
     def nobody_looks(self, changes: int) -> None:
@@ -340,11 +343,17 @@ class Anything(RuleBasedStateMachine):
     @invariant()
     def changes_are_noted(self) -> None:
         room, picture, standing, version, relief = self.before
-        self.before = (self.room(), self.picture(), self.standings(), self.cache.version, self.cache.relief)
+        self.before = (
+            self.room(),
+            self.picture(),
+            self.standings(),
+            self.cache.changes.version,
+            self.cache.changes.relief,
+        )
         now = self.before[2]
         grew = any(amount > room.get(key, -1 << 62) for key, amount in self.before[0].items())
-        assert not grew or self.cache.relief > relief
-        assert self.before[1] == picture or self.cache.version > version
+        assert not grew or self.cache.changes.relief > relief
+        assert self.before[1] == picture or self.cache.changes.version > version
         assert {key for key in standing | now if standing.get(key) != now.get(key)} <= self.touched
         self.touched.clear()
 
@@ -359,13 +368,15 @@ class Anything(RuleBasedStateMachine):
         assert (seen.running, releasing(seen)) == (self.running(), self.releasing())
         assert (seen.total, seen.queues) == (self.total(), judged(self.queues.values()))
         assert {one.pod: (one.node, one.state) for one in held} == {uid: one[:2] for uid, one in self.held.items()}
-        assert all(self.settled.get(key) == group or key in self.cache.unsettled for key, group in groups.items())
+        assert all(
+            self.settled.get(key) == group or key in self.cache.groups.unsettled for key, group in groups.items()
+        )
         assert all(contents(snapshot) == before for snapshot, before in self.frozen)
         for one in held:
             self.places_are_those_of_the_whole_snapshot(self.pods[one.pod], one.node)
 
     def places_are_those_of_the_whole_snapshot(self, pod: Pod, node: NodeName) -> None:
-        whole, alone = self.cache.snapshot().without([(pod, node)]), self.cache.places_without(pod, node)
+        whole, alone = self.cache.snapshot().without([(pod, node)]), self.cache.snapshots.places_without(pod, node)
         shared = attrgetter("nodes", "topologies", "refused", "shared", "blocked_devices")
         assert (shared(alone), alone.free.tolist()) == (shared(whole), whole.free.tolist())
 

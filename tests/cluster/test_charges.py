@@ -7,7 +7,8 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.cluster.ledger.charges import Charge, Charges, Hold
+from app.cluster.ledger.charge import Charge, Hold
+from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import allocatable_scalars
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.node import Node

@@ -65,7 +65,7 @@ def filled(size: int) -> ClusterCache:
 EVENTS: dict[str, Event] = {
     "a pod comes": lambda cache: cache.apply_pod(NEW),
     "a pod is bound": lambda cache: cache.apply_pod(replace(lone(2), node=NodeName("n2"))),
-    "a pod is promised a node": lambda cache: cache.promise(PodUid("uid-p2"), NodeName("n2"), expires_at=1.0),
+    "a pod is promised a node": lambda cache: cache.promises.make(PodUid("uid-p2"), NodeName("n2"), expires_at=1.0),
     "a pod goes": lambda cache: cache.delete_pod(PodUid("uid-p1")),
     "a pod with half a GPU goes": lambda cache: cache.delete_pod(PodUid("uid-h1")),
     "a pod with half a GPU is told to leave": lambda cache: cache.mark_leaving(PodUid("uid-h1")),
@@ -115,7 +115,7 @@ def listed(size: int, first: str) -> None:
     for apply in kinds if first == "nodes" else reversed(kinds):
         for number in range(size):
             apply(number)
-    cache.form_groups()
+    cache.groups.form()
 
 
 def test_a_gang_that_is_bound_pod_by_pod_is_formed_once() -> None:
@@ -201,4 +201,4 @@ def come_and_go(cache: ClusterCache, numbers: range) -> None:
     cache.snapshot()
     cache.drain_changes()
     cache.gpus.drain_changes()
-    cache.groups.tell(set())
+    cache.groups.touched.tell(set())

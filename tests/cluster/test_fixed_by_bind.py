@@ -92,10 +92,10 @@ def member_of_another_queue(number: int) -> Pod:
 
 def books(found: ClusterCache) -> object:
     """Return what is charged: to queues, to the node, and of the shared GPU."""
-    part = found.gpus.part(PodUid("u1"))
-    queues = {name: used for name, used in found.usage().items() if used.requested.pods}
+    part = found.gpus.parts.of(PodUid("u1"))
+    queues = {name: used for name, used in found.charges.usage().items() if used.requested.pods}
     names = found.gpus.shared(NodeName("n1"))
-    return queues, found.free().tolist(), part, [(each.name, each.free) for each in names]
+    return queues, found.snapshots.free().tolist(), part, [(each.name, each.free) for each in names]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_running_pod_is_charged_what_it_was_bound_with(
 ) -> None:
     found = cluster(running(pod))
 
-    used, part = found.usage()[QueueName("q")], found.gpus.part(PodUid("u1"))
+    used, part = found.charges.usage()[QueueName("q")], found.gpus.parts.of(PodUid("u1"))
 
     assert (used.allocated.gpu_milli, used.allocated_non_preemptible.gpu_milli) == (gpu_milli, firm_milli)
     assert (part.memory_mib if part else None) == memory_mib
@@ -185,11 +185,11 @@ def test_every_label_and_annotation_that_is_read_is_among_those_that_are_edited_
 def test_a_pod_that_asks_for_another_part_loses_the_place_that_it_was_promised(asked: Raw) -> None:
     waiting = raw_pod(container(cpu="1"), meta={"annotations": {"gpu-fraction": "0.1"}}, nodeName=None)
     found = cluster(waiting)
-    found.promise(PodUid("u1"), NodeName("n1"), ("g1",), expires_at=60.0)
+    found.promises.make(PodUid("u1"), NodeName("n1"), ("g1",), expires_at=60.0)
 
     found.apply_pod(decode.pod(changed(waiting, "labels", "mine", "1"), profiles=PROFILES))
     kept = found.reservations.get(PodUid("u1"))
     found.apply_pod(decode.pod(waiting | {"metadata": waiting["metadata"] | {"annotations": asked}}, profiles=PROFILES))
 
     assert (kept is not None, found.reservations.get(PodUid("u1"))) == (True, None)
-    assert found.gpus.part(PodUid("u1")) is None
+    assert found.gpus.parts.of(PodUid("u1")) is None

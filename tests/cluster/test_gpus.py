@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.cluster.gpus.gpus import Gpus, facts_of, node_of
+from app.cluster.gpus.gpus import Gpus, facts_of
+from app.cluster.gpus.parts import node_of
 from app.cluster.gpus.shared_gpus import GpuState
 from app.cluster.ledger.nodes import AgentFacts
 from app.cluster.state.cache import ClusterCache
@@ -26,8 +27,8 @@ def gpus(*, told: GpuNode | None = WELL) -> Gpus:
     found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
     if told is not None:
         found.report(told, heard_at=0.0)
-    found.put_part(RUNS.pod, RUNS)
-    found.put_reservation(R.uid, R)
+    found.parts.put(RUNS.pod, RUNS)
+    found.reservations.put(R.uid, R)
     found.refresh(A)
     return found
 
@@ -45,29 +46,29 @@ def test_a_heartbeat_is_no_news_and_keeps_trust() -> None:
     found = gpus()
 
     assert not found.report(WELL, heard_at=50.0)
-    assert found.age(40.0) == set()
-    assert (found.heard_at(A), found.is_trusted(A)) == (50.0, True)
+    assert found.agents.age(40.0) == set()
+    assert (found.agents.heard_at(A), found.agents.is_trusted(A)) == (50.0, True)
 
 
 def test_an_agent_falls_silent_once_and_its_next_word_is_news() -> None:
     found = gpus()
 
-    assert (found.age(1.0), found.age(1.0), state(found)) == ({A}, set(), GpuState.UNCONFIRMED)
+    assert (found.agents.age(1.0), found.agents.age(1.0), state(found)) == ({A}, set(), GpuState.UNCONFIRMED)
     assert (found.report(WELL, heard_at=2.0), state(found)) == (True, GpuState.READY)
 
 
 def test_an_agent_that_is_gone_is_not_trusted() -> None:
     found = gpus()
 
-    assert (found.forget(A), found.forget(A)) == (True, False)
-    assert (found.is_trusted(A), found.heard_at(A), state(found)) == (False, None, GpuState.UNCONFIRMED)
+    assert (found.agents.forget(A), found.agents.forget(A)) == (True, False)
+    assert (found.agents.is_trusted(A), found.agents.heard_at(A), state(found)) == (False, None, GpuState.UNCONFIRMED)
 
 
 @pytest.mark.parametrize("unread", [{"message": "driver not loaded"}, {"problem": "field devices is 3"}])
 def test_devices_that_could_not_be_read_are_not_gone(unread: dict[str, str]) -> None:
     found = gpus(told=report(**unread))
 
-    assert (found.reliable(A), state(found), found.on(A).blocked) == (None, GpuState.UNCONFIRMED, 0)
+    assert (found.agents.reliable(A), state(found), found.on(A).blocked) == (None, GpuState.UNCONFIRMED, 0)
 
 
 SICK = report(device("u1"), device("u2", health=Health.UNHEALTHY))
@@ -89,7 +90,7 @@ def test_a_sick_gpu_takes_no_work_while_nothing_newer_is_known_of_it(later: Any,
     found.refresh(A)
 
     if later is None:
-        found.age(1.0)
+        found.agents.age(1.0)
     else:
         found.report(GpuNode(name=A, **later), heard_at=1.0)
     _, unknown = found.refresh(A)
@@ -103,7 +104,7 @@ def test_a_gpu_that_was_sick_is_not_subtracted_twice_when_its_device_plugin_take
     offered = [2]
     found = Gpus(lambda _: (MIB, offered[0]), tolerance_mib=0)
     found.report(SICK, heard_at=0.0)
-    found.age(1.0)
+    found.agents.age(1.0)
     found.refresh(A)
 
     offered[0] = 1
@@ -114,10 +115,10 @@ def test_a_gpu_that_was_sick_is_not_subtracted_twice_when_its_device_plugin_take
 def test_nothing_is_remembered_of_the_gpus_of_an_agent_that_is_gone() -> None:
     found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
     found.report(SICK, heard_at=0.0)
-    found.age(1.0)
+    found.agents.age(1.0)
     found.refresh(A)
 
-    found.forget(A)
+    found.agents.forget(A)
 
     assert found.refresh(A)[1].blocked == 0
 
@@ -146,16 +147,16 @@ def test_what_has_changed_is_told_once() -> None:
 def test_a_part_that_moves_concerns_both_nodes() -> None:
     found = gpus()
 
-    assert found.put_part(RUNS.pod, replace(RUNS, node=B)) == {A, B}
-    assert found.put_part(RUNS.pod, replace(RUNS, node=B)) == set()
-    assert found.put_part(RUNS.pod, None) == {B}
-    assert (list(found.parts_on(A)), list(found.parts_on(B)), found.part(RUNS.pod)) == ([], [], None)
+    assert found.parts.put(RUNS.pod, replace(RUNS, node=B)) == {A, B}
+    assert found.parts.put(RUNS.pod, replace(RUNS, node=B)) == set()
+    assert found.parts.put(RUNS.pod, None) == {B}
+    assert (list(found.parts.on(A)), list(found.parts.on(B)), found.parts.of(RUNS.pod)) == ([], [], None)
 
 
 def test_a_gpu_is_forgotten_with_its_last_part_and_reservation() -> None:
     found = gpus(told=None)
-    found.put_part(RUNS.pod, None)
-    found.put_reservation(R.uid, None)
+    found.parts.put(RUNS.pod, None)
+    found.reservations.put(R.uid, None)
     found.refresh(A)
 
     assert (found.find(A, "g"), found.listed(), found.sharing_nodes()) == (None, {}, [])
@@ -171,13 +172,13 @@ def test_a_reservation_pod_counts_where_it_may_go_before_it_is_there() -> None:
 def test_a_reservation_pod_for_no_node_counts_nowhere() -> None:
     found = gpus()
 
-    assert found.put_reservation(R.uid, replace(R, node=None)) == {A}
-    assert (found.reservation(R.uid), state(found)) == (None, GpuState.CONTESTED)
+    assert found.reservations.put(R.uid, replace(R, node=None)) == {A}
+    assert (found.reservations.get(R.uid), state(found)) == (None, GpuState.CONTESTED)
 
 
 def test_a_closed_gpu_is_open_again_when_that_is_taken_back() -> None:
     found = gpus()
-    found.put_part(RUNS.pod, None)
+    found.parts.put(RUNS.pod, None)
     found.close(A, "g")
     assert (state(found), [(each.name, each.free < 0) for each in found.listed()[A]]) == (
         GpuState.CLOSING,
@@ -198,7 +199,7 @@ def test_a_closed_gpu_is_open_again_when_that_is_taken_back() -> None:
 
 def test_a_pod_is_told_which_of_its_gpus_are_not_ready() -> None:
     found = gpus()
-    found.put_part(RUNS.pod, replace(RUNS, names=("g", "h"), uuids=("u1", "u2")))
+    found.parts.put(RUNS.pod, replace(RUNS, names=("g", "h"), uuids=("u1", "u2")))
     found.refresh(A)
 
     assert found.not_ready(RUNS.pod) == [(A, "h")]
@@ -228,7 +229,7 @@ def test_what_the_planner_was_given_never_changes() -> None:
     found = gpus()
     before = found.listed()
 
-    found.put_part(RUNS.pod, None)
+    found.parts.put(RUNS.pod, None)
     found.refresh(A)
 
     assert (before[A][0].free < found.listed()[A][0].free, found.listed() is before) == (True, False)
@@ -252,7 +253,7 @@ def asks(cache: ClusterCache, mib: int = 1000) -> int:
 
 
 def requested(cache: ClusterCache) -> int:
-    (usage,) = cache.usage().values()
+    (usage,) = cache.charges.usage().values()
     return usage.requested.gpu_milli
 
 
@@ -296,11 +297,11 @@ def test_gpus_keep_their_size_while_their_agent_is_silent_or_cannot_read_them() 
     cache.apply_gpu_node(report(device("u1", memory_mib=4000)), heard_at=0.0)
     assert asks(cache) == 250
 
-    cache.age_agents(1.0)
+    cache.gpu_books.age(1.0)
     assert requested(cache) == 250
     cache.apply_gpu_node(report(message="driver not loaded"), heard_at=2.0)
     assert requested(cache) == 250
-    assert not cache.table().shares_devices.any()
+    assert not cache.snapshots.table().shares_devices.any()
 
 
 def test_thousands_of_nodes_build_no_table_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,8 +318,8 @@ def test_thousands_of_nodes_build_no_table_each(monkeypatch: pytest.MonkeyPatch)
 def test_nobody_joins_a_gpu_whose_node_hands_each_out_several_times_by_now() -> None:
     found = Gpus(lambda _: (MIB, 2), tolerance_mib=0, divides=lambda _: False)
     found.report(WELL, heard_at=0.0)
-    found.put_part(RUNS.pod, RUNS)
-    found.put_reservation(R.uid, R)
+    found.parts.put(RUNS.pod, RUNS)
+    found.reservations.put(R.uid, R)
 
     _, now = found.refresh(A)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.cluster.groups.groups import GroupTerms, Members, Place, form, terms
+from app.cluster.groups.groups import Members, Place, form
+from app.cluster.groups.terms import GroupTerms, terms
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.pod import Placed, Pod, ResourceClaim, SchedulerMessage, Sharing
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint

@@ -50,7 +50,7 @@ def test_a_pod_whose_eviction_failed_runs_as_the_watch_shows_it() -> None:
 
     cache.unmark_leaving(POD.uid)
 
-    assert (room(cache), cache.pod(POD.uid)) == ((6, 0), later)
+    assert (room(cache), cache.pods.get(POD.uid)) == ((6, 0), later)
 
 
 def test_a_pod_that_leaves_for_another_reason_still_leaves_after_its_eviction_failed() -> None:
@@ -68,4 +68,4 @@ def test_a_pod_that_is_gone_is_forgotten_with_its_mark() -> None:
     cache.delete_pod(POD.uid)
     cache.unmark_leaving(POD.uid)
 
-    assert (room(cache), cache.pod(POD.uid)) == ((8, 0), None)
+    assert (room(cache), cache.pods.get(POD.uid)) == ((8, 0), None)

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.groups.groups import GroupTerms, Place
+from app.cluster.changes import ChangeLog
+from app.cluster.groups.groups import Place
 from app.cluster.groups.membership import Membership
+from app.cluster.groups.terms import GroupTerms
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint
@@ -18,10 +20,11 @@ G, H = A.group, GroupKey("default", "h")
 SPEC = GroupSpec(key=G, uid="u", min_member=2)
 ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
 ON_NODE = NodeName("n")
+MANY_CHANGES = 1 << 31
 
 
-def membership(*pods: Pod, spec: GroupSpec | None = SPEC) -> Membership:
-    found = Membership(lambda pod: Place(pod.node) if pod.node else None)
+def membership(*pods: Pod, spec: GroupSpec | None = SPEC, log: ChangeLog | None = None) -> Membership:
+    found = Membership(lambda pod: Place(pod.node) if pod.node else None, changes=log)
     found.set_spec(G, spec)
     for pod in pods:
         found.join(pod)
@@ -29,7 +32,7 @@ def membership(*pods: Pod, spec: GroupSpec | None = SPEC) -> Membership:
 
 
 def waiting(found: Membership) -> dict[GroupKey, PodGroup]:
-    return dict(found.waiting(lambda _key, _group: None))
+    return dict(found.waiting())
 
 
 def refusal(found: Membership) -> Reason | None:
@@ -37,35 +40,37 @@ def refusal(found: Membership) -> Reason | None:
     return group.refusal.reason if group.refusal else None
 
 
-def changes(found: Membership) -> list[tuple[GroupKey, Sequence[str] | None]]:
-    told: list[tuple[GroupKey, Sequence[str] | None]] = []
-    found.waiting(lambda key, group: told.append((key, [pod.name for pod in group.pending] if group else None)))
-    return told
+def changes(found: Membership, log: ChangeLog) -> list[tuple[GroupKey, Sequence[str] | None]]:
+    groups = found.waiting()
+    told = [(key, [pod.name for pod in groups[key].pending]) for key in found.unsettled]
+    found.unsettled.considered(list(found.unsettled), MANY_CHANGES)
+    return [*told, *((key, None) for key in log.drain().gone)]
 
 
 def test_only_groups_that_differ_from_before_are_told() -> None:
-    found = membership(A, B)
+    log = ChangeLog()
+    found = membership(A, B, log=log)
 
-    assert changes(found) == [(G, ["a", "b"])]
-    assert changes(found) == []
-    found.touch(G)
-    assert changes(found) == []
+    assert changes(found, log) == [(G, ["a", "b"])]
+    assert changes(found, log) == []
+    found.touched.mark(G)
+    assert changes(found, log) == []
     found.join(C)
-    assert changes(found) == [(G, ["a", "b", "c"])]
+    assert changes(found, log) == [(G, ["a", "b", "c"])]
     for pod in (A, B, C):
         found.leave(pod)
-    assert changes(found) == [(G, None)]
+    assert changes(found, log) == [(G, None)]
 
 
 def test_groups_about_which_anything_has_changed_are_told_once() -> None:
     told: set[GroupKey] = set()
     found = membership()
-    found.tell(told)
+    found.touched.tell(told)
 
     found.join(A)
     assert told == {G}
     told.clear()
-    found.touch(H)
+    found.touched.mark(H)
     waiting(found)
     assert told == {H}
 
@@ -142,7 +147,7 @@ def test_a_gang_without_its_object_can_never_be_complete() -> None:
     found, lone = membership(A, spec=None), given.pod("lone")
     found.join(lone)
 
-    assert (found.min_member(G) > 1_000_000, found.min_member(lone.group)) == (True, 1)
+    assert (found.progress.min_member(G) > 1_000_000, found.progress.min_member(lone.group)) == (True, 1)
 
 
 def test_what_is_as_it_was_is_no_news() -> None:
@@ -157,30 +162,38 @@ def test_what_is_as_it_was_is_no_news() -> None:
 
 def test_what_is_known_of_a_group_can_be_asked() -> None:
     found = membership(replace(A, node=ON_NODE), B)
-    found.count_success(G, C.uid, "")
+    found.progress.count_success(G, C.uid, "")
 
-    assert (found.spec(G), found.min_member(G), found.bound(G)) == (SPEC, 2, 2)
+    assert (found.specs.get(G), found.progress.min_member(G), found.progress.bound(G)) == (SPEC, 2, 2)
     assert list(found.pods(G)) == [replace(A, node=ON_NODE), B]
-    assert (list(found.keys()), list(found.specs())) == ([G], [SPEC])
-    assert found.terms(G) == GroupTerms(QueueName("q"), 50, preemptible=True)
+    assert (list(found.keys()), list(found.specs.all())) == ([G], [SPEC])
+    assert found.terms.of(G) == GroupTerms(QueueName("q"), 50, preemptible=True)
 
 
 def test_a_gang_owes_what_is_not_bound_yet_and_not_coming() -> None:
     found = membership(replace(A, node=ON_NODE), B, spec=replace(SPEC, min_member=3))
-    assert [found.owes(G), found.owes(G, {B.uid}), found.owes(G, {A.uid, B.uid})] == [2, 1, 1]
+    assert [found.progress.owes(G), found.progress.owes(G, {B.uid}), found.progress.owes(G, {A.uid, B.uid})] == [
+        2,
+        1,
+        1,
+    ]
 
-    found.count_success(G, C.uid, "x")
-    assert (found.owes(G), found.owes(G, {B.uid})) == (1, 0)
+    found.progress.count_success(G, C.uid, "x")
+    assert (found.progress.owes(G), found.progress.owes(G, {B.uid})) == (1, 0)
 
 
 def test_a_gang_owes_in_each_of_its_sub_groups_for_itself() -> None:
     root = SubGroup(pod_sets=(PodSet(name="x"), PodSet(name="y", min_member=2)))
     spare, x, y = replace(A, subgroup="x", node=ON_NODE), replace(B, subgroup="x"), replace(C, subgroup="y")
     found = membership(spare, x, y, spec=replace(SPEC, min_member=3, root=root))
-    assert (found.owes(G), found.owes(G, {x.uid}), found.owes(G, {x.uid, y.uid})) == (2, 2, 1)
+    assert (found.progress.owes(G), found.progress.owes(G, {x.uid}), found.progress.owes(G, {x.uid, y.uid})) == (
+        2,
+        2,
+        1,
+    )
 
-    found.count_success(G, PodUid("done"), "y")
-    assert found.owes(G, {y.uid}) == 0
+    found.progress.count_success(G, PodUid("done"), "y")
+    assert found.progress.owes(G, {y.uid}) == 0
     assert waiting(found)[G].succeeded == {"y": 1}
 
 
@@ -188,25 +201,29 @@ def test_a_gang_without_its_object_owes_more_than_there_can_be_and_a_pod_alone_i
     found, lone = membership(A, spec=None), given.pod("lone")
     found.join(lone)
 
-    assert (found.owes(G, {A.uid}) > 1_000_000, found.owes(lone.group), found.owes(H)) == (True, 1, 1)
+    assert (found.progress.owes(G, {A.uid}) > 1_000_000, found.progress.owes(lone.group), found.progress.owes(H)) == (
+        True,
+        1,
+        1,
+    )
 
 
 def test_a_pod_that_is_being_deleted_is_not_bound_for_its_gang() -> None:
-    assert membership(replace(A, node=ON_NODE, deleting=True), replace(B, node=ON_NODE)).bound(G) == 1
+    assert membership(replace(A, node=ON_NODE, deleting=True), replace(B, node=ON_NODE)).progress.bound(G) == 1
 
 
 def test_of_a_group_that_is_not_there_little_is_known() -> None:
     found = membership()
 
-    assert (found.spec(H), found.min_member(H), found.bound(H)) == (None, 1, 0)
-    assert (list(found.pods(H)), found.terms(H)) == ([], None)
+    assert (found.specs.get(H), found.progress.min_member(H), found.progress.bound(H)) == (None, 1, 0)
+    assert (list(found.pods(H)), found.terms.of(H)) == ([], None)
 
 
 @pytest.mark.parametrize("last", ["pod", "object"])
 def test_a_member_that_finished_counts_once_and_as_long_as_its_group_is_there(last: str) -> None:
     found = membership(A)
-    found.count_success(G, B.uid, "")
-    found.count_success(G, B.uid, "")
+    found.progress.count_success(G, B.uid, "")
+    found.progress.count_success(G, B.uid, "")
     assert (waiting(found)[G].succeeded, refusal(found)) == ({"": 1}, None)
 
     for end in ("object", "pod") if last == "pod" else ("pod", "object"):
@@ -219,7 +236,7 @@ def test_a_member_that_finished_counts_once_and_as_long_as_its_group_is_there(la
 
 def test_a_success_outlives_the_last_pod_and_the_object_but_not_both() -> None:
     found = membership(A)
-    found.count_success(G, B.uid, "")
+    found.progress.count_success(G, B.uid, "")
 
     found.leave(A)
     found.join(C)
@@ -233,23 +250,22 @@ def test_a_success_outlives_the_last_pod_and_the_object_but_not_both() -> None:
 def test_a_success_without_a_group_object_satisfies_nobody() -> None:
     found = membership(A, spec=None)
 
-    found.count_success(G, B.uid, "")
+    found.progress.count_success(G, B.uid, "")
 
-    assert found.bound(G) == 0
+    assert found.progress.bound(G) == 0
 
 
 def test_a_stuck_pod_is_not_ready_until_it_is_accepted_or_comes_anew() -> None:
     found = membership(A, B)
     assert refusal(found) is None
 
-    found.mark_stuck(A)
+    found.asked.mark_stuck(A)
     assert refusal(found) is Reason.REFUSED_BY_SCHEDULER
 
-    assert found.unmark_stuck(A)
-    assert not found.unmark_stuck(A)
+    found.asked.unmark_stuck(A)
     assert refusal(found) is None
 
-    found.mark_stuck(A)
+    found.asked.mark_stuck(A)
     found.leave(A)
     found.join(A)
     assert refusal(found) is None
@@ -260,8 +276,7 @@ def test_a_group_set_aside_is_refused_until_it_is_readmitted() -> None:
     found.set_aside(G, ASIDE)
     assert waiting(found)[G].refusal == ASIDE
 
-    assert found.readmit(G)
-    assert not found.readmit(G)
+    found.readmit(G)
     assert refusal(found) is None
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from app.cluster import decode
-from app.cluster.gpus.gpus import node_of
+from app.cluster.gpus.parts import node_of
 from app.cluster.gpus.reservation_pods import ReservationPodTerms, reservation_name, reservation_pod
 from app.model.names import NodeName
 from app.model.resources import Resources

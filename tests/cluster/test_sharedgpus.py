@@ -3,7 +3,7 @@
 import pytest
 
 from app.cluster.gpus.shared_gpus import NO_GPUS, GpuState, NodeGpus, Part
-from app.cluster.ledger.charges import Hold
+from app.cluster.ledger.charge import Hold
 from app.model.device import Health, Holder
 from app.model.pod import Pod
 from app.model.snapshot import PART, SharedDevice

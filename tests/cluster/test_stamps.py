@@ -32,7 +32,9 @@ def cache(*pods: Pod, spec: GroupSpec | None = None) -> ClusterCache:
 
 def paying(found: ClusterCache) -> dict[str, int]:
     """Return the GPUs that each queue pays for."""
-    return {name: usage.allocated.gpu_milli // 1000 for name, usage in found.usage().items() if usage != Usage()}
+    return {
+        name: usage.allocated.gpu_milli // 1000 for name, usage in found.charges.usage().items() if usage != Usage()
+    }
 
 
 @pytest.mark.parametrize("queue", [GHOST, R, QueueName("")])
@@ -133,7 +135,7 @@ def test_pods_that_follow_a_running_gang_are_in_its_queue() -> None:
     waiting = replace(given.pod("w", gpus=1, queue="ghost"), group=G, names_group=True)
     found = cache(MEMBER, waiting, spec=replace(SPEC, queue=None))
 
-    assert [group.queue for group in found.waiting().values()] == ["q"]
+    assert [group.queue for group in found.groups.waiting().values()] == ["q"]
 
 
 def test_a_gang_whose_pods_were_bound_with_two_queues_is_charged_to_that_of_most_of_them() -> None:
@@ -152,13 +154,13 @@ def test_a_pod_alone_that_waits_for_kube_scheduler_is_charged_to_the_queue_of_it
 
     found.apply_pod(replace(waiting, queue=R))
 
-    assert [group.queue for group in found.waiting().values()] == ["q"]
+    assert [group.queue for group in found.groups.waiting().values()] == ["q"]
 
 
 def test_a_pod_that_is_moved_before_it_is_bound_loses_the_place_that_its_queue_could_pay_for() -> None:
     waiting = replace(given.pod("w", gpus=2, queue="q"), bound_queue=QueueName(""))
     found = cache(waiting)
-    found.promise(waiting.uid, NodeName("n1"), expires_at=60.0)
+    found.promises.make(waiting.uid, NodeName("n1"), expires_at=60.0)
     assert paying(found) == {"q": 2}
 
     found.apply_pod(replace(waiting, queue=R))
@@ -192,7 +194,7 @@ def test_a_running_member_leaves_neither_its_gang_nor_its_sub_group(named: dict[
 
     found.apply_pod(replace(member, **named))  # type: ignore[arg-type] # each is a field of a pod
 
-    assert found.pod(member.uid) == member
+    assert found.pods.get(member.uid) == member
 
 
 def test_a_running_member_learns_its_sub_group_once_its_owners_are_known() -> None:
@@ -200,7 +202,7 @@ def test_a_running_member_learns_its_sub_group_once_its_owners_are_known() -> No
 
     found.apply_pod(replace(MEMBER, subgroup="workers"))
 
-    assert found.pod(MEMBER.uid) == replace(MEMBER, subgroup="workers")
+    assert found.pods.get(MEMBER.uid) == replace(MEMBER, subgroup="workers")
 
 
 def test_a_pod_that_waits_or_that_an_older_release_bound_may_join_another_group() -> None:
@@ -219,7 +221,7 @@ def test_a_pod_is_promised_nothing_any_more_when_its_queue_or_one_above_it_is_de
     for queue in (given.queue("q", "top"), given.queue("top")):
         found.apply_queue(queue)
     for pod in (waits, other):
-        found.promise(pod.uid, NodeName("n1"), expires_at=60.0)
+        found.promises.make(pod.uid, NodeName("n1"), expires_at=60.0)
 
     found.delete_queue(QueueName(gone))
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.gpus.shared_gpus import Part
 from app.cluster.ledger.reservations import Reservations
+from app.control.gpus.occupancy import PodsByUid
 from app.model.device import Device, GpuNode
-from app.model.names import NodeName, PodUid
+from app.model.names import NodeName
 from app.model.pod import PPM, Pod, Sharing
 from app.model.snapshot import PART
 from tests import given
@@ -21,11 +22,8 @@ class Books:
     """The parts of the cache that are asked."""
 
     gpus: Gpus
-    pods: dict[PodUid, Pod]
+    pods: PodsByUid
     reservations: Reservations = field(default_factory=Reservations)
-
-    def pod(self, uid: PodUid) -> Pod | None:
-        return self.pods.get(uid)
 
 
 def sharer(name: str, *, memory_mib: int = 0, portion_ppm: int = 0) -> Pod:
@@ -57,8 +55,8 @@ def books(
                 memory_mib=memory_mib,
                 is_bound=is_bound,
             )
-            gpus.put_part(pod.uid, part)
+            gpus.parts.put(pod.uid, part)
         if pod.reserves:
-            gpus.put_reservation(pod.uid, pod)
+            gpus.reservations.put(pod.uid, pod)
     gpus.refresh(A)
     return Books(gpus, {pod.uid: pod for pod in pods})

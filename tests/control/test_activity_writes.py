@@ -172,7 +172,7 @@ async def test_no_gate_is_taken_off_once_another_replica_may_decide() -> None:
         pod = world.pod("p", gates=(GATE,))
         await passes(0.5)
         uid = PodUid(pod["metadata"]["uid"])
-        world.cache.promise(uid, NodeName("a"), expires_at=world.now() + 60)
+        world.cache.promises.make(uid, NodeName("a"), expires_at=world.now() + 60)
         releases = Releases(
             world.cache,
             world.cluster,

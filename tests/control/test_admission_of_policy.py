@@ -123,7 +123,7 @@ def test_who_changes_a_gang_that_is_being_started_is_told_what_comes_of_it() -> 
     desk, old = Desk(), group(minMember=2)
     desk.cache.apply_group(decode.pod_group(old))
     desk.add_pod("member", group="g")
-    desk.cache.promise(PodUid("member"), NodeName("n1"), expires_at=9.0)
+    desk.cache.promises.make(PodUid("member"), NodeName("n1"), expires_at=9.0)
 
     told = desk.warnings("PodGroup", group(minMember=1), **changed(old))
 
@@ -135,13 +135,13 @@ def test_the_change_of_a_gang_that_is_being_started_does_count_at_once() -> None
     desk = Desk()
     desk.cache.apply_group(decode.pod_group(group(minMember=2)))
     desk.add_pod("member", group="g")
-    desk.cache.promise(PodUid("member"), NodeName("n1"), expires_at=9.0)
+    desk.cache.promises.make(PodUid("member"), NodeName("n1"), expires_at=9.0)
     key = decode.pod_group(group()).key
 
     desk.cache.apply_group(decode.pod_group(group(minMember=1, queue="r")))
 
-    assert desk.cache.groups.owes(key) == 1
-    assert desk.cache.usage().keys() == {QueueName("r")}
+    assert desk.cache.groups.progress.owes(key) == 1
+    assert desk.cache.charges.usage().keys() == {QueueName("r")}
 
 
 @pytest.mark.parametrize("more", [{}, changed(group())], ids=["made anew", "changed"])

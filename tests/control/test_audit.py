@@ -218,8 +218,8 @@ async def test_nodes_queues_and_podgroups_are_repaired_as_well() -> None:
         await passes(2 * ROUND_S)
 
         assert world.free_gpus() == {"b": 4, "c": 4}
-        assert sorted(world.cache.queues()) == ["q", "r"]
-        assert [spec.min_member for spec in world.cache.groups.specs()] == [2]
+        assert sorted(world.cache.queues.tree()) == ["q", "r"]
+        assert [spec.min_member for spec in world.cache.groups.specs.all()] == [2]
         assert drift(world) == dict.fromkeys(
             [("nodes", "missed"), ("nodes", "gone"), ("queues", "missed"), ("pod_groups", "missed")], 1
         )
@@ -251,7 +251,7 @@ async def test_an_event_that_comes_after_its_repair_changes_nothing() -> None:
         late = world.feed._keep(Resource.PODS, pod)
         assert late is not None
         assert world.feed._is_old(Resource.PODS, late)
-        assert world.cache.pod(PodUid(pod["metadata"]["uid"])).node == "a"  # type: ignore[union-attr] # it is known
+        assert world.cache.pods.get(PodUid(pod["metadata"]["uid"])).node == "a"  # type: ignore[union-attr] # it is known
 
 
 async def test_what_happens_to_pods_while_they_are_listed_is_not_undone() -> None:

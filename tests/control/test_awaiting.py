@@ -79,7 +79,7 @@ async def test_when_the_beneficiary_is_deleted_those_stay_who_were_not_told_to_l
 
 
 def is_leaving(world: World, raw: RawObject) -> bool:
-    pod = world.cache.pod(raw["metadata"]["uid"])
+    pod = world.cache.pods.get(raw["metadata"]["uid"])
     return pod is not None and pod.deleting
 
 
@@ -130,7 +130,7 @@ async def test_whoever_waits_for_room_below_a_limit_that_is_lowered_meanwhile_ho
 
         assert world.held(urgent) is None
         await passes(WASTED_S)
-        assert world.cache.groups.waiting(lambda *_: None)
+        assert world.cache.groups.waiting()
         assert world.reason(urgent) is Reason.OVER_LIMIT
 
 

@@ -231,13 +231,13 @@ async def test_who_stands_is_looked_at_only_when_the_last_may_be_there_or_someth
     async with living(*(f"n{number}" for number in range(20))) as world:
         members = await placed(world, world.gang("gang", size=20))
         looks: list[GroupKey] = []
-        owes = world.cache.groups.owes
+        owes = world.cache.groups.progress.owes
 
         def counted(key: GroupKey, coming: Collection[PodUid] = ()) -> int:
             looks.append(key)
             return owes(key, coming)
 
-        monkeypatch.setattr(world.cache.groups, "owes", counted)
+        monkeypatch.setattr(world.cache.groups.progress, "owes", counted)
         stands = [world.barrier.stand(GANG, ref(pod).uid, NodeName(node)) for pod, node in members]
         tasks = [asyncio.create_task(stand) for stand in stands[:19]]
         await asyncio.sleep(0)
@@ -245,7 +245,7 @@ async def test_who_stands_is_looked_at_only_when_the_last_may_be_there_or_someth
             world.barrier.review()
         assert len(looks) == 1
 
-        world.cache.groups.touch(GANG)
+        world.cache.groups.touched.mark(GANG)
         world.barrier.review()
         assert len(looks) == 2
 
@@ -257,7 +257,7 @@ async def test_who_stands_is_looked_at_only_when_the_last_may_be_there_or_someth
 async def test_a_member_whose_promise_ends_before_it_stands_is_sent_away_at_once() -> None:
     async with living("a", "b") as world:
         (first, node), _ = await placed(world, world.gang("gang", size=2))
-        world.cache.drop_promise(ref(first).uid)
+        world.cache.promises.drop(ref(first).uid)
 
         assert (
             await world.barrier.stand(GANG, ref(first).uid, NodeName(node)) == "the place reserved for the pod is gone"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.ledger.charges import Load
+from app.cluster.ledger.charge import Load
 from app.cluster.ledger.reservations import ReservationState
 from app.control.writers.bind_outcomes import BOUND, LOOK_UPS, NOT_KNOWN
 from app.control.writers.binder import REQUEST_LASTS_S, UNDONE
@@ -111,12 +111,12 @@ async def test_a_node_that_was_not_promised_is_refused() -> None:
 @pytest.mark.parametrize("change", [{"uid": "unknown"}, {"name": "namesake"}, {"namespace": "elsewhere"}])
 async def test_an_unknown_pod_changes_nothing(change: dict[str, str]) -> None:
     async with promised() as (world, pod):
-        version = world.cache.version
+        version = world.cache.changes.version
 
         answer = await world.bind(pod | {"metadata": pod["metadata"] | change}, "a")
 
         assert answer == "the pod is not known here; it will be asked for again"
-        assert (world.cluster.binds, world.cache.version) == ([], version)
+        assert (world.cluster.binds, world.cache.changes.version) == ([], version)
 
 
 async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
@@ -394,4 +394,4 @@ async def test_a_binding_that_the_watch_has_not_shown_yet_never_expires() -> Non
 
         await passes(60)
 
-        assert world.cache.room.is_free(NodeName("a"), Load(world.cache.pod(ref(pod).uid).request)) is False  # type: ignore[union-attr] # it is known
+        assert world.cache.room.is_free(NodeName("a"), Load(world.cache.pods.get(ref(pod).uid).request)) is False  # type: ignore[union-attr] # it is known

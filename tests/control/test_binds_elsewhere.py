@@ -119,7 +119,7 @@ async def test_a_node_is_not_blamed_for_a_bind_that_takes_too_long() -> None:
 
         await passes(ANSWERED_TTL_S + 2)
 
-        assert world.cache.refused(PodUid(pod["metadata"]["uid"])) == frozenset()
+        assert world.cache.findings.refused(PodUid(pod["metadata"]["uid"])) == frozenset()
         assert world.promised(pod) == "a"
 
 
@@ -240,7 +240,7 @@ async def test_a_label_that_changes_after_the_answer_makes_nobody_firm() -> None
         bound(world, pod, "a")
         await passes(1)
 
-        on = world.cache.groups.terms(group_of(pod))
+        on = world.cache.groups.terms.of(group_of(pod))
         assert on is not None
         assert on.preemptible
 
@@ -345,10 +345,10 @@ async def test_who_was_made_preemptible_stays_so_whatever_its_label_becomes() ->
         world.patch(pod, metadata={"annotations": {PREEMPTIBLE_ANNOTATION: "true"}})
         world.patch(pod, metadata={"labels": {"kai.scheduler/preemptibility": "non-preemptible"}})
         await passes(1)
-        promised = world.cache.groups.terms(group_of(pod))
+        promised = world.cache.groups.terms.of(group_of(pod))
         bound(world, pod, "a")
         await passes(1)
-        running = world.cache.groups.terms(group_of(pod))
+        running = world.cache.groups.terms.of(group_of(pod))
 
         assert promised is not None
         assert running is not None
@@ -378,7 +378,7 @@ async def test_one_pod_does_not_make_its_gang_preemptible_before_it_is_bound() -
         world.patch(second, metadata={"annotations": {PREEMPTIBLE_ANNOTATION: "true"}})
         await passes(1)
 
-        (waiting,) = world.cache.waiting().values()
+        (waiting,) = world.cache.groups.waiting().values()
 
         assert not waiting.preemptible
 

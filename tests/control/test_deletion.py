@@ -24,19 +24,19 @@ Deletion = Callable[[World, Gang], None]
 
 def traces(world: World, *, besides: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return what is still known of anybody but the pods of these names."""
-    pods = [pod for pod in world.cache.pods() if pod.name not in besides]
-    groups = {pod.group for pod in world.cache.pods() if pod.name in besides}
+    pods = [pod for pod in world.cache.pods.all() if pod.name not in besides]
+    groups = {pod.group for pod in world.cache.pods.all() if pod.name in besides}
     found = {
         "pods": pods,
         "groups": [key for key in list(world.cache.groups.keys()) if key not in groups],
-        "objects": list(world.cache.groups.specs()),
+        "objects": list(world.cache.groups.specs.all()),
         "promises": dict(world.inspect.promises()),
         "waiting": world.inspect.waiting(),
         "refusals": dict(world.planning.refusals),
-        "unsettled": dict(world.cache.unsettled),
+        "unsettled": dict(world.cache.groups.unsettled),
         "stale": dict(world.cache.groups.stale_since()),
         "standing": world.barrier.standing(GANG),
-        "usage": {} if besides else world.cache.usage(),
+        "usage": {} if besides else world.cache.charges.usage(),
     }
     return {what: value for what, value in found.items() if value}
 
@@ -160,7 +160,7 @@ async def test_nothing_is_left_of_a_gang_that_is_deleted_with_its_object(stage: 
         deletion(world, gang)
         await passes(10)
 
-        others = frozenset({"there-a-0", "there-b-0"} & {pod.name for pod in world.cache.pods()})
+        others = frozenset({"there-a-0", "there-b-0"} & {pod.name for pod in world.cache.pods.all()})
         assert traces(world, besides=others) == {}
         assert world.free_gpus() == dict.fromkeys(("a", "b"), 0 if others else 1)
 
@@ -190,7 +190,7 @@ async def test_pods_whose_podgroup_is_deleted_start_no_more_and_run_on(stage: St
         await passes(30)
 
         assert world.bound() == before
-        assert [pod.group for pod in world.cache.pods()] == [GANG] * len(gang)
+        assert [pod.group for pod in world.cache.pods.all()] == [GANG] * len(gang)
         assert world.inspect.promises() == {}
 
 
@@ -203,7 +203,7 @@ async def test_one_member_that_is_deleted_leaves_nothing_of_itself(stage: Stage)
         world.delete(gone)
         await passes(10)
 
-        assert (world.cache.pod(uid), world.cache.reservations.get(uid)) == (None, None)
+        assert (world.cache.pods.get(uid), world.cache.reservations.get(uid)) == (None, None)
         assert uid not in {pod.uid for group, _ in world.inspect.waiting() for pod in group.pending}
 
 

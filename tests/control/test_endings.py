@@ -36,7 +36,7 @@ async def running_gang(world: World) -> list[RawObject]:
 
 
 def satisfied(world: World) -> int:
-    return world.cache.groups.bound(GANG)
+    return world.cache.groups.progress.bound(GANG)
 
 
 @pytest.mark.parametrize(("phase", "count"), [("Succeeded", 2), ("Failed", 1)])
@@ -187,7 +187,7 @@ async def test_a_member_of_a_jobs_gang_that_has_succeeded_counts_and_no_other_is
         world.patch(first, status={"phase": "Succeeded"})
         await passes(30)
 
-        assert (world.cache.groups.bound(key_of(owner)), world.cluster.evictions) == (2, [])
+        assert (world.cache.groups.progress.bound(key_of(owner)), world.cluster.evictions) == (2, [])
 
 
 async def test_a_member_of_a_jobs_gang_that_had_succeeded_before_we_started_is_counted_by_its_owner() -> None:
@@ -202,7 +202,7 @@ async def test_a_member_of_a_jobs_gang_that_had_succeeded_before_we_started_is_c
     async with living(cluster=cluster, stale_grace_s=0) as restarted:
         await passes(30)
 
-        assert (restarted.cache.groups.bound(key_of(owner)), cluster.evictions) == (2, [])
+        assert (restarted.cache.groups.progress.bound(key_of(owner)), cluster.evictions) == (2, [])
 
 
 class SlowOwners(FickleCluster):
@@ -229,7 +229,7 @@ async def test_whose_the_finished_pods_were_is_not_asked_before_the_owners_are_k
     async with living(cluster=cluster, stale_grace_s=0) as restarted:
         await passes(30)
 
-        assert (restarted.cache.groups.bound(key_of(owner)), cluster.evictions) == (2, [])
+        assert (restarted.cache.groups.progress.bound(key_of(owner)), cluster.evictions) == (2, [])
 
 
 async def test_a_member_whose_job_is_gone_is_counted_by_the_annotation_that_bind_wrote() -> None:
@@ -247,7 +247,7 @@ async def test_a_member_whose_job_is_gone_is_counted_by_the_annotation_that_bind
     async with living(cluster=cluster, stale_grace_s=0) as restarted:
         await passes(30)
 
-        assert (restarted.cache.groups.bound(key_of(owner)), cluster.evictions) == (2, [])
+        assert (restarted.cache.groups.progress.bound(key_of(owner)), cluster.evictions) == (2, [])
 
 
 async def test_how_a_member_ended_that_is_gone_for_good_is_asked_once_and_its_gang_is_stale_then() -> None:

@@ -40,7 +40,7 @@ async def ordered(world: World, **more: object) -> RawObject:
 
 
 def is_leaving(world: World, pod: RawObject) -> bool:
-    known = world.cache.pod(PodUid(pod["metadata"]["uid"]))
+    known = world.cache.pods.get(PodUid(pod["metadata"]["uid"]))
     return known is not None and known.deleting
 
 

@@ -49,7 +49,7 @@ async def test_a_what_if_is_told_which_of_the_offered_nodes_fit_and_is_promised_
         answer = await world.what_if(drawn(), "b", "small", "a", "unknown")
 
         assert answer == fits("b", "a")
-        assert (len(world.cache.reservations), list(world.cache.pods())) == (0, [])
+        assert (len(world.cache.reservations), list(world.cache.pods.all())) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -445,12 +445,12 @@ async def test_a_refused_node_that_a_sample_shows_again_is_accepted_again() -> N
     async with living(*(f"n{number:03}" for number in range(120))) as world:
         pod = world.pod("one")
         await passes(1)
-        uid = next(iter(world.cache.pods())).uid
-        world.cache.refuse_node(uid, NodeName("n007"))
+        uid = next(iter(world.cache.pods.all())).uid
+        world.cache.findings.refuse_node(uid, NodeName("n007"))
 
         await world.filter(pod, *(f"n{number:03}" for number in range(110)))
 
-        assert world.cache.refused(uid) == frozenset()
+        assert world.cache.findings.refused(uid) == frozenset()
 
 
 async def test_a_pod_of_another_scheduler_is_passed_on_before_the_watch_shows_it() -> None:

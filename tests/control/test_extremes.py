@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.cluster.ledger.charges import Hold
+from app.cluster.ledger.charge import Hold
 from app.model.names import NodeName, QueueName
 from app.model.quantity import MAX_QUEUE_AMOUNT
 from app.model.question import Fits
@@ -168,7 +168,7 @@ async def test_what_more_pods_hold_than_a_column_tells_is_never_given_out() -> N
 
     async with living(cluster=cluster) as world:
         await passes(1)
-        charges = world.cache._charges
+        charges = world.cache.charges
         beyond = [MAX_COLUMN] * len(AXES)
         for sums in (charges._used, charges._used, charges._part_of_used[Hold.LEAVING]):
             sums.add(NodeName("a"), beyond)

@@ -80,7 +80,7 @@ class Scripted(Fed):
             await self.show(resource, Listed([] if item is None else [item]))
 
     def pods(self) -> set[str]:
-        return {pod.name for pod in self.cache.pods()}
+        return {pod.name for pod in self.cache.pods.all()}
 
     def invalid(self, resource: Resource) -> float | None:
         return self.metrics.registry.get_sample_value("leeboard_invalid_objects", {"resource": repr(resource)})
@@ -134,18 +134,26 @@ async def test_every_kind_gets_into_the_cache_and_out_of_it() -> None:
             topologies=TOPOLOGY,
             gpu_nodes=GPU_NODE,
         )
-        (group,) = world.cache.waiting().values()
-        assert (set(world.cache.table().index), set(world.cache.queues()), group.priority) == ({"a"}, {"q"}, 7)
-        assert world.cache.groups.min_member(GroupKey("q", "gang")) == 2
+        (group,) = world.cache.groups.waiting().values()
+        assert (set(world.cache.snapshots.table().index), set(world.cache.queues.tree()), group.priority) == (
+            {"a"},
+            {"q"},
+            7,
+        )
+        assert world.cache.groups.progress.min_member(GroupKey("q", "gang")) == 2
         assert world.cache.snapshot().topologies == {"t": Topology(name="t", levels=("rack",))}
-        assert set(world.cache.gpus.nodes()) == {"a"}
+        assert set(world.cache.gpus.agents.all()) == {"a"}
 
         for resource, item in zip(Resource, (NODE, pod("one"), CLASS, QUEUE, GROUP, TOPOLOGY, GPU_NODE), strict=True):
             await world.show(resource, Deleted(item))
-        assert (set(world.cache.table().index), set(world.cache.queues()), world.pods()) == (set(), set(), set())
-        assert world.cache.groups.min_member(GroupKey("q", "gang")) == 1
+        assert (set(world.cache.snapshots.table().index), set(world.cache.queues.tree()), world.pods()) == (
+            set(),
+            set(),
+            set(),
+        )
+        assert world.cache.groups.progress.min_member(GroupKey("q", "gang")) == 1
         assert world.cache.snapshot().topologies == {}
-        assert not world.cache.gpus.nodes()
+        assert not world.cache.gpus.agents.all()
 
 
 async def test_since_when_a_pod_runs_is_told_though_nothing_else_changes() -> None:
@@ -174,7 +182,7 @@ async def test_a_pod_recreated_under_its_name_outlives_the_end_of_the_earlier_on
 
         await world.show(Resource.PODS, Deleted(pod("one", uid="earlier")))
 
-        assert [one.uid for one in world.cache.pods()] == ["later"]
+        assert [one.uid for one in world.cache.pods.all()] == ["later"]
 
 
 async def test_each_event_is_told_and_each_object_looked_at() -> None:

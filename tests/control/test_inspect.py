@@ -144,4 +144,4 @@ async def test_a_running_pod_that_its_owner_relabels_stays_in_the_queue_that_pay
         await passes(1)
 
         assert known(world, pod).pod.queue == "q"
-        assert {name: one.allocated.gpu_milli for name, one in world.cache.usage().items()} == {"q": 1000}
+        assert {name: one.allocated.gpu_milli for name, one in world.cache.charges.usage().items()} == {"q": 1000}

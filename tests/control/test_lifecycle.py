@@ -95,7 +95,7 @@ async def test_a_gang_that_finishes_well_is_not_evicted_by_the_shortest_grace_wh
         world.patch(first, status={"phase": "Succeeded"})
         await passes(30)
 
-        assert (world.cache.groups.bound(GANG), world.cluster.evictions) == (3, [])
+        assert (world.cache.groups.progress.bound(GANG), world.cluster.evictions) == (3, [])
 
 
 async def test_a_gang_that_had_members_finish_is_not_evicted_by_a_restart_with_the_shortest_grace() -> None:
@@ -108,7 +108,7 @@ async def test_a_gang_that_had_members_finish_is_not_evicted_by_a_restart_with_t
         async with living(cluster=world.cluster, stale_grace_s=0) as restarted:
             await passes(30)
 
-            assert (restarted.cache.groups.bound(GANG), world.cluster.evictions) == (2, [])
+            assert (restarted.cache.groups.progress.bound(GANG), world.cluster.evictions) == (2, [])
 
 
 # A node is lost -----------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ async def test_a_gang_is_restarted_whole_while_the_pods_of_a_dead_node_never_end
         await passes(3)
 
         assert sorted(filter(None, map(world.promised, (again, more)))) == ["b", "c"]
-        assert world.cache.usage()[QueueName("q")].allocated.gpu_milli == 2000
+        assert world.cache.charges.usage()[QueueName("q")].allocated.gpu_milli == 2000
 
 
 # Grouped by owners --------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.control.gpus.occupancy import by_health, measured, occupancy, shared_memory
 from app.model.device import Device, DeviceUuid, Health, Holder
@@ -99,7 +97,7 @@ def test_only_devices_that_take_work_are_free() -> None:
 
 def test_an_agent_that_has_fallen_silent_says_so_and_nothing_is_free() -> None:
     old = books(device(0))
-    old.gpus.age(since=101.0)
+    old.gpus.agents.age(since=101.0)
     old.gpus.refresh(A)
 
     use = seen(old)
@@ -114,8 +112,8 @@ def test_in_numbers_only_devices_that_are_shared_are_told() -> None:
     known = books(told, device(1, health=Health.UNHEALTHY), pods=(half, reserve), uuid=told.uuid)
 
     memory = SharedMemory(node=A, device=told.uuid, total_mib=WHOLE_MIB, promised_mib=40_000, used_mib=700)
-    assert list(shared_memory(known.gpus, known.gpus.nodes())) == [memory]
-    assert by_health(known.gpus.nodes()) == {Health.HEALTHY: 1, Health.UNHEALTHY: 1}
+    assert list(shared_memory(known.gpus, known.gpus.agents.all())) == [memory]
+    assert by_health(known.gpus.agents.all()) == {Health.HEALTHY: 1, Health.UNHEALTHY: 1}
 
 
 # What pods use
@@ -182,11 +180,20 @@ def test_whole_gpus_that_are_held_for_pods_are_told_by_state() -> None:
     )
 
 
-def test_not_every_holder_is_compared_with_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+class NoPods:
+    """Knows no pod, and counts how often one is looked up."""
+
+    looked_up = 0
+
+    def get(self, _: PodUid, /) -> None:
+        self.looked_up += 1
+
+
+def test_not_every_holder_is_compared_with_every_process() -> None:
     holders = tuple(Holder("q", f"p-{number}", "") for number in range(100))
     processes = tuple((PodUid(f"uid-{number}"), 1) for number in range(100))
-    there, looked_up = books(on_shared(*holders, processes=processes)), list[PodUid]()
-    monkeypatch.setattr(there, "pod", looked_up.append)
+    pods = NoPods()
+    there = replace(books(on_shared(*holders, processes=processes)), pods=pods)
 
     assert len(seen(there).devices[0].whole) == 100
-    assert len(looked_up) <= 300
+    assert pods.looked_up <= 300

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from app.cluster import decode
-from app.cluster.state.cache import UNLISTED_GPUS
+from app.cluster.groups.membership import UNLISTED_GPUS
 from app.control.groups.owner_watch import OTHERS_GO_ON_AFTER_S
 from app.control.informers import feed
 from app.control.leadership.freshness import LOSSES_UNTIL_OPTIONAL, OPTIONAL, OPTIONAL_WITHIN_S
@@ -156,13 +156,13 @@ async def test_many_pods_with_gpus_are_judged_in_steps_once_the_gpus_are_known(
         await passes(1)
         touched = list[int]()
         told = set[GroupKey]()
-        world.cache.groups.tell(told)
+        world.cache.groups.touched.tell(told)
 
         def count_told() -> None:
             touched.append(len(told))
             told.clear()
 
-        monkeypatch.setattr(world.cache, "form_groups", count_told)
+        monkeypatch.setattr(world.cache.groups, "form", count_told)
         repair(world)
         await passes(30)
 

@@ -104,7 +104,7 @@ async def test_a_pod_whose_claim_is_missing_asks_for_no_share_of_its_queue() -> 
         claiming(world, "one")
         await passes(1)
 
-        assert not any(usage.requested.gpu_milli for usage in world.cache.usage().values())
+        assert not any(usage.requested.gpu_milli for usage in world.cache.charges.usage().values())
 
 
 # A place that nobody asks for

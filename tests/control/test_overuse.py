@@ -121,7 +121,7 @@ async def test_a_pod_within_what_it_asked_for_and_the_tolerance_is_left_alone(us
 
 async def test_what_is_set_aside_for_a_context_is_the_pod_s_own() -> None:
     async with scene() as node:
-        node.books.gpus.put_part(POD.uid, part(ASKED_MIB + 500))
+        node.books.gpus.parts.put(POD.uid, part(ASKED_MIB + 500))
         node.uses(ASKED_MIB + 1_500)
         await passes(SETTLED_S)
         assert node.cluster.notes == []
@@ -194,7 +194,7 @@ async def test_a_pod_with_a_whole_device_never_uses_more_than_it_asked_for() -> 
 async def test_what_an_agent_said_that_has_fallen_silent_is_nobody_s_fault() -> None:
     async with scene() as node:
         node.uses(9_300)
-        node.books.gpus.age(since=asyncio.get_running_loop().time() + 1)
+        node.books.gpus.agents.age(since=asyncio.get_running_loop().time() + 1)
         await passes(SETTLED_S)
 
         assert node.cluster.notes == []
@@ -247,7 +247,7 @@ async def test_a_mistake_in_judging_does_not_end_the_service(monkeypatch: pytest
     async with scene() as node:
         with monkeypatch.context() as broken:
             # Nothing that an agent may say brings this out.
-            broken.setattr(node.books.gpus, "parts_on", lambda _: 1 / 0)
+            broken.setattr(node.books.gpus.parts, "on", lambda _: 1 / 0)
             await passes(2 * LOOK_S)
         node.uses(9_300)
         await passes(SETTLED_S)
@@ -349,9 +349,9 @@ def judging(world: World, uid: PodUid) -> Overuse:
     """Judge a pod of this world that has a part of device 0 and uses more."""
     told = device(0, processes=((uid, 9_300),))
     known = books(told)
-    known.gpus.put_part(uid, replace(part(ASKED_MIB), pod=uid))
+    known.gpus.parts.put(uid, replace(part(ASKED_MIB), pod=uid))
     known.gpus.refresh(A)
-    known.pods = {pod.uid: pod for pod in world.cache.pods()}
+    known.pods = {pod.uid: pod for pod in world.cache.pods.all()}
     return Overuse(
         known,
         world.cluster,

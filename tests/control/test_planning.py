@@ -90,7 +90,7 @@ async def test_whom_a_plan_had_not_come_to_when_it_failed_is_planned_again(monke
         pod, take = world.pod("two"), world.applier.take
 
         def fail(made: Plan, considered: Collection[GroupKey]) -> None:
-            world.cache.considered(considered, made.snapshot_version)
+            world.cache.groups.unsettled.considered(considered, made.snapshot_version)
             raise ZeroDivisionError
 
         monkeypatch.setattr(world.applier, "take", fail)
@@ -112,13 +112,13 @@ async def test_a_condition_that_repeats_our_refusal_has_nobody_planned_anew(plan
 
         world.patch(pod, status={"conditions": [not_scheduled("Unschedulable", f"0/1: {phrase(Reason.NO_NODE_FITS)}")]})
         await passes(1)
-        seen = world.cache.pod(uid)
+        seen = world.cache.pods.get(uid)
         assert seen is not None
         assert seen.said.by_us
         world.patch(pod, status={"conditions": [not_scheduled("Unschedulable", "0/1: 1 Insufficient nvidia.com/gpu")]})
         await passes(1)
 
-        seen = world.cache.pod(uid)
+        seen = world.cache.pods.get(uid)
         assert seen is not None
         assert (seen.said.by_scheduler, len(planner.considered)) == (True, made)
 
@@ -130,10 +130,10 @@ async def test_relief_for_which_nobody_waits_makes_no_plan(planner: Planner) -> 
         made, (other,) = len(planner.considered), {"a", "b"} - {world.promised(pod)}
 
         assert await world.filter(pod, other) == Fits((NodeName(other),))  # The node promised before is free again.
-        world.cache.refuse_node(PodUid(pod["metadata"]["uid"]), NodeName(other))
+        world.cache.findings.refuse_node(PodUid(pod["metadata"]["uid"]), NodeName(other))
         await passes(5)
 
-        assert (len(planner.considered), dict(world.cache.unsettled)) == (made, {})
+        assert (len(planner.considered), dict(world.cache.groups.unsettled)) == (made, {})
 
 
 async def test_a_promise_that_moves_is_no_relief_for_who_did_not_fit_before_it_was_made(planner: Planner) -> None:

@@ -72,7 +72,7 @@ def workers(cluster: FickleCluster, by: RawObject, *numbers: int, gates: tuple[s
 
 
 def seen(world: World, name: str) -> Pod:
-    return next(pod for pod in world.cache.pods() if pod.name == f"{name}-0")
+    return next(pod for pod in world.cache.pods.all() if pod.name == f"{name}-0")
 
 
 def name_of(by: RawObject) -> str:
@@ -164,7 +164,7 @@ async def test_a_pod_alone_is_planned_on_the_terms_of_the_owner_of_its_owner() -
         world.cluster.create(Resource.PODS, raw)
         await passes(3)
 
-        on = world.cache.groups.terms(seen(world, "chat-1-x").group)
+        on = world.cache.groups.terms.of(seen(world, "chat-1-x").group)
         assert on is not None
         assert (on.queue, on.priority, on.preemptible) == ("r", 125, False)
         assert pod_groups(world) == {}
@@ -195,7 +195,7 @@ async def test_a_queue_that_somebody_wrote_into_the_object_stays() -> None:
         await passes(3)
 
         spec = pod_groups(world)[name_of(by)]["spec"]
-        on = world.cache.groups.terms(GroupKey("q", name_of(by)))
+        on = world.cache.groups.terms.of(GroupKey("q", name_of(by)))
         assert (spec["queue"], spec["minMember"]) == ("r", 3)
         assert on is not None
         assert on.queue == "r"
@@ -253,7 +253,7 @@ async def test_pods_stay_together_whose_owner_goes_before_them() -> None:
         workers(world.cluster, by, 1)
         await passes(3)
 
-        assert world.cache.groups.min_member(GroupKey("q", name_of(by))) == 2
+        assert world.cache.groups.progress.min_member(GroupKey("q", name_of(by))) == 2
         assert {pod.name for pod in world.cache.groups.pods(GroupKey("q", name_of(by)))} == {"worker-0-0", "worker-1-0"}
         assert pod_groups(world) == {}
 
@@ -281,7 +281,7 @@ async def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
         await passes(10)
 
         assert world.inspect.waiting() == []
-        assert world.cache.groups.spec(GroupKey("q", name_of(by))) is None
+        assert world.cache.groups.specs.get(GroupKey("q", name_of(by))) is None
         grouper: Any = world.grouper
         lineage = grouper._lineage
         assert (lineage._lines, lineage._below, lineage._gone, grouper._sayings._kept) == ({}, {}, set(), {})
@@ -297,10 +297,10 @@ async def test_a_podgroup_without_pods_says_that_its_owner_is_suspended_until_it
         world.cluster.patch(ref, {"spec": {"runPolicy": {"suspend": True}}})
         world.delete(pod)
         await passes(3)
-        suspended, status = world.cache.groups.spec(key), pod_groups(world)[name_of(by)]["status"]
+        suspended, status = world.cache.groups.specs.get(key), pod_groups(world)[name_of(by)]["status"]
         world.cluster.patch(ref, {"spec": {"runPolicy": {"suspend": False}}})
         await passes(3)
-        resumed = world.cache.groups.spec(key)
+        resumed = world.cache.groups.specs.get(key)
 
         said = "PyTorchJob train is suspended (spec.runPolicy.suspend is true); set it to false to go on."
         assert suspended is not None
@@ -412,7 +412,7 @@ async def test_bind_writes_the_group_on_the_pod_so_that_it_outlives_its_owner() 
         await passes(5)
 
         assert len(world.cache.groups.pods(GroupKey("q", name_of(by)))) == 2
-        assert world.cache.pod(PodUid(pods[0]["metadata"]["uid"])) is not None
+        assert world.cache.pods.get(PodUid(pods[0]["metadata"]["uid"])) is not None
 
 
 # What others made

@@ -94,7 +94,7 @@ async def test_pods_of_a_kind_that_is_installed_later_become_one_gang() -> None:
         world.nodes("a")
         await passes(3)
 
-        assert world.cache.groups.min_member(GroupKey("q", name_of(by))) == 2
+        assert world.cache.groups.progress.min_member(GroupKey("q", name_of(by))) == 2
         assert world.cluster.releases == []
 
 
@@ -202,7 +202,7 @@ async def test_whoever_writes_an_object_back_again_and_again_does_not_make_us_wr
         await passes(30)
 
         assert 1 <= len(amended) <= 3
-        assert world.cache.groups.min_member(GroupKey("q", name_of(by))) == 3
+        assert world.cache.groups.progress.min_member(GroupKey("q", name_of(by))) == 3
 
 
 async def test_an_owner_that_many_lines_miss_is_read_once() -> None:
@@ -223,7 +223,7 @@ async def test_an_owner_that_many_lines_miss_is_read_once() -> None:
             cluster.create(Resource.PODS, gated(owned(f"of-{number}", by), [GATE]))
         await passes(4)
 
-        assert len(world.cache.pods()) == 20
+        assert len(world.cache.pods.all()) == 20
         assert reads == ["gone"]
 
 
@@ -236,11 +236,11 @@ async def test_the_oldest_pod_says_what_its_group_is_charged_and_ordered_as_wher
             world.cluster.create(Resource.PODS, raw)
             await passes(1)
         key = GroupKey("q", name_of(by))
-        before = world.cache.groups.terms(key), pod_groups(world)[key.name]["spec"]["priorityClassName"]
+        before = world.cache.groups.terms.of(key), pod_groups(world)[key.name]["spec"]["priorityClassName"]
         ref = Ref(resource=PYTORCH, namespace="q", name="train")
         world.cluster.patch(ref, {"metadata": {"labels": {"priorityClassName": "train"}}})
         await passes(2)
-        after = world.cache.groups.terms(key)
+        after = world.cache.groups.terms.of(key)
 
         assert before[0] is not None
         assert after is not None
@@ -286,11 +286,11 @@ async def test_what_changes_in_an_owners_status_regroups_nobody() -> None:
         by = training(world.cluster)
         workers(world.cluster, by, 0)
         await passes(3)
-        version = world.cache.version
+        version = world.cache.changes.version
         world.cluster.patch(Ref(resource=PYTORCH, namespace="q", name="train"), {"status": {"active": 1}})
         await passes(1)
 
-        assert world.cache.version == version
+        assert world.cache.changes.version == version
 
 
 async def test_each_owner_that_does_not_exist_costs_its_own_pods_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_a_slice_that_somebody_else_has_been_promised_is_not_promised_again(cach
     deal = PlanBatch((start(pod, waits=False),))
     assert Recheck(cache).admits(deal)
 
-    cache.promise(rival.uid, A, expires_at=10.0)
+    cache.promises.make(rival.uid, A, expires_at=10.0)
 
     assert not Recheck(cache).admits(deal)
 
@@ -54,7 +54,7 @@ def test_nobody_leaves_for_slices_of_which_another_has_been_promised_the_rest(ca
     deal = PlanBatch((start(pod, waits=True),), (eviction(victim, pod),))
     assert Recheck(cache).admits(deal)
 
-    cache.promise(rival.uid, A, expires_at=10.0)
+    cache.promises.make(rival.uid, A, expires_at=10.0)
 
     assert not Recheck(cache).admits(deal)
 

@@ -95,7 +95,7 @@ def test_of_an_unchanged_cluster_every_deal_of_a_plan_is_admitted(
             pod = runs(f"runs-{number}", node, ppm, *names, queue=queue)
             cache.apply_pod(replace(pod, deleting=is_leaving))
     for node in "ab":
-        used = sorted({name for pod in cache.pods() if pod.node == node for name in pod.devices})
+        used = sorted({name for pod in cache.pods.all() if pod.node == node for name in pod.devices})
         reserve(cache, node, used)
         for number in range(min(wholes, PER_NODE - len(used)) if node == "a" else 0):
             cache.apply_pod(given.pod(f"whole-{number}", queue="poor", node=NodeName("a")))
@@ -131,7 +131,7 @@ def awaiting(cache: ClusterCache) -> list[Reservation]:
 def carry_out(cache: ClusterCache, deal: PlanBatch) -> None:
     for eviction in deal.evictions:
         cache.mark_leaving(eviction.pod)
-    hold = cache.await_release if deal.waits else cache.promise
+    hold = cache.promises.await_release if deal.waits else cache.promises.make
     for start in deal.starts:
         for place in start.placements:
             hold(place.pod, place.node, place.devices, expires_at=10.0)
@@ -169,7 +169,7 @@ def test_a_part_that_somebody_else_has_taken_is_refused(cache: ClusterCache) -> 
     deal = PlanBatch((start(pod, devices=["g"]),))
     assert Recheck(cache).admits(deal)
 
-    cache.promise(rival.uid, NodeName("a"), ("g",), expires_at=10.0)
+    cache.promises.make(rival.uid, NodeName("a"), ("g",), expires_at=10.0)
 
     assert not Recheck(cache).admits(deal)
 
@@ -181,9 +181,9 @@ def test_a_gpu_that_is_being_closed_or_contested_by_now_is_refused(cache: Cluste
     deal = PlanBatch((start(pod, devices=["g"]),))
     assert Recheck(cache).admits(deal)
 
-    cache.close_gpu(NodeName("a"), "g")
+    cache.gpu_books.close(NodeName("a"), "g")
     assert not Recheck(cache).admits(deal)
-    cache.reopen_gpu(NodeName("a"), "g")
+    cache.gpu_books.reopen(NodeName("a"), "g")
     cache.apply_pod(runs("there", "a", 100_000, "g"))
     cache.delete_pod(PodUid("uid-r-a-g"))
 
@@ -206,10 +206,10 @@ def test_a_whole_gpu_for_a_new_shared_one_that_somebody_else_has_taken_is_refuse
         cache.apply_pod(one)
     reserve(cache, "a", [])
     deal = PlanBatch((start(pod, devices=["n"]),))
-    cache.promise(wholes[0].uid, NodeName("a"), expires_at=10.0)
+    cache.promises.make(wholes[0].uid, NodeName("a"), expires_at=10.0)
     assert Recheck(cache).admits(deal)
 
-    cache.promise(wholes[1].uid, NodeName("a"), expires_at=10.0)
+    cache.promises.make(wholes[1].uid, NodeName("a"), expires_at=10.0)
 
     assert not Recheck(cache).admits(deal)
 
@@ -226,7 +226,7 @@ def test_what_victims_leave_of_a_gpu_that_goes_on_being_shared_is_no_whole_one(c
     deal = PlanBatch((start(*crew, devices=["g"], waits_for_room=True),), (eviction(victim, crew[0]),))
     assert Recheck(cache).admits(deal)
 
-    cache.promise(rival.uid, NodeName("a"), expires_at=10.0)
+    cache.promises.make(rival.uid, NodeName("a"), expires_at=10.0)
 
     assert not Recheck(cache).admits(deal)
 

@@ -492,4 +492,4 @@ async def test_a_replica_that_loses_its_lease_amid_a_great_release_lives_on(offs
         # Every task still gets its turn: what is created now is seen.
         later = world.pod("later", gates=HELD)
         await passes(1)
-        assert world.cache.pod(PodUid(later["metadata"]["uid"])) is not None
+        assert world.cache.pods.get(PodUid(later["metadata"]["uid"])) is not None

@@ -307,12 +307,12 @@ async def test_a_pod_that_a_search_saw_before_the_loop_did_is_told_the_same() ->
         world.runs("on-a", "a")
         pod = world.pod("late")
         await passes(5)
-        group = world.cache.pod(PodUid(pod["metadata"]["uid"]))
+        group = world.cache.pods.get(PodUid(pod["metadata"]["uid"]))
         assert group is not None
         before = world.planning.refusals[group.group].sentence
 
         # As if the loop had come to it after the search, on the same version of the cache.
-        world.cache.unsettled[group.group] = world.cache.version
+        world.cache.groups.unsettled.note(group.group, waits=True)
         world.planning.plan_now()
         await passes(5)
 

@@ -39,7 +39,7 @@ def created(cluster: SimulatedCluster, pod: RawObject) -> Ref:
 
 
 def allocated(world: Watched) -> int:
-    usage = world.cache.usage().get(QueueName("q"))
+    usage = world.cache.charges.usage().get(QueueName("q"))
     return usage.allocated.gpu_milli // 1000 if usage else 0
 
 
@@ -52,7 +52,7 @@ async def test_a_pod_that_no_kubelet_has_taken_takes_no_queue_over_its_limit(
     for number in range(100):
         cluster.create(Resource.PODS, put(f"p{number}", scheduler=scheduler))
     async with watched(cluster) as world:
-        usage, total = world.cache.usage().get(QueueName("q")), world.cache.snapshot().total
+        usage, total = world.cache.charges.usage().get(QueueName("q")), world.cache.snapshot().total
         assert usage is None or usage.requested == NOTHING
         assert total.gpu_milli == 4000 * len(nodes)
 
@@ -122,7 +122,7 @@ async def test_a_pod_on_a_node_without_gpus_takes_no_queue_over_its_limit(
             cluster.create(Resource.NODES, node)
             await passes(0.1)
         assert allocated(world) == 0
-        usage = world.cache.usage()[QueueName("q")]
+        usage = world.cache.charges.usage()[QueueName("q")]
         assert usage.allocated.cpu_milli == 2000
         # What its node gets later it may count for.
         node["status"]["allocatable"] |= {"nvidia.com/gpu": "4", MIG: "7"}
@@ -133,7 +133,7 @@ async def test_a_pod_on_a_node_without_gpus_takes_no_queue_over_its_limit(
         await passes(0.1)
         cluster.delete(ref)
         await passes(0.1)
-        assert not world.cache.usage()
+        assert not world.cache.charges.usage()
 
 
 async def test_a_pod_that_was_bound_with_its_queue_keeps_its_gpus_while_their_device_plugin_starts() -> None:
@@ -152,11 +152,11 @@ async def test_a_pod_beyond_its_node_is_told_to_leave_and_stays_as_it_is_shown()
     cluster.create(Resource.NODES, manifests.node("a", gpus=0, cpu=64, labels={}))
     cluster.create(Resource.PODS, beyond("p"))
     async with watched(cluster) as world:
-        (pod,) = world.cache.pods()
-        shown = world.cache.pod_as_shown(pod.uid)
+        (pod,) = world.cache.pods.all()
+        shown = world.cache.pods.as_shown(pod.uid)
         assert shown is not None
         assert (shown.request.gpu_milli, pod.request.gpu_milli) == (1_000_000_000, 0)
 
         world.cache.mark_leaving(pod.uid)
         world.cache.unmark_leaving(pod.uid)
-        assert (world.cache.pod_as_shown(pod.uid), world.cache.pod(pod.uid)) == (shown, pod)
+        assert (world.cache.pods.as_shown(pod.uid), world.cache.pods.get(pod.uid)) == (shown, pod)

@@ -301,11 +301,11 @@ async def test_who_once_opened_a_gpu_opens_it_anew_in_the_moment_in_which_it_is_
         while world.cache.gpus.find(A, name) is not None:
             assert world.now() < gone_by
             await passes(0.001)
-        world.cache.readmit(GroupKey("q", uid_of(opener)))
+        world.cache.findings.readmit(GroupKey("q", uid_of(opener)))
         plans = world.applier.taken
         await world.filter(opener, "a")
 
-        assert world.cache.gpus.part(uid_of(opener)).names == (name,)  # type: ignore[union-attr] # held
+        assert world.cache.gpus.parts.of(uid_of(opener)).names == (name,)  # type: ignore[union-attr] # held
         assert await runs(world, opener) == ["GPU-a-0"]
         assert world.applier.taken - plans <= 5
 

@@ -31,7 +31,11 @@ SKIPS = {"kai.scheduler/skip-podgrouper": "true"}
 
 def paying(world: World) -> dict[str, int]:
     """Return the GPUs that each queue pays for."""
-    return {name: used.allocated.gpu_milli // 1000 for name, used in world.cache.usage().items() if used.allocated.pods}
+    return {
+        name: used.allocated.gpu_milli // 1000
+        for name, used in world.cache.charges.usage().items()
+        if used.allocated.pods
+    }
 
 
 async def start(world: World, *pods: RawObject) -> None:
@@ -126,7 +130,7 @@ async def test_a_running_member_is_in_its_sub_group_after_a_restart_though_its_o
 
         assert (bound, early) == ([True, True], [f"pg-train-{by['uid']}"] * 2)
         assert [seen(world, role).subgroup for role in roles] == ["master", "worker"]
-        assert not world.cache.groups.owes(seen(world, "worker").group)
+        assert not world.cache.groups.progress.owes(seen(world, "worker").group)
 
 
 async def test_pods_that_an_older_release_bound_follow_their_owners() -> None:
@@ -138,10 +142,10 @@ async def test_pods_that_an_older_release_bound_follow_their_owners() -> None:
     cluster.create(Resource.PODS, raw)
     async with living(cluster=cluster) as world:
         await passes(2)
-        pod = next(pod for pod in world.cache.pods() if pod.name.startswith("old"))
+        pod = next(pod for pod in world.cache.pods.all() if pod.name.startswith("old"))
         (stored,) = (each for each in cluster.objects(Resource.PODS) if each["metadata"]["uid"] == pod.uid)
         world.patch(stored, metadata={"ownerReferences": [by]})
         await passes(2)
 
-        assert world.cache.pod(PodUid(pod.uid)) is not None
+        assert world.cache.pods.get(PodUid(pod.uid)) is not None
         assert seen(world, "old").group == GroupKey("q", f"pg-train-{by['uid']}")

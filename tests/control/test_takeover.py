@@ -47,7 +47,7 @@ def eviction(pod: RawObject, beneficiary: RawObject | None, *, on: str = "a") ->
 def take(world: World, *parts: Start | Eviction, late: bool = False) -> bool:
     """Take over a plan made of these parts, as things are or as they were a while ago."""
     made = Plan(
-        snapshot_version=world.cache.version - late,
+        snapshot_version=world.cache.changes.version - late,
         starts=tuple(part for part in parts if isinstance(part, Start)),
         evictions=tuple(part for part in parts if isinstance(part, Eviction)),
     )
@@ -254,7 +254,7 @@ async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_ch
     async with living("a", gpus=6) as world:
         pods = [world.pod(f"waits-{number}") for number in range(6)]
         await passes(GATHER_S / 2)
-        made = Plan(snapshot_version=world.cache.version, starts=tuple(start(pod, waits=False) for pod in pods))
+        made = Plan(snapshot_version=world.cache.changes.version, starts=tuple(start(pod, waits=False) for pod in pods))
 
         taking = asyncio.create_task(world.applier.take_by_steps(made, (), readiness=Told()))
         await asyncio.sleep(0)
@@ -270,7 +270,7 @@ async def test_no_step_follows_once_nothing_may_be_decided_any_more(monkeypatch:
     async with living("a", gpus=4) as world:
         pods = [world.pod(f"waits-{number}") for number in range(4)]
         await passes(GATHER_S / 2)
-        made = Plan(snapshot_version=world.cache.version, starts=tuple(start(pod, waits=False) for pod in pods))
+        made = Plan(snapshot_version=world.cache.changes.version, starts=tuple(start(pod, waits=False) for pod in pods))
 
         assert await world.applier.take_by_steps(made, (), readiness=Told("the lease is lost")) is False
         assert states(world, *pods) == [*[ReservationState.PROMISED] * 2, *[None] * 2]

@@ -36,7 +36,7 @@ class Watched(Fed):
             raise ZeroDivisionError
 
     def pods(self) -> set[str]:
-        return {pod.name for pod in self.cache.pods()}
+        return {pod.name for pod in self.cache.pods.all()}
 
     def free(self) -> dict[str, int]:
         """Return all that may be given out, by name: of each node that takes work, and of each shared GPU."""
@@ -158,7 +158,7 @@ async def test_a_running_pod_that_our_reader_fails_on_keeps_its_gpus_and_says_so
     cluster = furnished()
     cluster.create(Resource.PODS, running("p"))
     async with watched(cluster, (Resource.PODS, "p-0")) as world:
-        (pod,) = world.cache.pods()
+        (pod,) = world.cache.pods.all()
 
         assert world.gpus() == {"a": 2, "b": 3}
         assert "cannot read it" in pod.problem
@@ -172,7 +172,7 @@ async def test_a_waiting_pod_that_our_reader_fails_on_waits_with_a_reason() -> N
     cluster = furnished()
     add_pod(cluster, "p")
     async with watched(cluster, (Resource.PODS, "p-0")) as world:
-        (group,) = world.cache.waiting().values()
+        (group,) = world.cache.groups.waiting().values()
 
         assert group.refusal is not None
         assert "cannot read it" in group.refusal.sentence
@@ -186,7 +186,7 @@ async def test_a_pod_that_our_reader_fails_on_later_stays_in_its_gang() -> None:
         cluster.patch(Ref.of(Resource.PODS, created), {"metadata": {"labels": {"x": "y"}}})
         await passes(1)
 
-        (pod,) = world.cache.pods()
+        (pod,) = world.cache.pods.all()
         assert pod.group == GroupKey("q", "g")
         assert world.gpus() == {"a": 2, "b": 3}
 
@@ -234,7 +234,7 @@ async def test_an_object_of_an_owner_that_our_reader_fails_on_is_refused_and_tol
     (raw,) = cluster.objects(resource)
     cluster.create(Resource.PODS, manifests.pod(Job(name="p", queue="q", group="g")))
     async with watched(cluster, (resource, raw["metadata"]["name"])) as world:
-        spec, queue = world.cache.groups.spec(GroupKey("q", "g")), world.cache.queues()["q"]  # type: ignore[index]
+        spec, queue = world.cache.groups.specs.get(GroupKey("q", "g")), world.cache.queues.tree()["q"]  # type: ignore[index]
 
         problem = queue.problem if resource is Resource.QUEUES else spec.problem if spec else ""
         assert "cannot read it" in problem
@@ -250,7 +250,7 @@ async def test_a_node_gives_out_nothing_while_a_pod_runs_there_whose_amounts_can
     created = cluster.create(Resource.PODS, pod)
     async with watched(cluster) as world:
         assert world.gpus() == {"a": 0, "b": 3}
-        assert list(world.cache.unreadable_nodes()) == ["a"]
+        assert list(world.cache.unread.nodes()) == ["a"]
         cluster.delete(Ref.of(Resource.PODS, created))
         await passes(1)
         assert world.gpus() == {"a": 4, "b": 3}
@@ -499,7 +499,7 @@ async def test_a_node_of_which_a_version_cannot_be_taken_over_gives_out_nothing_
     cluster = furnished()
     node = stored(cluster, Resource.NODES, "a")
     async with watched(cluster) as world:
-        monkeypatch.setattr(world.cache._nodes, "_combine", fails)
+        monkeypatch.setattr(world.cache.nodes, "_combine", fails)
         cluster.patch(Ref.of(Resource.NODES, node), {"status": {"allocatable": {"nvidia.com/gpu": "1"}}})
         await passes(1)
         monkeypatch.undo()
@@ -517,7 +517,7 @@ async def test_a_node_whose_gpus_cannot_be_taken_over_gives_out_nothing_until_th
     (gpus,) = cluster.objects(Resource.GPU_NODES)
     sick = [{**device, "health": "Unhealthy"} for device in gpus["status"]["devices"]]
     async with watched(cluster) as world:
-        monkeypatch.setattr(world.cache._gpu_books, "restand", fails)
+        monkeypatch.setattr(world.cache.gpu_books, "restand", fails)
         cluster.patch(Ref.of(Resource.GPU_NODES, gpus), {"status": {"devices": sick}})
         await passes(1)
         monkeypatch.undo()

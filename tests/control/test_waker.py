@@ -11,7 +11,7 @@ FOR_EVER = 1e9
 
 
 def promise(world: World, pod: RawObject, node: str) -> None:
-    world.cache.promise(ref(pod).uid, NodeName(node), expires_at=FOR_EVER)
+    world.cache.promises.make(ref(pod).uid, NodeName(node), expires_at=FOR_EVER)
 
 
 def park(world: World, pod: RawObject) -> None:
@@ -83,7 +83,7 @@ async def test_a_pod_whose_promise_ends_before_its_patch_is_written_is_woken_wit
         pod = await waiting_pod(world)
         park(world, pod)
         wake(world, pod, "a")
-        world.cache.drop_promise(ref(pod).uid)
+        world.cache.promises.drop(ref(pod).uid)
         await passes(1)
         assert world.cluster.nominations == []
 

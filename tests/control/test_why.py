@@ -234,7 +234,7 @@ async def test_a_pod_whose_owner_is_not_known_yet_says_so() -> None:
     async with living("a") as world:
         pod = world.pod("one", gpus=8)
         await passes(1)
-        known = next(each for each in world.cache.pods() if each.uid == pod["metadata"]["uid"])
+        known = next(each for each in world.cache.pods.all() if each.uid == pod["metadata"]["uid"])
         world.cache.apply_pod(replace(known, ungrouped="its owner Job train is looked up"))
 
         assert short(told(world, "one-0")) == ("Held", "OwnerUnknown", "its owner Job train is looked up.")
@@ -301,7 +301,7 @@ async def test_a_podgroup_whose_owner_is_suspended_says_that_first() -> None:
     async with living("a") as world:
         world.gang("gang", size=1, min_member=2)
         await passes(1)
-        spec = world.cache.groups.spec(GroupKey("q", "gang"))
+        spec = world.cache.groups.specs.get(GroupKey("q", "gang"))
         assert spec is not None
         world.cache.apply_group(replace(spec, suspended="Job train is suspended; set spec.suspend to false"))
 

@@ -54,7 +54,7 @@ def test_nothing_in_it_has_a_problem() -> None:
     cache = filled(SIZE)
     snapshot = cache.snapshot()
 
-    assert {pod.problem for pod in cache.pods()} == {""}
+    assert {pod.problem for pod in cache.pods.all()} == {""}
     assert {node.problem for node in snapshot.nodes.nodes} == {""}
     assert {queue.problem for queue in snapshot.queues.values()} == {""}
     assert {group.refusal for group in snapshot.groups.values()} == {None}
@@ -102,7 +102,7 @@ def test_owners_that_pods_name_are_listed() -> None:
 
 def test_shared_gpus_are_ready_and_agents_agree_about_who_has_which() -> None:
     cache = filled(SIZE)
-    halves = [PodUid(pod.uid) for pod in cache.pods() if pod.name.startswith("half-0-")]
+    halves = [PodUid(pod.uid) for pod in cache.pods.all() if pod.name.startswith("half-0-")]
 
     assert [cache.gpus.not_ready(uid) for uid in halves] == [[]] * 10
     assert list(cache.gpus.unsettled_nodes()) == []

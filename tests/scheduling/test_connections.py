@@ -219,4 +219,6 @@ def test_of_the_kinds_of_nodes_that_there_were_not_all_are_remembered() -> None:
         devices = np.array([idle, 1], dtype=np.int64)
         assert Connections(replace(snapshot, idle_devices=devices)).losses(2, snapshot.free[GPU]) is not None
 
-    assert len(snapshot.nodes.memo["machines"].kinds) <= 1024
+    machines = snapshot.nodes.memo.get("machines")
+    assert machines is not None
+    assert len(machines.kinds) <= 1024

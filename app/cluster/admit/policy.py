@@ -86,7 +86,7 @@ def group_change(old: RawObject, new: RawObject, *, starting: int) -> Iterator[s
 def group_keeps(raw: RawObject, groups: Membership) -> Iterator[str]:
     """Say what of a PodGroup does not count, because some of its pods have started on other terms."""
     spec = decode.pod_group(raw)
-    started = groups.kept_preemptible(spec.key, spec)
+    started = groups.terms.kept_preemptible(spec.key, spec)
     if started:
         have = "has" if started == 1 else "have"
         yield (

@@ -1,15 +1,17 @@
 """Keeps the books of shared GPUs right: what changes about a GPU recharges its node, and those who pay for parts of it.
 
-`gpus` remembers what everybody says, `sharedgpus` judges it; here it comes to what nodes and queues are charged with.
+`gpus` remembers what everybody says, `judgement` judges it; here it comes to what nodes and queues are charged with.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from app.cluster.changes import ChangeLog
 from app.cluster.gpus.gpus import Gpus, facts_of
 from app.cluster.gpus.shared_gpus import NodeGpus, Part
 from app.cluster.gpus.sharers import Sharers
-from app.cluster.ledger.charges import Charge, Charges, DeviceCharge, Hold
+from app.cluster.ledger.charge import Charge, DeviceCharge, Hold
+from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import NO_AGENT, AgentFacts, Nodes
 from app.model.device import GpuNode
 from app.model.names import NodeName, PodUid
@@ -21,29 +23,23 @@ Sizes = tuple[int, int]
 
 
 class GpuBooks:
-    """What `ClusterCache` tells of GPUs comes here first; only it calls in."""
+    """What the cache hears of GPUs comes here first."""
 
-    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+    def __init__(
         self,
         nodes: Nodes,
         charges: Charges,
         gpus: Gpus,
+        changes: ChangeLog,
         *,
         recharge: Callable[[Iterable[PodUid]], None],
-        on_change: Callable[[NodeName, bool], None],
-        on_relief: Callable[[], None],
     ) -> None:
-        """`recharge` has pods charged anew whose GPUs turned out to have another size.
-
-        `on_change` is told of a node whose GPUs stand otherwise, and whether somebody may find room there who found
-        none before; `on_relief`, that a node offers something else than before.
-        """
+        """`recharge` has pods charged again whose GPUs turned out to have another size."""
         self._nodes = nodes
         self._charges = charges
         self._gpus = gpus
+        self._changes = changes
         self._recharge = recharge
-        self._on_change = on_change
-        self._on_relief = on_relief
         self._sharers = Sharers()
         """What their queue pays depends on the GPUs there are."""
 
@@ -56,12 +52,12 @@ class GpuBooks:
 
     def forget(self, name: NodeName) -> None:
         """Forget what a node's agent has said."""
-        if self._gpus.forget(name):
+        if self._gpus.agents.forget(name):
             self.follow_agent(name)
 
     def age(self, since: float) -> None:
         """Trust no agent any more that has not been heard since this time."""
-        for name in self._gpus.age(since):
+        for name in self._gpus.agents.age(since):
             self.follow_agent(name)
 
     def follow_agent(self, name: NodeName) -> None:
@@ -69,24 +65,41 @@ class GpuBooks:
         before = self.sizes(name)
         if self._nodes.put_facts(name, self._facts(name)):
             self.follow_sizes(name, before)
-            self._on_relief()
+            self._changes.relieve()
         else:
             self.restand([name])
 
     def _facts(self, name: NodeName) -> AgentFacts:
-        report = self._gpus.reliable(name)
+        report = self._gpus.agents.reliable(name)
         if report is not None:
             return facts_of(report)
-        if name not in self._gpus.nodes():
+        if name not in self._gpus.agents.all():
             return NO_AGENT
         # What its GPUs are, they still are while nothing is heard of them.
         return replace(self._nodes.facts(name), opens_devices=False)
+
+    # Shared GPUs on which no other pod may come ----------------------------------------------------------------------
+
+    def close(self, node: NodeName, name: str) -> None:
+        """Let no other pod on a shared GPU whose reservation is being removed."""
+        self._gpus.close(node, name)
+        self.restand([node])
+
+    def reopen(self, node: NodeName, name: str) -> None:
+        """Take that back: its reservation could not be removed, or has been."""
+        self._gpus.reopen(node, name)
+        self.restand([node])
+
+    def doubt(self, node: NodeName, name: str) -> None:
+        """Let no other pod wait for a shared GPU that its node has given no device in time."""
+        self._gpus.doubt(node, name)
+        self.restand([node])
 
     # Who shares -------------------------------------------------------------------------------------------------------
 
     def put_reservation(self, uid: PodUid, pod: Pod | None) -> None:
         """Note a reservation pod as it is now, None when it is gone."""
-        self.restand(self._gpus.put_reservation(uid, pod))
+        self.restand(self._gpus.reservations.put(uid, pod))
 
     def meet(self, pod: Pod) -> None:
         """Note that a pod asks for parts of GPUs, wherever it may be."""
@@ -105,7 +118,7 @@ class GpuBooks:
         if uid not in self._sharers:
             return ()
         self._sharers.put(uid, charge.node if charge else None)
-        return self._gpus.put_part(uid, self._part(pod, charge))
+        return self._gpus.parts.put(uid, self._part(pod, charge))
 
     def _part(self, pod: Pod | None, charge: Charge | None) -> Part | None:
         if pod is None or pod.sharing is None or charge is None or charge.node is None or not charge.devices:
@@ -145,7 +158,10 @@ class GpuBooks:
             if before is now or now.is_like(before):
                 continue
             self._charges.set_devices(name, _devices_charged(now))
-            self._on_change(name, now.frees_more_than(before))
+            if now.frees_more_than(before):
+                self._changes.relieve(name)
+            else:
+                self._changes.change_node(name)
 
 
 def _devices_charged(now: NodeGpus) -> DeviceCharge:

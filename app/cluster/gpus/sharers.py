@@ -6,7 +6,7 @@ from app.model.names import NodeName, PodUid
 
 
 class Sharers:
-    """The pods that ask for parts of GPUs. Only `ClusterCache` calls what changes it."""
+    """The pods that ask for parts of GPUs. Only `GpuBooks` calls what changes it."""
 
     def __init__(self) -> None:
         """Start with none."""

@@ -12,8 +12,9 @@ The cases, in their order, after the table of failures that the design names:
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from app.cluster.gpus.judgement import is_held_by
 from app.cluster.gpus.reservation_pods import reservation_name
-from app.cluster.gpus.shared_gpus import GpuState, Part, SharedGpu, is_held_by
+from app.cluster.gpus.shared_gpus import GpuState, Part, SharedGpu
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod

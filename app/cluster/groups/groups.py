@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.cluster.decode.pods import SUBGROUP_LABEL
-from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.cluster.groups.terms import GroupTerms, spec_of_pod
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Placed, Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet
 from app.model.reason import Reason, Refusal
@@ -16,15 +17,6 @@ NAMES_SHOWN = 10
 
 NOBODY: Mapping[str, int] = {}
 NEVER: Mapping[PodUid, float] = {}
-
-DEFAULT_CLASS = "train"
-"""KAI's priority class for whoever names none, or one that does not exist."""
-
-BUILT_IN_CLASSES: Mapping[str, int] = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
-"""KAI's priority classes and values, known even where the objects are not installed."""
-
-PREEMPTIBLE_BELOW = 100
-"""KAI: a priority of 100 or more is non-preemptible unless set otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,38 +82,12 @@ def _ordered(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple(sorted(pods, key=lambda pod: (-pod.task_priority, pod.created_at, pod.name)))
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTerms:
-    """On what terms a group's pods are charged and ordered."""
-
-    queue: QueueName
-    priority: int
-    preemptible: bool
-
-
-def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> GroupTerms:
-    """Return the terms that a group's object states, else one of its pods (KAI's rules, `podgrouper`)."""
-    spec = spec or _spec_of_pod(pod)
-    priority = _priority(spec, pod, classes)
-    return GroupTerms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))
-
-
-def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | None:
-    """Return what counts of a PodGroup object and of what the owners of its pods say.
-
-    The owners, who would write it again, save for the queue, into which an administrator may have moved it (KAI).
-    """
-    if stated is None or derived is None:
-        return derived or stated
-    return replace(derived, uid=stated.uid, queue=stated.queue or derived.queue)
-
-
 def form(
     key: GroupKey, spec: GroupSpec | None, members: Members, on: GroupTerms, set_aside: Refusal | None = None
 ) -> PodGroup:
     """Return the group as the planner sees it; `refusal` is set when pods wait and none can, whatever is free."""
     # 1. its object, or what stands in for it  2. its pods  3. what keeps those back that wait
-    spec = spec or _spec_of_pod(min(members.pods, key=lambda pod: (pod.created_at, pod.name)))
+    spec = spec or spec_of_pod(min(members.pods, key=lambda pod: (pod.created_at, pod.name)))
     if spec.root is not None and not has_sub_groups(spec):
         members = _without_sub_groups(members)
     group = PodGroup(
@@ -176,27 +142,6 @@ def _without_sub_groups(members: Members) -> Members:
     """Return the members without the labels that name parts of a group that has none."""
     pods = [replace(pod, subgroup="") if pod.subgroup else pod for pod in members.pods]
     return replace(members, pods=pods)
-
-
-def _spec_of_pod(pod: Pod) -> GroupSpec:
-    """Return what stands in for a PodGroup object: a pod alone needs none, a named one that is missing is a problem."""
-    problem = f"PodGroup {pod.group} does not exist" if pod.names_group else ""
-    return GroupSpec(key=pod.group, min_member=1, created_at=pod.created_at, problem=problem)
-
-
-def _priority(spec: GroupSpec, pod: Pod, classes: Mapping[str, int]) -> int:
-    for name in (*spec.priority_classes, *pod.priority_classes):
-        value = classes.get(name, BUILT_IN_CLASSES.get(name))
-        if value is not None:
-            return value
-    return classes.get(DEFAULT_CLASS, BUILT_IN_CLASSES[DEFAULT_CLASS])
-
-
-def _preemptible(spec: GroupSpec, pod: Pod, priority: int) -> bool:
-    for explicit in (spec.preemptible, pod.explicit_preemptible):
-        if explicit is not None:
-            return explicit
-    return priority < PREEMPTIBLE_BELOW
 
 
 def _unknown_owner(members: Members) -> Refusal | None:

@@ -8,7 +8,7 @@ from app.model.pod import Pod
 
 
 class Stamps:
-    """The notes by group. Only `Membership` calls `replace`."""
+    """The notes by group. Only `StartedTerms` calls `replace`."""
 
     def __init__(self) -> None:
         """Start with no pods."""

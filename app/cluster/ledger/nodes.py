@@ -11,7 +11,7 @@ from app.model.layout import Layout
 from app.model.names import NodeName
 from app.model.node import Node
 from app.model.resources import GPU_MILLI, Amounts
-from app.model.snapshot import NodeTable, device_mib
+from app.model.snapshot import Memo, NodeTable, device_mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def _renewed(table: NodeTable, changed: Sequence[Node]) -> NodeTable:
         takes_work=takes_work,
         device_memory_mib=memory_mib,
         shares_devices=shares,
-        label_memo=table.label_memo if same_labels else {},
+        label_memo=table.label_memo if same_labels else Memo(),
     )
 
 

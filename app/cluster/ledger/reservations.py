@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
+from app.cluster.groups.groups import Place
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Pod
 
@@ -45,7 +46,7 @@ class Reservation:
     expires_at: float
     """On the caller's monotonic clock; a Binding never expires: it ends with the watch's echo or a sure failure."""
     refusals: int = 0
-    """`ClusterCache.refusals` as it was made."""
+    """`Changes.refusals` as it was made."""
     is_asked: bool = False
     """kube-scheduler has asked about the pod since."""
 
@@ -76,7 +77,7 @@ class Reservation:
 
 
 class Reservations:
-    """All reservations, by pod. Only `ClusterCache` calls `put` and `drop`, since each of them changes a charge too."""
+    """All reservations, by pod. Only `ClusterCache` and `Promises` call `put` and `drop`, which change a charge too."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -99,6 +100,13 @@ class Reservations:
         """Return what the pod can be bound by: room that is still being freed is none that it can be woken for."""
         held = self._held.get(pod)
         return None if held is None or held.state is ReservationState.AWAITING else held
+
+    def place(self, pod: Pod) -> Place | None:
+        """Return where a pod has a place: promised, binding or bound; None when it has none."""
+        if pod.node is not None:
+            return Place(pod.node, pod.devices)
+        held = self._held.get(pod.uid)
+        return Place(held.node, held.devices) if held else None
 
     def of_group(self, group: GroupKey) -> list[Reservation]:
         """Return what is held for members of the group."""

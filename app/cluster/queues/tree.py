@@ -35,6 +35,11 @@ class Queues:
         """Return whether a queue is known, sound or not."""
         return name in self._by_name
 
+    def takes_pods(self, name: QueueName) -> bool:
+        """Return whether a queue is known, and sound."""
+        queue = self.tree().get(name)
+        return queue is not None and not queue.problem
+
     def drop(self, name: QueueName) -> bool:
         """Forget a queue; return whether it was known."""
         if self._by_name.pop(name, None) is None:

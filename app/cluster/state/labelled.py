@@ -11,7 +11,7 @@ Labelled = tuple[Mapping[str, str], NodeName]
 class LabelledPods:
     """Pods of other schedulers, and pods that are leaving: both still count to those that want to be near or apart.
 
-    Only `ClusterCache` calls `put`.
+    Only `Settlement` calls `put`.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from app.cluster.gpus.gpus import Gpus
-from app.cluster.ledger.charges import NO_LOAD, Charge, Charges, Hold, Load
+from app.cluster.ledger.charge import NO_LOAD, Charge, Hold, Load
+from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import Nodes
 from app.cluster.queues.tree import Queues
 from app.cluster.state.limits import QueueLimits
@@ -112,7 +113,7 @@ class Room:
             return None
         going = sum(
             part.parts
-            for part in self._gpus.parts_on(node)
+            for part in self._gpus.parts.on(node)
             if name in part.names and part.pod in without and part.hold is not Hold.LEAVING
         )
         return found.free + going + (found.releasing if later else 0)
@@ -122,15 +123,15 @@ class Room:
 
         With how they are held now: those that are kept are not yet counted as leaving.
         """
-        staying = {part.pod for part in self._gpus.parts_on(node) if part.hold is not Hold.LEAVING} - set(leaving)
+        staying = {part.pod for part in self._gpus.parts.on(node) if part.hold is not Hold.LEAVING} - set(leaving)
         return {each.name: each.hold for each in self._gpus.shared(node) if staying.isdisjoint(each.holders)}
 
     def _parts_fit(self, uids: Collection[PodUid], without: Collection[Hold]) -> bool:
         mine = set(uids)
-        parts = [part for uid in uids if (part := self._gpus.part(uid)) is not None]
+        parts = [part for uid in uids if (part := self._gpus.parts.of(uid)) is not None]
         for node, name in {(part.node, name) for part in parts for name in part.names}:
             found = self._gpus.find(node, name)
-            others = (part for part in self._gpus.parts_on(node) if name in part.names)
+            others = (part for part in self._gpus.parts.on(node) if name in part.names)
             counted = sum(part.parts for part in others if part.pod in mine or part.hold not in without)
             if found is None or counted > found.whole_mib * PART:
                 return False

@@ -7,7 +7,8 @@ import asyncio
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from app.cluster.state.cache import Changes, ClusterCache
+from app.cluster.changes import Changes
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.batches import PlanBatch, deals
 from app.control.cycle.preemptions import PendingPreemptions
 from app.control.cycle.recheck import Recheck
@@ -78,7 +79,7 @@ class PlanApplier:
         for is_whole in self._steps(plan, considered, settles=True, pods=STEP):
             whole = whole and is_whole
             # Else the next who asks who waits has to form all of them at once.
-            self._cache.form_groups()
+            self._cache.groups.form()
             await asyncio.sleep(0)
             if readiness.failure():
                 return False
@@ -94,7 +95,7 @@ class PlanApplier:
 
     def forget_gone(self) -> None:
         """Forget why groups waited that wait no more; some may wait again."""
-        waiting = self._cache.waiting()
+        waiting = self._cache.groups.waiting()
         gone, self._gone = self._gone, set()
         for key in gone:
             before = self._no_longer_refused(key) if key not in waiting else None
@@ -103,9 +104,9 @@ class PlanApplier:
     def _steps(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool, pods: int) -> Iterator[bool]:
         """Carry out a plan, and yield after each step, which is for so many pods, whether nothing in it was stale."""
         self._metrics.plans[PlanOutcome.APPLIED].inc()
-        changed = self._cache.unsettled.keys() & considered if settles else frozenset()
+        changed = self._cache.groups.unsettled.keys() & considered if settles else frozenset()
         if settles:
-            self._cache.considered(considered, plan.snapshot_version)
+            self._cache.groups.unsettled.considered(considered, plan.snapshot_version)
         yield from self._carried_out(plan, pods)
         judged, word = list(considered), self._words.of_short_plan if settles else self._words.of_full_plan
         for begin in range(0, len(judged), pods):
@@ -122,7 +123,7 @@ class PlanApplier:
         recheck: Recheck | None = None
         for some in _by_steps(deals(plan), pods):
             # What the steps before have promised is no change: the plan counts on it.
-            if self._cache.version != expected:
+            if self._cache.changes.version != expected:
                 as_planned, recheck = False, None
             # Who is just being bound may not leave, even if nothing has changed.
             if recheck is None and (plan.evictions or not as_planned):
@@ -134,7 +135,7 @@ class PlanApplier:
                 else:
                     as_planned = is_whole = False
                     self._metrics.plans[PlanOutcome.STALE].inc()
-            expected = self._cache.version
+            expected = self._cache.changes.version
             yield is_whole
 
     def _carry_out(self, deal: PlanBatch, generation: int) -> None:
@@ -164,14 +165,14 @@ class PlanApplier:
 
     def _record_starts(self, deal: PlanBatch, generation: int) -> None:
         # Who only lost a promise was not told to leave.
-        told = (self._cache.pod(eviction.pod) for eviction in deal.evictions)
+        told = (self._cache.pods.get(eviction.pod) for eviction in deal.evictions)
         victims = sum(pod is not None and pod.node is not None for pod in told)
         for start in deal.starts:
-            pods = [self._cache.pod(each.pod) for each in start.placements]
+            pods = [self._cache.pods.get(each.pod) for each in start.placements]
             self._decisions.record(start_of(start, pods, generation=generation, victims=victims))
 
     def _record_taken_back(self, eviction: Eviction, generation: int) -> None:
-        pod, beneficiary = self._cache.pod(eviction.pod), workload_name(self._cache.groups, eviction.beneficiary)
+        pod, beneficiary = self._cache.pods.get(eviction.pod), workload_name(self._cache.groups, eviction.beneficiary)
         if pod is not None:
             self._decisions.record(taken_back(eviction, pod, beneficiary=beneficiary, generation=generation))
 
@@ -184,19 +185,19 @@ class PlanApplier:
     def _judge(self, key: GroupKey, plan: Plan, changed: Collection[GroupKey], word: Wording) -> None:
         """Note what the plan says of a group that it has considered, and tell it where that is another reason."""
         before, refusal = self.refusals.get(key), plan.refusals.get(key)
-        group = self._cache.waiting().get(key) if refusal else None
+        group = self._cache.groups.waiting().get(key) if refusal else None
         if refusal is None or group is None:
             if self._no_longer_refused(key) is not None and before is not None:
-                self._cache.groups.note_touched(key)
+                self._cache.groups.touched.note_news(key)
                 self.claims += before.may_find_victims
             return
         self.refusals[key] = refusal = word(key, refusal, plan.snapshot_version)
         is_news = before is None or before.reason is not refusal.reason
         self.claims += refusal.may_find_victims and (is_news or key in changed)
         if is_news:
-            self._cache.groups.note_touched(key)
+            self._cache.groups.touched.note_news(key)
             self._decisions.record(refusal_of(group, refusal, generation=plan.snapshot_version))
-        if group.owed > 0 and group.started and key not in self._cache.unsettled:
+        if group.owed > 0 and group.started and key not in self._cache.groups.unsettled:
             # The rest of the gang has nowhere to go: what it holds would only keep others out. Of one that has changed
             # since the next plan knows better.
             self._promises.release(key, "the gang cannot start as a whole")

@@ -86,7 +86,7 @@ class AssumedPods:
 
     def learn(self, raw: RawObject) -> None:
         """Recognise a pod when the watch shows it for the first time; not yet applied to the cache."""
-        if not self._claims or self._cache.pod(raw["metadata"]["uid"]) is not None:
+        if not self._claims or self._cache.pods.get(raw["metadata"]["uid"]) is not None:
             return
         origin = _origin(raw)
         claim = next((one for one in self._claims if one.uid is None and one.origin == origin), None)
@@ -116,7 +116,7 @@ class AssumedPods:
 
     def groups(self) -> set[GroupKey]:
         """Return the groups of those that have shown up: they wait, but count as placed."""
-        shown = (self._cache.pod(one.uid) for one in self._claims if one.uid is not None)
+        shown = (self._cache.pods.get(one.uid) for one in self._claims if one.uid is not None)
         return {pod.group for pod in shown if pod is not None}
 
     def charged_on(self, snapshot: Snapshot) -> Snapshot:
@@ -138,7 +138,7 @@ class AssumedPods:
         return replace(snapshot, free=free, scalars=scalars, usage=usage)
 
     def _is_charged(self, one: _Claim) -> bool:
-        pod = self._cache.pod(one.uid) if one.uid is not None else None
+        pod = self._cache.pods.get(one.uid) if one.uid is not None else None
         return pod is not None and (pod.node is not None or self._cache.reservations.get(pod.uid) is not None)
 
 

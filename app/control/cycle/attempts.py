@@ -57,10 +57,10 @@ class Attempts:
 
     def dissolve(self, key: GroupKey, error: str, least_s: float = 0.0) -> None:
         """End a gang's attempt: no promise is kept, whoever stands at the barrier is sent away, and it backs off."""
-        setback = Setback(error, self._cache.groups.bound(key))
+        setback = Setback(error, self._cache.groups.progress.bound(key))
         delay_s = self._backoff.failed(key, self._clock(), least_s=least_s, setback=setback)
         sentence = say("{error}; tried again in {delay} s.", error=capital(error), delay=math.ceil(delay_s))
-        self._cache.set_aside(key, Refusal(reason=Reason.BACKING_OFF, sentence=sentence))
+        self._cache.groups.set_aside(key, Refusal(reason=Reason.BACKING_OFF, sentence=sentence))
         self._promises.release(key, error)
         self._changed.set()
 
@@ -88,7 +88,7 @@ class Attempts:
         """End attempts whose time is over or whose room will not be free; let groups take part whose pause is over."""
         if self._clock() >= self._aged_at + AGED_EVERY_S:
             self._aged_at = self._clock()
-            self._cache.age_stale(self._wall_clock())
+            self._cache.groups.age_stale(self._wall_clock())
         for uid in self._gpus.review():
             self._promises.give_up(uid)
         self.spread_changes()
@@ -98,5 +98,5 @@ class Attempts:
         for key, error in self._promises.review().items():
             self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
-            self._cache.readmit(key)
+            self._cache.findings.readmit(key)
         self._unevictable.end_pauses()

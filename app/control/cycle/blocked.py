@@ -13,7 +13,7 @@ from app.model.sentence import capital, say
 
 def stalled(cache: ClusterCache, awaiting: PendingPreemptions, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
     """Return whose room is being freed, and whose last attempt or try failed: that is told until it is over or past."""
-    waiting, found = cache.waiting(), dict(awaiting.refusals())
+    waiting, found = cache.groups.waiting(), dict(awaiting.refusals())
     setbacks = (
         (key, setback.error) for key, setback in backoff.setbacks().items() if not _is_over(cache, key, setback)
     )
@@ -26,4 +26,4 @@ def stalled(cache: ClusterCache, awaiting: PendingPreemptions, backoff: Backoff)
 
 def _is_over(cache: ClusterCache, key: GroupKey, setback: Setback) -> bool:
     pods = cache.groups.pods(key)
-    return cache.groups.bound(key) > setback.bound or all(pod.node is not None for pod in pods)
+    return cache.groups.progress.bound(key) > setback.bound or all(pod.node is not None for pod in pods)

@@ -60,7 +60,7 @@ class Budgets:
     def _sparable(self, evictions: Iterable[Eviction]) -> Iterator[Pod]:
         """Yield the victims that run; a stale gang leaves for nobody, so nobody can leave in its place."""
         for eviction in evictions:
-            pod = self._cache.pod(eviction.pod)
+            pod = self._cache.pods.get(eviction.pod)
             if pod is not None and pod.node is not None and eviction.action is not Action.EVICT_STALE:
                 yield pod
 

@@ -23,15 +23,15 @@ class DueGroups:
 
     def are_any(self) -> bool:
         """Return whether a group is to be planned."""
-        self._cache.waiting()  # forms the groups that changed, which fills `unsettled`
-        return self.has_relief() or bool(self._cache.unsettled)
+        self._cache.groups.waiting()  # forms the groups that changed, which fills `unsettled`
+        return self.has_relief() or bool(self._cache.groups.unsettled)
 
     def has_relief(self) -> bool:
         """Return whether all that wait are to be planned: there may be room for any of them."""
-        if self._cache.relief != self._planned_relief:
+        if self._cache.changes.relief != self._planned_relief:
             return True
         # What was kept for a gang is free for others when it needs it no more, or has had it for too long.
-        waiting, changed, now = self._cache.waiting(), self._cache.unsettled, self._wall_clock()
+        waiting, changed, now = self._cache.groups.waiting(), self._cache.groups.unsettled, self._wall_clock()
         return any(
             key in changed or key not in waiting or not self._policy.keeps_room_for(waiting[key], now)
             for key in self.kept_for
@@ -39,7 +39,7 @@ class DueGroups:
 
     def among(self, snapshot: Snapshot) -> Collection[GroupKey]:
         """Return who is to be planned: all who wait when there was relief, else those that have changed."""
-        return list(snapshot.groups) if self.has_relief() else {*self._cache.unsettled, *self.kept_for}
+        return list(snapshot.groups) if self.has_relief() else {*self._cache.groups.unsettled, *self.kept_for}
 
     def note_begun(self, kept_for: frozenset[GroupKey]) -> None:
         """Note that a plan is being carried out: until that is done all are due, since an error may leave some out."""

@@ -30,7 +30,7 @@ class ParkedPods:
 
     def forget_gone(self) -> None:
         """Forget pods that are no more."""
-        self._uids = {uid for uid in self._uids if self._cache.pod(uid) is not None}
+        self._uids = {uid for uid in self._uids if self._cache.pods.get(uid) is not None}
 
     def wake(self, uid: PodUid) -> None:
         """Have a pod nominated that is parked, if a node is promised to it."""

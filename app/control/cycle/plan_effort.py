@@ -34,27 +34,35 @@ class PlanEffort:
 
     def is_small(self, groups: Sequence[PodGroup]) -> bool:
         """Whether so little work decides for these groups that the event loop may do it."""
-        table, topologies = self._cache.table(), self._cache.topologies
+        table, topologies = self._cache.snapshots.table(), self._cache.topologies.by_name()
         return effort.is_small(
             groups,
             table,
             topologies,
-            neighbours=self._cache.neighbours,
-            queues=len(self._cache.queues()),
+            neighbours=self._cache.labelled.number,
+            queues=len(self._cache.queues.tree()),
             keeps=self._kept.aged is not None,
         )
 
     def can_look_at(self, pod: Pod, constraints: Sequence[TopologyConstraint] = ()) -> bool:
         """Whether so little work finds the nodes to which one pod may go that the event loop may do it."""
-        table, topologies, neighbours = self._cache.table(), self._cache.topologies, self._cache.neighbours
+        table, topologies, neighbours = (
+            self._cache.snapshots.table(),
+            self._cache.topologies.by_name(),
+            self._cache.labelled.number,
+        )
         return effort.of_one(pod, constraints, table, topologies, neighbours=neighbours) <= effort.MOST_AT_ONCE
 
     def _is_judged(self) -> bool:
         """Whether it is remembered of all who wait whether they can run at all; else a plan of some finds it out."""
         known, cache = self._judged, self._cache
-        if known is None or known[0] is not cache.table():
+        if known is None or known[0] is not cache.snapshots.table():
             return False
-        return known[1] is cache.queues() and known[2] is cache.topologies and known[3] is cache.residents()
+        return (
+            known[1] is cache.queues.tree()
+            and known[2] is cache.topologies.by_name()
+            and known[3] is cache.snapshots.residents()
+        )
 
     def note_judged(self, snapshot: Snapshot, keys: Collection[GroupKey]) -> None:
         """Note whether a plan for these groups has found out for all who wait whether they can run at all."""

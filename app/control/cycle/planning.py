@@ -101,7 +101,7 @@ class Planning:
     @property
     def version(self) -> tuple[int, int]:
         """Changes whenever anybody may wait, or wait for another reason than before."""
-        return self._cache.version, self._takeover.taken
+        return self._cache.changes.version, self._takeover.taken
 
     def poke(self) -> None:
         """Note that the cache has changed."""
@@ -164,14 +164,14 @@ class Planning:
             return
         self.attempts.spread_changes()
         self._promises.make_way()
-        relief = self._cache.relief
-        if not self._cache.waiting():
+        relief = self._cache.changes.relief
+        if not self._cache.groups.waiting():
             # As when pods come no faster than they are placed: each that is bound elsewhere is relief, for nobody.
-            self._cache.considered(list(self._cache.unsettled), self._cache.version)
+            self._cache.groups.unsettled.considered(list(self._cache.groups.unsettled), self._cache.changes.version)
             self._due.note_begun(frozenset())
             self._due.note_planned(relief)
             return
-        snapshot = self._cache.glance()
+        snapshot = self._cache.snapshot()
         keys = self._due.among(snapshot)
         with self._metrics.plan_duration.time():
             (withheld, aged), now = self._kept(), self._wall_clock()
@@ -197,7 +197,7 @@ class Planning:
         """Whether `plan_now` is allowed: no plan is being computed beside the loop, and the work is small."""
         if self._running is not None:
             return False
-        waiting, changed = self._cache.waiting(), self._cache.unsettled
+        waiting, changed = self._cache.groups.waiting(), self._cache.groups.unsettled
         keys = waiting if self._due.has_relief() else changed
         if len(keys) > FEW_GROUPS:
             return False
@@ -206,8 +206,10 @@ class Planning:
 
     def is_settled(self, apart_from: set[GroupKey]) -> bool:
         """Whether nobody waits undecided as things are now, these groups aside."""
-        self._cache.waiting()
-        return self._running is None and not self._due.has_relief() and self._cache.unsettled.keys() <= apart_from
+        self._cache.groups.waiting()
+        return (
+            self._running is None and not self._due.has_relief() and self._cache.groups.unsettled.keys() <= apart_from
+        )
 
     @property
     def is_taking_over(self) -> bool:
@@ -234,7 +236,7 @@ class Planning:
 
     def reason(self, uid: PodUid) -> Reason:
         """Return why a pod waits, as of the last plan that considered it."""
-        pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+        pod, held = self._cache.pods.get(uid), self._cache.reservations.get(uid)
         if held is not None and held.state is ReservationState.AWAITING:
             return Reason.WAITING_FOR_DEVICES if held.devices else Reason.WAITING_FOR_VICTIMS
         refusal = self.refusals.get(pod.group) if pod else None
@@ -268,8 +270,8 @@ class Planning:
         self.attempts.spread_changes()
         self._promises.make_way()
         # Whom it refuses is known only later; until then promises may move.
-        self._cache.note_refusals()
-        relief = self._cache.relief
+        self._cache.changes.note_refusals()
+        relief = self._cache.changes.relief
         snapshot = self._cache.snapshot()
         keys = self._due.among(snapshot)
         with self._metrics.plan_duration.time():
@@ -302,8 +304,8 @@ class Planning:
             self._due.note_planned(relief)
 
     def _note_refusals(self, considered: Collection[GroupKey]) -> None:
-        if not self._cache.waiting().keys().isdisjoint(considered):
-            self._cache.note_refusals()
+        if not self._cache.groups.waiting().keys().isdisjoint(considered):
+            self._cache.changes.note_refusals()
 
     def _plan_ended(self, task: asyncio.Task[None]) -> None:
         self._running = None

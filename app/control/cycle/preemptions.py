@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from app.cluster.changes import Changes
 from app.cluster.ledger.reservations import Reservation, ReservationState
-from app.cluster.state.cache import Changes, ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.recheck import is_open
 from app.control.cycle.waker import Waker
 from app.control.journal import waits
@@ -107,13 +108,15 @@ class PendingPreemptions:
         expires_at = self._clock() + self._settings.eviction_ttl_s
         for start in starts:
             for placement in start.placements:
-                self._cache.await_release(placement.pod, placement.node, placement.devices, expires_at=expires_at)
+                self._cache.promises.await_release(
+                    placement.pod, placement.node, placement.devices, expires_at=expires_at
+                )
             pods = tuple(placement.pod for placement in start.placements)
             nodes = frozenset(placement.node for placement in start.placements)
-            known = (self._cache.pod(uid) for uid in victims)
+            known = (self._cache.pods.get(uid) for uid in victims)
             freed = nodes | {pod.node for pod in known if pod is not None and pod.node is not None}
             began = datetime.fromtimestamp(self._wall_clock(), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            now, relief = self._clock(), self._cache.relief
+            now, relief = self._clock(), self._cache.changes.relief
             self._waits.append(
                 Wait(start.group, pods, nodes, frozenset(victims), freed, since=now, began=began, relief=relief)
             )
@@ -191,20 +194,20 @@ class PendingPreemptions:
         """
         missing = [(uid, place) for uid in wait.pods for place in self._cache.gpus.not_ready(uid)]
         for uid, (node, _) in missing:
-            self._cache.refuse_node(uid, node)
-        table = self._cache.table()
-        others = (table.shares_devices & ~table.mask(self._cache.refused(uid)) for uid in wait.pods)
+            self._cache.findings.refuse_node(uid, node)
+        table = self._cache.snapshots.table()
+        others = (table.shares_devices & ~table.mask(self._cache.findings.refused(uid)) for uid in wait.pods)
         if wait.victims or not all(mask.any() for mask in others):
             return False
         for _, place in missing:
-            self._cache.doubt_gpu(*place)
+            self._cache.gpu_books.doubt(*place)
         for one in self._held(wait):
-            self._cache.drop_promise(one.pod)
+            self._cache.promises.drop(one.pod)
         return True
 
     def _unused(self) -> Iterator[FailedPreemption]:
         for uid, group in list(self._served.items()):
-            pod = self._cache.pod(uid)
+            pod = self._cache.pods.get(uid)
             if pod is None or pod.node is not None:
                 del self._served[uid]
             elif self._cache.reservations.get(uid) is None and not self._is_refused(group):
@@ -216,7 +219,7 @@ class PendingPreemptions:
 
     def _is_refused(self, group: GroupKey) -> bool:
         # kube-scheduler may have looked a moment before the room was free: nobody searches until it offers nodes again.
-        waiting = self._cache.waiting().get(group)
+        waiting = self._cache.groups.waiting().get(group)
         refusal = waiting.refusal if waiting else None
         return refusal is not None and refusal.reason is Reason.REFUSED_BY_SCHEDULER
 
@@ -230,7 +233,7 @@ class PendingPreemptions:
                 return False
         # One of them is gone, or what was held for it, or there may be room elsewhere: they are planned anew.
         for one in held:
-            self._cache.drop_promise(one.pod)
+            self._cache.promises.drop(one.pod)
         return True
 
     def _end(self, over: Collection[Wait]) -> None:
@@ -248,7 +251,7 @@ class PendingPreemptions:
         """Say whose room others have taken or its node will not give: nobody's leaving makes it free any more."""
         if not wait.victims or self._will_be_free(wait):
             return None
-        have_left = any(self._cache.pod(victim) is None for victim in wait.victims)
+        have_left = any(self._cache.pods.get(victim) is None for victim in wait.victims)
         return FailedPreemption(wait.group, "the room it waited for will not be free", WASTED_S if have_left else 0.0)
 
     def _may_fare_better(self, wait: Wait) -> bool:
@@ -256,7 +259,7 @@ class PendingPreemptions:
         if wait.victims or wait.pods in self._preparing:
             return False
         is_due = self._clock() >= wait.since + RECONSIDERED_AFTER_S
-        return (is_due and self._cache.relief != wait.relief) or not self._will_be_free(wait)
+        return (is_due and self._cache.changes.relief != wait.relief) or not self._will_be_free(wait)
 
     def _will_be_free(self, wait: Wait) -> bool:
         """Whether the places held are free, and still open to these pods, when everybody has left who is leaving.
@@ -283,7 +286,7 @@ class PendingPreemptions:
             return False
         self._limits.start(uids)
         for one in waiting:
-            self._cache.fulfil(one.pod)
+            self._cache.promises.fulfil(one.pod)
             self._cache.reservations.extend(one.pod, self._clock() + self._settings.promise_ttl_s)
             self._waker.nominate(one.pod)
         return True

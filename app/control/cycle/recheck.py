@@ -7,7 +7,7 @@ somebody else really has taken what it counted on.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from app.cluster.ledger.charges import NO_LOAD, Hold, Load
+from app.cluster.ledger.charge import NO_LOAD, Hold, Load
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.batches import PlanBatch
 from app.model.decision import Action, Eviction, Placement, Start
@@ -51,7 +51,7 @@ class Recheck:
 
     def _still_there(self, eviction: Eviction) -> bool:
         """Whether a victim is where the plan saw it, neither leaving nor just being bound."""
-        pod, held = self._cache.pod(eviction.pod), self._cache.reservations.get(eviction.pod)
+        pod, held = self._cache.pods.get(eviction.pod), self._cache.reservations.get(eviction.pod)
         if pod is None or pod.deleting or (held is not None and not held.is_revocable):
             return False
         return eviction.node == (pod.node or (held.node if held else None))
@@ -65,7 +65,7 @@ class Recheck:
         return None if group is None or group.refusal is not None else group
 
     def _still_waits(self, uid: PodUid) -> bool:
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         return pod is not None and pod.node is None and not pod.deleting and not self._cache.reservations.get(uid)
 
     def _has_room(self, deal: PlanBatch) -> bool:
@@ -90,7 +90,7 @@ class Recheck:
         """Whether the shared GPUs that the plan counts on still have as much to give, now or when others have left."""
         wanted = Counter[tuple[NodeName, str]]()
         for place in places:
-            pod = self._cache.pod(place.pod)
+            pod = self._cache.pods.get(place.pod)
             if pod is not None and pod.sharing is not None:
                 parts = parts_of(pod.sharing, self._cache.gpus.size(place.node)[0])
                 wanted.update({(place.node, name): parts for name in place.devices})
@@ -125,20 +125,20 @@ class Recheck:
 
     def _cost(self, places: Iterable[tuple[PodUid, NodeName]]) -> Resources:
         """Return what pods cost their queue there."""
-        found = ((self._cache.pod(uid), self._cache.gpus.size(node)[0]) for uid, node in places)
+        found = ((self._cache.pods.get(uid), self._cache.gpus.size(node)[0]) for uid, node in places)
         return sum((pod.charge(memory_mib) for pod, memory_mib in found if pod is not None), NOTHING)
 
     def _summed(self, places: Iterable[tuple[NodeName, PodUid]]) -> dict[NodeName, Load]:
         sums: dict[NodeName, Load] = {}
         for node, uid in places:
-            pod, load = self._cache.pod(uid), sums.get(node, NO_LOAD)
+            pod, load = self._cache.pods.get(uid), sums.get(node, NO_LOAD)
             sums[node] = load if pod is None else load.plus(pod)
         return sums
 
 
 def is_open(cache: ClusterCache, uid: PodUid, node: NodeName) -> bool:
     """Whether a node still takes this pod, if it has room: it may have been cordoned, tainted or relabelled."""
-    pod, table = cache.pod(uid), cache.table()
+    pod, table = cache.pods.get(uid), cache.snapshots.table()
     column = table.index.get(node)
     return pod is not None and column is not None and fit.takes(table.nodes[column], pod.constraint)
 

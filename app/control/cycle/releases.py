@@ -80,7 +80,7 @@ class _ReleasedPods(InFlightLimiter):
         self._cache = cache
 
     def is_over(self, uid: PodUid) -> bool:
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         return pod is None or pod.node is not None or pod.deleting or pod.said.by_scheduler
 
 
@@ -147,7 +147,7 @@ class Releases:
 
     def forget_gone(self) -> None:
         """Forget of whom the watch shows by now what we knew before it."""
-        self._opened = {uid for uid in self._opened if (pod := self._cache.pod(uid)) is not None and pod.held}
+        self._opened = {uid for uid in self._opened if (pod := self._cache.pods.get(uid)) is not None and pod.held}
 
     async def run(self) -> None:
         """Write patches for ever, several at a time."""
@@ -164,7 +164,7 @@ class Releases:
 
     def _due(self, uid: PodUid) -> Pod | None:
         """Return the pod if it is still to be released by us: held, and promised a place that is free now."""
-        pod = None if self._leadership.failure() else self._cache.pod(uid)
+        pod = None if self._leadership.failure() else self._cache.pods.get(uid)
         return pod if pod is not None and self.holds(pod) and self._cache.reservations.promised(uid) else None
 
     async def _release(self, uid: PodUid) -> None:
@@ -189,8 +189,8 @@ class Releases:
         self._put(uid)
 
     def _put(self, uid: PodUid) -> None:
-        pod = self._cache.pod(uid)
-        on = self._cache.groups.terms(pod.group) if pod else None
+        pod = self._cache.pods.get(uid)
+        on = self._cache.groups.terms.of(pod.group) if pod else None
         self._queue.put_nowait((-on.priority if on else 0, next(self._numbers), uid))
 
     def _end(self, uid: PodUid) -> None:
@@ -216,7 +216,7 @@ class Releases:
         the pod is still to be released: its promise may have ended meanwhile, or our right to decide.
         """
         held = self._cache.reservations.promised(pod.uid)
-        if held is None or len(self._cache.table().nodes) < ALWAYS_COMPLETE_BELOW:
+        if held is None or len(self._cache.snapshots.table().nodes) < ALWAYS_COMPLETE_BELOW:
             return True
         await self._cluster.nominate(pod, held.node)
         if self._leadership.failure():

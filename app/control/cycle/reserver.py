@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
+from app.cluster.changes import Changes
 from app.cluster.ledger.reservations import Reservation, ReservationState
-from app.cluster.state.cache import Changes, ClusterCache
+from app.cluster.state.cache import ClusterCache
 from app.control.cycle.waker import Waker
 from app.control.journal.backoff import COSTLY, Backoff
 from app.control.writers.barrier import GangBarrier
@@ -62,7 +63,7 @@ class Reserver:
         """Promise the places of a start, and have its pods asked about."""
         expires_at = self._clock() + self._settings.promise_ttl_s
         for placement in start.placements:
-            self._cache.promise(placement.pod, placement.node, placement.devices, expires_at=expires_at)
+            self._cache.promises.make(placement.pod, placement.node, placement.devices, expires_at=expires_at)
             self._waker.wake(placement.pod)
 
     def answered_expiry(self) -> float:
@@ -71,7 +72,7 @@ class Reserver:
 
     def give_up(self, uid: PodUid) -> None:
         """End one pod's promise."""
-        self._cache.drop_promise(uid)
+        self._cache.promises.drop(uid)
         self._waker.revoke(uid)
 
     def make_way(self) -> None:
@@ -96,7 +97,7 @@ class Reserver:
         found: list[tuple[Pod, NodeName]] = []
         for held in self._cache.reservations:
             is_gang, priority = self._worth(held)
-            pod = self._cache.pod(held.pod)
+            pod = self._cache.pods.get(held.pod)
             if pod is None or pod.sharing is not None:
                 continue  # What it gives back is a part of a GPU at most, of which no gang is completed.
             if held.state is ReservationState.PROMISED and not is_gang and priority <= up_to:
@@ -104,8 +105,8 @@ class Reserver:
         return found
 
     def _worth(self, held: Reservation) -> tuple[bool, int]:
-        on = self._cache.groups.terms(held.group)
-        return self._cache.groups.min_member(held.group) > 1, on.priority if on else 0
+        on = self._cache.groups.terms.of(held.group)
+        return self._cache.groups.progress.min_member(held.group) > 1, on.priority if on else 0
 
     def release(self, key: GroupKey, error: str) -> None:
         """End what is promised to a gang, and send away whoever stands at the barrier."""
@@ -117,7 +118,7 @@ class Reserver:
     def stand_down(self) -> None:
         """Give up every promise: another replica decides, and what it has decided shows in the watch only later."""
         for held in [held for held in self._cache.reservations if not held.is_written]:
-            self._cache.drop_promise(held.pod)
+            self._cache.promises.drop(held.pod)
         self._barrier.fail_all("this replica is no longer active")
 
     def review(self) -> Mapping[GroupKey, str]:
@@ -132,16 +133,16 @@ class Reserver:
             self._expire_at = now + EXPIRES_WITHIN_S
             self._expire_all(now)
             for key in self._overlooked.over(now):
-                self._cache.reconsider(PodUid(key.name))
+                self._cache.findings.reconsider(PodUid(key.name))
         if now >= self._forget_at:
             self._forget_at = now + REFUSED_NODES_FOR_S
-            self._cache.forget_refused_nodes()
+            self._cache.findings.forget_refused_nodes()
             self._waker.forget_gone()
         for uid in self._bereft:
             self._waker.revoke(uid)
         self._bereft.clear()
         self._barrier.review()
-        refused = ((self._cache.pod(uid), said) for uid, said in releases.refused.items())
+        refused = ((self._cache.pods.get(uid), said) for uid, said in releases.refused.items())
         error = "the API server does not let the scheduling gate be taken off"
         return {pod.group: f"{error}: {said}" for pod, said in refused if pod is not None}
 
@@ -162,16 +163,16 @@ class Reserver:
     def _expire(self, held: Reservation) -> None:
         self._metrics.promises_expired.inc()
         log.info("promise expired", pod=held.pod, node=held.node)
-        pod = self._cache.pod(held.pod)
+        pod = self._cache.pods.get(held.pod)
         is_asked = held.state is ReservationState.ANSWERED
         was_woken = pod is not None and pod.said.by_us and pod.nominated == held.node
         if pod is not None and not is_asked and (pod.said.by_scheduler or was_woken):
             # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node. A
             # nomination beside the release proves nothing: kube-scheduler may not have come to it yet.
-            self._cache.refuse_node(held.pod, held.node)
+            self._cache.findings.refuse_node(held.pod, held.node)
         if pod is not None and not is_asked and not held.is_asked:
             # Others may have the room meanwhile, for longer each time: kube-scheduler may never look at the pod.
             self._overlooked.failed(GroupKey(pod.namespace, pod.uid), self._clock(), policy=COSTLY)
-            self._cache.overlook(held.pod)
+            self._cache.findings.overlook(held.pod)
         self._waker.park(held.pod)
         self.give_up(held.pod)

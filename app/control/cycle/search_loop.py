@@ -114,14 +114,14 @@ class SearchLoop:
     def _is_due(self) -> bool:
         if self._readiness.failure() or not self._may_help:
             return False
-        if self._cache.version == self._considered and not self._is_due_again():
+        if self._cache.changes.version == self._considered and not self._is_due_again():
             return False
         if self._somebody_is_stale():
             return True
         if self._in_vain == self._hope() and self._clock() < self._rested_at and not self._is_due_again():
             return False
         # Thousands may wait whom nobody can help: they are looked at after a change, not at every turn.
-        seen = self._cache.version, self._takeover.taken
+        seen = self._cache.changes.version, self._takeover.taken
         if seen != self._nobody_waited_at and self._takeover.somebody_waits():
             return True
         self._nobody_waited_at = seen
@@ -129,7 +129,7 @@ class SearchLoop:
 
     def _hope(self) -> tuple[int, int]:
         """Return what changes when somebody has made room, or others ask for it than before."""
-        return self._cache.relief, self._takeover.claims
+        return self._cache.changes.relief, self._takeover.claims
 
     def _is_due_again(self) -> bool:
         """Whether the mere passing of time may let somebody run, or have a stale gang leave, when nothing was found."""
@@ -153,7 +153,7 @@ class SearchLoop:
             return False
         now, groups = self._wall_clock(), self._cache.groups
         for key, since in groups.stale_since().items():
-            spec = groups.spec(key)
+            spec = groups.specs.get(key)
             if now - since >= self._policy.grace_s(spec.stale_grace_s if spec else None):
                 return True
         return False
@@ -201,7 +201,7 @@ class SearchLoop:
 
     async def _planned(self) -> tuple[Snapshot, Plan]:
         """Return a plan and what it was made from."""
-        self._cache.age_stale(self._wall_clock())
+        self._cache.groups.age_stale(self._wall_clock())
         snapshot = self._cache.snapshot()
         if self._budgets is not None:
             snapshot = replace(snapshot, guarded=self._budgets.guarded())

@@ -100,7 +100,8 @@ class UsageMeter:
             self._told_at_ms = now_ms
         if abs(now_ms - self._told_at_ms) >= self._interval_ms:
             self._told_at_ms = now_ms
-            self._cache.tell_usage()
+            if self._history.tell():
+                self._cache.changes.note()
 
     def _now_ms(self) -> int:
         return round(self._wall_clock() * 1000)

@@ -85,7 +85,7 @@ class Waker:
 
     def wake(self, uid: PodUid) -> None:
         """Have the pod asked about, if it is held or parked and a node is promised to it."""
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         if pod is None or self._cache.reservations.promised(uid) is None:
             return
         if self._releases.holds(pod):
@@ -100,7 +100,7 @@ class Waker:
 
     def revoke(self, uid: PodUid) -> None:
         """Take back the nomination of a pod that lost its promise: kube-scheduler would keep the node for it."""
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         if pod is not None and pod.node is None and pod.nominated is not None:
             self._parked.patches.put_nowait(uid)
 
@@ -120,7 +120,7 @@ class Waker:
 
     async def _patch(self, uid: PodUid) -> None:
         for _ in RETRY.pauses():
-            pod, held = self._cache.pod(uid), self._cache.reservations.promised(uid)
+            pod, held = self._cache.pods.get(uid), self._cache.reservations.promised(uid)
             if pod is None or pod.node is not None or self._leadership.failure():
                 return
             if held is None and pod.nominated is not None:

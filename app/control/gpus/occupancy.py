@@ -14,6 +14,14 @@ from app.model.pod import PPM, Pod
 from app.model.resources import GPU_MILLI
 
 
+class PodsByUid(Protocol):
+    """Pods that are known."""
+
+    def get(self, uid: PodUid, /) -> Pod | None:
+        """Return the pod of this uid."""
+        ...
+
+
 class Books(Protocol):
     """What is remembered of GPUs and pods."""
 
@@ -22,8 +30,9 @@ class Books(Protocol):
         """The GPUs of every node."""
         ...
 
-    def pod(self, uid: PodUid) -> Pod | None:
-        """Return the pod of this uid."""
+    @property
+    def pods(self) -> PodsByUid:
+        """All pods that are known."""
         ...
 
 
@@ -39,7 +48,7 @@ class ReservingBooks(Books, Protocol):
 def occupancy(books: ReservingBooks, name: NodeName, *, now: float) -> NodeUse | None:
     """Return who is on the GPUs of a node, None when no agent has ever told of it; `now` is by the feed's clock."""
     gpus = books.gpus
-    report, heard_at = gpus.nodes().get(name), gpus.heard_at(name)
+    report, heard_at = gpus.agents.all().get(name), gpus.agents.heard_at(name)
     if report is None:
         return None
     stand = gpus.on(name)
@@ -48,7 +57,7 @@ def occupancy(books: ReservingBooks, name: NodeName, *, now: float) -> NodeUse |
     return NodeUse(
         report=report,
         silent_s=None if heard_at is None else now - heard_at,
-        is_trusted=gpus.is_trusted(name),
+        is_trusted=gpus.agents.is_trusted(name),
         reasons=stand.reasons,
         devices=tuple(view.device(bit, device) for bit, device in enumerate(report.devices)),
         opening=tuple(view.shared_use(each, {}) for each in stand.shared if each.uuid not in known),
@@ -60,7 +69,7 @@ def _reserved(books: ReservingBooks, node: NodeName) -> tuple[Reserved, ...]:
     """Return how many whole devices of a node are held for pods; parts of devices show under their device."""
     devices, pods = Counter[str](), Counter[str]()
     for held in books.reservations.on_node(node):
-        pod = books.pod(held.pod)
+        pod = books.pods.get(held.pod)
         if pod is not None and pod.request.gpu_milli:
             devices[held.state.value] += pod.request.gpu_milli // GPU_MILLI
             pods[held.state.value] += 1
@@ -155,11 +164,11 @@ class _View:
 
         The kubelet tells who has a device by name, processes tell by uid: we know both.
         """
-        pods = ((uid, self._books.pod(uid)) for uid in reversed(list(used)))
+        pods = ((uid, self._books.pods.get(uid)) for uid in reversed(list(used)))
         return {(pod.namespace, pod.name): uid for uid, pod in pods if pod is not None}
 
     def _sharer(self, uid: PodUid, shared: SharedGpu, used: Mapping[PodUid, int]) -> Occupant | None:
-        pod, part = self._books.pod(uid), self._books.gpus.part(uid)
+        pod, part = self._books.pods.get(uid), self._books.gpus.parts.of(uid)
         if pod is None or part is None:
             return None
         asked_ppm = pod.sharing.portion_ppm if pod.sharing else 0
@@ -177,5 +186,5 @@ class _View:
         pods = (pod for each in self._stand.shared for pod in each.reservations)
         if any((pod.namespace, pod.name) == (holder.namespace, holder.name) for pod in pods):
             return True
-        pod = self._books.pod(PodUid(holder.uid))
+        pod = self._books.pods.get(PodUid(holder.uid))
         return pod is not None and bool(pod.reserves)

@@ -175,10 +175,10 @@ class Overuse:
     async def _worst(self) -> Mapping[PodUid, Excess]:
         """Return of each pod that uses more the device of which it uses most beyond its part."""
         gpus, worst, judged = self._books.gpus, dict[PodUid, Excess](), dict[NodeName, _Judged]()
-        for number, name in enumerate(list(gpus.nodes()), start=1):
+        for number, name in enumerate(list(gpus.agents.all()), start=1):
             if number % PAUSE_EVERY == 0:
                 await asyncio.sleep(0)
-            now = self._on(name) if gpus.is_trusted(name) else None
+            now = self._on(name) if gpus.agents.is_trusted(name) else None
             if now is None:
                 continue
             judged[name] = now
@@ -190,7 +190,7 @@ class Overuse:
     def _on(self, name: NodeName) -> _Judged | None:
         """Judge a node, unless it is as it was at the last look: most of them are."""
         gpus, before = self._books.gpus, self._judged.get(name)
-        report, parts = gpus.nodes().get(name), tuple(gpus.parts_on(name))
+        report, parts = gpus.agents.all().get(name), tuple(gpus.parts.on(name))
         if report is None or not parts:
             return None
         if before is not None and before.report is report and before.parts == parts:
@@ -217,14 +217,14 @@ class Overuse:
         return not self._episodes[uid].is_told and self._lasts(uid, LASTS_S)
 
     def _is_to_leave(self, uid: PodUid) -> bool:
-        pod = self._books.pod(uid)
+        pod = self._books.pods.get(uid)
         if self._grace_s is None or pod is None or not pod.managed:
             return False
         # Asked last: while it was told, another replica may have taken over.
         return self._episodes[uid].is_told and self._lasts(uid, self._grace_s) and not self._readiness.failure()
 
     def _evict(self, excess: Excess) -> None:
-        pod, grace_s = self._books.pod(excess.pod), self._grace_s
+        pod, grace_s = self._books.pods.get(excess.pod), self._grace_s
         if pod is None:
             return
         message = f"Pod {_name(pod)} was evicted: for more than {grace_s:g} s it used {excess.amounts}"
@@ -233,7 +233,7 @@ class Overuse:
         self._episodes[excess.pod].since = None
 
     async def _tell(self, excess: Excess) -> None:
-        pod = self._books.pod(excess.pod)
+        pod = self._books.pods.get(excess.pod)
         if pod is None or pod.deleting or self._readiness.failure():
             return
         self._episodes[excess.pod].is_told = True

@@ -213,7 +213,7 @@ class ReservationPods:
                 await self._cluster.record_event(regarding, warning=True, reason=CONTESTED, note=note)
 
     async def _reserve(self, node: NodeName, gpu: SharedGpu) -> None:
-        report = self._cache.gpus.nodes().get(node)
+        report = self._cache.gpus.agents.all().get(node)
         # The kubelet tells names only: one that it still knows from before would be taken for the new pod.
         known = {one.name for device in report.devices for one in device.holders} if report else set[str]()
         taken = known.union(pod.name for pod in gpu.reservations)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from app.cluster.gpus.gpus import node_of
+from app.cluster.gpus.parts import node_of
 from app.cluster.gpus.shared_gpus import GpuState, SharedGpu
 from app.cluster.gpus.upkeep import Circumstances, Dismiss, Free, Reserve, needs
 from app.cluster.state.cache import ClusterCache
@@ -91,7 +91,7 @@ class SharedGpus:
         """Return what kube-scheduler says of a reservation pod that it does not place."""
         gpu = self._cache.gpus.find(*place)
         # As the cache knows them: what kube-scheduler says of a pod is no change of its GPU.
-        pods = [self._cache.pod(pod.uid) for pod in gpu.reservations] if gpu is not None else []
+        pods = [self._cache.pods.get(pod.uid) for pod in gpu.reservations] if gpu is not None else []
         pod = next((pod for pod in pods if pod is not None and pod.said.because), None)
         if pod is None:
             return ""
@@ -104,7 +104,7 @@ class SharedGpus:
         Return the pods whose promise is worth nothing, since it is not certain any more which GPU they would get.
         """
         gpus = self._cache.gpus
-        self._cache.age_agents(self._clock() - self._settings.agent_ttl_s)
+        self._cache.gpu_books.age(self._clock() - self._settings.agent_ttl_s)
         changes = gpus.drain_changes()
         names = set(changes.nodes)
         if self._clock() >= self._look_again_at:
@@ -131,7 +131,7 @@ class SharedGpus:
         self._had_pods.clear()
         self._annotated.clear()
         # Those that end meanwhile are for the other one to remove.
-        self._cache.gpus.drop_vanished()
+        self._cache.gpus.reservations.drop_vanished()
         self._swept = self._knows_all = False
         self._pods.recall()
         for place in [place for place in self._closed if not self._pods.is_under_way(place)]:
@@ -178,8 +178,8 @@ class SharedGpus:
         node, gpus = place[0], self._cache.gpus
         return Circumstances(
             node=node,
-            agent=gpus.reliable(node),
-            parts=tuple(gpus.parts_on(node)),
+            agent=gpus.agents.reliable(node),
+            parts=tuple(gpus.parts.on(node)),
             is_wanted=place in self._wanted,
             is_over=not gpu.holders and self._is_over(place, gpu),
         )
@@ -203,7 +203,7 @@ class SharedGpus:
         return any(all(pod.node is None for pod in each.reservations) for each in waited_for)
 
     def _dismiss(self, need: Dismiss) -> None:
-        pod = self._cache.pod(need.pod)
+        pod = self._cache.pods.get(need.pod)
         if pod is not None and not self._activity.failure():
             name = f"{pod.namespace}/{pod.name}"
             message = say("Pod {name} {message}", name=name, message=need.message)
@@ -213,7 +213,7 @@ class SharedGpus:
         if isinstance(need, Free) and not self._is_held(place):
             # From now on nobody may come on it: by the time of the write somebody would run on a device of nobody.
             self._closed.add(place)
-            self._cache.close_gpu(*place)
+            self._cache.gpu_books.close(*place)
         self._pods.order(place, need)
 
     def _annotate(self, place: Place, gpu: SharedGpu) -> None:
@@ -259,7 +259,7 @@ class SharedGpus:
 
     def _reopen(self, place: Place) -> None:
         self._closed.discard(place)
-        self._cache.reopen_gpu(*place)
+        self._cache.gpu_books.reopen(*place)
 
     # Forgetting -------------------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class SharedGpus:
         if not self._swept:
             self._swept = True
             self._pods.order(NOWHERE, Sweep())
-        self._annotated = {uid for uid in self._annotated if self._cache.gpus.reservation(uid) is not None}
+        self._annotated = {uid for uid in self._annotated if self._cache.gpus.reservations.get(uid) is not None}
 
     def _forget_gone(self, node: NodeName) -> None:
         gone = self._known.get(node, set()) - {gpu.name for gpu in self._cache.gpus.shared(node)}

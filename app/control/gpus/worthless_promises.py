@@ -9,7 +9,7 @@ from app.model.names import NodeName, PodUid
 
 def worthless(cache: ClusterCache, nodes: Iterable[NodeName], *, contested: Collection[NodeName]) -> list[PodUid]:
     """Return the pods with such promises: who shares GPUs of `nodes`, who has whole ones of `contested`."""
-    sharers = [uid for name in nodes for uid in cache.gpus.holders_on(name) if _is_worthless(cache, uid)]
+    sharers = [uid for name in nodes for uid in cache.gpus.parts.holders_on(name) if _is_worthless(cache, uid)]
     return [*sharers, *_of_whole_gpus(cache, contested)]
 
 
@@ -22,6 +22,6 @@ def _of_whole_gpus(cache: ClusterCache, contested: Collection[NodeName]) -> Iter
     """Yield the pods that are promised whole GPUs of these nodes: they might get one on which others run."""
     for held in cache.reservations if contested else ():
         is_promised = held.node in contested and held.state is ReservationState.PROMISED
-        pod = cache.pod(held.pod) if is_promised else None
+        pod = cache.pods.get(held.pod) if is_promised else None
         if pod is not None and pod.request.gpu_milli:
             yield held.pod

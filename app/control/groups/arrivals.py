@@ -17,7 +17,7 @@ class Arrivals:
 
     async def pod(self, uid: PodUid, *, within_s: float) -> Pod | None:
         """Return the pod of this uid, waiting a moment until it is there and its owners are known."""
-        known = self._cache.pod(uid)
+        known = self._cache.pods.get(uid)
         if known is not None and not known.ungrouped:
             return known
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -29,7 +29,7 @@ class Arrivals:
             pass
         finally:
             self._give_up_waiting(uid, arrival)
-        return self._cache.pod(uid)
+        return self._cache.pods.get(uid)
 
     def note(self, pod: Pod) -> None:
         """Note that the cache has a pod; a question goes on once the pod is in its group."""
@@ -39,7 +39,7 @@ class Arrivals:
     def note_regrouped(self) -> None:
         """Note that pods may belong to their groups now."""
         for uid in list(self._awaited):
-            pod = self._cache.pod(uid)
+            pod = self._cache.pods.get(uid)
             if pod is not None and not pod.ungrouped:
                 self._end_wait(uid)
 

@@ -61,7 +61,7 @@ class CompletionLookup:
         may_have_succeeded = pod.node is not None and not pod.deleting
         if pod.managed and pod.names_group and may_have_succeeded:
             # A gang that is finishing well would be evicted, if its grace were shorter than the read.
-            self._cache.doubt_ending(pod.group, pod.uid)
+            self._cache.groups.staleness.doubt(pod.group, pod.uid)
             self._unclear.put_nowait(pod)
 
     async def _recover(self) -> None:
@@ -71,7 +71,7 @@ class CompletionLookup:
         # Until the owners are known, it is not known either which of the pods are of one gang.
         await self._freshness.owners_known()
         await self._count_finished()
-        self._cache.trust_endings()
+        self._cache.groups.staleness.trust_all()
         self._changed.set()
 
     async def _count_finished(self) -> None:
@@ -83,7 +83,7 @@ class CompletionLookup:
                 await self._sleep(RETRY.after(1))
                 continue
             for member in filter(None, members):
-                self._cache.count_success(*member)
+                self._cache.groups.progress.count_success(*member)
             return
 
     def _member(self, raw: RawObject) -> tuple[GroupKey, PodUid, str] | None:
@@ -100,7 +100,7 @@ class CompletionLookup:
 
     async def run(self) -> None:
         """Look pods up for ever, several at a time."""
-        self._cache.doubt_endings()
+        self._cache.groups.staleness.doubt_all()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._recover(), name="recover")
             for _ in range(READERS):
@@ -115,7 +115,7 @@ class CompletionLookup:
                 log.warning("end of a gang member is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
                 await self._sleep(RETRY.asked_or_after(1, error))
                 # Given up, a gang that is finishing well would count as broken, and what is left of it be evicted.
-                if self._cache.groups.spec(pod.group) is not None:
+                if self._cache.groups.specs.get(pod.group) is not None:
                     self._unclear.put_nowait(pod)
                     continue
                 raw = None
@@ -123,7 +123,7 @@ class CompletionLookup:
 
     def _take(self, pod: Pod, raw: RawObject | None) -> None:
         """Count a pod that turned out to have succeeded; one that is gone has not, as far as anybody knows."""
-        self._cache.trust_ending(pod.group, pod.uid)
+        self._cache.groups.staleness.trust(pod.group, pod.uid)
         if raw is not None and decode.has_succeeded(raw):
-            self._cache.count_success(pod.group, pod.uid, pod.subgroup)
+            self._cache.groups.progress.count_success(pod.group, pod.uid, pod.subgroup)
         self._changed.set()

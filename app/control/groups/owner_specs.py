@@ -60,7 +60,7 @@ class OwnerSpecs:
         return True
 
     def _speaks(self, uid: PodUid, key: GroupKey) -> bool:
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         return pod is not None and pod.group == key
 
 

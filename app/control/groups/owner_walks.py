@@ -64,6 +64,6 @@ class OwnerWalks:
     def pods_below(self, top: Owner | None) -> Iterator[Pod]:
         """Yield the pods that come from an object."""
         for uid in self._lineage.pods_below(top) if top is not None else ():
-            pod = self._cache.pod(uid)
+            pod = self._cache.pods.get(uid)
             if pod is not None:
                 yield pod

@@ -183,7 +183,7 @@ class PodGrouper:
         """Group the pods anew that come from this object."""
         await self._regroup(self._lineage.lines_of(owner))
         for key in self._objects.of(owner.ref, owner.namespace):
-            spec = self._cache.groups.object(key)
+            spec = self._cache.groups.specs.object(key)
             if spec is not None:
                 self._cache.apply_group(self.settle_object(spec))
 
@@ -218,7 +218,7 @@ class PodGrouper:
 
     def _part_from_others(self, pod: Pod, first: OwnerRef | None) -> None:
         """Take a pod from the owner that it had before another one adopted it, or none."""
-        known = self._cache.pod(pod.uid)
+        known = self._cache.pods.get(pod.uid)
         before = first_link(known) if known is not None and known.origin is not pod.origin else None
         if before is not None and before != first:
             self._lineage.remove(before, pod.namespace, pod.uid)
@@ -228,7 +228,7 @@ class PodGrouper:
 
         Bind writes on each pod in which group it is: what it names when it is first seen is true, or that it is alone.
         """
-        known = self._cache.pod(pod.uid) or pod
+        known = self._cache.pods.get(pod.uid) or pod
         if not (pod.stays_in_group and known.stays_in_group):
             return None
         return known.group
@@ -242,7 +242,7 @@ class PodGrouper:
             return pod
         if spec.key.name == pod.uid:
             # What was said before is taken back too: of an owner that was suspended, say.
-            if says_more(spec, pod) or self._cache.groups.spec(spec.key) is not None:
+            if says_more(spec, pod) or self._cache.groups.specs.get(spec.key) is not None:
                 self._cache.derive_group(spec)
             return pod
         self._sayings.keep(said)
@@ -262,7 +262,7 @@ class PodGrouper:
 
         One that is bound runs; what it waits for is to know its sub-group.
         """
-        known = self._cache.pod(pod.uid)
+        known = self._cache.pods.get(pod.uid)
         # Before the PodGroup of an owner that may not be read was seen, its pods were taken for single ones.
         was_grouped = known is not None and (known.names_group or not self._watch.kinds.is_denied(missing.kind))
         if known is not None and was_grouped and not known.ungrouped and own_group(pod) in {"", known.group.name}:
@@ -285,7 +285,7 @@ class PodGrouper:
 
     def _regroup_pod(self, uid: PodUid) -> None:
         # Who is to be evicted looks to the cache as if it left already: should that fail, it stays.
-        pod = self._cache.pod_as_shown(uid)
+        pod = self._cache.pods.as_shown(uid)
         if pod is not None:
             try:
                 self._cache.apply_pod(self.settle(bare(pod)))

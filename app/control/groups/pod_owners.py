@@ -34,10 +34,10 @@ class PodOwners:
         owners = self.owners.walk(first, pod.namespace).owners
         # What is said at the top counts for all below it.
         named = (owner.labels.get(PRIORITY_CLASS_LABEL, "") for owner in reversed(owners))
-        return next((name for name in named if name and self._cache.groups.has_class(name)), "")
+        return next((name for name in named if name and self._cache.groups.specs.has_class(name)), "")
 
     def _pod_as_owner(self, uid: str) -> Owner | None:
-        pod = self._cache.pod(PodUid(uid))
+        pod = self._cache.pods.get(PodUid(uid))
         if pod is None:
             return None
         ref, origin = OwnerRef(POD_KIND, pod.name, pod.uid), pod.origin

@@ -79,7 +79,7 @@ class PodGroupWriter:
         if self._wanted.get(key) is not grouping:
             self._wanted[key] = grouping
             self._look_at(key)
-        elif not self._cache.groups.has_object(key):
+        elif self._cache.groups.specs.object(key) is None:
             # The second pod may be what makes it worth an object.
             self._look_at(key)
 
@@ -194,5 +194,5 @@ class PodGroupWriter:
 
     def _class_name(self, grouping: Grouping) -> str:
         """Return the class that counts: the first that exists (KAI)."""
-        known = (name for name in grouping.priority_classes if self._cache.groups.knows_class(name))
+        known = (name for name in grouping.priority_classes if self._cache.groups.specs.knows_class(name))
         return next(known, "")

@@ -95,8 +95,8 @@ class Feed:
         self._changed = changed
         self._learners = learners
         self._objects = {resource: _Objects() for resource in Resource}
-        cache.doubt_topologies()
-        cache.doubt_gpus()
+        cache.topologies.doubt()
+        cache.groups.doubt_gpus()
 
     async def run(self) -> None:
         """Follow every kind, for ever."""
@@ -118,7 +118,7 @@ class Feed:
     def place_of(self, resource: Resource, key: Any) -> tuple[str, str]:
         """Return the namespace and the name of what the watch has shown by this key."""
         if resource is Resource.PODS:
-            pod = self._cache.pod(key)
+            pod = self._cache.pods.get(key)
             return (pod.namespace, pod.name) if pod is not None else ("", str(key))
         return (key.namespace, key.name) if isinstance(key, GroupKey) else ("", key)
 
@@ -204,10 +204,10 @@ class Feed:
         gpu_nodes = Resource.GPU_NODES
         if not self._freshness.is_listed(gpu_nodes) and not self._freshness.is_given_up(gpu_nodes):
             return
-        for number, key in enumerate(self._cache.trust_gpus(), start=1):
-            self._cache.touch(key)
+        for number, key in enumerate(self._cache.groups.trust_gpus(), start=1):
+            self._cache.groups.touched.mark(key)
             if number % PAUSE_EVERY == 0:
-                self._cache.form_groups()
+                self._cache.groups.form()
                 await asyncio.sleep(0)
 
     # Applying ---------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Feed:
                 self._apply(resource, one)
             if number % PAUSE_EVERY == 0:
                 # Form the groups of these now: those of 50,000 pods together would take a second.
-                self._cache.form_groups()
+                self._cache.groups.form()
                 await asyncio.sleep(0)
         if None in seen:
             shown.known = gone | shown.known

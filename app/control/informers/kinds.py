@@ -82,7 +82,7 @@ class _Nodes(_Kind[Node, NodeName]):
 
     def least(self, raw: RawObject) -> Node:
         name = NodeName(decode.name_of(raw))
-        return replace(self._cache.node_as_shown(name) or Node(name=name), problem=decode.LEAST)
+        return replace(self._cache.nodes.shown(name) or Node(name=name), problem=decode.LEAST)
 
     def key(self, record: Node) -> NodeName:
         return record.name
@@ -105,7 +105,7 @@ class _Queues(_Kind[Queue, QueueName]):
 
     def least(self, raw: RawObject) -> Queue:
         name = QueueName(decode.name_of(raw))
-        return replace(self._cache.queues().get(name) or Queue(name=name), problem=decode.LEAST)
+        return replace(self._cache.queues.tree().get(name) or Queue(name=name), problem=decode.LEAST)
 
     def key(self, record: Queue) -> QueueName:
         return record.name
@@ -149,13 +149,13 @@ class _Topologies(_Kind[Topology, str]):
         return record.name
 
     def apply(self, record: Topology) -> None:
-        self._cache.apply_topology(record)
+        self._cache.topologies.apply(record)
 
     def forget(self, key: str) -> None:
-        self._cache.delete_topology(key)
+        self._cache.topologies.delete(key)
 
     def note_first_list(self) -> None:
-        self._cache.trust_topologies()
+        self._cache.topologies.trust()
 
 
 class _GpuNodes(_Kind[GpuNode, NodeName]):
@@ -197,7 +197,7 @@ class _PodGroups(_Kind[GroupSpec, GroupKey]):
 
     def least(self, raw: RawObject) -> GroupSpec:
         key = GroupKey(decode.namespace_of(raw), decode.name_of(raw))
-        return replace(self._cache.groups.object(key) or GroupSpec(key=key), problem=decode.LEAST)
+        return replace(self._cache.groups.specs.object(key) or GroupSpec(key=key), problem=decode.LEAST)
 
     def key(self, record: GroupSpec) -> GroupKey:
         return record.key

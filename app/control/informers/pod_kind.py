@@ -75,8 +75,8 @@ class PodKind:
 
     def apply(self, record: SeenPod) -> None:
         """Put a pod into its group and into the cache."""
-        before = self._cache.pod(record.pod.uid)
-        pod = self._grouped(lasting(self._cache.pod_as_shown(record.pod.uid), record.pod))
+        before = self._cache.pods.get(record.pod.uid)
+        pod = self._grouped(lasting(self._cache.pods.as_shown(record.pod.uid), record.pod))
         apply = partial(self._apply_whole, pod, record.started_at)
         if not self._tolerance.attempt(Resource.PODS, Step.APPLY, repr(pod), apply):
             self._cache.apply_pod(plain(pod))
@@ -88,7 +88,7 @@ class PodKind:
 
     def forget(self, key: PodUid) -> None:
         """Remove a pod: what it held is free at once, however it ended; how it ended is looked up behind."""
-        pod = self._cache.pod(key)
+        pod = self._cache.pods.get(key)
         self._cache.delete_pod(key)
         if pod is not None:
             self._grouper.forget(pod)
@@ -108,4 +108,4 @@ class PodKind:
     def _grouped(self, pod: Pod) -> Pod:
         found = self._tolerance.attempt(Resource.PODS, Step.APPLY, repr(pod), partial(self._grouper.settle, pod))
         # Where its owners bring out a mistake of ours, it is charged and not started.
-        return found or lasting(self._cache.pod_as_shown(pod.uid), replace(pod, problem=decode.LEAST))
+        return found or lasting(self._cache.pods.as_shown(pod.uid), replace(pod, problem=decode.LEAST))

@@ -13,7 +13,7 @@ def group_reference(groups: Membership, key: GroupKey) -> RawObject | None:
 
     Where no PodGroup object exists, its owners stand for the pods of a gang.
     """
-    spec, pod = groups.spec(key), next(iter(groups.pods(key)), None)
+    spec, pod = groups.specs.get(key), next(iter(groups.pods(key)), None)
     if spec is not None and spec.uid:
         return _pod_group_reference(spec)
     if pod is None:

@@ -30,7 +30,7 @@ def for_victims(wait: Wait, cache: ClusterCache) -> Refusal:
     """Say who is still in the room."""
     where = _where(wait)
     details: dict[str, int | str] = {"node": min(wait.nodes), "nodes": len(wait.nodes), "since": wait.began}
-    known = [pod for uid in wait.victims if (pod := cache.pod(uid)) is not None]
+    known = [pod for uid in wait.victims if (pod := cache.pods.get(uid)) is not None]
     there = [pod for pod in known if pod.node is not None]
     if there:
         # Who only lost a promise runs nowhere, and goes on waiting: it is not in the way.

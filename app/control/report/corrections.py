@@ -66,7 +66,7 @@ class Corrections:
         """Correct what has stood for too long; who has a place is left to whoever binds it, and to the kubelet."""
         until = self._clock() - AFTER_S
         for uid in [uid for uid, since in self._since.items() if since <= until]:
-            pod = self._cache.pod(uid)
+            pod = self._cache.pods.get(uid)
             if pod is None or not pod.said.passing or pod.node is not None:
                 del self._since[uid]
                 continue

@@ -67,24 +67,24 @@ class Inspect(WaitingGroups):
 
     def pod(self, namespace: str, name: str) -> KnownPod | None:
         """Return what is known of one pod."""
-        found = (pod for pod in self._cache.pods() if pod.namespace == namespace and pod.name == name)
+        found = (pod for pod in self._cache.pods.all() if pod.namespace == namespace and pod.name == name)
         pod = next(found, None)
         planning = self._planning
         if pod is None:
             return None
         stalled, awaited = planning.attempts.stalled(), planning.attempts.awaited(pod.group)
-        on = self._cache.groups.terms(pod.group) if pod.managed else None
+        on = self._cache.groups.terms.of(pod.group) if pod.managed else None
         # The queue that pays, which the labels of a running pod do not change.
         pod = replace(pod, queue=on.queue) if on is not None else pod
         return known(self._cache, planning.refusals_to_tell, pod, stalled=stalled, awaited=awaited)
 
     def gpu_nodes(self) -> Sequence[NodeName]:
         """Return the nodes of whose GPUs an agent tells, in order; what is left of a deleted node is not told."""
-        return sorted(self._cache.gpus.nodes().keys() & self._cache.table().index.keys())
+        return sorted(self._cache.gpus.agents.all().keys() & self._cache.snapshots.table().index.keys())
 
     def gpu_node(self, name: NodeName) -> NodeUse | None:
         """Return who is on the GPUs of a node; None when no agent tells of it."""
-        return occupancy(self._cache, name, now=self._clock()) if name in self._cache.table().index else None
+        return occupancy(self._cache, name, now=self._clock()) if name in self._cache.snapshots.table().index else None
 
     def gpu_health(self) -> Mapping[Health, int]:
         """Return how many GPUs there are of each health."""
@@ -95,7 +95,7 @@ class Inspect(WaitingGroups):
         return shared_memory(self._cache.gpus, self._reports())
 
     def _reports(self) -> Mapping[NodeName, GpuNode]:
-        reports = self._cache.gpus.nodes()
+        reports = self._cache.gpus.agents.all()
         return {name: reports[name] for name in self.gpu_nodes()}
 
 

@@ -37,7 +37,10 @@ def known(
     `refusals` are those of the last plan, `stalled`, and `awaited` for the pods of its group, as `Planning` tells them.
     """
     if pod.node is not None:
-        state, is_gone = PodState.RELEASING if pod.deleting else PodState.BOUND, pod.node not in cache.table().index
+        state, is_gone = (
+            PodState.RELEASING if pod.deleting else PodState.BOUND,
+            pod.node not in cache.snapshots.table().index,
+        )
         return KnownPod(pod=pod, state=state, node=pod.node, is_node_gone=is_gone)
     held = cache.reservations.get(pod.uid)
     if held is None and pod.deleting:
@@ -52,7 +55,7 @@ def known(
         why = None
     if why is None and held.state is ReservationState.PROMISED:
         # As it is told while it has no place: it gets one now and then, and nothing has changed by that.
-        why = overlooked(pod, is_overlooked=cache.groups.is_unasked(pod))
+        why = overlooked(pod, is_overlooked=cache.groups.asked.is_unasked(pod))
     state = PodState.BINDING if held.state is ReservationState.ANSWERED else PodState(held.state.value)
     return KnownPod(pod=pod, state=state, node=held.node, refusal=why)
 
@@ -60,7 +63,7 @@ def known(
 def _why_held(cache: ClusterCache, refusals: Mapping[GroupKey, Refusal], pod: Pod) -> Refusal | None:
     if pod.problem:
         return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"{pod.problem}.")
-    refusal, unasked = refusals.get(pod.group), overlooked(pod, is_overlooked=cache.groups.is_unasked(pod))
+    refusal, unasked = refusals.get(pod.group), overlooked(pod, is_overlooked=cache.groups.asked.is_unasked(pod))
     if unasked is not None and (refusal is None or refusal.reason is unasked.reason):
         # That of its group may name another of its pods.
         return unasked

@@ -79,7 +79,7 @@ class Status:
         """What is not written until its pause is over."""
         self._touched: set[GroupKey] = set()
         """It is one set for ever: the cache adds the groups about which anything has changed."""
-        cache.groups.tell(self._touched)
+        cache.groups.touched.tell(self._touched)
         self._to_renew: Iterator[GroupKey] = iter(())
         """Whose numbers are looked at next, as long as anything changes."""
         self._renewed_at = -1
@@ -101,8 +101,8 @@ class Status:
 
     async def round(self) -> None:
         """Write every status that is no longer true."""
-        if self._version != self._cache.version:
-            self._version = self._cache.version
+        if self._version != self._cache.changes.version:
+            self._version = self._cache.changes.version
             # How many are still leaving is worth a look each time: there are few who wait for that.
             self._touched.update(key for key, why in self._planning.attempts.stalled().items() if why.reason in FREEING)
             await self._correct_queues()
@@ -139,16 +139,18 @@ class Status:
         found = list(islice(self._to_renew, RENEWED_AT_ONCE))
         if len(found) < RENEWED_AT_ONCE and self._renewed_at != self._version:
             self._renewed_at = self._version
-            self._to_renew = iter([key for key in self._cache.waiting() if self._cache.groups.has_object(key)])
+            self._to_renew = iter(
+                [key for key in self._cache.groups.waiting() if self._cache.groups.specs.object(key) is not None]
+            )
         yield from found
 
     def _queues(self, shares: Mapping[QueueName, Share]) -> Iterator[tuple[_Target, RawObject]]:
-        queues = self._cache.queues()
+        queues = self._cache.queues.tree()
         children: dict[QueueName, list[QueueName]] = {}
         for queue in queues.values():
             if queue.parent is not None:
                 children.setdefault(queue.parent, []).append(queue.name)
-        usage = self._cache.usage()
+        usage = self._cache.charges.usage()
         for name, queue in queues.items():
             past, told = self._cache.history.told(name), shares.get(name) or usage.get(name, Usage())
             status = status_fields.queue_status(queue, told, children.get(name, ()), now=self._now(), past=past)
@@ -157,8 +159,8 @@ class Status:
     def _pod_groups(self, keys: Collection[GroupKey]) -> Iterator[tuple[_Target, RawObject]]:
         stalled = self._planning.attempts.stalled()
         for key in keys:
-            target, spec = _target(key), self._cache.groups.spec(key)
-            if spec is None or not self._cache.groups.has_object(key):
+            target, spec = _target(key), self._cache.groups.specs.get(key)
+            if spec is None or self._cache.groups.specs.object(key) is None:
                 self._said.pop(target, None)
                 self._failures.pop(target, None)
             else:
@@ -173,7 +175,7 @@ class Status:
     def _standing(self, spec: GroupSpec) -> status_fields.GroupTotals:
         key = spec.key
         members = list(self._cache.groups.pods(key))
-        allocated, on = self._cache.room.held_by(members), self._cache.groups.terms(key)
+        allocated, on = self._cache.room.held_by(members), self._cache.groups.terms.of(key)
         bound = sum(pod.node is not None for pod in members)
         return status_fields.GroupTotals(
             allocated=allocated,
@@ -185,7 +187,7 @@ class Status:
         )
 
     def _phase(self, spec: GroupSpec, bound: int) -> str:
-        if bound and not self._cache.groups.owes(spec.key):
+        if bound and not self._cache.groups.progress.owes(spec.key):
             return "Running"
         return "Suspended" if spec.suspended else "Pending"
 

@@ -35,18 +35,18 @@ class WaitingGroups:
     def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
         """Return the groups with pods that have no place, and why."""
         refusals = self._planning.refusals_to_tell
-        return [(group, refusals.get(key)) for key, group in self._cache.waiting().items()]
+        return [(group, refusals.get(key)) for key, group in self._cache.groups.waiting().items()]
 
     def waiting_by_key(self) -> Mapping[GroupKey, tuple[PodGroup, Refusal | None]]:
         """Return the groups with pods that have no place, and why, by their key."""
         refusals = self._planning.refusals
-        return {key: (group, refusals.get(key)) for key, group in self._cache.waiting().items()}
+        return {key: (group, refusals.get(key)) for key, group in self._cache.groups.waiting().items()}
 
     def refusal(self, key: GroupKey) -> Refusal | None:
         """Return why a group with pods that have no place waits; None when it has none, or is undecided."""
-        return self._planning.refusals.get(key) if key in self._cache.waiting() else None
+        return self._planning.refusals.get(key) if key in self._cache.groups.waiting() else None
 
     def refused(self) -> Sequence[tuple[GroupKey, Refusal]]:
         """Return the groups with pods that have no place and why, those aside that are undecided."""
-        waiting = self._cache.waiting()
+        waiting = self._cache.groups.waiting()
         return [(key, refusal) for key, refusal in self._planning.refusals.items() if key in waiting]

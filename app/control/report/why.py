@@ -91,7 +91,7 @@ class Explainer:
         pods_too, groups_too = subject in {None, Subject.POD}, subject in {None, Subject.POD_GROUP}
         if pods_too and pod is not None and pod.managed:
             return self._explained_pod(pod)
-        if groups_too and (self._cache.groups.spec(key) is not None or self._cache.groups.pods(key)):
+        if groups_too and (self._cache.groups.specs.get(key) is not None or self._cache.groups.pods(key)):
             return self._explained_group(key)
         if subject in {None, Subject.WORKLOAD} and (workload := self._grouper.workload(namespace, name)) is not None:
             return self._explained_workload(namespace, name, workload)
@@ -106,7 +106,7 @@ class Explainer:
         return messages.unknown(namespace, name, subject)
 
     def _pod(self, namespace: str, name: str) -> Pod | None:
-        named = [pod for pod in self._cache.pods() if pod.name == name and pod.namespace == namespace]
+        named = [pod for pod in self._cache.pods.all() if pod.name == name and pod.namespace == namespace]
         # A pod that has been made anew under its name is the one that is asked about.
         return min(named, key=lambda pod: pod.deleting, default=None)
 
@@ -141,7 +141,7 @@ class Explainer:
 
     def _explained_workload(self, namespace: str, name: str, workload: Workload) -> Explanation:
         """Tell of the PodGroup that a workload has; of several, of one that waits; of none, why there is none."""
-        waiting = self._cache.waiting()
+        waiting = self._cache.groups.waiting()
         if workload.groups:
             told = self._explained_group(min(workload.groups, key=lambda key: (key not in waiting, key)))
             return replace(told, workload_groups=len(workload.groups))
@@ -150,7 +150,7 @@ class Explainer:
     def _explained_group(self, key: GroupKey) -> Explanation:
         group = self._group(key)
         counts, nodes = group.counts, {each.node for each in group.pods if each.state is PodState.BOUND}
-        finished, owed = self._cache.groups.bound(key), group.formed.owed if group.formed is not None else 0
+        finished, owed = self._cache.groups.progress.bound(key), group.formed.owed if group.formed is not None else 0
         state = messages.state_of(counts, group.spec, finished=finished, owed=owed)
         placed = (each.refusal for each in group.pods if each.state in UNSTARTED and each.refusal is not None)
         refusal = group.refusal or next(placed, None)
@@ -174,7 +174,7 @@ class Explainer:
 
     def _explained(self, group: _Group, told: Explanation) -> Explanation:
         """Add what is told of a PodGroup and of its pods alike."""
-        snapshot, on = self._cache.snapshot(), self._cache.groups.terms(group.key)
+        snapshot, on = self._cache.snapshot(), self._cache.groups.terms.of(group.key)
         queue = on.queue if on is not None else group.spec.queue if group.spec is not None else None
         return replace(
             told,
@@ -189,14 +189,14 @@ class Explainer:
         )
 
     def _group(self, key: GroupKey) -> _Group:
-        waiting, refusals = self._cache.waiting().get(key), self._planning.refusals_to_tell
+        waiting, refusals = self._cache.groups.waiting().get(key), self._planning.refusals_to_tell
         formed = waiting or self._cache.groups.running().get(key)
         stalled, awaited = self._planning.attempts.stalled(), self._planning.attempts.awaited(key)
         refusal = refusals.get(key) or (waiting.refusal if waiting is not None else None) or stalled.get(key)
         pods = sorted(self._cache.groups.pods(key), key=lambda pod: (pod.created_at, len(pod.name), pod.name))
         return _Group(
             key=key,
-            spec=self._cache.groups.spec(key),
+            spec=self._cache.groups.specs.get(key),
             formed=formed,
             pods=tuple(known(self._cache, refusals, pod, stalled=stalled, awaited=awaited) for pod in pods),
             refusal=refusal,
@@ -217,7 +217,7 @@ class Explainer:
         if not nodes:
             return
         since = self._decisions.evicted_at()
-        leaving = (pod for pod in self._cache.pods() if pod.deleting and pod.node in nodes)
+        leaving = (pod for pod in self._cache.pods.all() if pod.deleting and pod.node in nodes)
         for pod in nsmallest(LEAVERS_SHOWN, leaving, key=attrgetter("namespace", "name")):
             if pod.node is not None:
                 yield Leaver(namespace=pod.namespace, name=pod.name, node=pod.node, since=since.get(pod.uid))

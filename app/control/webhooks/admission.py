@@ -116,7 +116,7 @@ class Admission:
             return Denied(found)
         if cause := self._freshness.failure():
             return Undecided(cause)
-        warnings += pods.oddities(pod, profiles=self._profiles, queues=self._cache.queues())
+        warnings += pods.oddities(pod, profiles=self._profiles, queues=self._cache.queues.tree())
         newcomer = self._entrance.look(pod)
         if name := self._class(pod, newcomer, warnings):
             newcomer = self._entrance.look(shape.of_class(pod, name))
@@ -158,7 +158,7 @@ class Admission:
     def _class(self, pod: RawObject, newcomer: Newcomer, warnings: list[str]) -> str:
         """Return the priority class that the pod is to have by a label of its owners or its own; empty for none."""
         name = self._entrance.owners_class(newcomer) or shape.labelled_class(pod)
-        if not name or self._cache.groups.has_class(name):
+        if not name or self._cache.groups.specs.has_class(name):
             return name
         label = f"label {PRIORITY_CLASS_LABEL}: there is no PriorityClass {shown(name)}"
         warnings.append(f"{label}; kube-scheduler keeps to the pod's own priority. Create it, or change the label")
@@ -196,10 +196,10 @@ class Admission:
         return CHANGED_BY_OTHERS if self._entrance.must_be_bound_here(self._entrance.look(raw)) else ""
 
     def _queue_problem(self, raw: RawObject) -> str:
-        return policy.queue_problem(raw, self._cache.queues())
+        return policy.queue_problem(raw, self._cache.queues.tree())
 
     def _oddities(self, question: AdmissionQuestion) -> Iterator[str]:
-        raw, queues = _named(question.object, question), self._cache.queues()
+        raw, queues = _named(question.object, question), self._cache.queues.tree()
         if _kind(question) == POD and question.operation is Operation.CREATE:
             yield from pods.oddities(raw, profiles=self._profiles, queues=queues)
         elif _kind(question) == POD and question.old is not None:
@@ -218,7 +218,9 @@ class Admission:
     def _losses(self, question: AdmissionQuestion) -> Iterator[str]:
         if _kind(question) == QUEUE and not self._freshness.failure():
             name = QueueName(question.name)
-            yield from policy.queue_loss(name, self._cache.queues().values(), self._cache.usage().get(name))
+            yield from policy.queue_loss(
+                name, self._cache.queues.tree().values(), self._cache.charges.usage().get(name)
+            )
 
 
 def _kind(question: AdmissionQuestion) -> tuple[str, str]:

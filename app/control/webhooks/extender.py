@@ -98,7 +98,7 @@ class Extender:
         rating = self._rate(question)
         if rating is None:
             return dict.fromkeys(question.offered, 0)
-        index = self._cache.table().index
+        index = self._cache.snapshots.table().index
         return {name: int(rating.scores[index[name]]) if name in index else 0 for name in question.offered}
 
     def preempt(self, pod: RawObject, candidates: Mapping[NodeName, V]) -> Mapping[NodeName, V]:
@@ -151,12 +151,12 @@ class Extender:
 
     def _move(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
         """Move the promise to a node that kube-scheduler offers, else find out whether it refuses the promised one."""
-        pod = self._cache.pod(held.pod)
+        pod = self._cache.pods.get(held.pod)
         if pod is None:
             return Refused(Reason.DECIDING)
         node = self._elsewhere(pod, held, question)
         if node is not None:
-            self._cache.move(pod.uid, node, expires_at=self._planning.answered_expiry())
+            self._cache.promises.move(pod.uid, node, expires_at=self._planning.answered_expiry())
             self._cache.reservations.note_asked(pod.uid)
             self._stand_by(pod.uid)
             return Fits((node,))
@@ -180,7 +180,7 @@ class Extender:
 
         Its watch of nodes may pause for half a minute and more after an outage of the API server (client-go).
         """
-        index = self._cache.table().index
+        index = self._cache.snapshots.table().index
         return any(name not in index for name in question.offered)
 
     def _elsewhere(self, pod: Pod, held: Reservation, question: PodQuestion) -> NodeName | None:
@@ -191,11 +191,11 @@ class Extender:
         constraints = tuple(self._cache.groups.constraints(pod))
         if not self._planning.effort.can_look_at(pod, constraints):
             return None  # It is planned again beside the event loop, if its node is refused.
-        places = self._cache.places_without(pod, held.node)
+        places = self._cache.snapshots.places_without(pod, held.node)
         return planner.move_one(places, pod, held.node, question.offered, self._policy, constraints=constraints)
 
     def _learn_refusal(self, held: Reservation) -> FilterAnswer:
-        self._cache.refuse_node(held.pod, held.node)
+        self._cache.findings.refuse_node(held.pod, held.node)
         self._planning.attempts.give_up(held.pod)
         return Refused(Reason.REFUSED_BY_SCHEDULER)
 
@@ -204,29 +204,29 @@ class Extender:
 
         Only nodes where we see room tell anything: what is full is missing from the list for that reason alone.
         """
-        self._cache.accept(uid)
-        self._cache.note_asked(uid)
-        pod = self._cache.pod(uid)
+        self._cache.findings.accept(uid)
+        self._cache.findings.note_asked(uid)
+        pod = self._cache.pods.get(uid)
         only_nominated = len(question.offered) == 1 and decode.nominated_node(question.pod) == question.offered[0]
         if pod is None or only_nominated:
             return
         if len(question.offered) >= ALWAYS_COMPLETE_BELOW:
             # A sample says nothing of the nodes it lacks, but those it shows are accepted.
-            if refused := self._cache.refused(uid):
-                self._cache.refuse_only(uid, refused.difference(question.offered))
+            if refused := self._cache.findings.refused(uid):
+                self._cache.findings.refuse_only(uid, refused.difference(question.offered))
             return
         if self._lags(question):
             return
-        table = self._cache.table()
+        table = self._cache.snapshots.table()
         if effort.of_constraints((pod.constraint,), table, times=1) > effort.MOST_AT_ONCE:
             return  # Each node that is refused is learned when it is not offered.
-        with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.free())
+        with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.snapshots.free())
         missing = with_room & ~table.mask(question.offered)
-        self._cache.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
+        self._cache.findings.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
 
     def _end_attempt(self, uid: PodUid) -> None:
         """Learn that kube-scheduler has not bound a pod by itself, as it asks again; if it failed, let it back off."""
-        pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+        pod, held = self._cache.pods.get(uid), self._cache.reservations.get(uid)
         if pod is None or held is None or held.state is not ReservationState.ANSWERED:
             return
         self._cache.reservations.asked_again(uid)
@@ -236,7 +236,7 @@ class Extender:
 
     def _stand_by(self, uid: PodUid) -> None:
         """Let a promise live on that is answered now; where kube-scheduler binds by itself, nobody else gets it."""
-        pod, held = self._cache.pod(uid), self._cache.reservations.get(uid)
+        pod, held = self._cache.pods.get(uid), self._cache.reservations.get(uid)
         if pod is None or held is None or held.is_written:
             return
         keep = self._cache.reservations.answered if pod.binds_elsewhere else self._cache.reservations.extend
@@ -256,7 +256,7 @@ class Extender:
             return Refused(Reason.DECIDING)
         if rating.refusal is not None:
             return Refused(rating.refusal.reason)
-        index = self._cache.table().index
+        index = self._cache.snapshots.table().index
         fitting = tuple(name for name in question.offered if name in index and rating.fitting[index[name]])
         return Fits(fitting) if fitting else Refused(Reason.NO_NODE_FITS)
 
@@ -266,7 +266,7 @@ class Extender:
         if not self._planning.effort.can_look_at(pod):
             return None
         group = self._cache.groups.alone(pod)
-        return planner.rate(self._cache.glance(), group, pod, question.offered, policy=self._policy)
+        return planner.rate(self._cache.snapshot(), group, pod, question.offered, policy=self._policy)
 
     def _is_ours(self, question: PodQuestion) -> bool:
         return self._decode(question.pod).managed

@@ -78,7 +78,7 @@ class AdmissionFastPath:
             return False
         if not self._claims.has_room(newcomer.raw) or not self._is_settled():
             return False
-        snapshot = self._claims.charged_on(self._cache.glance())
+        snapshot = self._claims.charged_on(self._cache.snapshot())
         group = self._group(pod, newcomer.said, snapshot)
         node = self._place(snapshot, group) if group else None
         if group is None or node is None:
@@ -133,14 +133,14 @@ class AdmissionFastPath:
 
     def _knows_classes(self, newcomer: Newcomer) -> bool:
         said = newcomer.said.priority_classes if newcomer.said else ()
-        return all(map(self._cache.groups.knows_class, (*newcomer.pod.priority_classes, *said)))
+        return all(map(self._cache.groups.specs.knows_class, (*newcomer.pod.priority_classes, *said)))
 
     def _is_settled(self) -> bool:
         """Whether nobody has a claim to what is free now: who was refused stays so until there is relief."""
         coming = self._claims.groups()
         if self._readiness.leadership.failure():
             # Another replica decides, and its promises cannot be seen: whoever waits may have been promised anything.
-            return self._cache.waiting().keys() <= coming
+            return self._cache.groups.waiting().keys() <= coming
         if self._planning.is_settled(coming):
             return True
         if not self._planning.can_decide_now():
@@ -162,10 +162,10 @@ class AdmissionFastPath:
         """
         if not pod.names_group:
             return self._cache.groups.alone(pod, said)
-        running, spec = snapshot.running.get(pod.group), self._cache.groups.spec(pod.group)
+        running, spec = snapshot.running.get(pod.group), self._cache.groups.specs.get(pod.group)
         if running is None or spec is None or spec.problem or pod.group in snapshot.groups:
             return None
-        if self._cache.groups.owes(pod.group) or pod.gated or pod.problem:
+        if self._cache.groups.progress.owes(pod.group) or pod.gated or pod.problem:
             return None
         return replace(running, pending=(pod,))
 

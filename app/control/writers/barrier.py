@@ -72,7 +72,7 @@ class GangBarrier:
     def review(self) -> None:
         """Look at the gangs about which something has changed: a promise may be gone, or a gang owe less."""
         for key, gang in list(self._gangs.items()):
-            if gang.revision != self._cache.groups.revision(key):
+            if gang.revision != self._cache.groups.touched.revision(key):
                 self._open_if_complete(key)
 
     def fail(self, key: GroupKey, error: str) -> None:
@@ -91,11 +91,11 @@ class GangBarrier:
 
     def _open_if_complete(self, key: GroupKey) -> None:
         gang = self._gangs[key]
-        gang.revision = self._cache.groups.revision(key)
+        gang.revision = self._cache.groups.touched.revision(key)
         self._send_away_without_promise(gang)
         held = self._cache.reservations.of_group(key)
         writing = {one.pod for one in held if one.state is ReservationState.BINDING}
-        gang.owed = self._cache.groups.owes(key, writing | gang.members.keys())
+        gang.owed = self._cache.groups.progress.owes(key, writing | gang.members.keys())
         if gang.owed:
             return
         for uid, member in self._taken(key).items():

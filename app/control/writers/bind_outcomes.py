@@ -61,7 +61,7 @@ class BindOutcomes:
 
     def _shown(self, uid: PodUid, node: NodeName) -> str | None:
         """Return what the watch shows of a binding; None while it shows the pod unbound, which may be old."""
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         if pod is None:
             return GONE
         return None if pod.node is None else _answer(pod.node, node)

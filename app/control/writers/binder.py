@@ -122,7 +122,7 @@ class Binder:
 
     def _answer_known(self, question: BindQuestion) -> str | None:
         """Answer what needs no write: a pod that is bound, unknown, or promised another node."""
-        pod = self._cache.pod(question.pod.uid)
+        pod = self._cache.pods.get(question.pod.uid)
         if pod is None or (pod.namespace, pod.name) != (question.pod.namespace, question.pod.name):
             return "the pod is not known here; it will be asked for again"
         if pod.node is not None:
@@ -142,7 +142,7 @@ class Binder:
         return NO_GPU if self._cache.gpus.not_ready(uid) else None
 
     async def _carry_out(self, question: BindQuestion) -> str:
-        pod = self._cache.pod(question.pod.uid)
+        pod = self._cache.pods.get(question.pod.uid)
         if pod is None or not pod.managed:
             return await self._write(question)
         refused = await self._wait_for_gang(pod.group, pod.uid, question.node)
@@ -177,10 +177,10 @@ class Binder:
 
     def _marks(self, uid: PodUid) -> Mapping[str, str]:
         """Return what is annotated with the node: the terms of its start, which nobody shall change later."""
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         if pod is None or not pod.managed:
             return {}
-        on = self._cache.groups.terms(pod.group)
+        on = self._cache.groups.terms.of(pod.group)
         found: dict[str, str] = {}
         if on is not None:
             found |= {QUEUE_ANNOTATION: on.queue, PREEMPTIBLE_ANNOTATION: "true" if on.preemptible else "false"}
@@ -194,14 +194,14 @@ class Binder:
 
         In one atomic write, so that no pod is bound that would see none, or all of them.
         """
-        pod, gpus = self._cache.pod(uid), self._cache.gpus.of_pod(uid)
+        pod, gpus = self._cache.pods.get(uid), self._cache.gpus.of_pod(uid)
         return marks_of(pod.sharing, gpus) if pod is not None and pod.sharing is not None and gpus else {}
 
     def _obstacle(self, uid: PodUid) -> str:
         """Return why not to write now, "" when nothing speaks against it."""
         if self._activity.failure():
             return "this replica is no longer active"
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         if pod is None:
             return GONE
         # It would be tried for as long as a finalizer holds the pod.
@@ -216,13 +216,13 @@ class Binder:
         except NotFoundError:
             return GONE
         except ForbiddenError as error:
-            self._cache.note_failed_bind(question.pod.uid, _refused(error))
+            self._cache.promises.note_failed_bind(question.pod.uid, _refused(error))
             return await self._wait(question, error, tries, tries.forbidden_pauses)
         except RejectedError as error:
             return await self._refuse(question, error, tries)
         except (ConflictError, OutcomeUnknownError, UnavailableError) as error:
             tries.may_be_under_way |= isinstance(error, OutcomeUnknownError)
-            self._cache.note_failed_bind(question.pod.uid, _refused(error))
+            self._cache.promises.note_failed_bind(question.pod.uid, _refused(error))
             known = await self._outcomes.find_out(question.pod, question.node)
             # A read that succeeds proves that the API server answers, so only its refusals are counted, and no outage.
             return await self._wait(question, error, tries, tries.undone_pauses) if known is None else known
@@ -268,12 +268,12 @@ class Binder:
         return await self._outcomes.find_out(question.pod, question.node)
 
     def _give_up(self, uid: PodUid) -> None:
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         if pod is not None and pod.managed and pod.node is None:
-            self._cache.drop_promise(uid)
+            self._cache.promises.drop(uid)
 
     def _set_back(self, uid: PodUid, error: str) -> None:
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         if pod is not None and pod.managed:
             self._gangs.dissolve(pod.group, error)
 

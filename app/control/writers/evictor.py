@@ -138,14 +138,14 @@ class Evictor:
         """Have a pod leave that no plan has chosen; it is counted under its cause."""
         pod = self._staying(uid)
         if pod is not None:
-            generation = self._cache.version
+            generation = self._cache.changes.version
             self._order(
                 pod, message, eviction_of(pod, cause=cause, message=message, beneficiary=None, generation=generation)
             )
 
     def _staying(self, uid: PodUid) -> Pod | None:
         """Return the pod, None when it is gone, nowhere, or leaving anyhow."""
-        pod = self._cache.pod(uid)
+        pod = self._cache.pods.get(uid)
         return None if pod is None or pod.node is None or pod.deleting or uid in self._in_flight else pod
 
     def _order(self, pod: Pod, message: str, record: Decision) -> None:
@@ -235,14 +235,14 @@ class Evictor:
     def _is_needed(self, ref: PodRef) -> bool:
         if self._activity.failure():
             raise NoLongerActiveError("this replica is no longer active")
-        return self._cache.pod(ref.uid) is not None
+        return self._cache.pods.get(ref.uid) is not None
 
     # What is said of it ---------------------------------------------------------------------------------------------
 
     async def _say(self, pod: Pod, message: str, regarding: RawObject) -> None:
         """Say why it was evicted: on the pod, and as an event."""
         try:
-            if self._cache.pod(pod.uid) is not None and not self._activity.failure():
+            if self._cache.pods.get(pod.uid) is not None and not self._activity.failure():
                 await self._marking(pod, message)()
         except NotFoundError:
             pass  # It is gone already: the event says it.
@@ -263,7 +263,7 @@ class Evictor:
             case Action.CONSOLIDATE:
                 return f"Pod {name} was preempted and rescheduled due to bin packing (resource consolidation) procedure"
             case Action.EVICT_STALE:
-                least = f"({self._cache.groups.min_member(pod.group)})"
+                least = f"({self._cache.groups.progress.min_member(pod.group)})"
                 return (
                     f"Workload doesn't meet the minimum required number of pods {least}, evicting remaining pod: {name}"
                 )
@@ -274,8 +274,8 @@ class Evictor:
         return workload_name(self._cache.groups, eviction.beneficiary)
 
     def _telling_of_stale(self, key: GroupKey) -> Callable[[], Awaitable[None]]:
-        regarding, least = group_reference(self._cache.groups, key), self._cache.groups.min_member(key)
-        active = self._cache.groups.bound(key)
+        regarding, least = group_reference(self._cache.groups, key), self._cache.groups.progress.min_member(key)
+        active = self._cache.groups.progress.bound(key)
         note = f"Job is stale. {counted(active, 'pod')} {'is' if active == 1 else 'are'} active, minMember is {least}"
         return partial(self._tell, regarding or {}, STALE, note)
 

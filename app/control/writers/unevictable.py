@@ -22,9 +22,9 @@ class UnevictablePods:
     def add(self, victim: PodUid) -> None:
         """Note that a pod cannot be evicted; a plan chooses none of its gang until the pause is over."""
         self._pods.add(victim)
-        if (pod := self._cache.pod(victim)) is not None:
+        if (pod := self._cache.pods.get(victim)) is not None:
             self._gangs.failed(pod.group, self._clock())
-            self._cache.spare(pod.group)
+            self._cache.groups.staleness.spare(pod.group)
         self._changed.set()
 
     def overlaps(self, victims: Collection[PodUid]) -> bool:
@@ -38,4 +38,4 @@ class UnevictablePods:
     def end_pauses(self) -> None:
         """Let plans choose gangs again whose pause is over."""
         for key in self._gangs.over(self._clock()):
-            self._cache.unspare(key)
+            self._cache.groups.staleness.unspare(key)

@@ -9,7 +9,6 @@ the same.
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
@@ -119,10 +118,11 @@ class _Known:
 
 def _known(snapshot: Snapshot) -> _Known:
     """Return what is remembered; nothing of it when anything has changed, or too much is of groups that are gone."""
-    memo: dict[Any, Any] = snapshot.nodes.memo
+    memo = snapshot.nodes.memo
     known: _Known | None = memo.get("unsatisfiable")
     if known is None or not known.is_of(snapshot) or len(known.groups) > 2 * len(snapshot.groups) + SPARE_ENTRIES:
-        memo["unsatisfiable"] = known = _Known(snapshot.queues, snapshot.topologies, snapshot.residents)
+        known = _Known(snapshot.queues, snapshot.topologies, snapshot.residents)
+        memo.remember("unsatisfiable", known)
     return known
 
 

@@ -180,5 +180,7 @@ def _machines(snapshot: Snapshot) -> _Machines | None:
     if idle is None:
         return None
     last = memo.get("machines") or _Machines.of(tuple(node.layout for node in snapshot.nodes.nodes), idle)
-    memo["machines"] = machines = last.after(idle)
+    machines = last.after(idle)
+    if machines is not last or "machines" not in memo:
+        memo.remember("machines", machines)
     return machines if machines.kinds else None

@@ -17,7 +17,7 @@ from app.model.node import Node
 from app.model.pod import Near, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI, NOTHING, Amounts
-from app.model.snapshot import PART, Mask, NodeTable, Snapshot, parts_of
+from app.model.snapshot import PART, Mask, Memo, NodeTable, Snapshot, parts_of
 from app.scheduling.placement import gang
 from app.scheduling.placement.fit import label_codes
 from app.scheduling.placement.free_resources import Assignment
@@ -254,21 +254,22 @@ def _beside_residents(snapshot: Snapshot) -> NodeTable:
         return nodes
     known, found = nodes.memo.get(BESIDE_RESIDENTS, (None, None))
     if known is not residents or found is None:
-        found = replace(nodes, allocatable=np.maximum(nodes.allocatable - residents, 0), memo={})
-        nodes.memo[BESIDE_RESIDENTS] = residents, found
+        found = replace(nodes, allocatable=np.maximum(nodes.allocatable - residents, 0), memo=Memo())
+        nodes.memo.remember(BESIDE_RESIDENTS, (residents, found))
     table: NodeTable = found
     return table
 
 
 def _mended(nodes: NodeTable) -> NodeTable | None:
     """Return the table in which nothing that passes by itself keeps pods off a node; None where that is so."""
-    if MENDED not in nodes.memo:
+    known: tuple[NodeTable | None] | None = nodes.memo.get(MENDED)
+    if known is None:
         mended = tuple(map(_taking_pods, nodes.nodes))
         takes_work = np.ones(len(mended), dtype=np.bool_)
         is_changed = any(new is not node for new, node in zip(mended, nodes.nodes, strict=True))
-        nodes.memo[MENDED] = replace(nodes, nodes=mended, takes_work=takes_work, memo={}) if is_changed else None
-    found: NodeTable | None = nodes.memo[MENDED]
-    return found
+        known = (replace(nodes, nodes=mended, takes_work=takes_work, memo=Memo()) if is_changed else None,)
+        nodes.memo.remember(MENDED, known)
+    return known[0]
 
 
 def _taking_pods(node: Node) -> Node:
@@ -288,5 +289,5 @@ def _scalars(nodes: NodeTable) -> Mapping[str, Amounts]:
                 if name not in found:
                     found[name] = np.zeros(len(nodes.nodes), dtype=np.int64)
                 found[name][column] = amount
-        nodes.memo["allocatable scalars"] = found
+        nodes.memo.remember("allocatable scalars", found)
     return found

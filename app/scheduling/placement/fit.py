@@ -1,6 +1,6 @@
 """Answers on which nodes a pod may run at all, and where it has room; which of them is best is `score`'s to say."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ def eligible(constraint: Constraint, nodes: NodeTable) -> Mask:
     if mask is None:
         mask = nodes.takes_work & _selected(constraint, nodes) & _tolerated(constraint.tolerations, nodes)
         if not constraint.is_long:
-            _remember(constraint, mask, nodes)
+            nodes.memo.remember(constraint, mask, most=MOST_REMEMBERED)
     return mask
 
 
@@ -89,12 +89,6 @@ def suffices(amounts: Sequence[int], free: Sequence[int]) -> bool:
         if 0 < asked > there:
             return False
     return True
-
-
-def _remember(question: Hashable, answer: object, nodes: NodeTable) -> None:
-    if len(nodes.memo) >= MOST_REMEMBERED:
-        nodes.memo.clear()
-    nodes.memo[question] = answer
 
 
 def _selected(constraint: Constraint, nodes: NodeTable) -> Mask:
@@ -176,7 +170,7 @@ def _taint_sets(nodes: NodeTable) -> tuple[list[tuple[Taint, ...]], NDArray[np.i
         numbers: dict[tuple[Taint, ...], int] = {}
         codes = [numbers.setdefault(_taints(node), len(numbers)) for node in nodes.nodes]
         remembered = list(numbers), np.array(codes, dtype=np.int32)
-        nodes.memo["taints"] = remembered
+        nodes.memo.remember("taints", remembered)
     return remembered
 
 

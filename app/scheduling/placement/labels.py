@@ -90,5 +90,5 @@ def labels_of(nodes: NodeTable) -> LabelIndex:
     """Return the index of a table; tables whose nodes have the same labels share it."""
     index: LabelIndex | None = nodes.label_memo.get("index")
     if index is None:
-        nodes.label_memo["index"] = index = LabelIndex(nodes)
+        index = nodes.label_memo.setdefault("index", LabelIndex(nodes))
     return index

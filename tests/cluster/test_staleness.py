@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.cluster.groups.formed import FormedGroups
+from app.cluster.changes import ChangeLog
+from app.cluster.groups.staleness import Staleness
+from app.cluster.groups.touched import Touched
 from app.model.names import PodUid
 from app.model.podgroup import GroupSpec
 from tests import given
@@ -15,23 +17,27 @@ SPEC = GroupSpec(key=BROKEN.key, min_member=2)
 LOST = PodUid("uid-b")
 
 
-def stale_since(formed: FormedGroups, *, spec: GroupSpec = SPEC, now: float = 10.0) -> float | None:
+def staleness() -> Staleness:
+    return Staleness(Touched((), ChangeLog()))
+
+
+def stale_since(formed: Staleness, *, spec: GroupSpec = SPEC, now: float = 10.0) -> float | None:
     """Form the broken gang, let the clock be told, and return since when it is stale."""
-    formed.put_running(BROKEN.key, BROKEN, spec)
+    formed.timed(BROKEN.key, BROKEN, spec)
     formed.age(now)
-    return formed.stale_since().get(BROKEN.key)
+    return formed.since().get(BROKEN.key)
 
 
 def test_a_gang_below_its_minimum_is_stale_since_the_clock_was_told() -> None:
-    formed = FormedGroups()
+    formed = staleness()
 
     assert (stale_since(formed, now=10.0), stale_since(formed, now=20.0)) == (10.0, 10.0)
-    assert formed.put_running(BROKEN.key, BROKEN, SPEC) == replace(BROKEN, stale_since=10.0)
+    assert formed.timed(BROKEN.key, BROKEN, SPEC) == replace(BROKEN, stale_since=10.0)
 
 
 @pytest.mark.parametrize("excused", [replace(SPEC, problem="It is odd"), replace(SPEC, suspended="It is suspended.")])
 def test_a_gang_is_not_stale_of_which_nobody_can_say_that_pods_are_missing(excused: GroupSpec) -> None:
-    formed = FormedGroups()
+    formed = staleness()
     assert stale_since(formed) == 10.0
 
     assert stale_since(formed, spec=excused, now=20.0) is None
@@ -39,18 +45,18 @@ def test_a_gang_is_not_stale_of_which_nobody_can_say_that_pods_are_missing(excus
     assert stale_since(formed, now=30.0) == 30.0
 
 
-Doubt = Callable[[FormedGroups], None]
+Doubt = Callable[[Staleness], None]
 
 
 @pytest.mark.parametrize(
     ("doubt", "trust"),
     [
         (lambda formed: formed.doubt(BROKEN.key, LOST), lambda formed: formed.trust(BROKEN.key, LOST)),
-        (FormedGroups.doubt_all, FormedGroups.trust_all),
+        (Staleness.doubt_all, Staleness.trust_all),
     ],
 )
 def test_a_gang_is_not_stale_as_long_as_it_is_unknown_how_its_members_ended(doubt: Doubt, trust: Doubt) -> None:
-    formed = FormedGroups()
+    formed = staleness()
     doubt(formed)
     assert stale_since(formed, now=10.0) is None
 
@@ -60,7 +66,7 @@ def test_a_gang_is_not_stale_as_long_as_it_is_unknown_how_its_members_ended(doub
 
 
 def test_one_end_that_is_known_does_not_settle_that_of_another() -> None:
-    formed = FormedGroups()
+    formed = staleness()
     formed.doubt(BROKEN.key, LOST)
     formed.doubt(BROKEN.key, PodUid("uid-c"))
 
@@ -71,10 +77,10 @@ def test_one_end_that_is_known_does_not_settle_that_of_another() -> None:
 
 
 def test_the_grace_of_a_stale_gang_does_not_begin_anew_with_another_pod_that_it_loses() -> None:
-    formed = FormedGroups()
+    formed = staleness()
     assert stale_since(formed, now=10.0) == 10.0
     formed.doubt(BROKEN.key, LOST)
-    meanwhile = stale_since(formed, now=20.0), formed.put_running(BROKEN.key, BROKEN, SPEC)
+    meanwhile = stale_since(formed, now=20.0), formed.timed(BROKEN.key, BROKEN, SPEC)
 
     formed.trust(BROKEN.key, LOST)
 
@@ -82,10 +88,10 @@ def test_the_grace_of_a_stale_gang_does_not_begin_anew_with_another_pod_that_it_
 
 
 def test_a_gang_that_was_completed_while_an_end_was_unknown_is_given_its_whole_grace_again() -> None:
-    formed = FormedGroups()
+    formed = staleness()
     assert stale_since(formed, now=10.0) == 10.0
     formed.doubt(BROKEN.key, LOST)
-    formed.put_running(BROKEN.key, replace(BROKEN, min_member=1), SPEC)
+    formed.timed(BROKEN.key, replace(BROKEN, min_member=1), SPEC)
     formed.trust(BROKEN.key, LOST)
 
     assert stale_since(formed, now=30.0) == 30.0

@@ -1,0 +1,209 @@
+"""Works out how the shared GPUs of one node stand: from who holds parts of them, what reserves them, and the agent.
+
+The sources may disagree: a GPU is only `READY` when a reservation pod is alive, the agent says which device that pod
+holds, and everybody bound to a part of it was given that very device. Until then nobody new comes on it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.cluster.gpus.shared_gpus import NO_DEVICE, NO_GPUS, OPEN, GpuState, NodeGpus, Part, SharedGpu, Sources
+from app.cluster.ledger.charge import Hold
+from app.model.device import Device, DeviceUuid, GpuNode, Health, is_overused
+from app.model.pod import Pod
+from app.model.snapshot import PART
+
+
+def node_gpus(of: Sources) -> NodeGpus:
+    """Return how the GPUs of a node stand."""
+    claims = _claims(of)
+    if not claims and of.agent is None and of.last is None:
+        return NO_GPUS
+    devices = {device.uuid: device for device in of.agent.devices} if of.agent else {}
+    shared = tuple(_shared(claims[name], of, devices) for name in sorted(claims))
+    taken = {uuid for each in shared for uuid in (each.uuid, *claims[each.name].told) if uuid}
+    contested = [each for each in shared if each.state is GpuState.CONTESTED]
+    reasons = [f"shared GPU {each.name}: {each.reason}" for each in contested]
+    idle = _idle(of.agent, taken)
+    blocked, sentences = _bad(idle or _perhaps_idle(of, taken), of)
+    return NodeGpus(
+        shared=shared,
+        # While it is not known which device such pods really have, whoever gets a whole one might get theirs.
+        blocked=of.offered if contested else blocked,
+        reasons=(*reasons, *sentences),
+        idle=_mask(of.agent, [one for one in idle if not _obstacle(one, of.tolerance_mib)]),
+        held=Counter(each.hold for each in shared),
+    )
+
+
+# One shared GPU -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Claim:
+    """Who has to do with one shared GPU. Changed by `_claims` alone."""
+
+    name: str
+    parts: list[Part] = field(default_factory=list)
+    told: set[DeviceUuid] = field(default_factory=set)
+    """Which device the pods that are bound to it were told it is; more than one answer is a contradiction."""
+    standing: list[Pod] = field(default_factory=list)
+    has_reservation: bool = False
+
+
+def _claims(of: Sources) -> dict[str, _Claim]:
+    """Return who has to do with which shared GPU, by its name, in one pass: this runs at every event of the node."""
+    found: dict[str, _Claim] = {}
+    for part in of.parts:
+        for position, name in enumerate(part.names):
+            claim = found.get(name) or found.setdefault(name, _Claim(name))
+            claim.parts.append(part)
+            if part.is_bound and position < len(part.uuids):
+                claim.told.add(DeviceUuid(part.uuids[position]))
+    for pod in of.reservations:
+        claim = found.get(pod.reserves) or found.setdefault(pod.reserves, _Claim(pod.reserves))
+        claim.has_reservation = True
+        if not pod.deleting:
+            claim.standing.append(pod)
+    return found
+
+
+def _shared(claim: _Claim, of: Sources, devices: Mapping[DeviceUuid, Device]) -> SharedGpu:
+    parts = claim.parts
+    uuid = _confirmed(claim, of.agent)
+    state, reason = _state(claim, of, uuid)
+    promised_mib, device = sum(part.memory_mib for part in parts), devices.get(uuid)
+    if state in OPEN and not of.divides:
+        reason = "by now its node hands out each GPU several times, or cuts them by MIG"
+    if state is GpuState.OPENING and not reason and claim.name in of.doubted:
+        # Who comes next would wait as long, while there may be room elsewhere.
+        reason = "its node has given it no device in time"
+    is_free_to_share = state is GpuState.READY and not reason
+    if is_free_to_share:
+        reason = _obstacle_to_more(device, promised_mib, of.tolerance_mib)
+    return SharedGpu(
+        name=claim.name,
+        uuid=uuid or min(claim.told, default=NO_DEVICE),
+        whole_mib=of.memory_mib,
+        promised_mib=promised_mib,
+        holders=tuple(part.pod for part in parts),
+        state=state,
+        reason=reason,
+        may_pass=is_free_to_share and bool(reason) and device is not None and device.health is Health.HEALTHY,
+        reservations=tuple(sorted(claim.standing, key=lambda pod: (pod.created_at, pod.name))),
+        is_bound=any(part.is_bound for part in parts),
+        hold=_hold(parts, has_reservation=claim.has_reservation),
+        free=of.memory_mib * PART - sum(part.parts for part in parts),
+        releasing=sum(part.parts for part in parts if part.hold is Hold.LEAVING),
+    )
+
+
+def _hold(parts: Sequence[Part], *, has_reservation: bool) -> Hold:
+    """Return how the whole device is held: for as long as somebody stays on it, else until its reservation is gone."""
+    holds = {part.hold for part in parts}
+    if Hold.KEPT in holds:
+        return Hold.KEPT
+    if Hold.AWAITED in holds:
+        # Whoever waits for it to be made ready has it, unless it is still somebody else's who is leaving.
+        return Hold.KEPT if has_reservation else Hold.AWAITED
+    return Hold.LEAVING
+
+
+def _state(claim: _Claim, of: Sources, uuid: DeviceUuid) -> tuple[GpuState, str]:
+    if not claim.told and (claim.name in of.closing or (not claim.standing and not claim.parts)):
+        return GpuState.CLOSING, ""
+    if of.agent is None or not of.agent.kubelet_answers:
+        # Whoever joined one that opens there would wait in vain, while there may be room elsewhere.
+        state = GpuState.UNCONFIRMED if claim.told else GpuState.OPENING
+        return state, "the agent of its node does not say which pod has it"
+    if not claim.told:
+        return (GpuState.READY if uuid else GpuState.OPENING), ""
+    dispute = _dispute(claim.told, claim.standing, uuid)
+    return (GpuState.CONTESTED, dispute) if dispute else (GpuState.READY, "")
+
+
+def _dispute(told: Collection[DeviceUuid], standing: Sequence[Pod], uuid: DeviceUuid) -> str:
+    """Return what does not agree about a GPU on which pods run; empty when everything does."""
+    if not standing:
+        return "its reservation pod is gone"
+    if not uuid:
+        return "its reservation pod has no device"
+    if told != {uuid}:
+        return f"its reservation pod has {uuid}, and its pods were given {', '.join(sorted(told))}"
+    return ""
+
+
+def _confirmed(claim: _Claim, agent: GpuNode | None) -> DeviceUuid:
+    """Return the device that a reservation pod holds, as the agent says, the one its pods were told if any does."""
+    if agent is None or not agent.kubelet_answers or not claim.standing:
+        return NO_DEVICE
+    held = [
+        device.uuid
+        for device in agent.devices
+        if device.holders and any(is_held_by(device, pod) for pod in claim.standing)
+    ]
+    return next((uuid for uuid in held if uuid in claim.told), _first(held))
+
+
+def is_held_by(device: Device, pod: Pod) -> bool:
+    """Whether the agent says that the pod has the device; the kubelet does not tell uids, so one may be missing."""
+    return pod.node is not None and any(
+        one.name == pod.name and one.namespace == pod.namespace and one.uid in ("", pod.uid) for one in device.holders
+    )
+
+
+def _first(uuids: Iterable[DeviceUuid]) -> DeviceUuid:
+    return next(iter(uuids), NO_DEVICE)
+
+
+def _obstacle_to_more(device: Device | None, promised_mib: int, tolerance_mib: int) -> str:
+    if device is None:
+        return ""
+    if device.health is not Health.HEALTHY:
+        return _unhealthy(device)
+    if is_overused(device, promised_mib, tolerance_mib):
+        return f"{device.used_mib} MiB of it are used, {promised_mib} MiB were promised"
+    return ""
+
+
+# Whole GPUs ---------------------------------------------------------------------------------------------------------
+
+
+def _idle(agent: GpuNode | None, taken: Collection[DeviceUuid]) -> list[Device]:
+    """Return the whole devices that nobody has, as far as the agent knows."""
+    if agent is None or not agent.kubelet_answers:
+        return []
+    return [one for one in agent.devices if not one.holders and one.uuid not in taken and not one.is_mig]
+
+
+def _perhaps_idle(of: Sources, taken: Collection[DeviceUuid]) -> list[Device]:
+    """Return the whole devices that nobody may have by now, where the agent does not say who has them."""
+    if of.agent is not None and of.agent.kubelet_answers:
+        return []
+    return [one for one in of.devices if one.uuid not in taken and not one.is_mig]
+
+
+def _bad(idle: Iterable[Device], of: Sources) -> tuple[int, list[str]]:
+    """Return how many idle devices take no work, beyond those that the device plugin has taken back itself, and why."""
+    found = [sentence for one in idle if (sentence := _obstacle(one, of.tolerance_mib))]
+    whole = sum(not one.is_mig for one in of.devices)
+    return max(0, len(found) - max(0, whole - of.offered)), found
+
+
+def _obstacle(device: Device, tolerance_mib: int) -> str:
+    if device.health is not Health.HEALTHY:
+        return f"{device.uuid} {_unhealthy(device)}"
+    if device.foreign_mib > tolerance_mib:
+        return f"{device.uuid} is used by processes that are in no pod, {device.foreign_mib} MiB of it"
+    return ""
+
+
+def _unhealthy(device: Device) -> str:
+    word = "is unhealthy" if device.health is Health.UNHEALTHY else "is of unknown health"
+    return f"{word}: {device.health_reason}" if device.health_reason else word
+
+
+def _mask(agent: GpuNode | None, idle: Collection[Device]) -> int:
+    uuids = {one.uuid for one in idle}
+    return sum(1 << bit for bit, one in enumerate(agent.devices if agent else ()) if one.uuid in uuids)

@@ -1,0 +1,95 @@
+"""Remembers which pods hold parts of shared GPUs, and which reservation pods hold these GPUs for them."""
+
+from collections.abc import Collection, Sequence
+from typing import TypeVar
+
+from app.cluster.gpus.shared_gpus import Part
+from app.model.names import NodeName, PodUid
+from app.model.pod import NODE_NAME_FIELD, Pod
+
+V = TypeVar("V")
+
+
+class HeldParts:
+    """What pods hold of shared GPUs, by pod and by node. Only `GpuBooks` calls `put`."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._parts: dict[PodUid, Part] = {}
+        self._on: dict[NodeName, dict[PodUid, Part]] = {}
+
+    def put(self, uid: PodUid, part: Part | None) -> set[NodeName]:
+        """Note what a pod holds of shared GPUs, None for nothing; return the nodes that are concerned."""
+        before = self._parts.pop(uid, None)
+        if before is not None:
+            _discard(self._on, before.node, uid)
+        if part is not None:
+            self._parts[uid] = part
+            self._on.setdefault(part.node, {})[uid] = part
+        return set() if part == before else {one.node for one in (before, part) if one is not None}
+
+    def of(self, uid: PodUid) -> Part | None:
+        """Return what a pod holds of shared GPUs."""
+        return self._parts.get(uid)
+
+    def on(self, node: NodeName) -> Collection[Part]:
+        """Return what pods hold of the shared GPUs of a node; not to be kept."""
+        return self._on.get(node, {}).values()
+
+    def holders_on(self, node: NodeName) -> Collection[PodUid]:
+        """Return the pods that hold parts on a node."""
+        return tuple(self._on.get(node, ()))
+
+
+class GpuReservations:
+    """The reservation pods of all nodes. Only `GpuBooks` calls `put`."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._pods: dict[PodUid, tuple[NodeName, Pod]] = {}
+        self._on: dict[NodeName, dict[PodUid, Pod]] = {}
+        self._vanished: list[Pod] = []
+
+    def put(self, uid: PodUid, pod: Pod | None) -> set[NodeName]:
+        """Note a reservation pod as it is now, None when it is gone; return the nodes that are concerned."""
+        before = self._pods.pop(uid, None)
+        if before is not None:
+            _discard(self._on, before[0], uid)
+            if pod is None:
+                self._vanished.append(before[1])
+        node = node_of(pod) if pod is not None else None
+        if pod is not None and node is not None:
+            self._pods[uid] = node, pod
+            self._on.setdefault(node, {})[uid] = pod
+        return {one for one in (before[0] if before else None, node) if one is not None}
+
+    def get(self, uid: PodUid) -> Pod | None:
+        """Return a reservation pod."""
+        found = self._pods.get(uid)
+        return found[1] if found else None
+
+    def on(self, node: NodeName) -> Collection[Pod]:
+        """Return the reservation pods for a node, also those that are leaving; not to be kept."""
+        return self._on.get(node, {}).values()
+
+    def drop_vanished(self) -> Sequence[Pod]:
+        """Forget the reservation pods that have vanished, and return them."""
+        vanished, self._vanished = self._vanished, []
+        return vanished
+
+
+def node_of(reservation: Pod) -> NodeName | None:
+    """Return the node a reservation pod is for: the one that it is bound to, or may only go to."""
+    if reservation.node is not None:
+        return reservation.node
+    for term in reservation.constraint.terms or ():
+        for requirement in term:
+            if requirement.key == NODE_NAME_FIELD and len(requirement.values) == 1:
+                return NodeName(requirement.values[0])
+    return None
+
+
+def _discard(by_node: dict[NodeName, dict[PodUid, V]], node: NodeName, uid: PodUid) -> None:
+    by_node[node].pop(uid, None)
+    if not by_node[node]:
+        del by_node[node]

@@ -1,0 +1,64 @@
+"""Tells on what terms the pods of a PodGroup are charged and ordered: queue, priority, and whether they may leave."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from app.model.names import QueueName
+from app.model.pod import Pod
+from app.model.podgroup import GroupSpec
+
+DEFAULT_CLASS = "train"
+"""KAI's priority class of pods that name none, or one that does not exist."""
+
+BUILT_IN_CLASSES: Mapping[str, int] = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
+"""KAI's priority classes and values, known even where the objects are not installed."""
+
+PREEMPTIBLE_BELOW = 100
+"""KAI: a priority of 100 or more is non-preemptible unless set otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTerms:
+    """On what terms a group's pods are charged and ordered."""
+
+    queue: QueueName
+    priority: int
+    preemptible: bool
+
+
+def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> GroupTerms:
+    """Return the terms that a group's object states, else one of its pods (KAI's rules, `podgrouper`)."""
+    spec = spec or spec_of_pod(pod)
+    priority = _priority(spec, pod, classes)
+    return GroupTerms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))
+
+
+def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | None:
+    """Return what counts of a PodGroup object and of what the owners of its pods say.
+
+    The owners, who would write it again, save for the queue, into which an administrator may have moved it (KAI).
+    """
+    if stated is None or derived is None:
+        return derived or stated
+    return replace(derived, uid=stated.uid, queue=stated.queue or derived.queue)
+
+
+def spec_of_pod(pod: Pod) -> GroupSpec:
+    """Return what stands in for a PodGroup object: a pod alone needs none, a named one that is missing is a problem."""
+    problem = f"PodGroup {pod.group} does not exist" if pod.names_group else ""
+    return GroupSpec(key=pod.group, min_member=1, created_at=pod.created_at, problem=problem)
+
+
+def _priority(spec: GroupSpec, pod: Pod, classes: Mapping[str, int]) -> int:
+    for name in (*spec.priority_classes, *pod.priority_classes):
+        value = classes.get(name, BUILT_IN_CLASSES.get(name))
+        if value is not None:
+            return value
+    return classes.get(DEFAULT_CLASS, BUILT_IN_CLASSES[DEFAULT_CLASS])
+
+
+def _preemptible(spec: GroupSpec, pod: Pod, priority: int) -> bool:
+    for explicit in (spec.preemptible, pod.explicit_preemptible):
+        if explicit is not None:
+            return explicit
+    return priority < PREEMPTIBLE_BELOW

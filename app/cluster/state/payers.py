@@ -1,0 +1,27 @@
+"""Remembers which pods of other schedulers name which queue: they are charged to it as long as it exists."""
+
+from collections.abc import Collection
+
+from app.model.names import PodUid, QueueName
+from app.model.pod import Pod
+
+
+class Payers:
+    """Pods of other schedulers, by the queue that they name. Only `ClusterCache` calls `replace`."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._by_queue: dict[QueueName, set[PodUid]] = {}
+
+    def of(self, queue: QueueName) -> Collection[PodUid]:
+        """Return the pods that name a queue; not to be kept."""
+        return self._by_queue.get(queue, ())
+
+    def replace(self, before: Pod | None, pod: Pod | None) -> None:
+        """Take over a pod as it is now instead of as it was; None where it is not there."""
+        if before is not None and (pods := self._by_queue.get(before.queue)):
+            pods.discard(before.uid)
+            if not pods:
+                del self._by_queue[before.queue]
+        if pod is not None and pod.queue and not pod.managed:
+            self._by_queue.setdefault(pod.queue, set()).add(pod.uid)

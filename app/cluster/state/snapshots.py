@@ -1,0 +1,116 @@
+"""Freezes what is known into Snapshots, and shows the nodes as columns."""
+
+from app.cluster.changes import ChangeLog
+from app.cluster.gpus.gpus import Gpus
+from app.cluster.groups.membership import Membership
+from app.cluster.ledger.charges import Charges
+from app.cluster.ledger.nodes import Nodes
+from app.cluster.queues.tree import Queues
+from app.cluster.queues.usage import UsageHistory
+from app.cluster.state.findings import SchedulerFindings
+from app.cluster.state.labelled import LabelledPods
+from app.cluster.state.topologies import Topologies
+from app.cluster.state.unread import UnreadPods
+from app.model.names import NodeName
+from app.model.pod import Pod
+from app.model.resources import NOTHING, Amounts
+from app.model.snapshot import NodeTable, Snapshot
+
+
+class Snapshots:
+    """Looks at all parts of the cache; changes nothing."""
+
+    def __init__(  # noqa: PLR0913 # every part that a Snapshot shows
+        self,
+        *,
+        changes: ChangeLog,
+        groups: Membership,
+        nodes: Nodes,
+        queues: Queues,
+        charges: Charges,
+        gpus: Gpus,
+        history: UsageHistory,
+        topologies: Topologies,
+        labelled: LabelledPods,
+        findings: SchedulerFindings,
+        unread: UnreadPods,
+    ) -> None:
+        self._changes = changes
+        self._groups = groups
+        self._nodes = nodes
+        self._queues = queues
+        self._charges = charges
+        self._gpus = gpus
+        self._history = history
+        self._topologies = topologies
+        self._labelled = labelled
+        self._findings = findings
+        self._unread = unread
+
+    def table(self) -> NodeTable:
+        """Return the nodes as columns."""
+        table = self._nodes.table()
+        self._charges.use_table(table, self._nodes.scalars())
+        return table
+
+    def free(self) -> Amounts:
+        """Return what is free on each node of the table, shape [resource, node]."""
+        self.table()
+        return self._charges.free()
+
+    def residents(self) -> Amounts:
+        """Return what pods hold that belong to their nodes, shape [resource, node]."""
+        self.table()
+        return self._charges.residents()
+
+    def take(self) -> Snapshot:
+        """Freeze what is known now; costs what has changed, and one copy of each column."""
+        waiting = self._groups.waiting()
+        table, charges = self.table(), self._charges
+        return Snapshot(
+            version=self._changes.version,
+            nodes=table,
+            free=charges.free(),
+            residents=charges.residents(),
+            releasing=charges.releasing(),
+            scalars=charges.free_scalars(),
+            releasing_scalars=charges.releasing_scalars(),
+            queues=self._queues.tree(),
+            usage=charges.usage(),
+            groups=waiting,
+            running=self._groups.running(),
+            total=charges.divided(self._unread.closed()),
+            topologies=self._topologies.by_name(),
+            past=self._history.past(),
+            labelled=self._labelled.freeze(),
+            refused=self._findings.refused_nodes().freeze(),
+            shared=self._gpus.listed(),
+            idle_devices=self._gpus.idle(table),
+            blocked_devices=self._gpus.blocked(),
+        )
+
+    def places_without(self, pod: Pod, node: NodeName) -> Snapshot:
+        """Freeze what a place for one pod alone is chosen by, as if it held none on this node: nobody else's turn.
+
+        Forming all groups again would be half of what kube-scheduler waits for whenever it offers other nodes.
+        """
+        if pod.near or pod.labels is not None:
+            return self.take().without([(pod, node)])
+        table, free = self.table(), self._charges.free()
+        if node in table.index:
+            free[:, table.index[node]] += pod.request.amounts
+        return Snapshot(
+            version=self._changes.version,
+            nodes=table,
+            free=free,
+            scalars=self._charges.free_scalars(),
+            queues={},
+            usage={},
+            groups={},
+            total=NOTHING,
+            topologies=self._topologies.by_name(),
+            refused=self._findings.refused_nodes().freeze(),
+            shared=self._gpus.listed(),
+            idle_devices=self._gpus.idle(table),
+            blocked_devices=self._gpus.blocked(),
+        )
