@@ -11,7 +11,7 @@ from app.model.resources import GPU_MILLI
 from app.model.snapshot import Snapshot
 from app.scheduling.planner.planner import plan
 from app.scheduling.policy import DEFAULT_POLICY
-from app.scheduling.preemption import search
+from app.scheduling.preemption import prospects, search
 from app.scheduling.preemption.evictable import EVERYBODY
 from app.scheduling.preemption.whatif import WhatIf
 from tests import given
@@ -34,9 +34,9 @@ def first(made: Snapshot, *, gpus: int, most: int = 1) -> list[int]:
     """Return on which nodes so many GPUs are free first."""
     state = WhatIf(made, DEFAULT_POLICY.strategy)
     state.divide()
-    state.most()
+    prospects.most(state)
     every, needed = np.ones(3, dtype=np.bool_), np.full(3, gpus * GPU_MILLI)
-    return np.flatnonzero(state.foremost((EVERYBODY,), every, needed, most)).tolist()
+    return np.flatnonzero(prospects.foremost(state, (EVERYBODY,), every, needed, most)).tolist()
 
 
 def test_the_node_comes_first_whose_pods_have_the_lowest_priority() -> None:

@@ -11,6 +11,7 @@ from app.model.names import NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.scheduling.placement.rows import are_alike
 from app.scheduling.placement.state import Strategy
+from app.scheduling.preemption import prospects
 from app.scheduling.preemption.lineup import Lineup
 from app.scheduling.preemption.named import AtOnce, OneByOne
 from app.scheduling.preemption.noderoom import NodeRoom
@@ -110,7 +111,7 @@ def test_who_leaves_as_a_whole_is_lined_up_at_once_in_the_order_in_which_victims
     while named.extend():
         pass
     preemptible = np.array([group.preemptible for group in state.snapshot.running.values()])
-    at_once = AtOnce(state.in_line(preemptible), state.evictable, state.roster, losing)
+    at_once = AtOnce(prospects.in_line(state, preemptible), state.evictable, state.roster, losing)
 
     every = range(named.count)
     assert at_once.count == named.count > 20

@@ -7,6 +7,7 @@ from app.model.decision import Action
 from app.scheduling.placement import gang
 from app.scheduling.placement.state import Timing
 from app.scheduling.policy import DEFAULT_POLICY
+from app.scheduling.preemption import prospects
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.order import next_chunk
 from tests import given
@@ -26,7 +27,7 @@ def test_who_finds_room_when_everybody_has_left_who_may_is_not_refused_by_the_bo
     for group in snapshot.groups.values():
         pods = next_chunk(group)
         if pods and gang.place(empty.board.copy(), group, pods, timing=Timing.LATER):
-            assert state.may_suffice(pods)
+            assert prospects.may_suffice(state, pods)
 
 
 def test_where_firm_pods_leave_too_little_on_every_node_nobody_has_to_be_asked() -> None:
@@ -40,6 +41,6 @@ def test_where_firm_pods_leave_too_little_on_every_node_nobody_has_to_be_asked()
     state = WhatIf(given.snapshot(nodes, [given.queue("q")], groups), DEFAULT_POLICY.strategy)
     one, two = given.pod("one"), given.pod("two", gpus=2)
 
-    assert state.may_suffice([one, one])
-    assert not state.may_suffice([one, one, one])
-    assert not state.may_suffice([two])
+    assert prospects.may_suffice(state, [one, one])
+    assert not prospects.may_suffice(state, [one, one, one])
+    assert not prospects.may_suffice(state, [two])

@@ -20,6 +20,7 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU, GPU_MILLI
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.preemption.likeness import likeness_of
+from app.scheduling.preemption.prospects import most as most_free
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.accounts import quantities
 
@@ -39,7 +40,7 @@ def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
     now: float = 0.0,
 ) -> Conditions:
     """Return the conditions of a state; `seats` are those of preemptible PodGroups that start in this plan."""
-    stock, most = state.board.stock, state.most().copy()
+    stock, most = state.board.stock, most_free(state).copy()
     for seat in seats:
         most[:, seat.column] += np.array(stock.taken(seat.pod), dtype=np.int64)
         if seat.pod.sharing is not None:

@@ -18,7 +18,7 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU, Amounts
 from app.model.snapshot import Mask
 from app.scheduling.placement.state import largest_first
-from app.scheduling.preemption import bound, reprieve, scenario
+from app.scheduling.preemption import bound, prospects, reprieve, scenario
 from app.scheduling.preemption.aim import Aim
 from app.scheduling.preemption.budget import NAMED, Budget
 from app.scheduling.preemption.evictable import EVERYBODY, Scope
@@ -76,7 +76,9 @@ class VictimSearch:
         unsure[own] = groups[own]
         for number in np.flatnonzero(unsure).tolist():
             unsure[number] = self._safety(evictable.group(number)) is not Safety.NONE
-        return AtOnce(self._before.in_line(groups & ~unsure), evictable, self._before.roster, self._trials.losing)
+        return AtOnce(
+            prospects.in_line(self._before, groups & ~unsure), evictable, self._before.roster, self._trials.losing
+        )
 
     def _one_by_one(self) -> Victims:
         state = self._before
@@ -108,7 +110,7 @@ class VictimSearch:
         self._trials.losing = _queues([scope for scope in self._scopes if not scope.moved], state.roster.queues)
         if self._is_moot(pods):
             return self._solve(pods) if bound.may_suffice(board, pods, self._most()) else None
-        self._near = nodes = bound.candidates(board, pods, state.most(*self._scopes))
+        self._near = nodes = bound.candidates(board, pods, prospects.most(state, *self._scopes))
         if not self._near.any():
             return None
         found = self._solve_at_once(pods)
@@ -121,7 +123,7 @@ class VictimSearch:
 
     def _most(self) -> Amounts:
         """Return what is free at most when everybody has left who may be lost or moved, shape [resource, node]."""
-        return self._before.most(*(replace(scope, moved=False) for scope in self._scopes))
+        return prospects.most(self._before, *(replace(scope, moved=False) for scope in self._scopes))
 
     def _solve_at_once(self, pods: Sequence[Pod]) -> WhatIf | None:
         """Let the first victims in line leave with whom there may be room for all of the pods, if these are alike."""
@@ -130,7 +132,7 @@ class VictimSearch:
             return None
         lost = [scope for scope in self._scopes if not scope.moved]
         for scopes in (lost, self._scopes) if 0 < len(lost) < len(self._scopes) else (self._scopes,):
-            groups = state.first_victims(scopes, pods, self._near)
+            groups = prospects.first_victims(state, scopes, pods, self._near)
             if groups is None or not all(self._may_lose(group) for group in groups):
                 continue
             found = self._trials.attempt(step, [state.roster.first_chunk(group) for group in groups])
@@ -162,7 +164,7 @@ class VictimSearch:
         needed = np.maximum(asked - state.board.stock.future[GPU], 1)
         while found is None and not self._budget.spent:
             is_all = most >= nodes.sum()
-            here = nodes if is_all else state.foremost(self._scopes, nodes, needed, most)
+            here = nodes if is_all else prospects.foremost(state, self._scopes, nodes, needed, most)
             self._look_at(state.evictable.groups_on(self._scopes, here))
             found = self._solve(pods)
             if is_all:

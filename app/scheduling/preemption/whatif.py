@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -12,18 +12,16 @@ from app.model.names import GroupKey, PodUid, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Refusal
-from app.model.resources import GPU_MILLI, NOTHING, Amounts, Resources
+from app.model.resources import NOTHING, Amounts, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.copies import Common, Copied, Owned, Value
 from app.scheduling.placement import gang
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.ranks import Where
-from app.scheduling.placement.rows import Numbers
-from app.scheduling.placement.slots import SIZES, Slots
+from app.scheduling.placement.slots import Slots
 from app.scheduling.placement.state import PlacementState, Strategy, Timing
-from app.scheduling.preemption import bound
-from app.scheduling.preemption.evictable import EVERYBODY, Evictable, Scope
-from app.scheduling.preemption.foremost import Foremost, WantedPlaces, places
+from app.scheduling.preemption.evictable import Evictable, Scope
+from app.scheduling.preemption.foremost import Foremost
 from app.scheduling.preemption.victims import VictimCandidates, charge_at
 from app.scheduling.queues.fairshare import fair_shares
 from app.scheduling.queues.order import next_chunk
@@ -31,9 +29,6 @@ from app.scheduling.queues.quota import QueueLedger, is_by_memory, least_charge,
 
 MOST_SIZES = 4
 """Sizes of GPUs that are tried one after the other, the smallest of all among them."""
-
-FEW = 1000
-"""For every so many running PodGroups the line of victims may be one change out of date where it is only a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,14 @@ class Leaving:
     """Where there is room for it in its place; None when there is none."""
 
 
-_NOWHERE: Mask = np.zeros(1, dtype=np.bool_)
+@dataclass(slots=True)
+class Prospects:
+    """What `prospects` has found out of one plan last, each with the stock of which it is true."""
+
+    places: tuple[object, Mask | None] = None, None
+    """For which shapes of pods there is room."""
+    most: tuple[object, Mapping[tuple[Scope, ...], Amounts]] = None, MappingProxyType({})
+    line: Foremost | None = None
 
 
 class WhatIf(Copied):
@@ -70,11 +72,8 @@ class WhatIf(Copied):
     """These and those found before."""
     too_dear: Value[Refusal | None]
     """Why the queue may not pay for the places that were found last; None when none were, or it may."""
-    _places: Common[tuple[object, Mask]]
-    """For which shapes of pods there is room, and of which stock that is said; so with those below."""
+    prospects: Common[Prospects]
     _slots: Common[tuple[object, Slots | None]]
-    _most: Common[tuple[object, dict[tuple[Scope, ...], Amounts]]]
-    _foremost: Common[Foremost | None]
     _next: Common[dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources, Resources]]]
     _roster: Common[VictimCandidates | None]
     _evictable: Common[Evictable | None]
@@ -86,7 +85,7 @@ class WhatIf(Copied):
         self.ledger = QueueLedger(snapshot)
         self.shares, self.leaving, self.changed, self.growing = {}, {}, {}, set()
         self.seated, self.all_seated, self.too_dear = (), (), None
-        self._places, self._slots, self._most, self._foremost = (None, _NOWHERE), (None, None), (None, {}), None
+        self.prospects, self._slots = Prospects(), (None, None)
         self._next, self._roster, self._evictable = {}, None, None
 
     @property
@@ -102,71 +101,6 @@ class WhatIf(Copied):
         if self._evictable is None:
             self._evictable = Evictable(self.snapshot, self.board.stock)
         return self._evictable
-
-    def may_suffice(self, pods: Sequence[Pod]) -> bool:
-        """Return whether the pods might find places if everybody left who may ever have to; False is certain."""
-        return bound.may_suffice(self.board, pods, self.most())
-
-    def most(self, *scopes: Scope) -> Amounts:
-        """Return what is free when everybody of these scopes has left, at most, shape [resource, node].
-
-        Everybody who may ever have to leave, if there are none. Not to be asked of a copy, nor to be written.
-        """
-        scopes, stock = scopes or (EVERYBODY,), self.board.stock
-        if self._most[0] != (stock, stock.changes):
-            self._most = (stock, stock.changes), {}
-        found = self._most[1].get(scopes)
-        if found is None:
-            self.evictable.update(self.changed)
-            placeable = self._placeable() if any(scope.moved for scope in scopes) else _NOWHERE
-            found = self._most[1][scopes] = self.evictable.most(scopes, stock, placeable)
-        return found
-
-    def foremost(self, scopes: Sequence[Scope], candidates: Mask, needed: Amounts, most: int) -> Mask:
-        """Return those of the candidates where so many GPUs are free first when pods of these scopes leave."""
-        leaving = self.evictable.leaving(scopes, self.board.stock, self._placeable())
-        return self._line().nodes(leaving, candidates, needed, most)
-
-    def first_victims(self, scopes: Sequence[Scope], pods: Sequence[Pod], nodes: Mask) -> list[PodGroup] | None:
-        """Return the PodGroups of the first pods in line with which there may be room for all these, which are alike.
-
-        None when there never is on these nodes.
-        """
-        stock = self.board.stock
-        asked = stock.taken(pods[0])
-        there = places(stock.future[:, self.board.eligible(pods[0])], asked)
-        wanted = WantedPlaces(
-            asked=asked,
-            count=len(pods) - there,
-            nodes=nodes,
-            future=stock.future,
-            slots=self.slots().left(pods[:there], ()),
-            taken=[pods[0].request.gpu_milli // GPU_MILLI // size for size in SIZES],
-        )
-        choice = partial(self.evictable.choice, scopes, stock, self._placeable())
-        found = self._line().pods(wanted, choice).tolist()
-        numbers = dict.fromkeys(self.evictable.rows.group[found].tolist())
-        return [self.evictable.group(number) for number in numbers] if found else None
-
-    def in_line(self, groups: Mask) -> Numbers:
-        """Return the numbers of these PodGroups, the first to leave first."""
-        found = np.flatnonzero(groups)
-        return found[np.argsort(self._line().places[found], kind="stable")]
-
-    def _line(self) -> Foremost:
-        evictable, found = self.evictable, self._foremost
-        if found is None or evictable.changes - found.changes > len(evictable.ids) // FEW:
-            found = self._foremost = Foremost(evictable, self.roster, self.ledger, self.shares)
-        return found
-
-    def _placeable(self) -> Mask:
-        """Return for which shapes of pods that run there is room somewhere, shape [shape]."""
-        examples, (seen, known), stock = self.evictable.examples, self._places, self.board.stock
-        if seen != (stock, stock.changes) or len(known) != len(examples) + 1:
-            places = (self.board.find(pod, timing=Timing.LATER) is not None for pod in examples)
-            known = np.array([True, *places], dtype=np.bool_)
-            self._places = (stock, stock.changes), known
-        return known
 
     def slots(self) -> Slots:
         """Return how many pods of each size could sit somewhere, as things are now."""

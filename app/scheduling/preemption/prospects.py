@@ -1,0 +1,96 @@
+"""What is free at most when pods leave, and which pods leave first: asked of a plan in columns, never of its copies."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.resources import GPU_MILLI, Amounts
+from app.model.snapshot import Mask
+from app.scheduling.placement.rows import Numbers
+from app.scheduling.placement.slots import SIZES
+from app.scheduling.placement.state import Timing
+from app.scheduling.preemption import bound
+from app.scheduling.preemption.evictable import EVERYBODY, Scope
+from app.scheduling.preemption.foremost import Foremost, WantedPlaces, places
+from app.scheduling.preemption.whatif import WhatIf
+
+FEW = 1000
+"""For every so many running PodGroups the line of victims may be one change out of date where it is only a hint."""
+
+_NOWHERE: Mask = np.zeros(1, dtype=np.bool_)
+
+
+def may_suffice(state: WhatIf, pods: Sequence[Pod]) -> bool:
+    """Return whether the pods might find places if everybody left who may ever have to; False is certain."""
+    return bound.may_suffice(state.board, pods, most(state))
+
+
+def most(state: WhatIf, *scopes: Scope) -> Amounts:
+    """Return what is free when everybody of these scopes has left, at most, shape [resource, node].
+
+    Everybody who may ever have to leave, if there are none. Not to be asked of a copy, nor to be written.
+    """
+    scopes, stock = scopes or (EVERYBODY,), state.board.stock
+    seen, known = state.prospects.most
+    found = known.get(scopes) if seen == (stock, stock.changes) else None
+    if found is None:
+        state.evictable.update(state.changed)
+        placeable = _placeable(state) if any(scope.moved for scope in scopes) else _NOWHERE
+        found = state.evictable.most(scopes, stock, placeable)
+        others = known if seen == (stock, stock.changes) else {}
+        state.prospects.most = (stock, stock.changes), {**others, scopes: found}
+    return found
+
+
+def foremost(state: WhatIf, scopes: Sequence[Scope], candidates: Mask, needed: Amounts, most: int) -> Mask:
+    """Return those of the candidates where so many GPUs are free first when pods of these scopes leave."""
+    leaving = state.evictable.leaving(scopes, state.board.stock, _placeable(state))
+    return _line(state).nodes(leaving, candidates, needed, most)
+
+
+def first_victims(state: WhatIf, scopes: Sequence[Scope], pods: Sequence[Pod], nodes: Mask) -> list[PodGroup] | None:
+    """Return the PodGroups of the first pods in line with which there may be room for all these, which are alike.
+
+    None when there never is on these nodes.
+    """
+    stock = state.board.stock
+    asked = stock.taken(pods[0])
+    there = places(stock.future[:, state.board.eligible(pods[0])], asked)
+    wanted = WantedPlaces(
+        asked=asked,
+        count=len(pods) - there,
+        nodes=nodes,
+        future=stock.future,
+        slots=state.slots().left(pods[:there], ()),
+        taken=[pods[0].request.gpu_milli // GPU_MILLI // size for size in SIZES],
+    )
+    choice = partial(state.evictable.choice, scopes, stock, _placeable(state))
+    found = _line(state).pods(wanted, choice).tolist()
+    numbers = dict.fromkeys(state.evictable.rows.group[found].tolist())
+    return [state.evictable.group(number) for number in numbers] if found else None
+
+
+def in_line(state: WhatIf, groups: Mask) -> Numbers:
+    """Return the numbers of these PodGroups, the first to leave first."""
+    found = np.flatnonzero(groups)
+    return found[np.argsort(_line(state).places[found], kind="stable")]
+
+
+def _line(state: WhatIf) -> Foremost:
+    evictable, found = state.evictable, state.prospects.line
+    if found is None or evictable.changes - found.changes > len(evictable.ids) // FEW:
+        found = state.prospects.line = Foremost(evictable, state.roster, state.ledger, state.shares)
+    return found
+
+
+def _placeable(state: WhatIf) -> Mask:
+    """Return for which shapes of pods that run there is room somewhere, shape [shape]."""
+    examples, (seen, known), stock = state.evictable.examples, state.prospects.places, state.board.stock
+    if known is None or seen != (stock, stock.changes) or len(known) != len(examples) + 1:
+        found = (state.board.find(pod, timing=Timing.LATER) is not None for pod in examples)
+        known = np.array([True, *found], dtype=np.bool_)
+        state.prospects.places = (stock, stock.changes), known
+    return known
