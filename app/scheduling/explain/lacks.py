@@ -15,7 +15,7 @@ from app.model.snapshot import Mask
 from app.scheduling.placement.exclusions import Exclusion, exclusions
 from app.scheduling.placement.rivals import ReservedRoom
 from app.scheduling.placement.state import PlacementState
-from app.scheduling.queues.quota import amount_text
+from app.scheduling.queues.wording import amount_text
 
 UNDIVIDED = "no agent that says which is which, MIG or time-slicing; see leeboard gpus"
 

@@ -20,7 +20,7 @@ from app.scheduling.placement.exclusions import refused
 from app.scheduling.placement.labels import labels_of
 from app.scheduling.placement.rivals import ReservedRoom, Rivals
 from app.scheduling.placement.state import PlacementState
-from app.scheduling.queues.quota import amount_text
+from app.scheduling.queues.wording import amount_text
 
 MOST_RENEWED = 200
 """How often a plan explains anew, since others have started, why pods of one shape find no room (some 200 us each)."""

@@ -24,8 +24,8 @@ from app.scheduling.explain.holders import HolderKind, Holders
 from app.scheduling.preemption.minruntime import Protection
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.accounts import Account, Quantities, quantities
-from app.scheduling.queues.quota import amount_text
 from app.scheduling.queues.reclaimable import Judgement
+from app.scheduling.queues.wording import amount_text
 
 NOT_PREEMPTIBLE = "pods there are not preemptible"
 PRIORITY = "pods of its own queue have the same or a higher priority"

@@ -25,7 +25,8 @@ from app.scheduling.placement.state import PlacementState, shape_of
 from app.scheduling.preemption.victims import charge_at
 from app.scheduling.queues.accounts import Quantities, quantities
 from app.scheduling.queues.order import PASSING, next_chunk
-from app.scheduling.queues.quota import amount_text, empty_line, is_by_memory, least_charge, most_charge
+from app.scheduling.queues.quota import empty_line, is_by_memory, least_charge, most_charge
+from app.scheduling.queues.wording import amount_text
 
 SPARE_ENTRIES = 20_000
 """Answers that may be remembered of PodGroups that wait no more, beside as many as wait."""

@@ -4,7 +4,7 @@ Who comes next is left to `order`, how the surplus is divided to `fairshare`. Ru
 """
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.model.decision import Share
 from app.model.names import QueueName
@@ -12,12 +12,15 @@ from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.queue import ORPHANED, Queue
 from app.model.reason import Reason, Refusal
-from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Resources
-from app.model.sentence import counted
+from app.model.resources import GPU, NOTHING, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import NodeTable, Snapshot
 from app.scheduling.copies import Claims, Common, Copied, Owned, Value
 from app.scheduling.placement import fit
+from app.scheduling.queues import wording
 from app.scheduling.queues.accounts import Account, Quantities, QueueLine, quantities, sums_of, tree
+
+_Saying = Callable[[Account, int, int], Refusal]
+"""Says that an account refuses an amount on an axis."""
 
 
 def least_charge(pod: Pod, nodes: NodeTable) -> Resources:
@@ -126,12 +129,12 @@ class QueueLedger(Copied):
         name = group.queue
         found = self._lines.get(name)
         if found is None:
-            return _refused(Reason.QUEUE_DOES_NOT_EXIST, f"Queue {name} does not exist.", queue=name)
+            return wording.refused(Reason.QUEUE_DOES_NOT_EXIST, f"Queue {name} does not exist.", queue=name)
         if found.problem:
-            return _refused(Reason.QUEUE_IS_INVALID, f"Queue {name} is not valid: {found.problem}.", queue=name)
+            return wording.refused(Reason.QUEUE_IS_INVALID, f"Queue {name} is not valid: {found.problem}.", queue=name)
         if name in self._parents:
             sentence = f"Queue {name} has child queues; name one of the leaf queues below it."
-            return _refused(Reason.QUEUE_IS_NOT_A_LEAF, sentence, queue=name)
+            return wording.refused(Reason.QUEUE_IS_NOT_A_LEAF, sentence, queue=name)
         return None
 
     def over_limit(self, group: PodGroup, request: Resources) -> Refusal | None:
@@ -140,7 +143,7 @@ class QueueLedger(Copied):
         for account in self.ancestors(group.queue):
             axis = account.over_limit(asked)
             if axis is not None:
-                return self._refusal(_over_limit, account, axis, group, request)
+                return self._refusal(wording.over_limit, account, axis, group, request)
         return None
 
     def over_quota(self, group: PodGroup, request: Resources) -> Refusal | None:
@@ -151,10 +154,10 @@ class QueueLedger(Copied):
         for account in self.ancestors(group.queue):
             axis = account.over_quota(asked)
             if axis is not None:
-                return self._refusal(_over_quota, account, axis, group, request)
+                return self._refusal(wording.over_quota, account, axis, group, request)
         return None
 
-    def _refusal(self, said: "_Saying", account: Account, axis: int, group: PodGroup, request: Resources) -> Refusal:
+    def _refusal(self, said: _Saying, account: Account, axis: int, group: PodGroup, request: Resources) -> Refusal:
         held = tuple(account.allocated), tuple(account.non_preemptible)
         key = said, account.name, axis, group.preemptible, request, held
         if key not in self._said:
@@ -231,72 +234,3 @@ class QueueLedger(Copied):
             self._own.add(name)
             self.accounts[name] = self.accounts[name].copy()
         return self.accounts[name]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Words:
-    """How people name a resource; `milli` amounts make a thousandth of `unit`."""
-
-    asked: str
-    unit: str
-    milli: int
-    is_counted: bool = True
-    """The unit has a plural, as that of memory has not."""
-
-    def amount(self, amount: int) -> str:
-        """Write an amount with its unit."""
-        said = self.said(amount)
-        return counted(said, self.unit) if self.is_counted else f"{said} {self.unit}"
-
-    def said(self, amount: int) -> str:
-        """Write an amount in the unit, cut to three digits as KAI does."""
-        sign, whole = ("-" if amount < 0 else ""), abs(amount) // self.milli
-        return sign + f"{whole // 1000}.{whole % 1000:03d}".rstrip("0").rstrip(".")
-
-
-_WORDS = {
-    CPU: _Words(asked="CPU cores", unit="core", milli=1),
-    MEMORY: _Words(asked="GB memory", unit="GB", milli=1_000_000, is_counted=False),
-    GPU: _Words(asked="GPUs", unit="GPU", milli=1),
-}
-
-
-def amount_text(axis: int, amount: int) -> str:
-    """Return an amount of one of `QUOTA_AXES` as people say it."""
-    return _WORDS[axis].amount(amount)
-
-
-_Saying = Callable[[Account, int, int], Refusal]
-"""Says that an account refuses an amount on an axis."""
-
-
-def _over_limit(account: Account, axis: int, requested: int) -> Refusal:
-    words = _WORDS[axis]
-    amounts = account.limit[axis], account.allocated[axis], requested
-    limit, held, asked = map(words.said, amounts)
-    is_full = account.allocated[axis] >= account.limit[axis]
-    what = "has reached" if is_full else "would exceed"
-    most, has, wants = map(words.amount, amounts)
-    are = "is" if asked == "1" else "are"
-    sentence = f"Queue {account.name} {what} its limit of {most}: it holds {has}, and {wants} {are} requested."
-    numbers = {"resource": words.asked, "limit": limit, "allocated": held, "requested": asked}
-    return _refused(Reason.OVER_LIMIT, sentence, queue=account.name, **numbers)
-
-
-def _over_quota(account: Account, axis: int, requested: int) -> Refusal:
-    words = _WORDS[axis]
-    firm = account.non_preemptible[axis]
-    amounts = account.deserved[axis], firm, requested
-    deserved, held, asked = map(words.said, amounts)
-    most, has, wants = map(words.amount, amounts)
-    sentence = (
-        f"Non-preemptible workload is over quota. Workload requested {wants}, but {account.name} quota is {most}, "
-        f"while {has} {'is' if held == '1' else 'are'} already allocated for non-preemptible pods. "
-        "Use a preemptible workload to go over quota."
-    )
-    numbers = {"resource": words.asked, "deserved": deserved, "allocated": held, "requested": asked}
-    return _refused(Reason.NON_PREEMPTIBLE_OVER_QUOTA, sentence, queue=account.name, **numbers)
-
-
-def _refused(reason: Reason, sentence: str, **details: str) -> Refusal:
-    return Refusal(reason=reason, sentence=sentence, details=details)
