@@ -51,5 +51,7 @@ async def test_ten_thousand_pods_are_listed_in_little_memory(tmp_path: Path) -> 
         )
         printed, _ = await process.communicate()
 
-    print(f"{int(printed) / PODS:.0f} bytes a pod and its owner")
-    assert int(printed) / PODS < BYTES_A_POD
+    # On a slow machine an owner may be asked for by name before its list is here, which this server does not know.
+    each_bytes = int(printed.splitlines()[-1]) / PODS
+    print(f"{each_bytes:.0f} bytes a pod and its owner")
+    assert each_bytes < BYTES_A_POD
