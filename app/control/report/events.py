@@ -215,7 +215,7 @@ class EventReporter:
 
     def _of_group(self, key: GroupKey, lasting: _Lasting, pods: Collection[Pod]) -> Iterator[_Event]:
         """Yield what is told of the PodGroup, or the pod alone, and of the objects that own its pods."""
-        regarding, pod = group_reference(self._cache.groups, key), next(iter(pods), None)
+        regarding, pod = group_reference(self._cache.groups, key), min(pods, key=_age, default=None)
         if regarding is not None:
             yield _Event(regarding, lasting)
         if pod is not None:
@@ -224,7 +224,7 @@ class EventReporter:
     def _of_pods(self, key: GroupKey, lasting: _Lasting, pods: Collection[Pod]) -> Iterator[_Event]:
         """Yield what is told of the first of the pods that wait, and of the objects that own these."""
         waiting = (pod for pod in pods if pod.node is None and not pod.deleting)
-        for pod in nsmallest(PODS_TOLD, waiting, key=lambda pod: (pod.created_at, len(pod.name), pod.name)):
+        for pod in nsmallest(PODS_TOLD, waiting, key=_age):
             yield _Event(pod_reference(pod), lasting, f"PodGroup {key.name}: ")
             yield from self._of_owners(pod, lasting)
 
@@ -244,3 +244,8 @@ class EventReporter:
                 self._told.pop(event.key, None)
                 return
         self._written[event.uid] = self._written.get(event.uid, 0) + 1
+
+
+def _age(pod: Pod) -> tuple[float, int, str]:
+    """Order pods by when they were created, then as they are counted: p-9 before p-10."""
+    return pod.created_at, len(pod.name), pod.name
