@@ -6,7 +6,7 @@ GPUS ?= 8
 FORM ?= own-scheduler
 KUBERNETES ?= 1.36
 OTHER_VERSIONS ?= 1.37
-WORKERS ?= 3
+WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ENGINE ?= docker
@@ -24,8 +24,8 @@ VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed crds policies admission_
 	attacks_past_admission reservation_rules gpu_runtime gpunodes held_pods queues_and_gangs planner_actions \
 	disruption_budgets gpu_sharing why why_elsewhere workloads lifecycle)
 
-# A file of tests/system is a group, whose tests stay in one process. These tests mostly wait, so that three processes suit
-# two cores; they come first, since the last file would leave the other processes idle.
+# A file of tests/system is a group, whose tests stay in one process. They come first: the
+# last of these files would leave the other process idle.
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
@@ -37,7 +37,7 @@ help: ## say what there is
 run: $(INSTALLED) ## run the service on a simulated cluster, with traffic; no Kubernetes needed
 	@exec $(BIN)/leeboard demo
 
-test: check ## check, then run every test in three processes, each with a control plane of its own (WORKERS=3)
+test: check ## check, then run every test in two processes, each with a control plane of its own (WORKERS=2)
 	$(BIN)/python -m pytest $(IN_PARALLEL) tests/system $(FAST_TESTS) $(PYTEST_ARGS)
 
 test-versions: $(INSTALLED) ## the tests of admission, gangs, actions and GPU sharing on other versions of Kubernetes
