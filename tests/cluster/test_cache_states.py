@@ -198,10 +198,10 @@ class Anything(RuleBasedStateMachine):
                 stays = before is not None and one.node is not None and one.managed and self.is_preemptible(before)
                 if before is not None and self.stays_in_queue(before, one):
                     one = replace(one, queue=before.queue)
+                shown, one = one, self.as_bound(before, one) if before is not None else one
                 self.learn(one, before or one)
-                one = replace(one, started_preemptible=True) if stays else one
-                self.pods[one.uid] = self.as_bound(before, one) if before is not None else one
-                self.cache.apply_pod(one)
+                self.pods[one.uid] = replace(one, started_preemptible=True) if stays else one
+                self.cache.apply_pod(replace(shown, started_preemptible=True) if stays else shown)
         self.take_back(on)
 
     def stays_in_queue(self, before: Pod, pod: Pod) -> bool:
