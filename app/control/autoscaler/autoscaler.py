@@ -95,7 +95,7 @@ class Autoscaler:
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
-        shortages: UnmetDemand,
+        unmet_demand: UnmetDemand,
         waiting: WaitingGroups,
         cluster: Cluster,
         way: Way | None,
@@ -104,7 +104,7 @@ class Autoscaler:
         wall_clock: Callable[[], float],
     ) -> None:
         """`clock` is monotonic, `wall_clock` in seconds since the epoch. Each look writes all that follows."""
-        self._shortages = shortages
+        self._unmet_demand = unmet_demand
         self._waiting = waiting
         self._cluster = cluster
         self._way = way
@@ -133,11 +133,11 @@ class Autoscaler:
         made = next((one for one in way.made.values() if one.key == key), None)
         if made is not None:
             return way.told(made, max(0, round(self._wall_clock() - made.made_at)))
-        if key not in self._shortages:
+        if key not in self._unmet_demand:
             return ""
         if way.problem:
             return f"No autoscaler is asked for nodes: {way.problem}."
-        ask = self._shortages.of(key)
+        ask = self._unmet_demand.of(key)
         _, said = self._refused.get(ask.name, (0.0, "")) if ask is not None else (0.0, "")
         return f"No autoscaler is asked for nodes, since a {way.noun} cannot be written: {said}." if said else ""
 
@@ -160,16 +160,16 @@ class Autoscaler:
         now, version = self._clock(), (*self._waiting.version(), way.version, way.problem)
         if not self._waiting.is_ready() or (version == self._seen and now < self._due_at):
             return
-        self._shortages.look()
-        self._seen, self._due_at = version, min(now + LOOK_AGAIN_S, self._shortages.due_at() or now + LOOK_AGAIN_S)
-        if way.problem or (way.is_known and not self._shortages and not way.made):
+        self._unmet_demand.look()
+        self._seen, self._due_at = version, min(now + LOOK_AGAIN_S, self._unmet_demand.due_at() or now + LOOK_AGAIN_S)
+        if way.problem or (way.is_known and not self._unmet_demand and not way.made):
             return
         await self._try("capacity requests not listed", way.refresh())
         await self._compare(way)
 
     async def _compare(self, way: Way) -> None:
         now, made = self._clock(), list(way.made.values())
-        wanted = {ask.name: ask for ask in self._shortages.asked({one.key for one in made})}
+        wanted = {ask.name: ask for ask in self._unmet_demand.asked({one.key for one in made})}
         self._forget(made, wanted)
         gone = [one for one in made if self._is_over(one, wanted, now)]
         missing = [ask for ask in wanted.values() if not way.is_whole(ask) and self._may_try(ask.name, now)]
@@ -187,7 +187,7 @@ class Autoscaler:
 
     def _is_over(self, made: MadeRequest, wanted: Mapping[str, CapacityRequest], now: float) -> bool:
         """Whether it is to be removed: nobody wants it, or it is to be made anew."""
-        if made.key in self._shortages.undecided:
+        if made.key in self._unmet_demand.undecided:
             return False
         if made.name not in wanted:
             return True

@@ -37,16 +37,16 @@ class PlanApplier:
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        promises: Reserver,
-        awaiting: PendingPreemptions,
+        reserver: Reserver,
+        preemptions: PendingPreemptions,
         evictor: Evictor,
         metrics: Metrics,
         decisions: Decisions,
     ) -> None:
         """`refusals`, `taken` and `claims` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
         self._cache = cache
-        self._promises = promises
-        self._awaiting = awaiting
+        self._reserver = reserver
+        self._preemptions = preemptions
         self._evictor = evictor
         self._metrics = metrics
         self._decisions = decisions
@@ -143,14 +143,14 @@ class PlanApplier:
             if self._is_promised(eviction.pod):
                 # It runs nowhere yet: taking its promise back is all it takes.
                 self._record_taken_back(eviction, generation)
-                self._promises.give_up(eviction.pod)
+                self._reserver.give_up(eviction.pod)
         self._evictor.order(deal.evictions, generation=generation)
         self._record_starts(deal, generation)
         if deal.waits or self._needs_devices(deal):
-            self._awaiting.hold(deal.starts, {eviction.pod for eviction in deal.evictions})
+            self._preemptions.hold(deal.starts, {eviction.pod for eviction in deal.evictions})
             return
         for start in deal.starts:
-            self._promises.make(start)
+            self._reserver.make(start)
 
     def _needs_devices(self, deal: PlanBatch) -> bool:
         """Whether a GPU has to be made ready first for somebody to share it."""
@@ -200,7 +200,7 @@ class PlanApplier:
         if group.owed > 0 and group.started and key not in self._cache.groups.unsettled:
             # The rest of the gang has nowhere to go: what it holds would only keep others out. Of one that has changed
             # since the next plan knows better.
-            self._promises.release(key, "the gang cannot start as a whole")
+            self._reserver.release(key, "the gang cannot start as a whole")
 
 
 def _by_steps(found: Iterable[PlanBatch], pods: int) -> Iterator[Sequence[PlanBatch]]:

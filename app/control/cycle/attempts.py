@@ -26,9 +26,9 @@ class Attempts:
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        promises: Reserver,
-        awaiting: PendingPreemptions,
-        takeover: PlanApplier,
+        reserver: Reserver,
+        preemptions: PendingPreemptions,
+        applier: PlanApplier,
         gpus: SharedGpus,
         unevictable: UnevictablePods,
         *,
@@ -38,9 +38,9 @@ class Attempts:
     ) -> None:
         """`clock` is monotonic, `wall_clock` seconds since the epoch; `changed` is set when others may get a place."""
         self._cache = cache
-        self._promises = promises
-        self._awaiting = awaiting
-        self._takeover = takeover
+        self._reserver = reserver
+        self._preemptions = preemptions
+        self._applier = applier
         self._gpus = gpus
         self._unevictable = unevictable
         self._clock = clock
@@ -52,8 +52,8 @@ class Attempts:
     def stand_down(self) -> None:
         """Forget all attempts: another replica decides."""
         self._gpus.stand_down()
-        self._awaiting.stand_down()
-        self._promises.stand_down()
+        self._preemptions.stand_down()
+        self._reserver.stand_down()
 
     def dissolve(self, key: GroupKey, error: str, least_s: float = 0.0) -> None:
         """End a gang's attempt: no promise is kept, whoever stands at the barrier is sent away, and it backs off."""
@@ -61,28 +61,28 @@ class Attempts:
         delay_s = self._backoff.failed(key, self._clock(), least_s=least_s, setback=setback)
         sentence = say("{error}; tried again in {delay} s.", error=capital(error), delay=math.ceil(delay_s))
         self._cache.groups.set_aside(key, Refusal(reason=Reason.BACKING_OFF, sentence=sentence))
-        self._promises.release(key, error)
+        self._reserver.release(key, error)
         self._changed.set()
 
     def stalled(self) -> Mapping[GroupKey, Refusal]:
         """Return what keeps those from starting who have places, or get them again, but cannot use them yet."""
-        return stalled(self._cache, self._awaiting, self._backoff)
+        return stalled(self._cache, self._preemptions, self._backoff)
 
     def awaited(self, key: GroupKey) -> Mapping[PodUid, Refusal]:
         """Return what those pods of a group wait for whose room is held until it is free."""
-        return self._awaiting.refusals_of(key)
+        return self._preemptions.refusals_of(key)
 
     def give_up(self, uid: PodUid) -> None:
         """End one pod's promise: kube-scheduler refuses its node, or did not ask for it in time."""
-        self._promises.give_up(uid)
+        self._reserver.give_up(uid)
         self._changed.set()
 
     def spread_changes(self) -> None:
         """Hand what has changed in the cache to the parts that follow it up."""
         changes = self._cache.drain_changes()
-        self._takeover.note_changes(changes)
-        self._promises.note_changes(changes)
-        self._awaiting.note_changes(changes)
+        self._applier.note_changes(changes)
+        self._reserver.note_changes(changes)
+        self._preemptions.note_changes(changes)
 
     def end_what_is_over(self) -> None:
         """End attempts whose time is over or whose room will not be free; let groups take part whose pause is over."""
@@ -90,12 +90,12 @@ class Attempts:
             self._aged_at = self._clock()
             self._cache.groups.age_stale(self._wall_clock())
         for uid in self._gpus.review():
-            self._promises.give_up(uid)
+            self._reserver.give_up(uid)
         self.spread_changes()
-        for failure in self._awaiting.review():
+        for failure in self._preemptions.review():
             self.dissolve(failure.group, failure.error, failure.least_s)
         self.spread_changes()
-        for key, error in self._promises.review().items():
+        for key, error in self._reserver.review().items():
             self.dissolve(key, error)
         for key in self._backoff.over(self._clock()):
             self._cache.findings.readmit(key)

@@ -11,9 +11,9 @@ from app.model.reason import Reason, Refusal
 from app.model.sentence import capital, say
 
 
-def stalled(cache: ClusterCache, awaiting: PendingPreemptions, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
+def stalled(cache: ClusterCache, preemptions: PendingPreemptions, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
     """Return whose room is being freed, and whose last attempt or try failed: that is told until it is over or past."""
-    waiting, found = cache.groups.waiting(), dict(awaiting.refusals())
+    waiting, found = cache.groups.waiting(), dict(preemptions.refusals())
     setbacks = (
         (key, setback.error) for key, setback in backoff.setbacks().items() if not _is_over(cache, key, setback)
     )

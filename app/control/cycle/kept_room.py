@@ -11,9 +11,9 @@ from app.model.names import GroupKey, NodeName
 class KeptRoom:
     """What is kept for a PodGroup that has waited for long. Searches and plans write it and read it."""
 
-    def __init__(self, takeover: PlanApplier) -> None:
+    def __init__(self, applier: PlanApplier) -> None:
         """Start with nothing kept."""
-        self._takeover = takeover
+        self._applier = applier
         self._withheld: Collection[NodeName] = ()
         self._aged: GroupKey | None = None
         self.memory: PlanMemory = NO_MEMORY
@@ -22,7 +22,7 @@ class KeptRoom:
     @property
     def withheld(self) -> Collection[NodeName]:
         """The nodes that are kept free for a PodGroup that has waited for long, as long as somebody waits."""
-        return self._withheld if self._withheld and self._takeover.somebody_waits() else ()
+        return self._withheld if self._withheld and self._applier.somebody_waits() else ()
 
     @property
     def aged(self) -> GroupKey | None:

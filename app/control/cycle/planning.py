@@ -50,8 +50,8 @@ class Planning:
         self,
         cache: ClusterCache,
         readiness: Readiness,
-        promises: Reserver,
-        takeover: PlanApplier,
+        reserver: Reserver,
+        applier: PlanApplier,
         kept: KeptRoom,
         attempts: Attempts,
         metrics: Metrics,
@@ -68,15 +68,15 @@ class Planning:
         """
         self._cache = cache
         self._readiness = readiness
-        self._promises = promises
-        self._takeover = takeover
+        self._reserver = reserver
+        self._applier = applier
         self._kept_room = kept
         self.attempts = attempts
         self._metrics = metrics
         self._policy = policy_of(settings)
         self._clock = clock
         self._wall_clock = wall_clock
-        self._rivals = RivalPromises(cache, promises)
+        self._rivals = RivalPromises(cache, reserver)
         self.effort = PlanEffort(cache, kept)
         self._due = DueGroups(cache, self._policy, wall_clock=wall_clock)
         self._changed = changed
@@ -87,7 +87,7 @@ class Planning:
     @property
     def refusals(self) -> Mapping[GroupKey, Refusal]:
         """Why each waiting group waits, as of the last plan that considered it."""
-        return self._takeover.refusals
+        return self._applier.refusals
 
     @property
     def refusals_to_tell(self) -> Mapping[GroupKey, Refusal]:
@@ -101,7 +101,7 @@ class Planning:
     @property
     def version(self) -> tuple[int, int]:
         """Changes whenever anybody may wait, or wait for another reason than before."""
-        return self._cache.changes.version, self._takeover.taken
+        return self._cache.changes.version, self._applier.taken
 
     def poke(self) -> None:
         """Note that the cache has changed."""
@@ -118,7 +118,7 @@ class Planning:
                 pass
             self._changed.clear()
             self.attempts.spread_changes()
-            self._takeover.forget_gone()
+            self._applier.forget_gone()
             if self._readiness.leadership.failure():
                 self.attempts.stand_down()
                 continue
@@ -163,7 +163,7 @@ class Planning:
         if not self._due.are_any():
             return
         self.attempts.spread_changes()
-        self._promises.make_way()
+        self._reserver.make_way()
         relief = self._cache.changes.relief
         if not self._cache.groups.waiting():
             # As when pods come no faster than they are placed: each that is bound elsewhere is relief, for nobody.
@@ -187,7 +187,7 @@ class Planning:
                 self.poke()
             return
         self._due.note_begun(result.kept_for)
-        self._takeover.take(result, keys)
+        self._applier.take(result, keys)
         self._kept_room.note_plan(result)
         self._due.note_planned(relief)
         self._note_refusals(keys)
@@ -244,7 +244,7 @@ class Planning:
 
     def answered_expiry(self) -> float:
         """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
-        return self._promises.answered_expiry()
+        return self._reserver.answered_expiry()
 
     # Planning -------------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Planning:
 
     async def _plan_aside(self) -> None:
         self.attempts.spread_changes()
-        self._promises.make_way()
+        self._reserver.make_way()
         # Whom it refuses is known only later; until then promises may move.
         self._cache.changes.note_refusals()
         relief = self._cache.changes.relief
@@ -294,7 +294,7 @@ class Planning:
         self._due.note_begun(result.kept_for)
         self._is_taking_over = True
         try:
-            whole = await self._takeover.take_by_steps(result, keys, readiness=self._readiness)
+            whole = await self._applier.take_by_steps(result, keys, readiness=self._readiness)
         finally:
             self._is_taking_over = False
         self._kept_room.note_plan(result)

@@ -54,10 +54,10 @@ def _is_owed(pod: Pod, node: NodeName, gang: PodGroup, snapshot: Snapshot, ledge
 class RivalPromises:
     """The promises in the way of gangs that are bound in part. Only the event loop calls in here."""
 
-    def __init__(self, cache: ClusterCache, promises: Reserver) -> None:
+    def __init__(self, cache: ClusterCache, reserver: Reserver) -> None:
         """Hold what is looked at."""
         self._cache = cache
-        self._promises = promises
+        self._reserver = reserver
 
     def torn(self, keys: frozenset[GroupKey]) -> Sequence[TornGang]:
         """Return the gangs that are bound in part, each with the pods alone whose promises may be in its way."""
@@ -65,7 +65,7 @@ class RivalPromises:
             return ()
         snapshot = self._cache.snapshot()
         gangs = [snapshot.groups[key] for key in sorted(keys & snapshot.groups.keys())]
-        return [TornGang(gang, snapshot, self._promises.of_pods_alone(up_to=gang.priority)) for gang in gangs]
+        return [TornGang(gang, snapshot, self._reserver.of_pods_alone(up_to=gang.priority)) for gang in gangs]
 
     def give_up(self, rivals: Collection[tuple[Pod, NodeName]]) -> bool:
         """Take back promises in the way of gangs that are bound in part; return whether any was.
@@ -76,6 +76,6 @@ class RivalPromises:
         for pod, node in rivals:
             held = self._cache.reservations.get(pod.uid)
             if held is not None and held.state is ReservationState.PROMISED and held.node == node:
-                self._promises.give_up(pod.uid)
+                self._reserver.give_up(pod.uid)
                 taken = True
         return taken

@@ -59,7 +59,7 @@ class SearchLoop:
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
-        takeover: PlanApplier,
+        applier: PlanApplier,
         metrics: Metrics,
         policy: Policy,
         planning: Planning,
@@ -82,7 +82,7 @@ class SearchLoop:
         waited for long.
         """
         self._cache = cache
-        self._takeover = takeover
+        self._applier = applier
         self._metrics = metrics
         self._policy = policy
         self._clock = clock
@@ -121,15 +121,15 @@ class SearchLoop:
         if self._in_vain == self._hope() and self._clock() < self._rested_at and not self._is_due_again():
             return False
         # Thousands may wait whom nobody can help: they are looked at after a change, not at every turn.
-        seen = self._cache.changes.version, self._takeover.taken
-        if seen != self._nobody_waited_at and self._takeover.somebody_waits():
+        seen = self._cache.changes.version, self._applier.taken
+        if seen != self._nobody_waited_at and self._applier.somebody_waits():
             return True
         self._nobody_waited_at = seen
         return False
 
     def _hope(self) -> tuple[int, int]:
         """Return what changes when somebody has made room, or others ask for it than before."""
-        return self._cache.changes.relief, self._takeover.claims
+        return self._cache.changes.relief, self._applier.claims
 
     def _is_due_again(self) -> bool:
         """Whether the mere passing of time may let somebody run, or have a stale gang leave, when nothing was found."""
@@ -192,7 +192,7 @@ class SearchLoop:
         # From here to the end there is no await: what is checked is what is promised and evicted.
         # Who has only just come is still to be refused what is free: a promise that moves counts on that.
         self._in_vain = None if result.starts or result.evictions or result.unfinished else hope
-        whole = self._takeover.take(result, snapshot.groups, settles=False)
+        whole = self._applier.take(result, snapshot.groups, settles=False)
         self._kept.note_search(result)
         self._look_again_at = self._clock() + LOOK_AGAIN_S
         self._aged_at = self._next_ageing(snapshot)

@@ -102,7 +102,7 @@ class ReservationPods:
         self,
         cache: ClusterCache,
         cluster: Cluster,
-        activity: Leadership,
+        leadership: Leadership,
         settings: Settings,
         orderer: Orderer,
         *,
@@ -111,7 +111,7 @@ class ReservationPods:
         """`clock` is monotonic."""
         self._cache = cache
         self._cluster = cluster
-        self._activity = activity
+        self._leadership = leadership
         self._namespace = settings.reservation_namespace
         self._terms = ReservationPodTerms(
             image=settings.reservation_image,
@@ -179,8 +179,8 @@ class ReservationPods:
         while True:
             place, write = await self._orders.get()
             try:
-                if not self._activity.failure() and self._orderer.is_due(place, write):
-                    await self._activity.while_sure(self._carry_out(place, write))
+                if not self._leadership.failure() and self._orderer.is_due(place, write):
+                    await self._leadership.while_sure(self._carry_out(place, write))
             except KubeError as error:
                 log.warning("reservation pod not written", node=place[0], group=place[1], error=str(error))
                 self._paused_until[place] = self._clock() + RETRY.asked_or_after(1, error)

@@ -44,7 +44,7 @@ class SharedGpus:
         self,
         cache: ClusterCache,
         cluster: Cluster,
-        activity: Leadership,
+        leadership: Leadership,
         evictor: Evictor,
         settings: Settings,
         *,
@@ -52,11 +52,11 @@ class SharedGpus:
     ) -> None:
         """`clock` is monotonic."""
         self._cache = cache
-        self._activity = activity
+        self._leadership = leadership
         self._evictor = evictor
         self._settings = settings
         self._clock = clock
-        self._pods = ReservationPods(cache, cluster, activity, settings, self, clock=clock)
+        self._pods = ReservationPods(cache, cluster, leadership, settings, self, clock=clock)
         self._known: dict[NodeName, set[str]] = {}
         """The shared GPUs of which anything below is remembered, by node."""
         self._wanted: set[Place] = set()
@@ -204,7 +204,7 @@ class SharedGpus:
 
     def _dismiss(self, need: Dismiss) -> None:
         pod = self._cache.pods.get(need.pod)
-        if pod is not None and not self._activity.failure():
+        if pod is not None and not self._leadership.failure():
             name = f"{pod.namespace}/{pod.name}"
             message = say("Pod {name} {message}", name=name, message=need.message)
             self._evictor.dismiss(need.pod, cause="devicelost", message=message)

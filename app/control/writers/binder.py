@@ -82,7 +82,7 @@ class Binder:
         self,
         cache: ClusterCache,
         cluster: Cluster,
-        activity: Leadership,
+        leadership: Leadership,
         barrier: GangBarrier,
         metrics: Metrics,
         gangs: Dissolves,
@@ -93,7 +93,7 @@ class Binder:
         """`gangs` ends the attempt of a gang that could not be brought together or may not be bound."""
         self._cache = cache
         self._cluster = cluster
-        self._activity = activity
+        self._leadership = leadership
         self._barrier = barrier
         self._metrics = metrics
         self._patience_s = patience_s
@@ -199,7 +199,7 @@ class Binder:
 
     def _obstacle(self, uid: PodUid) -> str:
         """Return why not to write now, "" when nothing speaks against it."""
-        if self._activity.failure():
+        if self._leadership.failure():
             return "this replica is no longer active"
         pod = self._cache.pods.get(uid)
         if pod is None:
@@ -238,7 +238,7 @@ class Binder:
             # Asked last: whoever has waited, for its turn or because we were stopped, may no longer be right.
             obstacle = self._obstacle(pod.uid)
             if not obstacle:
-                await self._activity.while_sure(self._cluster.bind(pod, node, {**marks, **self._devices(pod.uid)}))
+                await self._leadership.while_sure(self._cluster.bind(pod, node, {**marks, **self._devices(pod.uid)}))
             return obstacle or BOUND
 
     async def _wait(

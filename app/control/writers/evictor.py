@@ -86,7 +86,7 @@ class Evictor:
         self,
         cache: ClusterCache,
         cluster: Cluster,
-        activity: Leadership,
+        leadership: Leadership,
         metrics: Metrics,
         *,
         decisions: Decisions,
@@ -99,7 +99,7 @@ class Evictor:
         """
         self._cache = cache
         self._cluster = cluster
-        self._activity = activity
+        self._leadership = leadership
         self._metrics = metrics
         self._decisions = decisions
         self._unevictable = unevictable
@@ -219,7 +219,7 @@ class Evictor:
         pauses = RETRY.pauses()
         while self._is_needed(pod):
             try:
-                await self._activity.while_sure(write())
+                await self._leadership.while_sure(write())
             except NotFoundError:
                 return
             except (BudgetError, RejectedError):
@@ -233,7 +233,7 @@ class Evictor:
                 return
 
     def _is_needed(self, ref: PodRef) -> bool:
-        if self._activity.failure():
+        if self._leadership.failure():
             raise NoLongerActiveError("this replica is no longer active")
         return self._cache.pods.get(ref.uid) is not None
 
@@ -242,7 +242,7 @@ class Evictor:
     async def _say(self, pod: Pod, message: str, regarding: RawObject) -> None:
         """Say why it was evicted: on the pod, and as an event."""
         try:
-            if self._cache.pods.get(pod.uid) is not None and not self._activity.failure():
+            if self._cache.pods.get(pod.uid) is not None and not self._leadership.failure():
                 await self._marking(pod, message)()
         except NotFoundError:
             pass  # It is gone already: the event says it.
