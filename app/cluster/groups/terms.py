@@ -27,7 +27,7 @@ class GroupTerms:
 
 
 def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> GroupTerms:
-    """Return the terms that a group's object states, else one of its pods (KAI's rules, `podgrouper`)."""
+    """Return the terms that a group's object states, else one of its pods (KAI's rules, its podgrouper)."""
     spec = spec or spec_of_pod(pod)
     priority = _priority(spec, pod, classes)
     return GroupTerms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))

@@ -2,7 +2,7 @@
 
 A queue's past usage is what it held, summed over time, divided by what there was to hold, summed over the same time.
 Time that nobody saw, as while Leeboard did not run, is in neither sum. A queue's sums are those of itself and of the
-queues that were below it at the time; they are kept in its status (`encode.usage`, `decode.tally`).
+queues that were below it at the time; they are kept in its status (`status_fields.usage`, `history.tally`).
 
 Every step multiplies by the part that is left of what was and adds the exact integral over what was held since. The
 factors are floats, all sums integers: a step is off by less than one part in 10^12 and one unit.

@@ -1,6 +1,6 @@
 """Has a cluster autoscaler bring nodes for PodGroups that are held, which it cannot see, and tells what it answers.
 
-Who lacks nodes is left to `shortages`, how an autoscaler is asked to `provisioning` and `scalingpods`. What was asked
+`unmet_demand` knows who lacks nodes; `provisioning` and `scaling_pods` ask an autoscaler. What was asked
 is taken back as soon as its PodGroup waits for something else, or for nothing. All of it follows from what is stored,
 so a restart asks nothing twice.
 """

@@ -31,7 +31,7 @@ ASKERS = 8
 
 
 class Budgets:
-    """Which groups a budget guards, as far as anybody has asked lately. Only `Search` calls in here."""
+    """Which groups a budget guards, as far as anybody has asked lately. Only `SearchLoop` calls in here."""
 
     def __init__(self, cache: ClusterCache, cluster: Cluster, *, clock: Callable[[], float]) -> None:
         """`clock` is monotonic. `_guarded_until` is changed by `guarded` and `_ask_on`."""

@@ -1,4 +1,4 @@
-"""Keeps everything that waits decided: plans when something changed, without victims; `search` looks for those.
+"""Keeps everything that waits decided: plans when something changed, without victims; `search_loop` looks for those.
 
 What was refused stays refused until there is relief (a pod went, a node came, a quota grew), since free space only
 shrinks in between. So without relief only the groups that changed are planned, in the webhook itself when they are few;

@@ -1,6 +1,6 @@
 """Writes reservation pods: makes them, removes them, and says on them which device they have.
 
-What is to be written is decided by `sharing`, which is asked once more right before each write.
+What is to be written is decided by `shared_gpus`, which is asked once more right before each write.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Sees to it that every shared GPU has a reservation pod: it holds the whole device, so that parts can be given out.
 
 What is needed is worked out by `cluster.upkeep` from the cache alone, so that it comes out the same after a restart;
-`reserving` writes it. Nothing is removed that may still be needed by a binding whose outcome nobody knows.
+`reservation_pods` writes it. Nothing is removed that may still be needed by a binding whose outcome nobody knows.
 """
 
 from collections.abc import Callable, Collection

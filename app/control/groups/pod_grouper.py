@@ -1,6 +1,6 @@
 """Puts pods into the PodGroups that their owners ask for, and regroups them when an owner changes.
 
-What a group is, is decided in memory and at once; the PodGroup object that repeats it is for people (`podgroups`).
+A group is formed in memory and at once; the PodGroup object that repeats it is for people (`podgroup_writer`).
 A pod whose owners are not known yet waits (`Pod.ungrouped`): alone it might start without its gang. An owner that is
 gone before its pods keeps them together as long as they are there.
 """

@@ -1,7 +1,7 @@
 """Chooses the words in which people are told why a PodGroup waits, so that they do not depend on which plan came last.
 
 Two kinds of plans refuse: the short ones of the loop and of the webhooks, which look for no victims, and the full ones
-of `search`, which know more. In one state of the cluster a full plan has the last word, whichever came last. After a
+of `search_loop`, which know more. In one state of the cluster a full plan has the last word. After a
 change the newer plan has it, and what is known of victims stays until a full plan says otherwise.
 """
 
@@ -21,7 +21,7 @@ class _Said:
 
 
 class Words:
-    """What was said of each PodGroup. Changed by `TakeOver` alone."""
+    """What was said of each PodGroup. Changed by `PlanApplier` alone."""
 
     def __init__(self) -> None:
         """Begin with nothing said."""

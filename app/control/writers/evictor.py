@@ -4,7 +4,7 @@
    condition `DisruptionTarget`, by which owners do not count the end of the pod as its own failure
 2. a budget that forbids it is overridden by a plain delete, with that condition, counted and told: whom a plan evicts
    is decided by quotas, which a tenant must not escape by a budget of its own (kube-scheduler's preemption does the
-   same). Where others will do, `budgets` has had them chosen instead
+   same). Where others will do, `disruption_budgets` has had them chosen instead
 3. the condition in our words instead of the Eviction API's, if the pod is still there, and an event
 
 Somebody waits for the room: what is said comes after all evictions that are ordered, of which there may be hundreds.

@@ -41,7 +41,7 @@ class Exclusion:
 
 
 def exclusions(pod: Pod, board: PlacementState) -> list[Exclusion]:
-    """Return what leaves nodes out for the pod; together all nodes that are not among `board.eligible`."""
+    """Return what leaves nodes out for the pod; together all nodes that are not among `PlacementState.eligible`."""
     found: list[Exclusion] = []
     left = np.ones(len(board.snapshot.nodes.nodes), dtype=np.bool_)
     if board.eligible(pod).all():

@@ -2,7 +2,7 @@
 
 Two amounts a node: `free` now, and `future`, when everything that is leaving has left. A pod that starts now takes from
 both, a pod that waits for room takes from `future` alone, and an eviction gives to `future` alone. Which of the nodes
-with room is chosen is left to `board`.
+with room is chosen is left to `state`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from app.model.pod import PPM
 from app.model.snapshot import PART, Snapshot
 from app.scheduling.copies import Copied, Owned, Value
 
-assert PART == PPM  # a millionth of a device of M MiB is M parts  # noqa: S101 # what `Devices` relies on
+assert PART == PPM  # a millionth of a device of M MiB is M parts  # noqa: S101 # what `SharedDevices` relies on
 
 
 class Divided(NamedTuple):

@@ -1,7 +1,7 @@
 """Ranks the nodes for pods of one shape: what each would cost them, and when they would have room on it.
 
 The lowest rank is best. Above all costs stand two steps: a node on which the pod has to wait for room, and, for a part
-of a device, one on which it would open a device. What room there is, is told by `stock`; what costs, by `score`.
+of a device, one on which it would open a device. `free_resources` tells what room there is, `score` what it costs.
 """
 
 from collections.abc import Sequence

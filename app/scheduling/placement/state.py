@@ -1,6 +1,6 @@
 """Finds places while one plan is made: the best node for a pod, for pods that start together all or none.
 
-What there is room for is told by `stock`; a copy of a board is a what-if.
+`free_resources` tells what there is room for; a copy of a placement state is a what-if.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence

@@ -86,7 +86,7 @@ class Account(Copied):
         self.requested = [0, 0, 0]
 
     def add(self, sums: "Sums") -> None:
-        """Count this as held and asked for beside what was; for `Tree` and `Ledger`."""
+        """Count this as held and asked for beside what was; for `Tree` and `QueueLedger`."""
         for total, (cpu, memory, gpu) in zip((self.allocated, self.non_preemptible, self.requested), sums, strict=True):
             total[CPU] += cpu
             total[MEMORY] += memory
