@@ -5,6 +5,7 @@ Objects are passed as raw JSON. Only `cluster.decode` knows their field names.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,6 +15,11 @@ T = TypeVar("T")
 
 RawObject = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
+
+
+def rfc3339(seconds: float) -> str:
+    """Return a time in seconds since the epoch as Kubernetes objects state it (metav1.Time)."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Resource(Enum):

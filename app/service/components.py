@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Protocol
 
 from app.cluster.state.cache import ClusterCache
@@ -55,7 +54,7 @@ from app.control.writers.binder import Binder
 from app.control.writers.evictor import Evictor
 from app.control.writers.unevictable import UnevictablePods
 from app.grouping import defaults_of
-from app.model.seam import Cluster
+from app.model.seam import Cluster, rfc3339
 from app.scheduling.planner.planner import plan as full_plan
 from app.settings import Settings
 from app.telemetry import Metrics
@@ -79,7 +78,7 @@ class Clocks:
 
     def timestamp(self) -> str:
         """Return the wall clock as RFC 3339, the format of Kubernetes."""
-        return datetime.fromtimestamp(self.wall(), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return rfc3339(self.wall())
 
 
 class Components:

@@ -2,11 +2,10 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from hashlib import blake2b
 
 from app.model.names import PodUid
-from app.model.seam import RawObject, Resource
+from app.model.seam import RawObject, Resource, rfc3339
 from app.simulation.clock import Clock
 from app.simulation.cluster import Ref, SimulatedCluster
 from app.simulation.devices import SimulatedDevices, SimulatedMachine, Use
@@ -59,7 +58,7 @@ class Agents:
 
     def _write(self, machine: SimulatedMachine) -> None:
         status = {
-            "observedAt": datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "observedAt": rfc3339(self._clock.now()),
             "agentVersion": "simulated",
             "driverVersion": "570.124.06",
             "kubelet": {"answers": True},

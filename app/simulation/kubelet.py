@@ -5,9 +5,8 @@ A deleted pod ends after its grace period. A pod without a free device fails.
 
 import asyncio
 from contextlib import suppress
-from datetime import UTC, datetime
 
-from app.model.seam import Changed, Deleted, Listed, NotFoundError, RawObject, Resource
+from app.model.seam import Changed, Deleted, Listed, NotFoundError, RawObject, Resource, rfc3339
 from app.simulation.clock import Clock
 from app.simulation.cluster import Ref, SimulatedCluster
 from app.simulation.devices import SimulatedDevices
@@ -78,7 +77,7 @@ class SimulatedKubelet:
     async def _run_to_the_end(self, ref: Ref, pod: RawObject) -> None:
         runtime_s = pod["metadata"].get("annotations", {}).get(RUNTIME_ANNOTATION)
         await self._clock.sleep(START_S)
-        started = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        started = rfc3339(self._clock.now())
         self._cluster.patch(ref, {"status": {"phase": "Running", "startTime": started}})
         self._devices.start(pod)
         if runtime_s is None:

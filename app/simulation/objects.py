@@ -6,10 +6,9 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
-from app.model.seam import ConflictError, Depth, Lost, NotFoundError, RawObject, Resource, WatchEvent
+from app.model.seam import ConflictError, Depth, Lost, NotFoundError, RawObject, Resource, WatchEvent, rfc3339
 from app.simulation.store import Store, key_of, merged
 
 T = TypeVar("T")
@@ -140,7 +139,7 @@ class SimulatedObjects:
         return result
 
     def _timestamp(self) -> str:
-        return datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return rfc3339(self._now())
 
 
 def _store(resource: Resource, watched: Callable[[Resource, RawObject], bool]) -> Store:

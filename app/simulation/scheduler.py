@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Protocol
 
-from app.model.seam import Changed, Deleted, Listed, NotFoundError, RawObject, Resource
+from app.model.seam import Changed, Deleted, Listed, NotFoundError, RawObject, Resource, rfc3339
 from app.simulation.clock import Clock
 from app.simulation.cluster import Ref, SimulatedCluster
 from app.simulation.ledger import Holdings
@@ -209,7 +208,7 @@ class Scheduler:
         # The time is that of the last change of status. The same refusal is therefore the same object, and causes no
         # write.
         before = _scheduled_condition(pod.get("status", {}).get("conditions", ()))
-        now = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = rfc3339(self._clock.now())
         since = before.get("lastTransitionTime", now)
         return {
             "type": "PodScheduled",

@@ -10,7 +10,6 @@ must not have one node after the other emptied.
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
 from app.cluster.changes import Changes
@@ -25,6 +24,7 @@ from app.control.writers.unevictable import UnevictablePods
 from app.model.decision import Start
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.reason import Reason, Refusal
+from app.model.seam import rfc3339
 from app.model.sentence import say
 from app.settings import Settings
 
@@ -115,7 +115,7 @@ class PendingPreemptions:
             nodes = frozenset(placement.node for placement in start.placements)
             known = (self._cache.pods.get(uid) for uid in victims)
             freed = nodes | {pod.node for pod in known if pod is not None and pod.node is not None}
-            began = datetime.fromtimestamp(self._wall_clock(), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            began = rfc3339(self._wall_clock())
             now, relief = self._clock(), self._cache.changes.relief
             self._waits.append(
                 Wait(start.group, pods, nodes, frozenset(victims), freed, since=now, began=began, relief=relief)
