@@ -1,5 +1,7 @@
 """What a kube-scheduler that is gone has said last, and who corrects it."""
 
+import asyncio
+
 from app.control.report.corrections import AFTER_S
 from app.model.reason import UNREADY, Reason, phrase
 from app.model.seam import RawObject, Resource
@@ -103,3 +105,23 @@ async def test_a_replica_that_does_not_decide_corrects_nothing() -> None:
         await passes(AFTER_S + 3)
 
         assert said(world, pod)[-1] == f"extender: {UNREADY}"
+
+
+async def test_thousands_of_conditions_that_cannot_be_corrected_yet_hold_up_nothing_else() -> None:
+    async with living("a", scheduler_lease="ns/lease") as world:
+        for number in range(1_000):
+            told_unready(world, world.pod(f"large-{number}", gpus=2))
+        await passes(AFTER_S + 3)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        await world.corrections.amend()
+        beside.cancel()
+
+        assert turns >= 4

@@ -183,6 +183,7 @@ class World:
         self.grouper, self.meter, self.status = components.grouper, components.meter, components.status
         self.inspect, self.events, self.autoscaler = components.inspect, components.events, components.autoscaler
         self.extender, self.fast_path = components.extender, components.fast_path
+        self.corrections = components.corrections
 
     # Owners and administrators
 

@@ -26,6 +26,9 @@ without its lease."""
 
 LOOK_EVERY_S = 1.0
 
+PAUSE_EVERY = 200
+"""After so many pods the event loop gets a turn: thousands may wait for a correction at once."""
+
 
 class Corrections:
     """The pods with such a condition, and since when. Only the event loop calls in here."""
@@ -65,7 +68,9 @@ class Corrections:
     async def amend(self) -> None:
         """Correct what has stood for too long; who has a place is left to whoever binds it, and to the kubelet."""
         until = self._clock() - AFTER_S
-        for uid in [uid for uid, since in self._since.items() if since <= until]:
+        for number, uid in enumerate([uid for uid, since in self._since.items() if since <= until], start=1):
+            if number % PAUSE_EVERY == 0:
+                await asyncio.sleep(0)
             pod = self._cache.pods.get(uid)
             if pod is None or not pod.said.passing or pod.node is not None:
                 del self._since[uid]
