@@ -34,14 +34,15 @@ def most(state: WhatIf, *scopes: Scope) -> Amounts:
     Everybody who may ever have to leave, if there are none. Not to be asked of a copy, nor to be written.
     """
     scopes, stock = scopes or (EVERYBODY,), state.board.stock
-    seen, known = state.prospects.most
-    found = known.get(scopes) if seen == (stock, stock.changes) else None
+    now, (seen, known) = (stock, stock.changes), state.prospects.most
+    if seen != now:
+        known = {}
+    found = known.get(scopes)
     if found is None:
         state.evictable.update(state.changed)
         placeable = _placeable(state) if any(scope.moved for scope in scopes) else _NOWHERE
         found = state.evictable.most(scopes, stock, placeable)
-        others = known if seen == (stock, stock.changes) else {}
-        state.prospects.most = (stock, stock.changes), {**others, scopes: found}
+        state.prospects.most = now, {**known, scopes: found}
     return found
 
 
