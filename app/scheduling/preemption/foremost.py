@@ -253,8 +253,7 @@ def _in_line(
         account, share = line[0], shares.get(line[0].name, Share())
         contender = Contender.of(account.queue, fair_share=share.fair_share, total=roster.total)
         order, below = _by_level(lines[account.name])
-        levels = _levels(contender, account.allocated, charges[:, order])
-        levels[_TURN], levels[-1] = below[_TURN], names[account.name]
+        levels = _levels(contender, account.allocated, charges[:, order], turn=below[_TURN], name=names[account.name])
         (lines[line[1].name] if len(line) > 1 else top).append((order, levels))
     order, _ = _by_level(top)
     places = np.full(len(priority), len(priority), dtype=np.int64)
@@ -262,24 +261,33 @@ def _in_line(
     return places
 
 
-def _levels(contender: Contender, allocated: Sequence[int], charges: Levels) -> Levels:
-    """Return how full a queue is before each of these leaves, as `Contender.rank` and `victims` compare it."""
+def _levels(contender: Contender, allocated: Sequence[int], charges: Levels, *, turn: Levels, name: int) -> Levels:
+    """Return how full a queue is before each of these leaves, as `Contender.rank` and `victims` compare it.
+
+    `turn` is the priority of each with the opposite sign, `name` the place of the queue's name among all.
+    """
     held = np.array(allocated)[:, None] - (np.cumsum(charges, axis=1) - charges)
     fair, deserved, allocatable, divisor = (
         np.array(each, dtype=np.float64)[:, None]
         for each in (contender.fair_share, contender.deserved, contender.allocatable, contender.divisor)
     )
     by_use = np.where(divisor > 0, held / np.maximum(divisor, 1), held * np.array(PENALTIES)[:, None])
-    queue, (cpu, memory, gpu), levels = contender.queue, contender.allocatable, np.zeros((_KEYS, held.shape[1]))
-    levels[0], levels[3], levels[6:9], levels[10] = (
+    queue, (cpu, memory, gpu) = contender.queue, contender.allocatable
+    keys = (
         bool(queue.problem),
+        (fair < held).all(axis=0),
+        (held > deserved).any(axis=0),
         -queue.priority,
-        np.array([[gpu], [cpu], [memory]]),
+        ((held > 0) & (allocatable == 0)).any(axis=0),
+        by_use.max(axis=0),
+        gpu,
+        cpu,
+        memory,
+        turn,
         queue.created_at,
+        name,
     )
-    levels[1], levels[2] = (fair < held).all(axis=0), (held > deserved).any(axis=0)
-    levels[4], levels[5] = ((held > 0) & (allocatable == 0)).any(axis=0), by_use.max(axis=0)
-    return levels
+    return np.array(np.broadcast_arrays(*keys), dtype=np.float64)
 
 
 def _by_level(lines: Sequence[Line]) -> Line:
