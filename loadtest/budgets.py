@@ -205,14 +205,14 @@ class Crowd:
     whatifs: int
     """What it may try at most."""
     served: int
-    """How many PodGroups it has to serve at least by making others leave or move."""
+    """The least number of PodGroups that it serves with victims or moved pods (see docs/measurements.md)."""
     gpus: int
-    """How many whole GPUs these have to get at least."""
+    """The least number of whole GPUs of these PodGroups."""
 
 
 CROWDS = (
-    Crowd(300, 700, 180, 950),
-    Crowd(1000, 1500, 270, 2650),
+    Crowd(300, 700, 170, 950),
+    Crowd(1000, 1500, 260, 2650),
     Crowd(5000, 1000, 390, 6000),
     Crowd(15_000, 1000, 480, 8000),
 )
