@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from app.control.cycle.assumed_pods import EXPIRES_AFTER_S, MOST_OF_ONE, MOST_UNTRIED
+from app.cluster.ledger.assumed_pods import EXPIRES_AFTER_S, MOST_OF_ONE, MOST_UNTRIED
 from app.control.leadership.freshness import Freshness
 from app.control.leadership.readiness import Readiness
 from app.control.webhooks.fast_path import AdmissionFastPath

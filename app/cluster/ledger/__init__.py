@@ -1,1 +1,5 @@
-"""What is held where: charges on nodes and queues, and reservations for pods that are not bound yet."""
+"""The account of every pod: at most one charge on a node and a queue.
+
+assumed (admission let the pod in) -> reserved (`ReservationState`) -> bound -> releasing (the pod is being deleted).
+`AssumedPods` holds the first state, `Reservations` the second; `state.Settlement` derives the charge, `Charges` sums.
+"""

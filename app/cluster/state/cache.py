@@ -10,6 +10,7 @@ from collections.abc import Collection
 from app.cluster.changes import ChangeLog, Changes
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.groups.membership import Membership
+from app.cluster.ledger.assumed_pods import AssumedPods
 from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import Nodes, NodeSource
 from app.cluster.ledger.reservations import Reservations
@@ -50,7 +51,7 @@ class ClusterCache:
         """Past usage, which `control/cycle/usage_meter.py` writes."""
         self.changes = ChangeLog()
         self.nodes, self.queues, self.pods = Nodes(), Queues(), KnownPods()
-        self.reservations, self.charges = Reservations(), Charges()
+        self.assumed, self.reservations, self.charges = AssumedPods(), Reservations(), Charges()
         self.groups = Membership(self.reservations.place, self.queues.takes_pods, self.changes)
         self.gpus = Gpus(self.nodes.gpus, tolerance_mib=overuse_tolerance_mib, divides=self.nodes.divides)
         self.room = Room(self.nodes, self.charges, self.gpus, self.queues)
@@ -59,6 +60,7 @@ class ClusterCache:
             changes=self.changes,
             pods=self.pods,
             groups=self.groups,
+            assumed=self.assumed,
             reservations=self.reservations,
             nodes=self.nodes,
             queues=self.queues,

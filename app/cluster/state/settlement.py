@@ -11,6 +11,7 @@ from app.cluster.gpus.gpu_books import GpuBooks
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.groups.membership import Membership
 from app.cluster.groups.terms import GroupTerms
+from app.cluster.ledger.assumed_pods import AssumedPods
 from app.cluster.ledger.charge import Charge, Hold, charge_of
 from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import Nodes
@@ -31,6 +32,7 @@ class Settlement:
         changes: ChangeLog,
         pods: KnownPods,
         groups: Membership,
+        assumed: AssumedPods,
         reservations: Reservations,
         nodes: Nodes,
         queues: Queues,
@@ -40,6 +42,7 @@ class Settlement:
         self._changes = changes
         self._pods = pods
         self._groups = groups
+        self._assumed = assumed
         self._reservations = reservations
         self._nodes = nodes
         self._queues = queues
@@ -129,6 +132,8 @@ class Settlement:
             charge = self._charge_of(pod)
         if charge != before:
             self._charges.set(uid, charge)
+        if pod is None or (charge is not None and charge.node is not None):
+            self._assumed.end(uid)
         nodes = self.gpu_books.share(uid, pod, charge)
         self.labelled.put(uid, pod, charge.node if charge else None)
         if before is not None and before.node is not None and charge != before and before.frees(charge):

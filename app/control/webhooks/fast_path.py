@@ -11,18 +11,18 @@ import structlog
 
 from app.cluster import decode
 from app.cluster.admit import shape
+from app.cluster.ledger.assumed_pods import Origin
+from app.cluster.ledger.charge import Charge
 from app.cluster.state.cache import ClusterCache
-from app.control.cycle.assumed_pods import AssumedCharge, AssumedPods
 from app.control.cycle.planning import Planning
 from app.control.groups.grouped_pods import keeps_of
 from app.control.groups.pod_grouper import PodGrouper
 from app.control.leadership.readiness import Readiness
-from app.model.names import NodeName, QueueName
-from app.model.pod import Placed, Pod
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.seam import RawObject, Resource
 from app.model.snapshot import Snapshot
-from app.scheduling.preemption.victims import charge_at
 from app.settings import Settings
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ class AdmissionFastPath:
         self._profiles = settings.profiles
         self._keeps = keeps_of(settings)
         self._readiness = readiness
-        self._claims = AssumedPods(cache, clock=clock)
+        self._clock = clock
 
     def look(self, raw: RawObject) -> Newcomer:
         """Read a pod, which may be without name and uid."""
@@ -71,27 +71,22 @@ class AdmissionFastPath:
         # counted  4. counted itself
         if self._readiness.freshness.failure():
             return False
-        self._claims.end_over()
-        pod = newcomer.pod
+        assumed, origin, pod = self._cache.assumed, _origin(newcomer.raw), newcomer.pod
+        assumed.expire(self._clock())
         # Whoever shares a device is let through once it is known which: somebody may have to reserve it first.
         if not pod.managed or pod.node is not None or pod.sharing is not None or pod.ungrouped:
             return False
-        if not self._claims.has_room(newcomer.raw) or not self._is_settled():
+        if not assumed.has_room(origin) or not self._is_settled():
             return False
-        snapshot = self._claims.charged_on(self._cache.snapshot())
+        snapshot = assumed.charged_on(self._cache.snapshot())
         group = self._group(pod, newcomer.said, snapshot)
         node = self._place(snapshot, group) if group else None
         if group is None or node is None:
             return False
-        charge = AssumedCharge(
-            node=node,
-            queue=group.queue,
-            request=pod.request,
-            scalars=pod.scalars,
-            cost=charge_at(snapshot, Placed(pod=pod, node=node)),
-            preemptible=group.preemptible,
-        )
-        self._claims.add(newcomer.raw, charge)
+        # A pod that shares no GPU pays the same on every node.
+        cost = pod.charge(1)
+        charge = Charge(pod.request, node, group.queue, group.preemptible, scalars=pod.scalars, cost=cost)
+        assumed.add(origin, charge, self._clock())
         return True
 
     def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
@@ -129,7 +124,9 @@ class AdmissionFastPath:
     def learn(self, resource: Resource, raw: RawObject) -> None:
         """Look at an object that a watch shows, before it is in the cache."""
         if resource is Resource.PODS:
-            self._claims.learn(raw)
+            uid = PodUid(raw["metadata"]["uid"])
+            if self._cache.pods.get(uid) is None:
+                self._cache.assumed.show(_origin(raw), uid)
 
     def _knows_classes(self, newcomer: Newcomer) -> bool:
         said = newcomer.said.priority_classes if newcomer.said else ()
@@ -137,7 +134,7 @@ class AdmissionFastPath:
 
     def _is_settled(self) -> bool:
         """Whether nobody has a claim to what is free now: who was refused stays so until there is relief."""
-        coming = self._claims.groups()
+        coming = self._assumed_groups()
         if self._readiness.leadership.failure():
             # Another replica decides, and its promises cannot be seen: whoever waits may have been promised anything.
             return self._cache.groups.waiting().keys() <= coming
@@ -152,8 +149,11 @@ class AdmissionFastPath:
             # One object that the planner cannot take must not keep others from being created; the loop tries it again.
             log.exception("planning failed")
             return False
-        self._claims.end_over()
-        return self._planning.is_settled(self._claims.groups())
+        return self._planning.is_settled(self._assumed_groups())
+
+    def _assumed_groups(self) -> set[GroupKey]:
+        pods = map(self._cache.pods.get, self._cache.assumed.shown())
+        return {pod.group for pod in pods if pod is not None}
 
     def _group(self, pod: Pod, said: GroupSpec | None, snapshot: Snapshot) -> PodGroup | None:
         """Return what the planner would be asked about; None for a pod whose turn depends on other pods.
@@ -173,3 +173,8 @@ class AdmissionFastPath:
         plan = self._planning.rehearse(snapshot, group)
         starts = plan.starts if plan else ()
         return starts[0].placements[0].node if starts and not starts[0].awaits_release else None
+
+
+def _origin(raw: RawObject) -> Origin:
+    metadata = raw.get("metadata") or {}
+    return str(metadata.get("namespace")), str(metadata.get("generateName") or metadata.get("name"))
