@@ -1,6 +1,6 @@
-"""Turns a plan into promises and evictions, as far as the cluster is still as the plan saw it.
+"""Turns a plan into reservations and evictions, as far as the cluster still is as the plan saw it.
 
-A deal of which any part is stale is dropped as a whole: then the next plan finds another.
+A batch with any stale part is dropped as a whole. The next plan then finds another solution.
 """
 
 import asyncio
@@ -24,15 +24,16 @@ from app.model.reason import Refusal
 from app.telemetry import Metrics, PlanOutcome
 
 STEP = 40
-"""Pods that are decided for before the event loop gets a turn, in some 3 ms: one plan may decide for ten thousand, and
-an answer takes the loop several turns."""
+"""Pods that are decided before the event loop serves other tasks; this takes some 3 ms. One plan may decide for ten
+thousand pods, and one answer to kube-scheduler takes several turns of the loop.
+"""
 
 Wording = Callable[[GroupKey, Refusal, int], Refusal]
-"""Returns what people are told after a plan on a snapshot of this version refused a group."""
+"""Returns the message for a group that a plan on a snapshot of this version refused."""
 
 
 class PlanApplier:
-    """Carries out plans, and remembers why those wait whom they refused."""
+    """Applies plans, and remembers why the refused groups wait."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
@@ -43,7 +44,7 @@ class PlanApplier:
         metrics: Metrics,
         decisions: Decisions,
     ) -> None:
-        """`refusals`, `taken` and `claims` are changed by `take`, `take_by_steps` and `forget_gone` alone."""
+        """Only `take`, `take_by_steps` and `forget_gone` change `refusals`, `taken` and `claims`."""
         self._cache = cache
         self._reserver = reserver
         self._preemptions = preemptions
@@ -51,18 +52,20 @@ class PlanApplier:
         self._metrics = metrics
         self._decisions = decisions
         self.refusals: dict[GroupKey, Refusal] = {}
-        """Why each waiting group waits, as of the last plan that considered it."""
+        """The reason why each waiting group waits, from the last plan that considered the group."""
         self.taken = 0
-        """How many plans have been taken over."""
+        """The number of plans that have been applied."""
         self.claims = 0
-        """How often that has changed who is refused what others have: somebody came or changed, or waits no more."""
+        """Counts changes among the refused groups that may find victims: a group was added, has changed, or waits no
+        more.
+        """
         self._gone: set[GroupKey] = set()
         self._words = Words()
 
     def take(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool = True) -> bool:
-        """Carry out a plan that considered these groups; return whether nothing of it was stale.
+        """Apply a plan that considered these groups; return whether no part of the plan was stale.
 
-        Unless it `settles`, those of them that have changed are still to be planned.
+        Without `settles`, the considered groups that have changed must still be planned.
         """
         whole = True
         for is_whole in self._steps(plan, considered, settles=settles, pods=sys.maxsize):
@@ -70,15 +73,16 @@ class PlanApplier:
         return whole
 
     async def take_by_steps(self, plan: Plan, considered: Collection[GroupKey], *, readiness: Precondition) -> bool:
-        """Do the same, a step at a time: others are answered meanwhile, and may change what the next step may do.
+        """Apply a plan in steps; return whether no part of the plan was stale.
 
-        No promise may move meanwhile: where there seems to be room a later step may have put somebody. It ends early,
-        as one of which something was stale, when nothing may be decided any more, which `readiness` tells.
+        Other questions are answered between two steps, and the answers may change what the next step can apply. No
+        reservation may move to another node meanwhile: a node that seems to have room may be a place of a later step.
+        The method ends early and returns False when `readiness` says that this replica may not decide any more.
         """
         whole = True
         for is_whole in self._steps(plan, considered, settles=True, pods=STEP):
             whole = whole and is_whole
-            # Else the next who asks who waits has to form all of them at once.
+            # Form the changed groups now: the next reader of the waiting groups would have to form all of them at once.
             self._cache.groups.form()
             await asyncio.sleep(0)
             if readiness.failure():
@@ -86,7 +90,7 @@ class PlanApplier:
         return whole
 
     def somebody_waits(self) -> bool:
-        """Return whether a group waits that a search for victims may help."""
+        """Return whether a group waits for which a search for victims may help."""
         return any(refusal.may_find_victims for refusal in self.refusals.values())
 
     def note_changes(self, changes: Changes) -> None:
@@ -94,7 +98,7 @@ class PlanApplier:
         self._gone |= changes.gone
 
     def forget_gone(self) -> None:
-        """Forget why groups waited that wait no more; some may wait again."""
+        """Forget the refusals of groups that wait no more; a noted group may wait again."""
         waiting = self._cache.groups.waiting()
         gone, self._gone = self._gone, set()
         for key in gone:
@@ -102,7 +106,7 @@ class PlanApplier:
             self.claims += before is not None and before.may_find_victims
 
     def _steps(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool, pods: int) -> Iterator[bool]:
-        """Carry out a plan, and yield after each step, which is for so many pods, whether nothing in it was stale."""
+        """Apply a plan in steps of this many pods; yield after each step whether no part of the step was stale."""
         self._metrics.plans[PlanOutcome.APPLIED].inc()
         changed = self._cache.groups.unsettled.keys() & considered if settles else frozenset()
         if settles:
@@ -118,14 +122,14 @@ class PlanApplier:
     # Carrying out ---------------------------------------------------------------------------------------------------
 
     def _carried_out(self, plan: Plan, pods: int) -> Iterator[bool]:
-        """Carry out what may still be done of a plan; yield after each step whether that was all of it."""
+        """Carry out the batches that are still valid; yield after each step whether all its batches were."""
         as_planned, expected = True, plan.snapshot_version
         recheck: Recheck | None = None
         for some in _by_steps(deals(plan), pods):
-            # What the steps before have promised is no change: the plan counts on it.
+            # The reservations of the steps before are no change: the plan counts on them.
             if self._cache.changes.version != expected:
                 as_planned, recheck = False, None
-            # Who is just being bound may not leave, even if nothing has changed.
+            # A pod that is just being bound cannot be a victim, even if nothing has changed.
             if recheck is None and (plan.evictions or not as_planned):
                 recheck = Recheck(self._cache)
             is_whole = True
@@ -141,7 +145,7 @@ class PlanApplier:
     def _carry_out(self, deal: PlanBatch, generation: int) -> None:
         for eviction in deal.evictions:
             if self._is_promised(eviction.pod):
-                # It runs nowhere yet: taking its promise back is all it takes.
+                # The pod runs on no node yet: it is enough to cancel its reservation.
                 self._record_taken_back(eviction, generation)
                 self._reserver.give_up(eviction.pod)
         self._evictor.order(deal.evictions, generation=generation)
@@ -153,7 +157,7 @@ class PlanApplier:
             self._reserver.make(start)
 
     def _needs_devices(self, deal: PlanBatch) -> bool:
-        """Whether a GPU has to be made ready first for somebody to share it."""
+        """Whether a GPU must first be made ready for sharing."""
         places = [placement for start in deal.starts for placement in start.placements]
         return any(not self._cache.gpus.is_ready(each.node, name) for each in places for name in each.devices)
 
@@ -164,7 +168,7 @@ class PlanApplier:
     # Remembering ----------------------------------------------------------------------------------------------------
 
     def _record_starts(self, deal: PlanBatch, generation: int) -> None:
-        # Who only lost a promise was not told to leave.
+        # A pod that only lost its reservation was not evicted.
         told = (self._cache.pods.get(eviction.pod) for eviction in deal.evictions)
         victims = sum(pod is not None and pod.node is not None for pod in told)
         for start in deal.starts:
@@ -183,7 +187,7 @@ class PlanApplier:
         return self.refusals.pop(key, None)
 
     def _judge(self, key: GroupKey, plan: Plan, changed: Collection[GroupKey], word: Wording) -> None:
-        """Note what the plan says of a group that it has considered, and tell it where that is another reason."""
+        """Note the plan's result for a group that the plan has considered; report the result if the reason is new."""
         before, refusal = self.refusals.get(key), plan.refusals.get(key)
         group = self._cache.groups.waiting().get(key) if refusal else None
         if refusal is None or group is None:
@@ -198,13 +202,13 @@ class PlanApplier:
             self._cache.groups.touched.note_news(key)
             self._decisions.record(refusal_of(group, refusal, generation=plan.snapshot_version))
         if group.owed > 0 and group.started and key not in self._cache.groups.unsettled:
-            # The rest of the gang has nowhere to go: what it holds would only keep others out. Of one that has changed
-            # since the next plan knows better.
+            # The rest of the gang has no place, so its reservations would only block other pods. If the gang has
+            # changed since, the next plan decides instead.
             self._reserver.release(key, "the gang cannot start as a whole")
 
 
 def _by_steps(found: Iterable[PlanBatch], pods: int) -> Iterator[Sequence[PlanBatch]]:
-    """Yield the deals in their order, at once those for so many pods; each stays whole."""
+    """Yield the batches in their order, grouped into steps of about this many pods; no batch is split."""
     some: list[PlanBatch] = []
     size = 0
     for deal in found:

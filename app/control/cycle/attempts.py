@@ -1,4 +1,4 @@
-"""Ends the attempts of groups to start that failed or took too long, and lets those groups take part again later."""
+"""Ends the start attempts of groups that failed or took too long, and readmits those groups to plans later."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ from app.model.reason import Reason, Refusal
 from app.model.sentence import capital, say
 
 AGED_EVERY_S = 1.0
-"""How often it is looked which gangs have become stale."""
+"""The interval between two checks for gangs that have become stale."""
 
 
 class Attempts:
@@ -36,7 +36,10 @@ class Attempts:
         wall_clock: Callable[[], float],
         changed: asyncio.Event,
     ) -> None:
-        """`clock` is monotonic, `wall_clock` seconds since the epoch; `changed` is set when others may get a place."""
+        """`clock` is monotonic, `wall_clock` is in seconds since the epoch.
+
+        `changed` is set when other groups may get a place.
+        """
         self._cache = cache
         self._reserver = reserver
         self._preemptions = preemptions
@@ -50,13 +53,13 @@ class Attempts:
         self._aged_at = -math.inf
 
     def stand_down(self) -> None:
-        """Forget all attempts: another replica decides."""
+        """Forget all attempts, because another replica decides."""
         self._gpus.stand_down()
         self._preemptions.stand_down()
         self._reserver.stand_down()
 
     def dissolve(self, key: GroupKey, error: str, least_s: float = 0.0) -> None:
-        """End a gang's attempt: no promise is kept, whoever stands at the barrier is sent away, and it backs off."""
+        """End a gang's attempt: drop its reservations, fail its members at the barrier, and let the gang back off."""
         setback = Setback(error, self._cache.groups.progress.bound(key))
         delay_s = self._backoff.failed(key, self._clock(), least_s=least_s, setback=setback)
         sentence = say("{error}; tried again in {delay} s.", error=capital(error), delay=math.ceil(delay_s))
@@ -65,27 +68,27 @@ class Attempts:
         self._changed.set()
 
     def stalled(self) -> Mapping[GroupKey, Refusal]:
-        """Return what keeps those from starting who have places, or get them again, but cannot use them yet."""
+        """Return the groups that have places, or get them again, but cannot use them yet, each with its reason."""
         return stalled(self._cache, self._preemptions, self._backoff)
 
     def awaited(self, key: GroupKey) -> Mapping[PodUid, Refusal]:
-        """Return what those pods of a group wait for whose room is held until it is free."""
+        """Return what the pods of a group wait for whose room is held until it is free."""
         return self._preemptions.refusals_of(key)
 
     def give_up(self, uid: PodUid) -> None:
-        """End one pod's promise: kube-scheduler refuses its node, or did not ask for it in time."""
+        """End one pod's reservation: kube-scheduler refuses the node, or did not ask for the pod in time."""
         self._reserver.give_up(uid)
         self._changed.set()
 
     def spread_changes(self) -> None:
-        """Hand what has changed in the cache to the parts that follow it up."""
+        """Pass the changes of the cache to the parts that react to them."""
         changes = self._cache.drain_changes()
         self._applier.note_changes(changes)
         self._reserver.note_changes(changes)
         self._preemptions.note_changes(changes)
 
     def end_what_is_over(self) -> None:
-        """End attempts whose time is over or whose room will not be free; let groups take part whose pause is over."""
+        """End attempts that expired or whose room will not be free; readmit groups whose backoff is over."""
         if self._clock() >= self._aged_at + AGED_EVERY_S:
             self._aged_at = self._clock()
             self._cache.groups.age_stale(self._wall_clock())

@@ -1,7 +1,7 @@
-"""Sorts a plan into deals: what belongs together, and is carried out as a whole or dropped as a whole.
+"""Sorts a plan into batches; each batch is carried out as a whole or dropped as a whole.
 
-A deal is the starts of one group that wait for room, and the victims that have to leave it; or a start for which nobody
-has to leave; or the pods of a stale gang, which leave for nobody.
+A batch is one of these: the starts of one group that wait for room, with the victims that free the room; a start that
+needs no victims; or the pods of a stale gang, which are evicted for no beneficiary.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ class PlanBatch:
 
     @property
     def waits(self) -> bool:
-        """Whether others have to leave first."""
+        """Whether other pods must be evicted or deleted first."""
         return bool(self.evictions) or any(start.awaits_release for start in self.starts)
 
 
 def deals(plan: Plan) -> Iterator[PlanBatch]:
-    """Yield the deals: stale gangs first, on whose room the others may count, and these in the order of the plan."""
+    """Yield the batches: stale gangs first, since the others may count on their room, then in the order of the plan."""
     waiting: dict[GroupKey, list[Start]] = {}
     for start in plan.starts:
         if start.awaits_release:

@@ -1,4 +1,4 @@
-"""Says what keeps those from starting who have places, or get them again, and are not among those who wait."""
+"""Says why groups do not start that have places, or get them again, and are not among the waiting groups."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -12,7 +12,11 @@ from app.model.sentence import capital, say
 
 
 def stalled(cache: ClusterCache, preemptions: PendingPreemptions, backoff: Backoff) -> Mapping[GroupKey, Refusal]:
-    """Return whose room is being freed, and whose last attempt or try failed: that is told until it is over or past."""
+    """Return the groups whose room is being freed, or whose last bind or attempt failed, each with its reason.
+
+    A failed attempt is reported until more pods of the group are bound than at the failure, or all its pods have a
+    node.
+    """
     waiting, found = cache.groups.waiting(), dict(preemptions.refusals())
     setbacks = (
         (key, setback.error) for key, setback in backoff.setbacks().items() if not _is_over(cache, key, setback)

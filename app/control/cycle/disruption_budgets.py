@@ -1,9 +1,9 @@
-"""Finds out whom no budget lets go now, before anybody is evicted, so that a plan can spare them where others will do.
+"""Finds victims that a PodDisruptionBudget protects now, before any eviction, so that a plan can choose other victims.
 
-1. one list of all PodDisruptionBudgets: most clusters have none that is exhausted, and nothing more is asked
-2. in the namespaces of those that are, a dry run of the eviction of each victim
-3. where one is forbidden, a dry run for the other groups there: they would be the next to be chosen
-What is found out holds for a while. What cannot be found out guards nobody: the Eviction API decides in the end.
+1. one list of all PodDisruptionBudgets: most clusters have no exhausted budget, and then nothing else is requested
+2. in the namespaces with exhausted budgets, a dry run of the eviction of each victim
+3. in the namespaces where a dry run is forbidden, a dry run for the other groups: these would be chosen next Results
+   are kept for a while. A failed request protects no pod: the Eviction API decides in the end.
 """
 
 import asyncio
@@ -21,33 +21,35 @@ from app.model.seam import Cluster, KubeError, NotFoundError, PodRef
 log = structlog.get_logger()
 
 GUARDED_S = 60.0
-"""For how long a group counts as guarded: its budget may let somebody go again at any time."""
+"""How long a group counts as protected: its budget may allow an eviction again at any time."""
 
 DRY_RUNS = 256
-"""The most that a search asks: it is a preference, and not worth an API server's breath for every pod of a cluster."""
+"""The most dry runs of one search. Budgets are only a preference: they do not justify one API request for every pod of
+a cluster.
+"""
 
 ASKERS = 8
 """Dry runs in flight at once."""
 
 
 class Budgets:
-    """Which groups a budget guards, as far as anybody has asked lately. Only `SearchLoop` calls in here."""
+    """The groups that a budget protects, as far as lately requested. Only `SearchLoop` calls in here."""
 
     def __init__(self, cache: ClusterCache, cluster: Cluster, *, clock: Callable[[], float]) -> None:
-        """`clock` is monotonic. `_guarded_until` is changed by `guarded` and `_ask_on`."""
+        """`clock` is monotonic. Only `guarded` and `_ask_on` change `_guarded_until`."""
         self._cache = cache
         self._cluster = cluster
         self._clock = clock
         self._guarded_until: dict[GroupKey, float] = {}
 
     def guarded(self) -> frozenset[GroupKey]:
-        """Return the groups of which a budget let nobody leave a while ago."""
+        """Return the groups for which a budget lately forbade an eviction."""
         now = self._clock()
         self._guarded_until = {key: until for key, until in self._guarded_until.items() if until > now}
         return frozenset(self._guarded_until)
 
     async def inquire(self, evictions: Iterable[Eviction]) -> bool:
-        """Ask about the victims of a plan of whom nobody knows yet; return whether any of them is guarded."""
+        """Find out which of a plan's victims a budget protects; return whether any newly protected group was found."""
         before = self.guarded()
         victims = [pod for pod in self._sparable(evictions) if pod.group not in before]
         if victims:
@@ -58,7 +60,7 @@ class Budgets:
         return not before.issuperset(self._guarded_until)
 
     def _sparable(self, evictions: Iterable[Eviction]) -> Iterator[Pod]:
-        """Yield the victims that run; a stale gang leaves for nobody, so nobody can leave in its place."""
+        """Yield the running victims, without stale gangs, which have no beneficiary: no other pod can replace them."""
         for eviction in evictions:
             pod = self._cache.pods.get(eviction.pod)
             if pod is not None and pod.node is not None and eviction.action is not Action.EVICT_STALE:
@@ -74,7 +76,7 @@ class Budgets:
             await self._ask(islice(others, DRY_RUNS - len(asked)))
 
     def _others(self, namespaces: Collection[str], asked: Collection[GroupKey]) -> Iterator[Pod]:
-        """Yield one pod of each other group there that could be a victim, the youngest first, as victims are chosen."""
+        """Yield one pod of each other possible victim group there, the youngest group first, as victims are chosen."""
         groups = [group for key, group in self._cache.groups.running().items() if key.namespace in namespaces]
         for group in sorted(groups, key=lambda group: group.created_at, reverse=True):
             bound = (placed.pod for placed in group.placed if placed.pod.node is not None)
@@ -82,7 +84,7 @@ class Budgets:
                 yield pod
 
     async def _ask(self, pods: Iterable[Pod]) -> None:
-        """Ask about several at a time; the first question that fails ends all."""
+        """Send several dry runs at a time; the first request that fails ends all."""
         left = iter(pods)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(ASKERS):
@@ -90,7 +92,7 @@ class Budgets:
 
     async def _ask_on(self, left: Iterator[Pod]) -> None:
         for pod in left:
-            # One that has to stay is enough for its whole group.
+            # One protected pod is enough for its whole group.
             if pod.group not in self._guarded_until and not await self._may_leave(pod):
                 self._guarded_until[pod.group] = self._clock() + GUARDED_S
 

@@ -1,4 +1,4 @@
-"""Knows which groups the next plan has to consider: those that have changed, or after relief all that wait."""
+"""Tells which groups the next plan must consider: changed groups, or all waiting groups after capacity was freed."""
 
 from collections.abc import Callable, Collection
 
@@ -9,28 +9,28 @@ from app.scheduling.policy import Policy
 
 
 class DueGroups:
-    """What the last plan has seen. Changed by `Planning` alone."""
+    """What the last plan has seen. Only `Planning` changes it."""
 
     def __init__(self, cache: ClusterCache, policy: Policy, *, wall_clock: Callable[[], float]) -> None:
-        """Start with everything due; `wall_clock` is in seconds since the epoch."""
+        """Start with all groups due; `wall_clock` is in seconds since the epoch."""
         self._cache = cache
         self._policy = policy
         self._wall_clock = wall_clock
         self._planned_relief = -1
-        """Relief as the last plan saw it that was carried out as a whole."""
+        """`changes.relief` as the last plan saw it that was carried out as a whole."""
         self.kept_for: frozenset[GroupKey] = frozenset()
-        """The gangs for whose rest the last plan kept room."""
+        """The gangs for which the last plan kept room for their missing pods."""
 
     def are_any(self) -> bool:
-        """Return whether a group is to be planned."""
+        """Return whether a group must be planned."""
         self._cache.groups.waiting()  # forms the groups that changed, which fills `unsettled`
         return self.has_relief() or bool(self._cache.groups.unsettled)
 
     def has_relief(self) -> bool:
-        """Return whether all that wait are to be planned: there may be room for any of them."""
+        """Return whether all waiting groups must be planned, because there may be room for any of them."""
         if self._cache.changes.relief != self._planned_relief:
             return True
-        # What was kept for a gang is free for others when it needs it no more, or has had it for too long.
+        # Room kept for a gang is free for other groups when the gang no longer needs it, or has had it for too long.
         waiting, changed, now = self._cache.groups.waiting(), self._cache.groups.unsettled, self._wall_clock()
         return any(
             key in changed or key not in waiting or not self._policy.keeps_room_for(waiting[key], now)
@@ -38,13 +38,13 @@ class DueGroups:
         )
 
     def among(self, snapshot: Snapshot) -> Collection[GroupKey]:
-        """Return who is to be planned: all who wait when there was relief, else those that have changed."""
+        """Return the groups to plan: all waiting groups if capacity was freed, else the changed groups."""
         return list(snapshot.groups) if self.has_relief() else {*self._cache.groups.unsettled, *self.kept_for}
 
     def note_begun(self, kept_for: frozenset[GroupKey]) -> None:
-        """Note that a plan is being carried out: until that is done all are due, since an error may leave some out."""
+        """Note that a plan is being carried out; all groups are due until its end, as an error may leave some out."""
         self._planned_relief, self.kept_for = -1, kept_for
 
     def note_planned(self, relief: int) -> None:
-        """Note that a plan that saw this relief is carried out."""
+        """Note that a plan that saw this value of `changes.relief` is carried out."""
         self._planned_relief = relief

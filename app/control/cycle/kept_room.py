@@ -1,4 +1,4 @@
-"""Holds what the last search for victims tells the plans that follow: the nodes that it keeps free, and its memory."""
+"""Holds what the last search for victims passes to the plans that follow: the nodes it keeps free, and its memory."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from app.model.names import GroupKey, NodeName
 
 
 class KeptRoom:
-    """What is kept for a PodGroup that has waited for long. Searches and plans write it and read it."""
+    """The nodes kept for a PodGroup that has waited for long. Searches and plans write and read them."""
 
     def __init__(self, applier: PlanApplier) -> None:
         """Start with nothing kept."""
@@ -17,23 +17,26 @@ class KeptRoom:
         self._withheld: Collection[NodeName] = ()
         self._aged: GroupKey | None = None
         self.memory: PlanMemory = NO_MEMORY
-        """What the last search tells the next plan."""
+        """What the last search passes to the next plan."""
 
     @property
     def withheld(self) -> Collection[NodeName]:
-        """The nodes that are kept free for a PodGroup that has waited for long, as long as somebody waits."""
+        """The nodes kept free for a PodGroup that has waited for long, while a group waits that victims may help."""
         return self._withheld if self._withheld and self._applier.somebody_waits() else ()
 
     @property
     def aged(self) -> GroupKey | None:
-        """The PodGroup that has waited for long, for which these nodes are kept and a part of its queue's share."""
+        """The PodGroup that has waited for long; these nodes and a part of its queue's share are kept for it."""
         return self._aged if self.withheld else None
 
     def note_search(self, plan: Plan) -> None:
-        """Take over what a search keeps and remembers."""
+        """Store what a search keeps and remembers."""
         self._withheld, self._aged, self.memory = plan.withheld, plan.aged, plan.memory
 
     def note_plan(self, plan: Plan) -> None:
-        """Keep what this plan keeps, if it keeps nodes: it has no victims, and has found since who is owed room."""
+        """Store the nodes that this plan keeps, if any.
+
+        Such a plan has no victims. It has found since then which PodGroup is owed room.
+        """
         if plan.withheld:
             self._withheld, self._aged = plan.withheld, plan.aged

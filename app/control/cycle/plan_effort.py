@@ -1,4 +1,4 @@
-"""Says whether so little work decides that the event loop may do it at once."""
+"""Says whether a decision takes so little work that the event loop may make it at once."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -17,23 +17,23 @@ from app.scheduling.planner.planner import judges_all
 
 
 class PlanEffort:
-    """How much work a plan is. Planning tells it what the last plans have found out."""
+    """The amount of work of a plan. Planning reports what the last plans have found out."""
 
     def __init__(self, cache: ClusterCache, kept: KeptRoom) -> None:
         """Start with nothing found out."""
         self._cache = cache
         self._kept = kept
-        # Of the last plan that found out for all who wait whether they can run at all.
+        # Of the last plan that found out for all waiting groups whether they can run at all.
         self._judged: tuple[NodeTable, Mapping[QueueName, Queue], Mapping[str, Topology], Amounts | None] | None = None
 
     def is_small_beside(self, groups: Sequence[PodGroup], waiting: Mapping[GroupKey, PodGroup]) -> bool:
-        """Whether little work decides for these groups; a plan may have to judge all others that wait as well."""
+        """Whether a plan for these groups is little work, with other waiting groups that it may have to judge."""
         if len(groups) < len(waiting) and judges_all(groups, len(waiting)) and not self._is_judged():
             return len(waiting) <= FEW_GROUPS and self.is_small(list(waiting.values()))
         return self.is_small(groups)
 
     def is_small(self, groups: Sequence[PodGroup]) -> bool:
-        """Whether so little work decides for these groups that the event loop may do it."""
+        """Whether planning these groups takes so little work that the event loop may do it."""
         table, topologies = self._cache.snapshots.table(), self._cache.topologies.by_name()
         return effort.is_small(
             groups,
@@ -45,7 +45,7 @@ class PlanEffort:
         )
 
     def can_look_at(self, pod: Pod, constraints: Sequence[TopologyConstraint] = ()) -> bool:
-        """Whether so little work finds the nodes to which one pod may go that the event loop may do it."""
+        """Whether finding the nodes for one pod takes so little work that the event loop may do it."""
         table, topologies, neighbours = (
             self._cache.snapshots.table(),
             self._cache.topologies.by_name(),
@@ -54,7 +54,7 @@ class PlanEffort:
         return effort.of_one(pod, constraints, table, topologies, neighbours=neighbours) <= effort.MOST_AT_ONCE
 
     def _is_judged(self) -> bool:
-        """Whether it is remembered of all who wait whether they can run at all; else a plan of some finds it out."""
+        """Whether it is known of all waiting groups if they can run at all; if not, a plan of some finds out."""
         known, cache = self._judged, self._cache
         if known is None or known[0] is not cache.snapshots.table():
             return False
@@ -65,7 +65,7 @@ class PlanEffort:
         )
 
     def note_judged(self, snapshot: Snapshot, keys: Collection[GroupKey]) -> None:
-        """Note whether a plan for these groups has found out for all who wait whether they can run at all."""
+        """Note whether a plan for these groups has found out for all waiting groups if they can run at all."""
         groups = [snapshot.groups[key] for key in keys if key in snapshot.groups]
         if judges_all(groups, len(snapshot.groups)):
             self._judged = snapshot.nodes, snapshot.queues, snapshot.topologies, snapshot.residents

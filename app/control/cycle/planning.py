@@ -1,8 +1,9 @@
-"""Keeps everything that waits decided: plans when something changed, without victims; `search_loop` looks for those.
+"""Keeps all waiting groups decided: plans after each change, without victims; `search_loop` searches for victims.
 
-What was refused stays refused until there is relief (a pod went, a node came, a quota grew), since free space only
-shrinks in between. So without relief only the groups that changed are planned, in the webhook itself when they are few;
-with relief everything that waits is planned anew, beside the event loop when that takes long.
+A refused group stays refused until capacity is freed (a pod was deleted, a node was added, a quota grew), since free
+space only shrinks in between. Without freed capacity only the changed groups are planned; a few groups are planned in
+the webhook itself. After capacity was freed, all waiting groups are planned again. A long plan runs beside the event
+loop.
 """
 
 import asyncio
@@ -37,10 +38,10 @@ from app.telemetry import Metrics, PlanOutcome
 log = structlog.get_logger()
 
 GATHER_S = 0.01
-"""How long changes are gathered before a plan: a burst of pods is ordered as one."""
+"""How long changes are gathered before a plan: the pods of a burst are ordered together."""
 
 TICK_S = 1.0
-"""How often expired promises and ended backoffs are looked for."""
+"""The interval between two checks for expired reservations and ended backoffs."""
 
 
 class Planning:
@@ -62,9 +63,10 @@ class Planning:
         changed: asyncio.Event,
         search_due: asyncio.Event,
     ) -> None:
-        """`clock` is monotonic, `wall_clock` seconds since the epoch; `changed` is set by what changes the cache.
+        """`clock` is monotonic, `wall_clock` is in seconds since the epoch.
 
-        `search_due` is set after each turn: there may be another search for victims to make.
+        `changed` is set by what changes the cache. `search_due` is set after each turn, since another search for
+        victims may be due.
         """
         self._cache = cache
         self._readiness = readiness
@@ -86,21 +88,21 @@ class Planning:
 
     @property
     def refusals(self) -> Mapping[GroupKey, Refusal]:
-        """Why each waiting group waits, as of the last plan that considered it."""
+        """The reason why each waiting group waits, from the last plan that considered the group."""
         return self._applier.refusals
 
     @property
     def refusals_to_tell(self) -> Mapping[GroupKey, Refusal]:
-        """The same; none while another replica decides, since nobody here knows why they wait now."""
+        """The same; empty while another replica decides, since this replica does not know the current reasons."""
         return {} if self._readiness.leadership.failure() else self.refusals
 
     def position(self, snapshot: Snapshot, key: GroupKey) -> Position | None:
-        """Return the place of a waiting PodGroup in the order in which plans serve those that wait now."""
+        """Return the position of a waiting PodGroup in the order in which plans serve the groups that wait now."""
         return position(snapshot, key, self._policy, now=self._wall_clock())
 
     @property
     def version(self) -> tuple[int, int]:
-        """Changes whenever anybody may wait, or wait for another reason than before."""
+        """A value that changes whenever a group may have started to wait, or may have another reason to wait."""
         return self._cache.changes.version, self._applier.taken
 
     def poke(self) -> None:
@@ -108,7 +110,7 @@ class Planning:
         self._changed.set()
 
     async def run(self) -> None:
-        """Plan whenever something changed, and end what has expired, for ever."""
+        """Plan after each change and end what has expired, for ever."""
         while True:
             try:
                 async with asyncio.timeout(TICK_S):
@@ -123,50 +125,51 @@ class Planning:
                 self.attempts.stand_down()
                 continue
             if self._readiness.freshness.failure():
-                # What is not listed yet, or no longer seen, would look like free space and unused quota.
+                # Objects that are not listed yet, or not seen any more, would look like free space and unused quota.
                 continue
             self.attempts.end_what_is_over()
             await self._plan_or_say()
             self._search_due.set()
 
     async def _plan_or_say(self) -> None:
-        # One plan at a time: in a busy cluster there is always another to make, and promises must still expire.
+        # One plan per turn: a busy cluster always has another plan to make, and reservations must still expire.
         try:
             if self._due.are_any():
                 await self._plan_once()
                 self.poke()
         except Exception:
-            # One object that the planner cannot take must not end the service; it is tried again, not at once.
+            # One object that the planner cannot handle must not end the service. It is tried again after a pause.
             log.exception("planning failed")
             self._metrics.plans[PlanOutcome.ERROR].inc()
             await asyncio.sleep(TICK_S)
 
     async def settle(self) -> None:
-        """Return when everything that waits has been decided as things are now."""
+        """Return when all waiting groups have been decided for the current state."""
         while self._due.are_any():
             await self._plan_once()
 
     async def consider(self, uid: PodUid) -> None:
-        """Return when no plan is being made, and one has considered a pod as it is now unless it has a promise."""
+        """Return when no plan is running, and the pod has a reservation or was considered as it is now."""
         if self._running is not None:
             await asyncio.shield(self._running)
         if self._cache.reservations.get(uid) is None and self._due.are_any():
             await self._plan_once()
 
     async def ended(self) -> None:
-        """Return when the plan has ended that is being made beside the event loop, if there is one."""
+        """Return when the plan that runs beside the event loop has ended, if there is one."""
         if self._running is not None:
             await asyncio.wait({self._running})
 
     def plan_now(self) -> None:
-        """Decide on the spot for the groups that changed, or for all that wait when there was relief."""
+        """Plan the changed groups at once, or all waiting groups if capacity was freed."""
         if not self._due.are_any():
             return
         self.attempts.spread_changes()
         self._reserver.make_way()
         relief = self._cache.changes.relief
         if not self._cache.groups.waiting():
-            # As when pods come no faster than they are placed: each that is bound elsewhere is relief, for nobody.
+            # This happens when pods are placed as fast as they are created. A pod that is bound elsewhere frees
+            # capacity that no group waits for.
             self._cache.groups.unsettled.considered(list(self._cache.groups.unsettled), self._cache.changes.version)
             self._due.note_begun(frozenset())
             self._due.note_planned(relief)
@@ -180,7 +183,7 @@ class Planning:
             )
         self.effort.note_judged(snapshot, keys)
         if self._rivals.give_up(rivals_of(self._rivals.torn(result.kept_for), self._policy)):
-            # A promise that ends is relief, so that all who wait are to be planned.
+            # A dropped reservation frees capacity, so all waiting groups must be planned.
             if self.can_decide_now():
                 self.plan_now()
             else:
@@ -194,7 +197,7 @@ class Planning:
         self.poke()
 
     def can_decide_now(self) -> bool:
-        """Whether `plan_now` is allowed: no plan is being computed beside the loop, and the work is small."""
+        """Whether `plan_now` is allowed: no plan runs beside the event loop, and the work is small."""
         if self._running is not None:
             return False
         waiting, changed = self._cache.groups.waiting(), self._cache.groups.unsettled
@@ -205,7 +208,7 @@ class Planning:
         return self.effort.is_small_beside(groups, waiting)
 
     def is_settled(self, apart_from: set[GroupKey]) -> bool:
-        """Whether nobody waits undecided as things are now, these groups aside."""
+        """Whether no group waits undecided in the current state, apart from these groups."""
         self._cache.groups.waiting()
         return (
             self._running is None and not self._due.has_relief() and self._cache.groups.unsettled.keys() <= apart_from
@@ -213,17 +216,17 @@ class Planning:
 
     @property
     def is_taking_over(self) -> bool:
-        """Whether a plan is only promised in part so far: what looks free may be somebody's."""
+        """Whether a plan is only partly applied so far: room that looks free may belong to a pod of the plan."""
         return self._is_taking_over
 
     def keeps_room_from(self, key: GroupKey) -> bool:
-        """Whether free room is for others, which the cache does not show as taken."""
+        """Whether free room is kept for other groups, which the cache does not show as taken."""
         return self._is_taking_over or bool(self._kept_room.withheld) or bool(self._due.kept_for - {key})
 
     def rehearse(self, snapshot: Snapshot, group: PodGroup) -> Plan | None:
-        """Return what would be decided for a group that is not there yet; None where that is too much work.
+        """Return the plan for a group that does not exist yet; None if that is too much work.
 
-        Nothing comes of it.
+        The plan is not applied.
         """
         aged, withheld, now = self._kept_room.aged, self._kept_room.withheld, self._wall_clock()
         first = {key: each for key, each in snapshot.groups.items() if key in self._due.kept_for}
@@ -235,7 +238,7 @@ class Planning:
         return replace(plan, starts=tuple(start for start in plan.starts if start.group == group.key))
 
     def reason(self, uid: PodUid) -> Reason:
-        """Return why a pod waits, as of the last plan that considered it."""
+        """Return why a pod waits, from the last plan that considered it."""
         pod, held = self._cache.pods.get(uid), self._cache.reservations.get(uid)
         if held is not None and held.state is ReservationState.AWAITING:
             return Reason.WAITING_FOR_DEVICES if held.devices else Reason.WAITING_FOR_VICTIMS
@@ -243,7 +246,7 @@ class Planning:
         return refusal.reason if refusal else Reason.DECIDING
 
     def answered_expiry(self) -> float:
-        """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
+        """Return when a reservation expires that filter answers with now, on the monotonic clock."""
         return self._reserver.answered_expiry()
 
     # Planning -------------------------------------------------------------------------------------------------------
@@ -259,17 +262,17 @@ class Planning:
         await asyncio.shield(self._running)
 
     def _kept(self) -> tuple[Collection[NodeName], GroupKey | None]:
-        """Return the nodes that the last search keeps, and for which PodGroup.
+        """Return the nodes that the last search keeps free, and the PodGroup that they are kept for.
 
-        A plan for all that wait keeps nodes by itself. Given those of the search, it would refuse them to the queue
-        that they are kept for as well, and keep them after the reason is gone.
+        A plan for all waiting groups finds the nodes to keep by itself. If it got the nodes of the search, it would
+        refuse them also to the queue that they are kept for, and would keep them after the reason is gone.
         """
         return ((), None) if self._due.has_relief() else (self._kept_room.withheld, self._kept_room.aged)
 
     async def _plan_aside(self) -> None:
         self.attempts.spread_changes()
         self._reserver.make_way()
-        # Whom it refuses is known only later; until then promises may move.
+        # The groups that this plan refuses are known only later. Until then reservations may move.
         self._cache.changes.note_refusals()
         relief = self._cache.changes.relief
         snapshot = self._cache.snapshot()
@@ -299,7 +302,8 @@ class Planning:
             self._is_taking_over = False
         self._kept_room.note_plan(result)
         self._note_refusals(keys)
-        # What stale starts would have held is free for others, whom the plan refused for it: all are planned anew.
+        # The plan refused room to other groups for starts that turned out stale. That room is free now: plan all groups
+        # again.
         if whole:
             self._due.note_planned(relief)
 
@@ -310,4 +314,4 @@ class Planning:
     def _plan_ended(self, task: asyncio.Task[None]) -> None:
         self._running = None
         if not task.cancelled():
-            task.exception()  # whoever waits in `settle` raises it; this only marks it as seen
+            task.exception()  # the caller of `settle` raises it; this only marks it as retrieved

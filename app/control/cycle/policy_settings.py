@@ -1,4 +1,4 @@
-"""Says what the settings tell the planner."""
+"""Derives the planner's policy from the settings."""
 
 from app.model.decision import Action
 from app.scheduling.policy import Policy
@@ -6,7 +6,7 @@ from app.settings import Settings
 
 
 def policy_of(settings: Settings) -> Policy:
-    """Return what the planner is told of the settings."""
+    """Return the planner's policy for these settings."""
     chosen = {Action.ALLOCATE, *(Action(one.value) for one in settings.actions)}
     return Policy(
         placement=settings.placement,

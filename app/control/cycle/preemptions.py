@@ -1,10 +1,10 @@
-"""Holds room for pods until those have left who are still in it, and makes promises of it then.
+"""Holds room for pods until the pods that still use the room are gone, and turns the held room into reservations then.
 
-Nobody is nominated before: kube-scheduler sees a full node, refuses the pod and clears the nomination with it. What
-holds the room meanwhile is our own promise, in the state Awaiting.
+A pod is nominated only then: before, kube-scheduler would see a full node, refuse the pod and clear the nomination.
+Meanwhile our own reservation holds the room, in the state Awaiting.
 
-Whoever does not use what others were evicted from backs off for long: a pod that kube-scheduler's own filters refuse
-must not have one node after the other emptied.
+A group that does not use room freed by evictions backs off for long. Otherwise a pod that kube-scheduler's own filters
+refuse would cause evictions on one node after the other.
 """
 
 import time
@@ -33,36 +33,37 @@ class Preparing(Protocol):
     """Makes GPUs ready for sharing."""
 
     def prepare(self, uids: Collection[PodUid]) -> bool:
-        """Have the GPUs made ready that these pods are to share, whose room is there; return whether all are."""
+        """Prepare the GPUs that these pods will share, whose room is free; return whether all are ready."""
         ...
 
     def obstacle(self, uids: Collection[PodUid]) -> str:
-        """Return what keeps these GPUs from being made ready, as the API server or the node said it; "" if nothing."""
+        """Return the error of the API server or the node that keeps these GPUs from being ready; "" if none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FailedPreemption:
-    """A group whose room will not be free, and why."""
+    """A group whose room will not be free, with the reason."""
 
     group: GroupKey
     error: str
     least_s: float = 0.0
-    """For how long to leave the group out at the least."""
+    """The minimum time for which the group is left out of plans."""
 
 
 RECONSIDERED_AFTER_S = 10.0
-"""How long somebody waits at the least for pods that are leaving anyhow before free room elsewhere is looked for."""
+"""The minimum time that a pod waits for pods that are terminating anyway before a plan looks for free room elsewhere.
+"""
 
 WASTED_S = 60.0
-"""How long a group is left out at the least for which pods were evicted to no purpose."""
+"""The minimum time for which a group is left out of plans if pods were evicted for it in vain."""
 
 JUDGED_EVERY_S = 1.0
-"""How often everybody who waits is looked at although nothing was freed: the room may have been taken, too."""
+"""The interval between two looks at all waits although nothing was freed: other pods may have taken the room."""
 
 
 class PendingPreemptions:
-    """Who waits for room that is being freed. Only `hold`, `review` and `stand_down` change it."""
+    """The pods that wait for room that is being freed. Only `hold`, `review` and `stand_down` change it."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
@@ -76,9 +77,9 @@ class PendingPreemptions:
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` is monotonic, `wall_clock` seconds since the epoch.
+        """`clock` is monotonic, `wall_clock` is in seconds since the epoch.
 
-        `gpus` makes those ready that are to be shared.
+        `gpus` prepares the GPUs that pods will share.
         """
         self._cache = cache
         self._waker = waker
@@ -90,21 +91,21 @@ class PendingPreemptions:
         self._wall_clock = wall_clock
         self._waits: list[Wait] = []
         self._served: dict[PodUid, GroupKey] = {}
-        """Pods for which others were evicted, until they are bound."""
+        """Pods that had victims, until the pods are bound."""
         self._preparing: dict[tuple[PodUid, ...], float] = {}
-        """Since when the GPUs are made ready for those whose room is there already."""
+        """For pods whose room is free already: since when their GPUs are being prepared."""
         self._relieved: set[NodeName] = set()
         """Nodes on which less is held than at the last review, or that have changed."""
         self._judged_at = clock()
         self._limits = cache.room.limits()
-        """Of one review."""
+        """The limits of one review."""
 
     def note_changes(self, changes: Changes) -> None:
-        """Note on which nodes there may be room now."""
+        """Note which nodes may have room now."""
         self._relieved |= changes.relieved
 
     def hold(self, starts: Sequence[Start], victims: Collection[PodUid]) -> None:
-        """Hold the places of these starts, which are of one group, until their room is free."""
+        """Hold the places of these starts, all of one group, until their room is free."""
         expires_at = self._clock() + self._settings.eviction_ttl_s
         for start in starts:
             for placement in start.placements:
@@ -122,7 +123,7 @@ class PendingPreemptions:
             )
 
     def refusals(self) -> Mapping[GroupKey, Refusal]:
-        """Return for each group whose room is held until it is free what it waits for."""
+        """Return what each group waits for whose room is held until it is free."""
         found: dict[GroupKey, Refusal] = {}
         for wait in self._waits:
             if wait.group not in found and self._held(wait):
@@ -130,9 +131,9 @@ class PendingPreemptions:
         return found
 
     def refusals_of(self, group: GroupKey) -> Mapping[PodUid, Refusal]:
-        """Return for each pod of a group whose room is held until it is free what it waits for.
+        """Return what each pod of a group waits for whose room is held until it is free.
 
-        Beyond its minimum a group starts pod by pod: each of these may wait for somebody else, and elsewhere.
+        Pods beyond the group's minimum start one by one: each may wait for other victims, on another node.
         """
         found: dict[PodUid, Refusal] = {}
         for wait in self._waits:
@@ -146,7 +147,7 @@ class PendingPreemptions:
         return waits.for_victims(wait, self._cache)
 
     def stand_down(self) -> None:
-        """Forget everybody: another replica decides, also about who has not been told to leave yet."""
+        """Forget all waits, and cancel evictions that have not begun: another replica decides."""
         self._evictor.recall({victim for wait in self._waits for victim in wait.victims})
         self._waits.clear()
         self._served.clear()
@@ -154,7 +155,7 @@ class PendingPreemptions:
         self._preparing.clear()
 
     def review(self) -> list[FailedPreemption]:
-        """Promise what is free by now; return whose room will not be, whose places are still held."""
+        """Reserve the room that is free by now; return the failed groups, whose places are still held."""
         self._limits = self._cache.room.limits()
         failures = [*self._failures(), *self._unused()]
         self._unevictable.forget_pods()
@@ -179,7 +180,7 @@ class PendingPreemptions:
             elif any(one.expires_at <= now for one in held):
                 failures[wait.group] = FailedPreemption(wait.group, "the room it waited for was not freed in time")
             elif held and now >= self._preparing.get(wait.pods, now) + self._settings.device_ttl_s:
-                # Asked first: whoever is planned anew elsewhere is told nothing of this node.
+                # Read the error first: `_moves` drops what links these pods to the node.
                 said = self._gpus.obstacle(wait.pods)
                 if not self._moves(wait):
                     error = "its node did not give it a GPU to share in time"
@@ -188,9 +189,9 @@ class PendingPreemptions:
         yield from failures.values()
 
     def _moves(self, wait: Wait) -> bool:
-        """Have pods planned anew elsewhere whose node has given them no GPU in time; return whether there are others.
+        """Plan pods again whose node has given them no GPU in time; return whether other nodes exist.
 
-        Of a node where a reservation pod is refused or fails, for causes we cannot see, nothing else would be learnt.
+        Only this timeout reveals a node where a reservation pod is refused or fails for causes that we cannot see.
         """
         missing = [(uid, place) for uid in wait.pods for place in self._cache.gpus.not_ready(uid)]
         for uid, (node, _) in missing:
@@ -218,7 +219,8 @@ class PendingPreemptions:
                 )
 
     def _is_refused(self, group: GroupKey) -> bool:
-        # kube-scheduler may have looked a moment before the room was free: nobody searches until it offers nodes again.
+        # kube-scheduler may have looked at the node just before the room was free. No search for victims happens until
+        # kube-scheduler offers nodes again.
         waiting = self._cache.groups.waiting().get(group)
         refusal = waiting.refusal if waiting else None
         return refusal is not None and refusal.reason is Reason.REFUSED_BY_SCHEDULER
@@ -231,13 +233,13 @@ class PendingPreemptions:
                 return True
             if not self._may_fare_better(wait):
                 return False
-        # One of them is gone, or what was held for it, or there may be room elsewhere: they are planned anew.
+        # A pod or its reservation is gone, or there may be room elsewhere: all pods of the wait are planned again.
         for one in held:
             self._cache.promises.drop(one.pod)
         return True
 
     def _end(self, over: Collection[Wait]) -> None:
-        """Forget those who wait no more; have nobody leave any more for whom only those waited who got nothing."""
+        """Forget the waits that are over; cancel evictions whose beneficiaries got nothing."""
         if not over:
             return
         self._waits = [wait for wait in self._waits if wait not in over]
@@ -248,23 +250,23 @@ class PendingPreemptions:
         self._evictor.recall(needless.difference(*(wait.victims for wait in self._waits)))
 
     def _judge(self, wait: Wait) -> FailedPreemption | None:
-        """Say whose room others have taken or its node will not give: nobody's leaving makes it free any more."""
+        """Return a failure if no eviction frees the room any more: other pods took it, or the node refuses it."""
         if not wait.victims or self._will_be_free(wait):
             return None
         have_left = any(self._cache.pods.get(victim) is None for victim in wait.victims)
         return FailedPreemption(wait.group, "the room it waited for will not be free", WASTED_S if have_left else 0.0)
 
     def _may_fare_better(self, wait: Wait) -> bool:
-        """Whether those who only wait for somebody who was leaving anyhow should be planned anew."""
+        """Whether pods should be planned again that wait only for pods that are terminating anyway."""
         if wait.victims or wait.pods in self._preparing:
             return False
         is_due = self._clock() >= wait.since + RECONSIDERED_AFTER_S
         return (is_due and self._cache.changes.relief != wait.relief) or not self._will_be_free(wait)
 
     def _will_be_free(self, wait: Wait) -> bool:
-        """Whether the places held are free, and still open to these pods, when everybody has left who is leaving.
+        """Whether the held places will be free and open to these pods when all terminating pods are gone.
 
-        Under the limits of their queues, too: one may have been lowered meanwhile, or others have come below it.
+        The limits of the queues count, too: a limit may have been lowered, or other pods may have been charged to it.
         """
         if not (self._cache.room.suffices_later(wait.pods) and self._limits.admit_later(wait.pods)):
             return False
@@ -274,11 +276,11 @@ class PendingPreemptions:
         return all(is_open(self._cache, one.pod, one.node) for one in held)
 
     def _fulfil(self, waiting: Collection[Reservation]) -> bool:
-        """Make promises of all of these, or of none; return whether they are."""
+        """Turn all of these into reservations that kube-scheduler may use, or none; return whether this was done."""
         uids = tuple(one.pod for one in waiting)
         if not self._cache.room.suffices(uids) or not self._are_open(waiting):
             return False
-        # Its nodes may have had room all along: it is the queue's limit that the victims leave it.
+        # The nodes may have had room all along: the victims may be evicted only to stay within the queue's limit.
         if not self._limits.admit(uids):
             return False
         if not self._gpus.prepare(uids):

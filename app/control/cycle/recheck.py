@@ -1,7 +1,7 @@
-"""Checks whether what a plan made some time ago may still be done: places, room, quota, and who would have to leave.
+"""Checks whether an older plan may still be carried out: places, room, quota and victims.
 
-Never stricter than the planner: a plan that is always late, in a busy cluster, is carried out all the same unless
-somebody else really has taken what it counted on.
+The check is never stricter than the planner. In a busy cluster a plan is always late: it is still carried out, unless
+other pods really took what the plan counted on.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from app.scheduling.queues.quota import QueueLedger
 
 
 class Recheck:
-    """One plan against the cluster as it is now; what it admits it expects to be carried out before the next deal."""
+    """Checks one plan against the current cluster; an admitted batch must be carried out before the next check."""
 
     def __init__(self, cache: ClusterCache) -> None:
         """Look at the cluster as it is; `_ledger` is changed by `admits`."""
@@ -29,7 +29,7 @@ class Recheck:
         self._ledger = QueueLedger(self._snapshot)
 
     def admits(self, deal: PlanBatch) -> bool:
-        """Whether those who start still wait and may start, and their nodes have room, now or when others have left."""
+        """Whether the batch is still valid: its pods wait and may start, and nodes have room, now or later."""
         if not self.may_leave(deal) or not all(map(self._may_start, deal.starts)):
             return False
         if not self._has_room(deal):
@@ -39,18 +39,18 @@ class Recheck:
         return all(map(self._charge, deal.starts))
 
     def may_leave(self, deal: PlanBatch) -> bool:
-        """Whether the victims still are where the plan saw them, and are still what made them victims."""
+        """Whether the victims are still where the plan saw them, and still qualify as victims."""
         return all(map(self._may_be_evicted, deal.evictions))
 
     def _may_be_evicted(self, eviction: Eviction) -> bool:
         group = self._snapshot.running.get(eviction.group)
         if group is None or not self._still_there(eviction):
             return False
-        # A gang may have been completed, or a member turned out to have finished well.
+        # A stale gang may have become complete, or the end of a member may have turned out to be a success.
         return group.stale_since is not None if eviction.action is Action.EVICT_STALE else group.preemptible
 
     def _still_there(self, eviction: Eviction) -> bool:
-        """Whether a victim is where the plan saw it, neither leaving nor just being bound."""
+        """Whether a victim is where the plan saw it, and is neither terminating nor just being bound."""
         pod, held = self._cache.pods.get(eviction.pod), self._cache.reservations.get(eviction.pod)
         if pod is None or pod.deleting or (held is not None and not held.is_revocable):
             return False
@@ -87,7 +87,7 @@ class Recheck:
         return all(room.is_free_later(node, load, freed.get(node, NO_LOAD)) for node, load in wanted.items())
 
     def _has_parts(self, deal: PlanBatch, places: Collection[Placement]) -> bool:
-        """Whether the shared GPUs that the plan counts on still have as much to give, now or when others have left."""
+        """Whether the shared GPUs still have the free parts that the plan counts on, now or after evictions."""
         wanted = Counter[tuple[NodeName, str]]()
         for place in places:
             pod = self._cache.pods.get(place.pod)
@@ -104,7 +104,7 @@ class Recheck:
         return free is not None and parts <= free
 
     def _opened(self, places: Iterable[Placement], deal: PlanBatch) -> Mapping[NodeName, int]:
-        """Return how many whole devices are to be opened, by node, with those that all others will have left."""
+        """Return how many whole devices are opened per node, with devices that all their present pods leave."""
         names = {(place.node, name) for place in places for name in place.devices}
         return Counter(node for node, name in names if self._is_opened(node, name, deal))
 
@@ -115,7 +115,7 @@ class Recheck:
         return self._cache.room.whole_again(node, {eviction.pod for eviction in deal.evictions})
 
     def _charge(self, start: Start) -> bool:
-        """Count a start in its queue, unless others have used up the quota since."""
+        """Charge a start to its queue; return False if other pods have used up the quota since."""
         group = self._group(start)
         cost = self._cost((placement.pod, placement.node) for placement in start.placements)
         if group is None or self._ledger.check(group, cost) is not None:
@@ -124,7 +124,7 @@ class Recheck:
         return True
 
     def _cost(self, places: Iterable[tuple[PodUid, NodeName]]) -> Resources:
-        """Return what pods cost their queue there."""
+        """Return the cost that these pods' queue is charged for these places."""
         found = ((self._cache.pods.get(uid), self._cache.gpus.size(node)[0]) for uid, node in places)
         return sum((pod.charge(memory_mib) for pod, memory_mib in found if pod is not None), NOTHING)
 
@@ -137,7 +137,7 @@ class Recheck:
 
 
 def is_open(cache: ClusterCache, uid: PodUid, node: NodeName) -> bool:
-    """Whether a node still takes this pod, if it has room: it may have been cordoned, tainted or relabelled."""
+    """Whether a node still accepts this pod, apart from room: it may have been cordoned, tainted or relabelled."""
     pod, table = cache.pods.get(uid), cache.snapshots.table()
     column = table.index.get(node)
     return pod is not None and column is not None and fit.takes(table.nodes[column], pod.constraint)

@@ -1,6 +1,7 @@
-"""Takes our scheduling gate off pods whose turn has come, in the plan's order and as fast as kube-scheduler goes.
+"""Removes our scheduling gate from pods with a reservation, in the plan's order and at kube-scheduler's speed.
 
-A held pod costs kube-scheduler nothing, a released one can never be held again: who is not needed yet stays held.
+A held pod costs kube-scheduler nothing, and a released pod can never be held again. So a pod stays held until it is
+needed.
 """
 
 import asyncio
@@ -33,43 +34,53 @@ from app.telemetry import Metrics
 log = structlog.get_logger()
 
 WRITERS = 16
-"""Patches in flight at once: as fast as kube-scheduler takes pods, without crowding out bindings."""
+"""Patches in flight at once: as fast as kube-scheduler takes pods, without delaying bindings."""
 
 WINDOW = 32
-"""Released pods that kube-scheduler has not asked about yet: enough that it does not run dry while we plan, and few
-enough that its other pods do not queue up behind ours, and that whom the next plan passes over is still held. From 16
-to 256 no speed was to be gained: unlike nominations, pods released at once cost it nothing."""
+"""The most released pods that kube-scheduler has not asked about yet. They are enough to keep kube-scheduler busy while
+we plan. They are few enough that its other pods do not queue behind ours, and that a pod that the next plan passes
+over is still held. Sizes from 16 to 256 gave no more speed: unlike nominations, pods released at once cost
+kube-scheduler nothing.
+"""
 
 BURST = WINDOW // 2
-"""So many are released together: one by one, as kube-scheduler asks, each costs everybody a fifth more CPU."""
+"""The number of pods that are released together. Releasing them one by one, as kube-scheduler asks, costs all programs
+a fifth more CPU.
+"""
 
 SPAN = 128
-"""So far ahead of the oldest of them others are released: it asks about those first that it saw first, and would else
-come to the last of a gang after thousands of others, so that half of 100 gangs of 20 stood complete only at the end."""
+"""How many pods may be released after the oldest unanswered one. kube-scheduler asks first about the pods that it saw
+first. Without this limit it would reach the last pod of a gang after thousands of others: half of 100 gangs of 20
+were complete at the barrier only at the end.
+"""
 
 ALWAYS_COMPLETE_BELOW = 100
-"""kube-scheduler stops looking for nodes once it has found this many (`numFeasibleNodesToFind`): of fewer nodes it sees
-all, of more it may see a sample."""
+"""kube-scheduler stops its search once it has found this many nodes (`numFeasibleNodesToFind`). In a smaller cluster it
+sees all nodes, in a larger one it may see a sample.
+"""
 
 REFUSED_FOR_GOOD = 3
-"""So many refusals in a row are no passing state of the API server: an API server that has just started forbids
-everything until it has read its own roles."""
+"""So many refusals in a row are no passing state of the API server. An API server that has just started forbids
+everything until it has read its own roles.
+"""
 
 FAILED_FOR_GOOD = 2 * REFUSED_FOR_GOOD
-"""So many other failures in a row are no passing state either: a webhook fails, which is a 500 each time."""
+"""So many other failures in a row are no passing state either. An example is a failing webhook, which returns 500 each
+time.
+"""
 
 RETRY = RetryPolicy(first_s=1.0, factor=1.0)
-"""How long a writer waits after a failed patch: by then the watch shows what became of it."""
+"""How long a writer waits after a failed patch: by then the watch shows the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNews:
-    """What has become of releases since the last review."""
+    """The results of releases since the last review."""
 
     sent: Collection[PodUid]
     """The pods for which a patch was sent for the first time."""
     refused: Mapping[PodUid, str]
-    """The pods whose patch failed again and again, with what the API server said."""
+    """The pods whose patch failed repeatedly, with the API server's error."""
 
 
 class _ReleasedPods(InFlightLimiter):
@@ -85,7 +96,7 @@ class _ReleasedPods(InFlightLimiter):
 
 
 class Releases:
-    """The pods that are to be released. Only `add` and the writers change who they are."""
+    """The pods to be released. Only `add` and the writers change them."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -97,7 +108,7 @@ class Releases:
         *,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        """Start with nothing to release. A pod that is parked after its gate was taken off is woken."""
+        """Start with nothing to release. A pod that is parked after its release is woken."""
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
@@ -108,17 +119,17 @@ class Releases:
         """By priority, highest first, then in the order of the plans."""
         self._numbers = count()
         self._queued: set[PodUid] = set()
-        """In `_queue`, or in a writer's hands."""
+        """The pods in `_queue`, or handled by a writer."""
         self._tried: set[PodUid] = set()
-        """Those among them for which a patch has been sent."""
+        """The pods of `_queued` for which a patch has been sent."""
         self._sent: set[PodUid] = set()
-        """Those that were tried for the first time, until the next review."""
+        """The pods that were tried for the first time, until the next review."""
         self._opened: set[PodUid] = set()
-        """Without gate, or gone, although the watch may not show it yet."""
+        """The pods without gate, or gone, although the watch may not show it yet."""
         self._failures: dict[PodUid, int] = {}
-        """Of those in `_queued`, how often in a row their patch failed; a refusal counts twice."""
+        """For pods in `_queued`: how often in a row their patch failed; a refusal counts twice."""
         self._refused: dict[PodUid, str] = {}
-        """What the API server said, until the next review."""
+        """The API server's errors, until the next review."""
         self._window = _ReleasedPods(cache)
 
     def holds(self, pod: Pod) -> bool:
@@ -126,17 +137,17 @@ class Releases:
         return pod.held and pod.uid not in self._opened
 
     def add(self, uid: PodUid) -> None:
-        """Have the pod released when it is its turn, if a place is promised to it then."""
+        """Queue the pod for release; it is released only if a place is reserved for it at its turn."""
         if uid not in self._queued:
             self._queued.add(uid)
             self._put(uid)
 
     def stands(self, uid: PodUid) -> bool:
-        """Whether the pod still stands in our queue: nobody else could have been asked about it."""
+        """Whether the pod is queued and no patch was sent: kube-scheduler cannot have asked about it."""
         return uid in self._queued and uid not in self._tried
 
     def review(self) -> ReleaseNews:
-        """Return what has become of releases since last asked."""
+        """Return the results of releases since the last call."""
         news = ReleaseNews(frozenset(self._sent), self._refused)
         self._sent, self._refused = set(), {}
         return news
@@ -146,7 +157,7 @@ class Releases:
         self._window.answer(uid)
 
     def forget_gone(self) -> None:
-        """Forget of whom the watch shows by now what we knew before it."""
+        """Forget the pods in `_opened` for which the watch shows the change by now."""
         self._opened = {uid for uid in self._opened if (pod := self._cache.pods.get(uid)) is not None and pod.held}
 
     async def run(self) -> None:
@@ -163,7 +174,7 @@ class Releases:
             await self._release(uid)
 
     def _due(self, uid: PodUid) -> Pod | None:
-        """Return the pod if it is still to be released by us: held, and promised a place that is free now."""
+        """Return the pod if we still must release it: it is held, and a place that is free now is reserved for it."""
         pod = None if self._leadership.failure() else self._cache.pods.get(uid)
         return pod if pod is not None and self.holds(pod) and self._cache.reservations.promised(uid) else None
 
@@ -173,7 +184,8 @@ class Releases:
             self._end(uid)
             return
         if uid not in self._tried:
-            # Only now: a pod that is tried again may be open in truth, and have been asked about and parked since.
+            # Only at the first try: a pod that is tried again may really be released already, and asked about and
+            # parked since.
             self._parked.forget(uid)
             self._tried.add(uid)
             self._sent.add(uid)
@@ -185,7 +197,7 @@ class Releases:
             return
         self._window.withdraw(uid)
         await self._sleep(pause_s)
-        # At the end of the queue: a pod that cannot be released must not hold up those that can.
+        # At the end of the queue: a pod that cannot be released must not delay pods that can.
         self._put(uid)
 
     def _put(self, uid: PodUid) -> None:
@@ -198,22 +210,24 @@ class Releases:
         self._tried.discard(uid)
         self._failures.pop(uid, None)
         self._refused.pop(uid, None)
-        # While another replica may decide the pod may still be held and promised, and would come back to us for ever.
+        # While another replica may decide, the pod may still be held and have a reservation. It would be queued here
+        # for ever.
         if not self._leadership.failure():
             self._parked.wake(uid)
 
     def _is_tied(self, pod: Pod) -> bool:
-        """Whether few nodes will do for it, for causes of which kube-scheduler knows nothing.
+        """Whether only few nodes suit the pod, for causes that kube-scheduler does not know.
 
-        A GPU was made ready for a pod that shares, and who is to be close to its gang goes where that was planned.
+        A GPU was prepared for a pod that shares it, and a pod with topology constraints must run where its gang was
+        planned.
         """
         return pod.sharing is not None or bool(self._cache.groups.constraints(pod))
 
     async def _nominate(self, pod: PodRef) -> bool:
-        """Have kube-scheduler look first at the promised node, which a sample of many nodes need not contain.
+        """Nominate the reserved node, since kube-scheduler's sample of a large cluster may lack that node.
 
-        Refused for that, the pod would cost two writes and another attempt instead of this one write. Return whether
-        the pod is still to be released: its promise may have ended meanwhile, or our right to decide.
+        A refusal for that cause would cost two writes and another attempt instead of this one write. Return whether the
+        pod is still to be released: meanwhile its reservation may have ended, or this replica may not decide any more.
         """
         held = self._cache.reservations.promised(pod.uid)
         if held is None or len(self._cache.snapshots.table().nodes) < ALWAYS_COMPLETE_BELOW:
@@ -224,12 +238,13 @@ class Releases:
         now = self._cache.reservations.promised(pod.uid)
         if now is not None and now.node == held.node:
             return True
-        # kube-scheduler never looks at a held pod, and so would count it on that node until it is released.
+        # kube-scheduler does not schedule a held pod, so the nomination would count against that node until the
+        # release.
         await self._cluster.nominate(pod, None)
         return False
 
     async def _try(self, pod: Pod) -> float | None:
-        """Take the gate off; return None when it is off or the pod gone, else how long to wait before the next try."""
+        """Remove the gate; return None if it is removed or the pod is gone, else the pause until the next try."""
         ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
         try:
             if self._is_tied(pod) and not await self._nominate(ref):
@@ -238,10 +253,10 @@ class Releases:
         except NotFoundError:
             return None
         except KubeError as error:
-            # When the outcome is unknown the watch will tell; a patch that repeats another changes nothing.
+            # If the outcome is unknown, the watch shows it later. A repeated patch changes nothing.
             if not isinstance(error, ConflictError):
                 log.warning("scheduling gate not taken off", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-            # An API server that is away or has too much to do says nothing about the pod.
+            # An API server that is unreachable or overloaded says nothing about the pod.
             if not isinstance(error, UnavailableError) or isinstance(error, WebhookFailedError):
                 self._note_failure(pod.uid, error)
             return RETRY.asked_or_after(1, error)
@@ -249,7 +264,7 @@ class Releases:
         return None
 
     def _note_failure(self, uid: PodUid, error: KubeError) -> None:
-        """Have it told that a pod is not let go; meanwhile its place is for others."""
+        """Count a failed release. After too many the pod is reported, and its place is free for other pods."""
         weight = 2 if isinstance(error, RejectedError | ForbiddenError) else 1
         self._failures[uid] = self._failures.get(uid, 0) + weight
         if self._failures[uid] >= FAILED_FOR_GOOD:

@@ -1,4 +1,4 @@
-"""Makes promises, and ends those that are over or have to be taken back."""
+"""Makes reservations, and ends reservations that expired or must be taken back."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -19,14 +19,14 @@ from app.telemetry import Metrics
 log = structlog.get_logger()
 
 EXPIRES_WITHIN_S = 0.5
-"""How late the end of a promise may be noticed."""
+"""The longest delay before an expired reservation is noticed."""
 
 REFUSED_NODES_FOR_S = 120.0
-"""How long a node that kube-scheduler refused for a pod is left out for it, unless its next question says more."""
+"""How long a node that kube-scheduler refused for a pod is excluded for the pod, unless its next question says more."""
 
 
 class Reserver:
-    """What is held in the cache for pods that are not bound yet. Only the event loop calls in here."""
+    """The reservations in the cache for pods that are not bound yet. Only the event loop calls in here."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -48,38 +48,39 @@ class Reserver:
         self._forget_at = clock() + REFUSED_NODES_FOR_S
         self._expire_at = clock()
         self._bereft: set[PodUid] = set()
-        """Pods whose nomination may outlive their promise; until the next review."""
+        """Pods whose nomination may outlive their reservation, until the next review."""
         self._taken_by_others: set[NodeName] = set()
-        """Nodes to which others have bound pods of ours, which we had not promised them; until `make_way`."""
+        """Nodes to which other programs have bound our pods without a reservation there, until `make_way`."""
         self._overlooked = Backoff()
-        """By pod: how long one gets no other place that kube-scheduler did not ask about while it had one."""
+        """Per pod: how long the pod gets no other place after kube-scheduler did not ask about it while it had one."""
 
     def note_changes(self, changes: Changes) -> None:
-        """Note what the watches have changed under our promises."""
+        """Note changes that the watches have made to the state below our reservations."""
         self._bereft |= changes.bereft
         self._taken_by_others |= changes.taken_by_others
 
     def make(self, start: Start) -> None:
-        """Promise the places of a start, and have its pods asked about."""
+        """Reserve the places of a start, and wake its pods."""
         expires_at = self._clock() + self._settings.promise_ttl_s
         for placement in start.placements:
             self._cache.promises.make(placement.pod, placement.node, placement.devices, expires_at=expires_at)
             self._waker.wake(placement.pod)
 
     def answered_expiry(self) -> float:
-        """Return until when a promise holds with which filter is answered now, on the monotonic clock."""
+        """Return when a reservation expires that filter answers with now, on the monotonic clock."""
         return self._clock() + self._settings.answered_ttl_s
 
     def give_up(self, uid: PodUid) -> None:
-        """End one pod's promise."""
+        """End one pod's reservation."""
         self._cache.promises.drop(uid)
         self._waker.revoke(uid)
 
     def make_way(self) -> None:
-        """Give up what cannot be kept where others have bound pods, before what those were promised is given away.
+        """Drop reservations that no longer fit on nodes to which other programs have bound pods.
 
-        A replica that was active until a moment ago may have had bindings under way. Gangs give up last: of one that
-        is bound in part the rest must not have to wait.
+        This must happen before the places that were reserved for those bound pods are given away. A replica that was
+        active until a moment ago may have had bindings in flight. Gangs lose their reservations last: otherwise the
+        rest of a partially bound gang would have to wait.
         """
         nodes, self._taken_by_others = self._taken_by_others, set()
         if not nodes:
@@ -93,13 +94,13 @@ class Reserver:
                 self.give_up(held.pod)
 
     def of_pods_alone(self, *, up_to: int) -> list[tuple[Pod, NodeName]]:
-        """Return the pods alone of at most this priority that a node is promised to, with it, and nothing written."""
+        """Return the single pods of at most this priority with a reserved node, if nothing was written yet."""
         found: list[tuple[Pod, NodeName]] = []
         for held in self._cache.reservations:
             is_gang, priority = self._worth(held)
             pod = self._cache.pods.get(held.pod)
             if pod is None or pod.sharing is not None:
-                continue  # What it gives back is a part of a GPU at most, of which no gang is completed.
+                continue  # It gives back at most a part of a GPU, which completes no gang.
             if held.state is ReservationState.PROMISED and not is_gang and priority <= up_to:
                 found.append((pod, held.node))
         return found
@@ -109,27 +110,27 @@ class Reserver:
         return self._cache.groups.progress.min_member(held.group) > 1, on.priority if on else 0
 
     def release(self, key: GroupKey, error: str) -> None:
-        """End what is promised to a gang, and send away whoever stands at the barrier."""
+        """Drop the reservations of a gang, and fail its members that wait at the barrier."""
         for held in self._cache.reservations.of_group(key):
             if held.is_revocable:
                 self.give_up(held.pod)
         self._barrier.fail(key, error)
 
     def stand_down(self) -> None:
-        """Give up every promise: another replica decides, and what it has decided shows in the watch only later."""
+        """Drop all reservations: another replica decides, and the watch shows its decisions only later."""
         for held in [held for held in self._cache.reservations if not held.is_written]:
             self._cache.promises.drop(held.pod)
         self._barrier.fail_all("this replica is no longer active")
 
     def review(self) -> Mapping[GroupKey, str]:
-        """End what has expired, revoke nominations that outlived their promise, and look at who stands.
+        """End expired reservations, revoke nominations that outlived their reservation, and review the barrier.
 
-        Return the groups with pods whose gate may not be taken off, with what the API server said.
+        Return the groups with pods whose gate cannot be removed, with the API server's error.
         """
         now, releases = self._clock(), self._waker.review_releases()
         self._begin(releases.sent, now)
         if now >= self._expire_at:
-            # Not at every change: with 40,000 promises a look at all of them takes 8 ms.
+            # Not at every change: with 40,000 reservations a look at all of them takes 8 ms.
             self._expire_at = now + EXPIRES_WITHIN_S
             self._expire_all(now)
             for key in self._overlooked.over(now):
@@ -147,7 +148,7 @@ class Reserver:
         return {pod.group: f"{error}: {said}" for pod, said in refused if pod is not None}
 
     def _begin(self, sent: Iterable[PodUid], now: float) -> None:
-        """Let the time of a promise run from when its pod was released: before, kube-scheduler could not ask."""
+        """Start the lifetime of a reservation at its pod's release, since kube-scheduler could not ask before."""
         expires_at = now + self._settings.promise_ttl_s
         for uid in sent:
             held = self._cache.reservations.promised(uid)
@@ -156,7 +157,7 @@ class Reserver:
 
     def _expire_all(self, now: float) -> None:
         for held in self._cache.reservations.expired(now):
-            # Who stands in our own queue cannot have been asked about, however long that takes.
+            # A pod in our own release queue cannot have been asked about, however long it is queued.
             if held.state is not ReservationState.AWAITING and not self._waker.stands(held.pod):
                 self._expire(held)
 
@@ -167,11 +168,12 @@ class Reserver:
         is_asked = held.state is ReservationState.ANSWERED
         was_woken = pod is not None and pod.said.by_us and pod.nominated == held.node
         if pod is not None and not is_asked and (pod.said.by_scheduler or was_woken):
-            # It was looked at, or woken to be, and nobody asked: kube-scheduler's own filters refuse that node. A
-            # nomination beside the release proves nothing: kube-scheduler may not have come to it yet.
+            # kube-scheduler looked at the pod, or the pod was woken, and no question came: kube-scheduler's own filters
+            # refuse that node. A nomination together with the release proves nothing, since kube-scheduler may not have
+            # reached the pod yet.
             self._cache.findings.refuse_node(held.pod, held.node)
         if pod is not None and not is_asked and not held.is_asked:
-            # Others may have the room meanwhile, for longer each time: kube-scheduler may never look at the pod.
+            # Other pods may have the room meanwhile, for longer each time: kube-scheduler may never look at the pod.
             self._overlooked.failed(GroupKey(pod.namespace, pod.uid), self._clock(), policy=COSTLY)
             self._cache.findings.overlook(held.pod)
         self._waker.park(held.pod)

@@ -1,4 +1,4 @@
-"""Finds the promises of pods alone that keep a gang which is bound in part from its rest, and takes them back."""
+"""Finds reservations of single pods that keep a partially bound gang from completing, and drops them."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from app.scheduling.queues.quota import QueueLedger
 
 @dataclass(frozen=True, slots=True)
 class TornGang:
-    """A gang that is bound in part, and the pods alone that have promises of nodes."""
+    """A gang that is partially bound, and the single pods with reservations."""
 
     gang: PodGroup
     snapshot: Snapshot
@@ -26,9 +26,9 @@ class TornGang:
 
 
 def rivals_of(torn: Iterable[TornGang], policy: Policy) -> list[tuple[Pod, NodeName]]:
-    """Return the pods whose promises, taken back, complete one of the gangs.
+    """Return the pods whose reservations, if dropped, complete one of the gangs.
 
-    A promise within what another queue deserves is not taken back.
+    A reservation within the deserved share of another queue is not dropped.
     """
     found: list[tuple[Pod, NodeName]] = []
     for one in torn:
@@ -41,7 +41,7 @@ def rivals_of(torn: Iterable[TornGang], policy: Policy) -> list[tuple[Pod, NodeN
 
 
 def _is_owed(pod: Pod, node: NodeName, gang: PodGroup, snapshot: Snapshot, ledger: QueueLedger) -> bool:
-    """Whether the queue of a pod with a place would be below its deserved share without it, beside that of a gang."""
+    """Whether the queue of a placed pod would be below its deserved share without the pod, beside the gang's queue."""
     group, charge = snapshot.running.get(pod.group), charge_at(snapshot, Placed(pod=pod, node=node))
     if group is None:
         return False
@@ -52,15 +52,15 @@ def _is_owed(pod: Pod, node: NodeName, gang: PodGroup, snapshot: Snapshot, ledge
 
 
 class RivalPromises:
-    """The promises in the way of gangs that are bound in part. Only the event loop calls in here."""
+    """The reservations that block partially bound gangs. Only the event loop calls in here."""
 
     def __init__(self, cache: ClusterCache, reserver: Reserver) -> None:
-        """Hold what is looked at."""
+        """Hold the collaborators."""
         self._cache = cache
         self._reserver = reserver
 
     def torn(self, keys: frozenset[GroupKey]) -> Sequence[TornGang]:
-        """Return the gangs that are bound in part, each with the pods alone whose promises may be in its way."""
+        """Return the gangs that are partially bound, each with the single pods whose reservations may block it."""
         if not keys:
             return ()
         snapshot = self._cache.snapshot()
@@ -68,9 +68,9 @@ class RivalPromises:
         return [TornGang(gang, snapshot, self._reserver.of_pods_alone(up_to=gang.priority)) for gang in gangs]
 
     def give_up(self, rivals: Collection[tuple[Pod, NodeName]]) -> bool:
-        """Take back promises in the way of gangs that are bound in part; return whether any was.
+        """Drop reservations that block partially bound gangs; return whether any was dropped.
 
-        A pod that loses its promise is planned again at once, after the gang.
+        A pod that loses its reservation is planned again at once, after the gang.
         """
         taken = False
         for pod, node in rivals:

@@ -1,8 +1,9 @@
-"""Looks for victims on behalf of those who wait: the full plan, beside everything else that is decided.
+"""Searches for victims for waiting groups: the full plan, beside all other decisions.
 
-The webhooks and the planning loop only ever start what fits as things are. Whoever they refuse is considered here soon
-after, once for each change of the cluster, in a thread and never for more than a part of the time: a search among
-thousands of running pods takes longer than kube-scheduler waits, and its result is checked before anything is evicted.
+The webhooks and the planning loop only start what fits in the current state. A group that they refuse is considered
+here soon after, once for each change of the cluster. A search among thousands of running pods takes longer than
+kube-scheduler waits. So it runs in a thread, for at most a part of the time, and its result is checked before any
+eviction.
 """
 
 import asyncio
@@ -32,17 +33,20 @@ GATHER_S = 0.2
 """How long refusals are gathered before a search: the pods of a burst compete for the same victims."""
 
 REST = 4
-"""A search is followed by a rest of so many times as long as it took: the webhooks need the interpreter too."""
+"""The rest after a search, as a multiple of the search's duration: the webhooks need the interpreter too."""
 
 REST_IN_VAIN = 16
-"""The same after a search that found nobody, as long as nobody else asks and nothing becomes free: what is left is that
-somebody comes to run who may be made to leave, or that shares shift. A full cluster changes all the time."""
+"""The same after a search without result, as long as no other group asks and no capacity is freed. Only a new running
+pod that may be a victim, or shifted shares, can change the result then. A full cluster changes all the time.
+"""
 
 AT_MOST_IN_VAIN_S = 30.0
-"""No longer than this for that, or `REST` times."""
+"""The longest rest after a search without result, unless `REST` gives a longer one."""
 
 LOOK_AGAIN_S = 10.0
-"""How long after a search that found nothing the passing of time alone is worth another: of a min-runtime, say."""
+"""How long after a search without result the passing of time alone justifies another search, for example because a
+min-runtime has ended.
+"""
 
 
 class Plans(Protocol):
@@ -54,7 +58,7 @@ class Plans(Protocol):
 
 
 class SearchLoop:
-    """When to look for victims. Only the event loop calls in here."""
+    """Decides when to search for victims, and searches. Only the event loop calls in here."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
@@ -72,14 +76,15 @@ class SearchLoop:
         budgets: Budgets | None = None,
         plan: Plans = full_plan,
     ) -> None:
-        """`clock` is monotonic, `wall_clock` seconds since the epoch.
+        """`clock` is monotonic, `wall_clock` is in seconds since the epoch.
 
-        `due` is set when another search may be worth it.
-        Without `budgets` no victim is preferred to another for the sake of its PodDisruptionBudget.
-        `_considered` is the version of the cache that the last search has seen. When it found nobody `_in_vain` is what
-        might have helped, and not before `_rested_at` is another worth it without. As things were at
-        `_nobody_waited_at`, nobody waited who could be helped. `_aged_at` is when the next of those that wait has
-        waited for long.
+        `due` is set when another search may be useful. Without `budgets` the search does not prefer victims without a
+        PodDisruptionBudget.
+
+        `_considered` is the version of the cache that the last search has seen. `_in_vain` is set if that search found
+        nothing: it is the state of `_hope` that must change before another search helps. Without such a change, no
+        search is useful before `_rested_at`. `_nobody_waited_at` is the last state in which no waiting group could be
+        helped. `_aged_at` is when the next waiting PodGroup will have waited for long.
         """
         self._cache = cache
         self._applier = applier
@@ -103,7 +108,7 @@ class SearchLoop:
         self._due = due
 
     async def run(self) -> None:
-        """Search when it is worth it, for ever."""
+        """Search when a search is useful, for ever."""
         while True:
             await self._due.wait()
             await asyncio.sleep(GATHER_S)
@@ -120,7 +125,7 @@ class SearchLoop:
             return True
         if self._in_vain == self._hope() and self._clock() < self._rested_at and not self._is_due_again():
             return False
-        # Thousands may wait whom nobody can help: they are looked at after a change, not at every turn.
+        # Thousands of groups may wait that no victim helps: look at them after a change, not at every turn.
         seen = self._cache.changes.version, self._applier.taken
         if seen != self._nobody_waited_at and self._applier.somebody_waits():
             return True
@@ -128,11 +133,11 @@ class SearchLoop:
         return False
 
     def _hope(self) -> tuple[int, int]:
-        """Return what changes when somebody has made room, or others ask for it than before."""
+        """Return a value that changes when capacity was freed, or other groups ask for it than before."""
         return self._cache.changes.relief, self._applier.claims
 
     def _is_due_again(self) -> bool:
-        """Whether the mere passing of time may let somebody run, or have a stale gang leave, when nothing was found."""
+        """Whether the passing of time alone may start a group or make a stale gang due for eviction."""
         if self._clock() < self._look_again_at:
             return False
         if self._somebody_is_stale():
@@ -159,12 +164,12 @@ class SearchLoop:
         return False
 
     async def _search_or_say(self) -> float:
-        """Search; return how long to rest after it."""
+        """Search; return how long to rest after it, in seconds."""
         began = self._clock()
         try:
             await self._search()
         except Exception:
-            # One object that the planner cannot take must not end the service; it is tried again, not at once.
+            # One object that the planner cannot handle must not end the service. It is tried again after a pause.
             log.exception("search for victims failed")
             self._metrics.plans[PlanOutcome.ERROR].inc()
             return LOOK_AGAIN_S
@@ -177,30 +182,31 @@ class SearchLoop:
         hope = self._hope()
         snapshot, result = await self._planned()
         if self._budgets is not None and await self._budgets.inquire(result.evictions):
-            # Made anew once, whatever it says: whom it still needs has to leave, budget or not.
+            # Plan again once with the new protection. Victims that are still needed are evicted, whatever their budgets
+            # say.
             snapshot, result = await self._planned()
-        # Free room comes before victims: who still waits may have a place in a plan that is not taken over yet.
+        # Free room is preferred to victims: a waiting group may have a place in a plan that is not applied yet.
         await self._planning.ended()
         if self._readiness.failure():
             return
         if result.unfinished:
-            # Once, not for every part of a search that takes many plans.
+            # Log once, not for every part of a search that takes many plans.
             if not self._is_unfinished:
                 log.warning("plan budget reached", waiting=len(snapshot.groups), evictions=len(result.evictions))
             self._metrics.plans_unfinished.inc()
         self._is_unfinished = result.unfinished
-        # From here to the end there is no await: what is checked is what is promised and evicted.
-        # Who has only just come is still to be refused what is free: a promise that moves counts on that.
+        # From here to the end there is no await: what is checked is what is reserved and evicted. A pod that has just
+        # arrived must still be refused the free room by a short plan: a moving reservation relies on that.
         self._in_vain = None if result.starts or result.evictions or result.unfinished else hope
         whole = self._applier.take(result, snapshot.groups, settles=False)
         self._kept.note_search(result)
         self._look_again_at = self._clock() + LOOK_AGAIN_S
         self._aged_at = self._next_ageing(snapshot)
-        # What it changed itself makes another search due: another group may have its turn now. So does an interruption.
+        # The search's own changes make another search due, since another group may be next. So does an interruption.
         self._considered = snapshot.version if whole and not result.unfinished else -1
 
     async def _planned(self) -> tuple[Snapshot, Plan]:
-        """Return a plan and what it was made from."""
+        """Return a plan, and the snapshot that it was made from."""
         self._cache.groups.age_stale(self._wall_clock())
         snapshot = self._cache.snapshot()
         if self._budgets is not None:

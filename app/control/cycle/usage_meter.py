@@ -1,7 +1,7 @@
-"""Keeps the account of what queues use: looks often, tells the planner and the statuses seldom.
+"""Measures what queues use: looks often, publishes to the planner and the statuses seldom.
 
-Every telling may move fair shares, and is written to every queue that has a past; a look costs nobody anything. What is
-told survives a restart in the status; what was only seen is lost, for all queues alike.
+Each publication may move fair shares, and is written to every queue with past usage; a look has no such cost. Published
+usage survives a restart in the status. Usage that was only measured is lost, for all queues alike.
 """
 
 import asyncio
@@ -27,16 +27,18 @@ log = structlog.get_logger()
 LOOK_S = 10.0
 
 UNSEEN_AFTER_S = 60.0
-"""When so much time lies between two looks, we stood still or the clock was put forward: nobody saw what was held."""
+"""If two looks are further apart than this, the process stood still or the clock was set forward, so the usage in
+between is unknown.
+"""
 
 
 def history_of(settings: Settings) -> UsageHistory:
-    """Return a history as the settings want it, still empty."""
+    """Return an empty history with the parameters of the settings."""
     return UsageHistory(k_micro=round(settings.fair_share_k * MICRO), half_life_s=settings.usage_half_life_s)
 
 
 class UsageMeter:
-    """Does nothing while the past does not matter (`fair_share_k` 0). Only the event loop calls in here."""
+    """Does nothing if past usage does not count (`fair_share_k` is 0). Only the event loop calls in here."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class UsageMeter:
         *,
         wall_clock: Callable[[], float],
     ) -> None:
-        """`wall_clock` is in seconds since the epoch; without `readiness` what the cache shows is not trusted."""
+        """`wall_clock` is in seconds since the epoch; the cache is not trusted while `readiness` fails."""
         self._cache = cache
         self._history = cache.history
         self._is_on = self._history.k_micro > 0
@@ -56,7 +58,7 @@ class UsageMeter:
         self._told_at_ms: int | None = None
         self._looked_at_ms = 0
         self._unread: dict[QueueName, str] = {}
-        """What is wrong with the pasts that could not be read."""
+        """The error of each queue's past usage that could not be read."""
 
     async def run(self) -> None:
         """Look for ever."""
@@ -65,11 +67,11 @@ class UsageMeter:
             try:
                 self.look()
             except Exception:
-                # A mistake here must not end the service: the past is left as it was told last.
+                # An error here must not end the service: the past usage stays as last published.
                 log.exception("usage not counted")
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
-        """Take over what a queue's status says that is news: after a start, or of what another replica wrote."""
+        """Read new past usage from a queue's status: after a start, or after a write by another replica."""
         if not self._is_on or resource is not Resource.QUEUES:
             return
         tally, problem = decode.tally(raw)
@@ -83,7 +85,7 @@ class UsageMeter:
             self._unread[name] = problem
 
     def look(self) -> None:
-        """Count what queues hold now, and tell of it when it is time."""
+        """Measure what queues hold now, and publish it when it is time."""
         if not self._is_on:
             return
         if self._readiness.failure():
@@ -113,7 +115,7 @@ def _held(account: Account) -> Quantities:
 
 
 def _capacity(snapshot: Snapshot, accounts: Iterable[Account]) -> Quantities:
-    # What pods hold on nodes that take no more work was there to be held: queues never use more than everything.
+    # Resources on nodes that accept no more pods were usable too, so queues never use more than the capacity.
     tops = [account for account in accounts if account.queue.parent is None]
     cpu, memory, gpu = (
         max(there, sum(account.allocated[axis] for account in tops))

@@ -1,7 +1,8 @@
-"""Has pods asked about whose turn has come: held ones are released, parked ones nominated for the node now theirs.
+"""Makes kube-scheduler ask about pods with a reservation: held pods are released, parked pods are nominated.
 
-kube-scheduler parks a pod after one of our refusals. One status patch is an event that makes it look at the pod again,
-and makes it look at the promised node first. A pod that it has not asked about yet, and may look at, needs no patch.
+kube-scheduler parks a pod after one of our refusals. One status patch is an event that makes kube-scheduler look at the
+pod again, and at the reserved node first. A pod that kube-scheduler has not asked about yet, and may look at, needs no
+patch.
 """
 
 import asyncio
@@ -23,18 +24,20 @@ from app.telemetry import Metrics
 log = structlog.get_logger()
 
 WRITERS = 16
-"""Patches in flight at once: as fast as kube-scheduler takes pods, without crowding out bindings."""
+"""Patches in flight at once: as fast as kube-scheduler takes pods, without delaying bindings."""
 
 RETRY = RetryPolicy(first_s=1.0, factor=1.0, pauses_until_given_up=3)
-"""Between the tries of one patch. After these the pod waits for its next promise."""
+"""The pauses between the tries of one patch. After the last try the pod waits for its next reservation."""
 
 WINDOW = 64
-"""Woken pods that kube-scheduler has not asked about yet. It weighs every nominated pod for every node of every pod it
-filters, so thousands of nominations at once bring it to a standstill (docs/measurements.md: 41 pods/s and less)."""
+"""The most woken pods that kube-scheduler has not asked about yet. For every pod and every node that kube-scheduler
+filters, it weighs every nominated pod. So thousands of nominations at once bring it to a standstill
+(docs/measurements.md: 41 pods/s and less).
+"""
 
 
 class Waker:
-    """Who is parked, who is held, and whose patch is on its way."""
+    """The parked pods, the held pods, and the patches in flight."""
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class Waker:
         self._parked.add(uid)
 
     def note_pod(self, pod: Pod, *, is_new: bool) -> None:
-        """Note that a pod is parked that was refused by us before we started."""
+        """Park a pod that we refused before this process started."""
         if is_new and pod.said.by_us:
             self.park(pod.uid)
 
@@ -71,20 +74,20 @@ class Waker:
         self._releases.note_asked(uid)
 
     def forget_gone(self) -> None:
-        """Forget parked pods that are no more."""
+        """Forget parked pods that no longer exist."""
         self._parked.forget_gone()
         self._releases.forget_gone()
 
     def stands(self, uid: PodUid) -> bool:
-        """Whether the pod is to be released and nothing has been sent yet: nobody can have asked about it."""
+        """Whether the pod is queued for release and no patch was sent: kube-scheduler cannot have asked about it."""
         return self._releases.stands(uid)
 
     def review_releases(self) -> ReleaseNews:
-        """Return what has become of releases since last asked."""
+        """Return the results of releases since the last call."""
         return self._releases.review()
 
     def wake(self, uid: PodUid) -> None:
-        """Have the pod asked about, if it is held or parked and a node is promised to it."""
+        """Release or nominate the pod, if it is held or parked and a node is reserved for it."""
         pod = self._cache.pods.get(uid)
         if pod is None or self._cache.reservations.promised(uid) is None:
             return
@@ -94,12 +97,12 @@ class Waker:
             self._parked.wake(uid)
 
     def nominate(self, uid: PodUid) -> None:
-        """Make kube-scheduler look at the promised node first, which its sample of nodes did not contain."""
+        """Make kube-scheduler look first at the reserved node, which its sample of nodes did not contain."""
         self._parked.add(uid)
         self.wake(uid)
 
     def revoke(self, uid: PodUid) -> None:
-        """Take back the nomination of a pod that lost its promise: kube-scheduler would keep the node for it."""
+        """Clear the nomination of a pod that lost its reservation: kube-scheduler would keep the node for the pod."""
         pod = self._cache.pods.get(uid)
         if pod is not None and pod.node is None and pod.nominated is not None:
             self._parked.patches.put_nowait(uid)
@@ -133,27 +136,28 @@ class Waker:
                 return
 
     async def _wake(self, pod: Pod, node: NodeName) -> bool:
-        # Not parked from here on, since it may be asked about, refused and parked again before the reply is here.
+        # Not parked from here on: kube-scheduler may ask about the pod, and the pod may be parked again, before the
+        # reply arrives.
         self._parked.forget(pod.uid)
         self._window.send(pod.uid)
-        # A patch that changes nothing is no event, and would wake nobody.
+        # A patch that changes nothing is no event, and would not wake the pod.
         cleared = pod.nominated != node or await self._nominate(pod, None)
         written = cleared and await self._nominate(pod, node)
         if written:
             self._metrics.wakes.inc()
         else:
-            # Should all tries fail: when its promise expires it is planned again, and woken then.
+            # If all tries fail, the pod is planned again when its reservation expires, and woken then.
             self._parked.add(pod.uid)
         return written
 
     async def _nominate(self, pod: Pod, node: NodeName | None) -> bool:
-        """Write one patch; return whether that is settled, and wait before another try when it is not."""
+        """Write one patch; return whether no further try is needed, and pause first if one is."""
         try:
             await self._cluster.nominate(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid), node)
         except NotFoundError:
             return True
         except KubeError as error:
-            # A conflict is a race, as with a pod that kube-scheduler has bound meanwhile: nothing to worry about.
+            # A conflict is only a race, for example with a pod that kube-scheduler has just bound.
             if not isinstance(error, ConflictError):
                 log.warning("nomination not written", pod=f"{pod.namespace}/{pod.name}", error=str(error))
             await self._sleep(RETRY.asked_or_after(1, error))
