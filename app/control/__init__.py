@@ -1,1 +1,1 @@
-"""The only place where deciding, remembering and talking meet."""
+"""The control plane: the only package where decisions, state and communication meet."""

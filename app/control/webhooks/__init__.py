@@ -1,1 +1,1 @@
-"""The answers to kube-scheduler and to the API server, from the cache and the reservations, without a wire."""
+"""The answers to kube-scheduler and the API server, from the cache and the reservations, without the wire format."""

@@ -1,7 +1,7 @@
-"""Answers what the API server asks before it stores an object, from the question and the cache alone.
+"""Answers the API server's admission requests before it stores an object, from the request and the cache alone.
 
-A new pod of ours is held unless it can run now; whoever contradicts himself is told what to write instead. Nothing is
-awaited and nothing written: a wrong guess costs a patch later, never a rule.
+A new managed pod is held unless it can run now. The message for a contradictory object says what to write instead.
+Nothing is awaited and nothing is written. A wrong guess costs a later patch, but never breaks a rule.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,18 +43,18 @@ CHANGED_BY_OTHERS = (
 )
 
 Judge = Callable[[RawObject], str]
-"""Says what is wrong with an object; empty when nothing is."""
+"""Returns what is wrong with an object; empty when nothing is wrong."""
 
 
 class DecidesAtCreation(Protocol):
-    """Decides about pods that are not there yet."""
+    """Decides about pods that do not exist yet."""
 
     def look(self, raw: RawObject) -> Newcomer:
-        """Read a pod, for the questions below."""
+        """Read a pod, for the methods below."""
         ...
 
     def can_run_now(self, newcomer: Newcomer) -> bool:
-        """Return whether the pod could start at once; the room may then be kept for it a moment."""
+        """Return whether the pod could start at once; the room may then be kept for the pod for a moment."""
         ...
 
     def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
@@ -62,20 +62,20 @@ class DecidesAtCreation(Protocol):
         ...
 
     def must_be_bound_here(self, newcomer: Newcomer) -> bool:
-        """Return whether it is sure that something is; neither is known of a pod whose owners nobody has seen yet."""
+        """Return whether something is surely lost then; neither is certain while the pod's owners are not known."""
         ...
 
     def queue(self, newcomer: Newcomer) -> QueueName:
-        """Return the queue that the pod is in, alone as it is, by its labels and its owners."""
+        """Return the queue of a single pod, from its labels and its owners."""
         ...
 
     def owners_class(self, newcomer: Newcomer) -> str:
-        """Return the priority class that the owners of the pod name, as far as they are known; empty for none."""
+        """Return the priority class that the known owners of the pod name; empty for none."""
         ...
 
 
 class Admission:
-    """The two webhooks without their wire."""
+    """The mutating and the validating webhook, without the wire format."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Admission:
         }
 
     def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
-        """Return what a new pod still needs; asked twice, it needs nothing more."""
+        """Return the patch for a new pod; a second call with the patched pod changes nothing more."""
         if _kind(question) != POD or question.operation is not Operation.CREATE:
             return Admitted()
         raw = _named(question.object, question)
@@ -111,7 +111,7 @@ class Admission:
         if found := excess(raw):
             return Denied(found)
         pod, warnings = shape.of_scheduler(raw, profile), list(pods.replaced(raw))
-        # Where the API server holds pods by itself, those that stay held are not validated as well.
+        # Where the API server itself holds pods, the validating webhook is not called for pods that stay held.
         if found := self._pod_problem(environment.with_devices(pod)):
             return Denied(found)
         if cause := self._freshness.failure():
@@ -131,7 +131,7 @@ class Admission:
         return Admitted(patch=tuple(patch), warnings=tuple(warnings))
 
     def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
-        """Return whether an object may be stored; one that is on its way out always may."""
+        """Return whether an object may be stored; an object that is being deleted always may."""
         if question.operation is Operation.DELETE:
             return Admitted(warnings=tuple(self._losses(question)))
         judge = self._judges.get(_kind(question))
@@ -144,9 +144,9 @@ class Admission:
     # Pods -----------------------------------------------------------------------------------------------------------
 
     def _profile_of(self, raw: RawObject) -> str | None:
-        """Return the profile that places the pod, now or from now on; None when it is none of ours.
+        """Return the profile that will schedule the pod; None if it is not a profile of ours.
 
-        Which namespaces have opted in is the webhook configuration's: of others no such pod comes here.
+        The webhook configuration selects the namespaces that opted in, so no pod of another namespace arrives here.
         """
         named = shape.scheduler_of(raw)
         if named in self._profiles:
@@ -156,7 +156,7 @@ class Admission:
         return USUAL_PROFILE if USUAL_PROFILE in self._profiles else min(self._profiles)
 
     def _class(self, pod: RawObject, newcomer: Newcomer, warnings: list[str]) -> str:
-        """Return the priority class that the pod is to have by a label of its owners or its own; empty for none."""
+        """Return the priority class for the pod, from a label of its owners or its own label; empty for none."""
         name = self._entrance.owners_class(newcomer) or shape.labelled_class(pod)
         if not name or self._cache.groups.specs.has_class(name):
             return name
@@ -165,7 +165,7 @@ class Admission:
         return ""
 
     def _marked(self, pod: RawObject, newcomer: Newcomer) -> Iterator[PatchOperation]:
-        """Have kube-scheduler ask us about the pod, and ask us to bind it where that is more than writing a node."""
+        """Mark the pod so that kube-scheduler asks us to filter it, and to bind it if that needs more than a node."""
         if BIND_MARKER in self._markers and self._entrance.may_be_bound_elsewhere(newcomer):
             yield from shape.markers(pod, self._markers - {BIND_MARKER})
             yield from shape.unmarked(pod, BIND_MARKER)
@@ -176,7 +176,7 @@ class Admission:
                 yield from shape.not_stamped(pod)
 
     def _can_run_now(self, pod: RawObject, newcomer: Newcomer, question: AdmissionQuestion) -> bool:
-        # What keeps room must not happen for a pod that will not be stored.
+        # The fast path keeps room for the pod, which must not happen for a pod that will not be stored.
         return not (question.dry_run or shape.has_foreign_gate(pod)) and self._entrance.can_run_now(newcomer)
 
     # What is wrong, and what is odd ---------------------------------------------------------------------------------
@@ -185,14 +185,14 @@ class Admission:
         return pods.problem(raw, profiles=self._profiles, gpu_sharing=self._gpu_sharing)
 
     def _unmarked_problem(self, question: AdmissionQuestion) -> str:
-        """Return what is wrong with a new pod that we left to kube-scheduler to bind, and others have changed since."""
+        """Return what is wrong with a new pod that kube-scheduler may bind but another webhook has changed since."""
         if _kind(question) != POD or question.operation is not Operation.CREATE or BIND_MARKER not in self._markers:
             return ""
         raw = _named(question.object, question)
         is_left = shape.is_preemptible_for_good(raw) and not shape.asks_for(raw, BIND_MARKER)
         if not is_left or self._profile_of(raw) is None or self._freshness.failure():
             return ""
-        # In doubt it may: another replica, which has seen more, has let it go.
+        # In doubt the pod may pass: another replica, which has seen more, has let kube-scheduler bind it.
         return CHANGED_BY_OTHERS if self._entrance.must_be_bound_here(self._entrance.look(raw)) else ""
 
     def _queue_problem(self, raw: RawObject) -> str:
@@ -228,7 +228,7 @@ def _kind(question: AdmissionQuestion) -> tuple[str, str]:
 
 
 def _refusal(question: AdmissionQuestion, judge: Judge) -> str:
-    """Return what a change makes wrong: what was wrong before must not keep others from changing the object."""
+    """Return the problem that a change adds; an existing problem must not block other changes to the object."""
     found = judge(_named(question.object, question))
     if found and question.old is not None and judge(_named(question.old, question)) == found:
         return ""
@@ -236,7 +236,7 @@ def _refusal(question: AdmissionQuestion, judge: Judge) -> str:
 
 
 def _is_left_alone(question: AdmissionQuestion) -> bool:
-    """Return whether an object is on its way out, or is a new pod that has a node already: nobody schedules that."""
+    """Return whether an object is being deleted, or is a new pod that has a node already and needs no scheduling."""
     if _kind(question) == POD and question.operation is Operation.CREATE and shape.is_placed(question.object):
         return True
     metadata = question.object.get("metadata")

@@ -1,13 +1,13 @@
-"""Answers kube-scheduler from what was decided, decides on the spot what can be, and holds whatever it answers.
+"""Answers kube-scheduler from decisions already made, makes small decisions at once, and reserves what it answers.
 
 The cases of filter, in their order:
-    1. a what-if (no uid): fit is answered from the snapshot, nothing is promised
-    2. a pod the watch has not shown yet: wait a moment for it, else refuse
+    1. a what-if (no uid): the fit is answered from the snapshot, nothing is reserved
+    2. a pod that the watch has not shown yet: wait a moment for the pod, else refuse it
     3. a pod that is not managed: all offered nodes
     4. a pod that is bound already: its node
-    5. a pod whose room is still being freed: refused, and woken when it is free
-    6. a pod with a promise: its node; if that is not offered, another of those offered; else ask to be shown it
-    7. a pod without: its turn is decided now, or waited for, or it is refused and woken when its turn comes
+    5. a pod whose room is still being freed: refused, and woken when the room is free
+    6. a pod with a reservation: its node; if not offered, another offered node; else make kube-scheduler offer it
+    7. a pod without a reservation: decided now, or after a plan; or refused, and woken when it gets a reservation
 """
 
 import asyncio
@@ -41,14 +41,14 @@ log = structlog.get_logger()
 V = TypeVar("V")
 
 TAKEOVER_S = 3.0
-"""How long a question is held back while we are not active; below the entry's httpTimeout (5 s)."""
+"""How long a question is delayed while this replica is not active; less than the extender entry's httpTimeout (5 s)."""
 
 WATCH_LAG_S = 0.25
-"""How long a pod that the watch has not shown yet is waited for."""
+"""How long filter waits for a pod that the watch has not shown yet."""
 
 
 class Extender:
-    """The four webhooks without their wire."""
+    """The four webhooks, without the wire format."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
@@ -60,7 +60,7 @@ class Extender:
         binder: Binder,
         settings: Settings,
     ) -> None:
-        """Hold the parts; the only state here is in them."""
+        """Hold the collaborators, which hold all state."""
         self._cache = cache
         self._readiness = readiness
         self._arrivals = arrivals
@@ -72,9 +72,9 @@ class Extender:
         self._rules = rules_of(settings)
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
-        """Answer which of the offered nodes the pod may go to: one, once it is decided."""
+        """Answer which of the offered nodes the pod may use: exactly one, once the pod is decided."""
         if question.uid is not None:
-            # kube-scheduler asks when it leads, which we learn a moment later; an error would set the pod back.
+            # kube-scheduler asks as soon as it leads; we learn of that a moment later. An error would set the pod back.
             await self._readiness.leadership.settled(within_s=TAKEOVER_S)
         unready = self._unready()
         if unready:
@@ -92,7 +92,7 @@ class Extender:
         return await self._answer_managed(pod.uid, question)
 
     def prioritize(self, question: PodQuestion) -> Scores:
-        """Score the offered nodes 0..10; pods that are not managed are left to kube-scheduler's own scores."""
+        """Score the offered nodes 0..10; all are 0 for an unmanaged pod, so that kube-scheduler's own scores count."""
         if self._unready() or not self._is_ours(question):
             return dict.fromkeys(question.offered, 0)
         rating = self._rate(question)
@@ -102,15 +102,15 @@ class Extender:
         return {name: int(rating.scores[index[name]]) if name in index else 0 for name in question.offered}
 
     def preempt(self, pod: RawObject, candidates: Mapping[NodeName, V]) -> Mapping[NodeName, V]:
-        """Return what kube-scheduler may preempt: nothing for a managed pod, whose victims only our plan may choose."""
+        """Return what kube-scheduler may preempt: nothing for a managed pod, as only our plan chooses its victims."""
         return {} if self._decode(pod).managed else candidates
 
     async def bind(self, question: BindQuestion) -> str:
-        """Bind the pod, a gang as a whole; return "" or why not."""
+        """Bind the pod, a gang as a whole; return "" or the reason why not."""
         return self._unready() or await self._binder.bind(question)
 
     def _unready(self) -> str:
-        """Return why no question can be answered now, "" when all can; the cause is told by /readyz and the log."""
+        """Return why no question can be answered now, "" if all can; /readyz and the log tell the cause."""
         return UNREADY if self._readiness.failure() else ""
 
     # A pod that is ours --------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Extender:
         held = self._cache.reservations.get(uid)
         if held is None or (self._planning.is_taking_over and _may_move(held, question)):
             await self._decide(uid)
-        # From here to the answer there is no await: what is read is what is promised.
+        # From here to the answer there is no await: what is read is what is reserved.
         held = self._cache.reservations.get(uid)
         answer = self._answer_promised(held, question) if held else Refused(self._planning.reason(uid))
         if isinstance(answer, Refused):
@@ -130,7 +130,7 @@ class Extender:
         return answer
 
     async def _decide(self, uid: PodUid) -> None:
-        """See to it that the pod has been considered as things are now, as far as patience goes."""
+        """Have the pod considered in the current state, within the patience of filter."""
         if self._planning.can_decide_now():
             self._planning.plan_now()
             return
@@ -150,7 +150,7 @@ class Extender:
         return self._move(held, question)
 
     def _move(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
-        """Move the promise to a node that kube-scheduler offers, else find out whether it refuses the promised one."""
+        """Move the reservation to an offered node, else find out whether kube-scheduler refuses the reserved node."""
         pod = self._cache.pods.get(held.pod)
         if pod is None:
             return Refused(Reason.DECIDING)
@@ -161,22 +161,22 @@ class Extender:
             self._stand_by(pod.uid)
             return Fits((node,))
         if self._lags(question):
-            # It cannot have seen the promised node either, and looks at the pod again by itself when it does: longer
-            # than a promise lasts, should its watch pause for so long.
+            # kube-scheduler cannot have seen the reserved node either. It looks at the pod again by itself when it
+            # does. If its watch pauses for long, that may take longer than a reservation lasts.
             self._extend(held)
             return Refused(Reason.DECIDING)
         nominated = decode.nominated_node(question.pod)
         if nominated != held.node and question.offered == (nominated,):
-            # It was to go there before. kube-scheduler looks at all others next, and asks again.
+            # The pod was nominated for this node before. kube-scheduler looks at all other nodes next, and asks again.
             return Refused(Reason.DECIDING)
         if nominated == held.node or len(question.offered) < ALWAYS_COMPLETE_BELOW:
             return self._learn_refusal(held)
-        # The list may be a sample: nominated, the node is looked at whatever the sample holds.
+        # The list may be a sample. A nominated node is looked at whatever the sample contains.
         self._waker.nominate(pod.uid)
         return Refused(Reason.DECIDING)
 
     def _lags(self, question: PodQuestion) -> bool:
-        """Whether kube-scheduler offers nodes that are gone: which have come since, and what it says of them, is open.
+        """Whether kube-scheduler offers nodes that are gone: it may then not know newer nodes yet either.
 
         Its watch of nodes may pause for half a minute and more after an outage of the API server (client-go).
         """
@@ -185,12 +185,12 @@ class Extender:
 
     def _elsewhere(self, pod: Pod, held: Reservation, question: PodQuestion) -> NodeName | None:
         if held.devices:
-            return None  # A GPU has been made ready for it there.
+            return None  # A GPU was prepared for the pod on that node.
         if self._planning.keeps_room_from(pod.group):
-            return None  # What looks free may be kept for others, which the plan that promised its node has seen.
+            return None  # Free room may be kept for others; the plan that chose its node knew that.
         constraints = tuple(self._cache.groups.constraints(pod))
         if not self._planning.effort.can_look_at(pod, constraints):
-            return None  # It is planned again beside the event loop, if its node is refused.
+            return None  # It is planned again beside the event loop if its node is refused.
         places = self._cache.snapshots.places_without(pod, held.node)
         return planner.move_one(places, pod, held.node, question.offered, self._policy, constraints=constraints)
 
@@ -202,7 +202,7 @@ class Extender:
     def _learn_what_is_refused(self, uid: PodUid, question: PodQuestion) -> None:
         """Learn from a complete list of offered nodes which others kube-scheduler refuses for causes we cannot see.
 
-        Only nodes where we see room tell anything: what is full is missing from the list for that reason alone.
+        Only nodes where we see room count: a full node is missing from the list because it is full.
         """
         self._cache.findings.accept(uid)
         self._cache.findings.note_asked(uid)
@@ -211,7 +211,7 @@ class Extender:
         if pod is None or only_nominated:
             return
         if len(question.offered) >= ALWAYS_COMPLETE_BELOW:
-            # A sample says nothing of the nodes it lacks, but those it shows are accepted.
+            # A sample says nothing about missing nodes, but the nodes that it contains are accepted.
             if refused := self._cache.findings.refused(uid):
                 self._cache.findings.refuse_only(uid, refused.difference(question.offered))
             return
@@ -219,13 +219,13 @@ class Extender:
             return
         table = self._cache.snapshots.table()
         if effort.of_constraints((pod.constraint,), table, times=1) > effort.MOST_AT_ONCE:
-            return  # Each node that is refused is learned when it is not offered.
+            return  # Each refused node is learned when it is reserved and not offered.
         with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.snapshots.free())
         missing = with_room & ~table.mask(question.offered)
         self._cache.findings.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
 
     def _end_attempt(self, uid: PodUid) -> None:
-        """Learn that kube-scheduler has not bound a pod by itself, as it asks again; if it failed, let it back off."""
+        """Note that kube-scheduler asks again, so has not bound the pod; after a failed attempt the group backs off."""
         pod, held = self._cache.pods.get(uid), self._cache.reservations.get(uid)
         if pod is None or held is None or held.state is not ReservationState.ANSWERED:
             return
@@ -235,7 +235,7 @@ class Extender:
             self._planning.attempts.dissolve(pod.group, f"binding it failed: {pod.said.attempt_failed}")
 
     def _stand_by(self, uid: PodUid) -> None:
-        """Let a promise live on that is answered now; where kube-scheduler binds by itself, nobody else gets it."""
+        """Extend a reservation that is answered now; if kube-scheduler binds the pod, no other pod gets the place."""
         pod, held = self._cache.pods.get(uid), self._cache.reservations.get(uid)
         if pod is None or held is None or held.is_written:
             return
@@ -261,7 +261,7 @@ class Extender:
         return Fits(fitting) if fitting else Refused(Reason.NO_NODE_FITS)
 
     def _rate(self, question: PodQuestion) -> planner.Rating | None:
-        """Return how the pod would fare; None where that is too much work for the event loop."""
+        """Rate the offered nodes for the pod; None if that is too much work for the event loop."""
         pod = self._decode(question.pod)
         if not self._planning.effort.can_look_at(pod):
             return None
@@ -276,7 +276,7 @@ class Extender:
 
 
 def _may_move(held: Reservation, question: PodQuestion) -> bool:
-    """Whether a promise moves to one of the offered nodes if there is room."""
+    """Whether a reservation moves to one of the offered nodes if there is room."""
     return (
         held.state not in {ReservationState.AWAITING, ReservationState.BINDING}
         and not held.devices

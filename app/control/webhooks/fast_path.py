@@ -1,7 +1,7 @@
-"""Answers admission whether a pod that is about to be created can run now, so that it needs no gate.
+"""Tells admission whether a pod that is about to be created can run now, so that it needs no gate.
 
-A wrong yes costs kube-scheduler one refused attempt, a wrong no costs us one patch: whatever takes long to find out is
-answered with no, and the planner decides when the pod is there.
+A wrong yes costs kube-scheduler one refused attempt, a wrong no costs us one patch. If the answer takes long to find,
+it is no, and the planner decides after the pod is created.
 """
 
 from collections.abc import Callable
@@ -30,16 +30,16 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A pod that is about to be created, read once for all that is asked about it."""
+    """A pod that is about to be created, decoded once for all questions about it."""
 
     raw: RawObject
     pod: Pod
     said: GroupSpec | None
-    """What its owners say of its group."""
+    """What the owners of the pod say about its group."""
 
 
 class AdmissionFastPath:
-    """Lets pods through to kube-scheduler at once. It changes nothing, but may have others decided first."""
+    """Lets pods through to kube-scheduler at once. It writes nothing, but may first decide waiting groups."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -61,19 +61,19 @@ class AdmissionFastPath:
         self._clock = clock
 
     def look(self, raw: RawObject) -> Newcomer:
-        """Read a pod, which may be without name and uid."""
+        """Read a pod, which may lack name and uid."""
         pod, said = self._grouper.rehearse(decode.asked_pod(raw, profiles=self._profiles, keeps=self._keeps))
         return Newcomer(raw, pod, said)
 
     def can_run_now(self, newcomer: Newcomer) -> bool:
-        """Whether the pod, a managed one without uid, would be promised a node at once; a yes holds the room for it."""
-        # 1. who may be asked at all  2. nobody waits undecided  3. what the planner would decide, others let through
-        # counted  4. counted itself
+        """Whether a managed pod without uid would get a node at once; a yes holds the room for the pod."""
+        # 1. is the pod eligible  2. does no group wait undecided  3. what would the planner decide, with the assumed
+        # pods charged 4. assume this pod too
         if self._readiness.freshness.failure():
             return False
         assumed, origin, pod = self._cache.assumed, _origin(newcomer.raw), newcomer.pod
         assumed.expire(self._clock())
-        # Whoever shares a device is let through once it is known which: somebody may have to reserve it first.
+        # A pod that shares a device is let through only after the device is known: it may need a reservation pod first.
         if not pod.managed or pod.node is not None or pod.sharing is not None or pod.ungrouped:
             return False
         if not assumed.has_room(origin) or not self._is_settled():
@@ -90,23 +90,23 @@ class AdmissionFastPath:
         return True
 
     def may_be_bound_elsewhere(self, newcomer: Newcomer) -> bool:
-        """Whether kube-scheduler may bind the pod by itself: it is alone, shares no device, and stays preemptible.
+        """Whether kube-scheduler may bind the pod by itself: a single pod, without shared device, preemptible for good.
 
-        A gang has to be bound as a whole, a device to be named at bind, and what is firm is not noted on pods. Who
-        needs volumes may be minutes away from being bound when filter has answered: until we are asked, others may
-        still get the room.
+        A gang must be bound as a whole, and a shared device must be named at bind. Without our bind a pod gets no note
+        that it is non-preemptible. A pod that needs volumes may be bound minutes after filter has answered: until we
+        are asked to bind it, other pods may still get the room.
         """
-        # For a pod whose owners are not known yet the answer is no.
+        # While the owners of the pod are not known, the answer is no.
         pod = newcomer.pod
         if self._readiness.freshness.failure() or not (pod.bare or self._keeps.is_on):
             return False
         if not pod.managed or pod.problem or pod.ungrouped:
             return False
-        # A class that was created a moment ago may say that the pod is firm.
+        # A PriorityClass that was created a moment ago may make the pod non-preemptible.
         return self._knows_classes(newcomer) and not self.must_be_bound_here(newcomer)
 
     def must_be_bound_here(self, newcomer: Newcomer) -> bool:
-        """Whether it is sure that something is lost when kube-scheduler binds the pod by itself."""
+        """Whether something is surely lost when kube-scheduler binds the pod by itself."""
         pod = newcomer.pod
         if pod.sharing is not None or pod.names_group or shape.needs_preparation(newcomer.raw):
             return True
@@ -114,11 +114,11 @@ class AdmissionFastPath:
         return is_known and not self._cache.groups.alone(pod, newcomer.said).preemptible
 
     def queue(self, newcomer: Newcomer) -> QueueName:
-        """Return the queue that the pod is in, alone as it is, by its labels and its owners."""
+        """Return the queue of a single pod, from its labels and its owners."""
         return self._cache.groups.alone(newcomer.pod, newcomer.said).queue
 
     def owners_class(self, newcomer: Newcomer) -> str:
-        """Return the priority class that the owners of a pod name, as far as they are known; empty for none."""
+        """Return the priority class that the known owners of a pod name; empty for none."""
         return self._grouper.pod_owners.priority_class(newcomer.pod)
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
@@ -133,20 +133,21 @@ class AdmissionFastPath:
         return all(map(self._cache.groups.specs.knows_class, (*newcomer.pod.priority_classes, *said)))
 
     def _is_settled(self) -> bool:
-        """Whether nobody has a claim to what is free now: who was refused stays so until there is relief."""
+        """Whether no group has a claim to free room now: a refused group stays refused until capacity is freed."""
         coming = self._assumed_groups()
         if self._readiness.leadership.failure():
-            # Another replica decides, and its promises cannot be seen: whoever waits may have been promised anything.
+            # Another replica decides, and its reservations are not visible here: any waiting pod may have one.
             return self._cache.groups.waiting().keys() <= coming
         if self._planning.is_settled(coming):
             return True
         if not self._planning.can_decide_now():
             return False
-        # Who came a moment ago and is not decided yet would have the next one held, and that one all who follow.
+        # An undecided pod would cause the next pod to be held, and that pod all pods after it. So decide now.
         try:
             self._planning.plan_now()
         except Exception:
-            # One object that the planner cannot take must not keep others from being created; the loop tries it again.
+            # One object that the planner cannot handle must not block the creation of other pods. The planning loop
+            # tries it again.
             log.exception("planning failed")
             return False
         return self._planning.is_settled(self._assumed_groups())
@@ -156,9 +157,9 @@ class AdmissionFastPath:
         return {pod.group for pod in pods if pod is not None}
 
     def _group(self, pod: Pod, said: GroupSpec | None, snapshot: Snapshot) -> PodGroup | None:
-        """Return what the planner would be asked about; None for a pod whose turn depends on other pods.
+        """Return the group to plan for the pod; None for a pod that depends on other pods.
 
-        `said` is what its owners say. Of a gang only who comes on top of those that run already is like a pod alone.
+        `said` is what the owners say. A gang member is like a single pod only if the minimum of its gang runs already.
         """
         if not pod.names_group:
             return self._cache.groups.alone(pod, said)
