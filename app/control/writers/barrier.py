@@ -1,7 +1,7 @@
-"""Makes a gang atomic at bind: a member's bind stands here until all members owed to the minimum stand here too.
+"""Binds a gang as a whole: a member's bind waits here until all members that the minimum still needs wait here too.
 
-kube-scheduler runs each bind in a goroutine of its own, after it has accepted and assumed the pod, so holding the
-answer holds nobody else.
+kube-scheduler runs each bind in its own goroutine, after it has accepted and assumed the pod. So a delayed answer
+delays no other pod.
 """
 
 import asyncio
@@ -17,44 +17,45 @@ PROMISE_GONE = "the place reserved for the pod is gone"
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One who stands: the node it is to be written to, and who waits for the answer."""
+    """A waiting member: the node for its binding, and the future for the answer."""
 
     node: NodeName
     answer: asyncio.Future[str]
 
     def tell(self, answer: str) -> None:
-        """Answer, unless it has just stopped waiting: its time-out runs a moment before it leaves."""
+        """Answer, unless the member has just stopped waiting: its time-out runs a moment before it is removed."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
 
 @dataclass(slots=True)
 class _Gang:
-    """The members of one gang who stand, and what the last look at all of them has shown."""
+    """The waiting members of one gang, and the result of the last look at all of them."""
 
     members: dict[PodUid, _Member] = field(default_factory=dict)
     revision: int = -1
-    """Of the group, as of that look."""
+    """The revision of the group at that look."""
     owed: int = 1
-    """At least so many more have to come before the gate can open, while nothing about the group changes."""
+    """The number of members that must still arrive before the gang can be bound, as long as the group does not change.
+    """
 
 
 class GangBarrier:
-    """Who stands where. A member leaves by the gate opening, by `fail`, or by being cancelled.
+    """The members that wait. A member is removed when its gang is complete, by `fail`, or by cancellation.
 
-    A look at a gang takes time in proportion to its size. So who comes is only counted until the last one may be there,
-    and `review` looks at those gangs alone about which something has changed.
+    A look at a gang takes time in proportion to its size. So arriving members are only counted until the last one may
+    be there, and `review` looks only at gangs that have changed.
     """
 
     def __init__(self, cache: ClusterCache) -> None:
-        """Start with nobody standing. `_gangs` is changed by `stand` and by what ends it."""
+        """Start with no waiting member. Only `stand` and what ends it change `_gangs`."""
         self._cache = cache
         self._gangs: dict[GroupKey, _Gang] = {}
 
     async def stand(self, key: GroupKey, uid: PodUid, node: NodeName) -> str:
-        """Wait for the rest of the gang; return "" when this member may be written, else why it may not.
+        """Wait for the rest of the gang; return "" if this member may be bound, else the reason why not.
 
-        Whoever may be written is already marked Binding: nothing can take its place away any more.
+        A member that may be bound is already marked Binding: nothing can take its place away any more.
         """
         if not self._is_promised(uid, node):
             return PROMISE_GONE
@@ -70,23 +71,23 @@ class GangBarrier:
             self._leave(key, uid)
 
     def review(self) -> None:
-        """Look at the gangs about which something has changed: a promise may be gone, or a gang owe less."""
+        """Look at the gangs that have changed: a reservation may be gone, or a gang may need fewer members."""
         for key, gang in list(self._gangs.items()):
             if gang.revision != self._cache.groups.touched.revision(key):
                 self._open_if_complete(key)
 
     def fail(self, key: GroupKey, error: str) -> None:
-        """Send away everybody of this gang who still stands."""
+        """Answer all waiting members of this gang with an error."""
         for member in self._taken(key).values():
             member.tell(error)
 
     def fail_all(self, error: str) -> None:
-        """Send away everybody: the service stops, and kube-scheduler asks again elsewhere."""
+        """Answer all waiting members with an error: the service stops, and kube-scheduler asks another replica."""
         for key in list(self._gangs):
             self.fail(key, error)
 
     def standing(self, key: GroupKey) -> int:
-        """Return how many members of the gang stand here."""
+        """Return how many members of the gang wait here."""
         return len(self._gangs[key].members) if key in self._gangs else 0
 
     def _open_if_complete(self, key: GroupKey) -> None:
@@ -103,7 +104,7 @@ class GangBarrier:
             member.tell("")
 
     def _send_away_without_promise(self, gang: _Gang) -> None:
-        # A promise may end while its pod stands here, or be replaced: its node was deleted, or the plan has changed.
+        # A reservation may end or be replaced while its pod waits here: its node was deleted, or the plan has changed.
         for uid, member in list(gang.members.items()):
             if not self._is_promised(uid, member.node):
                 member.tell(PROMISE_GONE)
@@ -114,7 +115,7 @@ class GangBarrier:
         return held is not None and held.node == node
 
     def _taken(self, key: GroupKey) -> Mapping[PodUid, _Member]:
-        """Return who stands, and forget that they do."""
+        """Remove and return the waiting members."""
         gang = self._gangs.pop(key, None)
         return gang.members if gang else {}
 

@@ -1,4 +1,4 @@
-"""Finds out what became of a binding whose write had no clear answer."""
+"""Finds the outcome of a binding whose write had no clear answer."""
 
 from collections.abc import Awaitable, Callable
 
@@ -21,8 +21,10 @@ GONE = "the pod is gone"
 NOT_KNOWN = "it is not known yet whether the pod is bound; it will be asked for again"
 
 LOOK_UPS = RetryPolicy(first_s=0.5, longest_s=8.0, pauses_until_given_up=10)
-"""Before asking again what became of a write whose outcome is unknown. After these, about a minute, kube-scheduler is
-answered. The promise stays until the watch tells more, and the next question for the pod tries again."""
+"""The pauses between the reads after a write with unknown outcome. After the last read, about a minute later,
+kube-scheduler is answered. The reservation stays until the watch shows the outcome, and the next question for the
+pod tries again.
+"""
 
 
 class BindOutcomes:
@@ -31,16 +33,16 @@ class BindOutcomes:
     def __init__(
         self, cache: ClusterCache, cluster: Cluster, metrics: Metrics, *, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
-        """Hold what is asked."""
+        """Hold the collaborators."""
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
         self._sleep = sleep
 
     async def find_out(self, pod: PodRef, node: NodeName) -> str | None:
-        """Find out what became of the pod before anything else happens to it; None when it is still unbound.
+        """Find the state of the pod before anything else happens to it; None if the pod is still unbound.
 
-        The watch may tell as well: a pod that it shows as gone or bound needs no read.
+        The watch may show the state as well: a pod that it shows as gone or bound needs no read.
         """
         for pause_s in LOOK_UPS.pauses():
             try:
@@ -60,7 +62,7 @@ class BindOutcomes:
         return NOT_KNOWN
 
     def _shown(self, uid: PodUid, node: NodeName) -> str | None:
-        """Return what the watch shows of a binding; None while it shows the pod unbound, which may be old."""
+        """Return what the watch shows of a binding; None if the pod is shown unbound, which may be outdated."""
         pod = self._cache.pods.get(uid)
         if pod is None:
             return GONE

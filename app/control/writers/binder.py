@@ -1,4 +1,4 @@
-"""Writes bindings: once a pod, together a gang, and never again before the outcome of the last try is known."""
+"""Writes bindings: once per pod, a gang together, and never again before the outcome of the last try is known."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -35,24 +35,30 @@ from app.telemetry import BindOutcome, Metrics
 log = structlog.get_logger()
 
 WRITERS = 64
-"""Bindings in flight at once: fewer than the client has connections for, so that none waits for one after its last
-look at whether we are still active."""
+"""Bindings in flight at once. The client has more connections, so no binding waits for a connection after the last
+check that this replica is active.
+"""
 
 BURST_EVERY_S = 0.02
-"""Bindings that come sooner after each other are written together: 3,000 lone pods then cost a fifth less CPU, that of
-all programs summed up. kube-scheduler goes on meanwhile."""
+"""Bindings that arrive within this time are written together. 3,000 single pods then cost a fifth less CPU, summed over
+all programs. kube-scheduler continues meanwhile.
+"""
 
 UNDONE = RetryPolicy(first_s=0.5, pauses_until_given_up=5)
-"""Between the tries of a binding that a read has proved undone. After these the API server answers, but does not carry
-out this binding: a webhook fails. The node is for other pods then, and the pod backs off."""
+"""The pauses between the tries of a binding that a read has proved undone. After the last try, the API server answers
+but does not carry out this binding, for example because a webhook fails. The node is then free for other pods, and
+the pod backs off.
+"""
 
 REQUEST_LASTS_S = 60.0
-"""Within this time the API server ends each request (its `--request-timeout`). A write that nobody has answered may
-still bind a pod that a read shows unbound, and until then no other pod may get the node."""
+"""The API server ends each request within this time (its `--request-timeout`). A write without an answer may still bind
+a pod that a read shows unbound. Until then no other pod may get the node.
+"""
 
 FORBIDDEN = RetryPolicy(first_s=0.5, pauses_until_given_up=4)
-"""An API server that has just started forbids everything until it has read its own roles: a gang of which half is
-written must not be given up for that."""
+"""An API server that has just started forbids everything until it has read its own roles. A gang that is half bound
+must not be given up for that.
+"""
 
 NO_GPU = "the GPU that the pod was to share is not ready any more; it will be asked for again"
 
@@ -61,13 +67,13 @@ class Dissolves(Protocol):
     """Ends the attempt of a gang that cannot be bound."""
 
     def dissolve(self, key: GroupKey, error: str) -> None:
-        """Give up the promises of a gang and let it back off."""
+        """Drop the reservations of a gang and let the gang back off."""
         ...
 
 
 @dataclass(slots=True)
 class _Tries:
-    """The tries of one binding. Changed by `Binder._try` and what it calls."""
+    """The tries of one binding. Only `Binder._try` and its callees change them."""
 
     undone_pauses: Iterator[float] = field(default_factory=UNDONE.pauses)
     forbidden_pauses: Iterator[float] = field(default_factory=FORBIDDEN.pauses)
@@ -76,7 +82,7 @@ class _Tries:
 
 
 class Binder:
-    """One bind in flight a pod; a repeated question gets the answer of the first."""
+    """Keeps one bind in flight per pod; a repeated question gets the answer of the first."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
@@ -90,7 +96,7 @@ class Binder:
         patience_s: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`gangs` ends the attempt of a gang that could not be brought together or may not be bound."""
+        """`gangs` ends the attempt of a gang that did not assemble in time or may not be bound."""
         self._cache = cache
         self._cluster = cluster
         self._leadership = leadership
@@ -105,7 +111,7 @@ class Binder:
         self._in_flight: dict[PodUid, tuple[NodeName, asyncio.Task[str]]] = {}
 
     async def bind(self, question: BindQuestion) -> str:
-        """Bind the pod to the node it was promised; return `BOUND` or what kube-scheduler is told."""
+        """Bind the pod to its reserved node; return `BOUND` or the error for kube-scheduler."""
         uid = question.pod.uid
         if uid not in self._in_flight:
             answer = self._answer_known(question)
@@ -121,7 +127,7 @@ class Binder:
         return await asyncio.shield(task)
 
     def _answer_known(self, question: BindQuestion) -> str | None:
-        """Answer what needs no write: a pod that is bound, unknown, or promised another node."""
+        """Answer what needs no write: a pod that is bound, is unknown, or has another node reserved."""
         pod = self._cache.pods.get(question.pod.uid)
         if pod is None or (pod.namespace, pod.name) != (question.pod.namespace, question.pod.name):
             return "the pod is not known here; it will be asked for again"
@@ -155,15 +161,15 @@ class Binder:
         except TimeoutError:
             held = self._cache.reservations.get(uid)
             if held is not None and held.state is ReservationState.BINDING:
-                return ""  # The gate opened in the moment in which patience ended: the others count on this member.
+                return ""  # The gang was completed just before the time-out: the others count on this member.
             error = "the gang did not come together in time"
             self._metrics.binds[BindOutcome.GANG_INCOMPLETE].inc()
             self._gangs.dissolve(key, error)
             return error
 
     async def _write(self, question: BindQuestion) -> str:
-        """Write until the outcome is sure, then give up the promise unless the pod is on its node, or may be."""
-        # Looked up once: who is made firm while it is tried again starts on the terms that it was promised the node on.
+        """Write until the outcome is certain, then drop the reservation unless the pod is on its node, or may be."""
+        # Looked up once. A pod that becomes non-preemptible during the tries starts on the terms of its reservation.
         tries, marks = _Tries(), self._marks(question.pod.uid)
         answer: str | None = None
         while answer is None:
@@ -176,7 +182,7 @@ class Binder:
         return answer
 
     def _marks(self, uid: PodUid) -> Mapping[str, str]:
-        """Return what is annotated with the node: the terms of its start, which nobody shall change later."""
+        """Return the annotations that keep the terms of the start unchanged; they are written with the node."""
         pod = self._cache.pods.get(uid)
         if pod is None or not pod.managed:
             return {}
@@ -185,32 +191,33 @@ class Binder:
         if on is not None:
             found |= {QUEUE_ANNOTATION: on.queue, PREEMPTIBLE_ANNOTATION: "true" if on.preemptible else "false"}
         if pod.names_group:
-            # As KAI's pods carry it; and after a restart it is in this group, whatever has become of its owners.
+            # KAI's pods have this annotation as well. After a restart the pod is in this group, whatever happens to its
+            # owners.
             found[POD_GROUP_ANNOTATION] = pod.group.name
         return found
 
     def _devices(self, uid: PodUid) -> Mapping[str, str]:
-        """Return what is annotated with the node of the GPUs that the pod shares, as they are at this moment.
+        """Return the annotations for the GPUs that the pod shares at this moment; they are written with the node.
 
-        In one atomic write, so that no pod is bound that would see none, or all of them.
+        One atomic write ensures that no bound pod sees no GPU, or all GPUs.
         """
         pod, gpus = self._cache.pods.get(uid), self._cache.gpus.of_pod(uid)
         return marks_of(pod.sharing, gpus) if pod is not None and pod.sharing is not None and gpus else {}
 
     def _obstacle(self, uid: PodUid) -> str:
-        """Return why not to write now, "" when nothing speaks against it."""
+        """Return why the binding must not be written now; "" if it may."""
         if self._leadership.failure():
             return "this replica is no longer active"
         pod = self._cache.pods.get(uid)
         if pod is None:
             return GONE
-        # It would be tried for as long as a finalizer holds the pod.
+        # Otherwise the binding would be tried for as long as a finalizer keeps the pod.
         if pod.deleting:
             return "the pod is being deleted"
         return NO_GPU if self._cache.gpus.not_ready(uid) else ""
 
     async def _try(self, question: BindQuestion, marks: Mapping[str, str], tries: _Tries) -> str | None:
-        """Write once, unless something speaks against it; None when it was not done and is to be tried again."""
+        """Write once, unless there is an obstacle; None if the write was not done and should be tried again."""
         try:
             answer = await self._in_turn(question.pod, question.node, marks)
         except NotFoundError:
@@ -224,7 +231,7 @@ class Binder:
             tries.may_be_under_way |= isinstance(error, OutcomeUnknownError)
             self._cache.promises.note_failed_bind(question.pod.uid, _refused(error))
             known = await self._outcomes.find_out(question.pod, question.node)
-            # A read that succeeds proves that the API server answers, so only its refusals are counted, and no outage.
+            # A successful read proves that the API server answers. So only its refusals are counted, and no outage.
             return await self._wait(question, error, tries, tries.undone_pauses) if known is None else known
         if answer in {BOUND, GONE}:
             return answer
@@ -232,10 +239,10 @@ class Binder:
         return answer if known is None else known
 
     async def _in_turn(self, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> str:
-        """Write when it is its turn, unless something speaks against it by then; raises `KubeError`."""
+        """Write when a writer is free, unless there is an obstacle by then; raises `KubeError`."""
         await self._bursts.wait()
         async with self._turns:
-            # Asked last: whoever has waited, for its turn or because we were stopped, may no longer be right.
+            # Checked last: the state may have changed during the wait, or while the process was stopped.
             obstacle = self._obstacle(pod.uid)
             if not obstacle:
                 await self._leadership.while_sure(self._cluster.bind(pod, node, {**marks, **self._devices(pod.uid)}))
@@ -244,7 +251,7 @@ class Binder:
     async def _wait(
         self, question: BindQuestion, error: KubeError, tries: _Tries, pauses: Iterator[float]
     ) -> str | None:
-        """Wait before the next try; refuse the binding when there were enough."""
+        """Wait before the next try; refuse the binding after the last one."""
         pause_s = next(pauses, None)
         if pause_s is None:
             return await self._refuse(question, error, tries)
@@ -252,7 +259,7 @@ class Binder:
         return None
 
     async def _refuse(self, question: BindQuestion, error: KubeError, tries: _Tries) -> str:
-        """Have the group back off, unless a write without an answer has bound the pod after all."""
+        """Let the group back off, unless a write without an answer has bound the pod after all."""
         known = await self._settled(question, tries)
         if known is not None:
             return known
@@ -261,7 +268,7 @@ class Binder:
         return answer
 
     async def _settled(self, question: BindQuestion, tries: _Tries) -> str | None:
-        """Wait until no write without an answer can be carried out; return what became of the pod, None if nothing."""
+        """Wait until no unanswered write can be carried out; return the pod's state, None if it is unbound."""
         if not tries.may_be_under_way:
             return None
         await self._sleep(REQUEST_LASTS_S)

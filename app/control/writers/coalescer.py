@@ -1,16 +1,16 @@
-"""Has writes that are wanted within a moment of each other begin together.
+"""Lets writes that are requested within a short time begin together.
 
-Each costs less then, for etcd, for the API server and for all who watch: they are woken once for several.
+Each write then costs less for etcd, for the API server and for all watchers, which wake up once for several writes.
 """
 
 import asyncio
 
 
 class WriteCoalescer:
-    """Begins at most one burst in `every_s`: who comes when there was none for so long goes on at once."""
+    """Begins at most one burst per `every_s` seconds; a write begins at once if no burst began within that time."""
 
     def __init__(self, every_s: float) -> None:
-        """Start with nobody who waits."""
+        """Start with no waiting write."""
         self._every_s = every_s
         self._next: asyncio.Event | None = None
         self._begun_at = float("-inf")

@@ -1,13 +1,14 @@
-"""Has pods leave that a plan has chosen, or `overuse`: evicts each, once, then says why on the pod.
+"""Evicts pods that a plan or `overuse` has chosen: evicts each pod once, then writes the reason to the pod.
 
-1. the Eviction API, which honours PodDisruptionBudgets; the pod leaves after its own grace period. It sets the
-   condition `DisruptionTarget`, by which owners do not count the end of the pod as its own failure
-2. a budget that forbids it is overridden by a plain delete, with that condition, counted and told: whom a plan evicts
-   is decided by quotas, which a tenant must not escape by a budget of its own (kube-scheduler's preemption does the
-   same). Where others will do, `disruption_budgets` has had them chosen instead
-3. the condition in our words instead of the Eviction API's, if the pod is still there, and an event
+1. the Eviction API, which honours PodDisruptionBudgets; the pod ends after its own grace period. The API sets the
+   condition `DisruptionTarget`, so that owners do not count the end of the pod as its own failure
+2. a budget that forbids the eviction is overridden by a plain delete, with that condition, a metric and an event.
+   Quotas decide which pods a plan evicts, and a tenant must not escape them by a budget of its own (kube-scheduler's
+   preemption does the same). Where other victims suffice, `disruption_budgets` has made the plan choose them
+3. the condition in our words instead of the Eviction API's, if the pod still exists, and an event
 
-Somebody waits for the room: what is said comes after all evictions that are ordered, of which there may be hundreds.
+Other pods wait for the room. So conditions and events are written after all ordered evictions, of which there may be
+hundreds.
 """
 
 import asyncio
@@ -45,19 +46,20 @@ from app.telemetry import Metrics
 log = structlog.get_logger()
 
 WRITERS = 48
-"""Evictions in flight at once: a plan may evict hundreds of pods, and each takes the API server a tenth of a second, in
-which it does nothing: it waits to be sure that it knows all budgets (a consistent list from its watch cache)."""
+"""Evictions in flight at once. A plan may evict hundreds of pods. Each eviction takes the API server a tenth of a
+second, in which it only waits to be sure that it knows all budgets (a consistent list from its watch cache).
+"""
 
 RETRY = RetryPolicy(first_s=0.5, pauses_until_given_up=4)
-"""Between the tries of one write; an API server that has just started forbids everything for a while."""
+"""The pauses between the tries of one write. An API server that has just started forbids everything for a while."""
 
 DISRUPTION_REASON = "PreemptionByScheduler"
-"""The reason of the condition, as kube-scheduler gives it for its own victims."""
+"""The reason of the condition, the same that kube-scheduler writes for its own victims."""
 
 EVICTED = "Evict"
 STALE = "StaleJob"
 BUDGET_OVERRIDDEN = "DisruptionBudgetOverridden"
-"""Reasons of events, the first two as KAI words them."""
+"""Reasons of events; the first two are KAI's."""
 
 
 class NoLongerActiveError(KubeError):
@@ -65,14 +67,14 @@ class NoLongerActiveError(KubeError):
 
 
 class _Turn(IntEnum):
-    """What comes before what, however late it was ordered."""
+    """The order of the work, whatever was ordered first."""
 
     EVICT = 0
     SAY = 1
 
 
 class _Order(NamedTuple):
-    """One thing to be done; by turns, and the earlier of one turn first."""
+    """One task; sorted by turn, then by number."""
 
     turn: _Turn
     number: int
@@ -80,7 +82,7 @@ class _Order(NamedTuple):
 
 
 class Evictor:
-    """Whose eviction is on its way. A pod leaves this when it is surely told to leave, or cannot be."""
+    """The evictions under way. A pod is removed when its eviction is certain, or impossible."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -106,14 +108,16 @@ class Evictor:
         self._sleep = sleep
         self._in_flight: set[PodUid] = set()
         self._unbegun: dict[PodUid, Decision] = {}
-        """With what is to be recorded, by which an order is known: one that was recalled stays in the queue."""
+        """The records of evictions that have not begun. A recalled eviction stays in the queue; its missing record
+        shows that it was recalled.
+        """
         self._orders: asyncio.PriorityQueue[_Order] = asyncio.PriorityQueue()
         self._ordered = count()
 
     def order(self, evictions: Iterable[Eviction], *, generation: int = 0) -> None:
-        """Have these pods leave; from here on they count as leaving, before the watch shows it.
+        """Evict these pods; from now on they count as terminating, before the watch shows it.
 
-        `generation` is the version of the snapshot that it was decided on.
+        `generation` is the version of the snapshot that the decision was made on.
         """
         ended: set[GroupKey] = set()
         for eviction in evictions:
@@ -123,7 +127,7 @@ class Evictor:
             if eviction.action is Action.EVICT_STALE and pod.group not in ended:
                 ended.add(pod.group)
                 self._put(_Turn.SAY, self._telling_of_stale(pod.group))
-            # Worded now: by the time of its turn the beneficiary may be gone.
+            # Write the message now: the beneficiary may be gone when the eviction starts.
             message = self._message(eviction, pod)
             record = eviction_of(
                 pod,
@@ -135,7 +139,7 @@ class Evictor:
             self._order(pod, message, record)
 
     def dismiss(self, uid: PodUid, *, cause: str, message: str) -> None:
-        """Have a pod leave that no plan has chosen; it is counted under its cause."""
+        """Evict a pod that no plan has chosen; the metric counts it under its cause."""
         pod = self._staying(uid)
         if pod is not None:
             generation = self._cache.changes.version
@@ -144,14 +148,14 @@ class Evictor:
             )
 
     def _staying(self, uid: PodUid) -> Pod | None:
-        """Return the pod, None when it is gone, nowhere, or leaving anyhow."""
+        """Return the pod; None if it is gone, has no node, or is terminating anyway."""
         pod = self._cache.pods.get(uid)
         return None if pod is None or pod.node is None or pod.deleting or uid in self._in_flight else pod
 
     def _order(self, pod: Pod, message: str, record: Decision) -> None:
         self._in_flight.add(pod.uid)
         self._unbegun[pod.uid] = record
-        # Looked up now: of a gang without an object another pod would be told of when this one has gone.
+        # Looked up now: for a gang without an object, the event would be about another pod after this pod is gone.
         regarding = group_reference(self._cache.groups, pod.group) or pod_reference(pod)
         self._cache.mark_leaving(pod.uid)
         self._put(_Turn.EVICT, partial(self._evict, pod, message, record, regarding))
@@ -160,7 +164,7 @@ class Evictor:
         self._orders.put_nowait(_Order(turn, next(self._ordered), carry_out))
 
     def recall(self, victims: Iterable[PodUid]) -> None:
-        """Let those of these pods stay whose eviction has not begun: nobody waits for their room any more."""
+        """Cancel the evictions of these pods that have not begun: their room is not needed any more."""
         for uid in self._unbegun.keys() & set(victims):
             del self._unbegun[uid]
             self._in_flight.discard(uid)
@@ -200,7 +204,7 @@ class Evictor:
             self._in_flight.discard(pod.uid)
 
     async def _have_it_leave(self, pod: Pod, message: str) -> None:
-        """Have the API server end the pod in its own time; raises `KubeError` when it stays for good."""
+        """Make the API server end the pod after its grace period; raises `KubeError` if the pod stays."""
         ref = _ref(pod)
         try:
             await self._insist(ref, partial(self._cluster.evict, ref))
@@ -212,9 +216,9 @@ class Evictor:
             self._put(_Turn.SAY, partial(self._tell, pod_reference(pod), BUDGET_OVERRIDDEN, note))
 
     async def _insist(self, pod: PodRef, write: Callable[[], Awaitable[None]]) -> None:
-        """Write until it is done, or needless because the pod is gone; raises what it failed by at last.
+        """Write until it succeeds or the pod is gone; raises the error of the last try.
 
-        A write whose outcome is unknown is simply repeated: each of them may be done twice.
+        A write with unknown outcome is repeated: each of these writes may be done twice.
         """
         pauses = RETRY.pauses()
         while self._is_needed(pod):
@@ -240,12 +244,12 @@ class Evictor:
     # What is said of it ---------------------------------------------------------------------------------------------
 
     async def _say(self, pod: Pod, message: str, regarding: RawObject) -> None:
-        """Say why it was evicted: on the pod, and as an event."""
+        """Write why the pod was evicted: on the pod, and as an event."""
         try:
             if self._cache.pods.get(pod.uid) is not None and not self._leadership.failure():
                 await self._marking(pod, message)()
         except NotFoundError:
-            pass  # It is gone already: the event says it.
+            pass  # The pod is gone already: the event gives the reason.
         except KubeError as error:
             log.warning("condition of an evicted pod not written", pod=pod.name, error=str(error))
         await self._tell(regarding, EVICTED, told(message, tenant(pod.namespace)))
@@ -255,7 +259,7 @@ class Evictor:
         return partial(self._cluster.mark_disrupted, _ref(pod), reason=DISRUPTION_REASON, message=said)
 
     def _message(self, eviction: Eviction, pod: Pod) -> str:
-        """Say why, in KAI's words (`unschedule_info.go`)."""
+        """Return the reason in KAI's words (`unschedule_info.go`)."""
         name, by = f"{pod.namespace}/{pod.name}", after_noun(self._beneficiary(eviction))
         match eviction.action:
             case Action.PREEMPT:

@@ -1,27 +1,28 @@
-"""Counts the pods that kube-scheduler was sent and has not asked about yet, and has whoever sends more wait for it."""
+"""Limits the pods that kube-scheduler was sent and has not asked about yet: senders of more pods wait."""
 
 import asyncio
 
 from app.model.names import PodUid
 
 ASKED_WITHIN_S = 5.0
-"""After this time a pod no longer holds up others: kube-scheduler's own filters may refuse it without a question."""
+"""After this time a pod no longer delays others: kube-scheduler's own filters may refuse it without a question."""
 
 LOOK_S = 0.1
-"""How often whoever waits looks again whether the pod that holds it up will be asked about at all."""
+"""How often a waiting sender checks whether kube-scheduler will ask at all about the pods that it waits for."""
 
 
 class InFlightLimiter:
-    """Who was sent, and when. Between `room` and `send` there must be no await, or more are sent than there is room.
+    """The pods that were sent, and when. No await may be between `room` and `send`, or too many pods are sent.
 
-    kube-scheduler orders by the time at which it first saw a pod, not by that at which it was sent. So without a `span`
-    those that it first saw last are overtaken for as long as others are sent, and their gangs wait for them.
+    kube-scheduler orders pods by the time at which it first saw them, not by the time at which they were sent. So
+    without a `span`, the pods that it saw last are overtaken for as long as others are sent, and their gangs wait for
+    them.
     """
 
     def __init__(self, limit: int, *, burst: int = 1, span: int | None = None) -> None:
-        """At most `limit` pods are on their way at once, and none is sent as the `span`th after one that still is.
+        """At most `limit` pods are in flight, and a pod in flight is followed by fewer than `span` sent pods.
 
-        Once there are so many no more are sent before there is room for a `burst` of them.
+        After the limit is reached, no more pods are sent until there is room for a `burst` of them.
         """
         self._limit = limit
         self._burst = burst
@@ -29,7 +30,7 @@ class InFlightLimiter:
         self._is_full = False
         self._sent = 0
         self._unanswered: dict[PodUid, tuple[int, float]] = {}
-        """The number of each, and when it was sent; the oldest first."""
+        """For each pod its number and the time at which it was sent; the oldest first."""
         self._answered = asyncio.Event()
 
     def send(self, uid: PodUid) -> None:
@@ -44,7 +45,7 @@ class InFlightLimiter:
             self._answered.set()
 
     def withdraw(self, uid: PodUid) -> None:
-        """Note that the pod was not sent after all: it has overtaken nobody."""
+        """Note that the pod was not sent after all: it has overtaken no other pod."""
         if uid not in self._unanswered:
             return
         number, _ = self._unanswered[uid]
@@ -55,12 +56,12 @@ class InFlightLimiter:
                 self._unanswered[later] = at - 1, since
 
     def is_over(self, uid: PodUid) -> bool:
-        """Whether kube-scheduler has come to an end with a pod without asking, for now at least: nobody knows here."""
+        """Whether kube-scheduler is done with a pod without a question, at least for now; unknown here, so never."""
         del uid
         return False
 
     async def room(self) -> None:
-        """Wait until kube-scheduler has asked about enough of those that were sent before."""
+        """Wait until kube-scheduler has asked about enough of the pods that were sent before."""
         while not self._has_room():
             self._answered.clear()
             try:

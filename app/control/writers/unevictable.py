@@ -1,4 +1,4 @@
-"""Remembers pods that could not be evicted, and leaves their gangs alone for a while."""
+"""Remembers pods that could not be evicted, and excludes their gangs from victim searches for a while."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -9,7 +9,7 @@ from app.model.names import PodUid
 
 
 class UnevictablePods:
-    """The victims that stay. The evictor tells of them; who waits for their room learns that it waits in vain."""
+    """The victims that stay. The evictor reports them; groups that wait for their room learn that it stays taken."""
 
     def __init__(self, cache: ClusterCache, *, clock: Callable[[], float], changed: asyncio.Event) -> None:
         """`clock` is monotonic; `changed` is set when a pod is added."""
@@ -20,7 +20,7 @@ class UnevictablePods:
         self._gangs = Backoff()
 
     def add(self, victim: PodUid) -> None:
-        """Note that a pod cannot be evicted; a plan chooses none of its gang until the pause is over."""
+        """Note that a pod cannot be evicted; no plan chooses a pod of its gang until the pause is over."""
         self._pods.add(victim)
         if (pod := self._cache.pods.get(victim)) is not None:
             self._gangs.failed(pod.group, self._clock())
@@ -28,14 +28,14 @@ class UnevictablePods:
         self._changed.set()
 
     def overlaps(self, victims: Collection[PodUid]) -> bool:
-        """Return whether any of these pods stays, as found since `forget_pods`."""
+        """Return whether any of these pods was reported since `forget_pods`."""
         return not self._pods.isdisjoint(victims)
 
     def forget_pods(self) -> None:
-        """Forget the pods: those who waited for their room have been told. The pauses of their gangs go on."""
+        """Forget the pods, since the waiting groups have been told; the pauses of the pods' gangs continue."""
         self._pods.clear()
 
     def end_pauses(self) -> None:
-        """Let plans choose gangs again whose pause is over."""
+        """Let plans choose victims again from gangs whose pause is over."""
         for key in self._gangs.over(self._clock()):
             self._cache.groups.staleness.unspare(key)
