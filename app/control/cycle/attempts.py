@@ -72,7 +72,7 @@ class Attempts:
         return stalled(self._cache, self._preemptions, self._backoff)
 
     def awaited(self, key: GroupKey) -> Mapping[PodUid, Refusal]:
-        """Return what the pods of a group wait for whose room is held until it is free."""
+        """Return what each pod with held room in this group waits for."""
         return self._preemptions.refusals_of(key)
 
     def give_up(self, uid: PodUid) -> None:
@@ -88,7 +88,7 @@ class Attempts:
         self._preemptions.note_changes(changes)
 
     def end_what_is_over(self) -> None:
-        """End attempts that expired or whose room will not be free; readmit groups whose backoff is over."""
+        """End attempts that expired or get no room; readmit groups whose backoff is over."""
         if self._clock() >= self._aged_at + AGED_EVERY_S:
             self._aged_at = self._clock()
             self._cache.groups.age_stale(self._wall_clock())

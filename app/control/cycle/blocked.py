@@ -1,4 +1,4 @@
-"""Says why groups do not start that have places, or get them again, and are not among the waiting groups."""
+"""Says why groups do not start although they have places, or get them again, and are not waiting groups."""
 
 from collections.abc import Mapping
 from itertools import chain

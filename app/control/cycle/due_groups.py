@@ -17,7 +17,7 @@ class DueGroups:
         self._policy = policy
         self._wall_clock = wall_clock
         self._planned_relief = -1
-        """`changes.relief` as the last plan saw it that was carried out as a whole."""
+        """`changes.relief` as seen by the last plan that was carried out as a whole."""
         self.kept_for: frozenset[GroupKey] = frozenset()
         """The gangs for which the last plan kept room for their missing pods."""
 

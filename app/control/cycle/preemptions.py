@@ -33,7 +33,7 @@ class Preparing(Protocol):
     """Makes GPUs ready for sharing."""
 
     def prepare(self, uids: Collection[PodUid]) -> bool:
-        """Prepare the GPUs that these pods will share, whose room is free; return whether all are ready."""
+        """Prepare the GPUs that these pods will share, when the room is free; return whether all are ready."""
         ...
 
     def obstacle(self, uids: Collection[PodUid]) -> str:
@@ -123,7 +123,7 @@ class PendingPreemptions:
             )
 
     def refusals(self) -> Mapping[GroupKey, Refusal]:
-        """Return what each group waits for whose room is held until it is free."""
+        """Return what each group with held room waits for."""
         found: dict[GroupKey, Refusal] = {}
         for wait in self._waits:
             if wait.group not in found and self._held(wait):
@@ -131,7 +131,7 @@ class PendingPreemptions:
         return found
 
     def refusals_of(self, group: GroupKey) -> Mapping[PodUid, Refusal]:
-        """Return what each pod of a group waits for whose room is held until it is free.
+        """Return what each pod with held room in this group waits for.
 
         Pods beyond the group's minimum start one by one: each may wait for other victims, on another node.
         """
@@ -189,7 +189,7 @@ class PendingPreemptions:
         yield from failures.values()
 
     def _moves(self, wait: Wait) -> bool:
-        """Plan pods again whose node has given them no GPU in time; return whether other nodes exist.
+        """Plan pods again if their node gave them no GPU in time; return whether other nodes exist.
 
         Only this timeout reveals a node where a reservation pod is refused or fails for causes that we cannot see.
         """
