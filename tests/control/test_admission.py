@@ -117,7 +117,7 @@ def test_a_class_that_does_not_exist_is_told_and_changes_nothing() -> None:
     assert isinstance(answer, Admitted)
     assert patched(raw, answer.patch)["spec"]["priority"] == 0
     (told,) = answer.warnings
-    assert told.startswith("label priorityClassName: there is no PriorityClass 'build'; kube-scheduler keeps to the")
+    assert told.startswith("label priorityClassName: there is no PriorityClass 'build'; the pod keeps its own")
 
 
 def test_markers_are_added_where_the_settings_name_them() -> None:
@@ -172,7 +172,7 @@ def test_a_pod_that_others_change_after_us_is_refused_where_we_would_not_be_aske
 
     desk.entrance.changed = True
 
-    assert "another webhook has changed the pod after Leeboard's" in desk.denial("Pod", left)
+    assert "another webhook changed the pod after Leeboard's webhook" in desk.denial("Pod", left)
     assert desk.validate("Pod", unseen) == Admitted()
     assert desk.validate("Pod", desk.stored(left)) == Admitted()
     desk.unready.why = "not synced"

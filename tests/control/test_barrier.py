@@ -150,7 +150,7 @@ async def test_a_gang_that_does_not_come_together_in_time_is_sent_away_and_backs
 
         await passes(45.1)
 
-        assert await bind == "the gang did not come together in time"
+        assert await bind == "not all pods of the gang were ready to bind in time"
         assert world.count("binds", outcome="gang_incomplete") == 1
         assert (world.promised(first[0]), world.promised(second[0])) == (None, None)
         assert world.reason(first[0]) is Reason.BACKING_OFF

@@ -104,7 +104,9 @@ async def test_a_bound_pod_is_bound_without_a_write_and_to_no_other_node() -> No
 
 async def test_a_node_that_was_not_promised_is_refused() -> None:
     async with promised() as (world, pod):
-        assert await world.bind(pod, "b") == "this node is no longer reserved for the pod; it will be asked for again"
+        assert (
+            await world.bind(pod, "b") == "this node is no longer reserved for the pod; kube-scheduler will try again"
+        )
         assert (world.promised(pod), world.cluster.binds) == ("a", [])
 
 
@@ -115,7 +117,7 @@ async def test_an_unknown_pod_changes_nothing(change: dict[str, str]) -> None:
 
         answer = await world.bind(pod | {"metadata": pod["metadata"] | change}, "a")
 
-        assert answer == "the pod is not known here; it will be asked for again"
+        assert answer == "the pod is not known here; kube-scheduler will try again"
         assert (world.cluster.binds, world.cache.changes.version) == ([], version)
 
 

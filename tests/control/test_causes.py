@@ -284,7 +284,7 @@ async def test_a_pod_whose_reservation_cannot_be_written_says_what_the_api_serve
         assert waits.reason is Reason.WAITING_FOR_DEVICES
         assert waits.sentence.endswith(f": {said}.")
         assert why(world, pod).sentence == (
-            f"Its node did not give it a GPU to share in time: {said}; tried again in 2 s."
+            f"The node did not provide the shared GPU in time: {said}; tried again in 2 s."
         )
 
 

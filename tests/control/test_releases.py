@@ -308,7 +308,7 @@ async def test_a_release_that_is_refused_again_and_again_is_told_and_its_place_i
         refusal = world.planning.refusals[GroupKey("q", pod["metadata"]["uid"])]
         assert (world.promised(pod), world.free_gpus(), refusal.reason) == (None, {"a": 1}, Reason.BACKING_OFF)
         assert refusal.sentence == (
-            "The API server does not let the scheduling gate be taken off: denied by a policy; tried again in 2 s."
+            "The API server refuses to remove the scheduling gate: denied by a policy; tried again in 2 s."
         )
         await passes(5)
         assert (world.promised(pod), gates(world.cluster, pod)) == ("a", [])
@@ -324,7 +324,7 @@ async def test_a_release_that_fails_for_minutes_is_told_and_the_pod_backs_off(er
         refusal = world.planning.refusals[GroupKey("q", pod["metadata"]["uid"])]
         assert (world.promised(pod), world.free_gpus(), refusal.reason) == (None, {"a": 1}, Reason.BACKING_OFF)
         assert refusal.sentence.startswith(
-            f"The API server does not let the scheduling gate be taken off: {error}; tried again in"
+            f"The API server refuses to remove the scheduling gate: {error}; tried again in"
         )
         await passes(600)
         assert len(world.cluster.releases) < 100

@@ -203,7 +203,7 @@ async def test_who_gets_no_gpu_in_time_backs_off_and_the_gpu_is_free_again() -> 
         a.binds_reservations = False
         pod = sharer(world, "pod")
         await passes(11)
-        assert "did not give it a GPU to share in time" in backing_off(world, pod)
+        assert "did not provide the shared GPU in time" in backing_off(world, pod)
 
         world.delete(pod)
         await passes(GRACE_S + 10)

@@ -124,7 +124,7 @@ async def test_what_cannot_be_found_out_guards_nobody(verb: str, error: KubeErro
             await passes(2)
 
         assert world.cluster.deletions == ["young-0"]
-        assert logs[0] == {"event": "disruption budgets not known", "log_level": "warning", "error": str(error)}
+        assert logs[0] == {"event": "disruption budgets cannot be read", "log_level": "warning", "error": str(error)}
 
 
 async def test_a_pod_that_is_gone_by_now_guards_nobody() -> None:
@@ -137,7 +137,7 @@ async def test_a_pod_that_is_gone_by_now_guards_nobody() -> None:
             await passes(2)
 
         assert world.cluster.evictions == ["young-0"]
-        assert "disruption budgets not known" not in {line["event"] for line in logs}
+        assert "disruption budgets cannot be read" not in {line["event"] for line in logs}
 
 
 async def test_nothing_is_evicted_when_another_replica_decides_by_the_time_of_the_answer() -> None:

@@ -286,11 +286,15 @@ async def test_a_group_that_backs_off_again_and_again_is_told_of_once() -> None:
         world.gang("gang", size=2)
         await passes(0.5)
         for _ in range(3):
-            world.planning.attempts.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
+            world.planning.attempts.dissolve(
+                GroupKey("q", "gang"), "not all pods of the gang were ready to bind in time"
+            )
             await passes(10)
 
         assert world.cluster.told == [(name, "BackingOff") for name in ("gang", "gang-0", "gang-1")]
-        assert world.cluster.events[0].note == "The gang did not come together in time; tried again in 2 s."
+        assert (
+            world.cluster.events[0].note == "Not all pods of the gang were ready to bind in time; tried again in 2 s."
+        )
 
 
 async def test_a_round_tells_of_some_and_the_next_of_others() -> None:
@@ -342,10 +346,12 @@ async def test_a_gang_that_fails_again_just_before_it_is_tried_again_is_not_said
         world.gang("gang", size=2)
         await passes(1)
         for pause_s in (1.6, 0.2):
-            world.planning.attempts.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
+            world.planning.attempts.dissolve(
+                GroupKey("q", "gang"), "not all pods of the gang were ready to bind in time"
+            )
             await passes(pause_s)
 
         refusal = world.inspect.refusal(GroupKey("q", "gang"))
 
         assert refusal is not None
-        assert refusal.sentence == "The gang did not come together in time; tried again in 1 s."
+        assert refusal.sentence == "Not all pods of the gang were ready to bind in time; tried again in 1 s."

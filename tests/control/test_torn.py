@@ -189,7 +189,7 @@ async def test_a_gang_that_is_left_out_for_a_while_finds_its_room_afterwards() -
     async with living("a", "b") as world:
         (second,) = bound_in_part(world, size=2)
         await passes(1)
-        world.planning.attempts.dissolve(GroupKey("q", "gang"), "the gang did not come together in time")
+        world.planning.attempts.dissolve(GroupKey("q", "gang"), "not all pods of the gang were ready to bind in time")
         single = world.pod("single")
         assert not isinstance(await world.filter(single, "b"), Fits)
         await passes(LEFT_OUT_S + 1)

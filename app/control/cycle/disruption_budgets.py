@@ -56,7 +56,7 @@ class Budgets:
             try:
                 await self._ask_about(victims)
             except* KubeError as errors:
-                log.warning("disruption budgets not known", error=str(errors.exceptions[0]))
+                log.warning("disruption budgets cannot be read", error=str(errors.exceptions[0]))
         return not before.issuperset(self._guarded_until)
 
     def _sparable(self, evictions: Iterable[Eviction]) -> Iterator[Pod]:

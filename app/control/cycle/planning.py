@@ -246,7 +246,7 @@ class Planning:
         return refusal.reason if refusal else Reason.DECIDING
 
     def answered_expiry(self) -> float:
-        """Return when a reservation expires that filter answers with now, on the monotonic clock."""
+        """Return the expiry time of a reservation that filter answers with now, on the monotonic clock."""
         return self._reserver.answered_expiry()
 
     # Planning -------------------------------------------------------------------------------------------------------

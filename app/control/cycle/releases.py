@@ -255,7 +255,7 @@ class Releases:
         except KubeError as error:
             # If the outcome is unknown, the watch shows it later. A repeated patch changes nothing.
             if not isinstance(error, ConflictError):
-                log.warning("scheduling gate not taken off", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+                log.warning("scheduling gate not removed", pod=f"{pod.namespace}/{pod.name}", error=str(error))
             # An API server that is unreachable or overloaded says nothing about the pod.
             if not isinstance(error, UnavailableError) or isinstance(error, WebhookFailedError):
                 self._note_failure(pod.uid, error)

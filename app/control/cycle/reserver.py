@@ -55,7 +55,7 @@ class Reserver:
         """Per pod: how long the pod gets no other place after kube-scheduler did not ask about it while it had one."""
 
     def note_changes(self, changes: Changes) -> None:
-        """Note changes that the watches have made to the state below our reservations."""
+        """Note changes from the watches that affect our reservations."""
         self._bereft |= changes.bereft
         self._taken_by_others |= changes.taken_by_others
 
@@ -67,7 +67,7 @@ class Reserver:
             self._waker.wake(placement.pod)
 
     def answered_expiry(self) -> float:
-        """Return when a reservation expires that filter answers with now, on the monotonic clock."""
+        """Return the expiry time of a reservation that filter answers with now, on the monotonic clock."""
         return self._clock() + self._settings.answered_ttl_s
 
     def give_up(self, uid: PodUid) -> None:
@@ -90,7 +90,7 @@ class Reserver:
         ]
         for held in sorted(there, key=self._worth):
             if self._cache.room.is_overbooked(held.pod):
-                log.info("promise taken by others", pod=held.pod, node=held.node)
+                log.info("reservation lost to a pod bound by another program", pod=held.pod, node=held.node)
                 self.give_up(held.pod)
 
     def of_pods_alone(self, *, up_to: int) -> list[tuple[Pod, NodeName]]:
@@ -144,7 +144,7 @@ class Reserver:
         self._bereft.clear()
         self._barrier.review()
         refused = ((self._cache.pods.get(uid), said) for uid, said in releases.refused.items())
-        error = "the API server does not let the scheduling gate be taken off"
+        error = "the API server refuses to remove the scheduling gate"
         return {pod.group: f"{error}: {said}" for pod, said in refused if pod is not None}
 
     def _begin(self, sent: Iterable[PodUid], now: float) -> None:
@@ -163,7 +163,7 @@ class Reserver:
 
     def _expire(self, held: Reservation) -> None:
         self._metrics.promises_expired.inc()
-        log.info("promise expired", pod=held.pod, node=held.node)
+        log.info("reservation expired", pod=held.pod, node=held.node)
         pod = self._cache.pods.get(held.pod)
         is_asked = held.state is ReservationState.ANSWERED
         was_woken = pod is not None and pod.said.by_us and pod.nominated == held.node

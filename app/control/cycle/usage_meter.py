@@ -79,7 +79,7 @@ class UsageMeter:
         if tally is not None:
             self._history.learn(name, tally, self._now_ms())
         if problem and self._unread.get(name) != problem:
-            log.warning("past usage cannot be read, counted as none", queue=name, problem=problem)
+            log.warning("past usage cannot be read, counted as zero", queue=name, problem=problem)
         self._unread.pop(name, None)
         if problem:
             self._unread[name] = problem

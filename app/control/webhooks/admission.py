@@ -37,9 +37,9 @@ TOPOLOGY = ("kai.scheduler", "Topology")
 USUAL_PROFILE = "kai-scheduler"
 
 CHANGED_BY_OTHERS = (
-    "another webhook has changed the pod after Leeboard's: it is a member of a gang, not preemptible, or has volumes"
-    " now, and Leeboard would not be asked to bind it. Try again; if that does not help, name that webhook's"
-    " configuration so that it sorts before Leeboard's"
+    "another webhook changed the pod after Leeboard's webhook: the pod is now in a gang, is non-preemptible, or has"
+    " volumes. Leeboard must bind such a pod, but kube-scheduler would not ask it to. Try again; if that does not help,"
+    " rename that webhook's configuration so that it sorts before Leeboard's"
 )
 
 Judge = Callable[[RawObject], str]
@@ -161,7 +161,7 @@ class Admission:
         if not name or self._cache.groups.specs.has_class(name):
             return name
         label = f"label {PRIORITY_CLASS_LABEL}: there is no PriorityClass {shown(name)}"
-        warnings.append(f"{label}; kube-scheduler keeps to the pod's own priority. Create it, or change the label")
+        warnings.append(f"{label}; the pod keeps its own priority. Create the PriorityClass, or change the label")
         return ""
 
     def _marked(self, pod: RawObject, newcomer: Newcomer) -> Iterator[PatchOperation]:

@@ -18,7 +18,7 @@ BOUND = ""
 
 GONE = "the pod is gone"
 
-NOT_KNOWN = "it is not known yet whether the pod is bound; it will be asked for again"
+NOT_KNOWN = "it is not known yet whether the pod is bound; kube-scheduler will try again"
 
 LOOK_UPS = RetryPolicy(first_s=0.5, longest_s=8.0, pauses_until_given_up=10)
 """The pauses between the reads after a write with unknown outcome. After the last read, about a minute later,

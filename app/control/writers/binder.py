@@ -60,7 +60,7 @@ FORBIDDEN = RetryPolicy(first_s=0.5, pauses_until_given_up=4)
 must not be given up for that.
 """
 
-NO_GPU = "the GPU that the pod was to share is not ready any more; it will be asked for again"
+NO_GPU = "the GPU that the pod will share is no longer ready; kube-scheduler will try again"
 
 
 class Dissolves(Protocol):
@@ -130,7 +130,7 @@ class Binder:
         """Answer what needs no write: a pod that is bound, is unknown, or has another node reserved."""
         pod = self._cache.pods.get(question.pod.uid)
         if pod is None or (pod.namespace, pod.name) != (question.pod.namespace, question.pod.name):
-            return "the pod is not known here; it will be asked for again"
+            return "the pod is not known here; kube-scheduler will try again"
         if pod.node is not None:
             return BOUND if pod.node == question.node else f"the pod is already bound to {pod.node}"
         if pod.deleting:
@@ -142,9 +142,9 @@ class Binder:
     def _answer_unpromised(self, uid: PodUid, node: NodeName) -> str | None:
         held = self._cache.reservations.get(uid)
         if held is None or held.node != node:
-            return "this node is no longer reserved for the pod; it will be asked for again"
+            return "this node is no longer reserved for the pod; kube-scheduler will try again"
         if held.state is ReservationState.AWAITING:
-            return "the room for the pod is still being freed; it will be asked for again"
+            return "the room for the pod is still being freed; kube-scheduler will try again"
         return NO_GPU if self._cache.gpus.not_ready(uid) else None
 
     async def _carry_out(self, question: BindQuestion) -> str:
@@ -162,7 +162,7 @@ class Binder:
             held = self._cache.reservations.get(uid)
             if held is not None and held.state is ReservationState.BINDING:
                 return ""  # The gang was completed just before the time-out: the others count on this member.
-            error = "the gang did not come together in time"
+            error = "not all pods of the gang were ready to bind in time"
             self._metrics.binds[BindOutcome.GANG_INCOMPLETE].inc()
             self._gangs.dissolve(key, error)
             return error
