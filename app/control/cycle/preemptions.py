@@ -52,8 +52,7 @@ class FailedPreemption:
 
 
 RECONSIDERED_AFTER_S = 10.0
-"""The minimum time that a pod waits for pods that are terminating anyway before a plan looks for free room elsewhere.
-"""
+"""The minimum wait for pods that are terminating anyway, before a plan looks for free room elsewhere."""
 
 WASTED_S = 60.0
 """The minimum time for which a group is left out of plans if pods were evicted for it in vain."""
@@ -91,7 +90,7 @@ class PendingPreemptions:
         self._wall_clock = wall_clock
         self._waits: list[Wait] = []
         self._served: dict[PodUid, GroupKey] = {}
-        """Pods that had victims, until the pods are bound."""
+        """Pods for which other pods were evicted, until these pods are bound."""
         self._preparing: dict[tuple[PodUid, ...], float] = {}
         """For pods whose room is free already: since when their GPUs are being prepared."""
         self._relieved: set[NodeName] = set()

@@ -36,8 +36,7 @@ class _Gang:
     revision: int = -1
     """The revision of the group at that look."""
     owed: int = 1
-    """The number of members that must still arrive before the gang can be bound, as long as the group does not change.
-    """
+    """The members that must still arrive before the gang can be bound, if the group does not change; a lower bound."""
 
 
 class GangBarrier:
