@@ -1,4 +1,4 @@
-"""Required inter-pod affinity and anti-affinity, as far as `Near` states it: who must be near whom, and who apart."""
+"""Judges required inter-pod affinity and anti-affinity, as far as `Near` states these terms."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
@@ -15,28 +15,28 @@ K = TypeVar("K", bound=Hashable)
 Labels = Mapping[str, str]
 Pairs = frozenset[tuple[str, str]]
 Tally = Mapping[int, int]
-"""How many pods by the column of their node."""
+"""The number of pods by the column of their node."""
 
 MOST_REMEMBERED = 64
-"""Terms of which it is remembered where the pods are that they speak of: each is compared with every pod that moves."""
+"""The most terms whose matching pods are remembered. Each remembered term is compared with every pod that moves."""
 
 
 class Neighbours(Copied):
-    """The pods with labels on a board, counted when somebody first asks. `add` and `remove` change it."""
+    """The labelled pods of a placement state, counted at the first question. `add` and `remove` change them."""
 
     _nodes: Value[NodeTable]
     _standing: Common["_Standing"]
     _is_counted: Value[bool]
     _labelled: Owned["_Tallies[Pairs]"]
-    """Who carries which labels: pods of one template are alike."""
+    """Pods by their labels. Pods of one template have equal labels."""
     _apart: Owned["_Tallies[Near]"]
-    """Who keeps which others away."""
+    """Pods by the anti-affinity that they require."""
     _found: Owned["_Tallies[Near]"]
-    """The pods that the first terms speak of which were asked about."""
+    """The pods that match a term, for the first terms that were looked up."""
     _moves: Owned[list[tuple[Pod, int, int]]]
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Remember the snapshot; most plans never look."""
+        """Store the snapshot. Nothing is counted yet, because most plans need no affinity."""
         self._nodes = snapshot.nodes
         self._standing = _Standing(snapshot)
         self._is_counted = False
@@ -44,20 +44,20 @@ class Neighbours(Copied):
         self._moves = []
 
     def add(self, pod: Pod, column: int) -> None:
-        """Note that a pod sits on a node."""
+        """Add a pod to a node."""
         if pod.labels is not None or pod.near:
             self._moves.append((pod, column, 1))
 
     def remove(self, pod: Pod, column: int) -> None:
-        """Note that a pod leaves a node."""
+        """Remove a pod from a node."""
         if pod.labels is not None or pod.near:
             self._moves.append((pod, column, -1))
 
     def mask(self, pod: Pod) -> Mask:
-        """Return the nodes where the pod's terms hold, and those of the pods there towards it, shape [node]."""
+        """Return the nodes that satisfy the pod's terms, and the terms of other pods about this pod, shape [node]."""
         self._count()
         mask = np.ones(len(self._nodes.nodes), dtype=np.bool_)
-        # By the label of the domains: however many terms there are, the nodes are looked at once.
+        # Keyed by the label of the domains, so that all nodes are read once for any number of terms.
         avoided: dict[str, set[int]] = {}
         for near in pod.near:
             if near.apart:
@@ -76,13 +76,13 @@ class Neighbours(Copied):
     def _together(self, near: Near, pod: Pod) -> Mask:
         columns = self._columns(near)
         if not columns and pod.labels is not None and _pairs(pod.labels).issuperset(near.labels):
-            # The first of a group that wants to be together may go anywhere the key is known (Kubernetes' rule).
+            # The first pod of a self-affine group may use any node with the topology key (Kubernetes' rule).
             known: Mask = label_codes(near.topology_key, self._nodes) >= 0
             return known
         return _domain(self._nodes, near.topology_key, columns)
 
     def _columns(self, near: Near) -> Tally:
-        """Return where the pods are that a term speaks of; not to be kept."""
+        """Return the columns of the pods that match a term. Callers must not keep the result."""
         known = self._found.get(near)
         if known is not None:
             return known
@@ -111,7 +111,7 @@ class Neighbours(Copied):
 
 
 class _Tallies(Copied, Generic[K]):
-    """Where pods are, by what they have in common. A copy shares what neither has changed since."""
+    """Pod locations by what the pods have in common. A copy shares each tally until either side changes it."""
 
     _of: Owned[dict[K, dict[int, int]]]
     _own: Claims[set[K]]
@@ -120,28 +120,28 @@ class _Tallies(Copied, Generic[K]):
         self._of, self._own = {}, set()
 
     def get(self, key: K) -> Tally | None:
-        """Return where the pods are that have this in common; not to be kept."""
+        """Return the locations of the pods with this key. Callers must not keep the result."""
         return self._of.get(key)
 
     def items(self) -> Iterable[tuple[K, Tally]]:
-        """Return all of them; not to be kept."""
+        """Return all tallies with their keys. Callers must not keep the result."""
         return self._of.items()
 
     def keys(self) -> Iterable[K]:
-        """Return what pods have in common."""
+        """Return the keys."""
         return self._of.keys()
 
     def __len__(self) -> int:
         return len(self._of)
 
     def put(self, key: K, tally: dict[int, int]) -> None:
-        """Take over a tally that nobody else changes."""
+        """Take over a tally that no other object changes."""
         self._of[key] = tally
         self._own.add(key)
 
     def add(self, key: K, column: int, number: int) -> None:
-        """Count pods that have come to a node, or have left it."""
-        # Copied once and not for each pod: thousands of pods are of one template.
+        """Add a number of pods to a node; a negative number removes pods."""
+        # Copy the tally once and not for each pod, because thousands of pods share one template.
         if key not in self._own:
             self.put(key, dict(self._of.get(key, {})))
         tally = self._of[key]
@@ -153,14 +153,14 @@ class _Tallies(Copied, Generic[K]):
 
 
 class _Standing:
-    """The pods that a snapshot shows on nodes, counted once for all copies of a board."""
+    """The pods that a snapshot shows on nodes. They are counted once for all copies of a placement state."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._counted: tuple[_Tallies[Pairs], _Tallies[Near]] | None = None
 
     def counted(self) -> tuple[_Tallies[Pairs], _Tallies[Near]]:
-        """Return the pods by their labels, and those that keep others away; neither is to be changed."""
+        """Return the pods by their labels, and the pods by their anti-affinity. Callers must not change either."""
         if self._counted is None:
             labelled, apart = _Tallies[Pairs](), _Tallies[Near]()
             index = self._snapshot.nodes.index
@@ -188,10 +188,10 @@ def _pairs(labels: Labels) -> Pairs:
 
 
 def _domain(nodes: NodeTable, key: str, columns: Iterable[int]) -> Mask:
-    """Return the nodes that share the label's value with one of the columns."""
+    """Return the nodes whose label has the same value as on one of the columns."""
     codes = label_codes(key, nodes)
     held = np.zeros(int(codes.max(initial=-1)) + 2, dtype=np.bool_)
     held[codes[list(columns)]] = True
-    held[-1] = False  # the place to which the code of nodes without the label points
+    held[-1] = False  # the last entry is for nodes without the label (code -1)
     mask: Mask = held[codes]
     return mask

@@ -1,9 +1,9 @@
-"""Chooses whole devices of one machine: those that reach each other best, while what is left stays as good as can be.
+"""Chooses whole devices of one machine: the best connected set, while the remaining devices stay well connected.
 
-The available devices are divided into sets of the size that is asked for and one set of the rest, in the way in which
-the sets are worth most together; of these sets the best is chosen, of equally good divisions and sets the first in
-order (NVIDIA's go-gpuallocator, best-effort policy). A set is worth what its pairs are. Sets of devices are masks: bit
-i is device i of the layout. Up to `MOST_EXACT` devices the answer is exact; beyond, sets are grown device by device.
+The available devices are divided into sets of the requested size and one set of the rest. The division with the highest
+total worth counts, and its best set is chosen. Between equal divisions or sets the first in order counts (NVIDIA's
+go-gpuallocator, best-effort policy). The worth of a set is the sum over its pairs. A set of devices is a mask: bit i is
+device i of the layout. Up to `MOST_EXACT` devices the answer is exact. Beyond that, sets grow device by device.
 """
 
 from functools import lru_cache
@@ -16,32 +16,32 @@ from numpy.typing import NDArray
 from app.model.layout import Layout
 
 MOST_EXACT = 16
-"""Devices of a machine of which every division is looked at."""
+"""The most devices of a machine for which every division is compared."""
 
 MOST_REMEMBERED = 1 << 15
-"""Answers that are remembered: some 8 MiB."""
+"""The most answers that are remembered: about 8 MiB."""
 
 Sets = NDArray[np.int64]
 """Masks of devices."""
 
 Worths = NDArray[np.int64]
-"""What sets, or divisions, are worth; 16 devices 439,200 at most (36 NVLinks for each pair, all on one board)."""
+"""The worth of sets or divisions. 16 devices are worth at most 439,200 (36 NVLinks for each pair, all on one board)."""
 
 Values = NDArray[np.int64]
-"""Divisions to be compared: what they are worth, and in the lower 16 bits the part with the first device, its bits
-in reverse order, so that of two parts the first in order counts more.
+"""Divisions in comparable form: their worth, and in the lower 16 bits the part with the first device. The bits of that
+part are in reverse order, so that the first of two parts has the larger value.
 """
 
 _PART_BITS = MOST_EXACT
 _PART = (1 << _PART_BITS) - 1
 
 _AT_ONCE = 1 << 15
-"""Divisions compared at once: their columns stay in the processor's cache. No set has so many parts (12,870)."""
+"""Divisions compared at once: their columns fit in the processor's cache. No set has so many parts (12,870)."""
 
 
 @lru_cache(maxsize=MOST_REMEMBERED)
 def choose(layout: Layout, size: int, available: int, required: int = 0) -> int:
-    """Return the set of `size` devices to take, all the required ones among them; 0 when there is none."""
+    """Return the set of `size` devices to take, with all required devices in it. Return 0 when there is none."""
     asked, left = required.bit_count(), available.bit_count()
     if required & ~available or available >> layout.size or not max(asked, 1) <= size <= left:
         return 0
@@ -56,14 +56,14 @@ def choose(layout: Layout, size: int, available: int, required: int = 0) -> int:
 
 
 def worth(layout: Layout, devices: int) -> int:
-    """Return what the pairs of a set are worth together."""
+    """Return the sum of the worths of all pairs in a set."""
     members = [device for device in range(layout.size) if devices >> device & 1]
     return sum(layout.scores[one][other] for one, other in combinations(members, 2))
 
 
 @lru_cache(maxsize=1024)
 def most(layout: Layout, size: int) -> int:
-    """Return what the best set of that size is worth while nothing is taken."""
+    """Return the worth of the best set of that size while no device is taken."""
     if layout.size > MOST_EXACT:
         return worth(layout, choose(layout, size, (1 << layout.size) - 1))
     worths = _worths(layout)
@@ -72,13 +72,13 @@ def most(layout: Layout, size: int) -> int:
 
 @lru_cache(maxsize=256)
 def _are_alike(layout: Layout) -> bool:
-    """Whether any two devices are connected as any other two, as behind NVSwitch."""
+    """Return whether all pairs of devices are connected equally, as behind NVSwitch."""
     pairs = {score for one, row in enumerate(layout.scores) for other, score in enumerate(row) if one != other}
     return len(pairs) <= 1
 
 
 def _first(size: int, available: int, required: int) -> int:
-    """Return the required devices and the first of the others."""
+    """Return the required devices, filled up with the first of the other devices."""
     chosen, others = required, available & ~required
     while chosen.bit_count() < size:
         lowest = others & -others
@@ -90,34 +90,35 @@ def _first(size: int, available: int, required: int) -> int:
 
 
 class _Divisions:
-    """What the divisions of one machine are worth, found out as far as somebody asks.
+    """The values of the divisions of one machine, calculated on demand.
 
-    Takes 8 MiB when everything was asked of 16 devices, 20 KiB for 8. Threads may share it: all write the same.
+    All answers for 16 devices take 8 MiB, for 8 devices 20 KiB. Threads may share this object, because all threads
+    write equal values.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._order = _reversed(layout.size)
-        """Shape [set]: its devices in reverse order, so that of two sets the first in order has more."""
+        """Shape [set]: the devices in reverse order, so that the first of two sets has the larger value."""
         self._alone: Values = _worths(layout) << _PART_BITS | self._order
-        """Shape [set]: the value of a division that is this set."""
-        # By size, shape [set]: the best division into sets of that size; -1 until somebody asks.
+        """Shape [set]: the value of a division that consists of this set alone."""
+        # By size, shape [set]: the best division into sets of that size; -1 until it is calculated.
         self._divided: dict[int, Values] = {}
 
     def best(self, size: int, available: int) -> int:
-        """Return the best set of the first of the best divisions."""
+        """Return the best set of the best division; the first one between equal divisions."""
         best, rest = 0, available
         while rest.bit_count() >= size:
             value = self._best(np.array([rest]), size).item()
-            part = self._order.item(value & _PART)  # the reverse of the reverse
+            part = self._order.item(value & _PART)  # reversing again restores the mask
             if part.bit_count() == size and (not best or self._worth(part) > self._worth(best)):
                 best = part
             rest ^= part
         return best
 
     def best_with(self, required: int, size: int, available: int) -> int:
-        """Return the best of the sets with all the required devices that are part of a best division with such a set.
+        """Return the best set that holds all required devices and is part of a best division with such a set.
 
-        Of several divisions the one counts whose set with them is the best.
+        Between several divisions the one whose set with the required devices is best counts.
         """
         sets = _subsets(np.array([available & ~required]), size - required.bit_count())[0] | required
         alone = self._alone[sets]
@@ -128,7 +129,7 @@ class _Divisions:
         return self._alone.item(part) >> _PART_BITS
 
     def _best(self, sets: Sets, size: int) -> Values:
-        """Return the best division of each set into sets of the size and the rest."""
+        """Return the best division of each set into sets of the size and a rest."""
         known = self._divided.get(size)
         if known is None:
             small = np.bitwise_count(np.arange(self._alone.size)) <= size
@@ -148,7 +149,7 @@ class _Divisions:
         return known[sets]
 
     def _find(self, sets: Sets, size: int) -> Values:
-        """Divide sets of one count: one part has the first device, and what remains is divided in the best way."""
+        """Divide sets of equal count: one part holds the first device, and the remainder is divided in the best way."""
         parts = _parts(sets, size)
         values = self._best(sets[:, None] ^ parts, size)
         values &= ~_PART
@@ -163,7 +164,7 @@ def _divisions(layout: Layout) -> _Divisions:
 
 
 def _worths(layout: Layout) -> Worths:
-    """Return what every set of devices is worth, shape [set]."""
+    """Return the worth of every set of devices, shape [set]."""
     worth = np.zeros(1 << layout.size, dtype=np.int64)
     for device, row in enumerate(layout.scores):
         joining = np.zeros(1 << device, dtype=np.int64)
@@ -182,7 +183,7 @@ def _reversed(devices: int) -> Sets:
 
 
 def _parts(sets: Sets, size: int) -> Sets:
-    """Return the parts of this size, or of what that leaves over, with the first device of each set, [set, part]."""
+    """Return the parts of this size, or of the rest's size, that hold the first device of each set, [set, part]."""
     first = sets & -sets
     others, left = sets ^ first, int(sets[0]).bit_count() % size
     parts = _subsets(others, size - 1)
@@ -196,17 +197,17 @@ def _part_count(count: int, size: int) -> int:
 
 
 def _subsets(sets: Sets, size: int) -> Sets:
-    """Return all subsets of that size of each set, shape [set, subset]; all sets have one count of devices."""
+    """Return all subsets of that size of each set, shape [set, subset]. All sets have the same number of devices."""
     count = int(sets[0]).bit_count()
     devices = np.nonzero(sets[:, None] >> np.arange(MOST_EXACT) & 1)[1].reshape(len(sets), count)
-    # A product of matrices is the fastest way; a float32 is exact up to 24 bits.
+    # A matrix product is the fastest way. A float32 is exact up to 24 bits.
     masks: Sets = (np.exp2(devices).astype(np.float32) @ _memberships(count, size)).astype(np.int64)
     return masks
 
 
 @lru_cache(maxsize=256)
 def _memberships(count: int, size: int) -> NDArray[np.float32]:
-    """Return which of so many devices belong to each set of that size, 1 or 0, shape [device, set]."""
+    """Return 1 where a device belongs to a set of that size and 0 elsewhere, shape [device, set]."""
     every = np.arange(1 << count)
     sets = every[np.bitwise_count(every) == size]
     belongs: NDArray[np.float32] = (sets >> np.arange(count)[:, None] & 1).astype(np.float32)
@@ -217,17 +218,17 @@ def _memberships(count: int, size: int) -> NDArray[np.float32]:
 
 
 def _grown(layout: Layout, size: int, available: int, required: int) -> int:
-    """Return the best of the sets that grow from each device, every time by the one that is connected best to them.
+    """Return the best of the sets that grow from each device. Each step adds the best connected device.
 
-    Of devices, and of sets, that are connected as well: the one that is connected least to what stays behind.
+    Between equally connected devices or sets, the one with the worst connection to the remaining devices is taken.
     """
     scores = np.array(layout.scores, dtype=np.int64)
     usable, needed = _flags(available, layout.size), _flags(required, layout.size)
-    every = scores @ usable  # [device]: what its pairs with all that are available are worth
-    joining = np.flatnonzero(usable & ~needed)  # [set]: the device that comes to it
+    every = scores @ usable  # [device]: the worth of its pairs with all available devices
+    joining = np.flatnonzero(usable & ~needed)  # [set]: the device that is added
     sets = np.arange(joining.size)
     chosen = np.tile(needed, (sets.size, 1))  # [set, device]
-    inside = np.tile(scores @ needed, (sets.size, 1))  # [set, device]: what its pairs with the chosen are worth
+    inside = np.tile(scores @ needed, (sets.size, 1))  # [set, device]: the worth of its pairs with the chosen devices
     for more in range(size - required.bit_count(), 0, -1):
         chosen[sets, joining] = True
         inside += scores[joining]
@@ -241,5 +242,5 @@ def _grown(layout: Layout, size: int, available: int, required: int) -> int:
 
 
 def _flags(devices: int, size: int) -> NDArray[np.bool_]:
-    """Return a mask of devices as truth values, shape [device]."""
+    """Return a mask of devices as booleans, shape [device]."""
     return np.array([devices >> device & 1 for device in range(size)], dtype=np.bool_)

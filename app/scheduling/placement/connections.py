@@ -1,8 +1,8 @@
-"""Answers how well each node would connect the devices of a pod, as far as its agent tells; which are taken: `cliques`.
+"""Rates how well each node would connect the devices of a pod, as reported by its agent. `cliques` chooses the devices.
 
-A node is judged by the set that would be taken of its idle devices: by its pairs without NVLink, then by how many
-NVLinks fewer it has than the best set of that size on such a machine. PCIe paths count where a machine has no NVLink
-at all; elsewhere they would outweigh how full the nodes are, for next to nothing.
+A node is rated by the set that would be taken of its idle devices. The pairs without NVLink count first. After them
+counts how many NVLinks the set lacks against the best set of that size on such a machine. PCIe paths count only where a
+machine has no NVLink at all: elsewhere PCIe would outweigh the utilization of the nodes for almost no benefit.
 """
 
 from collections.abc import Mapping
@@ -21,24 +21,24 @@ from app.scheduling.placement import cliques, score
 _PER_MILLE = 1000
 
 _FEW = 64
-"""So many nodes are judged one by one faster than all at once."""
+"""Up to this number of nodes, rating them one by one is faster than rating all nodes at once."""
 
 _MOST_KINDS = 1024
-"""Beyond so many, those that there are no more are forgotten."""
+"""The most kinds of machines that are remembered. Beyond it, kinds that no node has any more are dropped."""
 
 
 @lru_cache(maxsize=cliques.MOST_REMEMBERED)
 def loss(layout: Layout, size: int, idle: int, left: int) -> int:
-    """Return what the best `size` devices lack, 0 .. 1,002,000: pairs without NVLink first, each per mille.
+    """Return the loss of the best `size` devices, 0 .. 1,002,000: pairs without NVLink first, each per mille.
 
-    Of the idle devices only `left` really are, as the agent may not have seen the latest pods: the others are thought
-    to have been taken together, in the same way. Where too few are left, those of pods that have gone or are to go
-    will do, of which nobody knows which they are: the best there could be.
+    Only `left` of the idle devices are really idle, because the agent may not report the latest pods yet. The other
+    devices are assumed to be taken together, chosen in the same way. Where too few devices are left, devices of pods
+    that are deleted or will be deleted are used. These devices are unknown, so the best possible set is assumed.
     """
     taken = cliques.choose(layout, idle.bit_count() - left, idle)
     chosen = cliques.choose(layout, size, idle & ~taken) or cliques.choose(layout, size, (1 << layout.size) - 1)
     if not chosen:
-        return 0  # more than the agent knows of
+        return 0  # more devices than the agent reports
     linked, judged = _linked(layout), _judged(layout)
     pairs, most = size * (size - 1) // 2, cliques.most(judged, size)
     unlinked = pairs - cliques.worth(linked, chosen)
@@ -48,30 +48,31 @@ def loss(layout: Layout, size: int, idle: int, left: int) -> int:
 
 @lru_cache(maxsize=256)
 def _linked(layout: Layout) -> Layout:
-    """Return 1 for each pair with an NVLink."""
+    """Return 1 for each pair with an NVLink, else 0."""
     return Layout(tuple(tuple(int(score >= NVLINK_SCORE) for score in row) for row in layout.scores))
 
 
 @lru_cache(maxsize=256)
 def _judged(layout: Layout) -> Layout:
-    """Return the number of NVLinks of each pair; on a machine without any what its PCIe path is worth."""
+    """Return the number of NVLinks of each pair. On a machine without NVLink, return the worth of its PCIe path."""
     nvlinks = tuple(tuple(score // NVLINK_SCORE for score in row) for row in layout.scores)
     return Layout(nvlinks) if any(map(any, nvlinks)) else layout
 
 
 class Connections:
-    """What is remembered of the nodes of one plan; asking changes no answer."""
+    """Remembers the connection losses of the nodes in one plan. Questions change no answer."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Judge by the layouts and idle devices of the snapshot."""
+        """Use the layouts and idle devices of the snapshot."""
         self._machines = _machines(snapshot)
-        # By size: what was free of each node when its loss was last found out, and the losses, both shape [node].
+        # By size: the free GPUs of each node when its loss was last calculated, and the losses, both shape [node].
         self._found: dict[int, tuple[Amounts, Amounts]] = {}
 
     def losses(self, size: int, free_milli: Amounts) -> Amounts | None:
-        """Return what choosing each node loses, shape [node], as `score.cost` takes it; None when all are alike.
+        """Return the loss of each node, shape [node], as `score.cost` takes it. Return None when all losses are equal.
 
-        `free_milli` is what is free of its GPUs. The answer is not to be written to, and true until the next question.
+        `free_milli` is the free amount of the node's GPUs. Callers must not write to the answer. It is valid until the
+        next question.
         """
         if self._machines is None or size <= 1:
             return None
@@ -88,35 +89,35 @@ class Connections:
         return losses
 
     def loss(self, size: int, column: int, free_milli: int) -> int:
-        """Say the same of one node."""
+        """Return the same for one node."""
         return 0 if self._machines is None or size <= 1 else self._machines.loss(size, column, free_milli)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Machines:
-    """The nodes by kind: those of one layout with the same devices idle are judged once."""
+    """The nodes by kind. Nodes of one layout with the same idle devices are one kind and are rated once."""
 
     layouts: tuple[Layout | None, ...]
     """Shape [node]."""
     idle: NDArray[np.int64]
     """Shape [node], as in the snapshot."""
     kinds: Mapping[tuple[Layout, int], int] = field(default_factory=dict)
-    """The number, from 1 on, of each layout with idle devices."""
+    """The number of each layout with idle devices, from 1 on."""
     codes: NDArray[np.int64]
-    """Shape [node]: the number of its kind; 0 where nothing is known."""
+    """Shape [node]: the number of its kind; 0 where the layout is unknown."""
     counts: NDArray[np.int64]
-    """Shape [kind]: how many devices are idle."""
+    """Shape [kind]: the number of idle devices."""
     found: dict[int, Amounts] = field(default_factory=dict)
-    """By size, shape [kind, devices left]: the losses; -1 until somebody asks."""
+    """By size, shape [kind, devices left]: the losses; -1 until they are calculated."""
 
     @staticmethod
     def of(layouts: tuple[Layout | None, ...], idle: NDArray[np.int64]) -> "_Machines":
-        """Sort the nodes by kind."""
+        """Group the nodes by kind."""
         nothing = np.zeros(len(layouts), dtype=np.int64)
         return _Machines(layouts=layouts, idle=~idle, codes=nothing, counts=nothing[:1]).after(idle)
 
     def after(self, idle: NDArray[np.int64]) -> "_Machines":
-        """Return the nodes by kind when other devices are idle: a snapshot later few are."""
+        """Return the nodes by kind for a later snapshot, in which only a few nodes have other idle devices."""
         changed = np.flatnonzero(idle != self.idle).tolist()
         if not changed:
             return self
@@ -124,14 +125,15 @@ class _Machines:
         for column in changed:
             layout = self.layouts[column]
             if layout is not None:
-                # The 64th device is the sign of an int64, and of devices that the layout has not nothing is known.
+                # The 64th device is the sign bit of an int64. Devices that the layout does not list are unknown and
+                # ignored.
                 kind = layout, idle.item(column) & ((1 << layout.size) - 1)
                 codes[column] = kinds.setdefault(kind, len(kinds) + 1)
         if len(kinds) > _MOST_KINDS and self.kinds:
             return _Machines.of(self.layouts, idle)
         new = [mask.bit_count() for _, mask in islice(kinds, len(self.kinds), None)]
         counts = np.append(self.counts, np.array(new, dtype=np.int64))
-        # Not shared with those before: another thread may have gone on from there to other kinds.
+        # Copied, because another thread may have added other kinds to the earlier table.
         found = {size: self._grown(known, len(new)) for size, known in dict(self.found).items()}
         return replace(self, idle=idle, kinds=kinds, codes=codes, counts=counts, found=found)
 
@@ -163,7 +165,7 @@ class _Machines:
     def _known(self, size: int) -> Amounts:
         known = self.found.get(size)
         if known is None:
-            most = max(layout.size for layout, _ in self.kinds)  # every layout of the table is among them
+            most = max(layout.size for layout, _ in self.kinds)  # `self.kinds` holds every layout of the table
             known = self.found[size] = np.full((self.counts.size, most + 1), -1, dtype=np.int64)
             known[0] = 0
         return known
@@ -175,7 +177,7 @@ def _cost(kind: tuple[Layout, int], size: int, left: int) -> int:
 
 
 def _machines(snapshot: Snapshot) -> _Machines | None:
-    """Return the nodes by kind; None when nothing is known of any."""
+    """Return the nodes by kind. Return None when no layout is known."""
     idle, memo = snapshot.idle_devices, snapshot.nodes.memo
     if idle is None:
         return None

@@ -1,7 +1,8 @@
-"""The shared devices of a board: which of them takes a part more, and when a device is whole again.
+"""The shared devices of a placement state: which devices can take another part, and when a device is whole again.
 
-Whole devices are counted by the board's GPU column. A device somebody holds a part of is not in that column; one whose
-holders are all leaving is whole again in future, and counted in the future column.
+Whole devices are counted in the GPU column of the placement state. A device of which a pod holds a part is not in that
+column. When all holders of a device are terminating, the device is whole again in future and is counted in the future
+column.
 """
 
 from collections import Counter
@@ -29,21 +30,21 @@ class Opened:
 
 
 class SharedDevices(Copied):
-    """Local to one board. `take` and `give_back` change it."""
+    """The shared devices of one placement state. `take` and `give_back` change them."""
 
     _spread: Value[bool]
     _memory_mib: Value[Amounts]
     _shares: Value[Mask]
     _initial: Common[Initial]
     _changed: Owned[dict[int, Sequence[Divided]]]
-    """Of the nodes on which something has changed, in the order of their names; the others are as at the start."""
+    """The nodes whose devices changed, each in the order of device names. All other nodes are as in the snapshot."""
     _parts: Lent[FreeParts | None]
-    """All of them as columns; made when somebody first asks for a part, and brought up to date when somebody asks."""
+    """All shared devices as columns. They are made at the first question and updated at each question."""
     _outdated: Owned[set[int]]
     _owns_parts: Claims[bool]
 
     def __init__(self, snapshot: Snapshot, strategy: PlacementStrategy) -> None:
-        """Start from the shared devices of the snapshot."""
+        """Start with the shared devices of the snapshot."""
         self._spread = strategy is PlacementStrategy.SPREAD
         self._memory_mib = snapshot.nodes.device_memory_mib
         self._shares = snapshot.nodes.shares_devices
@@ -70,26 +71,27 @@ class SharedDevices(Copied):
         return self._parts
 
     def room(self, sharing: Sharing, gpus: Amounts, future_gpus: Amounts, *, later: bool) -> Mask:
-        """Return the nodes with enough devices that take the part, shape [node].
+        """Return the nodes with enough devices that can take the part, shape [node].
 
-        `gpus` are the whole ones at that time, `future_gpus` those when everything that leaves has left, in milli.
+        `gpus` are the whole GPUs at that time. `future_gpus` are the whole GPUs after all terminating pods are gone.
+        Both are in milli-GPUs.
         """
         needs, parts = self._needs(sharing), self._columns()
         whole = np.where(self._shares & (needs <= self._memory_mib * PART), gpus // GPU_MILLI, 0)
         mask: Mask = whole >= sharing.devices
         fitting, again = self._fitting_parts(parts, needs, future_gpus)
         if later:
-            # A device that is whole again in future is one of the future GPUs already.
+            # `future_gpus` already counts a device that is whole again in future.
             idle = whole[parts.columns] - np.count_nonzero(again, axis=1)
         else:
             fitting &= parts.free >= needs[parts.columns, None]
             idle = whole[parts.columns]
         mask[parts.columns] = np.count_nonzero(fitting, axis=1) + np.maximum(idle, 0) >= sharing.devices
-        # A node with fewer than no GPUs left is overcommitted: which of its devices there really are, nobody knows.
+        # A node with a negative number of free GPUs is overcommitted. Which of its devices really exist is unknown.
         return mask & (gpus >= 0)
 
     def has_room(self, sharing: Sharing, column: int, gpus: tuple[int, int], *, later: bool) -> bool:
-        """Say the same of one node, where `gpus` are the whole ones at that time and in future, in milli."""
+        """Return the same for one node. `gpus` are its whole GPUs now and in future, in milli-GPUs."""
         need, memory = self._need(sharing, column), self._memory_mib.item(column) * PART
         whole = gpus[0] // GPU_MILLI if self._shares[column] and need <= memory else 0
         fitting, again = self._fitting_at(column, need, gpus[1])
@@ -100,9 +102,9 @@ class SharedDevices(Copied):
         return gpus[0] >= 0 and len(fitting) + max(whole, 0) >= sharing.devices
 
     def may_take(self, sharing: Sharing, gpus: Amounts) -> Mask:
-        """Return the nodes that might take the part if so many GPUs were whole there, in milli, shape [node].
+        """Return the nodes that might take the part if this number of GPUs (milli) were whole there, shape [node].
 
-        Also where a device is in shared use: it is not asked who of its pods may leave.
+        A node with any device in shared use counts too. This does not check which of the device's pods can be evicted.
         """
         takes = self._shares & (self._needs(sharing) <= self._memory_mib * PART)
         mask: Mask = takes & (gpus >= GPU_MILLI * sharing.devices)
@@ -110,11 +112,11 @@ class SharedDevices(Copied):
         return mask
 
     def has_fitting(self, sharing: Sharing, column: int, future_gpus: int) -> bool:
-        """Say of one node what `fits` says of all."""
+        """Return the same as `fits` for one node."""
         return bool(self._fitting_at(column, self._need(sharing, column), future_gpus)[0])
 
     def _fitting_at(self, column: int, need: int, future_gpus: int) -> tuple[list[Divided], int]:
-        """Return what `_fitting_parts` does of one node, the second as a number."""
+        """Return the same as `_fitting_parts` for one node, the second value as a number."""
         left, fitting, again = future_gpus // GPU_MILLI, list[Divided](), 0
         for each in self._at(column):
             if each.future < need:
@@ -127,14 +129,14 @@ class SharedDevices(Copied):
         return fitting, again
 
     def fits(self, sharing: Sharing, future_gpus: Amounts) -> Mask:
-        """Return the nodes where a device in shared use takes the part, now or later, shape [node]."""
+        """Return the nodes where a device in shared use can take the part, now or later, shape [node]."""
         mask, parts = np.zeros(self._memory_mib.shape[0], dtype=np.bool_), self._columns()
         fitting, _ = self._fitting_parts(parts, self._needs(sharing), future_gpus)
         mask[parts.columns] = fitting.any(axis=1)
         return mask
 
     def _fitting_parts(self, parts: FreeParts, needs: Amounts, future_gpus: Amounts) -> tuple[Flags, Flags]:
-        """Return which devices take the part, now or later, and which of these are whole again, as `_fitting` does."""
+        """Return which devices can take the part, now or later, and which of these become whole again."""
         columns = parts.columns
         fitting = parts.future >= needs[columns, None]
         again = fitting & (parts.future == (self._memory_mib[columns] * PART)[:, None])
@@ -147,10 +149,10 @@ class SharedDevices(Copied):
         return fitting, again
 
     def choose(self, pod: Pod, sharing: Sharing, column: int, gpus: tuple[int, int]) -> tuple[tuple[str, ...], bool]:
-        """Return the devices that take the part, and whether one of them has to be waited for.
+        """Return the devices that take the part, and whether the pod has to wait for one of them.
 
-        Binpack: the fullest first, new ones only where those do not suffice. Spread: new ones first, then the emptiest.
-        `gpus` are the whole ones now and in future, in milli.
+        Binpack: the fullest devices first; new devices only where shared ones do not suffice. Spread: new devices
+        first, then the emptiest ones. `gpus` are the whole GPUs now and in future, in milli-GPUs.
         """
         need = self._need(sharing, column)
         shared = self._fitting(column, need, gpus[1])
@@ -166,7 +168,7 @@ class SharedDevices(Copied):
         return tuple(each.name for each in chosen), any(each.free < need for each in chosen)
 
     def take(self, sharing: Sharing, column: int, names: tuple[str, ...], *, later: bool) -> Opened:
-        """Have a pod hold its part of each of the named devices; return what whole devices that costs."""
+        """Assign a part of each named device to a pod. Return how many whole devices this takes."""
         need = self._need(sharing, column)
         whole = self._memory_mib.item(column) * PART
         devices = {each.name: each for each in self._at(column)}
@@ -186,9 +188,9 @@ class SharedDevices(Copied):
         return Opened(of_free, of_future)
 
     def postpone(self, sharing: Sharing, column: int, names: tuple[str, ...]) -> int:
-        """Have a pod that was to start now wait; return how many devices are idle until then.
+        """Move the start of a pod from now to later. Return how many devices are idle until then.
 
-        A device is idle when nobody is on it any more: whoever opened it, others may have joined.
+        A device is idle when no pod uses it any more. Other pods may have joined the device after the first one.
         """
         need, whole = self._need(sharing, column), self._memory_mib.item(column) * PART
         idle, devices = 0, []
@@ -203,20 +205,20 @@ class SharedDevices(Copied):
         return idle
 
     def free_milli(self) -> int:
-        """Return what is free of all shared devices when everything that is leaving has left, in thousandths."""
+        """Return the free amount of all shared devices after all terminating pods are gone, in milli-GPUs."""
         parts = self._columns()
         whole = (self._memory_mib[parts.columns] * PART)[:, None]
         free = np.where(parts.future == whole, 0, parts.future * GPU_MILLI // np.maximum(whole, 1))
         return int(free[parts.future > 0].sum())
 
     def free_parts(self) -> Amounts:
-        """Return how many parts are free of the shared devices when everything leaving has left, shape [node]."""
+        """Return how many parts are free on the shared devices after all terminating pods are gone, shape [node]."""
         parts, free = self._columns(), np.zeros(self._memory_mib.shape[0], dtype=np.int64)
         free[parts.columns] = np.maximum(parts.future, 0).sum(axis=1)
         return free
 
     def give_back(self, sharing: Sharing, column: int, names: tuple[str, ...]) -> int:
-        """Have a pod leave its parts; return how many devices are whole again in future."""
+        """Release the parts of a pod. Return how many devices become whole again in future."""
         need = self._need(sharing, column)
         again, devices = 0, []
         for each in self._at(column):
@@ -227,7 +229,7 @@ class SharedDevices(Copied):
         return again
 
     def whole_without(self, leaving: Iterable[Placed], column: int) -> int:
-        """Return how many devices of a node would be whole again in future if these left it."""
+        """Return how many devices of a node would become whole again in future without these pods."""
         sharers = [(one.devices, one.pod.sharing) for one in leaving if one.pod.sharing is not None]
         if not sharers:
             return 0
@@ -238,7 +240,7 @@ class SharedDevices(Copied):
         return sum(each.future < whole <= each.future + given_back[each.name] for each in here)
 
     def _new_names(self, pod: Pod, column: int, number: int) -> list[str]:
-        # A pod that moves may have opened a device here before, which others now use under its name.
+        # A pod that is moved may have opened a device here earlier. Other pods now use that device under its name.
         used = {each.name for each in self._at(column)}
         fresh = (name for index in count() if (name := f"{pod.uid}-{index}") not in used)
         return list(islice(fresh, max(number, 0)))
@@ -247,14 +249,14 @@ class SharedDevices(Copied):
         return parts_of(sharing, self._memory_mib.item(column))
 
     def _needs(self, sharing: Sharing) -> NDArray[np.int64]:
-        """Return how many parts of a device are asked for, shape [node]; `parts_of` says the same of one node."""
+        """Return how many parts of a device are requested, shape [node]. `parts_of` returns the same for one node."""
         if sharing.memory_mib:
             asked = min(sharing.memory_mib + sharing.overhead_mib, MOST_DEVICE_MIB + 1) * PART
             return np.full_like(self._memory_mib, asked)
         return self._memory_mib * sharing.portion_ppm + sharing.overhead_mib * PART
 
     def _fitting(self, column: int, need: int, future_gpus: int) -> list[Divided]:
-        """Return the devices that take the part, now or later, the fullest first; those whole again while GPUs last."""
+        """Return the devices that can take the part, the fullest first; whole-again devices while GPUs last."""
         left, fitting = future_gpus // GPU_MILLI, []
         for each in sorted(self._at(column), key=_future):
             if each.future < need:

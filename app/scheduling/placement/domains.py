@@ -1,7 +1,8 @@
-"""Tells whether the sub-groups of a PodGroup that must each stay in one domain find enough domains together.
+"""Tells whether the sub-groups of a PodGroup that each need one domain can find enough domains together.
 
-`gang.refusal` looks at each sub-group alone. Here those that ask for domains of one level are counted: a domain that
-takes 8 pods takes one sub-group of 5, not 1.6 of them. Only pods of one shape are compared, so a no is certain.
+`gang.refusal` judges each sub-group alone. This module counts the sub-groups that need domains of one level: a domain
+that fits 8 pods takes one sub-group of 5 pods, and not 1.6 sub-groups. Only pods of one shape are compared, so a
+refusal is certain.
 """
 
 from collections.abc import Sequence
@@ -16,13 +17,13 @@ from app.scheduling.placement.state import PlacementState, shape_of
 from app.scheduling.placement.topology import fitting_counts, sums_by_domain
 
 Level = tuple[str, str]
-"""A Topology and the level of it that is required."""
+"""A Topology and its required level."""
 
 
 def refusal(board: PlacementState, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
-    """Return why the pods' sub-groups do not find a domain each; None when they may.
+    """Return why the pods' sub-groups cannot find one domain each. Return None when they may find them.
 
-    The topologies of the group can be used, as `gang.refusal` has found out.
+    The topologies of the group are usable, because `gang.refusal` has checked them.
     """
     found = (_too_few(board, level, alike) for (level, _), alike in _alike(group, pods).items() if len(alike) > 1)
     return next((each for each in found if each is not None), None)
@@ -31,8 +32,8 @@ def refusal(board: PlacementState, group: PodGroup, pods: Sequence[Pod]) -> Refu
 def _alike(group: PodGroup, pods: Sequence[Pod]) -> dict[tuple[Level, object], list[list[Pod]]]:
     """Return the pods of one shape that must be in one domain together, by level and shape.
 
-    Of a sub-group inside another one of the same level only the outer one counts. One that holds pods already is left
-    out: these may leave room for the rest.
+    A sub-group inside another one of the same level is skipped; the outer one counts. A sub-group that already holds
+    pods is skipped too: its domain may have room for the rest.
     """
     taken = set[tuple[Level, str]]()
     holds = {group.pod_set(one.pod) for one in group.placed}
@@ -51,7 +52,7 @@ def _alike(group: PodGroup, pods: Sequence[Pod]) -> dict[tuple[Level, object], l
 
 
 def _too_few(board: PlacementState, level: Level, alike: Sequence[Sequence[Pod]]) -> Refusal | None:
-    """Return that fewer sub-groups of equal pods find a domain than there are, the largest first."""
+    """Return a refusal when not all sub-groups of equal pods find a domain; the largest sub-groups go first."""
     pod, sizes = alike[0][0], sorted(map(len, alike), reverse=True)
     asked = np.array([board.stock.amounts(pod) or board.stock.impossible] * sum(sizes), dtype=np.int64)
     counts = np.where(board.eligible(pod) & board.room_later(pod), fitting_counts(asked, board.stock.future), 0)

@@ -1,7 +1,7 @@
-"""Estimates how much work a decision is at most, before it is made: counted from what is asked, never timed.
+"""Estimates the most work that a decision can take, before it is made. Work is counted from the request, never timed.
 
-A decision of little work is made in the event loop. Everything else is planned in a thread, or the pod stays gated. One
-unit of work is one node that is looked at once (some 10 ns). Work that does not depend on the nodes is counted in the
+A decision of little work is made in the event loop. All other decisions are planned in a thread, or the pod stays
+gated. One unit of work is one look at one node (about 10 ns). Work that does not depend on the nodes is counted in the
 same unit.
 """
 
@@ -19,47 +19,50 @@ from app.scheduling.placement.state import shape_of
 from app.scheduling.placement.topology import domains_of, knows_levels
 
 MOST_AT_ONCE = 2_000_000
-"""Work of one decision in the event loop (some 20 ms)."""
+"""The most work of one decision in the event loop (about 20 ms)."""
 
 FEW_GROUPS = 64
-"""PodGroups of one decision in the event loop, however small they are."""
+"""The most PodGroups of one decision in the event loop, whatever their size."""
 
 FEW_PODS = 500
-"""Pods in these, likewise."""
+"""The most pods in these PodGroups."""
 
 FEW_WITH_TERMS = 8
-"""Pods among these that want to be near others or apart: each is compared with all that do."""
+"""The most pods with affinity or anti-affinity among these pods. Each is compared with all pods to which a term may
+refer.
+"""
 
 POD = 2_000
-"""To place a pod, or to find that it has no place."""
+"""The work to place a pod, or to find that it has no place."""
 
 SHAPE, RANKED = 10_000, 1
-"""To judge pods of one shape, and to rank the nodes for them; for each node."""
+"""The work to judge pods of one shape, and to rank the nodes for these pods; for each node."""
 
 COMPARISON, COMPARED = 1_500, 1
-"""To compare some shapes of one PodGroup with the emptied cluster; for each node."""
+"""The work to compare some shapes of one PodGroup with the emptied cluster; for each node."""
 
 REQUIREMENT, TOLERATION = 1_500, 50
-"""To judge one requirement of a pod, beside each node; one toleration."""
+"""The work to judge one requirement of a pod, beside the work for each node; the work for one toleration."""
 
 TIMES = 4
-"""How often one plan judges the requirements of a pod that wrote too much for them to be remembered."""
+"""How often one plan judges the requirements of a pod whose requirements are too large to be remembered."""
 
 COLUMN, LEVEL = 60, 160
-"""To index a label for the first time; a level of a Topology, for each node."""
+"""The work to index a label for the first time; the work for a level of a Topology, for each node."""
 
 TRIAL, TRIED = 1_500, 3
-"""To try a pod in one domain; for each node."""
+"""The work to try a pod in one domain; for each node."""
 
 NEIGHBOUR, NEIGHBOURING = 6_000, 30
-"""To count a pod that has a place and labels to which a term may refer; to compare one term with it."""
+"""The work to count a placed pod with labels to which a term may refer; the work to compare one term with such a pod.
+"""
 
 
 SHARE = 1_000
-"""To divide the cluster for one queue."""
+"""The work to divide the cluster for one queue."""
 
 
-def is_small(  # noqa: PLR0913 - what there is of each kind
+def is_small(  # noqa: PLR0913 - one argument for each kind of object
     groups: Sequence[PodGroup],
     nodes: NodeTable,
     topologies: Mapping[str, Topology],
@@ -68,12 +71,12 @@ def is_small(  # noqa: PLR0913 - what there is of each kind
     queues: int,
     keeps: bool,
 ) -> bool:
-    """Return whether so little work decides for these PodGroups that the event loop may do it.
+    """Return whether the work for these PodGroups is small enough for the event loop.
 
-    `neighbours` is the number of pods that have a place and labels to which an affinity may refer, `queues` that of
-    queues; `keeps` tells that nodes are kept for another PodGroup, and a part of its queue's share.
+    `neighbours` is the number of placed pods with labels to which an affinity term may refer. `queues` is the number of
+    queues. `keeps` tells that nodes and a part of its queue's share are kept for another PodGroup.
     """
-    # Who is alone is ordered among nobody, and needs no fair shares but for what is kept.
+    # A single group needs no order, and fair shares only when a share is kept.
     divides = keeps or len(groups) != 1 or bool(groups[0].placed)
     left = MOST_AT_ONCE - (SHARE * queues if divides else 0)
     if left < 0:
@@ -90,7 +93,7 @@ def is_small(  # noqa: PLR0913 - what there is of each kind
 def estimate(
     groups: Iterable[PodGroup], nodes: NodeTable, topologies: Mapping[str, Topology], *, neighbours: int
 ) -> int:
-    """Return the work of deciding for these PodGroups, none of which is remembered."""
+    """Return the work to decide for these PodGroups when no answer about them is remembered."""
     groups = list(groups)
     pods = [pod for group in groups for pod in group.pending]
     shapes = {shape_of(pod): pod for pod in pods}
@@ -108,7 +111,7 @@ def estimate(
 
 
 def of_judging(group: PodGroup, nodes: NodeTable, topologies: Mapping[str, Topology]) -> int:
-    """Return the work of finding out whether a PodGroup can run at all."""
+    """Return the work to find out whether a PodGroup can run at all."""
     work = POD * max(1, len(group.pending)) + _of_kinds(group, nodes)
     work += of_constraints({pod.constraint for pod in group.pending if pod.constraint.size}, nodes)
     constrained = group.root.constrained() if group.root is not None else ()
@@ -123,41 +126,41 @@ def of_one(
     *,
     neighbours: int,
 ) -> int:
-    """Return the work of finding the nodes to which one pod may go, inside domains of these constraints."""
+    """Return the work to find the nodes for one pod, inside domains of these constraints."""
     asked = of_constraints((pod.constraint,), nodes, times=1) + of_terms((pod,), neighbours)
     return asked + of_levels(constraints, nodes, topologies)
 
 
 def of_constraints(constraints: Collection[Constraint], nodes: NodeTable, *, times: int = TIMES) -> int:
-    """Return the work of finding the nodes that satisfy each of these; so often, where that is not remembered."""
+    """Return the work to find the nodes that satisfy each constraint; `TIMES` as much if not remembered."""
     work, unknown = 0, set[tuple[str, bool]]()
     for constraint in constraints:
-        # The mask of most pods is remembered, or takes nothing to find.
+        # The mask of most pods is remembered, or costs nothing to find.
         if constraint.size and constraint not in nodes.memo:
             once = (REQUIREMENT + len(nodes.nodes)) * constraint.requirements
             once += TOLERATION * len(constraint.tolerations)
             work += once * times if constraint.is_long else once
             if work > MOST_AT_ONCE:
-                return work  # The estimate itself takes time.
+                return work  # Stop here: the estimate itself takes time.
             unknown |= _columns(constraint)
     return work + (COLUMN * len(nodes.nodes) * labels_of(nodes).unknown(unknown) if unknown else 0)
 
 
 def of_terms(pods: Iterable[Pod], neighbours: int) -> int:
-    """Return the work of comparing pods with all others to which an affinity may refer."""
+    """Return the work to compare pods with all pods to which an affinity term may refer."""
     compared = [len(pod.near) + 1 for pod in pods if pod.near or pod.labels is not None]
     return neighbours * (NEIGHBOUR + NEIGHBOURING * sum(compared)) if compared else 0
 
 
 def of_levels(constraints: Iterable[TopologyConstraint], nodes: NodeTable, topologies: Mapping[str, Topology]) -> int:
-    """Return the work of dividing the nodes into domains, by each Topology for which that has not been done."""
+    """Return the work to divide the nodes into domains, for each Topology whose domains are not known yet."""
     named = (topologies.get(one.topology) for one in constraints)
     keys = {each.levels for each in named if each is not None}
     return sum(LEVEL * len(nodes.nodes) * len(each) for each in keys if not knows_levels(each, nodes))
 
 
 def _is_one_plain_pod(group: PodGroup) -> bool:
-    """Whether it is one pod that may go anywhere, which most are: it is decided at once in a cluster of any size."""
+    """Return whether this is one pod without constraints: it is decided at once in a cluster of any size."""
     if len(group.pending) != 1 or group.root is not None:
         return False
     pod = group.pending[0]
@@ -165,7 +168,7 @@ def _is_one_plain_pod(group: PodGroup) -> bool:
 
 
 def _columns(constraint: Constraint) -> set[tuple[str, bool]]:
-    """Return the keys of the labels that are looked at, each with whether its values are read as numbers."""
+    """Return the keys of the labels that are read, each with whether its values are read as numbers."""
     found = {(key, False) for key, _ in constraint.node_selector}
     for requirement in chain.from_iterable(constraint.terms or ()):
         found.add((requirement.key, False))
@@ -175,7 +178,7 @@ def _columns(constraint: Constraint) -> set[tuple[str, bool]]:
 
 
 def _of_kinds(group: PodGroup, nodes: NodeTable) -> int:
-    """Return the work of comparing the shapes of one PodGroup with the emptied cluster, in every combination."""
+    """Return the work to compare the shapes of one PodGroup with the emptied cluster, in every combination."""
     if len(group.pending) == 1:
         return 0
     kinds = len(set(map(shape_of, group.pending)))
@@ -184,7 +187,7 @@ def _of_kinds(group: PodGroup, nodes: NodeTable) -> int:
 
 
 def _of_trials(group: PodGroup, nodes: NodeTable, topologies: Mapping[str, Topology]) -> int:
-    """Return the work of trying the pods of a group in one domain after the other, in both orders."""
+    """Return the work to try the pods of a group in one domain after another, in both orders."""
     once = 2 * (TRIAL + TRIED * len(nodes.nodes))
     if group.root is None:
         return 0
@@ -193,7 +196,7 @@ def _of_trials(group: PodGroup, nodes: NodeTable, topologies: Mapping[str, Topol
 
 
 def _tried(group: PodGroup, branch: SubGroup | PodSet, nodes: NodeTable, topologies: Mapping[str, Topology]) -> int:
-    """Return how often a pod is tried at most: each domain may take the pods of all parts but the last."""
+    """Return how often a pod is tried at most. Each domain may take the pods of all parts except the last."""
     domains = 1 if branch.topology is None else domains_of(branch.topology, nodes, topologies)
     if isinstance(branch, PodSet):
         return domains * len(members(group, branch, group.pending))

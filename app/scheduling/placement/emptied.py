@@ -1,9 +1,9 @@
-"""What the cluster could hold if nobody else were in it: an upper bound that takes no placement to find out.
+"""Tells what the cluster could hold without its other pods: an upper bound that needs no placement.
 
-Emptied means the nodes that take work now and to which the pods may go, without any pod but those that belong to the
-nodes: pods of DaemonSets, and mirror pods. All other pods of other schedulers count as gone, since they may end.
-Affinity to other pods, resource claims and what kube-scheduler refuses are left out. So a no is certain as long as
-nodes and DaemonSets stay as they are, and a yes is a perhaps.
+The emptied cluster is the nodes that take new pods now and that the pods may use. It holds only pods that belong to
+their node: pods of DaemonSets, and mirror pods. All other pods, also those of other schedulers, count as gone, because
+they may end. Affinity to other pods, resource claims and refusals of kube-scheduler are not judged. So "does not fit"
+is certain while nodes and DaemonSets stay as they are, and "fits" is only possible.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -25,59 +25,61 @@ from app.scheduling.placement.state import PlacementState, Strategy, Timing, sha
 from app.scheduling.placement.topology import Numbers, fitting_counts
 
 MOST_KINDS = 8
-"""Shapes of one PodGroup's pods that are compared with each other; of more, only each by itself and all together."""
+"""The most shapes of one PodGroup's pods that are compared in combination. With more shapes, each shape alone and all
+together are compared.
+"""
 
 MENDED = "nodes that take pods"
-"""Under which the table of nodes remembers `_mended`."""
+"""The key under which the node table remembers `_mended`."""
 
 BESIDE_RESIDENTS = "nodes without what pods hold that belong to them"
 
 CONDITIONS = "node.kubernetes.io/"
-"""How the taints begin that Kubernetes sets while a node is not ready, is under pressure or shuts down."""
+"""Prefixes of the taints that Kubernetes sets while a node is not ready, is under pressure or shuts down."""
 
 MOST_REMEMBERED = 2048
-"""Answers of one kind: tenants choose what they ask for."""
+"""The most answers of one kind that are remembered. The bound is needed because tenants choose the requests."""
 
 
 class Emptied:
-    """The cluster of one snapshot without its pods; local to one plan, like a board."""
+    """The cluster of one snapshot without its pods; local to one plan, like a placement state."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Remember the snapshot; its nodes are only emptied when somebody asks what the table does not remember."""
+        """Store the snapshot. Nodes are emptied only for questions whose answer the node table does not remember."""
         self.nodes = _beside_residents(snapshot)
         self._snapshot = snapshot if self.nodes is snapshot.nodes else replace(snapshot, nodes=self.nodes)
         self._given = snapshot.nodes
 
     @cached_property
     def board(self) -> PlacementState:
-        """The nodes without any pod; not to be changed."""
+        """The nodes without any pod. Callers must not change it."""
         return PlacementState(_emptied(self._snapshot), Strategy())
 
     @cached_property
     def mended(self) -> "Emptied | None":
-        """The same if all nodes took pods: without cordons, and all ready and readable; None where they do."""
+        """The emptied cluster if all nodes were ready, readable and not cordoned. None when they are."""
         nodes = _mended(self.nodes)
         return None if nodes is None else Emptied(replace(self._snapshot, nodes=nodes, residents=None))
 
     @cached_property
     def without_residents(self) -> "Emptied | None":
-        """The same if no pod belonged to its node; None where none does."""
+        """The emptied cluster without pods that belong to their node. None when there are no such pods."""
         if self.nodes is self._given:
             return None
         return Emptied(replace(self._snapshot, nodes=self._given, residents=None))
 
     @property
     def out(self) -> int:
-        """How many nodes take no pods now, for what passes by itself."""
+        """The number of nodes that take no pods now for a temporary cause."""
         mended = _mended(self.nodes)
         if mended is None:
             return 0
         return sum(new is not node for new, node in zip(mended.nodes, self.nodes.nodes, strict=True))
 
     def beside(self, group: PodGroup) -> PlacementState:
-        """Return the nodes with nothing on them but what the group holds that the pods complete.
+        """Return the emptied nodes with only what the group already holds, where the pods complete that group.
 
-        What a group beyond its minimum holds may end at any time.
+        Pods that the group holds beyond its minimum do not count, because they may end at any time.
         """
         if not group.owed:
             return self.board
@@ -89,7 +91,7 @@ class Emptied:
         return board
 
     def plain(self, pod: Pod) -> Pod:
-        """Return the pod without what depends on other pods, and without resources that no table of nodes tells of."""
+        """Return the pod without its relations to other pods, and without resources that no node table lists."""
         scalars = pod.scalars
         if scalars:
             known, seen = _scalars(self.nodes), self._snapshot.scalars
@@ -99,7 +101,7 @@ class Emptied:
         return replace(pod, near=(), claims=(), labels=None, scalars=scalars)
 
     def may_hold(self, pod: Pod) -> bool:
-        """Whether some node could hold the pod."""
+        """Return whether some node could hold the pod."""
         pod = self.plain(pod)
         known, shape = remembered("may hold", self.nodes), shape_of(pod)
         answer: bool | None = known.get(shape)
@@ -108,7 +110,7 @@ class Emptied:
         return answer
 
     def has_places(self, group: PodGroup, pods: Sequence[Pod]) -> bool:
-        """Whether the pods, which complete the group, find places together beside what it holds."""
+        """Return whether the pods, which complete the group, find places together beside what the group holds."""
         known = remembered("places when empty", self.nodes)
         asked, answer = known.get(group.key, (None, False))
         if asked is not group:
@@ -118,7 +120,7 @@ class Emptied:
         return bool(answer)
 
     def most_apart(self, pods: Sequence[Pod]) -> int:
-        """Return how many of the pods, some of which keep apart from each other, find nodes at most."""
+        """Return how many of the pods find nodes at most, where some of the pods have anti-affinity to each other."""
         alike = dict[Near, list[Pod]]()
         for pod in pods:
             for near in pod.near:
@@ -128,7 +130,7 @@ class Emptied:
         return len(pods) - max(fewer, default=0)
 
     def _domains(self, key: str, pods: Sequence[Pod]) -> int:
-        """Return how many of the pods may be, one in each domain; all where a node has no such label, or none fits."""
+        """Return how many pods fit at one pod a domain. Return all when a node lacks the label or no node fits."""
         plain = self.board.unlike([self.plain(pod) for pod in pods])
         mask: Mask = np.logical_or.reduce([room(pod, self.board) for pod in plain])
         codes = np.unique(label_codes(key, self.nodes)[mask])
@@ -136,7 +138,7 @@ class Emptied:
 
 
 def remembered(what: str, nodes: NodeTable) -> dict[Hashable, Any]:
-    """Return the answers of one kind that the table remembers, to be added to; emptied when they are too many."""
+    """Return the remembered answers of one kind. Callers add to them. They are cleared when there are too many."""
     known: dict[Hashable, Any] = nodes.memo.setdefault(what, {})
     if len(known) >= MOST_REMEMBERED:
         known.clear()
@@ -144,14 +146,14 @@ def remembered(what: str, nodes: NodeTable) -> dict[Hashable, Any]:
 
 
 def room(pod: Pod, board: PlacementState) -> Mask:
-    """Return the nodes of the board that could hold the pod, shape [node]."""
+    """Return the nodes of the placement state that could hold the pod, shape [node]."""
     return board.eligible(pod) & board.room_later(pod)
 
 
 def most_together(pods: Sequence[Pod], board: PlacementState) -> int:
-    """Return how many of the pods the nodes of the board hold at most; all of them means perhaps.
+    """Return how many of the pods the nodes of the placement state hold at most. "All of them" is only a possibility.
 
-    Each subset that is looked at must fit into the nodes that are open to it: by whole pods a node, and by sums.
+    Each subset that is checked must fit into the nodes that it may use: by whole pods a node, and by sums.
     """
     kinds = _kinds(pods, board)
     nowhere = sum(kind.number for kind in kinds if not kind.mask.any())
@@ -171,9 +173,9 @@ class _Kind:
     pod: Pod
     number: int
     asked: Amounts
-    """Shape [resource]: what each takes of a node at least."""
+    """Shape [resource]: the least that each pod takes of a node."""
     mask: Mask
-    """Where they may be, shape [node]."""
+    """Shape [node]: the nodes that the pods may use."""
 
 
 def _kinds(pods: Sequence[Pod], board: PlacementState) -> list[_Kind]:
@@ -194,7 +196,7 @@ def _asked(pod: Pod, board: PlacementState) -> Amounts:
 
 
 def _subsets(kinds: Sequence[_Kind]) -> Iterable[Sequence[_Kind]]:
-    """Yield what is looked at: each kind, all, those that ask for much of a resource, those confined to some nodes."""
+    """Yield the subsets to check: each kind, all kinds, kinds with a large request, and kinds limited to some nodes."""
     yield from ([kind] for kind in kinds)
     if len(kinds) == 1:
         return
@@ -209,12 +211,12 @@ def _subsets(kinds: Sequence[_Kind]) -> Iterable[Sequence[_Kind]]:
 
 
 def _capacity(some: Sequence[_Kind], number: int, board: PlacementState) -> int:
-    """Return how many of these pods fit at most where any of them may be."""
+    """Return how many of these pods fit at most on the nodes that any of them may use."""
     mask: Mask = np.logical_or.reduce([kind.mask for kind in some])
     asked = np.repeat([kind.asked for kind in some], [kind.number for kind in some], axis=0)
     free = np.maximum(board.stock.future[:, mask], 0)
     if any(kind.pod.sharing is not None for kind in some):
-        # GPUs of which the group itself has parts may have others left.
+        # Other GPUs may have free parts beside the GPUs that the group shares already.
         free[GPU] = board.snapshot.nodes.allocatable[GPU][mask]
     counts = fitting_counts(asked, free)
     sharing = some[0].pod.sharing
@@ -225,7 +227,7 @@ def _capacity(some: Sequence[_Kind], number: int, board: PlacementState) -> int:
 
 
 def _by_devices(sharing: Sharing, gpus: Amounts, memory_mib: Amounts) -> Numbers:
-    """Return for how many pods the devices of each node suffice, of which each pod has parts of several."""
+    """Return for how many pods the devices of each node suffice, where each pod has parts of several devices."""
     sizes, index = np.unique(memory_mib, return_inverse=True)
     each = np.array([size * PART // max(parts_of(sharing, size), 1) for size in map(int, sizes)], dtype=np.int64)
     found: Numbers = gpus // GPU_MILLI * each[index] // sharing.devices
@@ -248,7 +250,7 @@ def _emptied(snapshot: Snapshot) -> Snapshot:
 
 
 def _beside_residents(snapshot: Snapshot) -> NodeTable:
-    """Return the table of nodes as if they had less, by what pods hold that belong to them."""
+    """Return the node table with allocatable amounts reduced by the pods that belong to their node."""
     nodes, residents = snapshot.nodes, snapshot.residents
     if residents is None or not residents.any():
         return nodes
@@ -261,7 +263,7 @@ def _beside_residents(snapshot: Snapshot) -> NodeTable:
 
 
 def _mended(nodes: NodeTable) -> NodeTable | None:
-    """Return the table in which nothing that passes by itself keeps pods off a node; None where that is so."""
+    """Return the node table without temporary causes that keep pods off a node. Return None when there are none."""
     known: tuple[NodeTable | None] | None = nodes.memo.get(MENDED)
     if known is None:
         mended = tuple(map(_taking_pods, nodes.nodes))
@@ -280,7 +282,7 @@ def _taking_pods(node: Node) -> Node:
 
 
 def _scalars(nodes: NodeTable) -> Mapping[str, Amounts]:
-    """Return what the nodes have of each extended resource, shape [node] each."""
+    """Return the amounts of each extended resource, shape [node] each."""
     found: dict[str, Amounts] | None = nodes.memo.get("allocatable scalars")
     if found is None:
         found = {}

@@ -1,12 +1,12 @@
-"""Tells which nodes a pod may not go to whatever is free there, each by its first cause.
+"""Tells which nodes a pod may not use whatever is free there, each node by its first cause.
 
 The causes, in their order:
-    1. the node is not ready, or cannot be read
-    2. it is cordoned, or has another taint that the pod does not tolerate
-    3. the pod's node selector or node affinity leaves it out
-    4. affinity between pods, or the resource claims that the pod shares with others
-    5. the scheduler's own filters refuse it, for causes that nothing here can see
-    6. it is withheld for a PodGroup that has waited for long
+1. the node is not ready, or cannot be read
+2. the node is cordoned, or has another taint that the pod does not tolerate
+3. the pod's node selector or node affinity excludes the node
+4. affinity between pods, or the resource claims that the pod shares with others
+5. the scheduler's own filters refuse the node, for causes that Leeboard does not see
+6. the node is withheld for a PodGroup that has been pending for long
 """
 
 from collections import Counter
@@ -25,23 +25,23 @@ EVERYTHING = (Toleration(operator="Exists"),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Nodes that one cause leaves out."""
+    """Nodes that one cause excludes."""
 
     key: str
-    """As the details of a refusal name it."""
+    """The name of the cause in the details of a refusal."""
     count: int
     one: str
-    """What is said of one node, and of several."""
+    """The words for one node, and for several nodes."""
     many: str
 
     @property
     def words(self) -> str:
-        """What is said of as many nodes as there are."""
+        """Return the words that match the number of nodes."""
         return self.one if self.count == 1 else self.many
 
 
 def exclusions(pod: Pod, board: PlacementState) -> list[Exclusion]:
-    """Return what leaves nodes out for the pod; together all nodes that are not among `PlacementState.eligible`."""
+    """Return what excludes nodes for the pod: together all nodes that are not in `PlacementState.eligible`."""
     found: list[Exclusion] = []
     left = np.ones(len(board.snapshot.nodes.nodes), dtype=np.bool_)
     if board.eligible(pod).all():
@@ -66,7 +66,7 @@ def _causes(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, s
     unreadable = nodes.mask(unread)
     yield ~nodes.takes_work & ~unreadable, "not_ready", "is not ready", "are not ready"
     if unread:
-        # Nobody else tells of it: the node looks well, and takes no new pods.
+        # Only this sentence reports it: the node looks healthy, but takes no new pods.
         first = f"{min(unread)}: {unread[min(unread)].rstrip('.')}"
         yield unreadable, "unreadable", f"cannot be read ({first})", f"cannot be read (such as {first})"
     yield from _taints(pod, board)
@@ -87,7 +87,7 @@ def _causes(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, s
 
 
 def _taints(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, str]]:
-    """Yield the cordoned nodes, then those with other taints under the one that most of them have."""
+    """Yield the cordoned nodes, then the nodes with other taints, under the taint that most of them have."""
     found = fit.untolerated(pod.constraint.tolerations, board.snapshot.nodes)
     cordoned = found.pop(fit.UNSCHEDULABLE, None)
     if cordoned is not None:
@@ -103,7 +103,7 @@ def _taints(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, s
 
 def _refusing(pod: Pod) -> str:
     if pod.sharing is not None:
-        # Nodes that gave it no GPU in time are left out for a while as if kube-scheduler had refused them.
+        # Nodes that gave the pod no GPU in time are excluded for a while, as if kube-scheduler had refused them.
         return "left out after a failed attempt (the scheduler's own filters refused it, or no GPU was ready to share)"
     said = f": {pod.said.because}" if pod.said.because else ""
     return f"refused by the scheduler's own filters{said}"

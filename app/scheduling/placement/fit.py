@@ -1,4 +1,4 @@
-"""Answers on which nodes a pod may run at all, and where it has room; which of them is best is `score`'s to say."""
+"""Tells which nodes a pod may use at all, and which nodes have room for it. `score` tells which of them is best."""
 
 from collections.abc import Sequence
 
@@ -13,16 +13,16 @@ from app.model.snapshot import Mask, NodeTable
 from app.scheduling.placement.labels import labels_of
 
 MOST_REMEMBERED = 2048
-"""Answers remembered in one table: tenants choose what they ask for, and a table lives until a node changes."""
+"""The most answers remembered in one table. Tenants choose the requests, and a table is kept until a node changes."""
 
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable")
-"""A cordon, as kube-scheduler's NodeUnschedulable plugin sees it: a taint that some pods tolerate."""
+"""A cordon, as kube-scheduler's NodeUnschedulable plugin treats it: a taint that some pods tolerate."""
 
 
 def eligible(constraint: Constraint, nodes: NodeTable) -> Mask:
-    """Return the nodes that take work and satisfy selector, required affinity and taints, shape [node].
+    """Return the nodes that take new pods and satisfy selector, required affinity and taints, shape [node].
 
-    The mask is remembered in the table: pods of one template share their `Constraint`.
+    The table remembers the mask, because pods of one template share their `Constraint`.
     """
     mask: Mask | None = nodes.memo.get(constraint)
     if mask is None:
@@ -33,7 +33,7 @@ def eligible(constraint: Constraint, nodes: NodeTable) -> Mask:
 
 
 def takes(node: Node, constraint: Constraint) -> bool:
-    """Say what `eligible` says of one node, without looking at the others."""
+    """Return the same as `eligible` for one node, without reading the other nodes."""
     if not node.takes_work or any(_text(node, key) != value for key, value in constraint.node_selector):
         return False
     terms, tolerated = constraint.terms, _Tolerated(constraint.tolerations)
@@ -70,9 +70,10 @@ def _is_beyond(text: str | None, requirement: Requirement) -> bool:
 
 
 def room(amounts: Sequence[int], free: Amounts) -> Mask:
-    """Return the nodes with enough free of everything that is asked for, shape [node].
+    """Return the nodes with enough free of every requested resource, shape [node].
 
-    What is not asked for is not judged: an overcommitted node still takes a pod that needs none of that resource.
+    Resources that are not requested are not judged: an overcommitted node still takes a pod that needs none of that
+    resource.
     """
     mask: Mask | None = None
     for axis, amount in enumerate(amounts):
@@ -83,8 +84,8 @@ def room(amounts: Sequence[int], free: Amounts) -> Mask:
 
 
 def suffices(amounts: Sequence[int], free: Sequence[int]) -> bool:
-    """Say what `room` says of one node."""
-    # Written out: the victim search and every change of a node come here.
+    """Return the same as `room` for one node."""
+    # Written as a loop for speed: the victim search and every change of a node call it.
     for asked, there in zip(amounts, free, strict=True):  # noqa: SIM110 # a generator takes three times as long
         if 0 < asked > there:
             return False
@@ -131,7 +132,7 @@ def _matches(requirement: Requirement, nodes: NodeTable) -> Mask:
 
 
 def _beyond(requirement: Requirement, nodes: NodeTable) -> NDArray[np.int64]:
-    """Return the numbers of the values that are greater, or less, than the one bound."""
+    """Return the numbers of the values that are greater, or less, than the bound."""
     values, numbers = labels_of(nodes).integers(requirement.key)
     bound = int64(requirement.values[0]) if len(requirement.values) == 1 else None
     if bound is None:
@@ -152,7 +153,7 @@ def _tolerated(tolerations: tuple[Toleration, ...], nodes: NodeTable) -> Mask:
 
 
 def untolerated(tolerations: tuple[Toleration, ...], nodes: NodeTable) -> dict[Taint, Mask]:
-    """Return the taints that keep a pod away, each with the nodes where it is the first that does, shape [node]."""
+    """Return the taints that exclude nodes, each with the nodes where it is the first such taint, shape [node]."""
     sets, codes = _taint_sets(nodes)
     tolerated = _Tolerated(tolerations)
     first: dict[Taint, list[int]] = {}
@@ -164,7 +165,7 @@ def untolerated(tolerations: tuple[Toleration, ...], nodes: NodeTable) -> dict[T
 
 
 def _taint_sets(nodes: NodeTable) -> tuple[list[tuple[Taint, ...]], NDArray[np.int32]]:
-    """Return the distinct sets of taints, of which there are few, and the number of each node's set."""
+    """Return the distinct sets of taints, which are few, and the number of each node's set."""
     remembered: tuple[list[tuple[Taint, ...]], NDArray[np.int32]] | None = nodes.memo.get("taints")
     if remembered is None:
         numbers: dict[tuple[Taint, ...], int] = {}
@@ -179,15 +180,15 @@ def _taints(node: Node) -> tuple[Taint, ...]:
 
 
 class _Tolerated:
-    """The taints that some tolerations cover (`ToleratesTaint` of the Kubernetes API), however many these are."""
+    """The taints that any number of tolerations cover (`ToleratesTaint` of the Kubernetes API)."""
 
     def __init__(self, tolerations: tuple[Toleration, ...]) -> None:
-        # Kubernetes may learn other operators (Lt and Gt are alpha): what we do not know tolerates nothing.
+        # Kubernetes may add operators (Lt and Gt are alpha). An unknown operator tolerates nothing.
         self._exists = {(one.key, one.effect) for one in tolerations if one.operator == "Exists"}
         self._equal = {(one.key, one.value, one.effect) for one in tolerations if one.operator == "Equal" and one.key}
 
     def covers(self, taint: Taint) -> bool:
-        """Whether one of the tolerations covers this taint; an empty key or effect of one means any."""
+        """Return whether a toleration covers this taint. An empty key or effect of a toleration matches any."""
         keys, effects = ("", taint.key), ("", taint.effect)
         return any((key, effect) in self._exists for key in keys for effect in effects) or any(
             (taint.key, taint.value, effect) in self._equal for effect in effects

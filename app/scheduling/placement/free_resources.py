@@ -1,8 +1,8 @@
-"""What the nodes have left while one plan is made: amounts, parts of devices, claims, and who sits where.
+"""Free resources of the nodes during one plan: amounts, parts of devices, claims, and the pods on each node.
 
-Two amounts a node: `free` now, and `future`, when everything that is leaving has left. A pod that starts now takes from
-both, a pod that waits for room takes from `future` alone, and an eviction gives to `future` alone. Which of the nodes
-with room is chosen is left to `state`.
+Each node has two amounts: `free` now, and `future` after all terminating pods are gone. A pod that starts now takes
+from both. A pod that waits for room takes from `future` only. An eviction adds to `future` only. `state` chooses
+between the nodes with room.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,39 +27,39 @@ MAX_CONSUMERS = 256
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A pod's place in a plan."""
+    """The place of a pod in a plan."""
 
     pod: Pod
     column: int
     devices: tuple[str, ...]
     later: bool
-    """It has to wait for what is leaving."""
+    """The pod has to wait for terminating pods."""
 
 
 class FreeResources(Copied):
-    """Local to one board. `take`, `give_back`, `leave` and `postpone` change it; everything else asks."""
+    """Local to one placement state. `take`, `give_back`, `leave` and `postpone` change it; the rest only reads."""
 
     _snapshot: Value[Snapshot]
     rows: Value[Mapping[str, int]]
     """The row of each extended resource."""
     free: Owned[Amounts]
-    """Shape [resource, node]: free now; the axes first, then the extended resources."""
+    """Shape [resource, node]: free now; first the axes, then the extended resources."""
     future: Owned[Amounts]
-    """Shape [resource, node]: free when everything that is leaving has left."""
+    """Shape [resource, node]: free after all terminating pods are gone."""
     devices: Owned[SharedDevices]
-    """The devices in shared use; changed by this stock alone."""
+    """The devices in shared use; only this object changes them."""
     remembered: Owned[Remembered]
-    """What is asked of the nodes again and again; told of every change of a node."""
+    """Remembers frequent questions about the nodes. It is notified of every change of a node."""
     neighbours: Owned[Neighbours]
-    """Who sits where, for affinity; changed by this stock alone."""
+    """The pods on each node, for affinity; only this object changes it."""
     _claimed: Owned[dict[str, tuple[NodeName, int]]]
     changes: Value[int]
-    """How often a node has changed; what is known of one number is true as long as it is the same."""
+    """The number of changes of nodes. An answer is valid as long as this number is the same."""
     is_leaving: Value[bool]
-    """Whether `future` may differ from `free` anywhere: if not, nobody needs to look at it."""
+    """Whether `future` may differ from `free` on any node. If not, `future` need not be read."""
 
     def __init__(self, snapshot: Snapshot, devices: PlacementStrategy) -> None:
-        """Start from what is free in the snapshot; `devices` tells how those in shared use are filled."""
+        """Start with what is free in the snapshot. `devices` tells how devices in shared use are filled."""
         self._snapshot = snapshot
         self.rows = {name: len(AXES) + index for index, name in enumerate(sorted(snapshot.scalars))}
         self.free = _stacked(snapshot.free, [snapshot.scalars[name] for name in self.rows])
@@ -78,7 +78,7 @@ class FreeResources(Copied):
     # What there is room for -----------------------------------------------------------------------------------------
 
     def amounts(self, pod: Pod) -> Sequence[int] | None:
-        """Return what the pod takes of each row; None when it asks for what no node has."""
+        """Return what the pod takes of each row. Return None when the pod requests a resource that no node has."""
         amounts = pod.request.amounts
         if not self.rows and not pod.scalars and not pod.claims:
             return amounts
@@ -95,11 +95,11 @@ class FreeResources(Copied):
 
     @property
     def impossible(self) -> Sequence[int]:
-        """The amounts of a pod that asks for a resource that no node has."""
+        """The amounts of a pod that requests a resource that no node has."""
         return [UNLIMITED] * self.free.shape[0]
 
     def taken(self, pod: Pod) -> Sequence[int]:
-        """Return what the pod takes of each row, of which there is enough somewhere."""
+        """Return what the pod takes of each row. Some node must have every requested resource."""
         amounts = self.amounts(pod)
         if amounts is None:
             raise ValueError(f"{pod} asks for a resource that no node has")
@@ -109,12 +109,12 @@ class FreeResources(Copied):
         """Return the nodes with room for these amounts and parts now, shape [node]."""
         mask = self._room(amounts, sharing, self.free)
         if self.is_leaving:
-            # What is free until somebody takes it who waits for more is not to be given away for good.
+            # Room that is free now but reserved in future for a waiting pod must not be taken by a pod without an end.
             mask &= self._room(amounts, sharing, self.future)
         return mask
 
     def room_later(self, amounts: Sequence[int], sharing: Sharing | None) -> Mask:
-        """Return the nodes with room for these when everything that is leaving has left, shape [node]."""
+        """Return the nodes with room for these amounts and parts after all terminating pods are gone, shape [node]."""
         return self._room(amounts, sharing, self.future)
 
     def _room(self, amounts: Sequence[int], sharing: Sharing | None, columns: Amounts) -> Mask:
@@ -124,11 +124,11 @@ class FreeResources(Copied):
         return mask
 
     def has_room_now(self, amounts: Sequence[int], sharing: Sharing | None, column: int) -> bool:
-        """Say what `room_now` says of one node, for those that have room there later."""
+        """Return the same as `room_now` for one node. The node must have room later."""
         return self._has_room(amounts, sharing, column, self.free)
 
     def has_room_later(self, amounts: Sequence[int], sharing: Sharing | None, column: int) -> bool:
-        """Say what `room_later` says of one node."""
+        """Return the same as `room_later` for one node."""
         return self._has_room(amounts, sharing, column, self.future)
 
     def _has_room(self, amounts: Sequence[int], sharing: Sharing | None, column: int, columns: Amounts) -> bool:
@@ -140,11 +140,11 @@ class FreeResources(Copied):
         return self.devices.has_room(sharing, column, gpus, later=columns is self.future)
 
     def fits_shared(self, sharing: Sharing) -> Mask:
-        """Return the nodes where a device in shared use takes the part, now or later, shape [node]."""
+        """Return the nodes where a device in shared use can take the part, now or later, shape [node]."""
         return self.devices.fits(sharing, self.future[GPU])
 
     def has_shared(self, sharing: Sharing, column: int) -> bool:
-        """Say what `fits_shared` says of one node."""
+        """Return the same as `fits_shared` for one node."""
         return self.devices.has_fitting(sharing, column, self.future.item(GPU, column))
 
     def choose_devices(self, pod: Pod, column: int) -> tuple[tuple[str, ...], bool]:
@@ -165,16 +165,16 @@ class FreeResources(Copied):
         return nodes.mask([node] if consumers < MAX_CONSUMERS else [])
 
     def free_of(self, name: str) -> Amounts:
-        """Return how much of an extended resource is free now, shape [node]; 0 where no node has it."""
+        """Return the amount of an extended resource that is free now, shape [node]; 0 where no node has it."""
         row = self.rows.get(name)
         return np.zeros(self.free.shape[1], dtype=np.int64) if row is None else self.free[row]
 
     def has_devices(self, sharing: Sharing) -> Mask:
-        """Return the nodes with devices of which these parts are free now, shape [node]."""
+        """Return the nodes whose devices have these parts free now, shape [node]."""
         return self.devices.room(sharing, self.free[GPU], self.future[GPU], later=False)
 
     def holds_in_all(self, pods: Sequence[Pod]) -> bool:
-        """Whether all nodes together will have as much as the pods ask for, however thinly spread."""
+        """Return whether all nodes together will have as much as the pods request, ignoring fragmentation."""
         asked = [0] * self.future.shape[0]
         for pod in pods:
             amounts = self.amounts(pod)
@@ -182,7 +182,8 @@ class FreeResources(Copied):
                 return False
             asked = [one + more for one, more in zip(asked, amounts, strict=True)]
             if pod.sharing is not None:
-                # On the largest, which it takes the smallest part of: too little may be said, not too much.
+                # Counted on the largest GPU, of which the request is the smallest part: the sum may be too low, never
+                # too high.
                 asked[GPU] += pod.sharing.gpu_milli(int(self._snapshot.nodes.device_memory_mib.max(initial=1)))
         there = np.maximum(self.future, 0).sum(axis=1)
         there[GPU] += self.devices.free_milli()
@@ -191,7 +192,7 @@ class FreeResources(Copied):
     # Changing -------------------------------------------------------------------------------------------------------
 
     def take(self, seat: Assignment) -> None:
-        """Have the pod sit there."""
+        """Assign the pod to the place."""
         pod, column = seat.pod, seat.column
         amounts = np.array(self.taken(pod), dtype=np.int64)
         self.future[:, column] -= amounts
@@ -209,7 +210,7 @@ class FreeResources(Copied):
         self.remembered.touch(column)
 
     def give_back(self, placed: Placed) -> None:
-        """Have a placed pod leave: what it holds is free in future."""
+        """Remove a placed pod: what it holds is free in future."""
         column = self.column(placed.node)
         if column is None:
             return
@@ -234,14 +235,14 @@ class FreeResources(Copied):
             self._claimed.pop(claim.key, None)
 
     def leave(self, seat: Assignment) -> None:
-        """Have a pod of the plan leave the seat that it was to wait for; whole devices only."""
+        """Remove a pod of the plan from the place for which it was to wait; whole devices only."""
         self.future[:, seat.column] += np.array(self.taken(seat.pod), dtype=np.int64)
         self.neighbours.remove(seat.pod, seat.column)
         self.changes += 1
         self.remembered.touch(seat.column)
 
     def postpone(self, seat: Assignment) -> Assignment:
-        """Have a pod that was to sit down now wait for the others: what it took is free until then."""
+        """Let a pod that was to start now wait for the others: what it took is free until then."""
         if seat.later:
             return seat
         pod, column = seat.pod, seat.column
@@ -254,7 +255,7 @@ class FreeResources(Copied):
         return replace(seat, later=True)
 
     def column(self, node: NodeName | None) -> int | None:
-        """Return the column of a node; None when it is not known."""
+        """Return the column of a node; None when the node is not known."""
         return None if node is None else self._snapshot.nodes.index.get(node)
 
 

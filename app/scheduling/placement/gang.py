@@ -1,7 +1,7 @@
-"""Places pods of one PodGroup that start together: every sub-group inside its topology domain, all or none.
+"""Places pods of one PodGroup that start together: every sub-group inside its topology domain, all pods or none.
 
-Nested groups go first, then pod sets, each inside the nodes of its parent (KAI's order). Which domains are tried, and
-in which order, is `topology`'s to say.
+Nested groups are placed first, then pod sets, each inside the nodes of its parent (KAI's order). `topology` tells which
+domains are tried, and in which order.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -24,23 +24,24 @@ Seats = tuple[Assignment, ...]
 Branch = SubGroup | PodSet
 
 MOST_TRIALS = 4096
-"""Domains that one attempt tries, one in vain for four: that they may take the pods is only an upper bound.
+"""The most domains that one attempt tries. A failed trial counts as four, because "may take the pods" is an upper
+bound.
 
-Pods that keep apart fail in each of them, and those of sub-groups in each other in every combination.
+Pods with anti-affinity to each other fail in each domain. Pods of nested sub-groups fail in every combination.
 """
 
 IN_VAIN = 4
 
 FEW_TRIALS = 64
-"""The same for each further attempt in one plan when so many were in vain for the PodGroup: a search for victims makes
-hundreds of attempts, and others wait for its end.
+"""The least bound of each further attempt in one plan, once failed trials have used `MOST_TRIALS` for the PodGroup. A
+search for victims makes hundreds of attempts, and other PodGroups are pending meanwhile.
 """
 
 
 def place(
     board: PlacementState, group: PodGroup, pods: Sequence[Pod], *, timing: Timing, where: Where = ANYWHERE
 ) -> Seats | None:
-    """Take places for the pods on the board, or nothing at all and None."""
+    """Place the pods in the placement state. Place nothing and return None when not all pods fit."""
     if group.root is None or not any(group.root.constrained()):
         return _in_any_order(board, pods, where, timing)
     spent = board.in_vain.get(group.key, 0)
@@ -51,7 +52,7 @@ def place(
 
 
 def refusal(board: PlacementState, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
-    """Return why no topology domain can take the pods; None when the topology is not what is in their way."""
+    """Return why no topology domain can take the pods. Return None when the topology is not the obstacle."""
     if group.root is None:
         return None
     asking = ((branch, constraint, members(group, branch, pods)) for branch, constraint in group.root.constrained())
@@ -68,13 +69,13 @@ def is_whole(group: PodGroup) -> bool:
 
 
 def members(group: PodGroup, branch: Branch, pods: Sequence[Pod]) -> list[Pod]:
-    """Return those of the pods that belong to the branch."""
+    """Return the pods that belong to the branch."""
     names = {leaf.name for leaf in branch.leaves()}
     return [pod for pod in pods if group.pod_set(pod) in names]
 
 
 def _in_any_order(board: PlacementState, pods: Sequence[Pod], where: Where, timing: Timing) -> Seats | None:
-    """Try the pods in the order in which they start, then those first that are hard to place."""
+    """Try the pods in the order in which they start, then the pods first that are hard to place."""
     seats = board.place(pods, where=where, timing=timing)
     if seats is None and len(pods) > 1:
         ordered = sorted(pods, key=largest_first)
@@ -91,14 +92,14 @@ class _Attempt:
         self._timing = timing
         self._left = most
         self.in_vain = 0
-        """What was tried in vain, in the unit of `MOST_TRIALS`."""
-        # What was tried in vain: a domain of one level is offered again inside each domain of a wider one.
+        """The number of failed trials, in the unit of `MOST_TRIALS`."""
+        # The questions that failed. A domain of one level is offered again inside each domain of a wider level.
         self._in_vain = set[Hashable]()
 
     def place(
         self, board: PlacementState, branch: Branch, pods: Sequence[Pod], where: Where, before: Seats = ()
     ) -> Seats | None:
-        """Place the pods of a branch inside what its parent leaves it, after those that sit there `before` it."""
+        """Place the pods of a branch inside the nodes of its parent. `before` are the places taken there earlier."""
         if not pods:
             return ()
         question = self._question(branch, where, before)
@@ -118,7 +119,7 @@ class _Attempt:
         return None
 
     def _question(self, branch: Branch, where: Where, before: Seats) -> Hashable:
-        """Return what the answer for a branch depends on; None where that is asked only once."""
+        """Return what the answer for a branch depends on. Return None where the question is asked only once."""
         if branch is self._group.root or branch.topology is None:
             return None
         masks = tuple(b"" if each is None else _digest(each) for each in (where.within, where.steps))
@@ -152,7 +153,7 @@ def _digest(column: Mask | Amounts) -> bytes:
     return blake2b(column.tobytes(), digest_size=16).digest()
 
 
-def _candidates(  # noqa: PLR0913, PLR0917 # one question, told by who asks, for what and where
+def _candidates(  # noqa: PLR0913, PLR0917 - one question: the PodGroup, its pods and the nodes
     board: PlacementState,
     group: PodGroup,
     branch: Branch,

@@ -1,6 +1,6 @@
 """Indexes the labels of nodes: which keys any node has, and each node's value of one key as a column.
 
-Tenants choose which keys they ask for. A key that no node has costs nothing, whoever asks for it and how often.
+Tenants choose the keys in their requests. A key that no node has costs nothing, for any number of requests.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,19 +28,19 @@ class LabelColumn:
         return self.where([self.values[text] for text in texts if text in self.values])
 
     def where(self, values: list[int] | NDArray[np.int64]) -> Mask:
-        """Return the nodes with one of the values of these numbers, shape [node]."""
+        """Return the nodes whose values have one of these numbers, shape [node]."""
         held = np.zeros(len(self.values) + 1, dtype=np.bool_)
         held[values] = True
-        held[-1] = False  # the place to which the code of nodes without the label points
+        held[-1] = False  # the last entry is for nodes without the label (code -1)
         mask: Mask = held[self.codes]
         return mask
 
 
 class LabelIndex:
-    """The labels of one table of nodes. It only remembers: nothing that it answers ever changes."""
+    """The labels of one table of nodes. The index only caches: an answer never changes."""
 
     def __init__(self, nodes: NodeTable) -> None:
-        """Learn which keys there are; a column is made when somebody first asks for its key."""
+        """Read which keys exist. A column is made at the first question about its key."""
         self._nodes = nodes.nodes
         self._labels = [node.labels for node in nodes.nodes]
         self._keys = frozenset[str]().union(*self._labels)
@@ -62,14 +62,14 @@ class LabelIndex:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         if key not in self._integers:
             read = list(map(int64, self.column(key).values))
-            # Values are numbered in their order.
+            # The numbers follow the order of the values.
             numbers = [number for number, value in enumerate(read) if value is not None]
             values = [value for value in read if value is not None]
             self._integers[key] = np.array(values, dtype=np.int64), np.array(numbers, dtype=np.int64)
         return self._integers[key]
 
     def unknown(self, columns: Iterable[tuple[str, bool]]) -> int:
-        """Return how many of the columns have not been made, of labels that nodes have; True stands for integers."""
+        """Return how many of the columns have not been made, for labels that nodes have; True stands for integers."""
         asked = ((key, of) for key, of in columns if key in self._keys or (key == NODE_NAME_FIELD and not of))
         return sum(key not in (self._integers if of else self._columns) for key, of in asked)
 
@@ -78,7 +78,7 @@ class LabelIndex:
             texts: list[str | None] = [node.name for node in self._nodes]
         else:
             texts = [labels.get(key) for labels in self._labels]
-        # In C where it can be: 16 columns of 15,000 nodes may be asked for at once.
+        # Uses functions that run in C where possible: one question may read 16 columns of 15,000 nodes.
         distinct = [text for text in dict.fromkeys(texts) if text is not None]
         values = dict(zip(distinct, range(len(distinct)), strict=True))
         numbers: dict[str | None, int] = {None: -1}
@@ -87,7 +87,7 @@ class LabelIndex:
 
 
 def labels_of(nodes: NodeTable) -> LabelIndex:
-    """Return the index of a table; tables whose nodes have the same labels share it."""
+    """Return the index of a table. Tables whose nodes have the same labels share one index."""
     index: LabelIndex | None = nodes.label_memo.get("index")
     if index is None:
         index = nodes.label_memo.setdefault("index", LabelIndex(nodes))

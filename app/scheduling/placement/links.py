@@ -1,8 +1,8 @@
-"""What leaves other nodes when PodGroups leave a node: pods that leave it may move to those places.
+"""What other nodes gain when PodGroups leave a node: the pods on that node may move to the freed places.
 
-A bound that never errs on the no; what is not known of a node is taken to be without limit. Where f GPUs are free and
-pods of a, b... GPUs leave that need other places, there are as many slots of s GPUs as they took before, and at most
-(f mod s + a mod s + b mod s...) / s more.
+The result is an upper bound: "no room" is always right, and what is unknown of a node counts as unlimited. Where f GPUs
+are free and pods with a, b... GPUs that need other places leave, there are as many slots of s GPUs as these pods took,
+and at most (f mod s + a mod s + b mod s...) / s more.
 """
 
 from dataclasses import dataclass
@@ -17,38 +17,38 @@ from app.scheduling.placement.rows import Numbers, Rows
 from app.scheduling.placement.slots import SIZES
 
 MOST_NODES = 8
-"""A PodGroup on more nodes is taken to make room without limit."""
+"""A PodGroup on more nodes counts as making unlimited room."""
 
 Levels = NDArray[np.float64]
 
 MANY = 1 << 40
-"""Without limit, in any unit."""
+"""Unlimited, in any unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Joined:
-    """What PodGroups hold on their nodes, and every pair of nodes that one of them joins."""
+    """What PodGroups hold on their nodes, and every pair of nodes that one PodGroup uses."""
 
     group: Numbers
-    """Shape [part]: what one PodGroup holds on one node is a part."""
+    """Shape [part]: the PodGroup. A part is what one PodGroup holds on one node."""
     node: Numbers
     """Shape [part]."""
     elsewhere: Levels
-    """Shape [part]: how many GPUs it holds on other nodes; without limit where it shares them."""
+    """Shape [part]: how many GPUs the PodGroup holds on other nodes; unlimited where it shares GPUs."""
     is_open: Mask
-    """Shape [part]: whether its pairs are left out, so that it is not known what it leaves elsewhere."""
+    """Shape [part]: whether its pairs are left out, so that what it frees on other nodes is unknown."""
     here: Numbers
-    """Shape [pair]: the part on one of the nodes."""
+    """Shape [pair]: the part on the first node."""
     there: Numbers
-    """Shape [pair]: the node of the other one."""
+    """Shape [pair]: the other node."""
     gpus: Levels
-    """Shape [pair]: what the PodGroup holds on that other node."""
+    """Shape [pair]: what the PodGroup holds on the other node."""
     over: Levels
-    """Shape [size, pair]: the same beyond multiples of each size, pod by pod."""
+    """Shape [size, pair]: the remainder of `gpus` beyond multiples of each size, pod by pod."""
 
     @classmethod
     def of(cls, rows: Rows, nodes: int) -> Self:
-        """Read the pods of some PodGroups."""
+        """Build the table from the pods of some PodGroups."""
         keys, inverse = np.unique(rows.group * nodes + rows.node, return_inverse=True)
         group, node = np.divmod(keys, nodes)
         gpus = rows.amounts[:, GPU] // GPU_MILLI
@@ -74,7 +74,7 @@ class _Joined:
         )
 
     def without(self, groups: Mask) -> Self:
-        """Return what is left when these PodGroups are left out, shape [group]."""
+        """Return the table without these PodGroups, shape [group]."""
         stays = ~groups[self.group]
         number, pairs = np.cumsum(stays) - 1, stays[self.here]
         return type(self)(
@@ -89,7 +89,7 @@ class _Joined:
         )
 
     def followed_by(self, more: Self) -> Self:
-        """Return these and more."""
+        """Return this table extended by another one."""
         return type(self)(
             group=np.concatenate([self.group, more.group]),
             node=np.concatenate([self.node, more.node]),
@@ -103,13 +103,13 @@ class _Joined:
 
 
 class Links:
-    """The running PodGroups and the nodes that they join; `change` alone changes it."""
+    """The running PodGroups and the nodes that they connect. Only `change` changes it."""
 
     def __init__(self, rows: Rows, groups: int, nodes: int) -> None:
-        """Find every pair of nodes that a PodGroup joins."""
+        """Find every pair of nodes that one PodGroup uses."""
         self._nodes = nodes
         self._changed: Mask = np.zeros(groups, dtype=np.bool_)
-        # As they were in the beginning, without those that have changed; those as they are now are few.
+        # The initial state. Changed PodGroups are masked out of it and kept in a second, small table.
         self._first = _Joined.of(rows, nodes)
         self._now = self._first.without(np.ones(groups, dtype=np.bool_))
         here = self._first.node[self._first.here]
@@ -117,12 +117,12 @@ class Links:
         self._here, self._there = np.divmod(keys, nodes)
 
     def change(self, groups: Mask, rows: Rows) -> None:
-        """Have these PodGroups hold what these rows say, shape [group]."""
+        """Replace what these PodGroups hold with these rows, shape [group]."""
         self._changed |= groups
         self._now = self._now.without(groups).followed_by(_Joined.of(rows, self._nodes))
 
     def freed(self, lost: Mask) -> Amounts:
-        """Return how many milli-GPUs become free elsewhere when these are lost on a node at most, shape [node]."""
+        """Return how many milli-GPUs other nodes gain at most when a node loses these PodGroups, shape [node]."""
         found: Amounts = np.zeros(self._nodes, dtype=np.int64)
         for held, groups in ((self._first, lost & ~self._changed), (self._now, lost)):
             gpus = held.elsewhere * groups[held.group]
@@ -130,10 +130,11 @@ class Links:
         return found
 
     def gained(self, lost: Mask, moved: Mask, future: Amounts, scarce: Mask | None = None) -> Amounts:
-        """Return how many more slots there are elsewhere when all leave a node at most, shape [size, node].
+        """Return how many slots other nodes gain at most when these PodGroups leave a node, shape [size, node].
 
-        Those that the `moved` take again, shape [group], are left out. `future` is what is free on the nodes when
-        everything that is leaving has left, in milli-GPUs, shape [node]. `scarce`, shape [size], are those that matter.
+        The places that the `moved` PodGroups, shape [group], take again are not counted. `future` is the free amount of
+        the nodes after all terminating pods are gone, in milli-GPUs, shape [node]. `scarce`, shape [size], selects the
+        sizes that matter.
         """
         free = np.maximum(future[self._there], 0) // GPU_MILLI
         found = np.zeros((len(SIZES), self._nodes), dtype=np.int64)
@@ -141,7 +142,7 @@ class Links:
         here = self._now.node[self._now.here]
         for index, size in enumerate(SIZES):
             if scarce is None or scarce[index]:
-                # What is free beside the pods is counted once.
+                # The free amount of a node is counted only once.
                 more = np.bincount(here, weights=np.ceil(now[index] / size), minlength=self._nodes)
                 found[index] = self._more(free % size, first[index], size) + more.astype(np.int64)
         leaving = lost | moved
@@ -155,7 +156,7 @@ class Links:
 
 
 def _leaving(held: _Joined, lost: Mask, moved: Mask, changed: Mask | None) -> Levels:
-    """Return what leaves the other node of each pair, beyond what is taken again, shape [size, pair]."""
+    """Return what the other node of each pair gains, minus what is taken again, shape [size, pair]."""
     group = held.group[held.here]
     known: Mask = np.ones(len(group), dtype=np.bool_) if changed is None else ~changed[group]
     found: Levels = held.gpus * (lost[group] & known) + held.over * ((moved & ~lost)[group] & known)
@@ -163,13 +164,13 @@ def _leaving(held: _Joined, lost: Mask, moved: Mask, changed: Mask | None) -> Le
 
 
 def joined(group: Amounts) -> tuple[Amounts, Amounts]:
-    """Return all pairs of entries, sorted by group, that are of one group; not all of a group of many."""
+    """Return all pairs of entries, sorted by group, that belong to one group; not all pairs of a large group."""
     pairs = [_pairs(group, distance) for distance in range(1, MOST_NODES)]
     one, other = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     return np.concatenate([one, other]), np.concatenate([other, one])
 
 
 def _pairs(group: Amounts, distance: int) -> tuple[Amounts, Amounts]:
-    """Return which entries, sorted by group, and which so far behind them are of one group."""
+    """Return which entries, sorted by group, belong to the same group as the entry at this distance behind them."""
     (found,) = np.nonzero(group[distance:] == group[:-distance])
     return found, found + distance

@@ -1,4 +1,4 @@
-"""What pods have left of the devices in shared use, node by node and in columns; who takes what is up to `devices`."""
+"""The free parts of devices in shared use, by node and in columns. `devices` decides which pod takes which part."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,13 +15,13 @@ assert PART == PPM  # a millionth of a device of M MiB is M parts  # noqa: S101 
 
 
 class Divided(NamedTuple):
-    """A device in shared use; a tuple, since thousands are made in one plan."""
+    """A device in shared use. It is a tuple for speed, because one plan makes thousands."""
 
     name: str
     free: int
     """Parts free now."""
     future: int
-    """Parts free when everything that is leaving has left."""
+    """Parts free after all terminating pods are gone."""
 
 
 Flags = NDArray[np.bool_]
@@ -29,15 +29,15 @@ Flags = NDArray[np.bool_]
 
 
 class FreeParts(Copied):
-    """What is free of all shared devices, in columns: a row for each node that has any, a slot for each, by name."""
+    """The free parts of all shared devices: a row for each node with such devices, a slot for each device."""
 
     _rows: Owned[dict[int, int]]
     columns: Value[NDArray[np.int64]]
     """Shape [row]: the node's column."""
     free: Owned[NDArray[np.int64]]
-    """Shape [row, slot], in parts; -1, which is enough for nobody, where there is no device."""
+    """Shape [row, slot], in parts. -1, which is less than any request, where there is no device."""
     future: Owned[NDArray[np.int64]]
-    """The same when everything that is leaving has left."""
+    """The same after all terminating pods are gone."""
 
     def __init__(self, devices: Mapping[int, Sequence[Divided]]) -> None:
         self._rows = {column: row for row, column in enumerate(devices)}
@@ -49,7 +49,7 @@ class FreeParts(Copied):
             self.put(column, each)
 
     def put(self, column: int, devices: Sequence[Divided]) -> None:
-        """Note the devices of one node anew, in the order of their names."""
+        """Replace the devices of one node, in the order of their names."""
         row = self._rows.setdefault(column, len(self._rows))
         more = max(0, row + 1 - len(self.columns)), max(0, len(devices) - self.free.shape[1])
         if any(more):
@@ -63,14 +63,14 @@ class FreeParts(Copied):
 
 
 class Initial:
-    """The shared devices of the snapshot, read as far as somebody asks; shared by all copies."""
+    """The shared devices of the snapshot, read on demand. All copies share it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._known: dict[int, Sequence[Divided]] = {}
 
     def at(self, column: int) -> Sequence[Divided]:
-        """Return those of one node, in the order of their names."""
+        """Return the devices of one node, in the order of their names."""
         found = self._known.get(column)
         if found is None:
             found = self._known[column] = self._read(column)
@@ -78,13 +78,13 @@ class Initial:
 
     def _read(self, column: int) -> Sequence[Divided]:
         devices = self._snapshot.shared.get(self._snapshot.nodes.nodes[column].name, ())
-        # Who overstates a node's memory or asks for more than there is must not stop the plan for everybody.
+        # A pod with a wrong GPU memory or a too large request must not stop the plan for all other pods.
         whole = int(self._snapshot.nodes.device_memory_mib[column]) * PART
         left = ((each, max(each.free, -whole)) for each in sorted(devices, key=lambda each: each.name))
         return [Divided(each.name, min(free, whole), min(free + each.releasing, whole)) for each, free in left]
 
     @cached_property
     def parts(self) -> FreeParts:
-        """All of them as columns."""
+        """All shared devices as columns."""
         columns = self._snapshot.nodes.columns(name for name, devices in self._snapshot.shared.items() if devices)
         return FreeParts({column: self.at(column) for column in columns})

@@ -1,7 +1,7 @@
-"""Ranks the nodes for pods of one shape: what each would cost them, and when they would have room on it.
+"""Ranks the nodes for pods of one shape: the cost of each node, and when it has room for the pods.
 
-The lowest rank is best. Above all costs stand two steps: a node on which the pod has to wait for room, and, for a part
-of a device, one on which it would open a device. `free_resources` tells what room there is, `score` what it costs.
+The lowest rank is best. Two steps are larger than all costs: a node on which the pod has to wait for room, and, for a
+part of a device, a node on which the pod would open a device. `free_resources` tells the room, `score` the cost.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ from app.scheduling.placement.free_resources import FreeResources
 from app.settings import PlacementStrategy
 
 LATER = 1 << 61
-"""The step of a node on which the pod has to wait for room; all costs are below it."""
+"""The step of a node on which the pod has to wait for room. All costs are below it."""
 
 UNSHARED = 1 << 62
-"""The step of a node on which no device in shared use takes the part, where those shall be filled first.
+"""The step of a node where no device in shared use can take the part, if shared devices are to be filled first.
 
-Waiting for a part of a device that is shared already goes before opening one (KAI's gpusharingorder).
+Waiting for a part of a device that is already shared is better than opening a new device (KAI's gpusharingorder).
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Where:
-    """Which nodes come into question for pods of a gang, and which of them go first."""
+    """Which nodes the pods of a gang may use, and which of these nodes are preferred."""
 
     within: Mask | None = None
     """None: all nodes."""
     steps: Amounts | None = None
-    """Shape [node]: nodes of more steps go first, whatever else speaks for others; None: all are alike."""
+    """Shape [node]: nodes with more steps are preferred over every other reason; None: all nodes are equal."""
 
     def narrowed(self, ranks: Amounts) -> Amounts:
-        """Return the ranks of the nodes that are left, those of most steps among them; the others are forbidden."""
+        """Return the ranks of the remaining nodes with the most steps. All other nodes are forbidden."""
         if self.within is not None:
             ranks = only(self.within, ranks)
         if self.steps is not None:
@@ -50,14 +50,14 @@ ANYWHERE = Where()
 
 
 def only(mask: Mask, ranks: Amounts) -> Amounts:
-    """Return the ranks of these nodes; the others are forbidden."""
+    """Return the ranks of these nodes. All other nodes are forbidden."""
     return np.where(mask, ranks, np.int64(score.FORBIDDEN))
 
 
 def best(ranks: Amounts, nominated: int | None) -> int | None:
-    """Return the column of the lowest rank, or the nominated one if it is on the same step; None if all are forbidden.
+    """Return the column of the lowest rank, or the nominated one on the same step. Return None if all are forbidden.
 
-    kube-scheduler already holds that node for the pod; after a restart this rebuilds our promise.
+    kube-scheduler already holds the nominated node for the pod. After a restart this restores the reservation.
     """
     column = int(ranks.argmin()) if ranks.size else None
     if column is None or (least := ranks.item(column)) == score.FORBIDDEN:
@@ -68,23 +68,23 @@ def best(ranks: Amounts, nominated: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wish:
-    """What pods of one shape ask for, and where they may go."""
+    """What pods of one shape request, and which nodes they may use."""
 
     amounts: Sequence[int]
-    """As the stock has them."""
+    """In the rows of the `FreeResources`."""
     sharing: Sharing | None
     eligible: Mask
-    """Shape [node]: where they may go whatever is free."""
+    """Shape [node]: the nodes that the pods may use, whatever is free."""
     compared: int
-    """The axis by which nodes are compared."""
+    """The resource by which nodes are compared."""
     gpus: int
-    """How many whole ones, which are to be well connected."""
+    """The number of whole GPUs, which should be well connected."""
     waits: bool
-    """They start together with others who have to wait: what is free now is nothing better."""
+    """The pods start together with others that have to wait, so room that is free now is no advantage."""
 
     @staticmethod
     def of(pod: Pod, amounts: Sequence[int], eligible: Mask, *, waits: bool) -> "Wish":
-        """Read a pod."""
+        """Read the request of a pod."""
         return Wish(
             amounts=amounts,
             sharing=pod.sharing,
@@ -96,22 +96,22 @@ class Wish:
 
 
 class Ranks:
-    """Shared by all copies of a board: it only remembers."""
+    """The ranks of the nodes. All copies of a placement state share it, because it only caches."""
 
     def __init__(self, snapshot: Snapshot, nodes: PlacementStrategy, devices: PlacementStrategy) -> None:
-        """Rank by what is known of the nodes of the snapshot."""
+        """Use the nodes of the snapshot."""
         self._nodes = snapshot.nodes
         self._strategy = nodes
         self._fills_shared = devices is PlacementStrategy.BINPACK
         self._connections = Connections(snapshot)
 
     def costs(self, compared: int, gpus: int, stock: FreeResources) -> Amounts:
-        """Return what each node would cost, shape [node]; the least is best."""
+        """Return the cost of each node, shape [node]; the lowest is best."""
         losses = self._connections.losses(gpus, stock.free[GPU])
         return score.cost(compared, stock.future, self._nodes, self._strategy, losses=losses)
 
     def of(self, wish: Wish, stock: FreeResources) -> Amounts:
-        """Return the rank of every node, shape [node], not to be written and true until the stock changes."""
+        """Return the rank of every node, shape [node]. Do not write to it. It is valid until the stock changes."""
         return stock.remembered.answer(
             (wish, stock.is_leaving), lambda: self.everywhere(wish, stock), lambda column: self.at(wish, stock, column)
         )
@@ -123,7 +123,7 @@ class Ranks:
         if sharing is not None and self._fills_shared:
             ranks[~stock.fits_shared(sharing)] += UNSHARED
         now = None if wish.waits else stock.room_now(amounts, sharing)
-        # While nobody leaves, there is no more room later.
+        # Without terminating pods there is no more room later than now.
         room = stock.room_later(amounts, sharing) if now is None or stock.is_leaving else now
         if now is not None and now is not room:
             ranks[~now] += LATER
@@ -131,7 +131,7 @@ class Ranks:
         return ranks
 
     def at(self, wish: Wish, stock: FreeResources, column: int) -> int:
-        """Say the same of one node."""
+        """Return the same for one node."""
         amounts, sharing = wish.amounts, wish.sharing
         if not wish.eligible.item(column):
             return score.FORBIDDEN

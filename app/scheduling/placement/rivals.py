@@ -1,4 +1,4 @@
-"""Remembers who has a better claim on the room of a plan: who starts or is kept room in it, who is promised a node.
+"""Records which PodGroups come first for the room of a plan: started ones, ones with kept room, and reserved nodes.
 
 Only `note`, `forget` and `look_into` change it.
 """
@@ -18,15 +18,16 @@ from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.state import PlacementState, Shape, Strategy, Timing
 
 MOST_LOOKS = 100
-"""Of how many PodGroups that are like no other one plan finds out whether they are behind others: each takes a copy of
-what all nodes have left (some 0.3 ms at 5,000 nodes)."""
+"""For how many PodGroups of a unique kind one plan finds out whether they are behind others. Each needs a copy of the
+free resources of all nodes (about 0.3 ms at 5,000 nodes).
+"""
 
 
 class ReservedRoom:
-    """What is promised on which node, and to whom: room that the pods do not use yet."""
+    """Room that is reserved on nodes for pods that do not use it yet, with the names of these pods."""
 
     def __init__(self, snapshot: Snapshot, groups: Iterable[PodGroup]) -> None:
-        """Look at every pod that holds a place; most are bound."""
+        """Read every pod that holds a place. Most of these pods are bound."""
         nodes = snapshot.nodes
         self.amounts: Amounts = np.zeros((len(AXES), len(nodes.nodes)), dtype=np.int64)
         """Shape [resource, node]."""
@@ -39,15 +40,15 @@ class ReservedRoom:
                     self._name(column, name_of(group, one.pod))
 
     def _name(self, column: int, name: Name) -> None:
-        # The first by name, so that the same is told whoever came first.
+        # Keep the first by name, so that the result does not depend on the order of the pods.
         known = self._names.get(column)
         if known is None or (name.namespace, name.name) < (known.namespace, known.name):
             self._names[column] = name
 
     def in_the_way(self, pod: Pod, board: PlacementState) -> Mask:
-        """Return the nodes that have no room now and would have it, now or later, if nothing were promised there.
+        """Return the nodes that have no room now, but would have it, now or later, without reservations.
 
-        Shape [node]. Later counts, since a place may be promised from which somebody else has yet to leave.
+        Shape [node]. Later counts too, because a reserved place may still be used by a terminating pod.
         """
         stock = board.stock
         if not self._names or pod.sharing is not None or pod.scalars or pod.claims:
@@ -57,31 +58,33 @@ class ReservedRoom:
         return board.eligible(pod) & without & ~board.allowed(pod) & self.amounts.any(axis=0)
 
     def first(self, mask: Mask) -> Name | str:
-        """Name a PodGroup, or a pod alone, to which one of these nodes is promised; "" when none is."""
+        """Return the name of a PodGroup or lone pod with a reservation on one of these nodes; "" when there is none."""
         return next((self._names[column] for column in np.flatnonzero(mask).tolist() if column in self._names), "")
 
 
 class Rivals:
-    """Local to one plan."""
+    """The PodGroups that come first for room; local to one plan."""
 
     def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
-        """Begin with nobody."""
+        """Start empty."""
         self._snapshot = snapshot
         self._strategy = strategy
         self._served: dict[GroupKey, int] = {}
-        """Their numbers."""
+        """The numbers of the PodGroups."""
         self._seats: Amounts = np.zeros((2, 64), dtype=np.int64)
-        """The number and the column of each seat, shape [2, seat]; it grows by doubling."""
+        """The PodGroup's number and the column of each place, shape [2, place]. The array grows by doubling."""
         self._taken = 0
         self._running: Iterable[PodGroup] = ()
         self._promises: ReservedRoom | None = None
         self._untouched: PlacementState | None = None
         self._open: dict[tuple[Shape, int], Mask | None] = {}
-        """Where so many plain pods of one shape would have found room before this plan; None where they had none."""
+        """Where this number of plain pods of one shape would find room before this plan; None where they would find
+        none.
+        """
         self._looks = 0
 
     def note(self, key: GroupKey, seats: Iterable[Assignment]) -> None:
-        """Note where a PodGroup starts, or where room is kept for its rest."""
+        """Record where a PodGroup starts, or where room is kept for its remaining pods."""
         number = self._served.setdefault(key, len(self._served))
         for seat in seats:
             if self._taken == self._seats.shape[1]:
@@ -90,7 +93,7 @@ class Rivals:
             self._taken += 1
 
     def forget(self, key: GroupKey) -> None:
-        """Note that no room is kept for a PodGroup any more."""
+        """Record that room is no longer kept for a PodGroup."""
         number = self._served.get(key)
         if number is not None:
             left = self._seats[:, : self._taken][:, self._seats[0, : self._taken] != number]
@@ -98,23 +101,23 @@ class Rivals:
             self._seats[:, : self._taken] = left
 
     def look_into(self, running: Iterable[PodGroup]) -> None:
-        """Have promises told of as well, which takes a look at everybody who runs."""
+        """Include reservations, which requires a look at all running PodGroups."""
         self._running, self._promises = running, None
 
     def has_served(self, key: GroupKey) -> bool:
-        """Return whether pods of this PodGroup start, or are kept room, in this plan."""
+        """Return whether pods of this PodGroup start in this plan, or have room kept in it."""
         return key in self._served
 
     @property
     def promises(self) -> ReservedRoom:
-        """What is promised, as far as it was looked into."""
+        """The reservations, as far as `look_into` was called."""
         if self._promises is None:
             self._promises = ReservedRoom(self._snapshot, self._running)
         return self._promises
 
     def ahead(self, group: PodGroup, pods: Sequence[Pod]) -> int:
-        """Return how many PodGroups came before the pods to where they would have found room; 0 if they had none."""
-        # Of a group that has started in part nobody can tell whether its own pods or those of others took the room.
+        """Return how many PodGroups took places first where the pods would have found room; 0 if the pods had none."""
+        # For a group that has started in part, its own pods and the pods of others cannot be told apart.
         if not self._taken or self.has_served(group.key):
             return 0
         open_to_them = self._open_to(group, pods)
@@ -128,7 +131,7 @@ class Rivals:
     def _open_to(self, group: PodGroup, pods: Sequence[Pod]) -> Mask | None:
         """Return where the pods would have found room before this plan, shape [node]; None where they had none.
 
-        Who is like nobody else is looked at one by one: none after `MOST_LOOKS`.
+        A PodGroup of a unique kind is looked at by itself, at most `MOST_LOOKS` of them in one plan.
         """
         if self._untouched is None:
             self._untouched = PlacementState(self._snapshot, self._strategy)
@@ -155,7 +158,7 @@ def _open_to(board: PlacementState, group: PodGroup, pods: Sequence[Pod]) -> Mas
 
 
 def name_of(group: PodGroup, pod: Pod) -> Name:
-    """Return the name by which people know a group: of a pod alone its own."""
+    """Return the name that people use for a group; for a lone pod the name of the pod."""
     if pod.names_group:
         return Name(pod.namespace, group.key.name)
     return Name(pod.namespace, pod.name, "a pod in another namespace")

@@ -15,30 +15,30 @@ from app.scheduling.placement.free_resources import FreeResources
 from app.scheduling.placement.state import Shape, shape_of
 
 MOST_SHAPES = 256
-"""Shapes of pods whose possible places are looked for; others may have any."""
+"""The most shapes of pods whose possible places are calculated. Other shapes may use any place."""
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Rows:
-    """Placed pods, shape [pod]; those of groups that changed are no longer `alive`. Rows are only added."""
+    """Placed pods, shape [pod]. Pods of changed groups are no longer `alive`. Rows are only added."""
 
     node: Numbers
     group: Numbers
     shape: Numbers
-    """Its number; 0 for pods of no known shape."""
+    """The number of its shape; 0 for an unknown shape."""
     amounts: Amounts
     """Shape [pod, resource]."""
     alive: Mask
     shares: Mask
-    """Whether it has parts of GPUs."""
+    """Whether the pod has parts of GPUs."""
     sharer: Numbers
-    """Shape [part]: the row of a pod that has a part of a GPU, and, in the next, that GPU."""
+    """Shape [part]: the row of a pod that has a part of a GPU. The next field is that GPU."""
     device: Numbers
 
     def followed_by(self, more: "Rows") -> "Rows":
-        """Return these and more."""
+        """Return these rows and the other rows."""
         return Rows(
             node=np.concatenate([self.node, more.node]),
             group=np.concatenate([self.group, more.group]),
@@ -51,7 +51,7 @@ class Rows:
         )
 
     def gpus(self) -> NDArray[np.float64]:
-        """Return how many milli-GPUs the pods hold, shape [pod]; a shared GPU is divided among its pods."""
+        """Return how many milli-GPUs the pods hold, shape [pod]. A shared GPU is divided among its pods."""
         found = self.amounts[:, GPU].astype(np.float64)
         sharing = self.alive[self.sharer]
         sharer, device = self.sharer[sharing], self.device[sharing]
@@ -62,7 +62,7 @@ class Rows:
 
 @dataclass(slots=True)
 class _Added:
-    """Rows in the making."""
+    """Rows under construction."""
 
     node: list[int] = field(default_factory=list)
     group: list[int] = field(default_factory=list)
@@ -74,24 +74,24 @@ class _Added:
 
 
 class RowMaker:
-    """Makes the rows of one plan; it gives numbers to shapes and to shared GPUs."""
+    """Makes the rows of one plan, and numbers the shapes and the shared GPUs."""
 
     def __init__(self, stock: FreeResources, numbers: Mapping[GroupKey, int]) -> None:
-        """`numbers` are those of the running PodGroups."""
+        """Start without rows. `numbers` are the numbers of the running PodGroups."""
         self._stock = stock
         self._numbers = numbers
         self._shapes: dict[Shape, int] = {}
         self.examples: list[Pod] = []
-        """One pod of each known shape, in the order of their numbers, which begin with 1."""
+        """One pod of each known shape, in the order of the shape numbers, which start with 1."""
         self.row_of: dict[PodUid, int] = {}
-        """Where a pod is now among all rows made so far."""
+        """The current row of a pod among all rows made so far."""
         self._made = 0
         self._devices: dict[tuple[NodeName, str], int] = {}
         self.device_node: list[int] = []
         """The column of the node of each shared GPU."""
 
     def made(self, groups: Iterable[PodGroup]) -> Rows:
-        """Return what these hold."""
+        """Return the rows of these PodGroups."""
         made, stock = _Added(), self._stock
         for group in groups:
             number = self._numbers[group.key]
@@ -139,5 +139,5 @@ class RowMaker:
 
 
 def are_alike(placed: Sequence[Placed]) -> bool:
-    """Return whether pods have one shape. If not, one of them may move to the place that another one leaves."""
-    return len(placed) < 2 or len({shape_of(one.pod) for one in placed}) == 1  # noqa: PLR2004 # one is like itself
+    """Return whether pods have one shape. If not, one pod may move to the place that another pod leaves."""
+    return len(placed) < 2 or len({shape_of(one.pod) for one in placed}) == 1  # noqa: PLR2004 - a single pod

@@ -1,4 +1,4 @@
-"""Answers which node with room is best for a pod: the best connected, then a full (binpack) or empty one (spread)."""
+"""Tells which node with room is best for a pod: the best connected one, then a full (binpack) or empty (spread) one."""
 
 import numpy as np
 
@@ -9,20 +9,20 @@ from app.model.snapshot import Mask, NodeTable
 from app.settings import PlacementStrategy
 
 WRONG_KIND = 1 << 60
-"""A pod without GPUs goes to a node with GPUs only when no other has room (KAI's resourcetype rule)."""
+"""A pod without GPUs uses a node with GPUs only when no other node has room (KAI's resourcetype rule)."""
 
 _CEILING = (1 << 40) - 1
 """More than any node has of the compared resources, in thousandths."""
 
 PER_LOSS = _CEILING + 1
-"""What each loss in connection costs: no node is so full that it makes up for one. 2^20 stay below `WRONG_KIND`."""
+"""The cost of each connection loss. No utilization outweighs one loss. 2^20 losses stay below `WRONG_KIND`."""
 
 FORBIDDEN = (1 << 63) - 1
-"""Where a pod cannot go."""
+"""The cost of a node that the pod cannot use."""
 
 
 def axis(pod: Pod) -> int:
-    """Return the resource by which nodes are compared for a pod: GPUs when it uses any in whatever form, else CPU."""
+    """Return the resource by which nodes are compared for a pod: GPUs when the pod uses any in any form, else CPU."""
     is_mig = any(mig_gpus(name) for name, _ in pod.scalars)
     return GPU if pod.request.gpu_milli or pod.sharing is not None or pod.claims or is_mig else CPU
 
@@ -30,10 +30,10 @@ def axis(pod: Pod) -> int:
 def cost(
     compared: int, free: Amounts, nodes: NodeTable, strategy: PlacementStrategy, *, losses: Amounts | None = None
 ) -> Amounts:
-    """Return what choosing each node costs, shape [node]; the least is best, ties go to the first by name.
+    """Return the cost of each node, shape [node]. The lowest is best; on a tie the first by name counts.
 
-    Binpack: the least of the compared axis free (KAI's nodeplacement). Spread: the contrary. Before that, where there
-    are any, the least of the `losses`, in steps of `PER_LOSS`.
+    Binpack: the lowest free amount of the compared axis is best (KAI's nodeplacement). Spread: the highest. The lowest
+    `losses`, where given, count before that, in steps of `PER_LOSS`.
     """
     scarce = np.maximum(free[compared], 0)
     costs: Amounts = np.minimum(scarce, _CEILING)
@@ -47,27 +47,28 @@ def cost(
 
 
 def cost_of(free: int, strategy: PlacementStrategy) -> int:
-    """Return what the free amount of the compared axis costs on one node: the part of `cost` that is about it."""
+    """Return the part of `cost` for the free amount of the compared axis on one node."""
     scarce = min(max(free, 0), _CEILING)
     return _CEILING - scarce if strategy is PlacementStrategy.SPREAD else scarce
 
 
 def best(costs: Amounts, allowed: Mask) -> int | None:
-    """Return the cheapest allowed column, None when none is allowed."""
+    """Return the cheapest allowed column. Return None when no column is allowed."""
     if not allowed.any():
         return None
     return int(np.where(allowed, costs, np.int64(FORBIDDEN)).argmin())
 
 
 def scores(costs: Amounts, allowed: Mask) -> Amounts:
-    """Return 0..10 a node, shape [node]: 10 for the cheapest, in even steps of rank; 0 where it is not allowed.
+    """Return a score of 0..10, shape [node]: 10 for the cheapest, in even steps of rank; 0 where it is not allowed.
 
-    Ranks, not differences: a cluster of one nearly full node would otherwise press all others into one score.
+    The score uses ranks, not differences: otherwise one nearly full node would give all other nodes almost equal
+    scores.
     """
     result = np.zeros(costs.shape[0], dtype=np.int64)
     levels, ranks = np.unique(costs[allowed], return_inverse=True)
     if levels.size:
-        # The best of several is 10, the worst still 1: room is better than no room.
+        # The best of several nodes gets 10 and the worst 1, because room is better than no room.
         steps = max(levels.size - 1, 1)
         result[allowed] = MAX_SCORE - (ranks * (MAX_SCORE - 1)) // steps
     return result

@@ -1,8 +1,8 @@
-"""How many pods of each size could sit somewhere: a bound on moves that never errs on the no.
+"""Counts how many pods of each size fit at most: an upper bound for moves, whose negative answer is certain.
 
-A node with 5 free GPUs has 5 slots for pods of 1 GPU, 2 for pods of 2 and 1 for pods of 3 to 5. A pod of 4 GPUs takes
-4 slots of the first kind, 2 of the second, 1 of those for 3 and for 4. Pods that find places together never take more
-slots of a kind than there are. Parts of GPUs, CPU, memory and node selectors are not looked at.
+A node with 5 free GPUs has 5 slots for pods of 1 GPU, 2 for pods of 2 and 1 for pods of 3 to 5. A pod of 4 GPUs takes 4
+slots of the first kind, 2 of the second, 1 of those for 3 and for 4. Pods that find places together never take more
+slots of a kind than there are. Parts of GPUs, CPU, memory and node selectors are not judged.
 """
 
 from collections import defaultdict
@@ -15,24 +15,24 @@ from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.scheduling.placement.free_resources import FreeResources
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
-"""Whole GPUs of a slot."""
+"""The sizes of slots, in whole GPUs."""
 
 
 class Slots:
-    """The slots of one stock when everything that is leaving has left; true until the stock changes."""
+    """The slots after all terminating pods are gone. They are valid until the free resources change."""
 
     def __init__(self, stock: FreeResources) -> None:
-        """Count them."""
+        """Count the slots."""
         self._stock = stock
         self._free: Amounts = np.maximum(stock.future[GPU], 0) // GPU_MILLI
         self._there = [int((self._free // size).sum()) for size in SIZES]
 
     def may_hold(self, pods: Iterable[Pod], gone: Iterable[Placed]) -> bool:
-        """Return whether the pods may sit together when these have left; False is certain."""
+        """Return whether the pods may fit together when the `gone` pods are removed. False is certain."""
         return min(self.left(pods, gone)) >= 0
 
     def left(self, pods: Iterable[Pod], gone: Iterable[Placed]) -> Sequence[int]:
-        """Return how many slots of each size are left at most when these have left and the pods sit somewhere."""
+        """Return how many slots of each size remain at most when the `gone` pods are removed and the pods placed."""
         asked = [gpus for pod in pods if (gpus := pod.request.gpu_milli // GPU_MILLI) > 0]
         rooms = [(self._free.item(column), after) for column, after in self._after(gone).items()]
         return [
@@ -41,7 +41,7 @@ class Slots:
         ]
 
     def _after(self, gone: Iterable[Placed]) -> Mapping[int, int]:
-        """Return how many whole GPUs are free where these have left, by column."""
+        """Return how many whole GPUs are free on the nodes of the removed pods, by column."""
         leaving = defaultdict[int, list[Placed]](list)
         for one in gone:
             column = self._stock.column(one.node)

@@ -1,6 +1,6 @@
-"""Finds places while one plan is made: the best node for a pod, for pods that start together all or none.
+"""Finds places during one plan: the best node for a pod, or for pods that start together, all or none.
 
-`free_resources` tells what there is room for; a copy of a placement state is a what-if.
+`free_resources` tells what is free. A copy of a placement state is a what-if.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
@@ -26,15 +26,15 @@ from app.settings import PlacementStrategy
 T = TypeVar("T")
 
 Shape = tuple[Resources, Constraint, Sharing | None, Scalars]
-"""What decides where a pod fits; pods of one template share it."""
+"""What decides where a pod fits. Pods of one template share it."""
 
 
 MOST_WISHES = 256
-"""Shapes remembered in one plan: tenants choose what they ask for."""
+"""The most shapes remembered in one plan. The bound is needed because tenants choose the requests."""
 
 
 class Timing(Enum):
-    """When the pods that are being placed shall start."""
+    """When the pods that are being placed start."""
 
     NOW_OR_LATER = "now, or when what is leaving has left"
     LATER = "after evictions: nobody starts before all can"
@@ -42,35 +42,37 @@ class Timing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Whether nodes, and devices in shared use, are filled one after the other or all evenly."""
+    """Whether nodes, and devices in shared use, are filled one after the other or evenly."""
 
     nodes: PlacementStrategy = PlacementStrategy.BINPACK
     devices: PlacementStrategy = PlacementStrategy.BINPACK
 
 
 class PlacementState(Copied):
-    """Local to one plan and never shared. Placing, keeping, giving back and `withhold` change it."""
+    """The placement of one plan, never shared. Placing, keeping, giving back and `withhold` change it."""
 
     snapshot: Value[Snapshot]
     stock: Owned[FreeResources]
-    """What the nodes have left; changed through this board alone."""
+    """The free resources of the nodes. Only this object changes them."""
     ranking: Common[Ranks]
-    """What the nodes would cost."""
+    """The costs of the nodes."""
     _wishes: Common[dict[Hashable, Wish]]
     in_vain: Common[dict[GroupKey, int]]
-    """How much of what `gang` tried for each PodGroup was in vain, on this board and all copies."""
+    """How many trials of `gang` failed for each PodGroup, in this placement state and all its copies."""
     withheld: Value[Mask | None]
-    """The nodes that nobody else may go to; None when there are none."""
+    """The nodes that other PodGroups may not use; None when there are none."""
     withheld_for: Value[str]
     is_closed: Value[bool]
-    """Whether who looks for a place now is one of these others."""
+    """Whether the withheld nodes are closed to the PodGroup that is being placed."""
     _too_many: Owned[dict[tuple[Shape, bool], int]]
-    """From how many pods of one shape on no room was found; true until something is given back."""
+    """The number of pods of one shape from which on no room was found. Valid until resources are given back."""
     explained: Fresh[dict[tuple[int, Shape, bool, bool], tuple[int, Refusal]]]
-    """What `explain` has found out in this plan, by the number and shape of the pods, whether others of their group
-    were served before, and whether nodes were closed to them; with the changes of the stock until then."""
+    """The results of `explain` in this plan: by the number and shape of the pods, whether pods of their group were
+    served before, and whether nodes were closed to them. Each result has the number of changes of the free resources
+    at that time.
+    """
     renewed: Value[int]
-    """How often it has found that out again since the stock had changed."""
+    """How often `explain` repeated this because the free resources had changed."""
 
     def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
         """Start from what is free in the snapshot."""
@@ -86,7 +88,7 @@ class PlacementState(Copied):
     def place(
         self, pods: Sequence[Pod], *, where: Where = ANYWHERE, timing: Timing = Timing.NOW_OR_LATER
     ) -> tuple[Assignment, ...] | None:
-        """Take the best node for every pod, or nothing at all and None."""
+        """Take the best node for every pod. Take nothing and return None when not all pods fit."""
         shape = self.common_shape(pods) if where is ANYWHERE else None
         if shape is not None and len(pods) >= self._too_many.get((shape, self.is_closed), len(pods) + 1):
             return None
@@ -97,7 +99,7 @@ class PlacementState(Copied):
         return seats
 
     def all_or_none(self, place: "Callable[[PlacementState], T | None]") -> T | None:
-        """Return what `place` returns; the seats that it takes on a copy count here as well, unless that is None."""
+        """Return the result of `place` on a copy. Adopt the places that it takes there, unless the result is None."""
         trial = self.copy()
         found = place(trial)
         if found is not None:
@@ -105,7 +107,7 @@ class PlacementState(Copied):
         return found
 
     def _place_each(self, pods: Sequence[Pod], where: Where, timing: Timing) -> tuple[Assignment, ...] | None:
-        """Take the best node for one pod after the other; None, and some seats taken, when one finds none."""
+        """Take the best node for one pod after another. Return None, with some places taken, when a pod finds none."""
         seats: list[Assignment] = []
         for pod in pods:
             seat = self.find(pod, where=where, timing=timing)
@@ -116,7 +118,7 @@ class PlacementState(Copied):
         return tuple(seats)
 
     def seated(self, pods: Sequence[Pod]) -> "tuple[PlacementState, list[Pod]]":
-        """Return a copy on which those of the pods have their seats that find one together, and the others."""
+        """Return a copy in which each pod that finds a place has it, and the pods that find none."""
         trial, left = self.copy(), list[Pod]()
         for pod in pods:
             seat = trial.find(pod)
@@ -127,7 +129,7 @@ class PlacementState(Copied):
         return trial, left
 
     def find(self, pod: Pod, *, where: Where = ANYWHERE, timing: Timing = Timing.NOW_OR_LATER) -> Assignment | None:
-        """Return the best seat for the pod, taking nothing; what is free now goes before what is to be waited for."""
+        """Return the best place for the pod without taking it. Room that is free now is preferred over later room."""
         amounts = self.stock.amounts(pod)
         if amounts is None:
             return None
@@ -141,7 +143,7 @@ class PlacementState(Copied):
         return Assignment(pod, column, names, waits or timing is Timing.LATER or bool(ranks.item(column) & LATER))
 
     def _ranks(self, pod: Pod, amounts: Sequence[int], timing: Timing) -> Amounts:
-        """Return the rank of every node, shape [node]; not to be written, and true until a seat is taken."""
+        """Return the rank of every node, shape [node]. Do not write to it. It is valid until a place is taken."""
         waits = timing is Timing.LATER
         shape = pod.constraint, tuple(amounts), pod.sharing, score.axis(pod), waits, self.is_closed
         wish = self._wishes.get(shape)
@@ -161,12 +163,12 @@ class PlacementState(Copied):
         self.stock.remembered.forget()
 
     def choose(self, pod: Pod, allowed: Mask) -> NodeName | None:
-        """Return the best of the allowed nodes, taking nothing."""
+        """Return the best of the allowed nodes without taking it."""
         column = best(only(allowed, self.costs(pod)), self.stock.column(pod.nominated))
         return None if column is None else self.snapshot.nodes.nodes[column].name
 
     def keep(self, pods: Iterable[Pod]) -> tuple[Assignment, ...]:
-        """Take a seat for each pod that finds one, whatever becomes of the others; whole devices only."""
+        """Take a place for each pod that finds one, even if other pods find none; whole devices only."""
         kept: list[Assignment] = []
         for pod in pods:
             seat = None if pod.sharing is not None or pod.claims else self.find(pod)
@@ -176,7 +178,7 @@ class PlacementState(Copied):
         return tuple(kept)
 
     def may_gain(self, pods: Sequence[Pod], seats: Sequence[Assignment]) -> bool:
-        """Whether any of the pods might find room on a node where such seats are let go; False is certain."""
+        """Whether any of the pods might find room on a node where these places are released. False is certain."""
         columns, numbers = np.unique([seat.column for seat in seats], return_inverse=True)
         there = self.stock.future[:, columns].copy()
         for seat, number in zip(seats, numbers.tolist(), strict=True):
@@ -185,12 +187,12 @@ class PlacementState(Copied):
         return any(asked is not None and (mask & fit.room(asked, there)).any() for mask, asked in asking)
 
     def take(self, seats: Iterable[Assignment]) -> None:
-        """Take seats that are known to be free."""
+        """Take places that are known to be free."""
         for seat in seats:
             self.stock.take(seat)
 
     def let_go(self, seats: Iterable[Assignment]) -> None:
-        """Give seats back that were only kept."""
+        """Release places that were only kept."""
         for seat in seats:
             self.stock.leave(self.stock.postpone(seat))
         self._too_many.clear()
@@ -198,17 +200,17 @@ class PlacementState(Copied):
     # Which nodes come into question ---------------------------------------------------------------------------------
 
     def allowed(self, pod: Pod) -> Mask:
-        """Return the nodes the pod may go to and has room on now, shape [node]."""
+        """Return the nodes that the pod may use and that have room now, shape [node]."""
         amounts = self.stock.amounts(pod)
         if amounts is None:
             return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
         return self.eligible(pod) & self.stock.room_now(amounts, pod.sharing)
 
     def may_stay(self, pod: Pod, column: int) -> bool:
-        """Whether a pod that runs on a node would have room there when everything that is leaving has left.
+        """Whether a running pod would have room on its node after all terminating pods are gone.
 
-        Whatever keeps new pods off the node: a cordon, a taint or that it is withheld. Affinity counts, since others
-        that come there may keep the pod away.
+        A cordon, a taint or withholding of the node does not count, because these only keep new pods off. Affinity
+        counts, because new pods on the node may violate the pod's terms.
         """
         amounts = self.stock.amounts(pod)
         if amounts is None or not self.stock.has_room_later(amounts, pod.sharing, column):
@@ -217,19 +219,19 @@ class PlacementState(Copied):
         return is_alone or bool(self.stock.neighbours.mask(pod)[column])
 
     def room_later(self, pod: Pod) -> Mask:
-        """Return the nodes with room for the pod when everything that is leaving has left, shape [node]."""
+        """Return the nodes with room for the pod after all terminating pods are gone, shape [node]."""
         amounts = self.stock.amounts(pod)
         if amounts is None:
             return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.bool_)
         return self.stock.room_later(amounts, pod.sharing)
 
     def eligible(self, pod: Pod) -> Mask:
-        """Return the nodes the pod may go to whatever is free, shape [node]."""
+        """Return the nodes that the pod may use, whatever is free, shape [node]."""
         mask, own = self._open_to(pod), self._own_mask(pod)
         return mask if own is None else mask & own
 
     def open_to_any(self, pods: Iterable[Pod]) -> Mask:
-        """Return the nodes to which at least one of the pods may go whatever is free, shape [node]."""
+        """Return the nodes that at least one of the pods may use, whatever is free, shape [node]."""
         found: Mask = np.logical_or.reduce([self.eligible(pod) for pod in self.unlike(pods)])
         return found
 
@@ -238,7 +240,7 @@ class PlacementState(Copied):
         return mask if self.withheld is None or not self.is_closed else mask & ~self.withheld
 
     def _own_mask(self, pod: Pod) -> Mask | None:
-        """Return where the pod may go for what no other of its shape has, shape [node]; None when that is nothing."""
+        """Return the nodes that satisfy what is specific to this pod, shape [node]; None when nothing is specific."""
         if not self._is_special(pod):
             return None
         nodes, stock = self.snapshot.nodes, self.stock
@@ -250,15 +252,15 @@ class PlacementState(Copied):
         return mask
 
     def _is_special(self, pod: Pod) -> bool:
-        """Whether something of its own narrows where the pod may go."""
+        """Whether a property of this pod alone restricts its nodes."""
         return bool(pod.claims or pod.near) or pod.labels is not None or pod.uid in self.snapshot.refused
 
     def costs(self, pod: Pod) -> Amounts:
-        """Return what each node would cost the pod, shape [node]; the least is best."""
+        """Return the cost of each node for the pod, shape [node]; the lowest is best."""
         return self.ranking.costs(score.axis(pod), pod.request.gpu_milli // GPU_MILLI, self.stock)
 
     def common_shape(self, pods: Sequence[Pod]) -> Shape | None:
-        """Return the shape that all pods share, None where they differ or something of their own narrows them."""
+        """Return the shape that all pods share. Return None if shapes differ or a pod has restrictions of its own."""
         first, shape = pods[0], shape_of(pods[0])
         for pod in pods:
             if self._is_special(pod) or (pod is not first and shape_of(pod) != shape):
@@ -266,14 +268,14 @@ class PlacementState(Copied):
         return shape
 
     def unlike(self, pods: Iterable[Pod]) -> Sequence[Pod]:
-        """Return one pod of each shape, and each that something of its own narrows: for the others the same is true."""
+        """Return one pod of each shape, and each pod with restrictions of its own. They represent all the pods."""
         found: dict[object, Pod] = {}
         for pod in pods:
             found.setdefault(pod.uid if self._is_special(pod) else shape_of(pod), pod)
         return list(found.values())
 
     def withhold(self, nodes: Collection[NodeName], *, is_owed: bool = False) -> None:
-        """Let nobody else onto these nodes; they are kept for what is owed, or for who has waited for long."""
+        """Withhold these nodes from other PodGroups, for a PodGroup that is owed room or has been pending for long."""
         self.withheld_for = f"a PodGroup that {'is owed room' if is_owed else 'has waited for a long time'}"
         before, self.withheld = self.withheld, self.snapshot.nodes.mask(nodes) if nodes else None
         self.is_closed = bool(nodes)
@@ -283,7 +285,7 @@ class PlacementState(Copied):
             self.explained = {}
 
     def soonest_empty(self, pods: Sequence[Pod]) -> tuple[NodeName, ...]:
-        """Return the nodes on which the pods would find room if those were empty, the least used first; () if none."""
+        """Return the nodes on which the pods would find room if empty, the least used first. Return () if none."""
         nodes, left = self.snapshot.nodes, self.snapshot.nodes.allocatable.copy()
         chosen: dict[NodeName, None] = {}
         for pod in pods:
@@ -300,22 +302,22 @@ class PlacementState(Copied):
     # Giving back ----------------------------------------------------------------------------------------------------
 
     def give_back(self, placed: Placed) -> None:
-        """Have a placed pod leave: what it holds is free in future."""
+        """Remove a placed pod: what it holds is free in future."""
         self.stock.give_back(placed)
         self._too_many.clear()
 
     def move(self, seat: Assignment, *, to: Assignment) -> None:
-        """Have a pod of the plan take another seat than the one that it was to wait for; whole devices only."""
+        """Move a pod of the plan to another place than the one that it was to wait for; whole devices only."""
         self.stock.leave(seat)
         self.stock.take(to)
         self._too_many.clear()
 
     def postpone(self, seat: Assignment) -> Assignment:
-        """Have a pod that was to sit down now wait for the others."""
+        """Let a pod that was to start now wait for the others."""
         return self.stock.postpone(seat)
 
     def placement(self, seat: Assignment) -> Placement:
-        """Return the seat as the plan states it."""
+        """Return the place in the form of the plan."""
         return Placement(seat.pod.uid, self.snapshot.nodes.nodes[seat.column].name, seat.devices)
 
 

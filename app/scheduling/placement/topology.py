@@ -1,7 +1,7 @@
-"""Answers which sets of nodes keep pods as close together as their TopologyConstraint asks, the best set first.
+"""Tells which sets of nodes keep pods as close together as their TopologyConstraint requires, the best set first.
 
-Whether the pods really fit into a set is found out by placing them there; what is said here is an upper bound, so a set
-that would work is never left out. The walk over the tree of sub-groups is the planner's.
+This module gives an upper bound, so it never leaves out a set that would work. Placing the pods tells whether they
+really fit. The planner walks over the tree of sub-groups.
 
 1. levels: the domains of each level of the Topology, from node labels; remembered in the table
 2. judge: how many of the pods each domain may take, and how tight it is
@@ -23,10 +23,10 @@ from app.model.topology import Topology
 from app.scheduling.placement.labels import labels_of
 
 STEPS = 10
-"""The most by which a node is preferred for its domain (KAI: each step is worth 10,000 points)."""
+"""The most steps by which a node is preferred for its domain (KAI: each step is worth 10,000 points)."""
 
 MOST_REMEMBERED = 64
-"""Topologies whose levels are remembered: each takes some MB in a cluster of 15,000 nodes."""
+"""The most Topologies whose levels are remembered. Each takes some MB in a cluster of 15,000 nodes."""
 
 Numbers = NDArray[np.int64]
 """Counts of pods, or the numbers of nodes or domains."""
@@ -34,37 +34,40 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Subtree:
-    """The pods of one PodSet or SubGroup that start together, and what there is for them."""
+    """The pods of one PodSet or SubGroup that start together, and the resources for these pods."""
 
     constraint: TopologyConstraint
     asked: Amounts
     """Shape [pod, resource], the resources in the order of `free`."""
     counts: Numbers
-    """Shape [node]: an upper bound of how many of the pods fit there (`fitting_counts`), 0 where none may go."""
+    """Shape [node]: an upper bound of how many of the pods fit there (`fitting_counts`); 0 on nodes that they may not
+    use.
+    """
     free: Amounts
-    """Shape [resource, node]: what is free when everything that is leaving has left; may be negative."""
+    """Shape [resource, node]: what is free after all terminating pods are gone; may be negative."""
     within: Mask
-    """The nodes that the parent leaves to it."""
+    """The nodes that the parent leaves to the subtree."""
     occupied: Mask
-    """Where those of its pods are that hold places already; all False when none do."""
+    """The nodes of its pods that already hold places; all False when there are none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeSets:
-    """The sets of nodes in the order in which they are tried, at least one; a mask is made when its turn comes."""
+    """The sets of nodes in the order of the trials, at least one. A mask is made only when its set is tried."""
 
     steps: Numbers | None
-    """Shape [node], 0..STEPS: by how much a node goes first inside any of the sets; None without a preferred level.
+    """Shape [node], 0..STEPS: how much a node is preferred inside any of the sets; None without a preferred level.
 
-    The roomiest domain of the preferred level has the most, so that pods which do not fit into one such domain spread
-    over few. It outweighs every score but a nomination, and holds for descendants that prefer nothing themselves.
+    The roomiest domain of the preferred level has the most steps, so that pods which do not fit into one such domain
+    use few domains. Steps outweigh every score except a nomination. They also hold for descendants without a preferred
+    level.
     """
     _chosen: "tuple[tuple[_Level, Numbers], ...]"
     _within: Mask
 
     @property
     def domains(self) -> Iterator[tuple[str, str]]:
-        """Level and name of the domain behind each set; both empty for all nodes that the parent leaves."""
+        """Level and name of the domain of each set; both empty for the set of all nodes of the parent."""
         return ((level.key, level.names[domain]) for level, several in self._chosen for domain in several)
 
     def __iter__(self) -> Iterator[Mask]:
@@ -80,11 +83,12 @@ class NodeSets:
 def fitting_counts(asked: Amounts, free: Amounts) -> Numbers:
     """Return how many of the pods fit into each column at most, shape [node]; exact for equal pods.
 
-    `asked` has shape [pod, resource], `free` [resource, node]. Any k pods ask for no less of a resource than the k pods
-    that ask for the least of it. What a pod does not ask for is not judged, so an overcommitted node takes it.
+    `asked` has shape [pod, resource], `free` [resource, node]. Any k pods request at least as much of a resource as the
+    k pods with the smallest requests for it. Resources that a pod does not request are not judged, so an overcommitted
+    node takes it.
     """
     counts = np.full(free.shape[1], len(asked), dtype=np.int64)
-    # What no node has is `UNLIMITED`: two of these are more than an int64 holds.
+    # Resources that no node has are `UNLIMITED`. The sum of two of these overflows an int64.
     summable = np.minimum(asked, np.iinfo(np.int64).max // max(len(asked), 1))
     least = np.sort(summable, axis=0).cumsum(axis=0)
     for row in np.flatnonzero(asked.any(axis=0)):
@@ -94,12 +98,13 @@ def fitting_counts(asked: Amounts, free: Amounts) -> Numbers:
 
 
 def node_sets(subtree: Subtree, nodes: NodeTable, topologies: Mapping[str, Topology]) -> NodeSets | Refusal:
-    """Return the candidate sets of nodes in the order in which they are tried, or why there is none.
+    """Return the candidate sets of nodes in the order of the trials, or why there is none.
 
-    From the preferred level up to the required one, and without a required one up to all nodes; in each level the
-    tightest first (KAI rule 14): that of which the pods would take the largest part, by the resource that is scarcest
-    there. Domains inside a tighter one go first, ties go by name. With a required level only the domains in which its
-    pods already are count. A preferred level wider than the required one asks for nothing more.
+    The sets go from the preferred level up to the required level, or up to all nodes without a required level. In each
+    level the tightest domain is first (KAI rule 14): the domain of which the pods would take the largest part, by the
+    scarcest resource there. Domains inside a tighter domain go first; ties are resolved by name. With a required level
+    only the domains that already hold pods of the subtree count. A preferred level wider than the required one has no
+    effect.
     """
     constraint = subtree.constraint
     unusable = _unusable(constraint, topologies)
@@ -123,10 +128,10 @@ def node_sets(subtree: Subtree, nodes: NodeTable, topologies: Mapping[str, Topol
 def same_domains(
     node: NodeName, constraints: Iterable[TopologyConstraint], nodes: NodeTable, topologies: Mapping[str, Topology]
 ) -> Mask:
-    """Return the nodes in the same domain as one node at every level that is required or preferred, shape [node].
+    """Return the nodes in the same domain as one node at every required or preferred level, shape [node].
 
-    A pod that goes there instead stays as close to its group as was planned. None does while a Topology is unusable, or
-    the node has lost the label of a required level.
+    A pod that uses one of these nodes instead stays as close to its group as was planned. No node qualifies while a
+    Topology is unusable, or while the node lacks the label of a required level.
     """
     column = nodes.index.get(node)
     same = np.full(len(nodes.nodes), column is not None)
@@ -139,7 +144,7 @@ def same_domains(
         for key in (constraint.required, constraint.preferred):
             if key:
                 codes = levels[keys.index(key) + 1].codes
-                # Outside every domain nobody is close to anybody.
+                # Outside every domain no two nodes are close to each other.
                 same &= (codes == codes[column]) & (key != constraint.required or codes[column] >= 0)
     return same
 
@@ -147,14 +152,14 @@ def same_domains(
 def sums_by_domain(
     counts: Numbers, constraint: TopologyConstraint, nodes: NodeTable, topologies: Mapping[str, Topology]
 ) -> Numbers:
-    """Sum up over the nodes of each domain of the required level: [node] becomes [domain]."""
+    """Sum over the nodes of each domain of the required level: [node] becomes [domain]."""
     topology = topologies[constraint.topology]
     level = _levels(topology.levels, nodes)[topology.levels.index(topology.label_of(constraint.required)) + 1]
     return level.sums(counts[np.newaxis])[0] if level.names else np.zeros(0, dtype=np.int64)
 
 
 def knows_levels(keys: tuple[str, ...], nodes: NodeTable) -> bool:
-    """Return whether the nodes are divided into the domains of these levels already."""
+    """Return whether the domains of these levels are already calculated for the nodes."""
     return keys in _known_levels(nodes)
 
 
@@ -178,51 +183,51 @@ class _Level:
 
     key: str
     names: tuple[str, ...]
-    """Of the domains: their label values of all levels down to this one."""
+    """The label values of each domain, of all levels down to this one."""
     codes: Numbers
-    """Shape [node]: the number of its domain; -1 where it lacks the label of this level or of a wider one."""
+    """Shape [node]: the number of its domain; -1 where the node lacks the label of this level or of a wider one."""
     parents: Numbers
-    """Shape [domain]: the number of the domain around it, one level wider."""
+    """Shape [domain]: the number of the enclosing domain, one level wider."""
     members: Numbers
     """The nodes that are in a domain, domain by domain."""
     starts: Numbers
-    """Shape [domain]: where in `members` it begins."""
+    """Shape [domain]: where its nodes start in `members`."""
 
     def sums(self, columns: Amounts) -> Amounts:
-        """Sum up over the nodes of each domain: [column, node] becomes [column, domain]."""
+        """Sum over the nodes of each domain: [column, node] becomes [column, domain]."""
         return np.add.reduceat(columns.take(self.members, axis=1), self.starts, axis=1)
 
     def around(self, some: Mask) -> Mask:
-        """Return all nodes of the domains that hold some of these, shape [node]."""
+        """Return all nodes of the domains that contain some of these nodes, shape [node]."""
         held = np.zeros(len(self.names) + 1, dtype=np.bool_)
         held[self.codes[some]] = True
-        held[-1] = False  # the place to which the code of nodes outside every domain points
+        held[-1] = False  # the last entry is for nodes outside every domain (code -1)
         return held[self.codes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
-    """What was found out about the domains of one level."""
+    """The results for the domains of one level."""
 
     level: _Level
     takes: Numbers
-    """Shape [domain]: how many of the pods it takes together at most."""
+    """Shape [domain]: how many of the pods the domain takes at most."""
     ranking: Numbers
-    """The numbers of the domains that have nodes here, the tightest first."""
+    """The numbers of the domains that have nodes in the subtree, the tightest first."""
 
     def choose(self, pods: int) -> Numbers:
-        """Return the domains that may take all the pods, in the order in which they are tried."""
+        """Return the domains that may take all the pods, in the order of the trials."""
         return self.ranking[self.takes[self.ranking] >= pods]
 
     def best(self) -> tuple[str, int]:
-        """Return the name of the domain that takes most of the pods, and how many; nothing when there is no domain."""
+        """Return the name of the domain that takes most of the pods, and that number; "" and 0 without a domain."""
         if not self.ranking.size:
             return "", 0
         best = int(self.ranking[np.argmax(self.takes[self.ranking])])
         return self.level.names[best], int(self.takes[best])
 
     def steps(self) -> Numbers:
-        """Return 0..STEPS a node, most for the last in the ranking, 0 outside every domain."""
+        """Return 0..STEPS for each node: the most for the last in the ranking, 0 outside every domain."""
         steps = np.zeros(len(self.level.names) + 1, dtype=np.int64)
         steps[self.ranking] = np.arange(1, self.ranking.size + 1) * STEPS // max(self.ranking.size, 1)
         return steps[self.level.codes]
@@ -246,7 +251,7 @@ def _judge(subtree: Subtree, within: Mask, levels: Sequence[_Level]) -> list[_Ju
 
 
 def _tightness(asked: NDArray[np.float64], room: Amounts) -> NDArray[np.float64]:
-    """Return the part of the scarcest resource that the pods would take, shape [domain]; only its order matters."""
+    """Return the part of the scarcest resource that the pods would take, shape [domain]. Only its order matters."""
     parts = np.full(room.shape, np.inf)
     np.divide(asked[:, None], room, out=parts, where=room > 0)
     tightness: NDArray[np.float64] = parts.max(axis=0, initial=0.0)
@@ -268,7 +273,7 @@ def _levels(keys: tuple[str, ...], nodes: NodeTable) -> tuple[_Level, ...]:
 
 
 def _known_levels(nodes: NodeTable) -> "dict[tuple[str, ...], tuple[_Level, ...]]":
-    """Return what is remembered of Topologies; the index of the labels, which every pod needs, is not among it."""
+    """Return the remembered levels of Topologies. The index of labels, which every pod needs, is not in it."""
     known: dict[tuple[str, ...], tuple[_Level, ...]] = nodes.label_memo.setdefault("levels", {})
     return known
 
@@ -289,7 +294,7 @@ def _everything(nodes: NodeTable) -> _Level:
 def _divided(wider: _Level, key: str, nodes: NodeTable) -> _Level:
     column = labels_of(nodes).column(key)
     values = sorted(column.values)
-    ranks = np.full(len(values) + 1, -1, dtype=np.int64)  # the last one is that of nodes without the label
+    ranks = np.full(len(values) + 1, -1, dtype=np.int64)  # the last entry is for nodes without the label
     ranks[[column.values[value] for value in values]] = np.arange(len(values))
     own = ranks[column.codes]
     inside = np.flatnonzero((own >= 0) & (wider.codes >= 0))
@@ -311,7 +316,7 @@ def _divided(wider: _Level, key: str, nodes: NodeTable) -> _Level:
 
 
 def _by_label(constraint: TopologyConstraint, topology: Topology) -> TopologyConstraint:
-    """Return the constraint with its levels as node labels, where it names them by their aliases."""
+    """Return the constraint with node labels in place of aliases of levels."""
     required, preferred = topology.label_of(constraint.required), topology.label_of(constraint.preferred)
     return replace(constraint, required=required, preferred=preferred)
 
@@ -344,7 +349,7 @@ def _no_domain(subtree: Subtree, widest: _Judged) -> Refusal:
     pods, key, domains = len(subtree.asked), widest.level.key, int(widest.ranking.size)
     best, fitting = widest.best()
     where = " in which it already runs" if subtree.occupied.any() else ""
-    is_one = pods == 1  # Of it is not told how many of it fit.
+    is_one = pods == 1  # For a single pod the sentence does not tell how many of it fit.
     what = "1 pod" if is_one else f"{pods} pods together"
     if not key:
         most = f"All nodes that it may use take at most {fitting} of {what}."
