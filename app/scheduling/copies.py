@@ -1,8 +1,8 @@
-"""How what-ifs are copied: a class declares every field once, together with how a copy gets it.
+"""Copies what-ifs: a class declares every field once, together with the rule by which a copy gets it.
 
-A class that derives from `Copied` writes `free: Owned[Amounts]` for each of its fields. Its slots are these fields and
-no others, so a field that is not declared cannot be set. A declaration that does not say how the field is copied stops
-the import. `copy` and `take_over` follow from the declarations and are never written by hand.
+A class that derives from `Copied` writes `free: Owned[Amounts]` for each of its fields. Its slots are these fields
+only, so a field that is not declared cannot be set. A declaration without a copy rule makes the import fail. `copy` and
+`take_over` are derived from the declarations and are never written by hand.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Rule(Enum):
-    """How a copy gets a field."""
+    """The rule by which a copy gets a field."""
 
     VALUE = "value"
     OWNED = "owned"
@@ -34,24 +34,24 @@ _LINES = {
 
 
 Value = Annotated[T, Rule.VALUE]
-"""It never changes; another one may be set in its place."""
+"""The value never changes. Another value may replace it."""
 Owned = Annotated[T, Rule.OWNED]
-"""It has a `copy`, and each copy has its own. What a container holds must not change, or be in the `Claims`."""
+"""The value has a `copy`, and each copy has its own. What a container holds must not change, or be in the `Claims`."""
 Lent = Annotated[T, Rule.LENT]
-"""It is copied before it changes, unless the `Claims` say that no copy reads it as well."""
+"""The value is copied before it changes, unless the `Claims` say that no copy reads it too."""
 Claims = Annotated[T, Rule.CLAIMS]
-"""What no copy reads as well, and may change in place: nothing, as soon as there is another copy."""
+"""What no copy reads too, and what may change in place. It becomes empty when another copy is made."""
 Fresh = Annotated[T, Rule.FRESH]
-"""Each copy begins with an empty one."""
+"""Each copy starts with an empty value."""
 Common = Annotated[T, Rule.COMMON]
-"""All copies may use the same one, on purpose: what it remembers is true for all of them."""
+"""All copies may use the same value, on purpose: what it remembers is true for all of them."""
 
 
 class _Declared(type):
-    """Makes slots, `copy` and `take_over` of the declared fields."""
+    """Generates slots, `copy` and `take_over` from the declared fields."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> "_Declared":
-        """Refuse a class that does not say of each field how it is copied."""
+        """Refuse a class in which a field has no copy rule."""
         if not bases:
             return super().__new__(mcs, name, bases, namespace | {"__slots__": ()})
         by_hand = {"copy", "take_over", "__slots__"} & namespace.keys()
@@ -70,17 +70,17 @@ def _rule(name: str, field: str, kind: object) -> Rule:
 
 
 class Copied(metaclass=_Declared):
-    """What a what-if consists of; see the module."""
+    """The base class of the parts of a what-if; see the module."""
 
     rules: ClassVar[Mapping[str, Rule]]
-    """By the name of the field."""
+    """The rules by field name."""
 
     def copy(self) -> Self:
-        """Return a twin: what becomes of the one does not show in the other, but for what is `Common`."""
+        """Return an independent copy. A change of one object is not visible in the other, except in `Common` fields."""
         raise NotImplementedError
 
     def take_over(self, spent: Self) -> None:
-        """Become what a copy has become. It loses what it owns, so that nobody can go on with it by mistake."""
+        """Take the state of a copy. The copy loses what it owns, so that no code can use it by mistake."""
         raise NotImplementedError
 
 
@@ -95,9 +95,9 @@ def _take_over(fields: Mapping[str, Rule]) -> Callable[..., Any]:
 
 
 def _compiled(name: str, parameters: str, lines: Iterable[str]) -> Callable[..., Any]:
-    """Return a function of these lines: as fast as one that is written by hand, of which a plan makes thousands."""
+    """Return a function compiled from these lines. It must be fast, because one plan makes thousands of copies."""
     found: dict[str, Any] = {"new": object.__new__}
     body = "\n    ".join((f"def {name}({parameters}):", *lines, "pass"))
-    exec(body, found)  # noqa: S102 - made of the names of fields alone, as `dataclass` does
+    exec(body, found)  # noqa: S102 - made of field names only, as `dataclass` does
     function: Callable[..., Any] = found[name]
     return function

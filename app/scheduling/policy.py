@@ -1,4 +1,4 @@
-"""What a person may choose about planning; the settings of the service become one `Policy`."""
+"""The options of planning. The settings of the service become one `Policy`."""
 
 from dataclasses import dataclass
 
@@ -10,56 +10,59 @@ from app.settings import PlacementStrategy, ResolveMethod
 ALL_ACTIONS = tuple(Action)
 
 MOST_KEPT_S = 600.0
-"""For how long room is kept for the rest of a gang at most, however long a gang may be stale."""
+"""The longest time for which room is kept for the rest of a gang, however long a gang may be stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a person may choose about planning."""
+    """The options of planning."""
 
     placement: PlacementStrategy = PlacementStrategy.BINPACK
-    """Of nodes."""
+    """The strategy for nodes."""
     sharing: PlacementStrategy = PlacementStrategy.BINPACK
-    """Of devices in shared use."""
+    """The strategy for devices in shared use."""
     actions: tuple[Action, ...] = ALL_ACTIONS
     stale_grace_s: float = 60.0
-    """For how long a gang that says nothing itself may hold less than its minimum before all of it has to leave."""
+    """How long a gang without its own setting may hold less than its minimum before all its pods are evicted."""
     preempt_min_runtime_s: float = 10.0
-    """For queues that say nothing themselves, as the next."""
+    """For queues without their own setting; the next field too."""
     reclaim_min_runtime_s: float = 10.0
     consolidate_min_runtime_s: float = 10.0
     """For all queues."""
     reclaim_resolve_method: ResolveMethod = ResolveMethod.LCA
-    """Which queue's reclaim min-runtime counts where several on the line state one."""
+    """Selects the queue whose reclaim min-runtime counts where several queues on the line set one."""
     patience_s: float = 0.0
-    """For how long a PodGroup waits at most for what its queue is owed beyond what it deserves, before pods lose more
-    work for it than it has waited for. 0, as for a plan that knows of none before it: not at all."""
+    """The longest time for which a PodGroup waits for room that its queue is owed beyond its deserved share. After that
+    time, pods may lose more work for the PodGroup than it has waited for. 0 means no such wait, as for a plan
+    without a plan before it.
+    """
     ageing_s: float | None = 120.0
-    """From this age on the oldest PodGroup that finds no room has nodes withheld for it; None: nobody's age counts."""
+    """From this age on the oldest PodGroup without room has nodes withheld for it; None: age does not count."""
     most_whatifs: int = 6000
-    """How many possible plans one plan may look at: each action has an equal part, and what earlier ones have left.
+    """How many what-ifs one plan may try. Each action has an equal part, and what earlier actions have left.
 
-    A plan in which searches of earlier plans are still due may look at twice as many.
+    A plan in which searches of earlier plans are still due may try twice as many.
     """
 
     borrow_last: bool = True
-    """Whether those go first that stay within their queue's fair share, and nobody borrows what is owed to another."""
+    """Whether PodGroups within their queue's fair share go first, and no PodGroup borrows what another queue is owed.
+    """
 
     def keeps_room_for(self, group: PodGroup, now: float) -> bool:
-        """Whether a gang that is bound in part is so for a time so short that room may be kept for its rest.
+        """Whether a gang has been partially bound for so short a time that room may be kept for its remaining pods.
 
-        For no longer than a gang that says nothing itself may be stale, nor than `MOST_KEPT_S`.
+        The time is at most the stale grace of a gang without its own setting, and at most `MOST_KEPT_S`.
         """
         grace_s = min(self.grace_s(group.stale_grace_s), self.stale_grace_s, MOST_KEPT_S)
         return group.torn_since is None or now - group.torn_since < grace_s
 
     @property
     def strategy(self) -> Strategy:
-        """Both strategies of placement."""
+        """The strategies for nodes and devices."""
         return Strategy(self.placement, self.sharing)
 
     def grace_s(self, stated: float | None) -> float:
-        """Return for how long a gang may be stale that states this itself, or nothing."""
+        """Return how long a gang may be stale, by its own setting or by default."""
         return self.stale_grace_s if stated is None else stated
 
 

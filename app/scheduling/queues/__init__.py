@@ -1,1 +1,1 @@
-"""What queues may hold: quota, limits, fair share, reclaimable amounts, and whose turn it is."""
+"""Decides what queues may hold: quota, limits, fair share, reclaimable amounts, and the order of their PodGroups."""

@@ -1,7 +1,7 @@
-"""The account of each queue: what it may hold, and what it and all its descendants hold as a snapshot shows it.
+"""The account of each queue: what the queue may hold, and what it and its descendants hold in a snapshot.
 
-They are made once for a set of queues, and counted anew only where what the pods of a queue hold has changed: there may
-be ten thousand, and a plan is made for one pod.
+The accounts are made once for a set of queues. Only accounts whose pods changed are counted again, because there may be
+ten thousand queues, and a plan may be made for a single pod.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,23 +19,24 @@ Quantities = tuple[int, int, int]
 
 
 def quantities(amounts: Resources) -> Quantities:
-    """Return what quota judges of `amounts`."""
+    """Return the amounts in the axes of quota."""
     return amounts.cpu_milli, amounts.memory_bytes, amounts.gpu_milli
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLine:
-    """A queue and its ancestors, itself first, as far up as they exist."""
+    """A queue and its ancestors, the queue first, as far up as they exist."""
 
     names: tuple[QueueName, ...]
     problem: str = ""
-    """Why the queue takes part in nothing; empty when it and all its ancestors are sound."""
+    """Why the queue is invalid; empty when the queue and all its ancestors are valid."""
     charged: tuple[QueueName, ...] = ()
-    """The sound ones up to the top: they pay for what the queue's pods hold, even if it is itself unsound."""
+    """The valid queues up to the root. They are charged for what the queue's pods hold, even if the queue is invalid.
+    """
 
 
 def line(queues: Mapping[QueueName, Queue], name: QueueName) -> QueueLine:
-    """Follow the parents of a queue to the top; a missing parent or a circle is a problem, never a loop."""
+    """Follow the parents of a queue to the root. A missing parent or a cycle is a problem, never an endless loop."""
     names: dict[QueueName, None] = {}
     at: QueueName | None = name
     while at is not None:
@@ -62,9 +63,9 @@ def _judged(queues: Mapping[QueueName, Queue], names: tuple[QueueName, ...]) -> 
 
 
 class Account(Copied):
-    """What one queue may hold and what it and all its descendants hold now; an unsound one may hold nothing.
+    """What one queue may hold, and what it and all its descendants hold now. An invalid queue may hold nothing.
 
-    The three sums are written by `Tree` and `QueueLedger` alone; everyone else reads them.
+    Only `Tree` and `QueueLedger` write the three sums; all other code reads them.
     """
 
     queue: Value[Queue]
@@ -86,22 +87,22 @@ class Account(Copied):
         self.requested = [0, 0, 0]
 
     def add(self, sums: "Sums") -> None:
-        """Count this as held and asked for beside what was; for `Tree` and `QueueLedger`."""
+        """Add these amounts to what is held and requested; for `Tree` and `QueueLedger`."""
         for total, (cpu, memory, gpu) in zip((self.allocated, self.non_preemptible, self.requested), sums, strict=True):
             total[CPU] += cpu
             total[MEMORY] += memory
             total[GPU] += gpu
 
     def over_limit(self, request: Quantities) -> int | None:
-        """Return the first axis on which `request` passes the limit; an axis not asked for is not judged."""
+        """Return the first axis on which `request` exceeds the limit. Axes that are not requested are not judged."""
         return _first_over(self.limit, self.allocated, request)
 
     def over_quota(self, request: Quantities) -> int | None:
-        """Return the first axis on which a non-preemptible `request` passes the deserved share."""
+        """Return the first axis on which a non-preemptible `request` exceeds the deserved share."""
         return _first_over(self.deserved, self.non_preemptible, request)
 
     def numbers(self, asked: Resources, *, firm: Resources) -> RefusingQueue:
-        """Return how it stands beside what is asked of it; `firm` is the non-preemptible part."""
+        """Return the numbers of the queue beside the request; `firm` is the non-preemptible part."""
         return RefusingQueue(
             name=self.name,
             requested=_resources(self.requested),
@@ -130,18 +131,18 @@ def _first_over(ceiling: Sequence[int], held: Sequence[int], request: Quantities
 
 
 Sums = tuple[Quantities, Quantities, Quantities]
-"""What pods hold, the non-preemptible part of it, and what they hold and ask for."""
+"""What pods hold, its non-preemptible part, and what pods hold and request."""
 
 NO_USAGE = Usage()
 
 
 class Tree:
-    """What follows from the queues alone, and their accounts as they were opened last."""
+    """What follows from the queues alone, and the accounts of the latest call of `opened`."""
 
     __slots__ = ("_opened", "accounts", "lines", "parents", "queues")
 
     def __init__(self, queues: Mapping[QueueName, Queue], before: "Tree | None" = None) -> None:
-        """Judge the queues. What the tree `before` knows of queues that have not changed is taken from there."""
+        """Validate the queues. For queues that have not changed, the results of the tree `before` are used."""
         kept = before.kept_in(queues) if before is not None else {}
         lines = {name: kept[name] if name in kept else line(queues, name) for name in queues}
         known = before.accounts if before is not None else {}
@@ -150,35 +151,34 @@ class Tree:
             name: known[name] if name in kept else Account(_judged_queue(queues[name], on))
             for name, on in lines.items()
         }
-        """Nothing is held in these, ever."""
+        """Accounts in which nothing is ever held."""
         unsound = {name: replace(each, charged=(name, *each.charged)) for name, each in lines.items() if each.problem}
         self.lines: Mapping[QueueName, QueueLine] = lines | unsound
         self.parents = frozenset(queue.parent for queue in queues.values())
-        # Replaced as a whole: plans are made in several threads.
+        # Replaced as a whole, because several threads make plans.
         self._opened: tuple[Mapping[QueueName, Usage], Mapping[QueueName, Account]] = {}, self.accounts
         if before is not None and kept:
             usage, accounts = before.opened_without(kept)
             self._opened = usage, {name: accounts[name] if name in kept else self.accounts[name] for name in queues}
 
     def kept_in(self, queues: Mapping[QueueName, Queue]) -> Mapping[QueueName, QueueLine]:
-        """Return the lines of the sound queues that have not changed, nor anything above them."""
+        """Return the lines of the valid queues that have not changed and whose ancestors have not changed."""
         same = {name for name, queue in queues.items() if self.queues.get(name) is queue}
         return {name: on for name, on in self.lines.items() if not on.problem and same.issuperset(on.names)}
 
     def opened_without(
         self, kept: Mapping[QueueName, QueueLine]
     ) -> tuple[Mapping[QueueName, Usage], Mapping[QueueName, Account]]:
-        """Return the accounts as they were opened last, as if pods held something in these queues alone."""
+        """Return the latest accounts, as if pods held something in these queues only."""
         usage, accounts = self._opened
         known = {name: each for name, each in usage.items() if name in kept}
         others = [name for name in usage if name not in kept]
         return known, self._recounted(accounts, others, usage, {}) if others else accounts
 
     def opened(self, usage: Mapping[QueueName, Usage]) -> Mapping[QueueName, Account]:
-        """Return the accounts with what pods hold and ask for, never to be written to.
+        """Return the accounts with what pods hold and request. Callers must not write to them.
 
-        Only for queues with another `Usage` than last time anything is counted anew. Queues that do not exist are left
-        out.
+        Only queues whose `Usage` differs from the last call are counted again. Queues that do not exist are skipped.
         """
         before, accounts = self._opened
         changed = [name for name, each in usage.items() if before.get(name) is not each]
@@ -212,9 +212,9 @@ class Tree:
 
 
 def sums_of(usage: Usage, *, sound: bool) -> Sums:
-    """Return what a queue counts for those that pay for its pods.
+    """Return what a queue adds to the accounts that are charged for its pods.
 
-    An unsound queue claims nothing new, but what its pods hold is really gone for its ancestors.
+    An invalid queue requests nothing new, but its ancestors are charged for what its pods hold.
     """
     held = quantities(usage.allocated)
     return held, quantities(usage.allocated_non_preemptible), quantities(usage.requested) if sound else held
@@ -226,7 +226,7 @@ def _difference(now: Sums, then: Sums) -> Sums:
 
 
 class _Trees:
-    """The trees that were asked for last: plans that are made beside each other may look at different queues."""
+    """The latest trees. Plans that are made in parallel may use different sets of queues."""
 
     def __init__(self) -> None:
         self._known: tuple[Tree, ...] = ()
@@ -244,12 +244,12 @@ _TREES = _Trees()
 
 
 def tree(queues: Mapping[QueueName, Queue]) -> Tree:
-    """Return the tree of these queues: the same one as long as none has changed, which their mapping never does."""
+    """Return the tree of these queues. It is the same object until a queue changes; the mapping itself is immutable."""
     return _TREES.of(queues)
 
 
 def _judged_queue(queue: Queue, on: QueueLine) -> Queue:
-    """Return a queue as it counts: an unsound one deserves nothing, below the nearest that is sound, if any is."""
+    """Return the queue as it is judged: an invalid one deserves nothing, under the nearest valid ancestor if any."""
     if not on.problem:
         return queue
     return replace(

@@ -1,4 +1,4 @@
-"""Says for which PodGroups a bigger cluster is asked, and for how many pods of which kind."""
+"""Tells for which PodGroups a larger cluster is requested, and for how many pods of which kind."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,17 +14,18 @@ from app.scheduling.queues.order import next_chunk
 from app.scheduling.queues.quota import QueueLedger, least_charge
 
 PATIENCE = 20
-"""How many groups of a queue that may have no more are looked at: a smaller one may still fit."""
+"""A queue is skipped only after this many of its groups were refused: a smaller one may still fit."""
 
 LONGEST_PREFIX = 40
-"""Of a PodGroup's name in what is made for it: a person finds it, and numbers still fit behind it."""
+"""The longest prefix of a PodGroup's name in generated names. People can find it, and numbers still fit after it."""
 
 
 def lacking(group: PodGroup) -> tuple[Pod, ...]:
-    """Return the pods for which a group that found no room needs nodes; none when an autoscaler could not help.
+    """Return the pods for which a group without room needs nodes. Return none when an autoscaler cannot help.
 
-    These are the pods that start together. What a group may have beyond its minimum takes what is free and has no nodes
-    added. Pods that are not held are seen without us. What a DRA claim is for cannot be told.
+    These are the pods that start together. Pods of a group beyond its minimum use what is free, and no nodes are added
+    for them. Pods without a scheduling gate are visible to the autoscaler already. The purpose of a DRA claim is
+    unknown.
     """
     if group.owed == 0:
         return ()
@@ -35,9 +36,9 @@ def lacking(group: PodGroup) -> tuple[Pod, ...]:
 
 
 def within_quota(snapshot: Snapshot, groups: Iterable[PodGroup], most: int) -> list[PodGroup]:
-    """Return the groups that could all start in a cluster with room for them, in the given order and `most` at most.
+    """Return the groups that could all start in a cluster with enough room, in the given order and `most` at most.
 
-    Each was refused for want of room, so its queue would let it start alone; it may not let ten of them start.
+    Each group was refused for lack of room, so its queue allows it alone. The queue may not allow ten of them.
     """
     ledger, chosen = QueueLedger(snapshot), list[PodGroup]()
     refused = Counter[QueueName]()
@@ -57,7 +58,7 @@ def within_quota(snapshot: Snapshot, groups: Iterable[PodGroup], most: int) -> l
 
 
 def shapes(pods: Sequence[Pod], device_mib: int) -> tuple[PodShape, ...]:
-    """Sort pods by what they ask for; `device_mib` is what a GPU may be expected to have."""
+    """Group pods by their requests. `device_mib` is the memory that is assumed for a GPU."""
     alike = dict[str, list[Pod]]()
     for pod in pods:
         alike.setdefault(_likeness(pod), []).append(pod)
@@ -65,7 +66,7 @@ def shapes(pods: Sequence[Pod], device_mib: int) -> tuple[PodShape, ...]:
 
 
 def name_of(group: PodGroup, parts: Iterable[PodShape], provisioning_class: str) -> str:
-    """Return the name of what is made for these shapes of a group."""
+    """Return the name of the object that is made for these shapes of a group."""
     said = [(_likeness(part.sample), part.count, part.pods_each) for part in parts]
     digest = sha256(repr((group.key, provisioning_class, sorted(said))).encode()).hexdigest()[:10]
     first = group.pending[0]

@@ -1,8 +1,8 @@
-"""How much of the cluster each queue may have now: deserved first, the rest by priority and weight.
+"""Calculates how much of the cluster each queue may have now: deserved first, the rest by priority and weight.
 
-Pure division; that nobody takes more is left to `quota`, whose turn it is to `order`. The rules are KAI v0.13's
-(`resource_division`), in exact integers: KAI computes in doubles, so where a part is a whole GPU up to its rounding
-error, KAI's floor may fall one GPU short and ours does not.
+This module only divides. `quota` enforces the limits, and `order` gives the order of PodGroups. The rules are KAI
+v0.13's (`resource_division`), in exact integers. KAI uses doubles: where a part is a whole GPU up to its rounding
+error, KAI's floor may be one GPU lower than ours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ from app.scheduling.queues.accounts import Account, Quantities, quantities
 from app.scheduling.queues.quota import QueueLedger
 
 UNITS = {CPU: 1, MEMORY: 1, GPU: 1000}
-"""What a round gives is cut to whole units: GPUs are divided whole."""
+"""The result of a round is cut to whole units: GPUs are divided as whole GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRequest:
-    """One queue's claim to one resource, among its siblings."""
+    """The request of one queue for one resource, among its siblings."""
 
     name: str
     requested: int
-    """What the queue and its descendants hold and wait for."""
+    """What the queue and its descendants hold and request."""
     priority: int = 0
     created_at: float = 0.0
     deserved: int = 0
@@ -39,14 +39,14 @@ class ShareRequest:
 
     @property
     def requestable(self) -> int:
-        """What the queue could make use of."""
+        """What the queue can use."""
         return min(self.requested, self.limit)
 
 
 def divide(amount: int, claims: Sequence[ShareRequest], *, unit: int, k_micro: int = 0) -> list[int]:
-    """Divide `amount` of one resource among siblings; the result is in the order of `claims`.
+    """Divide `amount` of one resource among siblings. The result is in the order of `claims`.
 
-    Together they get more than `amount` only where their deserved shares over-subscribe it.
+    The sum exceeds `amount` only where the deserved shares over-subscribe it.
     """
     amount = max(0, amount)
     shares = [_guaranteed(amount, claim) for claim in claims]
@@ -56,7 +56,7 @@ def divide(amount: int, claims: Sequence[ShareRequest], *, unit: int, k_micro: i
 def divide_surplus(
     surplus: int, claims: Sequence[ShareRequest], *, shares: Sequence[int], unit: int, k_micro: int = 0
 ) -> list[int]:
-    """Add to `shares` what is left beyond the deserved: in rounds by weight, then the leftovers unit by unit."""
+    """Add to `shares` what remains beyond the deserved shares: in rounds by weight, then the leftovers unit by unit."""
     division = _Division(claims=claims, shares=list(shares), unit=unit, k_micro=k_micro, left=surplus)
     levels = [division.level(priority) for priority in sorted({claim.priority for claim in claims}, reverse=True)]
     for level in levels:
@@ -74,22 +74,22 @@ def _guaranteed(amount: int, claim: ShareRequest) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Division:
-    """One surplus while it is being divided."""
+    """One surplus during its division."""
 
     claims: Sequence[ShareRequest]
     unit: int
     k_micro: int
-    # Written by the methods below only.
+    # Only the methods below write it.
     shares: list[int]
     left: int
     fractions: dict[int, Fraction] = field(default_factory=dict)
-    """By claim: what the last round's cut to whole units took from it."""
+    """By claim: what the cut to whole units took from it in the last round."""
 
     def level(self, priority: int) -> list[int]:
         return [index for index, claim in enumerate(self.claims) if claim.priority == priority]
 
     def round(self, level: Iterable[int]) -> bool:
-        """Give every wanting claim its part of what is left; return whether another round has something to give."""
+        """Give each unsatisfied claim its part of the rest. Return whether another round has something to give."""
         wanting = [index for index in level if self._need(index) > 0]
         weights = self._weights(wanting)
         whole, pool = sum(weights), self.left
@@ -113,7 +113,7 @@ class _Division:
         ]
 
     def _give(self, index: int, part: int, whole: int) -> bool:
-        """Give the claim `part / whole`, at most what it needs; return whether it left some of that."""
+        """Give the claim `part / whole`, at most what it needs. Return whether the claim took less than its part."""
         need = self._need(index)
         if need * whole <= part:
             self.fractions.pop(index, None)
@@ -130,7 +130,7 @@ class _Division:
         self.left -= amount
 
     def give_leftovers(self, level: Iterable[int]) -> None:
-        """Give a unit each to those whom the cut cost most; of equals, to the older."""
+        """Give one unit each to the claims that lost most by the cut; on a tie to the older queue."""
         cut = [index for index in level if index in self.fractions]
         for index in sorted(cut, key=self._leftover_order):
             self._add(index, min(self.unit, self.left))
@@ -141,10 +141,10 @@ class _Division:
 
 
 def fair_shares(snapshot: Snapshot) -> dict[QueueName, Share]:
-    """Divide the snapshot's total down the queue tree; children divide their parent's fair share.
+    """Divide the snapshot's total down the queue tree. Children divide their parent's fair share.
 
-    Queues that are invalid, or whose ancestors are missing, invalid or in a circle, are left out. What pods hold whose
-    queues do not exist is told of under `ORPHANED`.
+    Queues are left out when they are invalid, or when an ancestor is missing, invalid or in a cycle. `ORPHANED` shows
+    what is held by pods whose queues do not exist.
     """
     ledger = QueueLedger(snapshot)
     accounts, useful = ledger.accounts, _useful(ledger, snapshot)
@@ -162,12 +162,12 @@ def fair_shares(snapshot: Snapshot) -> dict[QueueName, Share]:
 
 
 def _useful(ledger: QueueLedger, snapshot: Snapshot) -> dict[QueueName, Sequence[int]]:
-    """Return what the queues hold and ask for, by queue, without what can never be given to them."""
+    """Return what each queue holds and requests, without requests that can never be satisfied."""
     useful: dict[QueueName, Sequence[int]] = {name: each.requested for name, each in ledger.accounts.items()}
     lost = ((each.queue, each.request) for each in snapshot.unsatisfiable.values())
     for queue, amounts in (*lost, *snapshot.overstated.items()):
         payer = ledger.accounts.get(queue)
-        # What waits in an unsound queue was never counted.
+        # Requests in an invalid queue were never counted.
         for account in () if payer is None or payer.queue.problem else ledger.ancestors(queue):
             before, request = useful[account.name], quantities(amounts)
             useful[account.name] = [amount - each for amount, each in zip(before, request, strict=True)]

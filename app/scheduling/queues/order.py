@@ -1,7 +1,7 @@
-"""Whose turn it is: the waiting PodGroups one by one, by queue order, re-judged as the ledger is charged.
+"""Gives the order of the pending PodGroups, one by one, by queue order. The order is updated as the ledger is charged.
 
-Whether a PodGroup may start when its turn comes is left to `quota` and to whoever places it, and who goes before its
-turn to the planner. The order is KAI v0.13's (`queue_order`, the `priority` and `elastic` plugins).
+`quota` and placement decide whether a PodGroup may start at its turn. The planner decides which PodGroups go before
+their turn. The order is KAI v0.13's (`queue_order`, the `priority` and `elastic` plugins).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,19 +25,19 @@ EXACT_BITS = 128
 """Shares are compared as integers of this many binary places: exact for amounts below 2**64."""
 
 PENALTIES: Quantities = (1000, 1000, 1)
-"""What KAI multiplies use by where a queue's share is zero: 1000 a millicore, a byte, a whole GPU."""
+"""What KAI multiplies use by where a queue's share is zero: 1000 for a millicore, a byte, a whole GPU."""
 
 NOTHING_MORE: Quantities = (0, 0, 0)
 
 Rank = tuple[bool, bool, int, bool, int, int, Quantities, float, str]
-"""A queue's place among its siblings, the lowest first."""
+"""A queue's place among its siblings; the lowest goes first."""
 
 Turn = tuple[int, int, float, str, str]
-"""A PodGroup's place in its leaf queue, the lowest first."""
+"""A PodGroup's place in its leaf queue; the lowest goes first."""
 
 
 class Elastic(IntEnum):
-    """Where a PodGroup stands to its minimum, in the order in which turns are given."""
+    """The state of a PodGroup relative to its minimum, in the order of the turns."""
 
     BELOW = 0
     AT = 1
@@ -45,14 +45,14 @@ class Elastic(IntEnum):
 
     @staticmethod
     def of(*, owed: int, spare: int) -> "Elastic":
-        """Judge by the pods owed to the minimum and those held beyond it; a debt outweighs what is spare."""
+        """Judge by the pods missing to the minimum and the pods held beyond it. Missing pods outweigh extra ones."""
         if owed > 0:
             return Elastic.BELOW
         return Elastic.ABOVE if spare > 0 else Elastic.AT
 
 
 def turn(group: PodGroup) -> Turn:
-    """Return the PodGroup's place in its leaf queue: priority, elastic state, older, name."""
+    """Return the PodGroup's place in its leaf queue: by priority, elastic state, age, name."""
     owed, spare = 0, 0
     if group.root is None:
         beyond = group.active + sum(group.succeeded.values()) - group.min_member
@@ -66,22 +66,23 @@ def turn(group: PodGroup) -> Turn:
 
 
 PASSING = frozenset({Reason.BACKING_OFF, Reason.REFUSED_BY_SCHEDULER, Reason.NOT_CONSIDERED})
-"""Why a gang is not considered for the moment, although it could start."""
+"""Temporary causes for which a gang is not considered, although it could start."""
 
 
 def is_torn(group: PodGroup) -> bool:
-    """Whether some pods of a gang are bound and others that are owed wait, or are tried again in a moment.
+    """Whether a gang is partially bound and its missing pods are pending, or are retried soon.
 
-    Its rest needs the room that there is: a crash, or a member whose node was refused, must not give that to others.
+    The missing pods need the room that is free. After a crash, or after a node of a member was refused, other PodGroups
+    must not get that room.
     """
     is_bound = bool(group.placed) and group.owed > 0 and any(one.pod.node is not None for one in group.placed)
     return is_bound and (group.refusal is None or group.refusal.reason in PASSING)
 
 
 def next_chunk(group: PodGroup) -> tuple[Pod, ...]:
-    """Return the pods that start next, all or none: everything owed to the minima, then one at a time."""
+    """Return the pods that start next, all or none: all pods missing to the minima, then one pod at a time."""
     if group.root is None:
-        # Of one pod, as most groups are, nothing has to be counted.
+        # Most groups have one pod, for which nothing has to be counted.
         return group.pending if len(group.pending) == 1 else group.pending[: max(group.owed, 1)]
     held = group.held()
     owing = [leaf for leaf in group.root.leaves() if leaf.min_member > held.get(leaf.name, 0)]
@@ -99,8 +100,8 @@ def next_chunk(group: PodGroup) -> tuple[Pod, ...]:
 
 
 def last_chunk(group: PodGroup) -> tuple[Placed, ...]:
-    """Return the pods that leave first: one while a pod set is above its minimum, then all that are left."""
-    if len(group.placed) < 2:  # noqa: PLR2004 # nothing to choose from, as in most groups there are
+    """Return the pods to evict first: one while a pod set is above its minimum, then all remaining pods."""
+    if len(group.placed) < 2:  # noqa: PLR2004 - no choice, as in most groups
         return group.placed
     held = group.held()
     above = [leaf for leaf in group.tree.leaves() if held.get(leaf.name, 0) > leaf.min_member]
@@ -121,7 +122,7 @@ def start_order(pod: Pod) -> tuple[int, float, str]:
 
 
 def _fullness(leaf: PodSet, held: Mapping[str, int]) -> tuple[Fraction, str]:
-    """Sort key of pod sets: the one that holds the smallest part of its minimum goes first (KAI's subgrouporder)."""
+    """Sort key of pod sets: the pod set with the smallest part of its minimum goes first (KAI's subgrouporder)."""
     return Fraction(held.get(leaf.name, 0), max(leaf.min_member, 1)), leaf.name
 
 
@@ -133,7 +134,7 @@ def _by_pod_set(group: PodGroup) -> dict[str, list[Pod]]:
 
 
 def _first_by_pod_set(group: PodGroup) -> dict[str, Pod]:
-    """Return who of each pod set starts next; of thousands that wait, the first few tell."""
+    """Return the first pod to start of each pod set. It stops early, because thousands of pods may be pending."""
     wanted, first = {leaf.name for leaf in group.tree.leaves()}, dict[str, Pod]()
     for pod in group.pending:
         name = group.pod_set(pod)
@@ -157,18 +158,18 @@ def _next_request(group: PodGroup, nodes: NodeTable) -> Quantities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """What stays the same about a queue's place in the order during one plan."""
+    """The constant part of a queue's rank during one plan."""
 
     queue: Queue
     deserved: Quantities
     fair_share: Quantities
     allocatable: Quantities
     divisor: Quantities
-    """What use is measured by: the allocatable share, or the whole cluster where that is unlimited."""
+    """The divisor of use: the allocatable share, or the whole cluster where that share is unlimited."""
 
     @staticmethod
     def of(queue: Queue, *, fair_share: Resources, total: Resources) -> "Contender":
-        """Combine what the queue's owner wrote with its fair share and the cluster's total."""
+        """Combine the settings of the queue with its fair share and the cluster's total."""
         deserved = [queue.entitlement(axis).deserved for axis in QUOTA_AXES]
         fair, whole = quantities(fair_share), quantities(total)
         allocatable = [_allocatable(queue, axis, fair[axis]) for axis in QUOTA_AXES]
@@ -182,9 +183,10 @@ class Contender:
         )
 
     def rank(self, allocated: Sequence[int], request: Quantities) -> Rank:
-        """Rank the queue by what it holds and what its next PodGroup asks for."""
-        # 1. not over its fair share  2. the next one fits the deserved  3. priority  4. uses nothing it has no share of
-        # 5. lower dominant share with the next one  6. and without  7. smaller allocatable share  8. older, name
+        """Rank the queue by what it holds and what its next PodGroup requests."""
+        # 1. within its fair share  2. the next PodGroup fits the deserved share  3. priority  4. uses no resource of
+        # which its share is zero  5. lower dominant share with the next PodGroup  6. and without it  7. smaller
+        # allocatable share  8. age, name
         cpu, memory, gpu = allocated
         later_cpu, later_memory, later_gpu = cpu + request[CPU], memory + request[MEMORY], gpu + request[GPU]
         fair, deserved, (most_cpu, most_memory, most_gpu) = self.fair_share, self.deserved, self.allocatable
@@ -203,15 +205,15 @@ class Contender:
             has_no_share,
             dominant,
             dominant if request == NOTHING_MORE else self._dominant(cpu, memory, gpu),
-            # KAI asks for less in no resource and more in none, which orders not all pairs and not transitively.
-            # This agrees wherever KAI's order is defined, and with the whole of it when only GPUs are governed.
+            # KAI compares "less in no resource and more in none", which does not order all pairs and is not transitive.
+            # This order agrees wherever KAI's order is defined, and with all of it when only GPUs are governed.
             (most_gpu, most_cpu, most_memory),
             self.queue.created_at,
             self.queue.name,
         )
 
     def _dominant(self, cpu: int, memory: int, gpu: int) -> int:
-        # Written out: the victim search ranks two queues for every victim.
+        # Written out for speed: the victim search ranks two queues for every victim.
         by_cpu, by_memory, by_gpu = self.divisor
         return max(
             (cpu << EXACT_BITS) // by_cpu if by_cpu else (cpu * PENALTIES[CPU]) << EXACT_BITS,
@@ -228,7 +230,7 @@ def _allocatable(queue: Queue, axis: int, fair_share: int) -> int:
 
 
 class _Place:
-    """A queue in the tree of turns: a leaf lines up its PodGroups, any other queue its children."""
+    """A queue in the tree of turns. A leaf queue sorts its PodGroups, any other queue its children."""
 
     __slots__ = ("children", "contender", "groups", "name", "parent", "rank", "ranked", "request", "stamp")
 
@@ -236,17 +238,17 @@ class _Place:
         self.name = contender.queue.name
         self.contender = contender
         self.parent = parent
-        # Written by `_Place` and `Turns` alone; both lists are heaps.
+        # Only `_Place` and `Turns` write it. Both lists are heaps.
         self.groups: list[tuple[Turn, int, PodGroup]] = []
         self.children: list[_Entry] = []
         self.stamp = 0
         self.request: Quantities | None = None
-        # The last rank, and what it was found out for: in long queues the next is mostly like the one before.
+        # The last rank and its inputs. In long queues the next inputs are mostly equal.
         self.rank: Rank | None = None
         self.ranked: tuple[Sequence[int], Quantities] | None = None
 
     def line_up(self, siblings: "list[_Entry]", allocated: Sequence[int], nodes: NodeTable) -> None:
-        """Take the place among the siblings that is due now; earlier entries become stale."""
+        """Update the queue's place among its siblings. Earlier entries become stale."""
         self.stamp += 1
         self.request = self._next_request(nodes)
         if self.request is not None:
@@ -275,9 +277,9 @@ def _first(entries: list[_Entry]) -> _Place | None:
 
 
 class Turns:
-    """Waiting PodGroups in the order of their turns, as far as the ledger is charged.
+    """Pending PodGroups in the order of their turns, with the current charges of the ledger.
 
-    Groups that cannot be considered at all come last, so that whoever asks can say why.
+    Groups that cannot be considered at all are last, so that the planner can give the reason.
     """
 
     def __init__(
@@ -292,7 +294,7 @@ class Turns:
         self._nodes = snapshot.nodes
         self._top: list[_Entry] = []
         self._places: dict[QueueName, _Place] = {}
-        # A heap, written by `pop` and `push` alone; the number tells apart PodGroups of the same turn.
+        # A heap that only `pop` and `push` write. The number orders PodGroups with equal turns.
         self._hopeless: list[tuple[Turn, int, PodGroup]] = []
         self._pushed = 0
         self._changed: list[QueueName] = []
@@ -305,7 +307,7 @@ class Turns:
             self._line_up(place)
 
     def _place(self, name: QueueName) -> _Place:
-        """Return the queue's place; made, after its parent's, when the first of its PodGroups comes."""
+        """Return the queue's place. It is made, after its parent's, for the first of the queue's PodGroups."""
         place = self._places.get(name)
         if place is None:
             queue = self._ledger.accounts[name].queue
@@ -316,7 +318,7 @@ class Turns:
         return place
 
     def pop(self) -> PodGroup | None:
-        """Take the PodGroup whose turn it is; None when nobody waits."""
+        """Remove and return the PodGroup whose turn it is. Return None when no PodGroup is pending."""
         self._catch_up()
         place = _first(self._top)
         if place is None:
@@ -327,7 +329,7 @@ class Turns:
         return heappop(place.groups)[2]
 
     def push(self, group: PodGroup) -> None:
-        """Give a PodGroup another turn, as it is now: an elastic one that has more pods to start."""
+        """Give a PodGroup another turn in its present state: an elastic group that has more pods to start."""
         self._put(group)
         self._changed.append(group.queue)
 
@@ -342,7 +344,7 @@ class Turns:
         return self._place(group.queue).groups
 
     def _catch_up(self) -> None:
-        # Only the lines of queues that were popped, pushed to or charged since can have another rank.
+        # Only the lines of queues that were popped, pushed or charged since the last call can have another rank.
         charged = self._ledger.charged
         changed = dict.fromkeys(self._changed + charged[self._charges_seen :])
         self._changed.clear()
@@ -354,7 +356,7 @@ class Turns:
                 place = place.parent
 
     def _nearest(self, name: QueueName) -> _Place | None:
-        """Return the place of the queue, or of the first above it: half-started gangs are charged to queues without."""
+        """Return the place of the queue or of its first ancestor with one: queues without a place are charged too."""
         account = self._ledger.accounts.get(name)
         while account is not None and account.queue.name not in self._places:
             account = self._ledger.accounts.get(account.queue.parent) if account.queue.parent else None

@@ -1,6 +1,6 @@
-"""What queues may hold: limits and guaranteed shares along the queue tree, charged as one plan goes on.
+"""Judges what queues may hold: limits and guaranteed shares along the queue tree, charged as one plan goes on.
 
-Who comes next is left to `order`, how the surplus is divided to `fairshare`. Rules: KAI v0.13 (capacity policy).
+`order` gives the order of PodGroups, and `fairshare` divides the surplus. Rules: KAI v0.13 (capacity policy).
 """
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
@@ -20,26 +20,26 @@ from app.scheduling.queues import wording
 from app.scheduling.queues.accounts import Account, Quantities, QueueLine, quantities, sums_of, tree
 
 _Saying = Callable[[Account, int, int], Refusal]
-"""Says that an account refuses an amount on an axis."""
+"""A function that words the refusal of an amount on an axis by an account."""
 
 
 def least_charge(pod: Pod, nodes: NodeTable) -> Resources:
-    """Return the least that a queue may have to pay for a pod without a node: on the largest GPU that it may get."""
+    """Return the smallest charge for a pod that has no node yet: on the largest GPU that the pod may get."""
     return pod.charge(_sizes(pod, nodes)[1] if is_by_memory(pod) else 0)
 
 
 def most_charge(pod: Pod, nodes: NodeTable) -> Resources:
-    """Return the most that a queue may have to pay for a pod without a node: on the smallest GPU that it may get."""
+    """Return the largest charge for a pod that has no node yet: on the smallest GPU that the pod may get."""
     return pod.charge(_sizes(pod, nodes)[0] if is_by_memory(pod) else 0)
 
 
 def is_by_memory(pod: Pod) -> bool:
-    """Whether the pod asks for GPU memory: what it costs depends on the GPU. All else costs the same everywhere."""
+    """Whether the pod requests GPU memory. Its charge depends on the GPU; all other charges are the same everywhere."""
     return pod.sharing is not None and pod.sharing.memory_mib > 0
 
 
 def _sizes(pod: Pod, nodes: NodeTable) -> tuple[int, int]:
-    """Return the memory of the smallest and of the largest GPU of which the pod may get a part."""
+    """Return the memory of the smallest and the largest GPU of which the pod may get a part."""
     least = 0 if pod.sharing is None else pod.sharing.memory_mib
     known: dict[Hashable, tuple[int, int]] = nodes.memo.setdefault("sizes of GPUs", {})
     found = known.get((pod.constraint, least))
@@ -54,9 +54,9 @@ def _sizes(pod: Pod, nodes: NodeTable) -> tuple[int, int]:
 
 
 def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Account, ...] | None:
-    """Return the accounts of a queue and its ancestors, itself first, in which nothing is held; not to be charged.
+    """Return the empty accounts of a queue and its ancestors, the queue first. Callers must not charge them.
 
-    None for a queue that takes no pods.
+    None for a queue that accepts no pods.
     """
     of_queues = tree(queues)
     found = of_queues.lines.get(name)
@@ -66,21 +66,22 @@ def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Acco
 
 
 class QueueLedger(Copied):
-    """The queues' accounts during one plan: built from its snapshot, written by its planner, never shared."""
+    """The accounts of the queues during one plan. Built from the snapshot, written by the planner, never shared."""
 
     _lines: Value[Mapping[QueueName, QueueLine]]
     _parents: Value[Container[QueueName | None]]
     accounts: Owned[dict[QueueName, Account]]
-    """The accounts by name; read-only for everyone else, and replaced when charged. There is one of `ORPHANED` when
-    pods hold something whose queues do not exist."""
+    """The accounts by name. Only this class writes them; a charged account is replaced. `ORPHANED` has an account when
+    pods hold something whose queues do not exist.
+    """
     _own: Claims[set[QueueName]]
-    """Whose accounts are charged in place; the others are copied before."""
+    """The queues whose accounts are charged in place. All other accounts are copied first."""
     _said: Common[dict[tuple[object, ...], Refusal]]
-    """By all that a refusal is made from: ten thousand pods of one template are refused for one cause."""
+    """Refusals by all their inputs: ten thousand pods of one template are refused for one cause."""
     _parting: Common[dict[tuple[QueueName, QueueName], tuple[QueueName, QueueName] | None]]
-    """Follows from the lines alone; every start asks about every queue that waits."""
+    """Depends on the queue lines only. Cached because every start compares every queue that has pending PodGroups."""
     charged: Owned[list[QueueName]]
-    """The leaf queue of every charge so far; readers keep their own place in it."""
+    """The leaf queue of every charge so far. Each reader keeps its own index into this list."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         of_queues, usage = tree(snapshot.queues), snapshot.usage
@@ -94,13 +95,14 @@ class QueueLedger(Copied):
         self._own, self._said, self._parting, self.charged = set(), {}, {}, []
 
     def ancestors(self, name: QueueName) -> tuple[Account, ...]:
-        """Return the accounts that pay for what is held in a queue: its own and those of its sound ancestors."""
+        """Return the accounts that are charged for a queue: its own and the accounts of its valid ancestors."""
         return tuple(self.accounts[payer] for payer in self._payers(name))
 
     def parting(self, one: QueueName, other: QueueName) -> tuple[Account, Account] | None:
-        """Return the topmost accounts on the lines of two queues in which these differ, where reclaim compares them.
+        """Return the topmost accounts in which the lines of two queues differ. Reclaim compares these accounts.
 
-        The queue's own twice where both are the same; None where one is not there, or is above the other.
+        The queue's own account twice where both queues are the same. None where one queue does not exist, or is an
+        ancestor of the other one.
         """
         pair = one, other
         if pair not in self._parting:
@@ -111,7 +113,7 @@ class QueueLedger(Copied):
         return None if found is None else (self.accounts[found[0]], self.accounts[found[1]])
 
     def payer(self, name: QueueName) -> QueueName | None:
-        """Return the queue whose account pays first for what is held in a queue, there or not; None where none does."""
+        """Return the first queue that is charged for a queue, which may be missing. None when no queue is charged."""
         return next(iter(self._payers(name)), None)
 
     def _payers(self, name: QueueName) -> Sequence[QueueName]:
@@ -121,11 +123,11 @@ class QueueLedger(Copied):
         return (ORPHANED.name,) if ORPHANED.name in self.accounts else ()
 
     def check(self, group: PodGroup, request: Resources) -> Refusal | None:
-        """Return why `request` may not be started for the group now, None when it may."""
+        """Return why `request` may not be started for the group now. Return None when it may."""
         return self.standing(group) or self.over_limit(group, request) or self.over_quota(group, request)
 
     def standing(self, group: PodGroup) -> Refusal | None:
-        """Return why the group's queue takes no pods at all (KAI: pods go to leaf queues), None when it does."""
+        """Return why the group's queue accepts no pods (KAI: pods use leaf queues). None when it accepts pods."""
         name = group.queue
         found = self._lines.get(name)
         if found is None:
@@ -138,7 +140,7 @@ class QueueLedger(Copied):
         return None
 
     def over_limit(self, group: PodGroup, request: Resources) -> Refusal | None:
-        """Judge the limits of the group's queue and every ancestor; the queue must be sound."""
+        """Judge the limits of the group's queue and of every ancestor. The queue must be valid."""
         asked = quantities(request)
         for account in self.ancestors(group.queue):
             axis = account.over_limit(asked)
@@ -147,7 +149,7 @@ class QueueLedger(Copied):
         return None
 
     def over_quota(self, group: PodGroup, request: Resources) -> Refusal | None:
-        """Judge a non-preemptible group by the deserved shares on its line; the queue must be sound."""
+        """Judge a non-preemptible group by the deserved shares on its line. The queue must be valid."""
         if group.preemptible:
             return None
         asked = quantities(request)
@@ -167,7 +169,7 @@ class QueueLedger(Copied):
         return self._said[key]
 
     def numbered(self, refusal: Refusal | None, group: PodGroup, request: Resources) -> Refusal | None:
-        """Add the numbers of the queue to a refusal that names one but was made without its account."""
+        """Add the numbers of the queue to a refusal that names a queue but was made without its account."""
         if refusal is not None and refusal.reason is Reason.NON_PREEMPTIBLE_OVER_QUOTA:
             return self.over_quota(group, request) or refusal
         account = self.accounts.get(QueueName(str(refusal.details.get("queue")))) if refusal is not None else None
@@ -176,16 +178,16 @@ class QueueLedger(Copied):
         return replace(refusal, queue=account.numbers(request, firm=NOTHING if group.preemptible else request))
 
     def bounds_gpus(self, group: PodGroup) -> bool:
-        """Whether a limit, or for a non-preemptible group a quota, bounds what its queue may pay for GPUs."""
+        """Whether a limit, or a quota for a non-preemptible group, bounds the GPUs of the group's queue."""
         line = self.ancestors(group.queue)
         return any(each.limit[GPU] != UNLIMITED for each in line) or (
             not group.preemptible and any(each.deserved[GPU] != UNLIMITED for each in line)
         )
 
     def is_below_deserved(self, group: PodGroup, request: Resources, *, beside: QueueName) -> bool:
-        """Whether a queue holds less than it deserves of all that is requested, as far as it is not `beside` itself.
+        """Whether a queue holds less than its deserved share of every requested resource.
 
-        Judged on the group's line of queues, up to where it meets that of the queue `beside`.
+        The group's line of queues is judged, up to the queue where it meets the line of the queue `beside`.
         """
         theirs = {account.name for account in self.ancestors(beside)}
         mine = [account for account in self.ancestors(group.queue) if account.name not in theirs]
@@ -193,11 +195,11 @@ class QueueLedger(Copied):
         return bool(mine) and all(each.allocated[axis] < each.deserved[axis] for each in mine for axis in asked)
 
     def is_within(self, group: PodGroup, request: Resources, shares: Mapping[QueueName, Share]) -> bool:
-        """Whether the group's queues stay within these fair shares with the request, in all that is requested."""
+        """Whether the group's queues stay within these fair shares with the request, in every requested resource."""
         return self._is_within(group, request, shares, alone=False)
 
     def is_within_alone(self, group: PodGroup, request: Resources, shares: Mapping[QueueName, Share]) -> bool:
-        """Say the same as if the queues held nothing."""
+        """Return the same as if the queues held nothing."""
         return self._is_within(group, request, shares, alone=True)
 
     def _is_within(
@@ -212,11 +214,11 @@ class QueueLedger(Copied):
         )
 
     def charge(self, group: PodGroup, request: Resources) -> None:
-        """Count `request` as held by the group's queue and every ancestor."""
+        """Add `request` to what the group's queue and every ancestor hold."""
         self._add(group, quantities(request))
 
     def refund(self, group: PodGroup, request: Resources) -> None:
-        """Count `request` as no longer held: pods that hold it shall leave."""
+        """Subtract `request` from what is held: the pods that hold it will be evicted."""
         cpu, memory, gpu = quantities(request)
         self._add(group, (-cpu, -memory, -gpu))
 

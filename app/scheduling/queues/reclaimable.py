@@ -1,10 +1,11 @@
-"""Whether a queue may take back what other queues hold: judged on exact sums, level by level of the queue tree.
+"""Judges whether a queue may reclaim what other queues hold: on exact sums, level by level of the queue tree.
 
-Who would have to leave, and whether that helps, is left to `victims` and `search`. Rules: KAI v0.13 (proportion plugin,
+`victims` and `search` decide which pods would be evicted and whether this helps. Rules: KAI v0.13 (proportion plugin,
 `reclaimable`), 6 to 8 of its semantics:
 
-1. it may begin at all: its leaf queue stays within its fair share; without preemptibility, also within what it deserves
-2. each chunk of victims is fair to take, judged where the two lines of queues part, with earlier chunks gone
+1. reclaim may begin: the leaf queue stays within its fair share, and without preemptibility also within its deserved
+   share
+2. each batch of victims is fair to take, judged where the two queue lines differ, with earlier batches removed
 3. afterwards no queue on the reclaimer's line is fuller than a sibling from which something was taken
 """
 
@@ -19,32 +20,33 @@ from app.scheduling.queues.accounts import Account, Quantities, quantities
 from app.scheduling.queues.quota import QueueLedger
 
 SATURATION_MILLI = 1000
-"""By how much a reclaimer's saturation is overstated, in thousandths (KAI's `reclaimerUtilizationMultiplier` of 1)."""
+"""The factor by which a reclaimer's saturation is raised, in thousandths (KAI's `reclaimerUtilizationMultiplier` of 1).
+"""
 
 NO_SHARE = Share()
-"""Of a queue that is unsound."""
+"""The share of an invalid queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEntitlement:
-    """What one queue is entitled to and holds; every field is in the order of `QUOTA_AXES`."""
+    """What one queue is entitled to, and what it holds. Every field is in the order of `QUOTA_AXES`."""
 
     deserved: Sequence[int]
     allocatable: Quantities
-    """What it may keep: the larger of deserved and fair share, as far as its limit lets it."""
+    """What the queue may keep: the larger of deserved and fair share, up to its limit."""
     allocated: Sequence[int]
 
     @staticmethod
     def of(account: Account, fair_share: Quantities) -> "QueueEntitlement":
-        """Read an account; it must not be charged while the standing is used."""
+        """Read an account. Do not charge the account while this object is used."""
         deserved, limit = account.deserved, account.limit
         cpu, memory, gpu = (min(max(deserved[axis], fair_share[axis]), limit[axis]) for axis in QUOTA_AXES)
         return QueueEntitlement(deserved=deserved, allocatable=(cpu, memory, gpu), allocated=account.allocated)
 
 
 def within(ceiling: Sequence[int], held: Sequence[int], request: Quantities = (0, 0, 0)) -> bool:
-    """Return whether `held` and `request` together stay within the ceiling in every resource, asked for or not."""
-    # Written out: the victim search comes here for every chunk of every what-if.
+    """Return whether `held` and `request` together stay within the ceiling in every resource, requested or not."""
+    # Written out for speed: the victim search calls it for every batch of every what-if.
     return (
         held[CPU] + request[CPU] <= ceiling[CPU]
         and held[MEMORY] + request[MEMORY] <= ceiling[MEMORY]
@@ -55,7 +57,7 @@ def within(ceiling: Sequence[int], held: Sequence[int], request: Quantities = (0
 def fits_strategy(
     reclaimer: QueueEntitlement, victim: QueueEntitlement, remaining: Sequence[int], request: Quantities, /
 ) -> bool:
-    """Return whether one chunk more may be taken from a queue that still holds `remaining`."""
+    """Return whether one more batch may be taken from a queue that still holds `remaining`."""
     return maintains_fair_share(victim, remaining) or guarantees_deserved(reclaimer, victim, remaining, request)
 
 
@@ -67,27 +69,27 @@ def maintains_fair_share(victim: QueueEntitlement, remaining: Sequence[int]) -> 
 def guarantees_deserved(
     reclaimer: QueueEntitlement, victim: QueueEntitlement, remaining: Sequence[int], request: Quantities, /
 ) -> bool:
-    """Return whether the reclaimer only asks for what it deserves, of a queue above what that one deserves."""
+    """Return whether the reclaimer requests only what it deserves, from a queue that is above its deserved share."""
     return within(reclaimer.deserved, reclaimer.allocated, request) and not within(victim.deserved, remaining)
 
 
 class _Taken:
-    """What the queues still hold while chunk after chunk is taken away; local to one judgement."""
+    """What the queues still hold while batch after batch is taken; local to one judgement."""
 
     def __init__(self) -> None:
         self.remaining: dict[QueueName, list[int]] = {}
-        """Of the queues from which something was taken, ancestors included."""
+        """The amounts of the queues from which something was taken, ancestors included."""
         self.involved: dict[QueueName, set[int]] = {}
-        """The axes of what was taken from each."""
+        """The axes of what was taken from each queue."""
 
     def touch(self, line: Sequence[Account], axes: set[int]) -> None:
-        """Open the books of a line of queues."""
+        """Start the counting for a line of queues."""
         for account in line:
             self.remaining.setdefault(account.name, list(account.allocated))
             self.involved.setdefault(account.name, set()).update(axes)
 
     def take(self, line: Sequence[Account], chunk: Quantities) -> None:
-        """Take a chunk from a queue and all its ancestors."""
+        """Subtract a batch from a queue and all its ancestors."""
         for account in line:
             remaining = self.remaining[account.name]
             for axis in QUOTA_AXES:
@@ -99,7 +101,7 @@ class _Taken:
 
 
 class Judgement:
-    """Judges for one PodGroup that wants `request`; the ledger must not be charged while it is used."""
+    """Judges reclaim for one PodGroup that needs `request`. Do not charge the ledger while it is used."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class Judgement:
         self._axes = {axis for axis in QUOTA_AXES if request[axis] > 0}
 
     def may_begin(self) -> bool:
-        """Return whether the group's own queue entitles it to what it asks for, whoever would have to leave."""
+        """Return whether the group's own queue is entitled to the request, whatever the victims are."""
         if not self._line or self._line[0].queue.problem:
             return False
         leaf = self._line[0]
@@ -127,13 +129,13 @@ class Judgement:
         return fits and (self._preemptible or self._is_within_quota(leaf))
 
     def takeable(self, names: Iterable[QueueName]) -> Iterator[QueueName]:
-        """Yield those of the leaf queues from which anything may be taken at all."""
+        """Yield the leaf queues from which anything may be taken at all."""
         fair: dict[QueueName, bool] = {}
         for name in names:
             parting = self._parting(self._ledger.ancestors(name))
             if parting is None:
                 continue
-            # Queues that part from the own line at the top mostly have one and the same ancestor there.
+            # Queues whose lines differ from the own line at the root mostly share one ancestor there.
             theirs = parting[1].name
             if theirs not in fair:
                 mine, other = (QueueEntitlement.of(account, self._fair_share(account)) for account in parting)
@@ -142,15 +144,15 @@ class Judgement:
                 yield name
 
     def _may_stay_behind(self, victim: QueueName) -> bool:
-        """Return whether the own line is less saturated than the victim's before anything is taken from that."""
+        """Return whether the own line is less saturated than the victim's line before anything is taken."""
         taken = _Taken()
         taken.touch(self._ledger.ancestors(victim), set())
         return all(self._stays_behind(account, taken) for account in self._line)
 
     def reclaimable(self, victims: Mapping[QueueName, Sequence[Quantities]]) -> bool:
-        """Return whether these chunks may be taken, by the leaf queues that hold them, in the order of leaving.
+        """Return whether these batches may be taken, by the leaf queues that hold them, in the order of eviction.
 
-        A victim that gets another place in the same plan is none: leave it out.
+        A pod that gets another place in the same plan is no victim: leave it out.
         """
         taken = _Taken()
         if not all(self._take_from(name, chunks, taken) for name, chunks in victims.items() if chunks):
@@ -158,7 +160,7 @@ class Judgement:
         return all(self._stays_behind(account, taken) for account in self._line)
 
     def _take_from(self, name: QueueName, chunks: Sequence[Quantities], taken: _Taken) -> bool:
-        """Take one queue's chunks as long as that is fair; return whether all of them were."""
+        """Take the batches of one queue while that is fair. Return whether all of them were taken."""
         line = self._ledger.ancestors(name)
         parting = self._parting(line)
         if parting is None:
@@ -173,7 +175,7 @@ class Judgement:
         return True
 
     def _parting(self, line: Sequence[Account]) -> tuple[Account, Account] | None:
-        """Return the topmost queues in which the two lines differ; None when one is a part of the other."""
+        """Return the topmost queues in which the two lines differ. Return None when one line is part of the other."""
         for mine, theirs in zip(reversed(self._line), reversed(line), strict=False):
             if mine is not theirs:
                 return mine, theirs
@@ -193,11 +195,11 @@ class Judgement:
         return self._preemptible or self._is_within_quota(account)
 
     def _is_fuller(self, mine: tuple[int, int], theirs: tuple[int, int]) -> bool:
-        """Compare two pairs of use and fair share by their quotients, exactly; up to a quotient of 1 nobody is full."""
+        """Compare two pairs of use and fair share by their quotients, exactly. Up to a quotient of 1 none is full."""
         (use, share), (their_use, their_share) = mine, theirs
         if use <= share or UNLIMITED in (share, their_share) or their_share <= 0:
             return False
-        # A share of 0 that is used is infinitely full, which the products say as well: 0 is never more.
+        # A share of 0 that is used is infinitely full. The products give the same result: 0 is never more.
         return use * self._saturation_milli * their_share >= their_use * 1000 * share
 
     def _is_within_quota(self, account: Account) -> bool:

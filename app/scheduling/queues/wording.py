@@ -1,4 +1,4 @@
-"""How people are told of the amounts of a queue, and why a queue refuses them."""
+"""Words the amounts of a queue, and why a queue refuses them."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from app.scheduling.queues.accounts import Account
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Words:
-    """How people name a resource; `milli` amounts make a thousandth of `unit`."""
+    """The words for a resource; `milli` amounts are a thousandth of `unit`."""
 
     asked: str
     unit: str
     milli: int
     is_counted: bool = True
-    """The unit has a plural, as that of memory has not."""
+    """The unit has a plural. Memory has none."""
 
     def amount(self, amount: int) -> str:
         """Write an amount with its unit."""
@@ -24,7 +24,7 @@ class _Words:
         return counted(said, self.unit) if self.is_counted else f"{said} {self.unit}"
 
     def said(self, amount: int) -> str:
-        """Write an amount in the unit, cut to three digits as KAI does."""
+        """Return an amount in the unit, cut to three digits as KAI does."""
         sign, whole = ("-" if amount < 0 else ""), abs(amount) // self.milli
         return sign + f"{whole // 1000}.{whole % 1000:03d}".rstrip("0").rstrip(".")
 
@@ -37,12 +37,12 @@ _WORDS = {
 
 
 def amount_text(axis: int, amount: int) -> str:
-    """Return an amount of one of `QUOTA_AXES` as people say it."""
+    """Return the text for an amount of one of `QUOTA_AXES`."""
     return _WORDS[axis].amount(amount)
 
 
 def over_limit(account: Account, axis: int, requested: int) -> Refusal:
-    """Say that an account refuses an amount because of its limit."""
+    """Return the sentence that an account refuses an amount because of its limit."""
     words = _WORDS[axis]
     amounts = account.limit[axis], account.allocated[axis], requested
     limit, held, asked = map(words.said, amounts)
@@ -56,7 +56,7 @@ def over_limit(account: Account, axis: int, requested: int) -> Refusal:
 
 
 def over_quota(account: Account, axis: int, requested: int) -> Refusal:
-    """Say that an account refuses a non-preemptible amount because of what it deserves."""
+    """Return the sentence that an account refuses a non-preemptible amount because of its deserved share."""
     words = _WORDS[axis]
     firm = account.non_preemptible[axis]
     amounts = account.deserved[axis], firm, requested
