@@ -1,1 +1,1 @@
-"""The actions of a plan in their order: allocate, consolidate, reclaim, preempt; and the room kept for gangs."""
+"""Runs the actions of a plan in order: allocate, consolidate, reclaim, preempt; and keeps room for partial gangs."""

@@ -1,4 +1,4 @@
-"""The action allocate: gives PodGroups their turns, the owed ones first and the borrowing ones last."""
+"""The action allocate: gives PodGroups their turns; PodGroups that are owed room go first, borrowing PodGroups last."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -16,22 +16,22 @@ from app.scheduling.queues.order import Turns, is_torn, turn
 
 
 class Allocation:
-    """Starts PodGroups where there is room, without anybody leaving."""
+    """Starts PodGroups where there is room, without evictions."""
 
     def __init__(self, draft: PlanDraft) -> None:
         self._draft, self._state = draft, draft.state
         self._served: dict[GroupKey, PodGroup | None] = {}
-        """What is left of the groups that had their turn before their time."""
+        """The remaining pods of the groups that had their turn early."""
         self._borrowers: list[PodGroup] = []
-        """Who goes above the fair share of its queue and has not been decided yet, in the order of turns."""
+        """The PodGroups above the fair share of their queue that are not decided yet, in the order of turns."""
 
     def keep_for(self, group: PodGroup, nodes: Collection[NodeName]) -> None:
-        """Keep nodes, and what its queue has left of its share, for a group for which the plan before kept them."""
+        """Keep nodes, and the remaining share of its queue, for the group for which the previous plan kept them."""
         self._draft.kept_nodes = ageing.Kept.of(self._state, group, nodes, self._draft.now)
         self._draft.withheld = tuple(nodes)
 
     def allocate_alone(self) -> None:
-        """Take turns with one group: nobody to be ordered among, so fair shares are divided for a kept share alone."""
+        """Give turns to one group only. It needs no order, so fair shares are divided only for a kept share."""
         rest: PodGroup | None = next(iter(self._draft.snapshot.groups.values()))
         kept = self._draft.kept_nodes
         if kept is not None and rest is not None and (rest.placed or rest.queue == kept.group.queue):
@@ -40,7 +40,7 @@ class Allocation:
             rest = self._take_turn(rest)
 
     def allocate(self, turns: Turns) -> None:
-        """Give every group its turns but those that borrow; some come first: torn gangs, those that wait for long."""
+        """Give turns to every group that does not borrow; partially bound gangs and aged groups are first."""
         self._complete_torn()
         self._serve_aged()
         while (group := turns.pop()) is not None:
@@ -55,7 +55,7 @@ class Allocation:
                 turns.push(rest)
 
     def _complete_torn(self) -> None:
-        """Give gangs that hold some of their pods a turn before all others, or keep what room there is for the rest."""
+        """Give partially bound gangs a turn before all others, or keep the available room for their missing pods."""
         torn = [group for group in self._draft.snapshot.groups.values() if group.placed and group.owed]
         for group in sorted(torn, key=turn):
             if self._draft.goes_first(group):
@@ -64,16 +64,16 @@ class Allocation:
                 self._keep_room(group)
 
     def _serve_aged(self) -> None:
-        """Start those that have waited for long as far as there is room; keep nodes for the first that finds none."""
+        """Start aged groups where there is room. Keep nodes for the first one that finds no room."""
         if self._draft.policy.ageing_s is None or self._draft.kept_nodes is not None:
             return
         for group in ageing.oldest(self._state, self._draft.now - self._draft.policy.ageing_s):
             if group.key in self._served:
                 continue
-            # A PodGroup that finds room, and only may not use it yet, is not helped by empty nodes.
+            # Empty nodes do not help a PodGroup that finds room but may not use it yet.
             is_allowed = self._draft.precedence.allows(group)
             finds_room = self._serve(group) if is_allowed else lending.finds_room(self._state, group)
-            # For the rest of a gang that is bound in part, room was kept before, as long as that may be.
+            # For the missing pods of a partially bound gang, room was kept earlier, as long as that is allowed.
             if not finds_room and not group.placed and ageing.may_keep(self._draft.kept_idle, group, self._draft.now):
                 self._draft.withhold(group)
                 if nodes := self._draft.withheld:
@@ -81,7 +81,7 @@ class Allocation:
                 return
 
     def _serve(self, group: PodGroup) -> bool:
-        """Give a group its turn before its time if there is room for it; return whether there is."""
+        """Give a group its turn early if there is room. Return whether the group is decided."""
         chunk, request = self._state.next_of(group)
         seats, refusal = self._seats(group, chunk, request)
         if seats is not None:
@@ -92,9 +92,9 @@ class Allocation:
         return group.key in self._served
 
     def lend(self, *, holds_back: bool = False) -> None:
-        """Give those their turns that borrow; `holds_back`: what is owed to another queue is to be decided first.
+        """Give turns to the borrowing groups. With `holds_back`, room that another queue is owed is decided first.
 
-        Then only those are decided that find no room anyway.
+        Then only the borrowers that find no room anyway are decided.
         """
         borrowers, self._borrowers = self._borrowers, []
         if borrowers and (self._state.board.withheld is None or self._draft.kept_nodes is not None):
@@ -106,12 +106,12 @@ class Allocation:
                 self._take_turns(group)
 
     def open_what_is_owed(self) -> None:
-        """Let those into the nodes kept from borrowers for whom others leave."""
+        """Open the nodes that are kept from borrowers to the groups for which pods are evicted."""
         if self._draft.owed is not None and self._draft.kept_nodes is None:
             self._state.board.withhold(())
 
     def lend_the_rest(self) -> None:
-        """Give those their turns that were held back, but for queues from which this plan takes pods."""
+        """Give turns to the borrowers that were held back, except in queues from which this plan evicts pods."""
         losers = lending.losers(self._state)
         if self._draft.owed is not None:
             self._withhold_what_is_owed()
@@ -130,7 +130,7 @@ class Allocation:
         }
         self._draft.owed = lending.first_owed(self._state, self._draft.waiting.values(), self._draft.refusals, given_up)
         if self._draft.kept_nodes is not None:
-            return  # One group at a time: nodes are kept for one that has waited for long.
+            return  # One group at a time: nodes are already kept for an aged group.
         self._draft.withheld = ()
         if self._draft.owed is not None:
             self._draft.withhold(self._draft.waiting[self._draft.owed])
@@ -141,10 +141,10 @@ class Allocation:
             rest = self._take_turn(rest)
 
     def _take_turn(self, group: PodGroup) -> PodGroup | None:
-        """Decide the group's next chunk; return what is left of the group when it may ask again in this plan."""
+        """Decide the group's next pods. Return the rest of the group if it may get another turn in this plan."""
         chunk, request = self._state.next_of(group)
         if not chunk and group.refusal is None:
-            return None  # those who are owed are not there, which whoever formed the group should have said
+            return None  # The missing pods do not exist. The component that formed the group should have reported it.
         if self._draft.kept_nodes is not None:
             self._draft.close_nodes_to(group)
         seats, refusal = self._seats(group, chunk, request)
@@ -155,7 +155,7 @@ class Allocation:
         return None
 
     def _keep_room(self, group: PodGroup) -> None:
-        """Keep room for the rest of a gang that is bound in part, briefly and as far as that is fair."""
+        """Keep room for the missing pods of a partially bound gang, for a short time and within fairness."""
         keeping, may_keep = self._draft.keeping, self._draft.policy.keeps_room_for
         if group.key in keeping.seats or not is_torn(group) or not may_keep(group, self._draft.now):
             return
@@ -166,7 +166,7 @@ class Allocation:
     def _seats(
         self, group: PodGroup, chunk: Sequence[Pod], request: Resources
     ) -> tuple[Sequence[Assignment] | None, Refusal | None]:
-        """Take places for a group's next pods; None, and why its queue may not pay for them, or None for no room."""
+        """Take places for a group's next pods. If impossible, return None and the refusal, or None for no room."""
         ledger = self._state.ledger
         refusal = ledger.numbered(group.refusal, group, request) or ledger.check(group, request)
         if refusal is not None:
@@ -177,7 +177,7 @@ class Allocation:
         return seats, self._state.too_dear if seats is None else None
 
     def _begin(self, group: PodGroup, chunk: Sequence[Pod], seats: Sequence[Assignment]) -> PodGroup | None:
-        """Note the places of a group's next pods; return what is left of it when it may ask again in this plan."""
+        """Record the places of a group's next pods. Return the rest of the group if it may get another turn."""
         if any(seat.later for seat in seats):
             self._hold(group, seats)
             return None
@@ -187,7 +187,7 @@ class Allocation:
         return self._rest(group, seats)
 
     def _hold(self, group: PodGroup, seats: Sequence[Assignment]) -> None:
-        """Start those who have room now when their pod sets reach their minima without the others, else nobody."""
+        """Start the pods that have room now if their pod sets reach their minima without the others, else no pod."""
         now = [seat for seat in seats if not seat.later]
         if not self._is_enough(group, now, seats):
             seats, now = [self._state.board.postpone(seat) for seat in seats], []
@@ -206,7 +206,7 @@ class Allocation:
     def _rest(self, group: PodGroup, seats: Sequence[Assignment]) -> PodGroup:
         nodes, started = self._draft.snapshot.nodes.nodes, {seat.pod.uid for seat in seats}
         placed = tuple(Placed(pod=seat.pod, node=nodes[seat.column].name, devices=seat.devices) for seat in seats)
-        # Mostly those started that stood first: of thousands that are left, nobody is looked at then.
+        # Mostly the first pods in the order started. Then the thousands of remaining pods need no check.
         left = group.pending[len(seats) :]
         if any(pod.uid not in started for pod in group.pending[: len(seats)]):
             left = tuple(pod for pod in group.pending if pod.uid not in started)

@@ -1,4 +1,4 @@
-"""Searches for the victims of one PodGroup, unless other queues would take their places back."""
+"""Searches for the victims of one PodGroup, and rejects results that other queues would reclaim."""
 
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
@@ -13,15 +13,15 @@ from app.scheduling.queues.order import next_chunk
 
 
 class FairSearch:
-    """The searches of one plan, one PodGroup after the other."""
+    """The searches of one plan, one PodGroup after another."""
 
     def __init__(self, draft: PlanDraft) -> None:
         self._draft, self._state = draft, draft.state
         self.held_back: set[GroupKey] = set()
-        """Those that might have victims, or room, but for what is owed to another."""
+        """The groups that might get victims or room, but are refused it because another group is owed room."""
 
     def find(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
-        """Search for a group and adopt what is found."""
+        """Search for a group and adopt the result."""
         self._draft.close_nodes_to(group)
         if self._draft.is_share_kept_from(group):
             return None
@@ -32,7 +32,7 @@ class FairSearch:
         return self._draft.keeping.aside(group, next_chunk(group), lambda: self._find_fairly(group, aim, budget))
 
     def _find_fairly(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
-        """Find victims, unless others would take their places back."""
+        """Find victims. Return None when other queues would reclaim the places."""
         found = self._find_victims(group, aim, budget)
         if found is None or not self._is_unfair(found, group):
             return found
@@ -40,7 +40,7 @@ class FairSearch:
         return None
 
     def _is_unfair(self, found: WhatIf, group: PodGroup) -> bool:
-        """Whether the next plan would take the places that were found for a group, or this plan took such places."""
+        """Whether the next plan would reclaim the places found for a group, or this plan reclaimed such places."""
         owed, queue = self._draft.owed_group(), group.queue
         if queue in self.losers and lending.is_above_share(found, queue):
             return True
@@ -48,13 +48,13 @@ class FairSearch:
 
     @property
     def losers(self) -> frozenset[QueueName]:
-        """The queues from which this plan takes pods: they do not borrow again in it."""
+        """The queues from which this plan evicts pods. They do not borrow again in it."""
         return lending.losers(self._state) if self._draft.policy.borrow_last else frozenset()
 
     def open_nodes_to(self, group: PodGroup) -> bool:
-        """Open kept nodes to a group for which others may leave; return whether it finds room there as things are.
+        """Open kept nodes to a group that may get victims. Return whether it finds room now.
 
-        If it needs no victims there, these nodes are closed to it: others are helped, whoever waits.
+        If it finds room there without victims, these nodes are closed to it. Other groups still get help.
         """
         self._state.board.is_closed = False
         finds_room = lending.finds_room(self._state, group)
@@ -63,7 +63,7 @@ class FairSearch:
         return finds_room
 
     def _find_victims(self, group: PodGroup, aim: Aim, budget: Budget) -> WhatIf | None:
-        """Look for victims among those whom no disruption budget guards, and only then among all."""
+        """Look for victims without pods that a PodDisruptionBudget protects. If there are none, look among all pods."""
         guarded = self._draft.snapshot.guarded
         if guarded:
             found = VictimSearch(

@@ -1,7 +1,7 @@
-"""Keeps room for the rest of gangs that are bound in part, so that others do not start there, while one plan is made.
+"""Keeps room for the missing pods of partially bound gangs during one plan, so that other PodGroups do not use it.
 
-Only for a gang that may soon be completed, only as far as the fair share of its queue goes, and never from a queue that
-is below its deserved share: such a queue finds its places as if nothing were kept.
+Room is kept only for a gang that may soon be completed, only within the fair share of its queue, and never from a queue
+below its deserved share: such a queue finds its places as if no room were kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,20 +20,21 @@ Seats = tuple[Assignment, ...]
 
 
 class Keeping:
-    """The room that is kept in one plan. `keep`, `start` and `aside` change it, and the state."""
+    """The room that is kept in one plan. `keep`, `start` and `aside` change it and the state."""
 
     def __init__(self, state: WhatIf, rivals: Rivals) -> None:
-        """Keep nothing yet."""
+        """Start without kept room."""
         self._state = state
         self._rivals = rivals
         self._snapshot = state.snapshot
         self.seats: dict[GroupKey, Seats] = {}
-        """By gang: where there is room for its rest; empty where there is none now."""
+        """By gang: the places for its missing pods; empty where there is no room now."""
 
     def may_be_completed(self, group: PodGroup, chunk: Sequence[Pod]) -> bool:
-        """Whether the rest of a gang could start if nobody else were there, within what its queue may have.
+        """Whether the missing pods could start on an otherwise empty cluster, within what the queue may have.
 
-        The rest has to fit beside what the gang holds, within the limits, and the whole gang within the fair share.
+        The missing pods have to fit beside what the gang holds and within the limits, and the whole gang within the
+        fair share.
         """
         state, request = self._state, self._state.request(chunk)
         if state.ledger.check(group, request) is not None:
@@ -46,7 +47,7 @@ class Keeping:
         return Emptied(self._snapshot).has_places(group, chunk)
 
     def keep(self, group: PodGroup, pods: Sequence[Pod]) -> None:
-        """Keep seats for those pods that find any, as far as the queue's fair share goes."""
+        """Keep places for the pods that find any, within the queue's fair share."""
         self._rivals.forget(group.key)
         others = (seats for key, seats in self.seats.items() if self._snapshot.groups[key].queue == group.queue)
         total, kept = self._state.request(seat.pod for seats in others for seat in seats), list[Assignment]()
@@ -60,7 +61,7 @@ class Keeping:
             self._rivals.note(group.key, kept)
 
     def start(self, group: PodGroup, chunk: Sequence[Pod]) -> Seats | None:
-        """Start pods that start together, if need be where room is kept for gangs that have to give way to them."""
+        """Start pods together. If needed, use room kept for gangs that have lower precedence."""
         if not self.seats:
             return self._state.start(group, chunk, timing=Timing.NOW_OR_LATER)
         own = self._own(group)
@@ -81,14 +82,14 @@ class Keeping:
         self._let_go(behind)
         seats = self._state.start(group, chunk, timing=Timing.NOW_OR_LATER)
         if seats is None:
-            # The same ones: others might be the group's own, which are free for the moment.
+            # Take the same places again. Other places might be the group's own, which are free at this moment.
             self._take_again(behind)
         else:
             self._keep_again(behind)
         return seats
 
     def aside(self, group: PodGroup, chunk: Sequence[Pod], find: Callable[[], WhatIf | None]) -> WhatIf | None:
-        """Find places for a group and adopt them; meanwhile no room is kept for it, nor from it."""
+        """Find places for a group and adopt them. Meanwhile no room is kept for the group or from it."""
         own = self._own(group)
         behind = self._behind(group, chunk) if self.seats else {}
         self._let_go(own | behind)
@@ -102,7 +103,7 @@ class Keeping:
         return {group.key: self.seats[group.key]} if group.key in self.seats else {}
 
     def _behind(self, group: PodGroup, chunk: Sequence[Pod]) -> dict[GroupKey, Seats]:
-        """Return what is kept for gangs of other queues, if the group's queue is below what it deserves."""
+        """Return the room kept for gangs of other queues, if the group's queue is below its deserved share."""
         request, groups, ledger = self._state.request(chunk), self._snapshot.groups, self._state.ledger
         return {
             key: seats
@@ -116,7 +117,7 @@ class Keeping:
             del self.seats[key]
 
     def _take_again(self, kept: Mapping[GroupKey, Seats]) -> None:
-        """Keep the same seats again that were let go in vain."""
+        """Keep the released places again."""
         for key, seats in kept.items():
             self._state.board.take(seats)
             self.seats[key] = seats
@@ -124,6 +125,6 @@ class Keeping:
     def _keep_again(self, kept: Mapping[GroupKey, Seats]) -> None:
         for key, seats in kept.items():
             if not seats:
-                # What becomes free is still for it first.
+                # Room that becomes free is still kept for this gang first.
                 self.seats[key] = ()
             self.keep(self._snapshot.groups[key], [seat.pod for seat in seats])

@@ -1,4 +1,4 @@
-"""The actions consolidate, reclaim and preempt: others leave for PodGroups that found no room."""
+"""The actions consolidate, reclaim and preempt: evict pods for PodGroups that found no room."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -31,12 +31,12 @@ class RoomMaking:
         self._draft, self._state = draft, draft.state
         self._search = FairSearch(draft)
         self._since: dict[GroupKey, tuple[float, bool]] = {}
-        """What the next plan is to know of `PlanMemory.waiting_since`."""
+        """The next value of `PlanMemory.waiting_since`."""
         self._too_dear: set[GroupKey] = set()
-        """That of `Patience`."""
+        """The same set as in `Patience`."""
 
     def make_room(self) -> None:
-        """Let others leave for those who wait, by every action that the policy allows."""
+        """Evict pods for the pending PodGroups, by every action that the policy allows."""
         policy, now = self._draft.policy, self._draft.now
         protection = Protection(self._draft.snapshot.queues, policy, now, method=policy.reclaim_resolve_method)
         patience = Patience(policy.patience_s, now)
@@ -60,7 +60,7 @@ class RoomMaking:
         say_why_nobody_leaves(self._draft, self._search, Unevicted(self._state, protection, policy.actions, now))
 
     def _claimed(self, reclaim: Reclaim) -> bool:
-        """Whether anybody waits for what is owed to its queue: it would take back what is handed out beyond."""
+        """Whether any pending PodGroup may begin reclaim. It would reclaim room that goes to borrowers."""
         if Action.RECLAIM not in self._draft.policy.actions:
             return False
         asked = set[Likeness]()
@@ -73,18 +73,18 @@ class RoomMaking:
         return False
 
     def _waiting_since(self, *, claimed: bool) -> Mapping[GroupKey, float]:
-        """Return since when those wait that others may leave for: those that are owed room, or all if none is."""
+        """Return the pending time of groups that may get victims: the groups that are owed room, or all if none is."""
         before, now = self._draft.memory.waiting_since, self._draft.now
         for key, group in self._draft.waiting.items():
             borrows = lending.borrows(self._state, group)
             if self._draft.may_ask(group) and not (claimed and borrows):
-                # What was waited for as a borrower does not count for what is owed.
+                # Time spent as a borrower does not count for room that the queue is owed.
                 known, has_borrowed = before.get(key, (now, borrows))
                 self._since[key] = known if borrows == has_borrowed else now, borrows
         return {key: since for key, (since, _) in self._since.items()}
 
     def _remember_patience(self, patience: Patience) -> None:
-        """Have the next plan know who waits since when, and search again when one has waited for long enough."""
+        """Pass the pending times to the next plan, and make it search again when a group has waited long enough."""
         found = self._draft.memory.conditions
         if found is not None and patience.asks_again_at < found.changes_at:
             found = replace(found, changes_at=patience.asks_again_at)
@@ -94,7 +94,7 @@ class RoomMaking:
         )
 
     def _pursue_all(self, aims: Sequence[Aim], *, claimed: bool) -> None:
-        """Give each action its part of the budget and what the earlier ones have left, and remember what is found."""
+        """Give each action its part of the budget and what earlier actions left. Remember the results."""
         seen, now = self._conditions(claimed=claimed), self._draft.now
         known = still_true(self._draft.memory, seen, now)
         part, left, searched = max(1, self._draft.policy.most_whatifs // len(aims)), 0, dict[str, Searched]()
@@ -107,7 +107,7 @@ class RoomMaking:
             self._draft.whatifs += budget.used
             self._draft.unfinished |= budget.spent or searches.is_unfinished
             if len(self._draft.starts) > starts:
-                # Victims may leave more room than is needed, which may help the searches of the other actions.
+                # An eviction may free more room than needed, which may help the searches of the other actions.
                 before = PlanMemory(searched=searched, conditions=seen, since=now)
                 to_come = replace(before, searched=known.searched)
                 seen = self._conditions(claimed=claimed)
@@ -138,7 +138,7 @@ class RoomMaking:
         )
 
     def _pursue(self, aim: Aim, searches: Searches, budget: Budget) -> None:
-        """Search for all that are due in this cycle, then deeper for those that were cut off."""
+        """Run all searches that are due in this cycle. Then search deeper where a search was cut off."""
         asking = [group for group in self._draft.waiting.values() if self._draft.may_ask(group)]
 
         def due() -> list[PodGroup]:
@@ -183,7 +183,7 @@ class RoomMaking:
             likeness, pods = self._draft.likeness(group), len(next_chunk(group))
             due, left = left, left - needed(pods)
             is_due = searches.is_due_deeper(likeness, pods) if deep else searches.is_due(likeness, pods)
-            # Who goes on growing in the next plan would have those leave again who came after it in this one.
+            # A group that grows in the next plan would evict the lower-priority pods that this plan starts after it.
             if not is_due or group.priority < growing.get(group.queue, group.priority):
                 continue
             part = searches.deep(likeness, pods, budget) if deep else searches.wide(pods, budget, due)

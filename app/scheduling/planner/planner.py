@@ -1,10 +1,10 @@
-"""Decides for all waiting PodGroups at once: whose turn it is, who starts where, who has to leave, why the others wait.
+"""Decides for all pending PodGroups together: their order, what starts where, what is evicted, why others stay pending.
 
 1. shares: what every queue may expect of the cluster
-2. `allocate`: the PodGroups in the order of their turns; what each is owed starts together, the rest pod by pod
-3. `make_room` (consolidate, reclaim, preempt): for those who found no room, the least disruptive first
-4. `stale` gangs, which lost pods and do not get them back, leave what they hold: before 3 if nobody waits to complete
-   them, so that nobody is evicted for room or shares that are about to be free; else whoever fits beside stays
+2. `allocate`: the PodGroups in the order of their turns; missing pods start together, the rest pod by pod
+3. `make_room` (consolidate, reclaim, preempt): for PodGroups that found no room, the least disruptive action first
+4. `stale` gangs, which lost pods that are not replaced, are evicted. This is done before 3 if no pending pod completes
+   them, so that no pod is evicted for room or shares that become free anyway. Otherwise it is done last
 """
 
 from collections.abc import Collection, Sequence
@@ -32,19 +32,20 @@ from app.scheduling.queues.order import Turns, is_torn
 from app.scheduling.queues.quota import QueueLedger, least_charge
 
 MOST_BYSTANDERS = 2000
-"""Of how many other PodGroups `plan_some` finds out whether they can run at all (some 10 us each, once a change)."""
+"""For how many other PodGroups `plan_some` finds out whether they can run at all (about 10 us each, once per change).
+"""
 
 
 def plan(
     snapshot: Snapshot, policy: Policy = DEFAULT_POLICY, *, now: float = 0.0, memory: PlanMemory = NO_MEMORY
 ) -> Plan:
-    """Decide for every waiting PodGroup of the snapshot; `now` is in seconds since the epoch.
+    """Decide for every pending PodGroup of the snapshot. `now` is in seconds since the epoch.
 
-    `memory` is that of the plan before: searches that were in vain are not repeated, interrupted ones continue.
+    `memory` is that of the previous plan: failed searches are not repeated, and interrupted searches continue.
     """
     snapshot = judged(snapshot)
     draft = PlanDraft(snapshot, policy, memory, now=now)
-    # Not in `plan_some`, which is made while kube-scheduler waits: fifty thousand running pods take milliseconds.
+    # Not in `plan_some`, for which kube-scheduler waits: reading fifty thousand running pods takes milliseconds.
     draft.rivals.look_into(snapshot.running.values())
     draft.state.divide()
     allocation = Allocation(draft)
@@ -62,7 +63,7 @@ def plan(
     return _result(draft)
 
 
-def plan_some(  # noqa: PLR0913 - what is asked, and what the plan before keeps
+def plan_some(  # noqa: PLR0913 - the candidates, and what the previous plan keeps
     snapshot: Snapshot,
     candidates: Collection[GroupKey],
     policy: Policy = DEFAULT_POLICY,
@@ -72,10 +73,10 @@ def plan_some(  # noqa: PLR0913 - what is asked, and what the plan before keeps
     now: float = 0.0,
     memory: PlanMemory = NO_MEMORY,
 ) -> Plan:
-    """Decide for the candidates alone, when nobody else who waits could use what is free; nobody has to leave.
+    """Decide for the candidates only, when no other pending PodGroup could use what is free. No pod is evicted.
 
-    `withheld` are the nodes that the last plan keeps for `aged`, a PodGroup that has waited for long, or for another
-    cause; `now` is in seconds since the epoch, `memory` that of the last `plan`.
+    `withheld` are the nodes that the last plan keeps for `aged`, an aged PodGroup, or for another cause. `now` is in
+    seconds since the epoch. `memory` is that of the last `plan`.
     """
     kept_for = None if aged is None else snapshot.groups.get(aged)
     waiting = {key: snapshot.groups[key] for key in candidates if key in snapshot.groups}
@@ -96,13 +97,13 @@ def plan_some(  # noqa: PLR0913 - what is asked, and what the plan before keeps
 
 
 def judges_all(candidates: Collection[PodGroup], waiting: int) -> bool:
-    """Return whether `plan_some` finds out for all that wait, and not for these alone, whether they can run at all."""
-    # Fair shares depend on everybody who waits; one group alone needs none.
+    """Return whether `plan_some` finds out for all pending PodGroups, not only the candidates, if they can run."""
+    # Fair shares depend on all pending PodGroups. A single group needs none.
     is_alone = len(candidates) == 1 and not any(map(is_torn, candidates))
     return not is_alone and waiting - len(candidates) <= MOST_BYSTANDERS
 
 
-def move_one(  # noqa: PLR0913 - one question, told by who asks, from where and whereto
+def move_one(  # noqa: PLR0913 - one question: the pod, its node and the offered nodes
     snapshot: Snapshot,
     pod: Pod,
     node: NodeName,
@@ -111,9 +112,9 @@ def move_one(  # noqa: PLR0913 - one question, told by who asks, from where and 
     *,
     constraints: Sequence[TopologyConstraint] = (),
 ) -> NodeName | None:
-    """Return the best of the offered nodes that has room for the pod instead of its own, None when none has.
+    """Return the best offered node with room for the pod in place of its own node. Return None when none has room.
 
-    It stays in the domains of its own node that these constraints of its PodGroup name.
+    The node is in the same domains as the pod's own node, for the topology constraints given here.
     """
     board = PlacementState(snapshot, policy.strategy)
     allowed = board.allowed(pod) & snapshot.nodes.mask(offered)
@@ -124,10 +125,10 @@ def move_one(  # noqa: PLR0913 - one question, told by who asks, from where and 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rating:
-    """How a pod that is not there yet would fare: what a what-if answers."""
+    """The result for a pod that does not exist yet: the answer of a what-if."""
 
     refusal: Refusal | None
-    """Why it could not start, whichever node; None when it could."""
+    """Why the pod could not start on any node; None when it could."""
     fitting: Mask
     """Shape [node]: the offered nodes with room."""
     scores: Amounts
@@ -137,7 +138,7 @@ class Rating:
 def rate(
     snapshot: Snapshot, group: PodGroup, pod: Pod, offered: Collection[NodeName], *, policy: Policy = DEFAULT_POLICY
 ) -> Rating:
-    """Rate the offered nodes for a pod of a group, among themselves, without deciding anything."""
+    """Rate the offered nodes for a pod of a group, relative to each other, without deciding anything."""
     board = PlacementState(snapshot, policy.strategy)
     fitting = board.allowed(pod) & snapshot.nodes.mask(offered)
     charge = least_charge(pod, snapshot.nodes)
@@ -146,9 +147,9 @@ def rate(
 
 
 def _result(draft: PlanDraft) -> Plan:
-    """Return what was decided."""
+    """Return the decisions of the plan."""
     for key, lost in draft.snapshot.unsatisfiable.items():
-        # The others of its pods started, or wait for another reason.
+        # The group's other pods started, or are pending for another reason.
         if lost.refusal is not None and key in draft.snapshot.groups:
             draft.refusals.setdefault(key, lost.refusal)
     return Plan(

@@ -1,4 +1,4 @@
-"""What the next plan is to know of this one."""
+"""Collects what the next plan needs from this one."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from app.scheduling.preemption import ageing
 
 
 def remembered(draft: PlanDraft) -> PlanMemory:
-    """Return what the next plan is to know; it is due when nodes are no longer kept."""
+    """Return the memory for the next plan. The next plan is due when nodes are no longer kept."""
     kept_idle, found = _cost_of_keeping(draft), draft.memory.conditions
     until = ageing.changes_at(kept_idle, draft.now)
     if draft.owed is not None:

@@ -1,4 +1,4 @@
-"""The action evict-stale: gangs that lost pods and do not get them back leave what they hold."""
+"""The action evict-stale: evicts gangs that lost pods which are not replaced."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from app.scheduling.planner.draft import PlanDraft
 
 
 def end_stale(draft: PlanDraft, is_lost: Callable[[PlanDraft, PodGroup], bool]) -> None:
-    """Have gangs leave that have held less than their minimum for longer than the grace, and are lost."""
+    """Evict gangs that have held less than their minimum for longer than the grace period and are lost."""
     if Action.EVICT_STALE not in draft.policy.actions:
         return
     stale = ((group, group.stale_since) for group in draft.snapshot.running.values())
@@ -25,10 +25,10 @@ def end_stale(draft: PlanDraft, is_lost: Callable[[PlanDraft, PodGroup], bool]) 
 
 
 def cannot_be_completed(draft: PlanDraft, group: PodGroup) -> bool:
-    """Whether nobody waits who could complete the gang: what it holds is free for others at once."""
+    """Whether no pending pod can complete the gang, so that its resources are free for others at once."""
     return group.key not in draft.snapshot.groups
 
 
 def is_incomplete(draft: PlanDraft, group: PodGroup) -> bool:
-    """Whether the plan has not completed the gang: what it is owed starts together or not at all."""
+    """Whether the plan has not completed the gang. Its missing pods start together or not at all."""
     return all(start.group != group.key for start in draft.starts)

@@ -1,4 +1,4 @@
-"""Says of PodGroups that wait for victims in vain why no pod leaves for them."""
+"""Explains why no pod is evicted for PodGroups whose search for victims failed."""
 
 from app.model.memory import Likeness
 from app.model.podgroup import PodGroup
@@ -10,11 +10,11 @@ from app.scheduling.planner.fairness import FairSearch
 from app.scheduling.queues.order import next_chunk
 
 MOST_UNEVICTED = 64
-"""For how many kinds of PodGroups one plan finds out why no pod is evicted: each takes a look at all running pods."""
+"""For how many kinds of PodGroups one plan explains why no pod is evicted. Each kind reads all running pods."""
 
 
 def say_why_nobody_leaves(draft: PlanDraft, search: FairSearch, unevicted: Unevicted) -> None:
-    """Add to the refusal of each PodGroup that was searched for in vain why no pod leaves for it."""
+    """Add to the refusal of each PodGroup with a failed search why no pod is evicted for it."""
     causes: dict[tuple[Likeness, int, bool, bool], OfVictims] = {}
     said: dict[tuple[object, str], Refusal] = {}
     searched = draft.memory.searched.values()
@@ -23,8 +23,8 @@ def say_why_nobody_leaves(draft: PlanDraft, search: FairSearch, unevicted: Unevi
         if refusal is None or refusal.reason not in NO_PLACE or group.queue not in draft.state.shares:
             continue
         if not refusal.exceeds_cluster and not all(each.is_in_vain(likeness, pods) for each in searched):
-            continue  # It is not known yet.
-        # Ten thousand pods of one template wait for one cause.
+            continue  # The cause is not known yet.
+        # Ten thousand pods of one template are pending for one cause.
         like = likeness, pods, refusal.exceeds_cluster, "kept" in refusal.details
         if like not in causes:
             if len(causes) >= MOST_UNEVICTED:
@@ -41,7 +41,7 @@ def _of_victims(
 ) -> OfVictims:
     if refusal.exceeds_cluster or "kept" in refusal.details:
         return OfVictims()
-    # Whatever was searched for last: the same is said of the same state.
+    # Independent of the latest search, so that equal states get equal sentences.
     search.open_nodes_to(group)
     is_patient = any(draft.likeness(group) in each.too_dear for each in draft.memory.searched.values())
     return unevicted.why(group, next_chunk(group), patience_s=draft.policy.patience_s if is_patient else 0.0)
