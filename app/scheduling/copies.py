@@ -65,7 +65,7 @@ class _Declared(type):
 def _rule(name: str, field: str, kind: object) -> Rule:
     rules = [each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Rule)]
     if get_origin(kind) is not Annotated or len(rules) != 1:
-        raise TypeError(f"{name}.{field} does not say how it is copied")
+        raise TypeError(f"{name}.{field} has no copy rule")
     return rules[0]
 
 

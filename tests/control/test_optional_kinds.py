@@ -221,7 +221,7 @@ async def test_a_gang_with_a_topology_waits_for_topologies_and_says_so() -> None
         await passes(5)
 
         assert not isinstance(refused, Fits)
-        assert said == ["Its topology t cannot be used: Leeboard cannot list Topologies now; its /readyz says why"]
+        assert said == ["Topology t cannot be used: Leeboard cannot list Topologies now; its /readyz says why"]
         assert isinstance(await world.filter(gang[0], "a", "b", "c", "d"), Fits)
         assert degraded(world) == {}
 

@@ -173,7 +173,7 @@ def test_a_field_is_not_there_unless_it_is_declared() -> None:
 
 
 def test_a_class_says_of_each_field_how_it_is_copied() -> None:
-    with pytest.raises(TypeError, match=r"Sums\.held does not say how it is copied"):
+    with pytest.raises(TypeError, match=r"Sums\.held has no copy rule"):
 
         class Sums(Copied):
             held: list[int]

@@ -88,7 +88,7 @@ def test_a_gang_that_no_rack_can_take_is_told_the_best_of_them() -> None:
     said = refusal(replace(group, root=root), nodes=nodes, topologies=RACKS)
 
     assert said.reason is Reason.GANG_DOES_NOT_FIT
-    assert "Of 2 domains of level rack, none takes 2 pods together" in said.sentence
+    assert "Of 2 domains of level rack, none has room for 2 pods together" in said.sentence
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_pod_that_may_only_go_where_no_gpus_are_is_told_so_and_nothing_of_leav
 
     assert said.sentence == (
         "No node could hold it even when empty: "
-        "1 of 2 nodes has no GPUs, 1 is left out by its node selector or affinity."
+        "1 of 2 nodes has no GPUs, 1 is excluded by its node selector or affinity."
     )
     assert said.exceeds_cluster
 
@@ -340,7 +340,7 @@ def test_each_node_that_is_left_out_is_told_under_its_first_cause() -> None:
         "No node has room: 1 of 9 nodes has too few GPUs (asks 1, at most 0 free), 1 is not ready, "
         "1 cannot be read (unreadable: its cpu is no quantity), 1 is cordoned, "
         "3 have a taint that it does not tolerate (mostly dedicated), "
-        "1 is left out by its node selector or affinity, "
+        "1 is excluded by its node selector or affinity, "
         "1 is refused by the scheduler's own filters: node(s) had volume node affinity conflict."
     )
 
@@ -531,7 +531,7 @@ def test_a_pod_whose_nodes_are_all_refused_by_the_schedulers_filters_is_told_so_
 def test_a_node_where_a_pod_that_shares_was_tried_in_vain_is_not_said_to_be_refused_by_kube_scheduler() -> None:
     said = refusal(given.group(HALF), nodes=[given.node("a")], refused={HALF.uid: frozenset([NodeName("a")])})
 
-    assert "the only node is left out after a failed attempt" in said.sentence
+    assert "the only node is excluded after a failed attempt" in said.sentence
     assert not said.exceeds_cluster
 
 

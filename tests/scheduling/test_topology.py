@@ -131,7 +131,7 @@ def test_growth_stays_in_the_domain_of_the_pods_placed_before() -> None:
     assert tried(CLUSTER, required=RACK, occupied="d") == "de"
     assert tried(CLUSTER, required=ZONE, preferred=RACK, occupied="d") == "de f def"
     assert refused(CLUSTER, (3,), required=RACK, occupied="d").sentence == (
-        "The only domain of level rack in which it already runs, z2/r3, does not take 1 pod."
+        "The only domain of level rack in which it already runs, z2/r3, has no room for 1 pod."
     )
 
 
@@ -191,24 +191,26 @@ def test_without_a_preferred_level_no_node_goes_first() -> None:
 def test_a_refusal_tells_which_domain_comes_closest() -> None:
     assert refused(CLUSTER, (2, 2, 2), required=RACK) == Refusal(
         reason=Reason.GANG_DOES_NOT_FIT,
-        sentence="Of 4 domains of level rack, none takes 3 pods together: the best, z1/r1, takes at most 2.",
+        sentence=(
+            "Of 4 domains of level rack, none has room for 3 pods together: the best, z1/r1, has room for at most 2."
+        ),
         details={"topology": "dc", "level": RACK, "best": "z1/r1", "domains": 4, "fitting": 2, "needed": 3},
     )
     assert refused(CLUSTER, (2,) * 8, preferred=RACK).sentence == (
-        "All nodes that it may use take at most 7 of 8 pods together."
+        "All nodes that it may use have room for at most 7 of 8 pods together."
     )
-    assert refused((), preferred=RACK).sentence == "No node that it may use takes 1 pod."
-    assert refused(CLUSTER, (9,), required=RACK).sentence == "Of 4 domains of level rack, none takes 1 pod."
+    assert refused((), preferred=RACK).sentence == "No node that it may use has room for 1 pod."
+    assert refused(CLUSTER, (9,), required=RACK).sentence == "Of 4 domains of level rack, none has room for 1 pod."
 
 
 @pytest.mark.parametrize(
     ("constraint", "sentence"),
     [
-        (TopologyConstraint("moon", RACK), "Its topology moon does not exist."),
-        (TopologyConstraint("dc"), "It names topology dc, but no required or preferred level of it."),
-        (TopologyConstraint("dc", "row"), "Its topology dc has no level row; its levels: zone, rack."),
-        (TopologyConstraint("dc", RACK, "row"), "Its topology dc has no level row; its levels: zone, rack."),
-        (TopologyConstraint("bad", RACK), "Its topology bad cannot be used: it has no levels."),
+        (TopologyConstraint("moon", RACK), "Topology moon does not exist."),
+        (TopologyConstraint("dc"), "The constraint names topology dc, but no required or preferred level."),
+        (TopologyConstraint("dc", "row"), "Topology dc has no level row; its levels: zone, rack."),
+        (TopologyConstraint("dc", RACK, "row"), "Topology dc has no level row; its levels: zone, rack."),
+        (TopologyConstraint("bad", RACK), "Topology bad cannot be used: it has no levels."),
     ],
 )
 def test_what_cannot_be_used_is_refused_as_invalid(constraint: TopologyConstraint, sentence: str) -> None:
@@ -241,7 +243,7 @@ def test_whoever_names_no_level_is_told_the_aliases_too() -> None:
     answer = node_sets(replace(wanted, constraint=TopologyConstraint("dc", "aisle")), table, named)
 
     assert isinstance(answer, Refusal)
-    assert answer.sentence == "Its topology dc has no level aisle; its levels: zone, rack, row."
+    assert answer.sentence == "Topology dc has no level aisle; its levels: zone, rack, row."
 
 
 # The slow, obvious twin ---------------------------------------------------------------------------------------------

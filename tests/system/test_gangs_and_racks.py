@@ -91,7 +91,9 @@ def test_gang_that_no_rack_holds_waits_and_is_told_the_level_and_the_numbers(clu
 
     cluster.api.create_all(gang_in_a_rack("wide", size=9))
 
-    expected = f"Of 2 domains of level {RACK}, none takes 9 pods together: the best, large, takes at most 8"
+    expected = (
+        f"Of 2 domains of level {RACK}, none has room for 9 pods together: the best, large, has room for at most 8"
+    )
     assert expected in cluster.wait_for_why("wide-0", RACK)
     told = cluster.wait_for_events("GangDoesNotFit")
     assert all(expected in event["note"] for event in told)

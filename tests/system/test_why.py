@@ -222,7 +222,9 @@ def test_gang_for_which_the_required_rack_is_too_small(cluster: StuckCluster) ->
         cluster.add_node(f"why-rack-{rack}", gpus=gpus, labels={RACK: rack})
     group, *members = gang("wide", size=4, queue=TEAM)
     group["spec"]["topologyConstraint"] = {"topology": "hall", "requiredTopologyLevel": RACK}
-    sentence = f"Of 2 domains of level {RACK}, none takes 4 pods together: the best, right, takes at most 3."
+    sentence = (
+        f"Of 2 domains of level {RACK}, none has room for 4 pods together: the best, right, has room for at most 3."
+    )
     counts = {"domains": 2, "fitting": 3, "needed": 4, "even_when_empty": 3}
     details: Details = {"topology": "hall", "level": RACK, "best": "right", **counts}
     cause = Cause("GangDoesNotFit", sentence, details)

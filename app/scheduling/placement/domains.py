@@ -64,8 +64,8 @@ def _too_few(board: PlacementState, level: Level, alike: Sequence[Sequence[Pod]]
             return Refusal(
                 reason=Reason.GANG_DOES_NOT_FIT,
                 sentence=(
-                    f"Even empty, all domains of level {level[1]} hold at most {most} of {number} sub-groups of "
-                    f"{size} pods or more that need a domain each."
+                    f"Even empty, all domains of level {level[1]} hold at most {most} of {number} sub-groups that "
+                    f"each need a domain for {size} pods or more."
                 ),
                 details={"topology": level[0], "level": level[1], "even_when_empty": most, "needed": number},
             )

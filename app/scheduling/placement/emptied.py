@@ -32,7 +32,7 @@ together are compared.
 MENDED = "nodes that take pods"
 """The key under which the node table remembers `_mended`."""
 
-BESIDE_RESIDENTS = "nodes without what pods hold that belong to them"
+BESIDE_RESIDENTS = "nodes without what their resident pods hold"
 
 CONDITIONS = "node.kubernetes.io/"
 """Prefixes of the taints that Kubernetes sets while a node is not ready, is under pressure or shuts down."""

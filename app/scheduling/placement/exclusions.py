@@ -71,10 +71,10 @@ def _causes(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, s
         yield unreadable, "unreadable", f"cannot be read ({first})", f"cannot be read (such as {first})"
     yield from _taints(pod, board)
     selected = fit.eligible(replace(pod.constraint, tolerations=EVERYTHING), nodes)
-    not_selected = "left out by its node selector or affinity"
+    not_selected = "excluded by its node selector or affinity"
     yield ~selected, "not_selected", f"is {not_selected}", f"are {not_selected}"
     if pod.near or pod.labels is not None:
-        apart = "ruled out by affinity between pods"
+        apart = "excluded by affinity between pods"
         yield ~stock.neighbours.mask(pod), "apart", f"is {apart}", f"are {apart}"
     for claim in pod.claims:
         yield ~stock.usable(pod, claim), "claims", "cannot take its resource claims", "cannot take its resource claims"
@@ -104,6 +104,6 @@ def _taints(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, s
 def _refusing(pod: Pod) -> str:
     if pod.sharing is not None:
         # Nodes that gave the pod no GPU in time are excluded for a while, as if kube-scheduler had refused them.
-        return "left out after a failed attempt (the scheduler's own filters refused it, or no GPU was ready to share)"
+        return "excluded after a failed attempt (the scheduler's own filters refused it, or no GPU was ready to share)"
     said = f": {pod.said.because}" if pod.said.because else ""
     return f"refused by the scheduler's own filters{said}"

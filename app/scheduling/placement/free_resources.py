@@ -102,14 +102,14 @@ class FreeResources(Copied):
         """Return what the pod takes of each row. Some node must have every requested resource."""
         amounts = self.amounts(pod)
         if amounts is None:
-            raise ValueError(f"{pod} asks for a resource that no node has")
+            raise ValueError(f"{pod} requests a resource that no node has")
         return amounts
 
     def room_now(self, amounts: Sequence[int], sharing: Sharing | None) -> Mask:
         """Return the nodes with room for these amounts and parts now, shape [node]."""
         mask = self._room(amounts, sharing, self.free)
         if self.is_leaving:
-            # Room that is free now but reserved in future for a waiting pod must not be taken by a pod without an end.
+            # Room that is free now may be reserved for a pod that waits for more. Other pods must not take that room.
             mask &= self._room(amounts, sharing, self.future)
         return mask
 

@@ -92,7 +92,7 @@ class _Attempt:
         self._timing = timing
         self._left = most
         self.in_vain = 0
-        """The number of failed trials, in the unit of `MOST_TRIALS`."""
+        """The cost of the failed trials, in units of `MOST_TRIALS`."""
         # The questions that failed. A domain of one level is offered again inside each domain of a wider level.
         self._in_vain = set[Hashable]()
 

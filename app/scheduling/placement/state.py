@@ -36,8 +36,8 @@ MOST_WISHES = 256
 class Timing(Enum):
     """When the pods that are being placed start."""
 
-    NOW_OR_LATER = "now, or when what is leaving has left"
-    LATER = "after evictions: nobody starts before all can"
+    NOW_OR_LATER = "now, or after all terminating pods are gone"
+    LATER = "after evictions: no pod starts before all pods can"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PlacementState(Copied):
     """The costs of the nodes."""
     _wishes: Common[dict[Hashable, Wish]]
     in_vain: Common[dict[GroupKey, int]]
-    """How many trials of `gang` failed for each PodGroup, in this placement state and all its copies."""
+    """The cost of failed trials of `gang` by PodGroup, in units of `gang.MOST_TRIALS`, here and in all copies."""
     withheld: Value[Mask | None]
     """The nodes that other PodGroups may not use; None when there are none."""
     withheld_for: Value[str]

@@ -324,17 +324,17 @@ def _by_label(constraint: TopologyConstraint, topology: Topology) -> TopologyCon
 def _unusable(constraint: TopologyConstraint, topologies: Mapping[str, Topology]) -> Refusal | None:
     topology = topologies.get(constraint.topology)
     if topology is None:
-        return _invalid(f"Its topology {constraint.topology} does not exist.", constraint)
+        return _invalid(f"Topology {constraint.topology} does not exist.", constraint)
     if topology.problem:
-        return _invalid(f"Its topology {topology.name} cannot be used: {topology.problem}", constraint)
+        return _invalid(f"Topology {topology.name} cannot be used: {topology.problem}", constraint)
     if not constraint.required and not constraint.preferred:
-        return _invalid(f"It names topology {topology.name}, but no required or preferred level of it.", constraint)
+        return _invalid(
+            f"The constraint names topology {topology.name}, but no required or preferred level.", constraint
+        )
     for level in (constraint.required, constraint.preferred):
         if level and topology.label_of(level) not in topology.levels:
             known = ", ".join((*topology.levels, *topology.aliases)) or "none"
-            return _invalid(
-                f"Its topology {topology.name} has no level {level}; its levels: {known}.", constraint, level
-            )
+            return _invalid(f"Topology {topology.name} has no level {level}; its levels: {known}.", constraint, level)
     return None
 
 
@@ -352,16 +352,16 @@ def _no_domain(subtree: Subtree, widest: _Judged) -> Refusal:
     is_one = pods == 1  # For a single pod the sentence does not tell how many of it fit.
     what = "1 pod" if is_one else f"{pods} pods together"
     if not key:
-        most = f"All nodes that it may use take at most {fitting} of {what}."
-        sentence = f"No node that it may use takes {what}." if is_one else most
+        most = f"All nodes that it may use have room for at most {fitting} of {what}."
+        sentence = f"No node that it may use has room for {what}." if is_one else most
     elif not domains:
         sentence = f"No node that it may use is in a domain of level {key}{where}."
     elif domains == 1:
-        most = "" if is_one else f": it takes at most {fitting}"
-        sentence = f"The only domain of level {key}{where}, {best}, does not take {what}{most}."
+        most = "" if is_one else f": it has room for at most {fitting}"
+        sentence = f"The only domain of level {key}{where}, {best}, has no room for {what}{most}."
     else:
-        most = "" if is_one else f": the best, {best}, takes at most {fitting}"
-        sentence = f"Of {domains} domains of level {key}{where}, none takes {what}{most}."
+        most = "" if is_one else f": the best, {best}, has room for at most {fitting}"
+        sentence = f"Of {domains} domains of level {key}{where}, none has room for {what}{most}."
     counts = {"domains": domains, "fitting": fitting, "needed": pods}
     return Refusal(
         reason=Reason.GANG_DOES_NOT_FIT,
