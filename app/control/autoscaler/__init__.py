@@ -1,1 +1,1 @@
-"""Tells a cluster autoscaler which nodes waiting PodGroups lack: by ProvisioningRequests or by placeholder pods."""
+"""Requests nodes from a cluster autoscaler for pending PodGroups: by ProvisioningRequests or by placeholder pods."""

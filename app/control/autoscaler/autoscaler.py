@@ -1,8 +1,8 @@
-"""Has a cluster autoscaler bring nodes for PodGroups that are held, which it cannot see, and tells what it answers.
+"""Requests nodes from a cluster autoscaler for held PodGroups, which it cannot see, and reports its answers.
 
-`unmet_demand` knows who lacks nodes; `provisioning` and `scaling_pods` ask an autoscaler. What was asked
-is taken back as soon as its PodGroup waits for something else, or for nothing. All of it follows from what is stored,
-so a restart asks nothing twice.
+`unmet_demand` finds the PodGroups that lack nodes. `provisioning` and `scaling_pods` send the requests. A request is
+removed as soon as its PodGroup waits for something else or no longer waits. Everything is derived from stored objects,
+so a restart repeats no request.
 """
 
 import asyncio
@@ -25,62 +25,63 @@ log = structlog.get_logger()
 
 LOOK_S = 5.0
 LOOK_AGAIN_S = 60.0
-"""How often everything is looked at although nothing has changed: somebody may have removed what we made."""
+"""How often all requests are compared although nothing has changed: another client may have deleted an object of ours.
+"""
 
 WRITES_AT_ONCE = 4
 
 AGAIN_AFTER_S = 600.0
-"""After an autoscaler has given up: a kind of machine that is sold out may be had again."""
+"""Pause after an autoscaler has given up: a machine type that is sold out may be available again."""
 
 REFUSED_PAUSE_S = 60.0
-"""After the API server would not have it: a right, a policy or a quota may change."""
+"""Pause after the API server has refused a request: a right, a policy or a quota may change."""
 
 EVENT_REASON = "CapacityRequested"
 
 
 class Way(Protocol):
-    """How an autoscaler is asked."""
+    """A way to request nodes from an autoscaler."""
 
     noun: str
     problem: str
-    """Why nobody can be asked now, as part of a sentence; empty when somebody can."""
+    """Why no autoscaler can be asked now, as part of a sentence; empty when one can be asked."""
     version: int
-    """Changes whenever `made` does."""
+    """Changes whenever `made` changes."""
     is_known: bool
-    """Whether `made` tells of all that there may be."""
+    """Whether `made` is complete."""
 
     @property
     def made(self) -> Mapping[str, MadeRequest]:
-        """What there is, by name."""
+        """The existing requests, by name."""
         ...
 
     async def run(self) -> None:
-        """Follow what there is."""
+        """Watch the existing requests."""
         ...
 
     async def refresh(self) -> None:
-        """Bring `made` up to date, where nothing follows it; raises `KubeError`."""
+        """Read `made` again, where no watch updates it; raises `KubeError`."""
         ...
 
     def is_whole(self, ask: CapacityRequest) -> bool:
-        """Whether all that is to be made for it is there."""
+        """Whether all objects of the request exist."""
         ...
 
     async def make(self, ask: CapacityRequest) -> bool:
-        """Make what is missing; return whether nothing was there; raises `KubeError`."""
+        """Create the missing objects; return whether none existed before; raises `KubeError`."""
         ...
 
     async def remove(self, made: MadeRequest) -> None:
-        """Remove all of it; raises `KubeError`."""
+        """Delete all objects of the request; raises `KubeError`."""
         ...
 
     def told(self, made: MadeRequest, age_s: int) -> str:
-        """Return what has become of it, in one sentence."""
+        """Return the state of the request in one sentence."""
         ...
 
 
 def way_of(cluster: Cluster, settings: Settings, *, timestamp: Callable[[], str]) -> Way | None:
-    """Return how these settings want an autoscaler to be asked; None: not at all. `timestamp` is RFC 3339."""
+    """Return the way that the settings choose; None when no autoscaler is used. `timestamp` returns RFC 3339."""
     match settings.autoscaling:
         case Setting.OFF:
             return None
@@ -91,7 +92,7 @@ def way_of(cluster: Cluster, settings: Settings, *, timestamp: Callable[[], str]
 
 
 class Autoscaler:
-    """Looks at who lacks nodes once in a while; without a `Way` it does nothing. Only the event loop calls in here."""
+    """Looks at unmet demand at intervals; does nothing without a `Way`. Only the event loop calls this class."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -103,7 +104,7 @@ class Autoscaler:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`clock` is monotonic, `wall_clock` in seconds since the epoch. Each look writes all that follows."""
+        """`clock` is monotonic; `wall_clock` is in seconds since the epoch. Each look writes all attributes below."""
         self._unmet_demand = unmet_demand
         self._waiting = waiting
         self._cluster = cluster
@@ -111,14 +112,14 @@ class Autoscaler:
         self._clock = clock
         self._wall_clock = wall_clock
         self._ended: dict[str, float] = {}
-        """When it was first seen that nothing comes of a request, by its name."""
+        """When each request was first seen to have ended without nodes, by its name."""
         self._refused: dict[str, tuple[float, str]] = {}
-        """Until when it is not tried again to make a request, by its name, and what the API server said."""
+        """Until when a refused request is not created again, by its name, and the error of the API server."""
         self._seen: tuple[object, ...] = ()
         self._due_at = 0.0
 
     async def run(self) -> None:
-        """Ask, and take back, for ever."""
+        """Create and remove requests until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self._way is not None:
                 tasks.create_task(self._way.run(), name="what autoscalers are asked")
@@ -126,7 +127,7 @@ class Autoscaler:
             await asyncio.Event().wait()
 
     def shown(self, key: GroupKey) -> str:
-        """Return one sentence on what an autoscaler was asked for a group; empty when nobody is to be asked."""
+        """Return one sentence on the request for a group; empty when no autoscaler is used or needed."""
         way = self._way
         if way is None:
             return ""
@@ -152,11 +153,11 @@ class Autoscaler:
         try:
             await self._look(way)
         except Exception:
-            # One group that cannot be asked for must not end the service, nor keep the others unasked for.
+            # An error with one group must not end the service, and must not block the requests of other groups.
             log.exception("autoscaler not asked")
 
     async def _look(self, way: Way) -> None:
-        """Compare what there is with what there should be, and put right a difference."""
+        """Compare the existing requests with the wanted ones and correct the differences."""
         now, version = self._clock(), (*self._waiting.version(), way.version, way.problem)
         if not self._waiting.is_ready() or (version == self._seen and now < self._due_at):
             return
@@ -186,7 +187,7 @@ class Autoscaler:
         self._refused = {name: each for name, each in self._refused.items() if name in wanted}
 
     def _is_over(self, made: MadeRequest, wanted: Mapping[str, CapacityRequest], now: float) -> bool:
-        """Whether it is to be removed: nobody wants it, or it is to be made anew."""
+        """Whether a request must be removed: it is not wanted any more, or it ended and must be created again."""
         if made.key in self._unmet_demand.undecided:
             return False
         if made.name not in wanted:
@@ -194,7 +195,7 @@ class Autoscaler:
         return made.answer is AutoscalerAnswer.ENDED and not self._is_early(self._again_at(made, now), now)
 
     def _again_at(self, made: MadeRequest, now: float) -> float:
-        # By our own clock: a time that cannot be read must not have it made anew without end.
+        # Uses our own clock: with an unreadable time the request would be created again without end.
         return self._ended.setdefault(made.name, now) + AGAIN_AFTER_S
 
     def _may_try(self, name: str, now: float) -> bool:
@@ -202,7 +203,7 @@ class Autoscaler:
         return not self._is_early(until, now)
 
     def _is_early(self, at: float, now: float) -> bool:
-        """Whether a time is yet to come; then all is looked at again when it has."""
+        """Whether a time is in the future; if so, the next look is due at that time at the latest."""
         if at > now:
             self._due_at = min(self._due_at, at)
         return at > now

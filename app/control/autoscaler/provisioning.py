@@ -1,9 +1,9 @@
-"""Asks an autoscaler by ProvisioningRequests: cluster-autoscaler's own way, by which it brings all nodes or none.
+"""Requests nodes by ProvisioningRequests: the API of cluster-autoscaler, which adds all nodes or none.
 
-A request is there as long as its PodGroup waits. It goes when the pods are given their places, and with it what the
-autoscaler has set aside for it, so the pods need not name it. What a request cannot say: a topology in which the pods
-must be together, volumes, and the nodes that Leeboard keeps for somebody else. An autoscaler that finds room where
-Leeboard sees none answers that all is provisioned, and adds nothing.
+A request exists as long as its PodGroup waits. It is deleted when the pods are placed, together with the capacity that
+the autoscaler has set aside for it; so the pods need not name it. A request cannot express a topology that the pods
+must share, volumes, or the nodes that Leeboard reserves for other pods. Where the autoscaler sees room and Leeboard
+does not, the autoscaler answers that all is provisioned and adds no node.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ log = structlog.get_logger()
 
 TEMPLATES = "api/v1/podtemplates"
 LOOK_AGAIN_S = 60.0
-"""How often it is looked whether ProvisioningRequests are served where they were not."""
+"""How often to check whether the API server serves ProvisioningRequests, while it does not."""
 
 UNLISTED = "the existing ProvisioningRequests have not been listed yet"
 NOT_INSTALLED = f"this cluster has no ProvisioningRequests ({encode.API_VERSION}): install their CRD and an autoscaler"
 
 
 class ProvisioningRequests:
-    """What there is of them, as the watch shows it. Only the event loop calls in here."""
+    """The existing ProvisioningRequests, as the watch shows them. Only the event loop calls this class."""
 
     noun = "ProvisioningRequest"
     is_known = True
@@ -49,7 +49,7 @@ class ProvisioningRequests:
     def __init__(
         self, cluster: Objects, settings: Settings, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """`_made` and `problem` are written by `run` alone."""
+        """Only `run` writes `_made` and `problem`."""
         self._cluster = cluster
         self._class = settings.autoscaling_class
         self._stand = encode.PlaceholderPods(image=settings.reservation_image)
@@ -61,11 +61,11 @@ class ProvisioningRequests:
 
     @property
     def made(self) -> Mapping[str, MadeRequest]:
-        """What there is, by name."""
+        """The existing requests, by name."""
         return self._made
 
     async def run(self) -> None:
-        """Follow them for ever, from when they are installed on."""
+        """Watch the requests until cancelled, as soon as the API is installed."""
         self._path = await self._found()
         async for event in self._cluster.follow(self._path, decode.provisioning_request, depth=Depth.WHOLE):
             self._take(event)
@@ -74,17 +74,17 @@ class ProvisioningRequests:
         """Do nothing: the watch is enough."""
 
     def is_whole(self, ask: CapacityRequest) -> bool:
-        """Whether all that is to be made for it is there."""
+        """Whether the request and all its templates exist."""
         return ask.name in self._made
 
     async def make(self, ask: CapacityRequest) -> bool:
-        """Write the templates, then the request, so that no autoscaler misses a template; return whether it is new."""
+        """Create the templates, then the request, so that no autoscaler misses a template; return whether it is new."""
         namespace = ask.key.namespace
         for number, shape in enumerate(ask.shapes):
             path, sample = Resource.PODS.value, shape.sample
             raw = await self._cluster.read_object(path, sample.namespace, sample.name, depth=Depth.WHOLE)
             if raw is None:
-                return False  # The watch will show what has become of the group.
+                return False  # The watch will show the current state of the group.
             with suppress(ConflictError):
                 template = encode.pod_template(ask, number, raw, self._stand)
                 await self._cluster.create_object(TEMPLATES, namespace, template)
@@ -95,7 +95,7 @@ class ProvisioningRequests:
         return True
 
     async def remove(self, made: MadeRequest) -> None:
-        """Remove the templates, then the request: what is left after a failure is still known by it."""
+        """Delete the templates, then the request: after a failure the request still identifies what remains."""
         namespace = made.key.namespace
         for number in range(made.shapes):
             name = encode.template_name(made.name, number)
@@ -107,7 +107,7 @@ class ProvisioningRequests:
             await self._cluster.remove_object(self._path, namespace, made.name, uid=made.uid)
 
     def told(self, made: MadeRequest, age_s: int) -> str:
-        """Return what the autoscaler has answered."""
+        """Return the answer of the autoscaler."""
         pods = "1 pod" if made.units == 1 else f"{made.units} pods"
         return f"{self.noun} {made.name} for {pods} was made {age_s} s ago; {_answer(made)}."
 

@@ -1,14 +1,14 @@
-"""Asks an autoscaler by pods that stand for those that are held: for Karpenter, and whoever knows no better way.
+"""Requests nodes by placeholder pods for held pods: for Karpenter and other autoscalers without an API for requests.
 
-An autoscaler adds nodes for pods without a node that a scheduler has found unschedulable, and thinks for itself where
-they would go. So these have the amounts, selectors, affinity and tolerations of the others and a scheduler name that
-nobody has, and we mark them as unschedulable; they never take any room. What that cannot do:
+An autoscaler adds nodes for unscheduled pods that a scheduler has marked as unschedulable, and simulates their
+placement itself. So placeholder pods have the resource requests, selectors, affinity and tolerations of the held pods,
+and a scheduler name that no scheduler has. Leeboard marks them as unschedulable; they never use any room. Limits:
 
-- It is not all or nothing. An autoscaler may bring half of the nodes and give up; the gang then waits beside them.
-- An autoscaler thinks that what is free is theirs. Where Leeboard keeps it for others, or needs the pods closer
-  together, it adds nothing.
-- Nothing holds the new nodes. Where the gang does not start in time, they are removed as unused.
-- Volumes are not told: a node may come in a zone where the volume is not.
+- It is not all or nothing. An autoscaler may add half of the nodes and give up; then the nodes stay empty.
+- An autoscaler counts all free room as available. Where Leeboard reserves it for other pods, or needs the pods closer
+  together, the autoscaler adds no node.
+- Nothing holds the new nodes. If the gang does not start in time, the autoscaler removes them as unused.
+- Placeholder pods have no volumes: a new node may be in another zone than the volume.
 """
 
 from collections import defaultdict
@@ -24,17 +24,17 @@ from app.model.sentence import counted
 from app.settings import Settings
 
 MOST = 500
-"""How many stand for one PodGroup. An even bigger gang is brought so many at a time and waits beside them."""
+"""Placeholder pods of one PodGroup at most. A bigger gang gets nodes for so many pods at a time."""
 
 
 class ScalingPods:
-    """What there is of them, as of the last look. Only the event loop calls in here."""
+    """The placeholder pods, as of the last look. Only the event loop calls this class."""
 
     noun = "scaling pod"
     problem = ""
 
     def __init__(self, cluster: Cluster, settings: Settings, *, timestamp: Callable[[], str]) -> None:
-        """`timestamp` returns RFC 3339. All that follows is written by `refresh`, `is_known` by `make` as well."""
+        """`timestamp` returns RFC 3339. `refresh` writes all attributes below; `make` writes `is_known` too."""
         self._cluster = cluster
         self._stand = encode.PlaceholderPods(image=settings.reservation_image, namespace=settings.autoscaling_namespace)
         self._now = timestamp
@@ -45,14 +45,14 @@ class ScalingPods:
 
     @property
     def made(self) -> Mapping[str, MadeRequest]:
-        """What there is, by name."""
+        """The existing requests, by name."""
         return self._made
 
     async def run(self) -> None:
-        """Do nothing: they are looked at when somebody needs to know."""
+        """Do nothing: placeholder pods are listed only when their state is needed."""
 
     async def refresh(self) -> None:
-        """Look what there is; raises `KubeError`."""
+        """List the placeholder pods; raises `KubeError`."""
         found = await self._cluster.pods_in(self._stand.namespace, decode.scaling_pod)
         pods = defaultdict[str, list[ScalingPod]](list)
         for pod in found:
@@ -63,12 +63,12 @@ class ScalingPods:
         self._pods, self._made, self.is_known = dict(pods), made, True
 
     def is_whole(self, ask: CapacityRequest) -> bool:
-        """Whether all that is to be made for it is there."""
+        """Whether all placeholder pods of the request exist."""
         made = self._made.get(ask.name)
         return made is not None and made.units >= min(ask.units, MOST)
 
     async def make(self, ask: CapacityRequest) -> bool:
-        """Create those that are missing, and mark those that no autoscaler sees; return whether it is new."""
+        """Create the missing pods and mark those that no autoscaler sees yet; return whether the request is new."""
         self.is_known = False
         seen = {pod.ref.name for pod in self._pods.get(ask.name, ()) if pod.is_seen}
         number = 0
@@ -78,19 +78,19 @@ class ScalingPods:
                 if f"{ask.name}-{number}" not in seen:
                     raw = raw or await self._read(shape)
                     if raw is None:
-                        return False  # The watch will show what has become of the group.
+                        return False  # The watch will show the current state of the group.
                     await self._make_one(ask, encode.scaling_pod(ask, number, shape, raw, self._stand))
                 number += 1
         return ask.name not in self._made
 
     async def remove(self, made: MadeRequest) -> None:
-        """Remove all that stand for the group."""
+        """Delete all placeholder pods of the group."""
         for pod in self._pods.get(made.name, ()):
             with suppress(NotFoundError):
                 await self._cluster.remove_pod(pod.ref)
 
     def told(self, made: MadeRequest, age_s: int) -> str:
-        """Return for how long they have been there: an autoscaler answers them with nodes or with events."""
+        """Return how long the pods have existed: an autoscaler answers only with nodes or events."""
         pods, have = counted(made.units, "scaling pod"), "has" if made.units == 1 else "have"
         return f"For {age_s} s {pods} in namespace {self._stand.namespace} {have} asked the autoscaler for nodes."
 

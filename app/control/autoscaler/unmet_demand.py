@@ -1,7 +1,8 @@
-"""Knows which PodGroups lack nodes and nothing else, since when, and for what an autoscaler should be asked for them.
+"""Finds the PodGroups that lack nodes and nothing else, since when, and which nodes to request for them.
 
-That is whoever the last plan refused for want of room: it looks at room only after the limits of queues, and finds a
-place that others are leaving before it refuses. Whoever is bound in part, or has a minimum that runs, is not let down.
+A PodGroup lacks nodes when the last plan refused it for want of room. The plan checks room only after the limits of
+queues, and counts room that leaving pods will free before it refuses. For a partially bound PodGroup only the missing
+pods of its minimum count; when its minimum runs, no nodes are requested.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -18,31 +19,31 @@ from app.scheduling.queues import capacity
 from app.settings import Settings
 
 MOST = 100
-"""PodGroups for which nodes are asked at a time: an autoscaler looks at a few, and what comes first comes first."""
+"""PodGroups for which nodes are requested at a time, in their order: an autoscaler handles only a few requests."""
 
 LACKS_ROOM = frozenset({Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT})
 PASSING = frozenset({Reason.DECIDING, Reason.BACKING_OFF})
-"""Reasons that say nothing about room: what was asked for stands meanwhile."""
+"""Reasons that say nothing about room: an existing request stays meanwhile."""
 
 
 class UnmetDemand:
-    """As of the last look. Only the event loop calls in here."""
+    """The unmet demand as of the last look. Only the event loop calls this class."""
 
     def __init__(
         self, cache: ClusterCache, waiting: WaitingGroups, settings: Settings, *, clock: Callable[[], float]
     ) -> None:
-        """`clock` is monotonic. `_since`, `_lacking` and `undecided` are written by `look`, `_asks` by `asked`."""
+        """`clock` is monotonic. `look` writes `_since`, `_lacking` and `undecided`; `asked` writes `_asks`."""
         self._cache = cache
         self._waiting = waiting
         self._settings = settings
         self._clock = clock
         self._since: dict[GroupKey, float] = {}
         self._lacking: list[tuple[float, PodGroup]] = []
-        """Those of whom it is known, with the same times: fifty thousand keys are not looked up again."""
+        """The groups that are known to lack room, with the same times: this saves a lookup of fifty thousand keys."""
         self._asks: dict[GroupKey, tuple[PodGroup, CapacityRequest]] = {}
-        """What is asked for each group, and for the group as it was then."""
+        """The request of each group, and the group record from which it was made."""
         self.undecided: frozenset[GroupKey] = frozenset()
-        """The groups of which it is not known now whether they lack room."""
+        """The groups for which the last plan does not tell whether they lack room."""
 
     def __bool__(self) -> bool:
         return bool(self._since)
@@ -51,7 +52,7 @@ class UnmetDemand:
         return key in self._since
 
     def look(self) -> None:
-        """Bring up to date who lacks room."""
+        """Update the groups that lack room."""
         now, since, undecided = self._clock(), dict[GroupKey, float](), list[GroupKey]()
         lacking = list[tuple[float, PodGroup]]()
         for key, (group, refusal) in self._waiting.waiting_by_key().items():
@@ -70,9 +71,10 @@ class UnmetDemand:
         return min((since + after_s for since in self._since.values() if since + after_s > now), default=None)
 
     def asked(self, asking: Collection[GroupKey]) -> list[CapacityRequest]:
-        """Return what should be asked for now, for those who have waited long enough or are `asking` already.
+        """Return the requests for groups that have waited long enough, or that are `asking` already.
 
-        As of the last look: what was asked for a group that has gone since then is taken back after the next.
+        The result is as of the last look: the request of a group that was deleted since then is removed after the next
+        look.
         """
         before = self._clock() - self._settings.autoscaling_after_s
         due = [
@@ -84,7 +86,7 @@ class UnmetDemand:
         return [ask for _, ask in self._asks.values()]
 
     def of(self, key: GroupKey) -> CapacityRequest | None:
-        """Return what should be asked for a group, as of the last look."""
+        """Return the request for a group, as of the last look."""
         _, ask = self._asks.get(key, (None, None))
         return ask
 
@@ -102,12 +104,12 @@ class UnmetDemand:
         return CapacityRequest(key=group.key, name=name, owner=self._owner(group), shapes=shapes)
 
     def _owner(self, group: PodGroup) -> RawObject:
-        # What owners say is a PodGroup as well, before an object repeats it.
+        # The owners may define a PodGroup before its object exists.
         reference = group_reference(self._cache.groups, group.key)
         return reference if reference is not None and reference["uid"] else pod_reference(group.pending[0])
 
 
 def _order(due: tuple[bool, PodGroup]) -> tuple[int, bool, float]:
-    """Return the order in which groups are asked for: no request is taken back for one that came a little earlier."""
+    """Return the sort key of a request: an existing request is not replaced by one for a slightly older group."""
     is_asking, group = due
     return -group.priority, not is_asking, group.created_at
