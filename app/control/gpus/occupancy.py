@@ -1,4 +1,4 @@
-"""Brings together what is reported of the GPUs of a node and what our books say of them; decides nothing."""
+"""Joins what agents report of the GPUs of a node with what the books hold for them; decides nothing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from app.model.resources import GPU_MILLI
 
 
 class PodsByUid(Protocol):
-    """Pods that are known."""
+    """The known pods."""
 
     def get(self, uid: PodUid, /) -> Pod | None:
         """Return the pod of this uid."""
@@ -23,7 +23,7 @@ class PodsByUid(Protocol):
 
 
 class Books(Protocol):
-    """What is remembered of GPUs and pods."""
+    """The records of GPUs and pods."""
 
     @property
     def gpus(self) -> Gpus:
@@ -32,12 +32,12 @@ class Books(Protocol):
 
     @property
     def pods(self) -> PodsByUid:
-        """All pods that are known."""
+        """All known pods."""
         ...
 
 
 class ReservingBooks(Books, Protocol):
-    """What is held as well for pods that are not bound yet."""
+    """The records, together with what is held for pods that are not bound yet."""
 
     @property
     def reservations(self) -> Reservations:
@@ -46,7 +46,7 @@ class ReservingBooks(Books, Protocol):
 
 
 def occupancy(books: ReservingBooks, name: NodeName, *, now: float) -> NodeUse | None:
-    """Return who is on the GPUs of a node, None when no agent has ever told of it; `now` is by the feed's clock."""
+    """Return the use of the GPUs of a node, None when no agent has ever reported it; `now` is by the feed's clock."""
     gpus = books.gpus
     report, heard_at = gpus.agents.all().get(name), gpus.agents.heard_at(name)
     if report is None:
@@ -66,7 +66,7 @@ def occupancy(books: ReservingBooks, name: NodeName, *, now: float) -> NodeUse |
 
 
 def _reserved(books: ReservingBooks, node: NodeName) -> tuple[Reserved, ...]:
-    """Return how many whole devices of a node are held for pods; parts of devices show under their device."""
+    """Return how many whole devices of a node are held for pods; parts of devices are shown at their device."""
     devices, pods = Counter[str](), Counter[str]()
     for held in books.reservations.on_node(node):
         pod = books.pods.get(held.pod)
@@ -77,9 +77,9 @@ def _reserved(books: ReservingBooks, node: NodeName) -> tuple[Reserved, ...]:
 
 
 def measured(device: Device, sharers: Sequence[PodUid]) -> Mapping[PodUid, int]:
-    """Return what pods use of a device, in MiB, as far as that is known.
+    """Return the memory that pods use on a device, in MiB, as far as it is known.
 
-    Where nobody could tell who uses how much, whatever is used belongs to the one pod that shares the device.
+    Where no report tells the use of each pod, all use counts for the one pod that shares the device.
     """
     used = Counter[PodUid]()
     for uid, mib in device.processes:
@@ -95,12 +95,12 @@ def measured(device: Device, sharers: Sequence[PodUid]) -> Mapping[PodUid, int]:
 
 
 def by_health(reports: Mapping[NodeName, GpuNode]) -> Mapping[Health, int]:
-    """Return how many devices there are of each health, as the agents say."""
+    """Return the number of devices of each health, as the agents report it."""
     return Counter(device.health for report in reports.values() for device in report.devices)
 
 
 def shared_memory(gpus: Gpus, reports: Mapping[NodeName, GpuNode]) -> Iterator[SharedMemory]:
-    """Return the devices in shared use that an agent reports: without their pods, since of 8,000 it is asked often."""
+    """Return the reported devices in shared use, without their pods: this is read often, for 8,000 devices."""
     for name, report in reports.items():
         promised = Counter[DeviceUuid]()
         for shared in gpus.shared(name):
@@ -117,14 +117,14 @@ def shared_memory(gpus: Gpus, reports: Mapping[NodeName, GpuNode]) -> Iterator[S
 
 
 class _View:
-    """What is needed for each device of one node."""
+    """The inputs for each device of one node."""
 
     def __init__(self, books: Books, stand: NodeGpus) -> None:
         self._books = books
         self._stand = stand
 
     def device(self, bit: int, device: Device) -> DeviceUse:
-        """Return who is on one device, the one of this bit."""
+        """Return the use of the device with this bit."""
         shared = [each for each in self._stand.shared if each.uuid == device.uuid]
         used = measured(device, [uid for each in shared for uid in each.holders])
         whole, named = (one for one in device.holders if not self._reserves(one)), self._by_name(used)
@@ -136,7 +136,7 @@ class _View:
         )
 
     def shared_use(self, shared: SharedGpu, used: Mapping[PodUid, int]) -> SharedUse:
-        """Return who holds parts of a device in shared use."""
+        """Return the pods that hold parts of a device in shared use."""
         occupants = (self._sharer(uid, shared, used) for uid in shared.holders)
         return SharedUse(
             name=shared.name,
@@ -160,9 +160,9 @@ class _View:
         )
 
     def _by_name(self, used: Mapping[PodUid, int]) -> Mapping[tuple[str, str], PodUid]:
-        """Return the pods that use a device, by namespace and name; the first counts.
+        """Return the pods that use a device, by namespace and name; the first entry counts.
 
-        The kubelet tells who has a device by name, processes tell by uid: we know both.
+        The kubelet reports the holder of a device by name; processes report it by uid. The books map one to the other.
         """
         pods = ((uid, self._books.pods.get(uid)) for uid in reversed(list(used)))
         return {(pod.namespace, pod.name): uid for uid, pod in pods if pod is not None}
@@ -182,7 +182,7 @@ class _View:
         )
 
     def _reserves(self, holder: Holder) -> bool:
-        # The kubelet tells no uids: where the agent did not find it out, the names decide.
+        # The kubelet reports no uids: where the agent did not find the uid, the names decide.
         pods = (pod for each in self._stand.shared for pod in each.reservations)
         if any((pod.namespace, pod.name) == (holder.namespace, holder.name) for pod in pods):
             return True

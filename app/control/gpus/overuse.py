@@ -1,6 +1,7 @@
-"""Compares what pods use of shared GPUs with what they asked for: tells, and where it is set evicts, who uses more.
+"""Compares the GPU memory that pods use with their request; reports pods that use more, and evicts them if so set.
 
-Nothing keeps a container from using all of a device that it sees. Who was not measured lately is not said to use more.
+Nothing keeps a container from using all memory of a device that it sees. A pod without a recent measurement is not
+reported.
 """
 
 import asyncio
@@ -26,77 +27,77 @@ from app.telemetry import Metrics
 log = structlog.get_logger()
 
 LOOK_S = 30.0
-"""How often everybody is looked at although no agent has told anything new."""
+"""How often all pods are judged although no agent has reported anything new."""
 
 PAUSE_S = 1.0
-"""Between two looks at the least: the agents of a thousand nodes tell of changes all the time."""
+"""Shortest pause between two looks: the agents of a thousand nodes report changes all the time."""
 
 PAUSE_EVERY = 200
 """After so many nodes the event loop gets a turn."""
 
 LASTS_S = 30.0
-"""How long more must be used before it is told: what a pod that has just left used is measured for a moment longer."""
+"""How long overuse must last before it is reported: the memory of a deleted pod is measured for a moment longer."""
 
 CALM_S = 600.0
-"""How long a pod must keep to its part until more is told anew: one that swings about its part is told of once."""
+"""How long a pod must stay within its part before overuse is reported again: a pod that oscillates is reported once."""
 
 TOLD_AT_ONCE = 20
-"""A thousand pods that start to use more together must not become a storm of events."""
+"""Reports at one look at most: a thousand pods that start to overuse together must not cause a storm of events."""
 
 OVERUSE = "GpuMemoryOveruse"
 """Reason of the event."""
 
 CAUSE = "overuse"
-"""How these evictions are counted beside those of the actions."""
+"""The cause under which these evictions are counted, beside the causes of the actions."""
 
 
 class Dismisses(Protocol):
-    """Who has pods leave."""
+    """Evicts pods."""
 
     def dismiss(self, uid: PodUid, *, cause: str, message: str) -> None:
-        """Have a pod leave that no plan has chosen."""
+        """Evict a pod that no plan has chosen."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """What a pod uses of a device beyond what it may."""
+    """The use of a device by a pod beyond its part."""
 
     pod: PodUid
     device: DeviceUuid
     used_mib: int
     asked_mib: int
-    """0 where it was given nothing of that device."""
+    """0 where the pod holds no part of that device."""
     over_mib: int
-    """Beyond what is put up with."""
+    """Beyond the tolerance."""
 
     @property
     def amounts(self) -> str:
-        """Say how much it is, after the verb."""
+        """Return the amounts as text that follows the verb."""
         return f"{self.used_mib} MiB of {self.device}, asked for {self.asked_mib} MiB"
 
 
 @dataclass(slots=True)
 class _Episode:
-    """A pod that has used more. Changed by `Overuse` alone."""
+    """A pod that has overused. Only `Overuse` changes it."""
 
     seen_at: float
     since: float | None = None
-    """Since when it does without a break, None while it does not."""
+    """Start of the current overuse without a break; None while the pod stays within its part."""
     is_told: bool = False
 
 
 def excesses(report: GpuNode, parts: Mapping[PodUid, Part], *, tolerance_mib: int) -> Iterator[Excess]:
-    """Return who uses more of which device of a node; `parts` are those of its pods."""
+    """Return the pods that overuse devices of a node, with the device; `parts` are the parts of these pods."""
     for device in report.devices:
         sharers = [uid for uid, part in parts.items() if device.uuid in part.uuids]
         for uid, used_mib in measured(device, sharers).items():
             part = parts.get(uid)
-            # Before it is bound, a pod has no devices yet.
+            # A pod that is not bound has no devices yet.
             if part is None or not part.uuids:
                 continue
             has_part = device.uuid in part.uuids
-            # What is set aside for CUDA's own context is the pod's as well.
+            # The memory that is set aside for the CUDA context belongs to the pod as well.
             over_mib = used_mib - (part.parts // PART if has_part else 0) - tolerance_mib
             if over_mib > 0:
                 asked_mib = part.memory_mib if has_part else 0
@@ -105,7 +106,7 @@ def excesses(report: GpuNode, parts: Mapping[PodUid, Part], *, tolerance_mib: in
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """Who uses more on one node, and what that was judged from."""
+    """The overuse on one node, and the inputs of this judgement."""
 
     report: GpuNode
     parts: tuple[Part, ...]
@@ -113,7 +114,7 @@ class _Judged:
 
 
 class Overuse:
-    """Who uses more, and for how long. Only the event loop calls in here."""
+    """The pods that overuse, and for how long. Only the event loop calls this class."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - one argument a collaborator; only the composition root calls it
         self,
@@ -126,9 +127,9 @@ class Overuse:
         *,
         clock: Callable[[], float],
     ) -> None:
-        """`clock` is monotonic; without `readiness` nobody is judged: another replica does it, or nobody knows.
+        """`clock` is monotonic. While `readiness` fails, no pod is judged: another replica decides, or none.
 
-        `_episodes` is changed by `_judge` and `_tell`, `_judged` by `_worst`.
+        `_judge` and `_tell` change `_episodes`; `_worst` changes `_judged`.
         """
         self._books = books
         self._cluster = cluster
@@ -143,13 +144,13 @@ class Overuse:
         self._poked = asyncio.Event()
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
-        """Note that an agent has told something."""
+        """Note that an agent has reported something."""
         del raw
         if resource is Resource.GPU_NODES:
             self._poked.set()
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Judge pods until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -159,11 +160,11 @@ class Overuse:
             try:
                 await self.look()
             except Exception:
-                # A mistake here must not end the service: nobody is told or evicted then.
+                # An error here must not end the service: then no pod is reported or evicted.
                 log.exception("use of GPU memory not judged")
 
     async def look(self) -> None:
-        """Judge everybody as measured now; tell and evict who is due."""
+        """Judge all pods by the current measurements; report and evict the pods that are due."""
         worst = {} if self._readiness.failure() else await self._worst()
         self._judge(worst)
         self._metrics.overusing_pods.set(len(worst))
@@ -173,7 +174,7 @@ class Overuse:
             self._evict(worst[uid])
 
     async def _worst(self) -> Mapping[PodUid, Excess]:
-        """Return of each pod that uses more the device of which it uses most beyond its part."""
+        """Return, for each pod that overuses, the device with the largest excess."""
         gpus, worst, judged = self._books.gpus, dict[PodUid, Excess](), dict[NodeName, _Judged]()
         for number, name in enumerate(list(gpus.agents.all()), start=1):
             if number % PAUSE_EVERY == 0:
@@ -188,7 +189,7 @@ class Overuse:
         return worst
 
     def _on(self, name: NodeName) -> _Judged | None:
-        """Judge a node, unless it is as it was at the last look: most of them are."""
+        """Judge a node; reuse the last judgement if its inputs are the same, as on most nodes."""
         gpus, before = self._books.gpus, self._judged.get(name)
         report, parts = gpus.agents.all().get(name), tuple(gpus.parts.on(name))
         if report is None or not parts:
@@ -220,7 +221,7 @@ class Overuse:
         pod = self._books.pods.get(uid)
         if self._grace_s is None or pod is None or not pod.managed:
             return False
-        # Asked last: while it was told, another replica may have taken over.
+        # Readiness is checked last: another replica may have taken over during the report.
         return self._episodes[uid].is_told and self._lasts(uid, self._grace_s) and not self._readiness.failure()
 
     def _evict(self, excess: Excess) -> None:
@@ -229,7 +230,7 @@ class Overuse:
             return
         message = f"Pod {_name(pod)} was evicted: for more than {grace_s:g} s it used {excess.amounts}"
         self._evictor.dismiss(excess.pod, cause=CAUSE, message=message)
-        # Who cannot be evicted is given another grace, not asked to leave at every look.
+        # A pod that cannot be evicted gets another grace period; it is not evicted again at every look.
         self._episodes[excess.pod].since = None
 
     async def _tell(self, excess: Excess) -> None:

@@ -1,6 +1,6 @@
-"""Writes reservation pods: makes them, removes them, and says on them which device they have.
+"""Writes reservation pods: creates them, deletes them, and annotates them with their device.
 
-What is to be written is decided by `shared_gpus`, which is asked once more right before each write.
+`shared_gpus` decides what is written, and confirms it right before each write.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from app.settings import Settings
 log = structlog.get_logger()
 
 WRITERS = 8
-"""Writes in flight at once: a gang of shared pods opens many GPUs together."""
+"""Writes in flight at most: a gang of shared pods opens many GPUs together."""
 
 RETRY = RetryPolicy(first_s=1.0, factor=1.0)
-"""How long a write that failed is left alone."""
+"""Pause before a failed write is repeated."""
 
 CONTESTED = "GpuContested"
 """Reason of the event about the node."""
@@ -48,12 +48,12 @@ Place = tuple[NodeName, str]
 """A node, and the name of a shared GPU there."""
 
 NOWHERE: Place = (NodeName(""), "")
-"""Of what concerns no shared GPU that is known."""
+"""The place of writes that concern no known shared GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Write on a reservation pod which device it has."""
+    """Annotate a reservation pod with its device."""
 
     pod: Pod
     uuid: str
@@ -69,7 +69,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """Remove a reservation pod that the watch shows no more: it has ended, and may still be there."""
+    """Delete a reservation pod that the watch does not show any more: it has ended, and may still exist."""
 
     pod: Pod
     place: Place = NOWHERE
@@ -77,14 +77,14 @@ class Bury:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Remove all reservation pods that have ended."""
+    """Delete all reservation pods that have ended."""
 
 
 Write = Reserve | Free | Annotate | Tell | Bury | Sweep
 
 
 class Orderer(Protocol):
-    """The part that orders writes, and judges them once more when their turn has come."""
+    """The part that orders writes, and confirms each write before it is sent."""
 
     def is_due(self, place: Place, write: Write) -> bool:
         """Return whether a write is still wanted."""
@@ -96,7 +96,7 @@ class Orderer(Protocol):
 
 
 class ReservationPods:
-    """What is to be written, in order, and what is being written. `order` and the writers change it."""
+    """The queued writes in their order, and the writes in flight. `order` and the writers change them."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -124,53 +124,53 @@ class ReservationPods:
         self._paused_until: dict[Place, float] = {}
         self._made_at: dict[Place, float] = {}
         self._said: dict[Place, str] = {}
-        """Why the last reservation pod of each shared GPU was not written, or has ended, as far as it is known."""
+        """Why the last reservation pod of each shared GPU was not created, or has ended, as far as it is known."""
         self._orders: asyncio.Queue[tuple[Place, Write]] = asyncio.Queue()
 
     def order(self, place: Place, write: Write) -> None:
-        """Have something written when it is its turn."""
+        """Queue a write."""
         self._under_way.add(place)
         self._orders.put_nowait((place, write))
 
     def is_busy(self, place: Place) -> bool:
-        """Whether something is being written about a shared GPU, or was refused a moment ago."""
+        """Whether a write about a shared GPU is in flight, or was refused a moment ago."""
         return place in self._under_way or self._paused_until.get(place, 0.0) > self._clock()
 
     def is_under_way(self, place: Place) -> bool:
-        """Whether something is being written about a shared GPU."""
+        """Whether a write about a shared GPU is in flight."""
         return place in self._under_way
 
     def bury(self, pod: Pod, place: Place, *, pause_s: float) -> None:
-        """Have a reservation pod removed that has ended; if it ended soon after it was made, no other is made at once.
+        """Delete a reservation pod that has ended; if it ended soon after its creation, pause before the next one.
 
-        A kubelet that refuses the next one, too, must not be asked many times a second.
+        If the kubelet refuses the next pod too, pods must not be created many times a second.
         """
         self._orders.put_nowait((NOWHERE, Bury(pod, place)))
         if self._made_at.get(place, -pause_s) > self._clock() - pause_s:
             self._paused_until[place] = self._clock() + pause_s
 
     def obstacle(self, place: Place) -> str:
-        """Return why the last reservation pod of a shared GPU did not come to be; empty when nothing is known."""
+        """Return why the last reservation pod of a shared GPU was not created; empty when nothing is known."""
         return self._said.get(place, "")
 
     def note_ready(self, place: Place) -> None:
-        """Note that a shared GPU has come to be: whatever kept it from that does so no more."""
+        """Note that a shared GPU is ready: the recorded obstacle is over."""
         self._said.pop(place, None)
 
     def forget(self, place: Place) -> None:
-        """Forget what was remembered of a shared GPU that is no more."""
+        """Forget the records of a shared GPU that does not exist any more."""
         self._said.pop(place, None)
         self._paused_until.pop(place, None)
         self._made_at.pop(place, None)
 
     def recall(self) -> None:
-        """Write nothing of what has not begun."""
+        """Drop all writes that have not begun."""
         while not self._orders.empty():
             place, _ = self._orders.get_nowait()
             self._under_way.discard(place)
 
     async def run(self) -> None:
-        """Write for ever, several things at a time."""
+        """Write until cancelled, several writes at a time."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(WRITERS):
                 tasks.create_task(self._write())
@@ -214,7 +214,7 @@ class ReservationPods:
 
     async def _reserve(self, node: NodeName, gpu: SharedGpu) -> None:
         report = self._cache.gpus.agents.all().get(node)
-        # The kubelet tells names only: one that it still knows from before would be taken for the new pod.
+        # The kubelet reports names only: a pod that it still holds under this name would be mistaken for the new one.
         known = {one.name for device in report.devices for one in device.holders} if report else set[str]()
         taken = known.union(pod.name for pod in gpu.reservations)
         names = (reservation_name(node, gpu.name, number) for number in count())
@@ -226,7 +226,7 @@ class ReservationPods:
             await self._make_way(name)
 
     async def _learn_end(self, pod: Pod, place: Place) -> None:
-        """Learn from the node why a reservation pod has ended for which pods wait, while it can still be read."""
+        """Read from the node why a reservation pod for which pods wait has ended, while the pod can still be read."""
         gpu = self._cache.gpus.find(*place)
         if gpu is None or not gpu.holders:
             return
@@ -237,7 +237,7 @@ class ReservationPods:
             self._said[place] = say("its reservation pod {name} has ended: {cause}", name=name, cause=cause)
 
     async def _make_way(self, name: str) -> None:
-        """Remove a reservation pod that has ended, which the watch does not show: it holds its name, and no device."""
+        """Delete an ended reservation pod that the watch does not show: it blocks the name and holds no device."""
         raw = await self._cluster.find_pod(self._namespace, name)
         if raw is not None and decode.is_terminal(raw):
             log.warning("reservation pod has ended", pod=name, cause=decode.end_of(raw))
@@ -253,7 +253,7 @@ def _ref(pod: Pod) -> PodRef:
 
 
 def _ended(raw: RawObject) -> PodRef | None:
-    """Return a reservation pod of ours that has ended; None for any other."""
+    """Return a reservation pod of ours that has ended; None for any other pod."""
     if not decode.is_terminal(raw) or not decode.is_ours(raw):
         return None
     metadata = raw["metadata"]

@@ -1,7 +1,7 @@
-"""Sees to it that every shared GPU has a reservation pod: it holds the whole device, so that parts can be given out.
+"""Keeps one reservation pod for every shared GPU: it holds the whole device, so that Leeboard can assign parts.
 
-What is needed is worked out by `cluster.upkeep` from the cache alone, so that it comes out the same after a restart;
-`reservation_pods` writes it. Nothing is removed that may still be needed by a binding whose outcome nobody knows.
+`cluster.upkeep` computes the needed writes from the cache alone, so that the result is the same after a restart;
+`reservation_pods` writes them. A reservation pod is not deleted while a binding with an unknown outcome may need it.
 """
 
 from collections.abc import Callable, Collection
@@ -24,21 +24,22 @@ from app.settings import Settings
 log = structlog.get_logger()
 
 LOOK_AGAIN_S = 5.0
-"""How often what is not as it should be is looked at although nothing has changed: a write may have failed."""
+"""How often unsettled GPUs are reviewed although nothing has changed: a write may have failed."""
 
 IN_THE_WAY_S = 10.0
-"""For how long a reservation pod that nobody has a part of may keep the GPU for which others wait: what a replica wrote
-last may have come about when another had decided anew. Shorter than the grace of one that is in nobody's way, and long
-enough to see whom that replica has bound."""
+"""How long a reservation pod without users may keep a GPU that other pods wait for. The last write of a former active
+replica may have created it after the next replica had decided otherwise. This is shorter than the grace period of a
+reservation pod that blocks no other pod, and long enough to see the bindings of the former replica.
+"""
 
 AT_ONCE = 16
-"""How many reservation pods one shared GPU may have, whatever an agent says: each takes a GPU, and no node has more."""
+"""Reservation pods of one shared GPU at most, whatever an agent reports: each takes a GPU, and no node has more."""
 
 UNTIL_AGREED = "until they agree, no pod gets a whole GPU there or a part of this one"
 
 
 class SharedGpus:
-    """What is being done about the shared GPUs. Only the event loop calls in here."""
+    """The work on shared GPUs that is under way. Only the event loop calls this class."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -58,22 +59,22 @@ class SharedGpus:
         self._clock = clock
         self._pods = ReservationPods(cache, cluster, leadership, settings, self, clock=clock)
         self._known: dict[NodeName, set[str]] = {}
-        """The shared GPUs of which anything below is remembered, by node."""
+        """The shared GPUs that have an entry in the fields below, by node."""
         self._wanted: set[Place] = set()
-        """Those that may be opened: the room for who waits for them is there."""
+        """The shared GPUs that may be opened: the room for the pods that wait for them is free."""
         self._unheld_since: dict[Place, float] = {}
         self._had_pods: set[Place] = set()
         self._contested: set[Place] = set()
         self._closed: set[Place] = set()
         self._annotated: set[PodUid] = set()
         self._swept = False
-        """Whether those were removed that had ended before we began to decide."""
+        """Whether the reservation pods that ended before this replica became active were deleted."""
         self._knows_all = False
-        """Whether every shared GPU has been looked at since we decide: which of them had pods is remembered."""
+        """Whether every shared GPU was reviewed since this replica became active: `_had_pods` is then complete."""
         self._look_again_at = clock()
 
     def prepare(self, uids: Collection[PodUid]) -> bool:
-        """Have the GPUs made ready that these pods are to share, whose room is there; return whether all are."""
+        """Prepare the shared GPUs of these pods, whose room is free; return whether all are ready."""
         unready = [place for uid in uids for place in self._cache.gpus.not_ready(uid)]
         for node, name in set(unready) - self._wanted:
             self._wanted.add((node, name))
@@ -83,14 +84,14 @@ class SharedGpus:
         return not unready
 
     def obstacle(self, uids: Collection[PodUid]) -> str:
-        """Return what keeps the GPUs from being ready that these pods are to share, "" when nobody has said so."""
+        """Return what keeps the shared GPUs of these pods from being ready, "" when it is not known."""
         places = [place for uid in uids for place in self._cache.gpus.not_ready(uid)]
         return next(filter(None, (self._refused(place) or self._pods.obstacle(place) for place in places)), "")
 
     def _refused(self, place: Place) -> str:
-        """Return what kube-scheduler says of a reservation pod that it does not place."""
+        """Return the reason of kube-scheduler for not placing a reservation pod."""
         gpu = self._cache.gpus.find(*place)
-        # As the cache knows them: what kube-scheduler says of a pod is no change of its GPU.
+        # Read from the cache: a new reason of kube-scheduler does not change the GPU record.
         pods = [self._cache.pods.get(pod.uid) for pod in gpu.reservations] if gpu is not None else []
         pod = next((pod for pod in pods if pod is not None and pod.said.because), None)
         if pod is None:
@@ -99,9 +100,9 @@ class SharedGpus:
         return say("its reservation pod {name} finds no place: {said}", name=name, said=pod.said.because)
 
     def review(self) -> list[PodUid]:
-        """See to what has changed, and now and then to everything that is not as it should be.
+        """Review all changes, and at intervals every shared GPU that is not settled.
 
-        Return the pods whose promise is worth nothing, since it is not certain any more which GPU they would get.
+        Return the pods whose reservation is void: it is no longer certain which GPU they would get.
         """
         gpus = self._cache.gpus
         self._cache.gpu_books.age(self._clock() - self._settings.agent_ttl_s)
@@ -115,7 +116,7 @@ class SharedGpus:
         for pod in changes.vanished:
             place = node_of(pod) or NOWHERE[0], pod.reserves
             if place in self._closed and not self._is_reserved(place):
-                # It is gone, and somebody may have been given a new one of its name.
+                # The reservation pod is gone, and a new one of its name may exist.
                 self._reopen(place)
             self._pods.bury(pod, place, pause_s=LOOK_AGAIN_S)
         for name in names:
@@ -125,12 +126,12 @@ class SharedGpus:
         return worthless(self._cache, names, contested={node for node, _ in self._contested})
 
     def stand_down(self) -> None:
-        """Forget what we were about: another replica decides."""
+        """Forget the work under way: another replica decides."""
         self._wanted.clear()
         self._unheld_since.clear()
         self._had_pods.clear()
         self._annotated.clear()
-        # Those that end meanwhile are for the other one to remove.
+        # The active replica deletes the reservation pods that end meanwhile.
         self._cache.gpus.reservations.drop_vanished()
         self._swept = self._knows_all = False
         self._pods.recall()
@@ -138,7 +139,7 @@ class SharedGpus:
             self._reopen(place)
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write until cancelled."""
         await self._pods.run()
 
     # Looking ----------------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class SharedGpus:
         )
 
     def _is_over(self, place: Place, gpu: SharedGpu) -> bool:
-        """Whether a shared GPU that nobody has a part of is needed no more."""
+        """Whether a shared GPU without users is no longer needed."""
         if place in self._had_pods:
             return True
         grace_s = self._settings.reservation_grace_s
@@ -194,11 +195,11 @@ class SharedGpus:
         return self._clock() - self._unheld_since.get(place, self._clock()) >= grace_s
 
     def _is_in_the_way(self, node: NodeName, gpu: SharedGpu) -> bool:
-        """Whether it has a GPU of its node while pods wait for another one whose reservation pod has no place yet."""
+        """Whether it holds a GPU while pods wait for another one of the node whose reservation pod is not placed."""
         if all(pod.node is None for pod in gpu.reservations):
             return False
         held = (each for each in self._cache.gpus.shared(node) if each.holders)
-        # Those on which pods run, and which nothing reserves, are for `upkeep` to judge.
+        # `upkeep` judges shared GPUs with running pods and without reservation pods.
         waited_for = (each for each in held if each.reservations or not each.is_bound)
         return any(all(pod.node is None for pod in each.reservations) for each in waited_for)
 
@@ -211,7 +212,8 @@ class SharedGpus:
 
     def _order(self, place: Place, need: Reserve | Free) -> None:
         if isinstance(need, Free) and not self._is_held(place):
-            # From now on nobody may come on it: by the time of the write somebody would run on a device of nobody.
+            # From now on no pod may be assigned to it: at the time of the write, a pod would run on an unreserved
+            # device.
             self._closed.add(place)
             self._cache.gpu_books.close(*place)
         self._pods.order(place, need)
@@ -227,25 +229,25 @@ class SharedGpus:
     # What the writers ask and tell ------------------------------------------------------------------------------------
 
     def is_due(self, place: Place, write: Write) -> bool:
-        """Whether a write is still wanted: what it was ordered for may have come about while it waited for its turn."""
+        """Whether a queued write is still wanted: the state that it was queued for may have changed meanwhile."""
         match write:
             case Reserve(node, name):
                 gpu = self._cache.gpus.find(node, name)
                 return gpu is not None and write in needs(gpu, self._circumstances(place, gpu))
             case Free() if place in self._closed and self._is_held(place):
-                self._reopen(place)  # A pod has turned out to be bound to it.
+                self._reopen(place)  # A pod turned out to be bound to it.
                 return False
             case _:
                 return True
 
     def note_failed(self, place: Place, error: KubeError) -> None:
-        """Look again at what a write that failed was about."""
-        # What may be left over is looked for anew.
+        """Review the subject of a failed write again."""
+        # Ended reservation pods may remain: the next review lists them again.
         self._swept = self._swept and place != NOWHERE
-        # Of what may have been removed nobody gets a part until the watch shows whether it has been.
+        # If the outcome is unknown, no pod gets a part of the GPU until the watch shows whether its pod was deleted.
         if place in self._closed and not isinstance(error, OutcomeUnknownError):
             self._reopen(place)
-        # It may have been the annotation.
+        # The failed write may have been the annotation.
         gpu = self._cache.gpus.find(*place)
         self._annotated.difference_update(pod.uid for pod in (gpu.reservations if gpu is not None else ()))
 

@@ -1,4 +1,4 @@
-"""Says what the settings tell the decoders about shared GPUs."""
+"""Derives the rules for decoding shared GPUs from the settings."""
 
 from app.cluster.decode import Rules
 from app.model.marks import BIND_MARKER
@@ -6,7 +6,7 @@ from app.settings import Settings
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Return what `decode` is told of the settings."""
+    """Return the rules that `decode` needs from the settings."""
     return Rules(
         is_offered=settings.gpu_sharing,
         overhead_mib=settings.context_overhead_mib,

@@ -1,4 +1,4 @@
-"""Finds promises that are worth nothing: it is not certain any more which GPU their pods would get."""
+"""Finds void reservations: it is no longer certain which GPU their pods would get."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -8,7 +8,7 @@ from app.model.names import NodeName, PodUid
 
 
 def worthless(cache: ClusterCache, nodes: Iterable[NodeName], *, contested: Collection[NodeName]) -> list[PodUid]:
-    """Return the pods with such promises: who shares GPUs of `nodes`, who has whole ones of `contested`."""
+    """Return the pods with void reservations: sharers of GPUs on `nodes`, and pods with whole GPUs on `contested`."""
     sharers = [uid for name in nodes for uid in cache.gpus.parts.holders_on(name) if _is_worthless(cache, uid)]
     return [*sharers, *_of_whole_gpus(cache, contested)]
 
@@ -19,7 +19,7 @@ def _is_worthless(cache: ClusterCache, uid: PodUid) -> bool:
 
 
 def _of_whole_gpus(cache: ClusterCache, contested: Collection[NodeName]) -> Iterator[PodUid]:
-    """Yield the pods that are promised whole GPUs of these nodes: they might get one on which others run."""
+    """Yield the pods with reservations of whole GPUs on these nodes: they might get a GPU on which other pods run."""
     for held in cache.reservations if contested else ():
         is_promised = held.node in contested and held.state is ReservationState.PROMISED
         pod = cache.pods.get(held.pod) if is_promised else None
