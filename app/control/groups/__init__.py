@@ -1,5 +1,5 @@
-"""Which pods form a PodGroup: the owners are followed, read, and repeated as PodGroup objects.
+"""Decides which pods form a PodGroup: follows and reads the owners, and writes their groups as PodGroup objects.
 
-`owner_watch` follows owners of any kind (`owner_kinds` says which), `owner_walks` finds those of a pod, and
-`pod_grouper` makes groups of them.
+`owner_watch` follows owners of any kind (`owner_kinds` holds the state of each kind), `owner_walks` finds the owners of
+a pod, and `pod_grouper` forms groups from them.
 """

@@ -1,4 +1,4 @@
-"""Lets a question wait for its pod: the watch may lag behind kube-scheduler's, and owners come after their pods."""
+"""Lets a webhook question wait for its pod: our watch may lag behind kube-scheduler's, and owners may arrive later."""
 
 import asyncio
 
@@ -8,15 +8,15 @@ from app.model.pod import Pod
 
 
 class Arrivals:
-    """The pods that questions wait for. Only the event loop calls in here."""
+    """The pods that questions wait for. Only the event loop calls this class."""
 
     def __init__(self, cache: ClusterCache) -> None:
-        """Start with no question waiting."""
+        """Start without waiting questions."""
         self._cache = cache
         self._awaited: dict[PodUid, set[asyncio.Future[None]]] = {}
 
     async def pod(self, uid: PodUid, *, within_s: float) -> Pod | None:
-        """Return the pod of this uid, waiting a moment until it is there and its owners are known."""
+        """Return the pod of this uid; wait a moment until the pod is in the cache and its owners are known."""
         known = self._cache.pods.get(uid)
         if known is not None and not known.ungrouped:
             return known
@@ -32,12 +32,12 @@ class Arrivals:
         return self._cache.pods.get(uid)
 
     def note(self, pod: Pod) -> None:
-        """Note that the cache has a pod; a question goes on once the pod is in its group."""
+        """Note that the cache has a pod; its question continues once the pod is in its group."""
         if not pod.ungrouped:
             self._end_wait(pod.uid)
 
     def note_regrouped(self) -> None:
-        """Note that pods may belong to their groups now."""
+        """Note that pods may be in their groups now."""
         for uid in list(self._awaited):
             pod = self._cache.pods.get(uid)
             if pod is not None and not pod.ungrouped:

@@ -1,7 +1,7 @@
-"""Finds out how gang members ended that have left the watch: one that succeeded still counts as satisfied.
+"""Finds out how deleted gang members ended: a member that succeeded still counts as satisfied.
 
-A pod that finishes leaves the watch as deleted, with the last object before it finished: only a read tells how it did.
-Those that had finished before we started are listed once. As long as either is not done, the gang is not called stale.
+The watch shows a finished pod as deleted, with its last object before it finished: only a read tells how it ended. Pods
+that had finished before the start are listed once. Until both are done, the gang does not count as stale.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from app.model.seam import Cluster, KubeError, PodRef, RawObject
 log = structlog.get_logger()
 
 READERS = 4
-"""Reads in flight at once: a gang of 500 that ends together must not crowd out anything else."""
+"""Reads in flight at most: a gang of 500 that ends at once must not displace other requests."""
 
 RETRY = RetryPolicy(first_s=1.0, factor=1.0)
-"""Between one try that failed and the next."""
+"""Pause after a failed read."""
 
 
 class CompletionLookup:
-    """The pods whose end is not known yet, and who looks it up."""
+    """Looks up pods whose outcome is not known yet."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -42,9 +42,9 @@ class CompletionLookup:
         changed: asyncio.Event,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Look nothing up yet; `keeps` is what `grouper` wants to know of pods.
+        """Start without lookups; `keeps` names the pod fields that `grouper` needs.
 
-        `changed` is set whenever more is known of how members ended.
+        `changed` is set whenever more outcomes of members are known.
         """
         self._cache = cache
         self._cluster = cluster
@@ -57,18 +57,19 @@ class CompletionLookup:
         self._unclear: asyncio.Queue[Pod] = asyncio.Queue()
 
     def look_up(self, pod: Pod) -> None:
-        """Have it found out how a pod ended that is gone, if that matters to a gang; nobody waits for the answer."""
+        """Queue the lookup of a deleted pod, if its outcome matters to a gang; the caller does not wait for it."""
         may_have_succeeded = pod.node is not None and not pod.deleting
         if pod.managed and pod.names_group and may_have_succeeded:
-            # A gang that is finishing well would be evicted, if its grace were shorter than the read.
+            # Without this doubt, a gang that finishes well would be evicted if its grace period were shorter than the
+            # read.
             self._cache.groups.staleness.doubt(pod.group, pod.uid)
             self._unclear.put_nowait(pod)
 
     async def _recover(self) -> None:
-        """Count the gang members that had succeeded before we started, as far as their pods are still there."""
-        # A success is counted in a group that is there.
+        """Count the gang members that had succeeded before the start and whose pods still exist."""
+        # A success can only be counted in a group that exists.
         await self._freshness.synced()
-        # Until the owners are known, it is not known either which of the pods are of one gang.
+        # Until the owners are known, the gang of a pod may be unknown.
         await self._freshness.owners_known()
         await self._count_finished()
         self._cache.groups.staleness.trust_all()
@@ -93,13 +94,13 @@ class CompletionLookup:
         except decode.DecodeError:
             return None
         except Exception:
-            # A mistake of ours that one pod brings out: it has finished, and holds nothing.
+            # A bug of ours that one pod triggers: the pod has finished and holds nothing.
             log.exception("finished pod cannot be read", pod=decode.full_name(raw))
             return None
         return (pod.group, pod.uid, pod.subgroup) if pod.managed and pod.names_group else None
 
     async def run(self) -> None:
-        """Look pods up for ever, several at a time."""
+        """Look up pods until cancelled, several at a time."""
         self._cache.groups.staleness.doubt_all()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._recover(), name="recover")
@@ -114,7 +115,8 @@ class CompletionLookup:
             except KubeError as error:
                 log.warning("end of a gang member is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
                 await self._sleep(RETRY.asked_or_after(1, error))
-                # Given up, a gang that is finishing well would count as broken, and what is left of it be evicted.
+                # Without a further try, a gang that finishes well would count as broken, and its remaining pods would
+                # be evicted.
                 if self._cache.groups.specs.get(pod.group) is not None:
                     self._unclear.put_nowait(pod)
                     continue
@@ -122,7 +124,7 @@ class CompletionLookup:
             self._take(pod, raw)
 
     def _take(self, pod: Pod, raw: RawObject | None) -> None:
-        """Count a pod that turned out to have succeeded; one that is gone has not, as far as anybody knows."""
+        """Count a pod that has succeeded; a pod that does not exist any more counts as not succeeded."""
         self._cache.groups.staleness.trust(pod.group, pod.uid)
         if raw is not None and decode.has_succeeded(raw):
             self._cache.groups.progress.count_success(pod.group, pod.uid, pod.subgroup)

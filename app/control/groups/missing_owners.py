@@ -1,11 +1,11 @@
-"""Says why pods wait whose owner is not known."""
+"""Explains why pods with an unknown owner wait."""
 
 from app.control.groups.owner_watch import OwnerWatch
 from app.model.owner import OwnerRef
 
 
 def waits_for(missing: OwnerRef, watch: OwnerWatch) -> str:
-    """Return why the pods of an owner wait that is not known."""
+    """Return why the pods of an unknown owner wait."""
     owner = f"{missing.kind.name} {missing.name}"
     if not missing.uid:
         return f"{missing.kind.name}.{missing.kind.group} {missing.name}, which its label names, does not exist."

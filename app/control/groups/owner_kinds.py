@@ -1,7 +1,7 @@
-"""Says how it stands with each kind of objects that own pods: followed, listed, denied, or waiting for room.
+"""Holds the state of each kind of owner objects: followed, listed, denied, or queued for a free slot.
 
 Kinds that are not installed, or that we may not read, are `denied` until that changes: a walk up the owners ends there.
-Pods whose owners are of a kind that cannot be listed for another reason wait, and no others.
+Where a kind cannot be listed for another reason, only the pods with owners of this kind wait.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from app.model.owner import Kind
 log = structlog.get_logger()
 
 LOSSES_UNTIL_OTHERS_GO_ON = 3
-"""Failures in a row before the first list of a kind until only the pods wait that need it."""
+"""Failures in a row before the first list of a kind, after which only the pods that need the kind wait."""
 
 MOST_KINDS = 200
-"""Kinds that are followed or looked for; whoever invents new ones in ownerReferences must not cost us a task each.
+"""Kinds that are followed or looked for at most: invented kinds in ownerReferences must not cost one task each.
 
-Of more, the first that cannot be read is forgotten for each new one, and the others wait for their turn: invented kinds
-must not keep others from being followed.
+Above this number, each new kind replaces the first kind that cannot be read; other new kinds stay queued. So invented
+kinds cannot keep real kinds from being followed.
 """
 
 NO_ANSWER = "the API server has not answered yet"
@@ -41,11 +41,11 @@ NEVER_OWNERS = frozenset(
         "autoscaling.x-k8s.io",
     }
 )
-"""API groups that we read for other ends: nobody checks who puts labels there, and no workload is of them."""
+"""API groups that Leeboard reads for other purposes: their labels are not validated, and none of them is a workload."""
 
 
 class Follow(Enum):
-    """How it stands with a kind."""
+    """The state of a kind."""
 
     BEGUN = "begun"
     LISTED = "listed"
@@ -53,28 +53,28 @@ class Follow(Enum):
 
 
 class OwnerKinds:
-    """The kinds that are followed or to be followed. Changed by `OwnerWatch` alone."""
+    """The kinds that are followed or to be followed. Only `OwnerWatch` changes them."""
 
     def __init__(self) -> None:
-        """Start with no kind followed but that of pods, which are followed elsewhere."""
-        # As owners, pods are looked up in the cache.
+        """Start without kinds, except pods, which are followed elsewhere."""
+        # Pods that own pods are looked up in the cache.
         self._kinds: dict[Kind, Follow] = {POD_KIND: Follow.LISTED}
         self._paths: dict[Kind, str] = {POD_KIND: POD_PATH}
         self._losses: Counter[Kind] = Counter()
-        """Of kinds that have not been listed yet."""
+        """Failures of kinds that have not been listed yet."""
         self._causes: dict[Kind, str] = {}
-        """Why those were lost last."""
+        """The last error of each of these kinds."""
         self._late: set[Kind] = set()
-        """Those among them whose first list takes too long, until it ends."""
+        """The kinds among them whose first list takes too long, until it ends."""
         self._queued: dict[Kind, None] = {}
-        """Kinds for which there is no room yet."""
+        """Kinds that wait for a free slot."""
         self.begun: asyncio.Queue[Kind] = asyncio.Queue()
         """Kinds that are to be followed from now on."""
 
     # What is asked ----------------------------------------------------------------------------------------------------
 
     def __contains__(self, kind: Kind) -> bool:
-        """Return whether a kind is followed, or was denied."""
+        """Return whether a kind is followed or was denied."""
         return kind in self._kinds
 
     def all(self) -> list[Kind]:
@@ -82,49 +82,49 @@ class OwnerKinds:
         return list(self._kinds)
 
     def state(self, kind: Kind) -> Follow | None:
-        """Return how it stands with a kind; None when nobody has asked for it, or it was forgotten."""
+        """Return the state of a kind; None when the kind was never requested or was forgotten."""
         return self._kinds.get(kind)
 
     def is_denied(self, kind: Kind) -> bool:
-        """Return whether objects of this kind are waited for in vain."""
+        """Return whether a kind is denied, so that its objects will not be read."""
         state = self._kinds.get(kind)
         if state is None:
             return _never_owns(kind) or (len(self._kinds) >= MOST_KINDS and kind not in self._queued)
         return state is Follow.DENIED
 
     def unlisted(self) -> list[Kind]:
-        """Return the kinds of which nothing is known yet, but may be soon."""
+        """Return the kinds that are not listed yet but may be soon."""
         begun = (kind for kind, state in self._kinds.items() if state is Follow.BEGUN)
         return [*filter(self._holds_up_others, begun), *self._queued]
 
     def unwatchable(self) -> Mapping[Kind, str]:
-        """Return the kinds that cannot be listed for now, with why."""
+        """Return the kinds that cannot be listed for now, with the cause."""
         begun = (kind for kind, state in self._kinds.items() if state is Follow.BEGUN)
         return {kind: self._causes.get(kind, NO_ANSWER) for kind in begun if not self._holds_up_others(kind)}
 
     def listed(self) -> list[Kind]:
-        """Return the kinds whose watch has begun here; that of pods has begun elsewhere."""
+        """Return the kinds whose watch this package has begun; pods are followed elsewhere."""
         return [kind for kind, state in self._kinds.items() if state is Follow.LISTED and kind != POD_KIND]
 
     def path_of(self, kind: Kind) -> str:
-        """Return where a kind is served that is listed."""
+        """Return the API path of a listed kind."""
         return self._paths[kind]
 
     # What is told -----------------------------------------------------------------------------------------------------
 
     def queue(self, kind: Kind) -> bool:
-        """Have a kind followed when there is room, if it is not and may own pods; return whether it is queued now."""
+        """Queue a kind if it is not followed yet and may own pods; return whether the kind is queued."""
         if kind in self._kinds or _never_owns(kind) or not self._has_turns():
             return False
         self._queued.setdefault(kind)
         return True
 
     def _has_turns(self) -> bool:
-        """Whether there is room for another kind, now or when it is known which of these can be read."""
+        """Whether there is a free slot for another kind, or may be once the state of all kinds is known."""
         return len(self._kinds) < MOST_KINDS or any(state is not Follow.LISTED for state in self._kinds.values())
 
     def begin(self) -> list[Kind]:
-        """Begin with queued kinds as long as there is room; return those that cannot be read and made way for them."""
+        """Begin queued kinds while there are free slots; return the unreadable kinds that were dropped for them."""
         forgotten: list[Kind] = []
         while self._queued and (len(self._kinds) < MOST_KINDS or self._forget_one(forgotten)):
             kind = next(iter(self._queued))
@@ -146,19 +146,19 @@ class OwnerKinds:
         return True
 
     def _is_in_vain(self, kind: Kind) -> bool:
-        # A kind whose first list only takes long is not: it would have to be listed from the beginning.
+        # A kind whose first list is only slow stays: otherwise its list would start from the beginning.
         return self._kinds[kind] is Follow.DENIED or self._losses[kind] >= LOSSES_UNTIL_OTHERS_GO_ON
 
     def _holds_up_others(self, kind: Kind) -> bool:
-        """Whether no pod may be decided before this kind is listed, if it is not."""
+        """Whether no pod may be decided before this kind is listed."""
         return kind not in self._late and self._losses[kind] < LOSSES_UNTIL_OTHERS_GO_ON
 
     def note_path(self, kind: Kind, path: str) -> None:
-        """Note where a kind is served."""
+        """Note the API path of a kind."""
         self._paths[kind] = path
 
     def lose(self, kind: Kind, cause: str) -> bool:
-        """Note that a kind could not be listed that never was; return whether the others go on without it now."""
+        """Note a failure before the first list of a kind; return whether other pods stop waiting for the kind now."""
         if self._kinds[kind] is not Follow.BEGUN:
             return False
         self._losses[kind] += 1
@@ -166,7 +166,7 @@ class OwnerKinds:
         return self._losses[kind] == LOSSES_UNTIL_OTHERS_GO_ON
 
     def tire_of(self, kind: Kind) -> bool:
-        """Note that the first list of a kind takes long; return whether that was news."""
+        """Note that the first list of a kind is slow; return false when it is already over."""
         if self._kinds.get(kind) is not Follow.BEGUN:
             return False
         self._late.add(kind)
@@ -183,7 +183,7 @@ class OwnerKinds:
             return
         self._kinds[kind] = Follow.DENIED
         self._forget_failures(kind)
-        # Whoever invents kinds must not fill the log.
+        # Invented kinds must not fill the log.
         if len(self._kinds) < MOST_KINDS:
             log.info("owners of this kind are not read: their pods are grouped by what is below", kind=repr(kind))
 

@@ -1,4 +1,4 @@
-"""Reads objects that own pods, so that one which our reader fails on costs no other."""
+"""Reads owner objects, so that an object on which our reader fails affects no other object."""
 
 from dataclasses import dataclass
 
@@ -14,21 +14,21 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SeenOwner:
-    """What is kept of an object that a list or an event shows."""
+    """The record of an object that a list or an event shows."""
 
     what: Owner | OwnerRef | None
-    """Which one it is alone when our reader fails on it, and None when nothing tells that."""
+    """Only the identity of the object when our reader fails on it; None when the object does not tell it."""
     uid: str
     version: int
 
 
 def seen_owner(kind: Kind, raw: RawObject) -> SeenOwner:
-    """Read what a list or an event shows of an owner."""
+    """Read the record of an owner that a list or an event shows."""
     return SeenOwner(read_owner(kind, raw), decode.identity(raw)[1], decode.version(raw))
 
 
 def read_owner(kind: Kind, raw: RawObject) -> Owner | OwnerRef | None:
-    """Read an owner; only which one it is when our reader fails on it, and None when nothing tells that."""
+    """Read an owner; return only its identity when our reader fails on it, and None when the identity is unknown."""
     try:
         return decode.owner(raw, kind=kind, parts=fields_read(kind))
     except decode.DecodeError as error:

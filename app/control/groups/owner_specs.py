@@ -1,7 +1,7 @@
-"""Keeps what owners say of groups that have, or may have, an object, read as that object would be.
+"""Keeps the group specs that owners define, in the form in which a PodGroup object would be read.
 
-Pods of one group may come from templates that differ: the oldest of them speaks for all, since each event of another
-would else change the terms of the whole group.
+Pods of one group may come from different templates. The oldest pod decides for all of them; otherwise each event of
+another pod would change the spec of the whole group.
 """
 
 from dataclasses import dataclass, replace
@@ -14,30 +14,30 @@ from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
 
 TERMS = "queue", "preemptibility"
-"""What a group's `spec` may have from a pod."""
+"""Fields of a group's `spec` that may come from a pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerSpec:
-    """What was made of a group."""
+    """The spec of a group."""
 
     grouping: Grouping
-    """Without the sub-group, which is a pod's own."""
+    """Without the sub-group, which each pod has of its own."""
     spec: GroupSpec
     rank: tuple[float, str, PodUid]
-    """The pod whose terms these are."""
+    """The sort key of the pod that provides `TERMS`."""
 
 
 class OwnerSpecs:
-    """What was said of groups. Changed by `PodGrouper` alone."""
+    """The specs of groups. Only `PodGrouper` changes them."""
 
     def __init__(self, cache: ClusterCache) -> None:
-        """Start with nothing said."""
+        """Start without specs."""
         self._cache = cache
         self._kept: dict[GroupKey, OwnerSpec] = {}
 
     def of(self, key: GroupKey, pod: Pod, grouping: Grouping) -> OwnerSpec:
-        """Return what is said of a group when a pod says this: as before, if that is the same."""
+        """Return the spec of a group for the grouping of this pod; the stored one, if it is equal."""
         grouping = replace(grouping, subgroup="") if grouping.subgroup else grouping
         before, rank = self._kept.get(key), (pod.created_at, pod.name, pod.uid)
         if before is None:
@@ -49,11 +49,11 @@ class OwnerSpecs:
         return OwnerSpec(grouping, _read(key, grouping), rank)
 
     def keep(self, said: OwnerSpec) -> None:
-        """Keep what is said of a group."""
+        """Store the spec of a group."""
         self._kept[said.spec.key] = said
 
     def forget_if_over(self, key: GroupKey) -> bool:
-        """Forget what was said of a group if the cache has none of its pods any more; return whether it is over."""
+        """Forget the spec of a group without pods in the cache; return whether the group is over."""
         if key not in self._kept or self._cache.groups.pods(key):
             return False
         del self._kept[key]
@@ -79,7 +79,7 @@ def _read(key: GroupKey, grouping: Grouping) -> GroupSpec:
 
 
 def _on_terms_of(other: Grouping, grouping: Grouping) -> Grouping:
-    """Return a grouping with what another one has from its pod."""
+    """Return a grouping with the `TERMS` of another grouping."""
     if grouping == other:
         return other
     spec = {key: value for key, value in grouping.spec.items() if key not in TERMS}

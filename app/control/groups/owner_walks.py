@@ -1,4 +1,4 @@
-"""Walks up from a pod to its owners, and notes on the way what the pod's group depends on."""
+"""Walks from a pod up to its owners, and records the objects on which the pod's group depends."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,12 +13,12 @@ from app.model.pod import Pod
 
 
 class OwnerWalks:
-    """The walks of one grouper, which has the owners followed that are met or missed."""
+    """The walks of one grouper; the kinds of found and missing owners are followed."""
 
     def __init__(
         self, cache: ClusterCache, owners: Owners, watch: OwnerWatch, lineage: Lineage, objects: OwnedObjects
     ) -> None:
-        """Hold what is looked up."""
+        """Store the collaborators."""
         self._cache = cache
         self._owners = owners
         self._watch = watch
@@ -26,9 +26,10 @@ class OwnerWalks:
         self._objects = objects
 
     def walk(self, line: OwnedPods) -> Walk:
-        """Walk up, past what cannot be read, and note whom the line meets and misses.
+        """Walk up, past kinds that cannot be read, and record the owners that the line meets and misses.
 
-        What has a PodGroup could be read once: without it, pods would start alone that belong together.
+        The walk stops at a missing owner that has a PodGroup, although its kind is denied: without the owner, pods that
+        belong together would start alone.
         """
         walk = self._owners.walk(line.first, line.namespace)
         while walk.missing is not None and walk.missing.uid:
@@ -43,18 +44,18 @@ class OwnerWalks:
         return walk
 
     def chain(self, line: OwnedPods, walk: Walk, pod: Pod) -> Chain:
-        """Return what grouping is told of the owners of a pod."""
+        """Return the owners of a pod in the form that grouping needs."""
         top = walk.owners[-1] if walk.owners else None
         siblings = partial(self._siblings, pod, top)
         return Chain(owners=walk.owners, find=partial(self._find, line), siblings=siblings)
 
     def _siblings(self, pod: Pod, top: Owner | None) -> Iterator[Pod]:
-        # A pod that is just coming is not in the cache yet.
+        # A pod that is being added is not in the cache yet.
         yield pod
         yield from (one for one in self.pods_below(top) if one.uid != pod.uid)
 
     def _find(self, line: OwnedPods, kind: Kind, name: str) -> Owner | None:
-        """Find an object that is not among the owners, and have the line regrouped when it comes or changes."""
+        """Find an object that is not among the owners, and regroup the line when the object is created or changes."""
         self._watch.ask_for(kind)
         found = self._owners.find(kind, line.namespace, name)
         if line.pods:
@@ -62,7 +63,7 @@ class OwnerWalks:
         return found
 
     def pods_below(self, top: Owner | None) -> Iterator[Pod]:
-        """Yield the pods that come from an object."""
+        """Yield the pods below an object."""
         for uid in self._lineage.pods_below(top) if top is not None else ():
             pod = self._cache.pods.get(uid)
             if pod is not None:

@@ -1,6 +1,6 @@
-"""Follows the kinds of objects that own pods: each from the first time that somebody asks for one of its objects.
+"""Follows the kinds of objects that own pods, each kind from the first request for one of its objects.
 
-What a watch should show and does not is read by itself, since nobody may wait for an owner that is gone.
+An owner that the watch should show but does not is read individually: pods must not wait for an owner that is deleted.
 """
 
 import asyncio
@@ -22,46 +22,47 @@ from app.model.seam import Changed, Deleted, ForbiddenError, KubeError, Listed, 
 log = structlog.get_logger()
 
 LAG_S = 1.0
-"""How long the watch of a kind may lag behind that of pods before an owner is read by itself."""
+"""How long the watch of a kind may lag behind the watch of pods before an owner is read individually."""
 
 LOOK_AGAIN_S = 30.0
-"""How often it is looked whether a kind is served that was not."""
+"""How often to check whether a kind that was not served is served now."""
 
 OTHERS_GO_ON_AFTER_S = 5.0
 """How long the first list of a kind holds up all pods: the API server may accept the request and never answer, which
-counts as a failure only after half a minute. Pods with owners of that kind wait on."""
+counts as a failure only after half a minute. Pods with owners of that kind continue to wait.
+"""
 
 
 class Dependants(Protocol):
-    """Whoever hangs on owners."""
+    """The pods and groups that depend on owners."""
 
     async def owner_changed(self, owner: Owner) -> None:
-        """Group the pods anew that come from this object."""
+        """Regroup the pods below this object."""
         ...
 
     async def kind_answered(self, kind: Kind) -> None:
-        """Group the pods anew that wait for objects of this kind: they are there now, or will never be."""
+        """Regroup the pods that wait for objects of this kind: the kind is listed now, or not available."""
         ...
 
     async def owner_missed(self, ref: OwnerRef, namespace: str) -> None:
-        """Group the pods anew that wait for this one object, which does not exist."""
+        """Regroup the pods that wait for this object, which does not exist."""
         ...
 
     def owner_gone(self, owner: Owner) -> None:
-        """Forget the object as soon as no pods come from it."""
+        """Forget the object as soon as it has no pods."""
         ...
 
     def late(self) -> Collection[tuple[OwnerRef, str]]:
-        """Return the objects, with their namespaces, for which pods wait."""
+        """Return the objects that pods wait for, with their namespaces."""
         ...
 
     def note_progress(self) -> None:
-        """Note that more is known of owners, or that fewer are waited for: pods may be decided now."""
+        """Note that more owners are known, or that fewer are missing: pods may be decided now."""
         ...
 
 
 class OwnerWatch:
-    """The kinds that are followed. Only the event loop calls in here."""
+    """The kinds that are followed. Only the event loop calls this class."""
 
     def __init__(
         self,
@@ -71,22 +72,22 @@ class OwnerWatch:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start with no kind followed but that of pods, which are followed elsewhere."""
+        """Start without kinds, except pods, which are followed elsewhere."""
         self._owners = owners
         self._cluster = cluster
         self._dependants = dependants
         self._sleep = sleep
         self.kinds = OwnerKinds()
         self._unreadable: set[OwnerRef] = set()
-        """Owners on which our reader has failed, until it does not or they are gone."""
+        """Owners on which our reader has failed, until it succeeds or the owner is deleted."""
         self._shown: defaultdict[Kind, Shown] = defaultdict(Shown)
         """By uid."""
         self._tasks: dict[Kind, tuple[asyncio.Task[None], ...]] = {}
-        """That follow the kinds or look for them."""
+        """The tasks that follow the kinds or look for them."""
         self._is_late = asyncio.Event()
 
     def ask_for(self, kind: Kind) -> None:
-        """Have the objects of a kind followed, if they are not and may own pods."""
+        """Follow the objects of a kind, if the kind is not followed yet and may own pods."""
         if self.kinds.queue(kind):
             self._begin()
 
@@ -97,19 +98,19 @@ class OwnerWatch:
                 task.cancel()
 
     def miss(self, kind: Kind) -> None:
-        """Note that an object of this kind is waited for."""
+        """Note that pods wait for an object of this kind."""
         self.ask_for(kind)
         if self.kinds.state(kind) is Follow.LISTED:
             self._is_late.set()
 
     def is_unreadable(self, ref: OwnerRef) -> bool:
-        """Return whether an owner is there and our reader has failed on it."""
+        """Return whether an owner exists and our reader has failed on it."""
         return ref in self._unreadable
 
     # What the audit asks and repairs ---------------------------------------------------------------------------------
 
     def shown(self, kind: Kind) -> Shown:
-        """Return what the watch of a kind has shown, by uid; not to be kept across an await."""
+        """Return what the watch of a kind has shown, by uid; the result must not be kept across an await."""
         return self._shown[kind]
 
     def place_of(self, uid: str) -> tuple[str, str]:
@@ -118,12 +119,12 @@ class OwnerWatch:
         return (owner.namespace, owner.ref.name) if owner is not None else ("", uid)
 
     async def mend(self, kind: Kind, raw: RawObject) -> None:
-        """Take over an object as the watch should have shown it."""
+        """Apply an object as the watch should have shown it."""
         await self._take(kind, Changed(seen_owner(kind, raw)))
         self._dependants.note_progress()
 
     def remove(self, kind: Kind, uid: str) -> None:
-        """Forget an object of whose end the watch has shown nothing."""
+        """Forget an object whose deletion the watch has not shown."""
         self._shown[kind].known.pop(uid, None)
         self._unreadable = {ref for ref in self._unreadable if ref.uid != uid}
         owner = self._owners.get(uid)
@@ -132,7 +133,7 @@ class OwnerWatch:
         self._dependants.note_progress()
 
     async def run(self) -> None:
-        """Follow for ever whatever is asked for."""
+        """Follow all requested kinds until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_for_late(), name="late owners")
             while True:
@@ -167,7 +168,7 @@ class OwnerWatch:
             await self._sleep(LOOK_AGAIN_S)
 
     async def _lose(self, kind: Kind, cause: str) -> None:
-        """Note that a kind could not be listed, if it never was: when that repeats, the others go on without it."""
+        """Note a failure before the first list of a kind: after several failures, other pods stop waiting for it."""
         if self.kinds.lose(kind, cause):
             await self._go_on_without(kind)
         else:
@@ -185,9 +186,9 @@ class OwnerWatch:
 
     async def _take(self, kind: Kind, event: WatchEvent[SeenOwner]) -> None:
         if kind not in self.kinds:
-            return  # Forgotten a moment ago.
+            return  # The kind was just forgotten.
         if self.kinds.state(kind) is Follow.DENIED and not isinstance(event, Lost | Listed):
-            # A watch goes on where it was refused, often without a list.
+            # A watch that was refused may continue without a new list.
             self._allow(kind)
         shown = self._shown[kind]
         match event:
@@ -209,7 +210,7 @@ class OwnerWatch:
         if isinstance(seen, Owner):
             await self._put(seen)
         elif seen is not None:
-            # What was known of it stays; who waits for it learns why.
+            # The old record of the owner stays; pods that wait for the owner show the reason.
             self._unreadable.add(seen)
             await self._dependants.kind_answered(kind)
 
@@ -238,7 +239,7 @@ class OwnerWatch:
         self._unreadable |= {one for one in seen if isinstance(one, OwnerRef)}
         there = {one.uid if isinstance(one, OwnerRef) else one.ref.uid for one in seen if one is not None}
         for owner in self._owners.of(kind):
-            # An object that cannot even be named may be any of them.
+            # An object without a readable identity may be any of the known objects.
             if owner.ref.uid not in there and None not in seen:
                 self._dependants.owner_gone(owner)
         for one in seen:
@@ -262,7 +263,7 @@ class OwnerWatch:
             await self._sleep(LAG_S)
             # Hundreds of Jobs may miss the same JobSet.
             for ref, namespace in dict.fromkeys(self._dependants.late()):
-                # Whoever a label names is waited for: without it nobody knows how many pods start together.
+                # Pods wait for an owner that a label names: without this owner, the size of their gang is unknown.
                 if ref.uid and self.kinds.state(ref.kind) is Follow.LISTED:
                     await self._read(ref, namespace)
 

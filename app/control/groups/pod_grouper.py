@@ -1,8 +1,8 @@
-"""Puts pods into the PodGroups that their owners ask for, and regroups them when an owner changes.
+"""Assigns pods to the PodGroups that their owners define, and regroups the pods when an owner changes.
 
-A group is formed in memory and at once; the PodGroup object that repeats it is for people (`podgroup_writer`).
-A pod whose owners are not known yet waits (`Pod.ungrouped`): alone it might start without its gang. An owner that is
-gone before its pods keeps them together as long as they are there.
+A group is formed in memory and at once; its PodGroup object is written for users (`podgroup_writer`). A pod whose
+owners are not known yet waits (`Pod.ungrouped`): alone it might start without its gang. When an owner is deleted before
+its pods, the pods stay in their group as long as they exist.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ REGROUPED_AT_ONCE = 50
 
 
 class PodGrouper:
-    """Who owns which pods, as far as it is known. Only the event loop calls in here."""
+    """The owners of all pods, as far as they are known. Only the event loop calls this class."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -52,7 +52,7 @@ class PodGrouper:
         changed: asyncio.Event,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start with no owner known. `freshness`, `arrivals` and `changed` are told whenever pods may be regrouped."""
+        """Start without owners. `freshness`, `arrivals` and `changed` are notified whenever pods may be regrouped."""
         self._cache = cache
         self._writer = writer
         self._defaults = defaults
@@ -60,7 +60,7 @@ class PodGrouper:
         self._arrivals = arrivals
         self._changed = changed
         self.pod_owners = PodOwners(cache)
-        """The owners of pods that are known."""
+        """The known owners of pods."""
         self._owners = self.pod_owners.owners
         self._watch = OwnerWatch(self._owners, cluster, self, sleep=sleep)
         self._lineage = Lineage(self._owners)
@@ -70,13 +70,13 @@ class PodGrouper:
         self._has_seen_pods = False
         self._is_settled = False
         self._regrouping = 0
-        """How many changes are being followed: which other kinds matter is known when they have been."""
+        """The number of regroupings in progress: only after them all owner kinds that matter are known."""
         self._regrouped = 0
 
     # What others ask ------------------------------------------------------------------------------------------------
 
     def settle(self, pod: Pod) -> Pod:
-        """Return a pod that a watch shows with the PodGroup it belongs to, which is made known to the cache."""
+        """Return a pod that a watch shows, with its PodGroup; store the spec of the group in the cache."""
         first = first_link(pod) if pod.origin is not None else None
         self._part_from_others(pod, first)
         if pod.origin is None:
@@ -93,7 +93,7 @@ class PodGrouper:
         return self._join(pod, group(pod, self._walks.chain(line, walk, pod), self._defaults), bound_in)
 
     def rehearse(self, pod: Pod) -> tuple[Pod, GroupSpec | None]:
-        """Return the same for a pod that is not there yet, and what its owners say; nothing comes of it."""
+        """Return the group of a pod that is not in the cache, and its spec; change nothing."""
         if pod.origin is None:
             return pod, None
         first = first_link(pod)
@@ -110,7 +110,7 @@ class PodGrouper:
         return named(pod, grouping, spec), spec
 
     def workload(self, namespace: str, name: str) -> Workload | None:
-        """Return the object of this name that owns pods, the topmost first; None when none is known."""
+        """Return the object of this name that owns pods, the topmost first; None when there is none."""
         found = (self._owners.find(kind, namespace, name) for kind in self._watch.kinds.all())
         owners = sorted((one for one in found if one is not None), key=lambda one: one.owner is not None)
         if not owners:
@@ -131,7 +131,7 @@ class PodGrouper:
         self.forget_if_over(pod.group)
 
     def forget_if_over(self, key: GroupKey) -> None:
-        """Forget what was said of a group, if the cache has none of its pods any more."""
+        """Forget the spec of a group that has no pods in the cache any more."""
         if self._sayings.forget_if_over(key):
             self._writer.forget(key)
 
@@ -141,13 +141,13 @@ class PodGrouper:
         self._writer.note_gone(key)
 
     def settle_object(self, spec: GroupSpec) -> GroupSpec:
-        """Return a PodGroup object with whether its owner is suspended: it may have no pods left that would tell."""
+        """Return a PodGroup object with the suspension of its owner: a suspended owner may have no pods to show it."""
         is_news = self._objects.put(spec)
         if spec.owner is None:
             return spec
         self._watch.ask_for(spec.owner.kind)
         if is_news and self._watch.kinds.is_denied(spec.owner.kind):
-            # Its pods may have been taken for pods that are alone.
+            # The pods of the owner may have been grouped as single pods.
             self._owners.forget_end(spec.owner)
             for uid in pods_of(self._lineage.lines_to(spec.owner, spec.key.namespace)):
                 self._regroup_pod(uid)
@@ -155,11 +155,11 @@ class PodGrouper:
 
     @property
     def owner_watch(self) -> OwnerWatch:
-        """What follows the kinds of objects that own pods."""
+        """The watch of the kinds of objects that own pods."""
         return self._watch
 
     def note_pods_listed(self) -> None:
-        """Note that all pods there are have been settled, as far as their owners are known."""
+        """Note that all listed pods have been grouped, as far as their owners are known."""
         self._has_seen_pods = True
         self.note_progress()
 
@@ -172,7 +172,7 @@ class PodGrouper:
         return Check("owners", f"owners of pods are not listed yet: {unlisted}" if unlisted else "not listed yet")
 
     async def run(self) -> None:
-        """Follow the owners of pods, and write what follows, for ever."""
+        """Follow the owners of pods and write PodGroup objects until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch.run(), name="owner watches")
             tasks.create_task(self._writer.run(), name="podgroups")
@@ -180,7 +180,7 @@ class PodGrouper:
     # What the watch of owners tells ---------------------------------------------------------------------------------
 
     async def owner_changed(self, owner: Owner) -> None:
-        """Group the pods anew that come from this object."""
+        """Regroup the pods below this object."""
         await self._regroup(self._lineage.lines_of(owner))
         for key in self._objects.of(owner.ref, owner.namespace):
             spec = self._cache.groups.specs.object(key)
@@ -188,26 +188,26 @@ class PodGrouper:
                 self._cache.apply_group(self.settle_object(spec))
 
     async def kind_answered(self, kind: Kind) -> None:
-        """Group the pods anew that wait for objects of this kind: they are there now, or will never be."""
+        """Regroup the pods that wait for objects of this kind: the kind is listed now, or not available."""
         await self._regroup(self._lineage.waiting_for(kind))
 
     async def owner_missed(self, ref: OwnerRef, namespace: str) -> None:
-        """Group the pods anew that wait for this one object, which does not exist."""
+        """Regroup the pods that wait for this object, which does not exist."""
         await self._regroup(self._lineage.lines_to(ref, namespace))
 
     def owner_gone(self, owner: Owner) -> None:
-        """Forget the object as soon as no pods come from it."""
-        # Its objects go with it: written again they would only go again.
+        """Forget the object as soon as it has no pods."""
+        # The PodGroup objects are deleted with their owner: written again, they would only be deleted again.
         for key in {pod.group for pod in self._walks.pods_below(owner)}:
             self._writer.forget(key)
         self._lineage.retire(owner)
 
     def late(self) -> Collection[tuple[OwnerRef, str]]:
-        """Return the objects, with their namespaces, for which pods wait."""
+        """Return the objects that pods wait for, with their namespaces."""
         return self._lineage.missing()
 
     def note_progress(self) -> None:
-        """Tell the others: pods may be in their groups now, or all owners be known."""
+        """Notify the other parts: pods may be in their groups now, or all owners may be known."""
         is_known = self._has_seen_pods and not self._regrouping and not self._watch.kinds.unlisted()
         self._is_settled = self._is_settled or is_known
         self._freshness.note_owners(self._check())
@@ -217,16 +217,16 @@ class PodGrouper:
     # A pod and its owners -------------------------------------------------------------------------------------------
 
     def _part_from_others(self, pod: Pod, first: OwnerRef | None) -> None:
-        """Take a pod from the owner that it had before another one adopted it, or none."""
+        """Detach a pod from its former owner when another owner, or none, replaced it."""
         known = self._cache.pods.get(pod.uid)
         before = first_link(known) if known is not None and known.origin is not pod.origin else None
         if before is not None and before != first:
             self._lineage.remove(before, pod.namespace, pod.uid)
 
     def _bound_in(self, pod: Pod) -> GroupKey | None:
-        """Return the group that a pod was bound in and stays in; None when its owners still decide.
+        """Return the group in which a pod was bound and stays; None when its owners still decide.
 
-        Bind writes on each pod in which group it is: what it names when it is first seen is true, or that it is alone.
+        Bind writes the group on each pod: when a pod is first seen, the group that it names is true, or it is alone.
         """
         known = self._cache.pods.get(pod.uid) or pod
         if not (pod.stays_in_group and known.stays_in_group):
@@ -241,7 +241,7 @@ class PodGrouper:
         if bound_in not in {None, spec.key}:
             return pod
         if spec.key.name == pod.uid:
-            # What was said before is taken back too: of an owner that was suspended, say.
+            # This also resets an earlier spec, such as the spec of an owner that was suspended.
             if says_more(spec, pod) or self._cache.groups.specs.get(spec.key) is not None:
                 self._cache.derive_group(spec)
             return pod
@@ -252,18 +252,18 @@ class PodGrouper:
         return named(pod, grouping, spec)
 
     def _say(self, pod: Pod, grouping: Grouping) -> OwnerSpec:
-        """Return what the owners say of the group that a pod belongs to, or is."""
+        """Return the spec that the owners define for the group of a pod."""
         may_have_object = not grouping.alone or grouping.spec.get("topologyConstraint") or grouping.asked_for
         name = grouping.name if may_have_object or own_group(pod) else pod.uid
         return self._sayings.of(GroupKey(pod.namespace, name), pod, grouping)
 
     def _as_known(self, pod: Pod, missing: OwnerRef, bound_in: GroupKey | None) -> Pod:
-        """Return a pod whose owner is missing as it was grouped before, if it was; else it waits.
+        """Return a pod with a missing owner in the group that it already has; without such a group the pod waits.
 
-        One that is bound runs; what it waits for is to know its sub-group.
+        A bound pod runs anyway; it waits only for its sub-group.
         """
         known = self._cache.pods.get(pod.uid)
-        # Before the PodGroup of an owner that may not be read was seen, its pods were taken for single ones.
+        # Pods of an owner that may not be read count as single pods until its PodGroup is seen.
         was_grouped = known is not None and (known.names_group or not self._watch.kinds.is_denied(missing.kind))
         if known is not None and was_grouped and not known.ungrouped and own_group(pod) in {"", known.group.name}:
             return replace(pod, group=known.group, names_group=known.names_group, subgroup=known.subgroup)
@@ -271,12 +271,12 @@ class PodGrouper:
         return pod if is_named else replace(pod, ungrouped=waits_for(missing, self._watch))
 
     async def _regroup(self, lines: Iterable[OwnedPods]) -> None:
-        """Group the pods of these lines anew, some at a time."""
+        """Regroup the pods of these lines, some at a time."""
         self._regrouping += 1
         try:
             for uid in pods_of(lines):
                 self._regroup_pod(uid)
-                # Counted over all owners: thousands of them may be listed that have one pod each.
+                # Counted over all owners: a list may show thousands of owners with one pod each.
                 self._regrouped += 1
                 if self._regrouped % REGROUPED_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -284,12 +284,12 @@ class PodGrouper:
             self._regrouping -= 1
 
     def _regroup_pod(self, uid: PodUid) -> None:
-        # Who is to be evicted looks to the cache as if it left already: should that fail, it stays.
+        # The cache shows a pod that is being evicted as deleted; if the eviction fails, the pod stays.
         pod = self._cache.pods.as_shown(uid)
         if pod is not None:
             try:
                 self._cache.apply_pod(self.settle(bare(pod)))
             except Exception:
-                # A mistake of ours that one object brings out: the pod stays as it was, and the others are grouped.
+                # A bug of ours that one object triggers: the pod stays as it was, and the other pods are grouped.
                 log.exception("pod cannot be grouped", pod=repr(pod))
             self.forget_if_over(pod.group)

@@ -13,15 +13,15 @@ from app.model.pod import Pod
 
 
 class PodOwners:
-    """The known owners; a pod may be one itself. `PodGrouper` has them followed."""
+    """The known owners; a pod may be an owner itself. `PodGrouper` follows the owners."""
 
     def __init__(self, cache: ClusterCache) -> None:
-        """Start with no owner known but the pods of the cache."""
+        """Start without owners, except the pods of the cache."""
         self._cache = cache
         self.owners = Owners(self._pod_as_owner)
 
     def of(self, pod: Pod) -> Sequence[OwnerRef]:
-        """Return the object that owns a pod, and those above it as far as they are known; `LONGEST_WALK` at most."""
+        """Return the owner of a pod and the known owners above it, `LONGEST_WALK` at most."""
         first = pod.origin.owner if pod.origin is not None else None
         if first is None or not first.uid:
             return ()
@@ -29,10 +29,10 @@ class PodOwners:
         return tuple({each.uid: each for each in (first, *above)}.values())
 
     def priority_class(self, pod: Pod) -> str:
-        """Return the priority class that an owner of a pod names by its label, and that exists; empty for none."""
+        """Return the existing priority class that a label of an owner names; empty for none."""
         first = first_link(pod) if pod.origin is not None else None
         owners = self.owners.walk(first, pod.namespace).owners
-        # What is said at the top counts for all below it.
+        # The label of the topmost owner counts for all objects below it.
         named = (owner.labels.get(PRIORITY_CLASS_LABEL, "") for owner in reversed(owners))
         return next((name for name in named if name and self._cache.groups.specs.has_class(name)), "")
 

@@ -1,7 +1,8 @@
-"""Writes the PodGroup objects that repeat what was decided from owners: for people, quotas of their making and tools.
+"""Writes the PodGroup objects that repeat the groups of owners: for users, their quotas on objects, and tools.
 
-Nothing waits for them. One is written where it says something: several pods, a minimum, sub-groups, a topology, or its
-owner asked for it; a pod alone costs no write. What others may change in it (its queue) is never written again.
+Nothing waits for these objects. An object is written only if it adds information: several pods, a minimum, sub-groups,
+a topology, or a request of the owner; a single pod costs no write. Fields that users may change (the queue) are not
+overwritten.
 """
 
 import asyncio
@@ -34,20 +35,20 @@ WRITERS = 4
 PATH = Resource.POD_GROUPS.value
 
 REWRITTEN_AFTER_S = 5.0
-"""After an object went: by then the watches show whether its owner and its pods go as well."""
+"""Pause after an object was deleted: by then the watches show whether its owner and its pods are deleted as well."""
 
 REFUSED_PAUSE_S = 60.0
-"""Between a write that the API server will not have and the next try: a right, a policy or a quota may change.
+"""Pause after the API server has refused a write: a right, a policy or a quota may change.
 
-Also after an object was put right that somebody had changed: another controller may do so for ever.
+It also applies after a foreign change of an object was reverted: another controller may repeat its change for ever.
 """
 
 RETRY = RetryPolicy(first_s=1.0, longest_s=REFUSED_PAUSE_S)
-"""After other failures."""
+"""Pause after other failures."""
 
 
 class PodGroupWriter:
-    """Which PodGroup objects there should be. Changed by `PodGrouper` and by what the watch shows."""
+    """The PodGroup objects that should exist. `PodGrouper` and watch events change them."""
 
     def __init__(
         self,
@@ -57,40 +58,42 @@ class PodGroupWriter:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Nothing is written without `readiness`: another replica may decide."""
+        """Nothing is written while `readiness` fails: another replica may decide."""
         self._cache = cache
         self._cluster = cluster
         self._readiness = readiness
         self._sleep = sleep
         self._wanted: dict[GroupKey, Grouping] = {}
         self._said: dict[GroupKey, RawObject] = {}
-        """The `spec` of every object there is."""
+        """The `spec` of every existing object."""
         self._tried: dict[GroupKey, tuple[RawObject, RawObject | None]] = {}
-        """What was written last, and over which `spec`: a field that the API server drops is not told it for ever."""
+        """The last write and the `spec` that it replaced: a field that the API server drops is not written again for
+        ever.
+        """
         self._due: asyncio.Queue[GroupKey] = asyncio.Queue()
         self._queued: set[GroupKey] = set()
         self._resting: set[GroupKey] = set()
-        """Those that are looked at again after a pause and not before; no writer waits for them."""
+        """Objects that are reviewed again only after a pause; no writer waits for them."""
         self._failures: Counter[GroupKey] = Counter()
-        """In a row."""
+        """Failures in a row."""
 
     def want(self, key: GroupKey, grouping: Grouping) -> None:
-        """Have the object of a group say this, once it says something; the pod that brings it is applied next."""
+        """Request an object with this grouping, once it adds information; the pod that triggers it is applied next."""
         if self._wanted.get(key) is not grouping:
             self._wanted[key] = grouping
             self._look_at(key)
         elif self._cache.groups.specs.object(key) is None:
-            # The second pod may be what makes it worth an object.
+            # The second pod may make the object useful.
             self._look_at(key)
 
     def forget(self, key: GroupKey) -> None:
-        """Forget a group without pods, or without owner: its object goes when that does."""
+        """Forget a group without pods or without owner: its object is deleted with its owner."""
         self._wanted.pop(key, None)
         self._tried.pop(key, None)
         self._failures.pop(key, None)
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
-        """Note what a PodGroup says, before the cache shows it."""
+        """Note the spec of a PodGroup before the cache shows it."""
         if resource is not Resource.POD_GROUPS:
             return
         metadata = raw["metadata"]
@@ -101,14 +104,14 @@ class PodGroupWriter:
             self._look_at(key)
 
     def note_gone(self, key: GroupKey) -> None:
-        """Have an object written again that somebody has deleted under its pods, unless all of it is on its way out."""
+        """Write an object again that was deleted while its pods remain, unless its owner and pods are deleted too."""
         self._said.pop(key, None)
         self._tried.pop(key, None)
         if key in self._wanted:
             asyncio.get_running_loop().call_later(REWRITTEN_AFTER_S, self._look_at, key)
 
     async def run(self) -> None:
-        """Write for ever, several at a time."""
+        """Write until cancelled, several objects at a time."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(WRITERS):
                 tasks.create_task(self._write_on())
@@ -141,7 +144,7 @@ class PodGroupWriter:
             await self._try(key)
 
     async def _try(self, key: GroupKey) -> None:
-        """Write the object of a group if that is needed."""
+        """Write the object of a group if needed."""
         grouping = self._wanted.get(key)
         if grouping is None or key in self._resting or not self._is_worth_it(key, grouping):
             return
@@ -149,7 +152,7 @@ class PodGroupWriter:
         try:
             await self._write(key, raw)
         except NotFoundError:
-            # Its namespace is going, or the object went a moment ago: the watch will show which.
+            # The namespace is being deleted, or the object was just deleted: the watch will show which.
             return
         except (ForbiddenError, RejectedError) as error:
             log.warning("PodGroup not written", podgroup=repr(key), error=str(error))
@@ -177,7 +180,7 @@ class PodGroupWriter:
             self._rest(key)
 
     async def _create(self, key: GroupKey, raw: RawObject) -> bool:
-        """Create an object; return false when there is one that the watch has not shown yet."""
+        """Create an object; return false when it exists and the watch has not shown it yet."""
         try:
             await self._cluster.create_object(PATH, key.namespace, raw)
         except ConflictError:
@@ -193,6 +196,6 @@ class PodGroupWriter:
         return says or (isinstance(minimum, int) and minimum > 1) or len(pods) > 1
 
     def _class_name(self, grouping: Grouping) -> str:
-        """Return the class that counts: the first that exists (KAI)."""
+        """Return the class that counts: the first that exists (as in KAI)."""
         known = (name for name in grouping.priority_classes if self._cache.groups.specs.knows_class(name))
         return next(known, "")
