@@ -1,5 +1,5 @@
-"""Carries watch events into the cache, and compares the cache with what is stored.
+"""Applies watch events to the cache, and compares the cache with the stored objects.
 
-`feed` is the only writer of what the API server shows, by the rules of `kinds`; `audit` finds what its watches have
-missed.
+Only `feed` writes what the API server shows, by the rules of `kinds`; `audit` finds events that the watches of `feed`
+have missed.
 """

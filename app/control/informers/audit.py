@@ -1,11 +1,11 @@
-"""Compares what the watches have shown with what is stored, slowly, and repairs what differs: a lost event ends here.
+"""Compares slowly what the watches have shown with the stored objects, and repairs what lost events left wrong.
 
 One round for each kind:
-  1. list the metadata of all objects, page by page, and note where key or version differ from what the watch has shown
-  2. give the watch time: most differences are events that are under way
-  3. read each object that still differs, and repair what was not shown; what the watch shows meanwhile wins
-  4. what is still older than what was shown cannot be repaired: the store was restored from a backup, and had caught up
-     before the watch was made anew, which saw nothing of it
+1. list the metadata of all objects, page by page, and note where key or version differ from what the watch has shown
+2. give the watch time: most differences are events that are still on their way
+3. read each object that still differs, and apply it; what the watch shows meanwhile takes precedence
+4. a stored object that is still older than the shown one cannot be repaired: the store was restored from a backup, and
+   its versions had caught up before the watch reconnected, so the watch did not notice.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from app.telemetry import Drift, Metrics
 log = structlog.get_logger()
 
 WATCH_LAG_S = 10.0
-"""How long an event may take from the store to us until it counts as lost."""
+"""How long an event may take from the store to us before it counts as lost."""
 
 MOST_SUSPECTS = 500
-"""Objects of one kind that are read in a round; what is left differs in the next one as well."""
+"""Objects of one kind that are read in a round at most; the others still differ in the next round."""
 
 COMPARED_AT_ONCE = 2000
 
@@ -40,43 +40,43 @@ Audited = AuditedResource | AuditedOwners
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """An object that is not stored as the watch has shown it."""
+    """An object whose stored state differs from what the watch has shown."""
 
     key: Any
     namespace: str
     name: str
     shown: int | None
-    """The version that the watch had shown; None for nothing."""
+    """The version that the watch had shown; None when it had shown no object."""
     is_past: bool = False
-    """Whether what is stored is older than what was shown before: the store was restored from a backup."""
+    """Whether the stored version is older than the shown one: the store was restored from a backup."""
 
 
 class _Comparison:
-    """One list of a kind, compared object by object as it comes, so that nothing of it is kept but keys."""
+    """The comparison of one list of a kind, object by object, so that only keys are kept."""
 
     def __init__(self, kind: Audited) -> None:
-        """Note what the watch has shown before the list begins: whatever is there still has to be in it."""
+        """Copy what the watch has shown before the list begins: the list must contain these objects."""
         self._before = dict(kind.shown())
         self._kind = kind
         self._stored: set[Any] = set()
         self._suspects: list[_Suspect] = []
 
     def take(self, raw: RawObject) -> None:
-        """Compare one object that is stored."""
+        """Compare one stored object."""
         key = self._kind.key_of(raw)
         if not key:
-            return  # Nothing tells which object it is.
+            return  # The object has no readable identity.
         shown = self._kind.shown().get(key)
         self._stored.add(key)
         if shown is None and key in self._before:
-            return  # The watch has shown its end since.
+            return  # The watch has shown its deletion since.
         version = decode.version(raw)
         is_past = 0 < version < self._before.get(key, 0)
         if shown is None or shown < version or is_past:
             self._suspects.append(_Suspect(key, decode.namespace_of(raw), decode.identity(raw)[0], shown, is_past))
 
     async def finish(self) -> Sequence[_Suspect]:
-        """Look for what was shown and is not stored; return what differs."""
+        """Add the objects that were shown and are not stored; return all that differ."""
         for number, (key, version) in enumerate(self._before.items(), start=1):
             if key not in self._stored and self._kind.shown().get(key) == version:
                 self._suspects.append(_Suspect(key, *self._kind.place_of(key), version))
@@ -86,7 +86,7 @@ class _Comparison:
 
 
 class Audit:
-    """Looks at every kind once in a while. Changes nothing but through what follows the kind."""
+    """Looks at every kind at intervals. It changes state only through the follower of the kind."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -109,7 +109,7 @@ class Audit:
         self._sleep = sleep
 
     async def run(self) -> None:
-        """Look for ever, if that is wanted."""
+        """Audit until cancelled, unless the audit is switched off."""
         if not self._interval_s:
             return
         await self._freshness.synced()
@@ -123,14 +123,14 @@ class Audit:
             yield AuditedResource(self._feed, self._cluster, resource)
         owners = self._owners
         for kind in owners.kinds.listed():
-            # Another kind may have taken its place while those before it were looked at.
+            # Another kind may have replaced it while the kinds before it were audited.
             if kind in owners.kinds.listed():
                 yield AuditedOwners(owners, self._cluster, kind)
 
     async def look(self, kind: Audited) -> None:
-        """Compare one kind and repair what differs; a kind that cannot be listed now is left for the next round.
+        """Compare one kind and repair the differences; a kind that cannot be listed now is left for the next round.
 
-        Raises `RestoredError` when what is stored is older than what was shown before.
+        Raises `RestoredError` when a stored version is older than the version that was shown before.
         """
         try:
             comparison = _Comparison(kind)
@@ -147,7 +147,7 @@ class Audit:
 
     async def _repair(self, kind: Audited, suspect: _Suspect) -> None:
         found = await kind.read(suspect.namespace, suspect.name)
-        # From here to the repair there is no await: what the watch has shown until now wins.
+        # From here to the repair there is no await: what the watch has shown until now takes precedence.
         if kind.shown().get(suspect.key) != suspect.shown:
             return
         raw = found if found is not None and kind.key_of(found) == suspect.key else None
@@ -155,7 +155,7 @@ class Audit:
             kind.note_past()
         if raw is not None and decode.version(raw) > (suspect.shown or 0):
             if kind.has_ended(suspect.key, decode.version(raw)):
-                return  # It came and went while it was read.
+                return  # It was created and deleted during the read.
             drift = Drift.MISSED if suspect.shown is None else Drift.STALE
             await kind.mend(raw)
         elif raw is None and suspect.shown is not None:
@@ -169,5 +169,5 @@ class Audit:
 
 
 def _unchanged(kind: Audited, suspects: Sequence[_Suspect]) -> Iterator[_Suspect]:
-    """Yield those of which the watch has still shown nothing newer, as things are when each is asked for."""
+    """Yield the suspects for which the watch has shown nothing newer at the time of iteration."""
     return (one for one in suspects if kind.shown().get(one.key) == one.shown)

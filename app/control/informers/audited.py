@@ -1,4 +1,4 @@
-"""The kinds that the audit looks at: those that are always followed, and those of the objects that own pods."""
+"""Adapters of the kinds that are audited: the kinds that are always followed, and the kinds of owner objects."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,15 +25,15 @@ class AuditedResource:
         return self._feed.shown(self._resource)
 
     def has_ended(self, key: Any, version: int) -> bool:
-        """Return whether the watch has shown lately that an object ended after this version of it."""
+        """Return whether the watch has recently shown that an object was deleted after this version."""
         return self._feed.has_ended(self._resource, key, version)
 
     def key_of(self, raw: RawObject) -> Any:
-        """Return by what the watch knows an object."""
+        """Return the key by which the watch identifies an object."""
         return key_of(self._resource, raw)
 
     def place_of(self, key: Any) -> tuple[str, str]:
-        """Return namespace and name of what the watch has shown."""
+        """Return the namespace and the name of a shown object."""
         return self._feed.place_of(self._resource, key)
 
     async def listed(self, take: Callable[[RawObject], None]) -> None:
@@ -48,15 +48,15 @@ class AuditedResource:
         return next(iter(found), None)
 
     async def mend(self, raw: RawObject) -> None:
-        """Take over an object as the watch should have shown it."""
+        """Apply an object as the watch should have shown it."""
         self._feed.mend(self._resource, raw)
 
     async def remove(self, key: Any) -> None:
-        """Forget an object of whose end the watch has shown nothing."""
+        """Forget an object whose deletion the watch has not shown."""
         self._feed.remove(self._resource, key)
 
     def note_past(self) -> None:
-        """Learn that the store has only an older version than was shown."""
+        """Handle a stored version that is older than the shown one."""
         raise RestoredError(RESTORED)
 
 
@@ -75,15 +75,15 @@ class AuditedOwners:
         return self._watch.shown(self._kind).known
 
     def has_ended(self, key: Any, version: int) -> bool:
-        """Return whether the watch has shown lately that an object ended after this version of it."""
+        """Return whether the watch has recently shown that an object was deleted after this version."""
         return self._watch.shown(self._kind).has_ended(key, version)
 
     def key_of(self, raw: RawObject) -> Any:
-        """Return by what the watch knows an object."""
+        """Return the key by which the watch identifies an object."""
         return decode.identity(raw)[1]
 
     def place_of(self, key: Any) -> tuple[str, str]:
-        """Return namespace and name of what the watch has shown."""
+        """Return the namespace and the name of a shown object."""
         return self._watch.place_of(key)
 
     async def listed(self, take: Callable[[RawObject], None]) -> None:
@@ -91,16 +91,16 @@ class AuditedOwners:
         await self._cluster.list_objects(self._path, take, depth=Depth.METADATA)
 
     async def read(self, namespace: str, name: str) -> RawObject | None:
-        """Read one object as the watch should have shown it; None when there is none."""
+        """Read one object as the watch should have shown it; None when it does not exist."""
         return await self._cluster.read_object(self._path, namespace, name, depth=reads(self._kind))
 
     async def mend(self, raw: RawObject) -> None:
-        """Take over an object as the watch should have shown it."""
+        """Apply an object as the watch should have shown it."""
         await self._watch.mend(self._kind, raw)
 
     async def remove(self, key: Any) -> None:
-        """Forget an object of whose end the watch has shown nothing."""
+        """Forget an object whose deletion the watch has not shown."""
         self._watch.remove(self._kind, key)
 
     def note_past(self) -> None:
-        """Learn that the store has only an older version than was shown: an API server of its own may count anew."""
+        """Ignore a stored version older than the shown one: an aggregated API server may restart its counter."""

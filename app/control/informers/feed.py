@@ -1,7 +1,7 @@
-"""Carries what the watches show into the cache: decode -> event -> apply, and tells how fresh the picture is.
+"""Applies what the watches show to the cache (decode -> event -> apply), and reports how fresh the cache is.
 
-An object that cannot be read never stops the feed and never frees anything: its record says what is wrong with it, or
-what was known of it stays, and a list with an object that nobody can name removes none.
+An object that cannot be read never stops the feed and never frees resources. Its record states the problem, or its old
+record stays. A list that contains an object without a readable identity removes no object.
 """
 
 import asyncio
@@ -31,31 +31,31 @@ RESTORED = (
     "the API server's store was restored from a backup: what was seen before may not exist; Leeboard ends, so"
     " that it is started again and reads everything again"
 )
-"""Each watch learns of it at a time of its own, and promises, past decisions and the lease are from before."""
+"""Each watch notices the restore at a different time; reservations, past decisions and the lease are from before it."""
 
 PAUSE_EVERY = 200
-"""After so many objects of a list the event loop gets a turn: 50,000 pods must not hold up a webhook."""
+"""After so many objects of a list the event loop gets a turn: 50,000 pods must not delay a webhook."""
 
 
 class Learner(Protocol):
-    """A part that reads raw objects as they arrive, before the cache has them, and keeps none of them."""
+    """A part that reads each raw object before the cache applies it, and keeps no raw object."""
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
-        """Look at an object of any kind."""
+        """Read an object of any kind."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen(Generic[R]):
-    """What is kept of an object that a list or an event shows."""
+    """The record of an object that a list or an event shows."""
 
     record: R
     version: int
-    """Its resourceVersion; 0 when that is no number."""
+    """Its resourceVersion; 0 when it is not a number."""
 
 
 def key_of(resource: Resource, raw: RawObject) -> Any:
-    """Return by what an object is known: a pod by its uid, since another may have its name, others by their name."""
+    """Return the key of an object: the uid of a pod, since another pod may have its name; else namespace and name."""
     name, uid = decode.identity(raw)
     if resource is Resource.PODS:
         return PodUid(uid or decode.without_uid(decode.namespace_of(raw), name))
@@ -64,14 +64,14 @@ def key_of(resource: Resource, raw: RawObject) -> Any:
 
 @dataclass(slots=True)
 class _Objects:
-    """What one watch has shown. Changed by `Feed` alone."""
+    """What one watch has shown. Only `Feed` changes it."""
 
     shown: Shown = field(default_factory=Shown)
     invalid: set[Any] = field(default_factory=set)
 
 
 class Feed:
-    """One task a kind; all of them write to one cache."""
+    """Follows each kind in one task; all tasks write to one cache."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
@@ -85,7 +85,7 @@ class Feed:
         changed: asyncio.Event,
         learners: Sequence[Learner] = (),
     ) -> None:
-        """Start with nothing shown; `changed` is set after each event, `learners` see each object before its event."""
+        """Start without objects; `changed` is set after each event, `learners` see each object before its event."""
         self._cache = cache
         self._cluster = cluster
         self._metrics = metrics
@@ -99,7 +99,7 @@ class Feed:
         cache.groups.doubt_gpus()
 
     async def run(self) -> None:
-        """Follow every kind, for ever."""
+        """Follow every kind until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._wait_for_optional(), name="optional kinds")
             for resource in Resource:
@@ -108,29 +108,29 @@ class Feed:
     # What the audit asks and repairs ---------------------------------------------------------------------------------
 
     def shown(self, resource: Resource) -> Mapping[Any, int]:
-        """Return what the watch of a kind has shown: version by `key_of`; not to be kept across an await."""
+        """Return the shown versions of a kind by `key_of`; the result must not be kept across an await."""
         return self._objects[resource].shown.known
 
     def has_ended(self, resource: Resource, key: Any, version: int) -> bool:
-        """Return whether the watch has shown lately that an object ended after this version of it."""
+        """Return whether the watch has recently shown that an object was deleted after this version."""
         return self._objects[resource].shown.has_ended(key, version)
 
     def place_of(self, resource: Resource, key: Any) -> tuple[str, str]:
-        """Return the namespace and the name of what the watch has shown by this key."""
+        """Return the namespace and the name of the shown object with this key."""
         if resource is Resource.PODS:
             pod = self._cache.pods.get(key)
             return (pod.namespace, pod.name) if pod is not None else ("", str(key))
         return (key.namespace, key.name) if isinstance(key, GroupKey) else ("", key)
 
     def mend(self, resource: Resource, raw: RawObject) -> None:
-        """Take over an object as the watch should have shown it."""
+        """Apply an object as the watch should have shown it."""
         seen = self._keep(resource, raw)
         if seen is not None:
             self._apply(resource, seen)
             self._changed.set()
 
     def remove(self, resource: Resource, key: Any) -> None:
-        """Forget an object of whose end the watch has shown nothing."""
+        """Forget an object whose deletion the watch has not shown."""
         self._objects[resource].shown.known.pop(key, None)
         self._forget(resource, key)
         self._changed.set()
@@ -145,16 +145,16 @@ class Feed:
             self._changed.set()
 
     async def _wait_for_optional(self) -> None:
-        """Let the other pods go on when the first list of an optional kind takes too long; it goes on as well."""
+        """Stop holding up other pods when the first list of an optional kind takes too long; the list continues."""
         if await self._freshness.tire_of_optional():
             self._changed.set()
 
     def _keep(self, resource: Resource, raw: RawObject) -> _Seen[Any] | None:
-        """Shrink an object to its record; None when nothing tells which object it is."""
+        """Reduce an object to its record; None when the object has no readable identity."""
         record = self._read(resource, raw)
         if record is None:
             return None
-        # What others learn of it may be lost; what it holds is not.
+        # An error of a learner may lose what it learns; the resources that the object holds are still charged.
         self._tolerance.attempt(resource, Step.LEARN, decode.full_name(raw), partial(self._learn, resource, raw))
         return _Seen(record, decode.version(raw))
 
@@ -196,11 +196,11 @@ class Feed:
         self._freshness.note_heard(resource)
 
     def _is_old(self, resource: Resource, seen: _Seen[Any]) -> bool:
-        """Whether the audit has already found a newer version than this event shows."""
+        """Whether the audit has already found a newer version than the version of this event."""
         return self._objects[resource].shown.is_old(self._kinds[resource].key(seen.record), seen.version)
 
     async def _trust_gpus(self) -> None:
-        """Let pods with GPUs go on, once every sick GPU is known or nobody waits for that any longer."""
+        """Let pods with GPUs continue, once all unhealthy GPUs are known or GpuNodes are given up."""
         gpu_nodes = Resource.GPU_NODES
         if not self._freshness.is_listed(gpu_nodes) and not self._freshness.is_given_up(gpu_nodes):
             return
@@ -213,14 +213,14 @@ class Feed:
     # Applying ---------------------------------------------------------------------------------------------------------
 
     async def _replace(self, resource: Resource, seen: list[_Seen[Any] | None]) -> None:
-        """Take over a whole list: what it does not hold is gone, if it can be told what it holds."""
+        """Apply a whole list: objects that it lacks are deleted, if all its objects have a readable identity."""
         shown = self._objects[resource].shown
         gone, shown.known = shown.known, {}
         for number, one in enumerate(seen, start=1):
             if one is not None:
                 self._apply(resource, one)
             if number % PAUSE_EVERY == 0:
-                # Form the groups of these now: those of 50,000 pods together would take a second.
+                # Form the groups of these pods now: the groups of 50,000 pods together would take a second.
                 self._cache.groups.form()
                 await asyncio.sleep(0)
         if None in seen:
@@ -237,7 +237,7 @@ class Feed:
         if former is not None and known.pop(former, None) is not None:
             self._forget(resource, former)
         if not self._tolerance.attempt(resource, Step.APPLY, key, partial(_done, partial(kind.apply, record))):
-            # No version of it is known, so that the audit tries again.
+            # Version 0 makes the audit try again.
             known[key] = 0
             self._tolerance.attempt(resource, Step.APPLY, key, partial(kind.fail, key))
 

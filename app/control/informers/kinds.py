@@ -1,4 +1,4 @@
-"""Says of each watched kind how its objects become records, and how the records get into the cache and out of it."""
+"""Defines for each watched kind how its objects become records, and how records are added to the cache and removed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,26 +22,26 @@ K = TypeVar("K")
 
 
 class WatchedKind(Protocol[R, K]):
-    """One watched kind: its objects are first shrunk to records, then applied."""
+    """One watched kind: its objects are first reduced to records, then applied."""
 
     def decode(self, raw: RawObject) -> R:
-        """Read an object."""
+        """Decode an object."""
         ...
 
     def least(self, raw: RawObject) -> R:
-        """Read what must be known of an object on which `decode` has failed; may raise as well."""
+        """Read the required fields of an object on which `decode` has failed; may raise as well."""
         ...
 
     def key(self, record: R) -> K:
-        """Return by what an object is known."""
+        """Return the key of an object."""
         ...
 
     def former_key(self, record: R) -> K | None:
-        """Return by what an object may have been known before; None when that never changes."""
+        """Return the key that an object may have had before; None when its key never changes."""
         ...
 
     def apply(self, record: R) -> None:
-        """Put a record into the cache."""
+        """Add a record to the cache."""
         ...
 
     def forget(self, key: K) -> None:
@@ -49,16 +49,16 @@ class WatchedKind(Protocol[R, K]):
         ...
 
     def fail(self, key: K) -> None:
-        """Close what may hold less than is known, after `apply` has failed."""
+        """After `apply` has failed, block what the cache may now show as too free."""
         ...
 
     def note_first_list(self) -> None:
-        """Note that all objects of the kind that there are have been applied for the first time."""
+        """Note that all existing objects of the kind have been applied for the first time."""
         ...
 
 
 class _Kind(Generic[R, K]):
-    """What most kinds have in common: nothing else than the cache needs to know of them."""
+    """Defaults of most kinds: only the cache uses them."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
@@ -68,10 +68,10 @@ class _Kind(Generic[R, K]):
         return None
 
     def fail(self, key: K) -> None:
-        """Most kinds hold nothing."""
+        """Do nothing: objects of most kinds hold no resources."""
 
     def note_first_list(self) -> None:
-        """Most kinds are complete object by object."""
+        """Do nothing: most kinds need no complete first list."""
 
 
 class _Nodes(_Kind[Node, NodeName]):
@@ -137,7 +137,7 @@ class _PriorityClasses(_Kind[PriorityClass, str]):
 
 
 class _Topologies(_Kind[Topology, str]):
-    """Topologies: pods that need one wait until all are listed."""
+    """Topologies: pods that need a topology wait until all are listed."""
 
     def decode(self, raw: RawObject) -> Topology:
         return decode.topology(raw)
@@ -159,7 +159,7 @@ class _Topologies(_Kind[Topology, str]):
 
 
 class _GpuNodes(_Kind[GpuNode, NodeName]):
-    """GpuNodes, in which the agents tell of the GPUs of their nodes."""
+    """GpuNodes, in which the agents report the GPUs of their nodes."""
 
     def __init__(self, cache: ClusterCache, *, clock: Callable[[], float]) -> None:
         super().__init__(cache)
@@ -185,7 +185,7 @@ class _GpuNodes(_Kind[GpuNode, NodeName]):
 
 
 class _PodGroups(_Kind[GroupSpec, GroupKey]):
-    """PodGroups, those that Leeboard writes and those that others write."""
+    """PodGroups, both those that Leeboard writes and those of other clients."""
 
     def __init__(self, cache: ClusterCache, grouper: PodGrouper, *, asks_owners: bool) -> None:
         super().__init__(cache)

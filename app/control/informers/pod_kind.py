@@ -1,4 +1,4 @@
-"""Puts pods into the cache with their groups, and removes them: the one watched kind on which other parts hang."""
+"""Adds pods with their groups to the cache, and removes them: the one watched kind that other parts observe."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,10 +23,10 @@ from app.telemetry import Step
 
 
 class PodObserver(Protocol):
-    """A part that looks at each pod once the cache has it."""
+    """A part that is notified of each pod once the cache has it."""
 
     def note_pod(self, pod: Pod, *, is_new: bool) -> None:
-        """Look at a pod that a watch has shown; `is_new` when it was not in the cache before."""
+        """Handle a pod that a watch has shown; `is_new` when it was not in the cache before."""
         ...
 
 
@@ -44,7 +44,7 @@ class PodKind:
         *,
         observers: Sequence[PodObserver] = (),
     ) -> None:
-        """`observers` look at each pod after it is applied."""
+        """`observers` are notified of each pod after it is applied."""
         self._cache = cache
         self._tolerance = tolerance
         self._grouper = grouper
@@ -54,27 +54,27 @@ class PodKind:
         self._profiles = settings.profiles
         self._rules = rules_of(settings)
         self.keeps = keeps_of(settings)
-        """What is kept of pods for grouping."""
+        """The pod fields that grouping needs."""
 
     def decode(self, raw: RawObject) -> SeenPod:
-        """Read a pod."""
+        """Decode a pod."""
         return decode.seen_pod(raw, profiles=self._profiles, rules=self._rules, keeps=self.keeps)
 
     def least(self, raw: RawObject) -> SeenPod:
-        """Read what must be known of a pod on which `decode` has failed."""
+        """Read the required fields of a pod on which `decode` has failed."""
         return decode.least_pod(raw, profiles=self._profiles)
 
     def key(self, record: SeenPod) -> PodUid:
-        """Return the uid: another pod may have the name."""
+        """Return the uid: another pod may have the same name."""
         return record.pod.uid
 
     def former_key(self, record: SeenPod) -> PodUid | None:
-        """Return by what a pod was known that showed no uid then."""
+        """Return the former key of a pod that showed no uid at first."""
         nameless = PodUid(decode.without_uid(record.pod.namespace, record.pod.name))
         return nameless if record.pod.uid != nameless else None
 
     def apply(self, record: SeenPod) -> None:
-        """Put a pod into its group and into the cache."""
+        """Assign a pod to its group and add it to the cache."""
         before = self._cache.pods.get(record.pod.uid)
         pod = self._grouped(lasting(self._cache.pods.as_shown(record.pod.uid), record.pod))
         apply = partial(self._apply_whole, pod, record.started_at)
@@ -87,7 +87,7 @@ class PodKind:
         self._arrivals.note(pod)
 
     def forget(self, key: PodUid) -> None:
-        """Remove a pod: what it held is free at once, however it ended; how it ended is looked up behind."""
+        """Remove a pod: its resources are free at once, however it ended; its outcome is looked up later."""
         pod = self._cache.pods.get(key)
         self._cache.delete_pod(key)
         if pod is not None:
@@ -95,10 +95,10 @@ class PodKind:
             self._endings.look_up(pod)
 
     def fail(self, key: PodUid) -> None:
-        """Nothing is to be closed: a pod that cannot be applied is charged as far as it is known."""
+        """Do nothing: a pod that cannot be applied stays charged as far as it is known."""
 
     def note_first_list(self) -> None:
-        """Note that all pods that there are have been applied."""
+        """Note that all existing pods have been applied."""
         self._grouper.note_pods_listed()
 
     def _apply_whole(self, pod: Pod, started_at: float | None) -> bool:
@@ -107,5 +107,5 @@ class PodKind:
 
     def _grouped(self, pod: Pod) -> Pod:
         found = self._tolerance.attempt(Resource.PODS, Step.APPLY, repr(pod), partial(self._grouper.settle, pod))
-        # Where its owners bring out a mistake of ours, it is charged and not started.
+        # Where its owners trigger a bug of ours, the pod is charged and not started.
         return found or lasting(self._cache.pods.as_shown(pod.uid), replace(pod, problem=decode.LEAST))
