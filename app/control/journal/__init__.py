@@ -1,4 +1,4 @@
-"""What was decided and tried lately: decisions, back-off after failures, and the words in which they are told.
+"""Records recent decisions, the back-off after failures, and the wording of both.
 
-It keeps and words; it decides nothing.
+This package stores and words; it decides nothing.
 """

@@ -1,4 +1,4 @@
-"""Says how long a PodGroup whose attempts fail is left out, doubling from try to try, and what it failed by."""
+"""Computes how long a PodGroup with failed attempts is left out, doubling with each failure, and keeps the cause."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,16 +11,16 @@ FORGIVEN_AFTER_S = 600.0
 
 USUAL = RetryPolicy(first_s=2.0, longest_s=120.0)
 COSTLY = RetryPolicy(first_s=2.0, longest_s=3600.0)
-"""After attempts that cost others their places: who can never use them must not go on emptying nodes."""
+"""After attempts that evicted other pods: a group that can never use the room must not keep emptying nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """What an attempt failed by."""
+    """The cause of a failed attempt."""
 
     error: str
     bound: int = 0
-    """How many pods of the group were bound then: once there are more, the cause is over."""
+    """How many pods of the group were bound then: once more pods are bound, the cause is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class _Failure:
 
 
 class Backoff:
-    """Failures by group. Time is the caller's monotonic clock."""
+    """Failures by group. Times are on the monotonic clock of the caller."""
 
     def __init__(self) -> None:
-        """Start with nobody backing off."""
+        """Start without failures."""
         self._failures: dict[GroupKey, _Failure] = {}
         self._waiting: set[GroupKey] = set()
 
@@ -49,8 +49,8 @@ class Backoff:
     ) -> float:
         """Note a failed attempt; return for how many seconds the group is left out, `least_s` at the least.
 
-        Only attempts that cost others their places ask for any. A gang has many members to tell of one attempt: while
-        it is left out already, nothing doubles.
+        Only attempts that evicted other pods set `least_s`. Many members of a gang report one attempt: while the group
+        is left out already, the pause does not double.
         """
         before = self._failures.get(key)
         if before is not None and now < before.until:
@@ -66,12 +66,12 @@ class Backoff:
         return delay_s
 
     def setbacks(self) -> Mapping[GroupKey, Setback]:
-        """Return what the last attempt of each group failed by that takes part again, until that is long past."""
+        """Return the last cause of failure of each group that takes part again, until the failure is forgotten."""
         failures = ((key, one.setback) for key, one in self._failures.items() if key not in self._waiting)
         return {key: setback for key, setback in failures if setback is not None}
 
     def over(self, now: float) -> list[GroupKey]:
-        """Return, once, the groups whose time is over; forget failures that are long past."""
+        """Return, once, the groups whose pause is over; forget failures that are long past."""
         ended = [key for key in self._waiting if self._failures[key].until <= now]
         self._waiting.difference_update(ended)
         for key in [key for key, one in self._failures.items() if one.until + FORGIVEN_AFTER_S < now]:

@@ -1,7 +1,7 @@
-"""Remembers what was decided lately, so that it can be told why a pod was evicted that is gone.
+"""Remembers recent decisions, so that Leeboard can explain why a deleted pod was evicted.
 
-What was done and what was refused are kept apart: ten thousand PodGroups that are refused at once do not push out who
-was evicted before.
+Actions and refusals are stored separately: ten thousand PodGroups that are refused at once do not displace the records
+of evictions.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ KEPT = 1_000
 """Decisions of each of the two sorts."""
 
 MOST_PODS = 20_000
-"""Pods in all that the decisions of one sort name: a few MB, however large gangs are."""
+"""Pods that all decisions of one sort name in total: a few MB, however large gangs are."""
 
 REFUSALS = frozenset({Outcome.REFUSED, Outcome.FAILED})
 
@@ -51,7 +51,7 @@ class _Ring:
 
 
 class Decisions:
-    """What was decided lately, the newest first. Only the event loop calls in here."""
+    """The recent decisions, the newest first. Only the event loop calls this class."""
 
     def __init__(self, *, wall_clock: Callable[[], float]) -> None:
         """`wall_clock` is in seconds since the epoch."""
@@ -60,28 +60,28 @@ class Decisions:
         self._number = 0
 
     def record(self, decision: Decision) -> None:
-        """Remember a decision that was taken, or carried out, just now."""
+        """Store a decision that was taken, or carried out, just now."""
         self._number += 1
         ring = self._refused if decision.outcome in REFUSALS else self._done
         ring.put(_Entry(self._number, self._wall_clock(), decision))
 
     def of_group(self, key: GroupKey, most: int) -> Sequence[Decision]:
-        """Return the newest about a PodGroup; pods that left at once for one cause are one decision."""
+        """Return the newest decisions about a PodGroup; simultaneous evictions for one cause are one decision."""
         return self._newest(most, lambda one: one.group == key)
 
     def of_pod(self, group: GroupKey, name: str, most: int) -> Sequence[Decision]:
-        """Return the newest that name a pod in the namespace of this group, or refuse the group, which is its own."""
+        """Return the newest decisions that name a pod in the namespace of its group, or that refuse its group."""
         return self._newest(
             most,
             lambda one: _names(one, group.namespace, name) or (one.group == group and one.outcome in REFUSALS),
         )
 
     def last_of_pod(self, namespace: str, name: str) -> Decision | None:
-        """Return the newest that names a pod; None when none does that is remembered."""
+        """Return the newest decision that names a pod; None when no stored decision does."""
         return next(self._about(namespace, name), None)
 
     def evicted_at(self) -> dict[str, float]:
-        """Return when pods were told to leave, by their uid."""
+        """Return when pods were evicted, by their uid."""
         found: dict[str, float] = {}
         for entry in reversed(self._done):
             if entry.decision.outcome is Outcome.EVICTED:
@@ -103,7 +103,7 @@ def _names(decision: Decision, namespace: str, name: str) -> bool:
 
 
 def _folded(decisions: Iterable[Decision]) -> Iterator[Decision]:
-    """Yield one decision for evictions that belong together: those of a gang come pod by pod."""
+    """Yield one decision for evictions that belong together: evictions of a gang are recorded pod by pod."""
     one: Decision | None = None
     more: list[Decision] = []
     for decision in decisions:

@@ -1,4 +1,4 @@
-"""Words decisions for those who look at them later: starts, refusals, evictions."""
+"""Words decisions for later readers: starts, refusals, evictions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from app.model.sentence import Name, counted, open_ended, say
 
 
 def workload_name(groups: Membership, key: GroupKey | None) -> Name | None:
-    """Return how people know a PodGroup that something is done for; None when it is done for nobody in particular."""
+    """Return the name by which users know the PodGroup that benefits; None when no single PodGroup benefits."""
     if key is None:
         return None
     reference = group_reference(groups, key)
@@ -24,12 +24,12 @@ def workload_name(groups: Membership, key: GroupKey | None) -> Name | None:
 
 
 def after_noun(workload: Name | None) -> Name | str:
-    """Return the name of a workload as it stands behind the word, such as `workload team/train`."""
+    """Return the name of a workload with its noun, such as `workload team/train`."""
     return "" if workload is None else replace(workload, otherwise="in another namespace")
 
 
 def start_of(start: Start, pods: Sequence[Pod | None], *, generation: int, victims: int) -> Decision:
-    """Record that places were found; `pods` are those of the placements, None for who is gone by now."""
+    """Record that places were found; `pods` are the pods of the placements, None for a pod that was deleted."""
     places = zip(start.placements, pods, strict=True)
     seats = tuple(DecidedPod(each.pod, pod.name, each.node) for each, pod in places if pod is not None)
     return Decision(
@@ -75,7 +75,7 @@ def refusal_of(group: PodGroup, refusal: Refusal, *, generation: int) -> Decisio
 
 
 def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: Name | None, generation: int) -> Decision:
-    """Record that a pod which runs nowhere yet lost its promise to somebody else."""
+    """Record that a pod that does not run yet lost its reservation to another group."""
     others = say(" for workload {beneficiary}", beneficiary=after_noun(beneficiary)) if beneficiary else ""
     return Decision(
         outcome=Outcome.TAKEN_BACK,
@@ -95,7 +95,7 @@ def taken_back(eviction: Eviction, pod: Pod, *, beneficiary: Name | None, genera
 
 
 def eviction_of(pod: Pod, *, cause: str, message: str, beneficiary: Name | None, generation: int) -> Decision:
-    """Record that a pod was told to leave its node."""
+    """Record that a pod was evicted from its node."""
     return Decision(
         outcome=Outcome.EVICTED,
         group=pod.group,

@@ -1,4 +1,4 @@
-"""Names objects the way events refer to them."""
+"""Builds object references in the form that events need."""
 
 from app.cluster.groups.membership import Membership
 from app.model.names import GroupKey
@@ -9,9 +9,9 @@ from app.model.seam import RawObject
 
 
 def group_reference(groups: Membership, key: GroupKey) -> RawObject | None:
-    """Name the PodGroup, or the pod that is a group of its own; None when it went while others were told of.
+    """Return a reference to the PodGroup, or to the pod that is its own group; None when the group was just deleted.
 
-    Where no PodGroup object exists, its owners stand for the pods of a gang.
+    Where no PodGroup object exists, the owner of the pods is referenced.
     """
     spec, pod = groups.specs.get(key), next(iter(groups.pods(key)), None)
     if spec is not None and spec.uid:
@@ -23,12 +23,12 @@ def group_reference(groups: Membership, key: GroupKey) -> RawObject | None:
 
 
 def pod_reference(pod: Pod) -> RawObject:
-    """Name a pod."""
+    """Return a reference to a pod."""
     return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
 
 
 def owner_reference(pod: Pod, owner: OwnerRef) -> RawObject:
-    """Name an object that owns a pod, in whose namespace it is."""
+    """Return a reference to an object that owns a pod and is in the same namespace."""
     kind = owner.kind
     named = {"apiVersion": kind.api_version, "kind": kind.name, "name": owner.name, "uid": owner.uid}
     return {**named, "namespace": pod.namespace}

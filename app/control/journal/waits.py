@@ -1,4 +1,4 @@
-"""Words what pods wait for whose room is held until it is free."""
+"""Words the wait of pods whose room is reserved until it is free."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ from app.model.sentence import NAMES_SHOWN, Name, Names, say
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Pods of one group that start together once all of their room is free, and the victims that have to leave it."""
+    """Pods of one group that start together once all of their room is free, and the victims that must leave it."""
 
     group: GroupKey
     pods: tuple[PodUid, ...]
     nodes: frozenset[NodeName]
     victims: frozenset[PodUid]
     freed: frozenset[NodeName]
-    """The nodes that somebody has to leave, and those above: who leaves another makes room in a queue."""
+    """`nodes` and the nodes of all victims: a victim on another node frees quota of a queue."""
     since: float
     began: str
     """The time of day, in RFC 3339."""
     relief: int
-    """What the cache counted when it began: more than that, and there may be free room elsewhere."""
+    """The capacity generation of the cache when the wait began: a higher one means that other room may be free."""
 
 
 def for_victims(wait: Wait, cache: ClusterCache) -> Refusal:
-    """Say who is still in the room."""
+    """Return the refusal that names the victims which are still there."""
     where = _where(wait)
     details: dict[str, int | str] = {"node": min(wait.nodes), "nodes": len(wait.nodes), "since": wait.began}
     known = [pod for uid in wait.victims if (pod := cache.pods.get(uid)) is not None]
     there = [pod for pod in known if pod.node is not None]
     if there:
-        # Who only lost a promise runs nowhere, and goes on waiting: it is not in the way.
+        # A pod that only lost its reservation runs nowhere and stays pending: it does not block the room.
         victims = len(wait.victims) - len(known) + len(there)
         cause = say(
             "{which} told to leave for it {are} still there ({names})",
@@ -51,7 +51,7 @@ def for_victims(wait: Wait, cache: ClusterCache) -> Refusal:
 
 
 def for_devices(wait: Wait, obstacle: str) -> Refusal:
-    """Say since when a GPU is being made ready to be shared, and what keeps it from that, "" if nothing is known."""
+    """Return since when a GPU is being prepared for sharing, and the obstacle, "" if none is known."""
     sentence = "It has been waiting since {began} for {gpus} on {where} to become ready for sharing"
     return Refusal(
         reason=Reason.WAITING_FOR_DEVICES,

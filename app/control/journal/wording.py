@@ -1,8 +1,8 @@
-"""Chooses the words in which people are told why a PodGroup waits, so that they do not depend on which plan came last.
+"""Chooses the refusal that is shown for a PodGroup, so that it does not depend on the order of plans.
 
-Two kinds of plans refuse: the short ones of the loop and of the webhooks, which look for no victims, and the full ones
-of `search_loop`, which know more. In one state of the cluster a full plan has the last word. After a
-change the newer plan has it, and what is known of victims stays until a full plan says otherwise.
+Two kinds of plans refuse: the short plans of the loop and of the webhooks, which search for no victims, and the full
+plans of `search_loop`, which know more. In one state of the cluster the full plan takes precedence. After a change the
+newer plan takes precedence, and the result about victims stays until the next full plan.
 """
 
 from dataclasses import dataclass, replace
@@ -15,20 +15,20 @@ from app.model.reason import Refusal
 class _Said:
     told: Refusal
     short: Refusal | None = None
-    """What the last short plan said by itself, and the version of its snapshot."""
+    """The refusal of the last short plan itself."""
     short_version: int = -1
     full_version: int = -1
 
 
 class Words:
-    """What was said of each PodGroup. Changed by `PlanApplier` alone."""
+    """The shown refusal of each PodGroup. Only `PlanApplier` changes it."""
 
     def __init__(self) -> None:
-        """Begin with nothing said."""
+        """Start without refusals."""
         self._said: dict[GroupKey, _Said] = {}
 
     def of_short_plan(self, key: GroupKey, refusal: Refusal, version: int) -> Refusal:
-        """Return what is told after a plan without victims refused a group, on a snapshot of this version."""
+        """Return the refusal to show after a short plan refused a group, on a snapshot of this version."""
         said = self._said.get(key)
         if said is None:
             told = refusal
@@ -41,7 +41,7 @@ class Words:
         return told
 
     def of_full_plan(self, key: GroupKey, refusal: Refusal, version: int) -> Refusal:
-        """Return what is told after a plan that looked for victims; it may be older than what a short one said."""
+        """Return the refusal to show after a full plan; the plan may be older than the last short plan."""
         said = self._said.get(key) or _Said(told=refusal)
         told = _completed(refusal, said.told)
         if said.short is not None and said.short_version > version and said.short.reason is refusal.reason:
@@ -50,12 +50,12 @@ class Words:
         return told
 
     def forget(self, key: GroupKey) -> None:
-        """Forget a group that waits no more."""
+        """Forget a group that no longer waits."""
         self._said.pop(key, None)
 
 
 def _completed(refusal: Refusal, known: Refusal) -> Refusal:
-    """Return the refusal with what another one knows of victims, if it knows nothing of them itself."""
+    """Return the refusal with the victims of another refusal, if it has no victims itself."""
     if refusal.of_victims is not None or known.of_victims is None or not refusal.may_find_victims:
         return refusal
     return refusal.with_victims(known.of_victims)
