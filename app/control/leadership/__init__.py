@@ -1,5 +1,5 @@
-"""Whether this replica decides, and whether its service account may do what deciding needs.
+"""Tells whether this replica decides, and whether its service account has the rights that this needs.
 
-Everything else in `control` asks here before it writes: `readiness` joins `leadership` and `freshness`, which is how
-whole and fresh the picture of the cluster is.
+All other packages of `control` check this before they write. `readiness` joins `leadership` and `freshness`: whether
+the replica is active, and how complete and fresh its picture of the cluster is.
 """

@@ -1,4 +1,4 @@
-"""Knows how fresh the picture of the cluster is: which kinds are listed, and when each watch was last heard."""
+"""Tracks how fresh the picture of the cluster is: which kinds are listed, and when each watch last showed something."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,40 +8,42 @@ from app.model.question import Check
 from app.model.seam import Resource
 
 STALE_AFTER_S = 90.0
-"""A watch that has shown nothing for so long, not even a bookmark (about one a minute), is not trusted."""
+"""A watch is not trusted after this time without an event or a bookmark (bookmarks arrive about once a minute)."""
 
 OPTIONAL = frozenset({Resource.TOPOLOGIES, Resource.GPU_NODES})
-"""Kinds that only some pods need: those with a topology, and those with GPUs. The others do not wait for them."""
+"""Kinds that only some pods need: pods with a topology, and pods with GPUs. Other pods do not wait for these kinds."""
 
 OPTIONAL_WITHIN_S = 5.0
-"""How long after the required kinds were listed all pods wait for the first lists of the optional ones: the API server
-may accept the request and never answer, which counts as a failure only after half a minute."""
+"""How long after the first lists of the required kinds all pods wait for the first lists of the optional kinds. The API
+server may accept the request and never answer, which counts as a failure only after half a minute.
+"""
 
 LOSSES_UNTIL_OPTIONAL = 3
-"""Failures in a row before the first list of such a kind until nobody else waits for it. Pods with GPUs go on then as
-well, without GpuNodes: before, a sick GPU would look free."""
+"""Failures in a row before the first list of an optional kind, after which only the pods that need it wait. Pods with
+GPUs then continue as well, without GpuNodes; they do not continue sooner, since an unhealthy GPU would look free.
+"""
 
 OWNERS_UNKNOWN = Check("owners", "not listed yet")
 
 
 @dataclass(slots=True)
 class _Watch:
-    """How one watch is doing. Changed by `Freshness` alone."""
+    """The state of one watch. Only `Freshness` changes it."""
 
     listed: bool = False
     lost: str = ""
     losses: int = 0
-    """How often it was lost since it last showed anything."""
+    """How often the watch was lost since it last showed anything."""
     is_late: bool = False
-    """Whether only the pods that need the kind wait any longer for its first list."""
+    """Whether only the pods that need the kind still wait for its first list."""
     heard_at: float = 0.0
 
 
 class Freshness:
-    """Whether what the cache shows can be trusted. The feed and the pod grouper tell it, everybody else asks it."""
+    """Tells whether the cache can be trusted. The feed and the pod grouper report to it; other parts only read it."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
-        """Start with nothing listed; `clock` is monotonic."""
+        """Start without listed kinds; `clock` is monotonic."""
         self._clock = clock
         self._watches = {resource: _Watch() for resource in Resource}
         self._owners = OWNERS_UNKNOWN
@@ -53,13 +55,13 @@ class Freshness:
     # What is asked ----------------------------------------------------------------------------------------------------
 
     def failure(self) -> str:
-        """Return why no question can be answered now, "" when all can: not listed yet, lost, or silent."""
-        # Asked with every question: the checks, which a person reads, say it in more words.
+        """Return why no question can be answered now, "" when all can: a watch is not listed yet, lost, or silent."""
+        # This runs for every question; `checks` gives more details to users.
         unheard = next((said for resource in self._watches if (said := self._check(resource).failure)), "")
         return unheard or self._owners.failure
 
     def checks(self) -> list[Check]:
-        """Return one check a kind, and one for the owners of pods."""
+        """Return one check for each kind, and one for the owners of pods."""
         return [*map(self._check, self._watches), self._owners]
 
     def is_listed(self, resource: Resource) -> bool:
@@ -67,12 +69,12 @@ class Freshness:
         return self._watches[resource].listed
 
     def is_given_up(self, resource: Resource) -> bool:
-        """Return whether the first list of an optional kind failed so often that nobody waits for it."""
+        """Return whether the first list of an optional kind failed so often that no pod waits for it any more."""
         watch = self._watches[resource]
         return not watch.listed and watch.losses >= LOSSES_UNTIL_OPTIONAL
 
     async def synced(self) -> None:
-        """Wait until every kind has been listed once, or is optional and cannot be."""
+        """Wait until every kind has been listed once; optional kinds that cannot be listed do not count."""
         await self._synced.wait()
 
     async def owners_known(self) -> None:
@@ -85,7 +87,7 @@ class Freshness:
         return Check(name, degraded=failure) if self._is_dispensable(resource) else Check(name, failure)
 
     def _is_dispensable(self, resource: Resource) -> bool:
-        """Whether a kind is optional, and was listed or cannot be for now."""
+        """Whether a kind is optional, and was listed or cannot be listed for now."""
         watch = self._watches[resource]
         return resource in OPTIONAL and (watch.listed or watch.is_late or watch.losses >= LOSSES_UNTIL_OPTIONAL)
 
@@ -110,7 +112,7 @@ class Freshness:
         watch.lost, watch.losses, watch.heard_at = "", 0, self._clock()
 
     def note_lost(self, resource: Resource, cause: str, *, denied: bool) -> None:
-        """Note that a watch was lost; one that is `denied` will not come back soon."""
+        """Note that a watch was lost; a `denied` watch is not expected to recover soon."""
         watch = self._watches[resource]
         watch.lost = cause
         watch.losses += LOSSES_UNTIL_OPTIONAL if denied else 1
@@ -123,7 +125,7 @@ class Freshness:
             self._owners_known.set()
 
     async def tire_of_optional(self) -> bool:
-        """Return when the optional kinds have had their time, and whether pods that do not need them now go on."""
+        """Wait for the first lists of optional kinds; return whether pods without need of them stop waiting now."""
         await self._has_required.wait()
         await asyncio.sleep(OPTIONAL_WITHIN_S)
         late = [watch for resource, watch in self._watches.items() if resource in OPTIONAL and not watch.listed]

@@ -1,8 +1,8 @@
-"""Tells whether this replica is the one that decides: it sits beside the kube-scheduler that leads.
+"""Tells whether this replica is active: it is when its kube-scheduler, in the same pod or on the same host, leads.
 
-There is no second lease to keep in step with kube-scheduler's own: whoever holds that one calls the Leeboard on its own
-loopback, and the holder's identity begins with the name of the host (in a cluster: the pod) that both of them share.
-We renew nothing, so how long we may trust the lease follows from the renewals that we see.
+There is no second lease that could differ from the lease of kube-scheduler. The kube-scheduler that holds the lease
+calls the Leeboard on its own loopback, and the identity of the holder begins with the name of the host (in a cluster:
+the pod) that both share. Leeboard renews nothing: the observed renewals determine how long it may trust the lease.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ from app.model.seam import Cluster, KubeError, Lease, OutcomeUnknownError
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 0.5
-"""A handover takes so much longer than kube-scheduler's own, and a renewal is seen so much later."""
+"""A handover takes this much longer than the handover of kube-scheduler, and a renewal is seen this much later."""
 
 LOOK_WITHIN_S = 5.0
-"""kube-scheduler, too, gives a renewal half of its renew deadline."""
+"""kube-scheduler also allows half of its renew deadline for a renewal."""
 
 MARGIN_S = 1.0
-"""Before another kube-scheduler may take over, so that writes which have been begun are over by then."""
+"""Margin before another kube-scheduler may take over, so that writes in flight have ended by then."""
 
 NOTICED_WITHIN_S = 1.5
-"""Between the moment in which a lease is given back and that in which the replica beside its holder has seen it."""
+"""Time from the release of a lease until the replica beside the former holder has noticed it."""
 
 POLL_S = 0.05
 
 
 class Leadership:
-    """Whether we are active, as of the last look at the lease; without a lease to look at we are the only replica."""
+    """Whether this replica is active, as of the last look at the lease; without a lease it is the only replica."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -44,10 +44,10 @@ class Leadership:
         changed: asyncio.Event | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`lease` is `namespace/name`, or empty; `changed` is set when we become active or cease to be.
+        """`lease` is `namespace/name`, or empty; `changed` is set when the replica becomes active or inactive.
 
-        `clock` is monotonic: a wall clock that is set back must not make us active for longer. All else is changed by
-        `look` alone.
+        `clock` is monotonic: a wall clock that is set back must not prolong the active time. Only `look` changes the
+        other fields.
         """
         self._cluster = cluster
         self._namespace, _, self._name = lease.partition("/")
@@ -61,12 +61,12 @@ class Leadership:
         self._seen: Lease | None = None
         self._asked_at = -inf
         self._from, self._until = (inf, -inf) if lease else (-inf, inf)
-        """When no other replica trusts the lease any more, and until when none can have begun to."""
+        """From when no other replica trusts the lease, and until when no other replica can have begun to trust it."""
         self._is_vacant = False
         """Whether no other holder was seen since `_from` was set."""
 
     def failure(self) -> str:
-        """Return why we are not active, "" when we are."""
+        """Return why this replica is not active, "" when it is."""
         if self._failure:
             return self._failure
         if self._clock() < self._from:
@@ -76,10 +76,10 @@ class Leadership:
         return ""
 
     async def while_sure(self, write: Awaitable[None]) -> None:
-        """Write, and end the write when another replica may decide: it may not have been sent yet, if we were stopped.
+        """Run a write, and cancel it when another replica may decide: if this process paused, it may be unsent.
 
-        The other one sees what was sent before, and gives what is sent after that to others. Raises
-        `OutcomeUnknownError` then, and what the write raises.
+        The other replica sees what was sent before its start, and may assign the same room after it. Raises
+        `OutcomeUnknownError` after a cancellation, and the errors of the write.
         """
         sure_for_s = None if self._until == inf else self._until - self._clock()
         try:
@@ -93,26 +93,26 @@ class Leadership:
         return Check("active", self.failure())
 
     async def settled(self, *, within_s: float) -> None:
-        """Return when we are active, or when this has taken too long."""
+        """Wait until this replica is active, for `within_s` at most."""
         until = self._clock() + within_s
         while self.failure() and self._clock() < until:
             await self._sleep(POLL_S)
 
     async def ended(self) -> None:
-        """Return when we cease to be active, each time."""
+        """Wait until this replica stops being active; every call waits for the next time."""
         await self._ended.wait()
         self._ended.clear()
 
     async def run(self) -> None:
-        """Look at the lease for ever, if there is one to look at."""
+        """Read the lease until cancelled, if there is one."""
         while True:
             if self._name:
                 await self.look()
             await self._sleep(LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """Look at the lease once; a look that fails changes nothing until what was seen last is too old."""
-        # Not when the answer is read: we may have been stopped in between, and it be as old as that.
+        """Read the lease once; after a failed read, the last one counts until it is too old."""
+        # Taken before the read: this process may be paused before it handles the answer, which is then that old.
         asked_at = self._clock()
         try:
             async with asyncio.timeout(LOOK_WITHIN_S):
@@ -126,7 +126,7 @@ class Leadership:
     def _take(self, lease: Lease | None, asked_at: float) -> None:
         self._failure = self._judged(lease)
         if lease is not None and lease != self._seen:
-            # It was renewed after the look before this one, which still saw the old one; when, is not known.
+            # It was renewed after the look before this one, which still saw the old lease; the exact time is not known.
             self._until = self._asked_at + lease.duration_s - MARGIN_S
         if lease is not None and self._is_anothers(lease):
             self._note_other(lease)
@@ -138,7 +138,7 @@ class Leadership:
     def _note_other(self, lease: Lease) -> None:
         self._is_vacant = False
         if lease != self._seen:
-            # The other one's own `_until` is not later, since it was renewed before we saw it.
+            # The `_until` of the other replica is not later, since its lease was renewed before this look.
             self._from = self._clock() + lease.duration_s - MARGIN_S
 
     def _judged(self, lease: Lease | None) -> str:
@@ -149,7 +149,7 @@ class Leadership:
         return ""
 
     def _is_anothers(self, lease: Lease) -> bool:
-        # kube-scheduler names itself <hostname>_<uuid>.
+        # The identity of kube-scheduler is <hostname>_<uuid>.
         return bool(lease.holder) and lease.holder.rpartition("_")[0] != self._hostname
 
     def _tell_of_change(self) -> None:

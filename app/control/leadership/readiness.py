@@ -1,4 +1,4 @@
-"""Says whether this replica may decide now: it is the active one, and its picture of the cluster is whole and fresh."""
+"""Tells whether this replica may decide now: it is active, and its picture of the cluster is complete and fresh."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,18 +9,18 @@ from app.model.question import Check
 
 
 class Precondition(Protocol):
-    """What must hold before something is decided or written: leadership, freshness, or both."""
+    """A condition of decisions or writes: leadership, freshness, or both."""
 
     def failure(self) -> str:
-        """Return why it does not hold, "" when it does."""
+        """Return why the condition does not hold, "" when it does."""
         ...
 
 
 class Readiness:
-    """Both conditions of deciding. A part that needs one of them alone asks that one."""
+    """Both conditions of decisions. A part that needs only one of them uses that one."""
 
     def __init__(self, leadership: Leadership, freshness: Freshness) -> None:
-        """Hold the two."""
+        """Store the two conditions."""
         self.leadership, self.freshness = leadership, freshness
 
     def failure(self) -> str:
@@ -28,5 +28,5 @@ class Readiness:
         return self.leadership.failure() or self.freshness.failure()
 
     def checks(self) -> Sequence[Check]:
-        """Return every condition of being ready, for /readyz."""
+        """Return every condition of readiness, for /readyz."""
         return (self.leadership.check(), *self.freshness.checks())

@@ -1,7 +1,7 @@
-"""Tells which of the rights that we need our service account lacks, before and while their lack does harm.
+"""Checks which of the needed rights the service account lacks, at intervals and after a refusal.
 
-A role that somebody narrows by mistake does not end the process: what still may be done is done, /readyz names what is
-missing, and when it is granted again nothing has to be restarted.
+A role that is narrowed by mistake does not end the process: Leeboard continues with the remaining rights, and /readyz
+names the missing ones. When they are granted again, no restart is needed.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from app.settings import Autoscaling, Settings
 log = structlog.get_logger()
 
 SOON_S = 5.0
-"""How soon we ask again while something is missing, and no sooner however often we are refused something."""
+"""Shortest time between two checks: the pause while a right is missing, and the least pause after refusals."""
 
 
 class AccessReviews(Protocol):
-    """Answers whether we may do something."""
+    """Answers whether the service account has a right."""
 
     async def allows(self, right: Right) -> bool:
         """Return whether our service account has this right now; raises `KubeError`."""
@@ -33,7 +33,7 @@ class AccessReviews(Protocol):
 
     @property
     def forbidden(self) -> asyncio.Event:
-        """Set whenever the API server refuses us something."""
+        """Set whenever the API server refuses a request of ours."""
         ...
 
 
@@ -62,15 +62,15 @@ def rights_of(settings: Settings) -> tuple[Right, ...]:
 
 
 def rights_to_owners(settings: Settings) -> tuple[Right, ...]:
-    """Return every right that is used where it is granted, and where its kind is installed, but never counted on.
+    """Return the optional rights: each is used where it is granted and its kind is installed.
 
-    /readyz does not ask for them: whoever follows the owners of pods learns of a refusal where it matters.
+    /readyz does not check them: the watch of owners handles a refusal itself.
     """
     return rights.of_owners(grouping.RESOURCES) if settings.pod_grouping else ()
 
 
 class Rights:
-    """What we lack, as of the last time the API server was asked."""
+    """The missing rights, as of the last check at the API server."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Rights:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`_missing` and `_unknown` are written by `look` alone."""
+        """Only `look` writes `_missing` and `_unknown`."""
         self._reviews = reviews
         self._needed = rights_of(settings)
         self._interval_s = settings.rights_interval_s
@@ -96,7 +96,7 @@ class Rights:
         return (right.sentence for right in self._missing if right.optional is optional)
 
     async def run(self) -> None:
-        """Ask for ever: at every interval, sooner while something is missing or after a refusal."""
+        """Check the rights until cancelled: at every interval, sooner while a right is missing or after a refusal."""
         while True:
             self._reviews.forbidden.clear()
             await self.look()
@@ -106,7 +106,7 @@ class Rights:
                 await self._wait_for_refusal(self._interval_s - soon_s)
 
     async def look(self) -> None:
-        """Ask for every right once; when the API server does not answer, what was known before stands."""
+        """Check every right once; when the API server does not answer, the last result stays."""
         try:
             missing = tuple([right for right in self._needed if not await self._reviews.allows(right)])
         except ForbiddenError:
