@@ -1,1 +1,1 @@
-"""Turns facts into what people read: conditions, events, status, and the one answer to why a pod waits."""
+"""Turns state into texts for users: conditions, events, status, and the one answer to why a pod waits."""

@@ -1,8 +1,9 @@
-"""Corrects pod conditions that were true for a moment only, where kube-scheduler does not correct them itself.
+"""Corrects pod conditions that were true only for a moment, where kube-scheduler does not correct them itself.
 
-* Leeboard could not answer. kube-scheduler asks again within seconds. One that has lost its lease may write this as its
-  last word, after the new one has written better (seen: it lived on for five seconds after a stop of ten).
-* Leeboard was deciding. kube-scheduler parks the pod, and may not look at it again for 5 minutes.
+* Leeboard could not answer. kube-scheduler retries within seconds. A kube-scheduler that has lost its lease may write
+  this condition last, after the new leader has written a better one (seen: it stayed for five seconds after a stop of
+  ten).
+* Leeboard was deciding. kube-scheduler parks the pod, and may not retry it for 5 minutes.
 """
 
 import asyncio
@@ -21,17 +22,18 @@ from app.model.seam import Cluster, KubeError, PodRef
 log = structlog.get_logger()
 
 AFTER_S = 15.0
-"""For so long at the most kube-scheduler puts a pod off after an error (podMaxBackoffSeconds, 10), and is itself alive
-without its lease."""
+"""Longest time that kube-scheduler puts off a pod after an error (podMaxBackoffSeconds, 10), and that it runs without
+its lease.
+"""
 
 LOOK_EVERY_S = 1.0
 
 PAUSE_EVERY = 200
-"""After so many pods the event loop gets a turn: thousands may wait for a correction at once."""
+"""After so many pods the event loop gets a turn: thousands may need a correction at once."""
 
 
 class Corrections:
-    """The pods with such a condition, and since when. Only the event loop calls in here."""
+    """The pods with such a condition, and since when. Only the event loop calls this class."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -54,19 +56,19 @@ class Corrections:
         self._since: dict[PodUid, float] = {}
 
     def note_pod(self, pod: Pod, *, is_new: bool) -> None:
-        """Note since when a pod of ours says what is true for a moment only."""
+        """Note since when a pod of ours has such a condition."""
         del is_new
         if pod.said.passing and pod.managed:
             self._since.setdefault(pod.uid, self._clock())
 
     async def run(self) -> None:
-        """Correct for ever what has stood for too long."""
+        """Correct old conditions until cancelled."""
         while True:
             await self._sleep(LOOK_EVERY_S)
             await self.amend()
 
     async def amend(self) -> None:
-        """Correct what has stood for too long; who has a place is left to whoever binds it, and to the kubelet."""
+        """Correct conditions that are too old; for pods with a place, the bind and the kubelet set the conditions."""
         until = self._clock() - AFTER_S
         for number, uid in enumerate([uid for uid, since in self._since.items() if since <= until], start=1):
             if number % PAUSE_EVERY == 0:
@@ -86,5 +88,5 @@ class Corrections:
         try:
             await self._cluster.say_unschedulable(ref, phrase(reason))
         except KubeError as error:
-            # Words only; kube-scheduler says them too, when it looks at all pods again (after 5 minutes).
+            # Only text is lost; kube-scheduler writes the same when it retries all pods (after 5 minutes).
             log.warning("condition not corrected", pod=f"{pod.namespace}/{pod.name}", error=str(error))

@@ -1,9 +1,9 @@
-"""Tells owners why their pods wait: for each cause that lasts one event an object, with its numbers.
+"""Writes events that explain why pods wait: for each lasting cause one event for each object, with its numbers.
 
-The last event of an object tells the cause of now: one that comes again is told again, a bounded number of times.
-An event is about the PodGroup, the objects that own its pods, such as a Job, and the first of the pods themselves, so
-that `kubectl describe` of each of them shows the cause. kube-scheduler's own event repeats our fixed phrase; these say
-how much is missing, and of what.
+The last event of an object shows its current cause: a cause that returns gets a new event, a bounded number of times.
+Events are written for the PodGroup, the owners of its pods, such as a Job, and the first pods themselves, so that
+`kubectl describe` of each object shows the cause. The event of kube-scheduler repeats a fixed phrase of Leeboard; these
+events add how much is missing, and of what.
 """
 
 import asyncio
@@ -29,30 +29,30 @@ from app.settings import Settings
 log = structlog.get_logger()
 
 EVENTS_PER_ROUND = 20
-"""Ten thousand pods that wait for one cause must not become a storm of events."""
+"""Ten thousand pods that wait for one cause must not cause a storm of events."""
 
 AT_ONCE = 500
-"""Causes that are looked at before the event loop gets a turn."""
+"""Causes that are compared before the event loop gets a turn."""
 
 PODS_TOLD = 16
-"""The pods of one PodGroup that have events of their own: each costs a write."""
+"""Pods of one PodGroup that have events of their own: each costs a write."""
 
 CAUSES_TOLD = 8
 """Events of one object while fewer than `TOLD_FOR_S` pass between any two: its cause may change all the time."""
 
 TOLD_FOR_S = 1800.0
-"""How long the same cause is not told again for the same object, unless it told of another one since."""
+"""How long the same cause is not repeated for the same object, unless the object had another cause since."""
 
 LOOK_AGAIN_S = 60.0
-"""How often everybody who waits is looked at although nothing has changed: what was told is forgotten after a time."""
+"""How often all waiting groups are reviewed although nothing has changed: written events are forgotten after a time."""
 
 PASSING = frozenset({Reason.DECIDING})
-"""Reasons that are over before anybody could read of them."""
+"""Reasons that are over before a user could read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Lasting:
-    """Why a group waits, from one round to the next."""
+    """The cause of a waiting group, from one round to the next."""
 
     refusal: Refusal
     cause: Cause
@@ -60,41 +60,41 @@ class _Lasting:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One event that is to be written."""
+    """An event to write."""
 
     regarding: RawObject
     lasting: _Lasting
     prefix: str = ""
-    """Of what the object owns or belongs to the event tells, where that is not the object itself."""
+    """Names the PodGroup or pod that the event explains, where it differs from the object of the event."""
 
     @property
     def uid(self) -> str:
-        """The object that it is about."""
+        """The uid of the object of the event."""
         return str(self.regarding["uid"])
 
     @property
     def key(self) -> tuple[str, Cause]:
-        """By which it is known that it was written."""
+        """The key under which a written event is remembered."""
         return self.uid, self.lasting.cause
 
     @property
     def note(self) -> str:
-        """The text, for readers of the namespace that it is stored in."""
+        """The text, for readers of the namespace in which the event is stored."""
         said = say("{prefix}{sentence}", prefix=self.prefix, sentence=self.lasting.refusal.sentence)
         return told(said, tenant(self.regarding["namespace"]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Covered:
-    """What was told of a group."""
+    """The events that were written for a group."""
 
     cause: Cause
     pods: int
-    """How many of its pods have been told; 0 when only the group and its owners have been."""
+    """The number of its pods with events; 0 when only the group and its owners have events."""
 
 
 class EventReporter:
-    """Looks once an interval at who waits; a cause that was there the last time too is told."""
+    """Reviews waiting groups at each interval; writes a cause that was there in the last round too."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
@@ -116,31 +116,31 @@ class EventReporter:
         self._interval_s = settings.status_interval_s
         self._clock = clock
         self._seen: tuple[int, int] | None = None
-        """What there was when nothing was left to be told."""
+        """The state at which no event was left to write."""
         self._look_again_at = 0.0
         self._waited_before: dict[GroupKey, Cause] = {}
         self._told: TTLCache[tuple[str, Cause], bool] = TTLCache(100_000, TOLD_FOR_S, timer=clock)
         """By the uid of the object."""
         self._written: TTLCache[str, int] = TTLCache(100_000, TOLD_FOR_S, timer=clock)
-        """How many events each object has, by its uid."""
+        """The number of events of each object, by its uid."""
         self._covered: TTLCache[GroupKey, _Covered] = TTLCache(100_000, TOLD_FOR_S, timer=clock)
-        """Groups of which the first events are written."""
+        """Groups whose first events are written."""
 
     async def run(self) -> None:
-        """Tell of whatever lasts, for ever."""
+        """Write events for lasting causes until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             if self._inspect.is_ready():
                 await self.round()
 
     async def round(self) -> None:
-        """Write events for causes that have lasted from one round to the next, a bounded number."""
+        """Write events for causes that have lasted since the last round, a bounded number."""
         version = self._inspect.version()
         if version == self._seen and self._clock() < self._look_again_at:
             return
         before = self._waited_before
         lasting = await self._lasting()
-        # Of every group one object is told before the many pods of one.
+        # One object of every group comes before the many pods of one group.
         first = {key: each for key, each in lasting.items() if not self._is_covered(key, each.cause)}
         left = await self._tell(first, EVENTS_PER_ROUND, pods_too=False)
         more = {key: each for key, each in lasting.items() if self._lacks_pods(key, each.cause)}
@@ -149,7 +149,7 @@ class EventReporter:
             self._seen, self._look_again_at = version, self._clock() + LOOK_AGAIN_S
 
     async def _lasting(self) -> Mapping[GroupKey, _Lasting]:
-        """Return the causes that were there in the round before, too."""
+        """Return the causes that were there in the last round, too."""
         before, self._waited_before = self._waited_before, {}
         lasting = {}
         for number, (key, refusal) in enumerate(self._causes()):
@@ -164,11 +164,11 @@ class EventReporter:
     def _lasts(self, key: GroupKey, before: Cause | None, now: Cause) -> bool:
         if before is None or key in self._covered:
             return before == now
-        # Where each round finds the nodes in another state, nobody would ever be told anything.
+        # Only the reason is compared: where the nodes change in each round, no event would ever be written.
         return before.reason is now.reason
 
     def _causes(self) -> list[tuple[GroupKey, Refusal]]:
-        """Return why everybody waits, or has a place and cannot use it yet."""
+        """Return the cause of each group that waits, or that has a place and cannot use it yet."""
         return [*self._inspect.refused(), *self._planning.attempts.stalled().items()]
 
     def _is_covered(self, key: GroupKey, cause: Cause) -> bool:
@@ -182,13 +182,13 @@ class EventReporter:
         return covered.pods < min(len(self._cache.groups.pods(key)), PODS_TOLD)
 
     async def _tell(self, causes: Mapping[GroupKey, _Lasting], most: int, *, pods_too: bool) -> int:
-        """Write at most so many events; return how many more may be written."""
+        """Write this number of events at most; return how many more may be written."""
         for key, each in causes.items():
             pods = self._cache.groups.pods(key)
             self._forget_others(key, each, pods)
             events = [*(self._of_pods(key, each, pods) if pods_too else self._of_group(key, each, pods))]
             for event in events:
-                # Asked of each when its turn comes: pods of one group have owners in common.
+                # Checked right before each event: pods of one group have owners in common.
                 if self._is_said(event):
                     continue
                 if not most or not self._inspect.is_ready():
@@ -205,7 +205,7 @@ class EventReporter:
         return event.key in self._told or self._written.get(event.uid, 0) >= CAUSES_TOLD
 
     def _forget_others(self, key: GroupKey, now: _Lasting, pods: Collection[Pod]) -> None:
-        """Forget that another cause was told of a group: when it comes again it is news."""
+        """Forget the other causes of a group: when one returns, it gets a new event."""
         covered = self._covered.get(key)
         if covered is None or covered.cause == now.cause:
             return
@@ -214,7 +214,7 @@ class EventReporter:
             self._told.pop((event.uid, covered.cause), None)
 
     def _of_group(self, key: GroupKey, lasting: _Lasting, pods: Collection[Pod]) -> Iterator[_Event]:
-        """Yield what is told of the PodGroup, or the pod alone, and of the objects that own its pods."""
+        """Yield the events for the PodGroup, or for its single pod, and for the owners of its pods."""
         regarding, pod = group_reference(self._cache.groups, key), min(pods, key=_age, default=None)
         if regarding is not None:
             yield _Event(regarding, lasting)
@@ -222,7 +222,7 @@ class EventReporter:
             yield from self._of_owners(pod, lasting)
 
     def _of_pods(self, key: GroupKey, lasting: _Lasting, pods: Collection[Pod]) -> Iterator[_Event]:
-        """Yield what is told of the first of the pods that wait, and of the objects that own these."""
+        """Yield the events for the first waiting pods, and for the owners of these pods."""
         waiting = (pod for pod in pods if pod.node is None and not pod.deleting)
         for pod in nsmallest(PODS_TOLD, waiting, key=_age):
             yield _Event(pod_reference(pod), lasting, f"PodGroup {key.name}: ")
@@ -247,5 +247,5 @@ class EventReporter:
 
 
 def _age(pod: Pod) -> tuple[float, int, str]:
-    """Order pods by when they were created, then as they are counted: p-9 before p-10."""
+    """Order pods by creation time, then by number: p-9 before p-10."""
     return pod.created_at, len(pod.name), pod.name

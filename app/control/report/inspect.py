@@ -1,4 +1,4 @@
-"""Tells what is known, decided and waited for: to health checks, metrics and the read API. Changes nothing."""
+"""Reads state, decisions and waiting pods for health checks, metrics and the read API. Changes nothing."""
 
 import time
 from collections import Counter
@@ -28,7 +28,7 @@ __all__ = ["Inspect", "KnownPod"]
 
 
 class Inspect(WaitingGroups):
-    """All that health checks, metrics and the read API ask."""
+    """The views that health checks, metrics and the read API use."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class Inspect(WaitingGroups):
         self._clock = clock
 
     def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
-        """Freeze the cluster as it is now; what is returned divides it among the queues.
+        """Take a snapshot of the cluster; the returned function divides it among the queues.
 
-        That may be done in any thread: ten thousand queues take 0.2 s.
+        The function may run in any thread: ten thousand queues take 0.2 s.
         """
         return partial(_shares, self._cache.snapshot())
 
     def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
-        """Do the same; what is returned tells how every queue stands, in the order of their names."""
+        """Take a snapshot; the returned function gives the summary of each queue, by name."""
         return partial(stands, self._cache.snapshot())
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
-        """Tell why a pod or a PodGroup stands where it does; what of the two is meant is found out if need be."""
+        """Explain the state of a pod or a PodGroup; without a subject, it is found by the name."""
         told = self._explainer.explain(namespace, name, subject)
         failed = next((check for check in self.checks() if not check.passed), None)
         return told if failed is None else messages.undecided(told, failed)
@@ -66,7 +66,7 @@ class Inspect(WaitingGroups):
         return Counter(held.state.value for held in self._cache.reservations)
 
     def pod(self, namespace: str, name: str) -> KnownPod | None:
-        """Return what is known of one pod."""
+        """Return the state of one pod."""
         found = (pod for pod in self._cache.pods.all() if pod.namespace == namespace and pod.name == name)
         pod = next(found, None)
         planning = self._planning
@@ -74,20 +74,20 @@ class Inspect(WaitingGroups):
             return None
         stalled, awaited = planning.attempts.stalled(), planning.attempts.awaited(pod.group)
         on = self._cache.groups.terms.of(pod.group) if pod.managed else None
-        # The queue that pays, which the labels of a running pod do not change.
+        # The queue that is charged; labels of a running pod do not change it.
         pod = replace(pod, queue=on.queue) if on is not None else pod
         return known(self._cache, planning.refusals_to_tell, pod, stalled=stalled, awaited=awaited)
 
     def gpu_nodes(self) -> Sequence[NodeName]:
-        """Return the nodes of whose GPUs an agent tells, in order; what is left of a deleted node is not told."""
+        """Return the nodes with GPUs that an agent reports, in order; old reports of deleted nodes are left out."""
         return sorted(self._cache.gpus.agents.all().keys() & self._cache.snapshots.table().index.keys())
 
     def gpu_node(self, name: NodeName) -> NodeUse | None:
-        """Return who is on the GPUs of a node; None when no agent tells of it."""
+        """Return the use of the GPUs of a node; None when no agent reports it."""
         return occupancy(self._cache, name, now=self._clock()) if name in self._cache.snapshots.table().index else None
 
     def gpu_health(self) -> Mapping[Health, int]:
-        """Return how many GPUs there are of each health."""
+        """Return the number of GPUs of each health."""
         return by_health(self._reports())
 
     def shared_gpus(self) -> Iterable[SharedMemory]:

@@ -1,4 +1,4 @@
-"""Words the one answer to why a pod or a PodGroup stands where it does."""
+"""Words the one answer to why a pod or a PodGroup is in its state."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -20,19 +20,19 @@ SETTLED = frozenset({GroupState.RUNNING, GroupState.ENDING, GroupState.FINISHED}
 
 
 def why_pod(known: KnownPod, last: Decision | None, refusal: Refusal | None, spec: GroupSpec | None) -> Why:
-    """Say why a pod that is there stands where it does; `refusal` is its group's, `last` what was decided of it."""
+    """Explain the state of an existing pod; `refusal` is that of its group, `last` the last decision about the pod."""
     node = known.node
     match known.state:
         case PodState.BOUND:
             gone = f"It was bound to node {node}, which does not exist any more; Kubernetes deletes the pod soon."
             return Why(reason=known.state, sentence=gone if known.is_node_gone else f"It is on node {node}.")
         case PodState.PROMISED | PodState.BINDING if known.refusal is not None:
-            # What the attempt before this one failed by is still the best answer.
+            # The cause of failure of the last attempt is still the best answer.
             return of_refusal(known.refusal)
         case PodState.BINDING:
             return Why(reason=known.state, sentence=f"It is being bound to node {node}.")
         case PodState.PROMISED if known.refusal is None:
-            # What it said last may be older than the promise, or why it never asks: only time tells.
+            # This message may be older than the reservation, or explain why kube-scheduler never asks: only time tells.
             pod, said = known.pod, ""
             if pod.said.by_scheduler and pod.said.because:
                 said = f"; when it looked last it said: {pod.said.because}"
@@ -53,7 +53,7 @@ def _why_leaving(known: KnownPod, last: Decision | None) -> Why:
 
 
 def _why_held(known: KnownPod, refusal: Refusal | None, spec: GroupSpec | None) -> Why:
-    # From what its owner must change or wait for to what is ours.
+    # First what the owner must change or wait for, then what Leeboard must do.
     pod = known.pod
     if pod.ungrouped and not pod.problem:
         return Why(reason=Reason.OWNER_UNKNOWN, sentence=_full(pod.ungrouped))
@@ -61,7 +61,7 @@ def _why_held(known: KnownPod, refusal: Refusal | None, spec: GroupSpec | None) 
         return Why(reason=Reason.OWNER_SUSPENDED, sentence=_full(spec.suspended))
     found = known.refusal or refusal
     if found is not None and known.refusal is None and found.reason in FREEING:
-        # That is about the room of other pods of its group: this one has none yet.
+        # That refusal is about the room of other pods of the group: this pod has no room yet.
         found = None
     if found is not None:
         return of_refusal(found)
@@ -72,7 +72,7 @@ def _why_held(known: KnownPod, refusal: Refusal | None, spec: GroupSpec | None) 
 
 
 def of_refusal(refusal: Refusal) -> Why:
-    """Say what a refusal says."""
+    """Return the answer that repeats a refusal."""
     return Why(reason=refusal.reason, sentence=refusal.sentence, details=refusal.details)
 
 
@@ -80,8 +80,8 @@ def of_refusal(refusal: Refusal) -> Why:
 
 
 def state_of(counts: Mapping[str, int], spec: GroupSpec | None, *, finished: int, owed: int = 0) -> GroupState:
-    """Judge a PodGroup by how many of its pods are in each state, have finished well, and are owed to its minimum."""
-    # No pods: finished, or they have yet to come. Then: leaving, running, on their way, waiting.
+    """Return the state of a PodGroup by its pods in each state, its succeeded pods, and those owed to its minimum."""
+    # Order: no pods (finished, or not created yet), being deleted, running, starting, waiting.
     bound, placed = counts.get(PodState.BOUND, 0), sum(counts.get(each, 0) for each in PLACED)
     waiting = sum(counts.get(each, 0) for each in WAITING)
     if spec is not None and spec.suspended and not bound + placed:
@@ -100,7 +100,7 @@ def state_of(counts: Mapping[str, int], spec: GroupSpec | None, *, finished: int
 def why_group(
     state: GroupState, refusal: Refusal | None, spec: GroupSpec | None, *, counts: Mapping[str, int], nodes: int
 ) -> Why:
-    """Say why a PodGroup that is there stands where it does; its bound pods are on so many nodes."""
+    """Explain the state of an existing PodGroup; its bound pods are on so many `nodes`."""
     if spec is not None and spec.suspended:
         return Why(reason=Reason.OWNER_SUSPENDED, sentence=_full(spec.suspended))
     if refusal is not None and state not in SETTLED:
@@ -154,7 +154,7 @@ def _why_undecided(state: GroupState, spec: GroupSpec | None, counts: Mapping[st
 
 
 def gone_pod(namespace: str, name: str, last: Decision, decisions: Collection[Decision]) -> Explanation:
-    """Tell of a pod that is gone what was decided of it last."""
+    """Explain a deleted pod by the last decision about it."""
     is_evicted = last.outcome is Outcome.EVICTED
     state = PodState.EVICTED if is_evicted else PodState.GONE
     seat = next(each for each in last.pods if each.name == name)
@@ -168,14 +168,14 @@ def gone_pod(namespace: str, name: str, last: Decision, decisions: Collection[De
         pod_group=name if last.group.name == seat.uid else last.group.name,
         state=state,
         why=why,
-        # A promise may have moved to another node: only who was evicted was surely there.
+        # A reservation may have moved to another node: only an evicted pod was certainly on this node.
         node=seat.node if is_evicted else None,
         decisions=tuple(decisions),
     )
 
 
 def gone_group(namespace: str, name: str, decisions: Collection[Decision]) -> Explanation:
-    """Tell of a PodGroup that is gone what was decided about it."""
+    """Explain a deleted PodGroup by the decisions about it."""
     sentence = f"PodGroup {namespace}/{name} is gone, and so are its pods."
     why = Why(reason=GroupState.GONE, sentence=sentence)
     return Explanation(
@@ -190,7 +190,7 @@ def gone_group(namespace: str, name: str, decisions: Collection[Decision]) -> Ex
 
 
 def without_pods(namespace: str, name: str, workload: Workload, profiles: Collection[str]) -> Explanation:
-    """Tell of a workload that has no pods, or none that are ours."""
+    """Explain a workload that has no pods, or no pods of ours."""
     reason: str = Reason.OWNER_SUSPENDED if workload.suspended else GroupState.NO_PODS
     idle = (
         f"{workload.kind} {namespace}/{name} has no pods that Leeboard schedules: they have ended, its controller has"
@@ -206,7 +206,7 @@ def without_pods(namespace: str, name: str, workload: Workload, profiles: Collec
 
 
 def of_another_scheduler(pod: Pod, profiles: Collection[str]) -> Unknown:
-    """Say that a pod is not ours, and what would make it so."""
+    """Explain that another scheduler schedules the pod, and how to change that."""
     name = f"{pod.namespace}/{pod.name}"
     if pod.reserves:
         return Unknown(f"pod {name} is a reservation pod: it holds GPU {pod.reserves} for the pods that share it")
@@ -218,7 +218,7 @@ def of_another_scheduler(pod: Pod, profiles: Collection[str]) -> Unknown:
 
 
 def unknown(namespace: str, name: str, subject: Subject | None) -> Unknown:
-    """Say that nothing is known, and how to find what there is."""
+    """Explain that nothing is known of the name, and how to find existing objects."""
     kinds = {
         Subject.POD: "pod",
         Subject.POD_GROUP: "PodGroup",
@@ -232,7 +232,7 @@ def unknown(namespace: str, name: str, subject: Subject | None) -> Unknown:
 
 
 def undecided(told: Explanation | Unknown, failed: Check) -> Explanation | Unknown:
-    """Say why nothing is decided here, where an answer depends on what was decided; `failed` is a line of /readyz."""
+    """Explain that this replica decides nothing, where an answer needs decisions; `failed` is a line of /readyz."""
     here = f"this replica decides nothing now ({failed.name}: {failed.failure})"
     said = f"{here}; where there are several, ask the one that decides, by kubectl port-forward to its pod"
     if isinstance(told, Unknown):

@@ -1,4 +1,4 @@
-"""Tells where a pod stands, from being held to being bound and leaving, and why it is no further."""
+"""Finds the state of a pod, from held over bound to being deleted, and what keeps it from the next state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from app.model.reason import Reason, Refusal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownPod:
-    """One pod and where it stands."""
+    """A pod and its state."""
 
     pod: Pod
     state: PodState
     node: NodeName | None = None
     is_node_gone: bool = False
-    """It is bound to a node that does not exist any more."""
+    """The pod is bound to a node that does not exist any more."""
     refusal: Refusal | None = None
 
 
@@ -32,9 +32,9 @@ def known(
     stalled: Mapping[GroupKey, Refusal],
     awaited: Mapping[PodUid, Refusal],
 ) -> KnownPod:
-    """Return where the pod stands.
+    """Return the state of the pod.
 
-    `refusals` are those of the last plan, `stalled`, and `awaited` for the pods of its group, as `Planning` tells them.
+    `refusals` are those of the last plan; `stalled`, and `awaited` for the pods of its group, come from `Planning`.
     """
     if pod.node is not None:
         state, is_gone = (
@@ -51,10 +51,10 @@ def known(
     if held.state is ReservationState.AWAITING:
         why = awaited.get(pod.uid) or _why_awaiting(cache, pod, held.node)
     elif why is not None and why.reason is not Reason.BACKING_OFF:
-        # What others of its group wait for does not keep a pod from starting that has its place.
+        # What other pods of its group wait for does not block a pod with a place.
         why = None
     if why is None and held.state is ReservationState.PROMISED:
-        # As it is told while it has no place: it gets one now and then, and nothing has changed by that.
+        # Same answer as without a place: the pod gets a place now and then, which changes nothing for it.
         why = overlooked(pod, is_overlooked=cache.groups.asked.is_unasked(pod))
     state = PodState.BINDING if held.state is ReservationState.ANSWERED else PodState(held.state.value)
     return KnownPod(pod=pod, state=state, node=held.node, refusal=why)
@@ -65,10 +65,10 @@ def _why_held(cache: ClusterCache, refusals: Mapping[GroupKey, Refusal], pod: Po
         return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"{pod.problem}.")
     refusal, unasked = refusals.get(pod.group), overlooked(pod, is_overlooked=cache.groups.asked.is_unasked(pod))
     if unasked is not None and (refusal is None or refusal.reason is unasked.reason):
-        # That of its group may name another of its pods.
+        # The refusal of its group may name another pod.
         return unasked
     if refusal is None and pod.said.by_scheduler and pod.said.because:
-        # Beyond its group's minimum: the others start without it, so that the group waits for nothing.
+        # The pod is beyond the minimum of its group: the group starts without it and has no refusal.
         sentence = f"The scheduler's own filters accept it on no node: {pod.said.because}."
         return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence)
     return refusal

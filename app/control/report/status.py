@@ -1,6 +1,7 @@
-"""Keeps the status of Queues and PodGroups true.
+"""Keeps the status of Queues and PodGroups up to date.
 
-Written on change only, and never more than once an interval per object: a write wakes nobody, but is not free.
+A status is written only when it changes, and once an interval per object at most: a write triggers nothing in Leeboard,
+but has a cost.
 """
 
 import asyncio
@@ -31,20 +32,20 @@ log = structlog.get_logger()
 WRITES_AT_ONCE = 4
 
 FREE_TRIES = 2
-"""Failures in a row after which a status is written again in the next round; from then on the pause doubles."""
+"""Failures in a row after which a status is still written in the next round; after more, the pause doubles."""
 
 LONGEST_PAUSE_S = 120.0
 
 AT_ONCE = 100
-"""Objects that are looked at before the event loop gets a turn: there may be ten thousand."""
+"""Objects that are compared before the event loop gets a turn: there may be ten thousand."""
 
 RENEWED_AT_ONCE = 20
-"""Waiting PodGroups a round whose numbers are brought up to date although their reason has not changed."""
+"""Waiting PodGroups per round whose numbers are updated although their reason has not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """One object whose status is ours."""
+    """An object whose status Leeboard writes."""
 
     resource: Resource
     namespace: str
@@ -52,7 +53,7 @@ class _Target:
 
 
 class Status:
-    """Compares what objects say with what they should say, once an interval; of PodGroups only those that changed."""
+    """Compares the stored status of objects with the current one at intervals; of PodGroups only those that changed."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -64,7 +65,7 @@ class Status:
         *,
         wall_clock: Callable[[], str],
     ) -> None:
-        """`wall_clock` returns RFC 3339. `_said` is what each object is known to say, `_touched` what to look at."""
+        """`wall_clock` returns RFC 3339. `_said` is the known status of each object; `_touched` is what to compare."""
         self._cache = cache
         self._planning = planning
         self._inspect = inspect
@@ -74,19 +75,19 @@ class Status:
         self._now = wall_clock
         self._said: dict[_Target, RawObject] = {}
         self._failures: Counter[_Target] = Counter()
-        """In a row; of what fails now."""
+        """Failures in a row, of objects whose last write failed."""
         self._resting: set[_Target] = set()
-        """What is not written until its pause is over."""
+        """Objects that are not written until their pause is over."""
         self._touched: set[GroupKey] = set()
-        """It is one set for ever: the cache adds the groups about which anything has changed."""
+        """This set object is never replaced: the cache adds the groups that have changed."""
         cache.groups.touched.tell(self._touched)
         self._to_renew: Iterator[GroupKey] = iter(())
-        """Whose numbers are looked at next, as long as anything changes."""
+        """The groups whose numbers are updated next, as long as anything changes."""
         self._renewed_at = -1
         self._version = -1
 
     async def run(self) -> None:
-        """Bring statuses up to date for ever, when something changed."""
+        """Update statuses at intervals until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             if self._inspect.is_ready():
@@ -96,14 +97,14 @@ class Status:
         try:
             await self.round()
         except Exception:
-            # One object that cannot be written about must not end the service, nor keep the others untold.
+            # An error with one object must not end the service, and must not block the status of other objects.
             log.exception("statuses not brought up to date")
 
     async def round(self) -> None:
-        """Write every status that is no longer true."""
+        """Write every status that has changed."""
         if self._version != self._cache.changes.version:
             self._version = self._cache.changes.version
-            # How many are still leaving is worth a look each time: there are few who wait for that.
+            # The number of pods that are still leaving changes often: few groups wait for such pods.
             self._touched.update(key for key, why in self._planning.attempts.stalled().items() if why.reason in FREEING)
             await self._correct_queues()
         self._touched.update(self._renewed())
@@ -113,7 +114,7 @@ class Status:
             await asyncio.sleep(0)
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
-        """Note what an object says already, so that a restart writes only what is wrong."""
+        """Note the stored status of an object, so that a restart writes only differences."""
         if resource not in {Resource.QUEUES, Resource.POD_GROUPS}:
             return
         namespace, name, status = status_fields.stated(raw)
@@ -135,7 +136,7 @@ class Status:
         return touched
 
     def _renewed(self) -> Iterator[GroupKey]:
-        """Yield some of those who wait, each in its turn, and nobody once all were looked at since the last change."""
+        """Yield the next waiting groups in turn, and none once all were updated since the last change."""
         found = list(islice(self._to_renew, RENEWED_AT_ONCE))
         if len(found) < RENEWED_AT_ONCE and self._renewed_at != self._version:
             self._renewed_at = self._version
@@ -206,7 +207,7 @@ class Status:
     async def _write(self, target: _Target, status: RawObject, turns: asyncio.Semaphore) -> None:
         async with turns:
             if not self._inspect.is_ready():
-                # A round may be long, and two replicas that correct each other would never end.
+                # A round may be long; two replicas that correct each other would never end.
                 self._look_again(target)
                 return
             try:
@@ -222,7 +223,7 @@ class Status:
                 self._failures.pop(target, None)
 
     def _put_off(self, target: _Target) -> None:
-        """Have a status written again that failed: soon at first, since many failures pass."""
+        """Write a failed status again: in the next round at first, since many failures are short."""
         self._failures[target] += 1
         extra = self._failures[target] - FREE_TRIES
         if extra <= 0:
@@ -236,7 +237,7 @@ class Status:
         self._look_again(target)
 
     def _look_again(self, target: _Target) -> None:
-        # In the next round, whether or not anything has changed by then.
+        # Compare it in the next round, whether or not anything has changed by then.
         if target.resource is Resource.POD_GROUPS:
             self._touched.add(GroupKey(target.namespace, target.name))
         else:
@@ -248,5 +249,5 @@ def _target(key: GroupKey) -> _Target:
 
 
 def _of_owner(spec: GroupSpec) -> Refusal | None:
-    """Say why a PodGroup has no pods that wait: its owner keeps them from coming."""
+    """Return why a PodGroup has no waiting pods: its suspended owner creates none."""
     return Refusal(reason=Reason.OWNER_SUSPENDED, sentence=spec.suspended) if spec.suspended else None

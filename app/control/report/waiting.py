@@ -1,4 +1,4 @@
-"""Tells which PodGroups wait and why, as of the last plan, and whether that can be trusted."""
+"""Lists the waiting PodGroups and their refusals as of the last plan, and tells whether they can be trusted."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,38 +15,38 @@ class WaitingGroups:
     """Read-only views, computed when asked."""
 
     def __init__(self, cache: ClusterCache, planning: Planning, readiness: Readiness) -> None:
-        """Hold what is looked at."""
+        """Store the collaborators."""
         self._cache = cache
         self._planning = planning
         self._readiness = readiness
 
     def checks(self) -> Sequence[Check]:
-        """Return every condition of being ready."""
+        """Return every condition of readiness."""
         return self._readiness.checks()
 
     def is_ready(self) -> bool:
-        """Whether all of them hold: we are active, and what we see is whole and fresh."""
+        """Whether all conditions hold: this replica is active, and its picture of the cluster is complete and fresh."""
         return not self._readiness.failure()
 
     def version(self) -> tuple[int, int]:
-        """Return what changes whenever `waiting_by_key` does."""
+        """Return a value that changes whenever `waiting_by_key` does."""
         return self._planning.version
 
     def waiting(self) -> Sequence[tuple[PodGroup, Refusal | None]]:
-        """Return the groups with pods that have no place, and why."""
+        """Return the groups with pods that have no place, with their refusals."""
         refusals = self._planning.refusals_to_tell
         return [(group, refusals.get(key)) for key, group in self._cache.groups.waiting().items()]
 
     def waiting_by_key(self) -> Mapping[GroupKey, tuple[PodGroup, Refusal | None]]:
-        """Return the groups with pods that have no place, and why, by their key."""
+        """Return the groups with pods that have no place, with their refusals, by their key."""
         refusals = self._planning.refusals
         return {key: (group, refusals.get(key)) for key, group in self._cache.groups.waiting().items()}
 
     def refusal(self, key: GroupKey) -> Refusal | None:
-        """Return why a group with pods that have no place waits; None when it has none, or is undecided."""
+        """Return why a group with unplaced pods waits; None when it has no such pods, or is undecided."""
         return self._planning.refusals.get(key) if key in self._cache.groups.waiting() else None
 
     def refused(self) -> Sequence[tuple[GroupKey, Refusal]]:
-        """Return the groups with pods that have no place and why, those aside that are undecided."""
+        """Return the groups with pods that have no place, with their refusals; undecided groups are left out."""
         waiting = self._cache.groups.waiting()
         return [(key, refusal) for key, refusal in self._planning.refusals.items() if key in waiting]

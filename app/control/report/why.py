@@ -1,6 +1,6 @@
-"""Answers why a pod or a PodGroup stands where it does, also when it is gone: in one sentence, and what was decided.
+"""Explains the state of a pod or a PodGroup, also of a deleted one: one sentence, and the decisions about it.
 
-What is told of who is there comes from the cache and the last plan; of who is gone only decisions are left.
+Answers about existing objects come from the cache and the last plan; for deleted objects, only decisions remain.
 """
 
 from collections import Counter
@@ -29,12 +29,12 @@ MEMBERS_SHOWN = 20
 LEAVERS_SHOWN = 20
 
 UNSTARTED = {PodState.AWAITING, PodState.PROMISED}
-"""States of pods that have a place and may say what keeps them from using it."""
+"""States of pods that have a place and may have a reason why they cannot use it yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """A PodGroup that is there, and its pods as they stand."""
+    """An existing PodGroup, and its pods with their states."""
 
     key: GroupKey
     spec: GroupSpec | None
@@ -45,26 +45,26 @@ class _Group:
 
     @property
     def name(self) -> str:
-        """How people know it: a pod that is a group of its own by its name, not its uid."""
+        """The name for users: for a pod that is its own group the name of the pod, not its uid."""
         first = self.pods[0].pod if self.pods else None
         return self.key.name if first is None or first.names_group else first.name
 
     @property
     def counts(self) -> Counter[str]:
-        """How many pods are in each state."""
+        """The number of pods in each state."""
         return Counter(each.state.value for each in self.pods)
 
 
 class AsksForNodes(Protocol):
-    """Asks a cluster autoscaler for nodes."""
+    """Requests nodes from a cluster autoscaler."""
 
     def shown(self, key: GroupKey) -> str:
-        """Return one sentence on what was asked for a group; empty when nobody is to be asked."""
+        """Return one sentence on the request for a group; empty when no autoscaler is used or needed."""
         ...
 
 
 class Explainer:
-    """Answers one question at a time, from what is known when it is asked; changes nothing."""
+    """Answers one question at a time from the current state; changes nothing."""
 
     def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
@@ -76,7 +76,7 @@ class Explainer:
         autoscaler: AsksForNodes,
         profiles: Collection[str],
     ) -> None:
-        """`profiles` are the names of the schedulers whose pods are ours."""
+        """`profiles` are the scheduler names of the pods that Leeboard schedules."""
         self._cache = cache
         self._grouper = grouper
         self._autoscaler = autoscaler
@@ -85,8 +85,8 @@ class Explainer:
         self._profiles = profiles
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
-        """Tell of the pod or PodGroup of this name: of a pod first, of what is there before what is gone."""
-        # 1. a pod of ours  2. a PodGroup  3. a workload  4. a pod or PodGroup that is gone  5. a pod of others
+        """Explain the pod or PodGroup of this name: pods before PodGroups, existing objects before deleted ones."""
+        # 1. a pod of ours 2. a PodGroup 3. a workload 4. a deleted pod or PodGroup 5. a pod of another scheduler
         pod, key = self._pod(namespace, name), GroupKey(namespace, name)
         pods_too, groups_too = subject in {None, Subject.POD}, subject in {None, Subject.POD_GROUP}
         if pods_too and pod is not None and pod.managed:
@@ -107,7 +107,7 @@ class Explainer:
 
     def _pod(self, namespace: str, name: str) -> Pod | None:
         named = [pod for pod in self._cache.pods.all() if pod.name == name and pod.namespace == namespace]
-        # A pod that has been made anew under its name is the one that is asked about.
+        # A pod that was created again under its name is the one that is meant.
         return min(named, key=lambda pod: pod.deleting, default=None)
 
     def _gone_pod(self, namespace: str, name: str) -> Explanation | None:
@@ -140,7 +140,7 @@ class Explainer:
         )
 
     def _explained_workload(self, namespace: str, name: str, workload: Workload) -> Explanation:
-        """Tell of the PodGroup that a workload has; of several, of one that waits; of none, why there is none."""
+        """Explain the PodGroup of a workload; of several, a waiting one; of none, why there is none."""
         waiting = self._cache.groups.waiting()
         if workload.groups:
             told = self._explained_group(min(workload.groups, key=lambda key: (key not in waiting, key)))
@@ -173,7 +173,7 @@ class Explainer:
         )
 
     def _explained(self, group: _Group, told: Explanation) -> Explanation:
-        """Add what is told of a PodGroup and of its pods alike."""
+        """Add the fields that answers about PodGroups and about pods have in common."""
         snapshot, on = self._cache.snapshot(), self._cache.groups.terms.of(group.key)
         queue = on.queue if on is not None else group.spec.queue if group.spec is not None else None
         return replace(
@@ -207,12 +207,12 @@ class Explainer:
             return None
         if len(group.pods) == 1:
             return group.formed.started_at if group.formed is not None else None
-        # Of a gang it is known since when the first of its pods runs: of this one, when it was sent to its node.
+        # Of a gang, only the start of its first pod is known; of a single member, its decision.
         decisions = self._decisions.of_pod(group.key, stands.pod.name, DECISIONS_SHOWN)
         return next((one.at for one in decisions if one.outcome is Outcome.STARTED), None)
 
     def _leavers(self, pods: Iterable[KnownPod]) -> Iterator[Leaver]:
-        """Tell of the pods that are leaving the nodes on which room is held for these, by name."""
+        """Yield the pods that are being deleted on the nodes where room for these pods is reserved, by name."""
         nodes = {each.node for each in pods if each.state is PodState.AWAITING}
         if not nodes:
             return
