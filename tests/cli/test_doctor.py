@@ -44,7 +44,7 @@ from tests.given import queue as given_queue
 from tests.kube.apiserver import kubeconfig, listening, refuses, says, silent
 from tests.web.fakes import FakeInspect
 
-STANDBY = Check("active", "the kube-scheduler that leads is pod-b_1, not the one beside us (pod-a)")
+STANDBY = Check("active", "the leading kube-scheduler is pod-b_1, not the one of this replica (pod-a)")
 WEBHOOKS = "mutatingwebhookconfigurations/leeboard"
 
 

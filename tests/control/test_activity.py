@@ -146,7 +146,7 @@ async def test_a_replica_stands_down_before_the_lease_of_a_dead_kube_scheduler_i
         await passes(0.5)
 
         assert (before, active(world)) == (True, False)
-        assert "not seen renewed" in world.leadership.failure()
+        assert "no renewal" in world.leadership.failure()
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), ForbiddenError("403")])
@@ -229,8 +229,9 @@ async def test_a_replica_that_stands_by_says_so_instead_of_why_a_pod_waits() -> 
         world.runs("other", "a")
         world.pod("full")
         said = (
-            "his replica decides nothing now (active: the kube-scheduler that leads is pod-b_77aa, not the one"
-            " beside us (pod-a)); where there are several, ask the one that decides, by kubectl port-forward to its pod"
+            "his replica decides nothing now (active: the leading kube-scheduler is pod-b_77aa, not the one"
+            " of this replica (pod-a)); where there are several, ask the one that decides, by kubectl port-forward to"
+            " its pod"
         )
         await passes(SETTLED_S)
 

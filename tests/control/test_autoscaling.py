@@ -341,7 +341,7 @@ async def test_what_is_asked_for_is_told_with_what_the_autoscaler_answers() -> N
         await passes(0.1)
 
         assert unanswered == begun + "the autoscaler has not answered."
-        said = "the autoscaler says that its nodes are there or on their way: Capacity was provisioned."
+        said = "the autoscaler reports that its nodes exist or are being created: Capacity was provisioned."
         assert world.autoscaler.shown(GANG) == begun + said
 
 

@@ -231,7 +231,7 @@ async def test_an_event_that_cannot_be_written_is_let_go() -> None:
 
 async def test_nobody_is_judged_while_another_replica_decides() -> None:
     async with scene(evict_overuse_after_s=60) as node:
-        node.unready.why = "the kube-scheduler that leads is another"
+        node.unready.why = "another kube-scheduler leads"
         node.uses(9_300)
         await passes(3_600)
         assert (node.cluster.notes, node.dismissed, node.value("overusing_pods")) == ([], [], 0)
@@ -303,7 +303,7 @@ async def test_nobody_is_evicted_once_another_replica_has_taken_over() -> None:
         await passes(LASTS_S + 5)
         assert len(node.cluster.notes) == 1
 
-        node.unready.why = "the kube-scheduler that leads is another"
+        node.unready.why = "another kube-scheduler leads"
         await passes(3_600)
 
         assert node.dismissed == []

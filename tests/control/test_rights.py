@@ -65,7 +65,7 @@ def degraded(rights: Rights) -> str:
 
 
 def test_nothing_is_well_before_anybody_was_asked() -> None:
-    assert "has not been asked yet" in failure(Rights(FakeReviews(), Settings()))
+    assert "have not been checked yet" in failure(Rights(FakeReviews(), Settings()))
 
 
 async def test_all_is_well_when_every_right_is_granted() -> None:
@@ -157,7 +157,7 @@ async def test_until_the_api_server_has_answered_once_it_is_said_why_not() -> No
     reviews = FakeReviews()
     reviews.down = True
     async with running(reviews) as rights:
-        assert failure(rights).endswith("does not say what our service account may do: connection refused")
+        assert failure(rights).endswith("the rights of the service account cannot be checked: connection refused")
 
 
 async def test_what_is_missing_is_logged_when_it_changes_and_not_at_every_look() -> None:

@@ -69,7 +69,7 @@ def test_a_podgroup_says_why_it_stands_there(counts: dict[str, int], finished: i
     ("counts", "sentence"),
     [
         ({}, "It has no pods, and 2 must start together; its owner has to create them."),
-        ({"Held": 2}, "Its turn is being decided."),
+        ({"Held": 2}, "Leeboard has not decided about it yet."),
         ({"Promised": 2}, "Places are reserved for its 2 pods; kube-scheduler has not asked to bind them yet."),
         ({"Promised": 1}, "A place is reserved for its 1 pod; kube-scheduler has not asked to bind it yet."),
         # As their own answers say it: kube-scheduler has asked.
@@ -111,7 +111,7 @@ def test_a_promised_pod_that_kube_scheduler_refused_before_is_told_what_it_said(
     sentence = "Node n is reserved for it; kube-scheduler has not asked to bind it yet"
     assert [why_pod(one, None, None, SPEC).sentence for one in promised] == [
         f"{sentence}.",
-        f"{sentence}; when it looked last it said: 0/2 nodes are available: 2 x.",
+        f"{sentence}; its last message is: 0/2 nodes are available: 2 x.",
     ]
 
 

@@ -110,7 +110,7 @@ async def test_a_pod_that_waits_for_others_to_leave_names_them_and_since_when() 
         (decision,) = told(world, "victim-0").decisions[:1]
         assert (answer.state, answer.why.reason, answer.node) == ("Awaiting", Reason.WAITING_FOR_VICTIMS, "a")
         assert answer.waits_for == (Leaver(namespace="q", name="victim-0", node="a", since=decision.at),)  # type: ignore[arg-type] # a NewType
-        assert answer.decisions[0].sentence == "Room on node a was reserved for it; 1 pod was told to leave."
+        assert answer.decisions[0].sentence == "Room on node a was reserved for it; 1 pod was evicted."
 
 
 async def test_those_who_are_to_leave_are_named_in_order_whoever_came_first() -> None:
@@ -163,7 +163,7 @@ async def test_a_pod_that_ended_by_itself_is_gone() -> None:
         world.delete(pod)
         await passes(1)
 
-        said = "Pod q/one-0 is gone: it has ended, or somebody has deleted it."
+        said = "Pod q/one-0 does not exist any more: it has ended or was deleted."
         assert short(told(world, "one-0")) == ("Gone", "Gone", said)
 
 
@@ -186,7 +186,7 @@ async def test_a_pod_that_is_being_deleted_says_so() -> None:
         world.patch(pod, metadata=LEAVING)
         await passes(1)
 
-        said = "It is being deleted and gives node a back when it has ended."
+        said = "It is being deleted; its room on node a is free when it has ended."
         assert short(told(world, "one-0")) == ("Releasing", "Releasing", said)
 
 
@@ -293,7 +293,7 @@ async def test_a_podgroup_without_pods_waits_for_its_owner_and_one_that_is_gone_
 
         said = "It has no pods; its owner has to create one."
         assert short(empty) == ("Waiting", Reason.MEMBERS_MISSING, said)
-        assert short(gone) == ("Gone", "Gone", "PodGroup q/gang is gone, and so are its pods.")
+        assert short(gone) == ("Gone", "Gone", "PodGroup q/gang and its pods do not exist any more.")
         assert outcomes(gone) == [("Started", "allocate")]
 
 
@@ -440,10 +440,8 @@ async def test_who_only_loses_a_promise_is_not_said_to_leave() -> None:
         await passes(2)
         urgent = told(world, "urgent-0")
 
-        assert named(urgent.why.sentence).endswith(
-            "; the pod that was told to leave for it is still there (q/victim-0)."
-        )
-        assert urgent.decisions[0].sentence == "Room on node a was reserved for it; 1 pod was told to leave."
+        assert named(urgent.why.sentence).endswith("; the pod that was evicted for it is still there (q/victim-0).")
+        assert urgent.decisions[0].sentence == "Room on node a was reserved for it; 1 pod was evicted."
 
 
 async def test_room_that_nobody_had_to_be_told_to_leave_was_given_up_by_others() -> None:
@@ -456,7 +454,7 @@ async def test_room_that_nobody_had_to_be_told_to_leave_was_given_up_by_others()
         await passes(1)
 
         assert told(world, "next-0").decisions[0].sentence == (
-            "Room on node a was reserved for it; other pods are already leaving."
+            "Room on node a was reserved for it; other pods are already being deleted."
         )
 
 

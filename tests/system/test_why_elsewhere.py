@@ -144,7 +144,7 @@ def test_gang_whose_victims_are_still_ending_and_the_victims_themselves(cluster:
 
 def waits_for(first: str, second: str) -> Cause:
     sentence = (
-        "Its room on node why-victims has been held for it since <time>; 2 of 2 pods that were told to leave for it are"
+        "Its room on node why-victims has been held for it since <time>; 2 of 2 pods that were evicted for it are"
         f" still there (default/{first}, default/{second})."
     )
     details: Details = {"node": "why-victims", "nodes": 1, "since": "<time>", "leaving": 2, "victims": 2}
@@ -208,7 +208,7 @@ def test_pod_that_somebody_has_deleted(cluster: StuckCluster) -> None:
 
     cluster.delete("short-0")
 
-    sentence = "Pod default/short-0 is gone: it has ended, or somebody has deleted it."
+    sentence = "Pod default/short-0 does not exist any more: it has ended or was deleted."
     cluster.wait_until_told("short-0", Cause("Gone", sentence, {"action": "allocate"}))
     # The watch of pods may be ahead of that of nodes: then it was refused before its node was seen.
     last, *before = cluster.told("short-0")["decisions"]

@@ -7,7 +7,7 @@ from app.web.callers import Anybody
 from tests.web.fakes import FakeInspect, FakePulse
 from tests.web.served import HttpReply, get, serving
 
-STANDBY = Check("active", "the kube-scheduler that leads is elsewhere")
+STANDBY = Check("active", "the leading kube-scheduler is elsewhere")
 LACKING = Check("rights", "may not create pods/binding")
 
 

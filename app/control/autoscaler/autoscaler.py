@@ -122,8 +122,8 @@ class Autoscaler:
         """Create and remove requests until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self._way is not None:
-                tasks.create_task(self._way.run(), name="what autoscalers are asked")
-                tasks.create_task(self._look_on(self._way), name="who lacks nodes")
+                tasks.create_task(self._way.run(), name="autoscaler requests")
+                tasks.create_task(self._look_on(self._way), name="unmet demand")
             await asyncio.Event().wait()
 
     def shown(self, key: GroupKey) -> str:

@@ -153,6 +153,6 @@ def _answer(made: MadeRequest) -> str:
         case AutoscalerAnswer.NOT_YET:
             return f"the autoscaler has no capacity for it yet: {made.said}"
         case AutoscalerAnswer.PROVISIONED:
-            return f"the autoscaler says that its nodes are there or on their way: {made.said}"
+            return f"the autoscaler reports that its nodes exist or are being created: {made.said}"
         case AutoscalerAnswer.ENDED:
-            return f"the request is over and is made again in some minutes: {made.said}"
+            return f"the request has ended and is created again in some minutes: {made.said}"

@@ -226,7 +226,7 @@ class SharedGpus:
             self._annotated.add(pod.uid)
             self._pods.order(place, Annotate(pod, gpu.uuid))
 
-    # What the writers ask and tell ------------------------------------------------------------------------------------
+    # Calls of the writers ---------------------------------------------------------------------------------------------
 
     def is_due(self, place: Place, write: Write) -> bool:
         """Whether a queued write is still wanted: the state that it was queued for may have changed meanwhile."""

@@ -113,7 +113,7 @@ class CompletionLookup:
             try:
                 raw = await self._cluster.read_pod(PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             except KubeError as error:
-                log.warning("end of a gang member is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+                log.warning("outcome of a gang member is unknown", pod=f"{pod.namespace}/{pod.name}", error=str(error))
                 await self._sleep(RETRY.asked_or_after(1, error))
                 # Without a further try, a gang that finishes well would count as broken, and its remaining pods would
                 # be evicted.

@@ -71,7 +71,7 @@ class OwnerKinds:
         self.begun: asyncio.Queue[Kind] = asyncio.Queue()
         """Kinds that are to be followed from now on."""
 
-    # What is asked ----------------------------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------------------------------
 
     def __contains__(self, kind: Kind) -> bool:
         """Return whether a kind is followed or was denied."""
@@ -110,7 +110,7 @@ class OwnerKinds:
         """Return the API path of a listed kind."""
         return self._paths[kind]
 
-    # What is told -----------------------------------------------------------------------------------------------------
+    # Updates ----------------------------------------------------------------------------------------------------------
 
     def queue(self, kind: Kind) -> bool:
         """Queue a kind if it is not followed yet and may own pods; return whether the kind is queued."""
@@ -185,7 +185,7 @@ class OwnerKinds:
         self._forget_failures(kind)
         # Invented kinds must not fill the log.
         if len(self._kinds) < MOST_KINDS:
-            log.info("owners of this kind are not read: their pods are grouped by what is below", kind=repr(kind))
+            log.info("owners of this kind cannot be read: pods are grouped by the owners below them", kind=repr(kind))
 
     def _forget_failures(self, kind: Kind) -> None:
         self._late.discard(kind)

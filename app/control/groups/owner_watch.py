@@ -107,7 +107,7 @@ class OwnerWatch:
         """Return whether an owner exists and our reader has failed on it."""
         return ref in self._unreadable
 
-    # What the audit asks and repairs ---------------------------------------------------------------------------------
+    # Calls of the audit ----------------------------------------------------------------------------------------------
 
     def shown(self, kind: Kind) -> Shown:
         """Return what the watch of a kind has shown, by uid; the result must not be kept across an await."""

@@ -73,7 +73,7 @@ class PodGrouper:
         """The number of regroupings in progress: only after them all owner kinds that matter are known."""
         self._regrouped = 0
 
-    # What others ask ------------------------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------------------------------
 
     def settle(self, pod: Pod) -> Pod:
         """Return a pod that a watch shows, with its PodGroup; store the spec of the group in the cache."""
@@ -177,7 +177,7 @@ class PodGrouper:
             tasks.create_task(self._watch.run(), name="owner watches")
             tasks.create_task(self._writer.run(), name="podgroups")
 
-    # What the watch of owners tells ---------------------------------------------------------------------------------
+    # Calls of the owner watch ---------------------------------------------------------------------------------------
 
     async def owner_changed(self, owner: Owner) -> None:
         """Regroup the pods below this object."""

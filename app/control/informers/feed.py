@@ -28,8 +28,8 @@ log = structlog.get_logger()
 R = TypeVar("R")
 
 RESTORED = (
-    "the API server's store was restored from a backup: what was seen before may not exist; Leeboard ends, so"
-    " that it is started again and reads everything again"
+    "the API server's store was restored from a backup: the cache may show objects that do not exist;"
+    " Leeboard exits, so that it starts again with new lists"
 )
 """Each watch notices the restore at a different time; reservations, past decisions and the lease are from before it."""
 
@@ -105,7 +105,7 @@ class Feed:
             for resource in Resource:
                 tasks.create_task(self._follow(resource), name=f"watch {resource!r}")
 
-    # What the audit asks and repairs ---------------------------------------------------------------------------------
+    # Calls of the audit ----------------------------------------------------------------------------------------------
 
     def shown(self, resource: Resource) -> Mapping[Any, int]:
         """Return the shown versions of a kind by `key_of`; the result must not be kept across an await."""

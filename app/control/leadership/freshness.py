@@ -52,7 +52,7 @@ class Freshness:
         self._synced = asyncio.Event()
         self._owners_known = asyncio.Event()
 
-    # What is asked ----------------------------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------------------------------
 
     def failure(self) -> str:
         """Return why no question can be answered now, "" when all can: a watch is not listed yet, lost, or silent."""
@@ -99,7 +99,7 @@ class Freshness:
         silent_s = self._clock() - watch.heard_at
         return f"silent for {silent_s:.0f} s" if silent_s > STALE_AFTER_S else ""
 
-    # What is told -----------------------------------------------------------------------------------------------------
+    # Updates ----------------------------------------------------------------------------------------------------------
 
     def note_listed(self, resource: Resource) -> None:
         """Note that a kind has been listed."""

@@ -70,9 +70,9 @@ class Leadership:
         if self._failure:
             return self._failure
         if self._clock() < self._from:
-            return "another replica was active until a moment ago and may not know yet that it is not"
+            return "another replica was active until a moment ago and may still be writing"
         if self._clock() >= self._until:
-            return "the lease of kube-scheduler was not seen renewed in time, so another replica may be active"
+            return "no renewal of the lease of kube-scheduler was seen in time, so another replica may be active"
         return ""
 
     async def while_sure(self, write: Awaitable[None]) -> None:
@@ -86,7 +86,7 @@ class Leadership:
             async with asyncio.timeout(sure_for_s):
                 await write
         except TimeoutError:
-            raise OutcomeUnknownError("the lease was over before the reply was here") from None
+            raise OutcomeUnknownError("the lease expired before the API server replied") from None
 
     def check(self) -> Check:
         """Return our line of /readyz."""
@@ -143,9 +143,9 @@ class Leadership:
 
     def _judged(self, lease: Lease | None) -> str:
         if lease is None or not lease.holder:
-            return f"nobody holds the lease {self._namespace}/{self._name} of kube-scheduler"
+            return f"the lease {self._namespace}/{self._name} of kube-scheduler has no holder"
         if self._is_anothers(lease):
-            return f"the kube-scheduler that leads is {lease.holder}, not the one beside us ({self._hostname})"
+            return f"the leading kube-scheduler is {lease.holder}, not the one of this replica ({self._hostname})"
         return ""
 
     def _is_anothers(self, lease: Lease) -> bool:

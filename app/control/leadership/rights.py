@@ -85,7 +85,7 @@ class Rights:
         self._interval_s = settings.rights_interval_s
         self._sleep = sleep
         self._missing: tuple[Right, ...] = ()
-        self._unknown = "the API server has not been asked yet what our service account may do"
+        self._unknown = "the rights of the service account have not been checked yet"
 
     def checks(self) -> Sequence[Check]:
         """Return our line of /readyz."""
@@ -114,7 +114,7 @@ class Rights:
         except KubeError as error:
             log.warning("rights not reviewed", error=str(error))
             if self._unknown:
-                self._unknown = f"the API server does not say what our service account may do: {error}"
+                self._unknown = f"the rights of the service account cannot be checked: {error}"
             return
         if missing and missing != self._missing:
             log.error("rights are missing", missing=[right.sentence for right in missing])

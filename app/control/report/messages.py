@@ -35,7 +35,7 @@ def why_pod(known: KnownPod, last: Decision | None, refusal: Refusal | None, spe
             # This message may be older than the reservation, or explain why kube-scheduler never asks: only time tells.
             pod, said = known.pod, ""
             if pod.said.by_scheduler and pod.said.because:
-                said = f"; when it looked last it said: {pod.said.because}"
+                said = f"; its last message is: {pod.said.because}"
             sentence = f"Node {node} is reserved for it; kube-scheduler has not asked to bind it yet{said}."
             return Why(reason=known.state, sentence=sentence)
         case PodState.RELEASING:
@@ -48,7 +48,7 @@ def _why_leaving(known: KnownPod, last: Decision | None) -> Why:
     if last is not None and last.outcome is Outcome.EVICTED and known.node is not None:
         sentence = say("{last}; it is ending.", last=open_ended(last.sentence))
         return Why(reason=PodState.EVICTED, sentence=sentence, details=_details(last))
-    until = f" and gives node {known.node} back when it has ended" if known.node else ""
+    until = f"; its room on node {known.node} is free when it has ended" if known.node else ""
     return Why(reason=known.state, sentence=f"It is being deleted{until}.")
 
 
@@ -68,7 +68,7 @@ def _why_held(known: KnownPod, refusal: Refusal | None, spec: GroupSpec | None) 
     if pod.gated:
         sentence = "It has a scheduling gate that is not Leeboard's; the controller that set the gate has to remove it."
         return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence)
-    return Why(reason=Reason.DECIDING, sentence="Its turn is being decided.")
+    return Why(reason=Reason.DECIDING, sentence="Leeboard has not decided about it yet.")
 
 
 def of_refusal(refusal: Refusal) -> Why:
@@ -147,10 +147,10 @@ def _why_undecided(state: GroupState, spec: GroupSpec | None, counts: Mapping[st
             sentence = f"{bound} of its pods {on}, fewer than its minimum; its owner has to create the others."
             return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence)
         return Why(reason=state, sentence=f"{bound} of its pods {on}, and the others are being bound.")
-    return Why(reason=Reason.DECIDING, sentence="Its turn is being decided.")
+    return Why(reason=Reason.DECIDING, sentence="Leeboard has not decided about it yet.")
 
 
-# What is gone, and what is not ours -----------------------------------------------------------------------------------
+# Deleted objects, and objects of other schedulers ---------------------------------------------------------------------
 
 
 def gone_pod(namespace: str, name: str, last: Decision, decisions: Collection[Decision]) -> Explanation:
@@ -158,7 +158,7 @@ def gone_pod(namespace: str, name: str, last: Decision, decisions: Collection[De
     is_evicted = last.outcome is Outcome.EVICTED
     state = PodState.EVICTED if is_evicted else PodState.GONE
     seat = next(each for each in last.pods if each.name == name)
-    sentence = f"Pod {namespace}/{name} is gone: it has ended, or somebody has deleted it."
+    sentence = f"Pod {namespace}/{name} does not exist any more: it has ended or was deleted."
     why = Why(reason=state, sentence=last.sentence if is_evicted else sentence, details=_details(last))
     return Explanation(
         subject=Subject.POD,
@@ -176,7 +176,7 @@ def gone_pod(namespace: str, name: str, last: Decision, decisions: Collection[De
 
 def gone_group(namespace: str, name: str, decisions: Collection[Decision]) -> Explanation:
     """Explain a deleted PodGroup by the decisions about it."""
-    sentence = f"PodGroup {namespace}/{name} is gone, and so are its pods."
+    sentence = f"PodGroup {namespace}/{name} and its pods do not exist any more."
     why = Why(reason=GroupState.GONE, sentence=sentence)
     return Explanation(
         subject=Subject.POD_GROUP,

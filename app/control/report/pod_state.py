@@ -78,5 +78,5 @@ def _why_awaiting(cache: ClusterCache, pod: Pod, node: NodeName) -> Refusal:
     if cache.gpus.not_ready(pod.uid) and cache.room.suffices((pod.uid,)):
         sentence = f"Its room on node {node} is free; a GPU there is being made ready for it to share."
         return Refusal(reason=Reason.WAITING_FOR_DEVICES, sentence=sentence, details={"node": node})
-    sentence = f"Its room on node {node} is held for it until the pods that are still there have left."
+    sentence = f"Its room on node {node} is reserved until the pods that are still there have ended."
     return Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence=sentence, details={"node": node})

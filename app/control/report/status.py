@@ -128,7 +128,7 @@ class Status:
             await self._correct(step)
             await asyncio.sleep(0)
 
-    # What should be said --------------------------------------------------------------------------------------------
+    # Current statuses -----------------------------------------------------------------------------------------------
 
     def _take_touched(self) -> Collection[GroupKey]:
         touched = set(self._touched)

@@ -116,7 +116,7 @@ class Explainer:
             return None
         return messages.gone_pod(namespace, name, last, self._decisions.of_pod(last.group, name, DECISIONS_SHOWN))
 
-    # One that is there ------------------------------------------------------------------------------------------------
+    # Existing objects -------------------------------------------------------------------------------------------------
 
     def _explained_pod(self, pod: Pod) -> Explanation:
         group = self._group(pod.group)
