@@ -133,11 +133,11 @@ class ReservationPods:
         self._orders.put_nowait((place, write))
 
     def is_busy(self, place: Place) -> bool:
-        """Whether a write about a shared GPU is in flight, or was refused a moment ago."""
+        """Whether a write about a shared GPU is queued or in flight, or was refused a moment ago."""
         return place in self._under_way or self._paused_until.get(place, 0.0) > self._clock()
 
     def is_under_way(self, place: Place) -> bool:
-        """Whether a write about a shared GPU is in flight."""
+        """Whether a write about a shared GPU is queued or in flight."""
         return place in self._under_way
 
     def bury(self, pod: Pod, place: Place, *, pause_s: float) -> None:
@@ -150,7 +150,7 @@ class ReservationPods:
             self._paused_until[place] = self._clock() + pause_s
 
     def obstacle(self, place: Place) -> str:
-        """Return why the last reservation pod of a shared GPU was not created; empty when nothing is known."""
+        """Return why the last reservation pod of a shared GPU was not created or has ended; empty when not known."""
         return self._said.get(place, "")
 
     def note_ready(self, place: Place) -> None:

@@ -56,7 +56,7 @@ class AuditedResource:
         self._feed.remove(self._resource, key)
 
     def note_past(self) -> None:
-        """Handle a stored version that is older than the shown one."""
+        """Raise `RestoredError`: a stored version is older than the shown one."""
         raise RestoredError(RESTORED)
 
 
