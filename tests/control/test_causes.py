@@ -193,8 +193,8 @@ async def test_a_gang_for_which_others_leave_says_how_many_where_and_since_when(
         assert [one["message"] for one in (first, second)] == [
             f"Its room on nodes a, b has been held for it since {since}; {left} still there ({names})."
             for left, names in (
-                ("2 of 2 pods that were evicted for it are", "q/on-a-0, q/on-b-0"),
-                ("1 of 2 pods that were evicted for it is", "q/on-b-0"),
+                ("2 of 2 pods that must leave for it are", "q/on-a-0, q/on-b-0"),
+                ("1 of 2 pods that must leave for it is", "q/on-b-0"),
             )
         ]
         assert ("gang", "WaitingForVictims") in world.cluster.told

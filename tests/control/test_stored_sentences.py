@@ -36,7 +36,7 @@ async def test_who_is_evicted_for_another_tenant_is_not_told_for_whom_in_its_nam
         answer = world.inspect.explain("q", "q-0")
 
         assert "Pod q/q-0 was preempted by workload in another namespace" in found["q"]
-        assert "the pod that was evicted for it is still there (1 in another namespace)" in found["r"]
+        assert "the pod that must leave for it is still there (1 in another namespace)" in found["r"]
         assert "secret" not in found["q"]
         assert "q-0" not in found["r"]
         assert isinstance(answer, Explanation)

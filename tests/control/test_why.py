@@ -110,7 +110,7 @@ async def test_a_pod_that_waits_for_others_to_leave_names_them_and_since_when() 
         (decision,) = told(world, "victim-0").decisions[:1]
         assert (answer.state, answer.why.reason, answer.node) == ("Awaiting", Reason.WAITING_FOR_VICTIMS, "a")
         assert answer.waits_for == (Leaver(namespace="q", name="victim-0", node="a", since=decision.at),)  # type: ignore[arg-type] # a NewType
-        assert answer.decisions[0].sentence == "Room on node a was reserved for it; 1 pod was evicted."
+        assert answer.decisions[0].sentence == "Room on node a was reserved for it; 1 pod had to be evicted."
 
 
 async def test_those_who_are_to_leave_are_named_in_order_whoever_came_first() -> None:
@@ -440,8 +440,8 @@ async def test_who_only_loses_a_promise_is_not_said_to_leave() -> None:
         await passes(2)
         urgent = told(world, "urgent-0")
 
-        assert named(urgent.why.sentence).endswith("; the pod that was evicted for it is still there (q/victim-0).")
-        assert urgent.decisions[0].sentence == "Room on node a was reserved for it; 1 pod was evicted."
+        assert named(urgent.why.sentence).endswith("; the pod that must leave for it is still there (q/victim-0).")
+        assert urgent.decisions[0].sentence == "Room on node a was reserved for it; 1 pod had to be evicted."
 
 
 async def test_room_that_nobody_had_to_be_told_to_leave_was_given_up_by_others() -> None:

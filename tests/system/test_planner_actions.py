@@ -10,7 +10,7 @@ from tests.system.bed import Bed
 from tests.system.waiting import eventually
 from tests.system.watched import OWED_NOTHING, WITHIN_S, WatchedCluster, replica_set, watched
 
-ROOM_IS_HELD = "were evicted for it are still there"
+ROOM_IS_HELD = "must leave for it are still there"
 """How it is told that victims have yet to leave."""
 
 ROOM_IS_FREED = "still there"

@@ -144,7 +144,7 @@ def test_gang_whose_victims_are_still_ending_and_the_victims_themselves(cluster:
 
 def waits_for(first: str, second: str) -> Cause:
     sentence = (
-        "Its room on node why-victims has been held for it since <time>; 2 of 2 pods that were evicted for it are"
+        "Its room on node why-victims has been held for it since <time>; 2 of 2 pods that must leave for it are"
         f" still there (default/{first}, default/{second})."
     )
     details: Details = {"node": "why-victims", "nodes": 1, "since": "<time>", "leaving": 2, "victims": 2}

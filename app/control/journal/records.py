@@ -51,11 +51,7 @@ def _of_places(start: Start, victims: int) -> str:
             if pods > 1
             else f"A place on {where} was reserved for it."
         )
-    leavers = (
-        f"{counted(victims, 'pod')} {'was' if victims == 1 else 'were'} evicted"
-        if victims
-        else "other pods are already being deleted"
-    )
+    leavers = f"{counted(victims, 'pod')} had to be evicted" if victims else "other pods are already being deleted"
     who = f"{pods} pods" if pods > 1 else "it"
     return f"Room on {where} was reserved for {who}; {leavers}."
 

@@ -36,8 +36,8 @@ def for_victims(wait: Wait, cache: ClusterCache) -> Refusal:
         # A pod that only lost its reservation runs nowhere and stays pending: it does not block the room.
         victims = len(wait.victims) - len(known) + len(there)
         cause = say(
-            "{which} evicted for it {are} still there ({names})",
-            which="the pod that was" if victims == 1 else f"{len(there)} of {victims} pods that were",
+            "{which} must leave for it {are} still there ({names})",
+            which="the pod that" if victims == 1 else f"{len(there)} of {victims} pods that",
             are="is" if len(there) == 1 else "are",
             names=Names(tuple(Name(pod.namespace, pod.name) for pod in there)),
         )
