@@ -31,9 +31,10 @@ class ResolveMethod(StrEnum):
     """Whose reclaim min-runtime protects a victim (KAI's `reclaimResolveMethod`)."""
 
     LCA = "lca"
-    """That of the victim's ancestor just below the lowest common ancestor of its queue and the reclaimer's."""
+    """The min-runtime of the victim's ancestor just below the lowest common ancestor of its queue and the reclaimer's.
+    """
     QUEUE = "queue"
-    """That of the victim's own queue, or of the nearest ancestor that sets one."""
+    """The min-runtime of the victim's own queue, or of the nearest ancestor that sets one."""
 
 
 class Preset(StrEnum):
@@ -70,169 +71,211 @@ class Settings(BaseSettings):
     )
 
     kubeconfig: str | None = None
-    """Path of a kubeconfig; without one the pod's service account is used."""
+    """Path of a kubeconfig. Without it the service account of the pod is used."""
     profiles: Annotated[frozenset[str], NoDecode] = frozenset({"kai-scheduler"})
     """Scheduler names whose pods are managed; comma-separated in the environment."""
     preset: Preset = Preset.LEEBOARD
-    """Whose defaults hold for settings that are not set: `leeboard`, or `kai`, with which plans are those of
-    KAI-Scheduler. A setting that is set always wins."""
+    """The defaults of settings that are not set: `leeboard` or `kai`. With `kai`, plans are those of KAI Scheduler. A
+    setting that is set always wins.
+    """
     placement: PlacementStrategy = PlacementStrategy.BINPACK
-    """Whether nodes are filled one after the other (`binpack`) or all evenly (`spread`)."""
+    """Whether pods fill one node after the other (`binpack`) or spread evenly over all nodes (`spread`)."""
 
     webhook_host: str = "127.0.0.1"
-    """Where the extender's verbs are served."""
+    """Address of the extender's webhooks."""
     webhook_port: int = Field(default=8888, ge=0, le=65535)
-    """The extender's verbs: loopback, for nobody but the kube-scheduler beside us. 0 takes a free port."""
+    """Port of the extender's webhooks. Only the kube-scheduler beside Leeboard calls them. 0 takes a free port."""
     operations_host: str = "127.0.0.1"
-    """Where health, metrics and the read API are served."""
+    """Address of health, metrics and the read API."""
     operations_port: int = Field(default=8080, ge=0, le=65535)
-    """Health, metrics and the read API. 0 takes a free port."""
+    """Port of health, metrics and the read API. 0 takes a free port."""
     anonymous_reads: bool = False
-    """Whether metrics and the read API show everything to everybody. False: they ask for a token of the cluster, and
-    name what is in a namespace only to those who may list pods there."""
+    """Whether metrics and the read API show everything without a token. False: they require a token of the cluster, and
+    show names in a namespace only to users that may list pods there.
+    """
     probe_host: str = "127.0.0.1"
-    """Where probes are served."""
+    """Address of the probe port."""
     probe_port: int | None = Field(default=None, ge=0, le=65535)
-    """Health alone, on a port and a thread of its own, whatever the other ports suffer. Unset: only the operations port
-    tells it. 0 takes a free port."""
+    """Port that serves only health, in a thread of its own, so that load on other ports does not delay it. Unset: only
+    the operations port serves health. 0 takes a free port.
+    """
 
     webhook_tls_dir: str | None = Field(default=None, validate_default=True)
-    """Folder with `tls.crt`, `tls.key` and `ca.crt`: the extender's verbs are then served over TLS, to clients whose
-    certificate that CA has signed. Required where `webhook_host` is not loopback."""
+    """Folder with `tls.crt`, `tls.key` and `ca.crt`. With it the extender's webhooks use TLS, and clients need a
+    certificate that this CA has signed. Required where `webhook_host` is not loopback.
+    """
 
     admission_host: str = "127.0.0.1"
-    """Where admission is served."""
+    """Address of the admission webhooks."""
     admission_port: int | None = Field(default=None, ge=0, le=65535)
-    """Admission of pods, queues and PodGroups, over TLS. Unset: none is served. 0 takes a free port."""
+    """Port of the admission webhooks for pods, queues and PodGroups, over TLS. Unset: no admission. 0 takes a free
+    port.
+    """
     admission_tls_dir: str | None = None
-    """Folder with `tls.crt` and `tls.key` that somebody else keeps, such as cert-manager. Unset: Leeboard makes and
-    rotates certificates of its own."""
+    """Folder with `tls.crt` and `tls.key` that another tool maintains, such as cert-manager. Unset: Leeboard creates
+    and rotates its own certificates.
+    """
     certificate_secret: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$", validate_default=True)
-    """`namespace/name` of the Secret in which replicas share the CA of the certificates they make."""
+    """`namespace/name` of the Secret through which replicas share the CA of their certificates."""
     certificate_names: Annotated[frozenset[str], NoDecode] = frozenset({"localhost", "127.0.0.1"})
-    """Names and addresses by which the API server calls admission, comma-separated."""
+    """Names and addresses by which the API server calls the admission webhooks, comma-separated."""
     certificate_rotation_s: float = Field(default=30 * 24 * 3600.0, gt=0)
-    """After so long a new serving certificate is made; each is valid three times as long, and a day at least."""
+    """A new serving certificate is created after this time. A certificate is valid three times as long, and at least a
+    day.
+    """
     ca_rotation_s: float = Field(default=5 * 365 * 24 * 3600.0, gt=0)
-    """After so long a new CA is made; the one before it stays trusted until the next."""
+    """A new CA is created after this time. The previous CA stays trusted until the next rotation."""
     webhook_configuration: str = ""
-    """Name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration whose caBundle is kept right. Empty:
-    somebody else does that."""
+    """Name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration whose caBundle Leeboard maintains.
+    Empty: another tool maintains it.
+    """
     markers: Annotated[frozenset[str], NoDecode] = frozenset()
     """Extended resources that admission adds to managed pods, comma-separated, as kube-scheduler's configuration names
-    them: `leeboard.dev/ask` where it asks us about such pods and no others, `leeboard.dev/bind` where it has us bind
-    such pods and no others. Empty: it asks us about all pods of its own, and has us bind them."""
+    them. With `leeboard.dev/ask`, kube-scheduler asks Leeboard only about pods with this resource. With
+    `leeboard.dev/bind`, Leeboard binds only pods with this resource. Empty: kube-scheduler asks about all of its
+    pods, and Leeboard binds all of them.
+    """
     gpu_runtime_class: str = ""
-    """RuntimeClass that admission gives managed pods which ask for GPUs, or parts of them, and name none. Empty: no
-    RuntimeClass."""
+    """RuntimeClass that admission sets on managed pods that request GPUs or parts of GPUs and name no RuntimeClass.
+    Empty: admission sets none.
+    """
 
     scheduler_lease: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$")
-    """`namespace/name` of the Lease that the kube-scheduler beside us competes for: this replica is active while the
-    one that holds it is on our host. Empty: this is the only replica."""
+    """`namespace/name` of the leader election Lease of the kube-scheduler beside Leeboard. This replica is active while
+    the holder of the Lease is on the same host. Empty: this is the only replica.
+    """
     hostname: str = Field(default_factory=socket.gethostname)
-    """How the holder's identity begins when it is the kube-scheduler beside us."""
+    """Prefix of the Lease holder's identity when the holder is the kube-scheduler beside Leeboard."""
 
     actions: Annotated[frozenset[Disruption], NoDecode] = frozenset(Disruption)
-    """What may end pods that run, comma-separated: `consolidate`, `reclaim`, `preempt`, `stalegangeviction`. Empty:
-    nobody is ever evicted."""
+    """The actions that may end running pods, comma-separated: `consolidate`, `reclaim`, `preempt`, `stalegangeviction`.
+    Empty: no pod is evicted.
+    """
     stale_grace_s: float = Field(default=60.0, ge=0)
-    """How long a gang may run with fewer pods than its minimum before the rest is evicted (KAI's default). For as long,
-    but ten minutes at most, room is kept for its missing pods, as far as its queue's fair share allows that."""
+    """How long a gang may run with fewer pods than its minimum before its other pods are evicted (KAI's default). For
+    the same time, but at most ten minutes, room is kept for its missing pods, as far as the fair share of its queue
+    allows.
+    """
     preempt_min_runtime_s: float = Field(default=10.0, ge=0)
-    """For how long a running pod is safe from preemption in its own queue, where no queue says otherwise."""
+    """How long a running pod is safe from preemption in its own queue, where no queue sets another value."""
     reclaim_min_runtime_s: float = Field(default=10.0, ge=0)
-    """For how long a running pod is safe from being reclaimed by other queues, where no queue says otherwise."""
+    """How long a running pod is safe from reclaim by other queues, where no queue sets another value."""
     consolidate_min_runtime_s: float = Field(default=10.0, ge=0)
-    """For how long a running pod is safe from being moved to make room on its node."""
+    """How long a running pod is safe from consolidation, which moves pods to make room on their node."""
     reclaim_resolve_method: ResolveMethod = ResolveMethod.LCA
-    """Which queue's reclaim min-runtime protects a victim: `lca` or `queue`."""
+    """Whose reclaim min-runtime protects a victim. `queue`: that of the victim's own queue. `lca`: that of the victim's
+    ancestor just below the lowest common ancestor with the reclaimer's queue.
+    """
     borrow_last: bool = True
-    """Whether PodGroups that stay within their queue's fair share start before those that borrow, and nobody borrows
-    what another queue is owed: it would be reclaimed at once. False: by KAI's order alone."""
+    """Whether PodGroups within the fair share of their queue start before PodGroups that borrow. No queue then borrows
+    what another queue is owed, because it would be reclaimed at once. False: only KAI's order decides.
+    """
     patience_s: float = Field(default=300.0, ge=0)
-    """For how long a PodGroup waits at most for what its queue is owed beyond its deserved share, before running pods
-    leave for it that have worked for longer than it has waited (GPU-seconds are compared). A queue below its deserved
-    share does not wait. 0: pods leave at once."""
+    """The longest wait of a PodGroup for what its queue is owed beyond its deserved share. Running pods that have
+    worked longer than the PodGroup has waited (in GPU-seconds) are safe until then. A queue below its deserved share
+    does not wait. 0: pods are evicted at once.
+    """
     ageing_s: float | None = Field(default=120.0, gt=0)
-    """From this age on nodes are kept free for the oldest PodGroup that finds no room and that its queue's fair share
-    allows, so that small pods do not starve a large gang; younger pods of its queue leave it what is left of that
-    share. Queues below what they deserve may use these nodes, and pods whose activeDeadlineSeconds ends them in time.
-    What stands idle for one PodGroup is paid back before nodes are kept for the next: 2 % of the cluster in the long
-    run. Empty: never."""
+    """From this age on, nodes are kept free for the oldest PodGroup that finds no room and that the fair share of its
+    queue allows. So small pods do not starve a large gang. Younger pods of its queue may use only what it leaves of
+    that share. Queues below their deserved share may use these nodes, and so may pods whose activeDeadlineSeconds
+    ends them in time. Idle time of kept nodes is paid back before nodes are kept for the next PodGroup: 2 % of the
+    cluster in the long run. Empty: never.
+    """
     fair_share_k: float = Field(default=0.0, ge=0, le=1000)
-    """How strongly past usage lowers a queue's part of what is left over (KAI's `kValue`); 0: not at all."""
+    """How strongly past usage lowers a queue's part of the surplus (KAI's `kValue`). 0: not at all."""
     usage_half_life_s: float = Field(default=7 * 24 * 3600.0, ge=60, le=10 * 365 * 24 * 3600)
-    """After so long what a queue has used counts half (KAI's `halfLifePeriod`), from a minute to ten years."""
+    """After this time past usage of a queue counts half (KAI's `halfLifePeriod`). From a minute to ten years."""
     usage_interval_s: float = Field(default=300.0, ge=10, le=24 * 3600)
-    """How often past usage is brought up to date in fair shares, and written to the status of every queue that has
-    any: a restart forgets no more than that."""
+    """How often fair shares are updated with past usage, and past usage is written to the status of the queues. A
+    restart loses at most the usage of one interval.
+    """
     eviction_ttl_s: float = Field(default=600.0, gt=0)
-    """How long room is held for those who wait until evicted pods have left it; then they are planned anew."""
+    """How long room is held for pods that wait for evicted pods to end. After this time they are planned again."""
 
     promise_ttl_s: float = Field(default=60.0, gt=0)
-    """How long a promise waits for kube-scheduler to ask before the space is given to others."""
+    """How long a reservation waits for kube-scheduler's call before other pods may use the room."""
     answered_ttl_s: float = Field(default=300.0, gt=0)
-    """How long a promise holds after filter has answered it: kube-scheduler may have volumes to provision before it
-    calls bind."""
+    """How long a reservation holds after filter has answered. kube-scheduler may provision volumes before it calls
+    bind.
+    """
     gang_barrier_s: float = Field(default=45.0, gt=0)
-    """How long a member's bind waits for the rest of its gang; below the bind entry's httpTimeout (60 s)."""
+    """How long the bind call of a gang member waits for the other members. Must be below the httpTimeout of the bind
+    entry in kube-scheduler's configuration (60 s).
+    """
     filter_patience_s: float = Field(default=1.0, ge=0)
-    """How long a filter call waits for a plan that is being computed."""
+    """How long a filter call waits for a plan in progress."""
     status_interval_s: float = Field(default=1.0, gt=0)
-    """The least time between two status writes of one Queue or PodGroup."""
+    """The shortest time between two status writes of one Queue or PodGroup."""
 
     pod_grouping: bool = True
-    """Whether pods are grouped by what owns them (a Job, a RayCluster). False: only by PodGroups that they name."""
+    """Whether pods are grouped by their owners (a Job, a RayCluster). False: only by PodGroups that the pods name."""
 
     workload_defaults: str = ""
-    """What kinds of workloads get whose owners say nothing, as a JSON list of `{"typeName", "group", "priorityName",
-    "preemptibility"}` (the `types` of KAI's ConfigMap). Empty: KAI's own, such as inference for a Deployment."""
+    """Defaults for kinds of workloads whose owners set no values, as a JSON list of `{"typeName", "group",
+    "priorityName", "preemptibility"}` (the `types` of KAI's ConfigMap). Empty: KAI's defaults, such as inference for
+    a Deployment.
+    """
     owners_project: bool = True
     """Whether the label `project` of a pod's owner names its queue where no queue label does (KAI's rule). False: only
-    the pod's own does. Owners have that label for other ends, too, so that nobody checks who writes it there."""
+    the label of the pod itself does. Owners carry this label for other purposes too, so its values are not
+    validated.
+    """
 
     autoscaling: Autoscaling = Autoscaling.OFF
-    """How a cluster autoscaler learns of held pods that quotas would let start and no node has room for: by a
-    ProvisioningRequest for each PodGroup (`provisioning-request`), by pods that stand for them (`scaling-pods`), or not
-    at all (`off`)."""
+    """How a cluster autoscaler learns of held pods that quotas allow and no node has room for: by a ProvisioningRequest
+    for each PodGroup (`provisioning-request`), by scaling pods that request the same room (`scaling-pods`), or not
+    at all (`off`).
+    """
     autoscaling_class: str = Field(
         default="best-effort-atomic-scale-up.autoscaling.x-k8s.io", min_length=1, max_length=253
     )
-    """What is asked of it by a ProvisioningRequest: cluster-autoscaler also knows
-    `check-capacity.autoscaling.x-k8s.io`, GKE `queued-provisioning.gke.io`."""
+    """Provisioning class of the ProvisioningRequests. cluster-autoscaler also supports
+    `check-capacity.autoscaling.x-k8s.io`, GKE `queued-provisioning.gke.io`.
+    """
     autoscaling_after_s: float = Field(default=30.0, ge=0)
-    """How long there must have been no room before it is asked for."""
+    """How long a PodGroup must have found no room before nodes are requested for it."""
     autoscaling_namespace: str = Field(default="kai-scale-adjust", min_length=1, max_length=63)
-    """Where the pods are that stand for others (KAI's name)."""
+    """Namespace of the scaling pods (KAI's name)."""
 
     gpu_sharing: bool = True
-    """Whether pods may ask for parts of GPUs (by `gpu-fraction` and `gpu-memory`). False: they are refused."""
+    """Whether pods may request parts of GPUs (by `gpu-fraction` and `gpu-memory`). False: such pods are refused."""
     reservation_namespace: str = Field(default="kai-resource-reservation", min_length=1, max_length=63)
-    """Namespace of the pods that hold a whole GPU each, for others to share. Nobody else may create any there."""
+    """Namespace of the reservation pods. Each holds a whole GPU for pods that share it. Only Leeboard may create pods
+    there.
+    """
     reservation_image: str = Field(default="registry.k8s.io/pause:3.10", min_length=1)
-    """What these pods run: anything that waits for ever."""
+    """Image of the reservation pods. It must run until it is stopped."""
     reservation_priority_class: str = "leeboard-reservation"
-    """Their PriorityClass; above those of users, or their GPU could be taken from under the pods that share it."""
+    """PriorityClass of the reservation pods. It must be above the classes of users. Otherwise a reservation pod could
+    be preempted while other pods share its GPU.
+    """
     reservation_grace_s: float = Field(default=60.0, gt=0)
-    """For how long a GPU that nobody has a part of stays reserved, unless its last pod was seen to leave: another
-    replica may have bound a pod to it, and whoever lost a promise there asks again."""
+    """How long a shared GPU without pods stays reserved, unless its last pod was seen to end. Another replica may have
+    bound a pod to it. A pod that has lost its reservation there is planned again.
+    """
     device_ttl_s: float = Field(default=40.0, gt=0)
-    """How long a pod waits until the node has given it a GPU to share (KAI's default); then it is planned anew."""
+    """How long a pod waits until the node has allocated a GPU to share (KAI's default). After this time it is planned
+    again.
+    """
     agent_ttl_s: float = Field(default=600.0, gt=0)
-    """For how long after its last report the agent of a node is trusted: then no device is opened there for sharing."""
+    """How long the last report of a node's agent is trusted. After this time no further GPU of the node is opened for
+    sharing.
+    """
     context_overhead_mib: int = Field(default=0, ge=0, le=1 << 20)
-    """Memory that is set aside on a shared GPU for each pod beside what it asks for: what a CUDA context takes."""
+    """Memory that is set aside on a shared GPU for each pod in addition to its request: the size of a CUDA context."""
     overuse_tolerance_mib: int = Field(default=1024, ge=0)
-    """How much more memory than was promised may be in use on a GPU before it takes no new work, and before a pod is
-    said to use more than it asked for."""
+    """How much more memory than reserved may be in use on a GPU before it takes no new work, and before a pod is
+    reported to use more than it requested.
+    """
     evict_overuse_after_s: float | None = Field(default=None, gt=0)
-    """After so long a pod is evicted that uses more memory of a shared GPU than it asked for. Unset: never."""
+    """A pod that uses more memory of a shared GPU than it requested is evicted after this time. Unset: never."""
 
     audit_interval_s: float = Field(default=300.0, ge=0)
-    """How often what the watches have shown is compared with what is stored, and repaired. 0: never."""
+    """How often the objects seen by watches are compared with those in the API server, and repaired. 0: never."""
 
     rights_interval_s: float = Field(default=60.0, ge=0.5)
-    """How often we ask the API server whether our service account may do all that we need."""
+    """How often Leeboard checks with the API server whether its service account has all required rights."""
 
     @model_validator(mode="before")
     @classmethod

@@ -24,22 +24,23 @@ class AgentSettings(BaseSettings):
         pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
         validate_default=False,
     )
-    """Name of the node we run on, which is that of its GpuNode; `NODE_NAME` will do too."""
+    """Name of the node, which is also the name of its GpuNode. `NODE_NAME` also sets it."""
     kubeconfig: str | None = None
-    """Path of a kubeconfig; without one the pod's service account is used."""
+    """Path of a kubeconfig. Without it the service account of the pod is used."""
     pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
-    """Where the kubelet tells which pods hold which devices."""
+    """Socket on which the kubelet reports which pods hold which devices."""
     proc_root: str = "/proc"
-    """Where the processes of the node are seen, by the pids that the driver knows."""
+    """Folder in which the processes of the node are visible under the pids that the driver reports."""
     pods_interval_s: float = Field(default=1.0, ge=0.1, le=60)
-    """How often the kubelet is asked: a pod that shares a GPU waits for the answer."""
+    """How often the kubelet is asked. A pod that shares a GPU waits for the answer."""
     devices_interval_s: float = Field(default=10.0, ge=1, le=300)
-    """How often the driver is asked; what it says of itself, such as an XID, is seen at once. Also the least time
-    between two reports of which only the measured memory differs."""
+    """How often the driver is asked. Events of the driver, such as an XID, are seen at once. Also the shortest time
+    between two reports that differ only in the measured memory.
+    """
     heartbeat_s: float = Field(default=60.0, ge=1, le=3600)
-    """After so long, by 10 % more or less, a report is sent though nothing has changed."""
+    """After this time, varied by 10 %, a report is sent even if nothing has changed."""
     ignored_xids: Annotated[frozenset[int], NoDecode] = frozenset()
-    """XIDs that say nothing against a device, comma-separated, beside 13, 31, 43, 45, 68 and 109."""
+    """XIDs that do not make a device unhealthy, comma-separated, in addition to 13, 31, 43, 45, 68 and 109."""
 
     @field_validator("ignored_xids", mode="before")
     @classmethod
