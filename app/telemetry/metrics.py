@@ -99,9 +99,9 @@ class Metrics:
         ProcessCollector(registry=registry)
         self.webhooks = _webhooks(registry)
         self.reviews = _reviews(registry)
-        self.plans = _outcomes(registry, "leeboard_plans", "Plans by what became of them.", PlanOutcome)
+        self.plans = _outcomes(registry, "leeboard_plans", "Plans by outcome.", PlanOutcome)
         self.binds = _outcomes(
-            registry, "leeboard_binds", "Binds that kube-scheduler left to us, by what became of them.", BindOutcome
+            registry, "leeboard_binds", "Binds that kube-scheduler delegated to Leeboard, by outcome.", BindOutcome
         )
         self.plan_duration = Histogram(
             "leeboard_plan_duration_seconds",
@@ -118,54 +118,60 @@ class Metrics:
         self.evictions_failed = _counter(
             registry, "leeboard_evictions_failed", "Evictions given up after several tries."
         )
-        self.promises_expired = _counter(registry, "leeboard_promises_expired", "Promises nobody came for in time.")
+        self.promises_expired = _counter(
+            registry, "leeboard_promises_expired", "Reservations that expired before kube-scheduler used them."
+        )
         self.wakes = _counter(registry, "leeboard_wakes", "Parked pods that were woken because their turn came.")
-        self.releases = _counter(registry, "leeboard_releases", "Held pods whose gate was taken off: their turn came.")
-        self.stalls = _counter(registry, "leeboard_loop_stalls", "Times the event loop stood still for too long.")
-        self.log_lines_dropped = _counter(registry, "leeboard_log_lines_dropped", "Log lines nobody read in time.")
+        self.releases = _counter(
+            registry, "leeboard_releases", "Held pods whose gate was removed because their turn came."
+        )
+        self.stalls = _counter(registry, "leeboard_loop_stalls", "Times the event loop was blocked for too long.")
+        self.log_lines_dropped = _counter(
+            registry, "leeboard_log_lines_dropped", "Log lines dropped because the output was too slow."
+        )
         self.overuses = _counter(
             registry,
             "leeboard_gpu_memory_overuses",
-            "Times a pod was told that it uses more of a GPU than it asked for.",
+            "Times a pod was reported to use more GPU memory than it requested.",
         )
         self.overusing_pods = Gauge(
             "leeboard_gpu_memory_overusing_pods",
-            "Pods that use more memory of a GPU than they asked for.",
+            "Pods that use more GPU memory than they requested.",
             registry=registry,
         )
         self._pods_evicted = Counter(
             "leeboard_pods_evicted", "Pods evicted, by the action that chose them.", ("action",), registry=registry
         )
         self._watch_lost = Counter(
-            "leeboard_watch_lost", "Watches that broke or fell silent.", ("resource",), registry=registry
+            "leeboard_watch_lost", "Watches that broke or stopped delivering events.", ("resource",), registry=registry
         )
         self._invalid_objects = Gauge(
-            "leeboard_invalid_objects", "Objects that cannot be read or used.", ("resource",), registry=registry
+            "leeboard_invalid_objects", "Objects that are invalid or cannot be used.", ("resource",), registry=registry
         )
         self._drift = Counter(
             "leeboard_audit_drift",
-            "Objects that were not stored as their watch had shown them, and were repaired.",
+            "Objects that differed from what their watch had shown, and were repaired.",
             ("resource", "drift"),
             registry=registry,
         )
         self._objects_failed = Counter(
             "leeboard_objects_failed",
-            "Times our own code failed on an object that a watch has shown, by what it was doing.",
+            "Failures of Leeboard's own code on a watched object, by step.",
             ("resource", "step"),
             registry=registry,
         )
         self._certificate_renewals = Counter(
-            "leeboard_certificate_renewals", "Certificates taken into use or made anew.", ("kind",), registry=registry
+            "leeboard_certificate_renewals", "Certificates that were created or loaded.", ("kind",), registry=registry
         )
         self._certificate_expires = Gauge(
             "leeboard_certificate_expires_seconds",
-            "When the certificate that is served expires, in Unix time.",
+            "When the serving certificate expires, in Unix time.",
             ("listener",),
             registry=registry,
         )
         self._certificate_problems = Gauge(
             "leeboard_certificate_problems",
-            "What keeps a certificate from being renewed or trusted.",
+            "Problems that keep a certificate from being renewed or trusted.",
             ("of",),
             registry=registry,
         )
@@ -215,7 +221,7 @@ OUTCOMES: Mapping[Verb, tuple[CallOutcome, ...]] = {
 def _webhooks(registry: CollectorRegistry) -> Mapping[tuple[Verb, CallOutcome], Histogram]:
     family = Histogram(
         "leeboard_webhook_duration_seconds",
-        "How long kube-scheduler waited for us.",
+        "How long kube-scheduler waited for Leeboard.",
         ("verb", "outcome"),
         buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 2.5, 10, 60),
         registry=registry,
@@ -224,7 +230,7 @@ def _webhooks(registry: CollectorRegistry) -> Mapping[tuple[Verb, CallOutcome], 
 
 
 def _reviews(registry: CollectorRegistry) -> Mapping[tuple[Review, ReviewOutcome], Counter]:
-    documentation = "Admission reviews by what was answered."
+    documentation = "Admission reviews by outcome."
     family = Counter("leeboard_admission_reviews", documentation, ("verb", "outcome"), registry=registry)
     return {(verb, outcome): family.labels(verb, outcome) for verb in Review for outcome in ReviewOutcome}
 

@@ -82,11 +82,11 @@ class Scrape(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families."""
         yield from self._counted.collect()
-        yield _family("leeboard_promises", "Promises by state.", "state", self._promises)
-        yield _family("leeboard_refused_pods", "Pending pods by why they wait.", "reason", self._refused)
+        yield _family("leeboard_promises", "Reservations by state.", "state", self._promises)
+        yield _family("leeboard_refused_pods", "Pending pods by the reason why they wait.", "reason", self._refused)
         yield from _queue_families(self._queues)
         health = {health.value: self._health.get(health, 0) for health in Health}
-        yield _family("leeboard_gpus", "GPUs of which agents tell, by health.", "health", health)
+        yield _family("leeboard_gpus", "GPUs that agents report, by health.", "health", health)
         yield from _memory_families(self._memory)
 
 
