@@ -55,7 +55,7 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-NO_BUDGETS = "nobody is spared for the sake of a PodDisruptionBudget"
+NO_BUDGETS = "PodDisruptionBudgets are not considered when victims are chosen"
 NOTHING_DECIDED = "nothing is decided"
 
 KAI = "scheduling.run.ai"
@@ -83,16 +83,21 @@ ALWAYS: tuple[Right, ...] = (
     *_of(KAI, "queues", ("list", "watch"), NOTHING_DECIDED),
     *_of(KAI, "podgroups", ("list", "watch"), NOTHING_DECIDED),
     *_of("kai.scheduler", "topologies", ("list", "watch"), "PodGroups with a topology wait", optional=True),
-    *_of("leeboard.dev", "gpunodes", ("list", "watch"), "pods that ask for a part of a GPU wait", optional=True),
-    *_of("", "pods", ("get",), "a write whose outcome is unknown is never settled, and its gang waits"),
+    *_of("leeboard.dev", "gpunodes", ("list", "watch"), "pods that request a part of a GPU wait", optional=True),
+    *_of("", "pods", ("get",), "the outcome of a write without an answer stays unknown, and its gang waits"),
     *_of("", "pods/binding", ("create",), "no pod gets its node"),
-    *_of("", "pods/status", ("patch",), "parked pods are not woken when their turn comes, and nobody is evicted"),
-    *_of("", "pods/eviction", ("create",), "nobody is evicted, so nothing is reclaimed, preempted or consolidated"),
-    *_of("", "pods", ("delete",), "pods that a PodDisruptionBudget guards are never evicted, whatever the quotas say"),
+    *_of("", "pods/status", ("patch",), "parked pods are not woken when their turn comes, and no pod is evicted"),
+    *_of("", "pods/eviction", ("create",), "no pod is evicted, so nothing is reclaimed, preempted or consolidated"),
+    *_of(
+        "",
+        "pods",
+        ("delete",),
+        "pods that a PodDisruptionBudget protects are never evicted, even when quotas require it",
+    ),
     *_of("policy", "poddisruptionbudgets", ("list",), NO_BUDGETS, optional=True),
     *_of(KAI, "queues/status", ("patch",), "queues do not show what they hold, and a restart forgets past usage"),
     *_of(KAI, "podgroups/status", ("patch",), "PodGroups do not show why they wait"),
-    *_of("events.k8s.io", "events", ("create",), "nobody reads in an event why a pod waits or was evicted"),
+    *_of("events.k8s.io", "events", ("create",), "no event says why a pod waits or was evicted"),
 )
 """The rights that every installation needs."""
 
@@ -101,14 +106,19 @@ ADMISSION: tuple[Right, ...] = (*_of("", "pods", ("patch",), "held pods are neve
 
 
 GROUPING: tuple[Right, ...] = (
-    *_of(KAI, "podgroups", ("create", "patch"), "nobody sees the PodGroups that pods get by what owns them"),
+    *_of(
+        KAI,
+        "podgroups",
+        ("create", "patch"),
+        "no PodGroup objects are written for pods that are grouped by their owners",
+    ),
 )
 """The rights for grouping pods by their owners, in addition to reading the owners."""
 
 
 CALLERS: tuple[Right, ...] = (
-    *_of("authentication.k8s.io", "tokenreviews", ("create",), "metrics and the read API answer nobody"),
-    *_of("authorization.k8s.io", "subjectaccessreviews", ("create",), "metrics and the read API answer nobody"),
+    *_of("authentication.k8s.io", "tokenreviews", ("create",), "metrics and the read API refuse every request"),
+    *_of("authorization.k8s.io", "subjectaccessreviews", ("create",), "metrics and the read API refuse every request"),
 )
 """The rights for authenticating the readers of metrics and the read API."""
 
@@ -128,14 +138,14 @@ def of_owners(resources: Iterable[tuple[str, str]]) -> tuple[Right, ...]:
 
 def of_sharing(namespace: str) -> tuple[Right, ...]:
     """Return the rights to share GPUs, in addition to those of admission, which sharing requires."""
-    without = "no GPU can be reserved for those who share it, so whoever asks for a part of one waits"
+    without = "no GPU can be reserved for sharing, so pods that request a part of a GPU wait"
     return (Right(group="", resource="pods", verb="create", without=without, namespace=namespace),)
 
 
 def of_provisioning_requests() -> tuple[Right, ...]:
     """Return the rights to request nodes from an autoscaler by ProvisioningRequests."""
-    without = "the cluster autoscaler is asked for no nodes"
-    stays = "what was asked of the cluster autoscaler is not taken back, so it may add nodes for nobody"
+    without = "no nodes are requested from the cluster autoscaler"
+    stays = "requests to the cluster autoscaler are not withdrawn, so it may add nodes that no pod needs"
     requests = "provisioningrequests"
     return (
         *_of("autoscaling.x-k8s.io", requests, ("list", "watch", "create"), without),
@@ -147,7 +157,7 @@ def of_provisioning_requests() -> tuple[Right, ...]:
 
 def of_scaling_pods(namespace: str) -> tuple[Right, ...]:
     """Return the rights to request nodes from an autoscaler by scaling pods, in addition to the common rights."""
-    without = "no pod stands for those that are held, so the cluster autoscaler adds no nodes for them"
+    without = "no scaling pods are created, so the cluster autoscaler adds no nodes for held pods"
     return (Right(group="", resource="pods", verb="create", without=without, namespace=namespace),)
 
 
@@ -177,7 +187,7 @@ def of_secret(namespace: str, name: str) -> tuple[Right, ...]:
 
 def of_webhook_configurations(name: str) -> tuple[Right, ...]:
     """Return the rights to maintain the caBundle of Leeboard's webhook configurations."""
-    without = "the API server stops trusting our admission when the CA changes or the caBundle is lost"
+    without = "the API server stops trusting the admission webhooks when the CA changes or the caBundle is lost"
     return tuple(
         Right(group=ADMISSION_GROUP, resource=resource, verb=verb, without=without, name=name)
         for resource in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")

@@ -12,7 +12,7 @@ from app.settings import Settings
 
 EVICT = next(right for right in ALWAYS if right.resource == "pods/eviction")
 EVICTIONS_MISSING = (
-    'may not create pods/eviction (apiGroup ""): nobody is evicted, so nothing is reclaimed, preempted or consolidated'
+    'may not create pods/eviction (apiGroup ""): no pod is evicted, so nothing is reclaimed, preempted or consolidated'
 )
 BARE = Settings(gpu_sharing=False, pod_grouping=False, anonymous_reads=True)
 """An installation that does nothing which it need not."""
