@@ -8,10 +8,10 @@ SUMMARIES = {
     "agent": "Report the GPUs of this node.",
     "demo": "Run the service on a simulated cluster with work in it.",
     "doctor": "Check an installation and say what to do about each fault.",
-    "gpus": "Show the GPUs, who is on them and how full they are.",
-    "queues": "Show the tree of queues: what each deserves, holds and asks for.",
+    "gpus": "Show the GPUs, the pods on them and how full they are.",
+    "queues": "Show the tree of queues: what each deserves, holds and requests.",
     "serve": "Run the service beside a kube-scheduler.",
-    "why": "Tell why a pod or a PodGroup waits, runs or is gone.",
+    "why": "Say why a pod or a PodGroup waits, runs or is gone.",
 }
 """Every command and its first line of help. The module and the function have the command's name."""
 

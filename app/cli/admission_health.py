@@ -70,10 +70,10 @@ async def webhooks(reviews: KubeReviews, name: str, wanted: Wanted) -> AsyncIter
         elif wanted is Wanted.YES:
             yield broken(title, f"there is no configuration {name!r}", "apply the manifests shipped with Leeboard")
         elif wanted is Wanted.UNKNOWN:
-            message = f"there is no configuration {name!r}; not known whether there should be"
+            message = f"there is no configuration {name!r}; it is not known whether one is needed"
             yield warning(title, message, TELL_THE_FORM)
         else:
-            yield ok(title, "there is none, and these settings ask for none")
+            yield ok(title, "there is none, and these settings need none")
 
 
 async def policies(reviews: KubeReviews, wanted: Wanted) -> AsyncIterator[Finding]:
@@ -86,14 +86,14 @@ async def policies(reviews: KubeReviews, wanted: Wanted) -> AsyncIterator[Findin
         bindings = await reviews.objects(f"{GROUP}/{plural.removesuffix('ies')}ybindings")
         unbound = ours - {str(binding.get("spec", {}).get("policyName")) for binding in bindings}
         if unbound:
-            yield broken(title, f"without a binding, so without effect: {', '.join(sorted(unbound))}", BIND)
+            yield broken(title, f"without a binding and so without effect: {', '.join(sorted(unbound))}", BIND)
         elif ours:
             yield ok(title, f"{len(ours)} {'is' if len(ours) == 1 else 'are'} bound")
         elif wanted is Wanted.UNKNOWN:
-            yield warning(title, "there are none; not known whether there should be", TELL_THE_FORM)
+            yield warning(title, "there are none; it is not known whether they are needed", TELL_THE_FORM)
         else:
-            message = "there are none, so all depends on the webhook"
-            yield warning(title, message, "install with admission policies, which this Kubernetes has")
+            message = "there are none, so only the webhook enforces the rules"
+            yield warning(title, message, "install admission policies, which this Kubernetes supports")
 
 
 async def _configuration(title: str, configuration: RawObject) -> AsyncIterator[Finding]:
@@ -112,7 +112,7 @@ def _targets(configuration: RawObject) -> Iterator[Target]:
     for webhook in configuration.get("webhooks") or ():
         name, client = webhook.get("name"), webhook.get("clientConfig", {})
         if not client.get("caBundle"):
-            raise _WrongTargetError(f"webhook {name} has no caBundle, so the API server trusts no certificate there")
+            raise _WrongTargetError(f"webhook {name} has no caBundle, so the API server trusts no certificate for it")
         try:
             ca_pem = base64.b64decode(client["caBundle"], validate=True).decode("ascii")
         except (binascii.Error, UnicodeDecodeError) as error:
@@ -138,7 +138,9 @@ async def _called(title: str, target: Target) -> Finding:
         return _not_called(title, where, error)
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends_at))
     if ends_at - time.time() < SOON_S:
-        return warning(title, f"{where} is trusted, but only until {until}", f"it should be renewed by now: {LOG}")
+        return warning(
+            title, f"{where} is trusted, but only until {until}", f"it should have been renewed by now: {LOG}"
+        )
     return ok(title, f"{where} is trusted, until {until}")
 
 
@@ -151,11 +153,11 @@ def _not_called(title: str, where: str, error: OSError) -> Finding:
             return broken(title, f"no TLS with {where}: {error.reason or error}", LOG)
         case socket.gaierror():
             return warning(
-                title, f"{where} has no address here, so it was not called", "run leeboard doctor in the cluster"
+                title, f"{where} cannot be resolved here, so it was not called", "run leeboard doctor in the cluster"
             )
         case TimeoutError():
             return broken(
-                title, f"{where} does not answer", "do its pods run, and does a NetworkPolicy let us through?"
+                title, f"{where} does not answer", "do its pods run, and does a NetworkPolicy allow this connection?"
             )
         case _:
             return broken(title, f"{where} cannot be reached: {error.strerror or error}", "do its pods run?")

@@ -21,14 +21,19 @@ from app.telemetry import Logging, Metrics
 
 
 @click.command(epilog=settings_help(AgentSettings))
-@click.option("--once", is_flag=True, help="Print what would be reported, and end; no cluster is needed.")
+@click.option("--once", is_flag=True, help="Print the report once and exit; needs no cluster.")
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="With --once."
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Format with --once.",
 )
 def agent(once: bool, output: str) -> None:  # noqa: FBT001 - a flag of the command line
     """Report the GPUs of this node.
 
-    Runs on without a driver, a GPU or a kubelet, and says so. Ends cleanly on SIGTERM and SIGINT.
+    Keeps running without a driver, a GPU or a kubelet, and reports that. Ends cleanly on SIGTERM and SIGINT.
     """
     settings = read(AgentSettings)
     if once:

@@ -29,8 +29,8 @@ NO_ANSWER_FIX = (
     " or name the operations address with --url"
 )
 SAY_WHO_FIX = (
-    "send a token: --token $(kubectl -n leeboard create token leeboard-reader), or that of any account that may list"
-    " pods; without --token that of the kubeconfig or of the pod's service account is sent, which {had}"
+    "send a token of an account that may list pods: --token $(kubectl -n leeboard create token leeboard-reader);"
+    " without --token, the token of the kubeconfig or of the pod's service account is sent, which {had}"
 )
 NOT_SENT = "is not sent to {url}, neither HTTPS nor loopback"
 
@@ -44,7 +44,7 @@ class NotFoundAnswer(click.ClickException):
 def service_options(command: Command) -> Command:
     """Add the options for the service's address and the caller's token: `url` and `token`."""
     text = f"Operations address. [default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]"
-    token = "Token to show. [default: that of the kubeconfig, or of the pod's service account]"  # noqa: S105 # help
+    token = "Token to send. [default: that of the kubeconfig, or of the pod's service account]"  # noqa: S105 # help
     command = click.option("--token", envvar="LEEBOARD_TOKEN", help=token)(command)
     return click.option("--url", envvar="LEEBOARD_URL", help=text)(command)
 
@@ -105,7 +105,7 @@ class Service:
 
     def _token_fix(self) -> str:
         if self._token or self._found:
-            return "take another one, such as --token $(kubectl -n leeboard create token leeboard-reader)"
+            return "send another one, such as --token $(kubectl -n leeboard create token leeboard-reader)"
         had = "has none" if may_be_told(self._url) else NOT_SENT.format(url=self._url)
         return SAY_WHO_FIX.format(had=had)
 

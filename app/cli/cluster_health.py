@@ -21,12 +21,14 @@ async def api_server(reviews: KubeReviews) -> AsyncIterator[Finding]:
     try:
         version = await reviews.version()
     except KubeError as error:
-        yield broken("api-server", str(error), "does it run, and do these credentials lead to it? (--kubeconfig)")
+        yield broken("api-server", str(error), "does it run, and is this its kubeconfig? (--kubeconfig)")
         return
     if version < OLDEST:
         yield broken("api-server", f"Kubernetes {version} is older than {OLDEST}", f"use Kubernetes {OLDEST} or later")
     elif version < WITH_POLICIES:
-        yield ok("api-server", f"Kubernetes {version}; before {WITH_POLICIES} only our webhook can hold pods")
+        yield ok(
+            "api-server", f"Kubernetes {version}; before {WITH_POLICIES} only the webhook of Leeboard can hold pods"
+        )
     else:
         yield ok("api-server", f"Kubernetes {version}, which has admission policies")
 
@@ -38,7 +40,7 @@ async def rights(
 
     When the form of the installation is unknown, these are the rights that every form needs.
     """
-    whose = f"service account {account}" if account else "our own account"
+    whose = f"service account {account}" if account else "this account"
     missing = await _missing(reviews, needed, account)
     if not missing and form_is_known:
         yield ok("rights", f"all {len(needed)} are granted to {whose}")
@@ -46,7 +48,7 @@ async def rights(
         # Not a warning: a caller outside the cluster, as with `make cluster`, may have no Deployment to look at.
         every = f"the {len(needed)} that every form needs are granted to {whose}"
         yield ok(
-            "rights", f"those of optional parts were not looked at (set LEEBOARD_... as the service has them); {every}"
+            "rights", f"those of optional parts were not checked (set LEEBOARD_... as the service has them); {every}"
         )
     for right in missing:
         yield broken("rights", f"{whose} {right.sentence}", "apply the roles that are shipped with Leeboard")
@@ -58,8 +60,8 @@ async def owners(reviews: KubeReviews, readable: Sequence[Right], account: str |
     installed = [right for right in readable if (right.group, right.resource) in served]
     missing = {f"{right.resource}.{right.group}" for right in await _missing(reviews, installed, account)}
     if missing - {f"{ASKING.resource}.{ASKING.group}"}:
-        message = f"{few(missing)} may not be read, so pods are grouped as if none of these owned them"
-        fix = "apply the roles that are shipped with Leeboard; or set LEEBOARD_POD_GROUPING=false if you want that"
+        message = f"{few(missing)} may not be read, so pods are grouped as if these kinds owned none of them"
+        fix = "apply the roles that are shipped with Leeboard; or set LEEBOARD_POD_GROUPING=false"
         yield warning("owners", message, fix)
 
 
@@ -87,7 +89,7 @@ async def kinds(reviews: KubeReviews) -> AsyncIterator[Finding]:
         if plural not in await reviews.served(version):
             absent.append(f"{plural} in {version}")
     if absent:
-        fix = "apply deploy/leeboard/files/crds; a version not served is that of a newer KAI Scheduler"
+        fix = "apply deploy/leeboard/files/crds; a version that is not served belongs to a newer KAI Scheduler"
         yield broken("kinds", f"not served: {', '.join(absent)}", fix)
     else:
         yield ok("kinds", f"all {len(wanted)} are served in the versions that are read")

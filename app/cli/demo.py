@@ -24,27 +24,28 @@ OFFERED = tuple(LAB)
 REQUESTS = {"nvidia.com/gpu": "4"}
 
 STORY = """\
-Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks, 3 in a lab apart, 2 CPU nodes, queues that
-share them, people of whom some want only a part of a GPU, and kube-scheduler played over HTTP. The racks fill within
-seconds; nothing here is real but the service.
+Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks, 3 nodes in a separate lab, and 2 CPU nodes.
+Simulated users submit work to queues; some request only a part of a GPU. A simulated kube-scheduler calls the service
+over HTTP. The racks fill within seconds. Only the service is real.
 
   webhooks    {webhooks}
   operations  {operations}
 
-Which nodes of the lab have room for a pod of 4 GPUs? (Without a uid it is only a question: nothing is promised.)
+Which nodes of the lab have room for a pod of 4 GPUs? (Without a uid it is only a question: nothing is reserved.)
 
   {filter}
 
-Which of them is best for it? (0 to 10: the fullest node that fits is filled up first.)
+Which of them is best for this pod? (Scores from 0 to 10: the fullest node that fits gets the highest.)
 
   {prioritize}
 
-Who has how much, and who should have? (Or `leeboard queues`; of those that wait under /api/v1/podgroups
-`leeboard why NAMESPACE/NAME` tells why.)
+How much does each queue hold, and how much is its share? (Or `leeboard queues`. /api/v1/podgroups lists the PodGroups
+that wait; `leeboard why NAMESPACE/NAME` says why.)
 
   {queues}
 
-Who is on which GPU, and how full is it? (Or `leeboard gpus`; with the name of a node its devices, pods and links.)
+Which pods are on which GPU, and how full is it? (Or `leeboard gpus`; `leeboard gpus NODE` shows the node's devices,
+pods and links.)
 
   {gpus}
 
@@ -60,7 +61,7 @@ Ctrl-C ends it."""
     show_default=True,
     help="Simulated seconds per real second.",
 )
-@click.option("--seed", type=int, default=SEED, show_default=True, help="The same seed brings the same work.")
+@click.option("--seed", type=int, default=SEED, show_default=True, help="The same seed creates the same work.")
 def demo(webhook_port: int | None, operations_port: int | None, speed: float, seed: int) -> None:
     """Run the service on a simulated cluster with work in it.
 

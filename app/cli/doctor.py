@@ -36,7 +36,7 @@ class Patient:
 
 
 @click.command
-@click.option("--kubeconfig", metavar="PATH", help="Instead of the pod's service account.")
+@click.option("--kubeconfig", metavar="PATH", help="Kubeconfig to use instead of the pod's service account.")
 @click.option(
     "--url",
     "urls",
@@ -45,11 +45,11 @@ class Patient:
     help="Operations address, of each replica or of a headless Service. "
     f"[default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
 )
-@click.option("--token", envvar="LEEBOARD_TOKEN", help="Token to show. [default: ours, as the kubeconfig has it]")
+@click.option("--token", envvar="LEEBOARD_TOKEN", help="Token to send. [default: that of the kubeconfig]")
 @click.option(
     "--service-account",
     metavar="NAMESPACE/NAME",
-    help="Whose rights are examined; only an administrator may ask for others. [default: our own]",
+    help="Service account to check; only an administrator may check others. [default: the account that runs doctor]",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def doctor(

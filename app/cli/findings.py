@@ -70,7 +70,7 @@ async def examined(name: str, examination: Examination) -> list[Finding]:
             async for finding in examination():
                 findings.append(finding)  # noqa: PERF401 - findings before an error must be kept
     except ForbiddenError as error:
-        findings.append(warning(name, f"not looked at: {error}", "ask as an administrator: --kubeconfig"))
+        findings.append(warning(name, f"not checked: {error}", "run it as an administrator: --kubeconfig"))
     except TimeoutError:
         findings.append(broken(name, f"no answer within {WITHIN_S:g} s", "try again; is the network slow?"))
     except Exception as error:  # noqa: BLE001 - after any error, the other checks continue

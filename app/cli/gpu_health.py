@@ -41,14 +41,16 @@ async def gpus(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> Asyn
     if told:
         yield _counted(names, told)
     else:
-        message = f"{_nodes_have(len(names))} GPUs; no agents: whole GPUs work from node labels, and none can be shared"
+        message = (
+            f"{_nodes_have(len(names))} GPUs; no agents: whole GPUs are counted from node labels, none can be shared"
+        )
         yield warning("gpus", message, NO_AGENTS) if shares else ok("gpus", message)
     for finding in _of_agents(told, settings.agent_ttl_s):
         yield finding
     replicated = [_name(node) for node in found if _is_replicated(node)]
     if replicated and settings.gpu_sharing:
-        message = f"GPUs are given out several times over by the device plugin (label {REPLICAS_LABEL} above 1)"
-        fix = "leave it so and ask for nvidia.com/gpu there, or turn its time-slicing or MPS off"
+        message = f"the device plugin offers each GPU several times (label {REPLICAS_LABEL} above 1)"
+        fix = "request nvidia.com/gpu there, or turn off time-slicing or MPS in the device plugin"
         yield warning("gpu-replicas", f"{message}, so no pod gets a part of one there: {few(replicated)}", fix)
 
 
@@ -58,7 +60,7 @@ async def sharing(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> A
         return
     absent = [each async for each in _absent(reviews, settings)]
     if absent:
-        message = f"there is no {' and no '.join(absent)}, so pods that ask for a part of a GPU wait"
+        message = f"there is no {' and no '.join(absent)}, so pods that request a part of a GPU wait"
         is_sure = wanted is Wanted.YES
         yield broken("gpu-sharing", message, APPLY) if is_sure else warning("gpu-sharing", message, TELL_THE_FORM)
 
@@ -68,7 +70,7 @@ async def runtime(reviews: KubeReviews, settings: Settings, wanted: Wanted) -> A
     name = settings.gpu_runtime_class
     if not name or wanted is Wanted.NO or await _may_be_there(reviews, f"{RUNTIME_CLASSES}/{name}"):
         return
-    message = f"there is no RuntimeClass {name}, so no managed pod that asks for GPUs can be created"
+    message = f"there is no RuntimeClass {name}, so no managed pod that requests GPUs can be created"
     fix = "create it (the GPU operator's is called nvidia), or set admission.gpuRuntimeClass to one that is there"
     yield broken("gpu-runtime", message, f"{fix}, or to nothing")
 
@@ -94,7 +96,7 @@ def _counted(names: Collection[str], told: Collection[str]) -> Finding:
     if not silent:
         return ok("gpus", f"{_nodes_have(len(names))} GPUs, and agents report all of them")
     message = f"no agent has reported {len(silent)} of {counted(len(names), 'GPU node')}: {few(silent)}"
-    fix = f"look at {AGENTS_PODS}; agent.allNodes puts one on nodes without labels, too"
+    fix = f"look at {AGENTS_PODS}; agent.allNodes also puts an agent on nodes without labels"
     return warning("gpus", f"{message}; whole GPUs work there, and none can be shared", fix)
 
 
@@ -105,17 +107,17 @@ def _nodes_have(count: int) -> str:
 def _of_agents(told: Mapping[str, RawObject], ttl_s: float) -> Iterator[Finding]:
     stale = {name for name, each in told.items() if _age_s(each) > ttl_s}
     if stale:
-        message = f"agents have been silent for more than {ttl_s / MINUTE_S:g} min, so nothing new is shared"
+        message = f"agents have been silent for more than {ttl_s / MINUTE_S:g} min, so no further GPU is shared"
         yield warning("gpu-agents", f"{message} on: {few(stale)}", f"look at {AGENTS_PODS}")
     fresh = {name: each for name, each in told.items() if name not in stale}
     for said, names in _alike({name: str(_status(each).get("message") or "") for name, each in fresh.items()}):
-        fix = "is the driver there, and agent.runtimeClassName right?"
+        fix = "is the driver installed, and is agent.runtimeClassName right?"
         yield warning("gpu-driver", f"{few(names)}: {said}", fix)
     for said, names in _alike({name: _kubelets_silence(each) for name, each in fresh.items()}):
-        message = f"the kubelet does not tell which pods have which GPUs, so none can be shared on {few(names)}: {said}"
-        yield warning("gpu-kubelet", message, "is agent.kubeletFolder the folder of the kubelet there?")
+        message = f"the kubelet does not report which pods have which GPUs, so none can be shared on {few(names)}"
+        yield warning("gpu-kubelet", f"{message}: {said}", "is agent.kubeletFolder the folder of the kubelet there?")
     if sick := [text for name, each in fresh.items() for text in _sick(name, each)]:
-        fix = "leeboard gpus NODE shows its pods; once they are gone, reboot the node, or remove the agent and reset it"
+        fix = "leeboard gpus NODE shows the pods; once they end, reboot the node, or remove the agent and reset the GPU"
         takes = "takes" if len(sick) == 1 else "take"
         message = f"{counted(len(sick), 'GPU')} {takes} no new work: {few(sick, SICK_SHOWN)}"
         yield warning("gpu-health", message, fix)

@@ -123,17 +123,17 @@ def _part(pod: OccupantAnswer) -> str:
 def _notes(node: GpuNodeDetail) -> Iterator[str]:
     """Yield sentences about what the table has no room for."""
     if not node.trusted:
-        yield f"! its agent has been silent for {_lately(node)}: what is shown may be old"
+        yield f"! its agent has sent no report for {_lately(node)}: this may be out of date"
     if node.message:
         yield f"! {node.message}"
     if not node.kubelet_answers:
         why = f": {node.kubelet_reason}" if node.kubelet_reason else ""
-        yield f"! the kubelet does not tell who has the devices{why}"
+        yield f"! the kubelet does not report which pods have the devices{why}"
     for device in node.devices:
         if device.health is not Health.HEALTHY:
             yield f"! GPU {device.index} is {device.health.value.lower()}: {device.health_reason or 'no reason given'}"
         if device.memory.foreign_mib:
-            yield f"! GPU {device.index}: {gib(device.memory.foreign_mib)} GiB are used by processes in no pod"
+            yield f"! GPU {device.index}: {gib(device.memory.foreign_mib)} GiB are used by processes outside of pods"
     pods = [
         pod for one in node.devices for pod in (*one.pods, *(each for shared in one.shared for each in shared.pods))
     ]
@@ -144,7 +144,7 @@ def _notes(node: GpuNodeDetail) -> Iterator[str]:
         waiting = f"{held.pods} pods that are" if held.pods > 1 else "1 pod that is"
         yield f"{gpus} reserved for {waiting} not bound yet: {held.state}"
     yield from _closed(node)
-    yield from (f"! not told: {each}" for each in node.failures)
+    yield from (f"! not reported: {each}" for each in node.failures)
 
 
 def _closed(node: GpuNodeDetail) -> Iterator[str]:

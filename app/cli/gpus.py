@@ -26,10 +26,10 @@ T = TypeVar("T", bound=BaseModel)
 @service_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def gpus(node: str | None, url: str | None, token: str | None, output: str) -> None:
-    """Show the GPUs, who is on them and how full they are.
+    """Show the GPUs, the pods on them and how full they are.
 
-    Without NODE one line a node; with it its devices, their pods and how they reach each other. Memory is in GiB: what
-    is used, as measured on the node, and what is promised to pods.
+    Without NODE: one line for each node. With NODE: its devices, their pods and the links between devices. Memory is in
+    GiB: used memory as measured on the node, and memory that is reserved for pods.
     """
     service = Service(read_settings(), url=url, token=token)
     width = shutil.get_terminal_size().columns
@@ -55,4 +55,6 @@ def _read(kind: type[T], answer: bytes) -> T:
     try:
         return kind.model_validate_json(answer)
     except ValidationError as error:
-        raise click.ClickException("the answer cannot be read; is the service of this version?") from error
+        raise click.ClickException(
+            "the answer cannot be read; does the service have the same version as this command?"
+        ) from error

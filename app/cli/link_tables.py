@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app.web.gpu_answers import LinksAnswer
 
 LEGEND = {
-    "NV": "NV#: so many NVLinks",
+    "NV": "NV#: connected by # NVLinks",
     "PSB": "PSB: on one board",
     "PIX": "PIX: one PCIe switch",
     "PXB": "PXB: several PCIe switches",
@@ -57,7 +57,7 @@ def _legend(links: LinksAnswer, width: int) -> list[str]:
 
 def _cliques(names: Sequence[int], links: LinksAnswer) -> str:
     if not links.cliques:
-        return "No two are connected by NVLink."
+        return "No two GPUs are connected by NVLink."
     return "All connected by NVLink: " + ", ".join(_span([names[one] for one in each]) for each in links.cliques)
 
 

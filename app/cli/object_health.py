@@ -20,7 +20,7 @@ async def objects(reviews: KubeReviews) -> AsyncIterator[Finding]:
     ):
         problems = [each async for each in _problems(reviews, resource, problem_of)]
         if problems:
-            fix = f"correct what is named: kubectl edit {name}; their pods wait until then"
+            fix = f"correct these objects: kubectl edit {name}; their pods wait until then"
             yield warning(name, f"{len(problems)} cannot be used: {few(problems, SHOWN)}", fix)
 
 

@@ -32,12 +32,14 @@ async def pods(reviews: KubeReviews, profiles: Collection[str], markers: Collect
             unmarked.append(place)
     if orphans:
         names = ", ".join(sorted(profiles))
-        message = f"{_counted(orphans)} our gate and not our schedulerName ({names}), so nothing releases them"
+        message = (
+            f"{_counted(orphans)} the gate of Leeboard but not its schedulerName ({names}), so nothing releases them"
+        )
         fix = f"if LEEBOARD_PROFILES is {names} where Leeboard runs, {ANEW}"
         yield warning("pods-held", f"{message}: {few(orphans)}", fix)
     if unmarked:
         # A pod may lack the bind marker: kube-scheduler itself binds a pod that is its own group.
-        message = f"{_counted(unmarked)} no {ASK_MARKER}, so kube-scheduler does not ask us"
+        message = f"{_counted(unmarked)} no {ASK_MARKER}, so kube-scheduler does not ask Leeboard"
         yield warning("pods-unmarked", f"{message}: {few(unmarked)}", ANEW)
 
 

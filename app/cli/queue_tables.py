@@ -14,7 +14,7 @@ MOST_INDENTED = 10
 LEAST_NAME = 8
 GAP = 2
 MOST_PROBLEMS = 20
-NO_QUEUES = "There are no queues, so every pod of ours waits; kubectl apply -f deploy/default-queues.yaml makes some."
+NO_QUEUES = "There are no queues, so every managed pod waits; kubectl apply -f deploy/default-queues.yaml creates some."
 
 Row = tuple[str, ...]
 
@@ -113,7 +113,7 @@ def _notes(known: QueueList, resource: str) -> Iterator[str]:
         yield f"! and {len(broken) - MOST_PROBLEMS} more are not valid"
     others = [name for name in RESOURCES if name != resource and any(_is_governed(each, name) for each in known.items)]
     if others:
-        yield f"Queues govern {' and '.join(NAMES[each] for each in others)} as well: -r {' or -r '.join(others)}."
+        yield f"Queues also govern {' and '.join(NAMES[each] for each in others)}: -r {' or -r '.join(others)}."
 
 
 def _is_governed(queue: QueueAnswer, resource: str) -> bool:

@@ -25,9 +25,9 @@ MOST_NAMES = 20
 @service_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def queues(name: str | None, resource: str, url: str | None, token: str | None, output: str) -> None:
-    """Show the tree of queues: what each deserves, holds and asks for.
+    """Show the tree of queues: what each deserves, holds and requests.
 
-    With NAME only that queue and those below it. A queue's numbers include those below it; WAIT counts PodGroups.
+    With NAME: only that queue and its descendants. A queue's numbers include its descendants. WAIT counts PodGroups.
     """
     service = Service(read_settings(), url=url, token=token)
     answer = asyncio.run(service.ask(PATH))
@@ -54,4 +54,6 @@ def _read(answer: bytes) -> QueueList:
     try:
         return QueueList.model_validate_json(answer)
     except ValidationError as error:
-        raise click.ClickException("the answer cannot be read; is the service of this version?") from error
+        raise click.ClickException(
+            "the answer cannot be read; does the service have the same version as this command?"
+        ) from error

@@ -26,7 +26,7 @@ MOST_BYTES = 4 << 20
 FAILED, PASSED = "[-]", "[+]"
 ACTIVE = "active"
 REFUSALS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-SAY_WHO_FIX = "name a token that may see them: --token $(kubectl -n leeboard create token leeboard-reader)"
+SAY_WHO_FIX = "send a token that may see them: --token $(kubectl -n leeboard create token leeboard-reader)"
 CALLS = "leeboard_webhook_duration_seconds_count"
 REFUSED = "leeboard_refused_pods"
 
@@ -78,7 +78,7 @@ async def _behind(session: aiohttp.ClientSession, url: str) -> list[Replica | Fi
     try:
         addresses = await _addresses(URL(url))
     except (ValueError, socket.gaierror) as error:
-        return [broken("leeboard", f"{url} leads nowhere: {error}", NO_ANSWER_FIX)]
+        return [broken("leeboard", f"{url} cannot be reached: {error}", NO_ANSWER_FIX)]
     return await asyncio.gather(*(_asked(session, address) for address in addresses))
 
 
@@ -105,7 +105,7 @@ async def what_if(url: str, profiles: Sequence[str], *, operations: str) -> Asyn
     if not answer["Error"]:
         yield ok("what-if", "a question that reserves nothing was answered")
     elif await _stands_by(URL(operations)):
-        yield ok("what-if", "this replica stands by, so it leaves questions to the one that decides")
+        yield ok("what-if", "this replica is the standby; only the active replica answers questions")
     else:
         fix = f"do what the failed checks of {operations}/readyz?verbose say"
         yield warning("what-if", f"no answer: {answer['Error']}", fix)
@@ -140,9 +140,7 @@ async def _asked(session: aiohttp.ClientSession, address: URL) -> Replica | Find
         allowed, metrics = await _text(session, address / "metrics")
         also, queues = await _text(session, address / "api" / "v1" / "queues")
         if not {allowed, also}.isdisjoint(REFUSALS):
-            return warning(
-                "leeboard", f"{address} does not show us metrics and queues: {_detail(metrics)}", SAY_WHO_FIX
-            )
+            return warning("leeboard", f"{address} does not show metrics and queues: {_detail(metrics)}", SAY_WHO_FIX)
         items = orjson.loads(queues)["items"]
         names = [each["name"] for each in items]
         return Replica(
@@ -158,7 +156,9 @@ async def _asked(session: aiohttp.ClientSession, address: URL) -> Replica | Find
     except (aiohttp.ClientError, OSError) as error:
         return broken("leeboard", f"{address} does not answer: {str(error) or type(error).__name__}", NO_ANSWER_FIX)
     except (ValueError, KeyError, TypeError):
-        return broken("leeboard", f"{address} gives answers that cannot be read", "is it the version of this doctor?")
+        return broken(
+            "leeboard", f"{address} sends answers that cannot be read", "does it have the same version as this doctor?"
+        )
 
 
 def _invalid(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -221,7 +221,7 @@ def _activity(seen: Sequence[Replica]) -> Finding:
         return broken("active", message, "name the lease of the kube-schedulers beside them: LEEBOARD_SCHEDULER_LEASE")
     why = f"{seen[0].address} stands by: {seen[0].failed[ACTIVE]}"
     if len(seen) == 1:
-        return warning("active", why, "see all replicas at once: name a headless Service with --url")
+        return warning("active", why, "to check all replicas at once, name a headless Service with --url")
     return broken("active", f"no replica decides; {why}", "do the kube-schedulers beside them run?")
 
 
@@ -229,7 +229,7 @@ def _extender(seen: Sequence[Replica], profiles: Sequence[str]) -> Finding:
     calls = sum(replica.filter_calls for replica in seen)
     if calls:
         return ok("extender", f"kube-scheduler has asked {counted(calls, 'time')}")
-    fix = f"create a pod with schedulerName {' or '.join(profiles)} and look again"
+    fix = f"create a pod with schedulerName {' or '.join(profiles)} and check again"
     return warning("extender", "not asked by kube-scheduler since the start", fix)
 
 
@@ -247,7 +247,7 @@ def _queues(seen: Sequence[Replica]) -> Iterator[Finding]:
 def _faults_of_queues(seen: Sequence[Replica]) -> Iterator[Finding]:
     known, invalid = max(replica.queues for replica in seen), {each for one in seen for each in one.invalid_queues}
     if invalid:
-        fix = "correct what is named: kubectl edit queues; their pods wait until then"
+        fix = "correct these queues: kubectl edit queues; their pods wait until then"
         yield warning("queues", f"{len(invalid)} of {counted(known, 'queue')} cannot be used: {few(invalid, 3)}", fix)
     lost = max(replica.lost for replica in seen)
     if lost and known:

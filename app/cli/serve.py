@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 @click.command(epilog=settings_help())
-@click.option("--kubeconfig", metavar="PATH", help="Instead of the pod's service account.")
+@click.option("--kubeconfig", metavar="PATH", help="Kubeconfig to use instead of the pod's service account.")
 @port_options
 def serve(kubeconfig: str | None, webhook_port: int | None, operations_port: int | None) -> None:
     """Run the service beside a kube-scheduler.

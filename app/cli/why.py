@@ -46,10 +46,10 @@ class _Target:
 @service_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def why(target: str, namespace: str | None, url: str | None, token: str | None, output: str) -> None:
-    """Tell why a pod or a PodGroup waits, runs or is gone.
+    """Say why a pod or a PodGroup waits, runs or is gone.
 
     TARGET is NAME, pod/NAME, podgroup/NAME, NAMESPACE/NAME or KIND/NAME of a workload, such as job/NAME. A NAME that
-    several have is the pod's first, then the PodGroup's. Who was evicted lately is told of as well.
+    several objects have means the pod first, then the PodGroup. Pods that were evicted recently are found too.
     """
     asked = _targets(target, namespace)
     service = Service(read_settings(), url=url, token=token)
@@ -95,4 +95,6 @@ def _read(answer: bytes) -> ExplanationAnswer:
     try:
         return ExplanationAnswer.model_validate_json(answer)
     except ValidationError as error:
-        raise click.ClickException("the answer cannot be read; is the service of this version?") from error
+        raise click.ClickException(
+            "the answer cannot be read; does the service have the same version as this command?"
+        ) from error

@@ -56,7 +56,7 @@ def _facts(told: ExplanationAnswer, now: datetime) -> Iterator[Line]:
     if told.autoscaler is not None:
         yield "autoscaler", told.autoscaler
     for leaver in told.waits_for:
-        since = f", told to leave {age((now - leaver.since).total_seconds())} ago" if leaver.since is not None else ""
+        since = f", evicted {age((now - leaver.since).total_seconds())} ago" if leaver.since is not None else ""
         name = f"{leaver.namespace}/{leaver.name}" if leaver.name else "a pod in another namespace"
         yield "waits for", f"{name} to leave {leaver.node}{since}"
 

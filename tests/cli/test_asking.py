@@ -62,7 +62,7 @@ async def test_the_token_of_the_kubeconfig_is_shown_over_a_forwarded_port(settin
 
 async def test_a_token_that_was_named_wins(settings: Settings) -> None:
     async with answering(reviewed()) as url:
-        with pytest.raises(ClickException, match=r"does not know this token.*take another one"):
+        with pytest.raises(ClickException, match=r"does not know this token.*send another one"):
             await Service(settings, url=url, token="other").ask("/api/v1/podgroups")  # of the test
 
 

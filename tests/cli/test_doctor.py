@@ -112,7 +112,7 @@ async def test_a_fault_ends_with_1_and_says_what_to_do(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert (
         "[-] rights              broken: "
-        'our own account may not create pods/binding (apiGroup ""): no pod gets its node'
+        'this account may not create pods/binding (apiGroup ""): no pod gets its node'
         " -> apply the roles that are shipped with Leeboard\n"
     ) in result.stdout
 
@@ -185,7 +185,7 @@ async def test_an_api_server_that_says_nonsense_is_one_line(tmp_path: Path, nons
     ("minor", "state", "words"),
     [
         ("29", Severity.BROKEN, "older than 1.30"),
-        ("30+", Severity.OK, "1.30; before 1.36 only our webhook"),
+        ("30+", Severity.OK, "1.30; before 1.36 only the webhook"),
         ("37", Severity.OK, "1.37, which has admission policies"),
     ],
 )
@@ -210,7 +210,7 @@ async def test_a_kind_that_is_not_served_in_our_version_is_named(tmp_path: Path)
 async def test_an_account_that_may_not_even_ask_lacks_that_right(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(may_ask=False)))["rights"]
 
-    assert (found.state, found.message) == (Severity.BROKEN, f"our own account {ASKING.sentence}")
+    assert (found.state, found.message) == (Severity.BROKEN, f"this account {ASKING.sentence}")
 
 
 async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ async def test_rights_that_were_not_examined_are_not_passed_over(tmp_path: Path)
     found = (await examined(tmp_path, FakeCluster()))["rights"]
 
     of_every_form = rights_of(Settings(gpu_sharing=False))
-    assert found.message.startswith("those of optional parts were not looked at")
-    assert found.message.endswith(f"the {len(of_every_form)} that every form needs are granted to our own account")
+    assert found.message.startswith("those of optional parts were not checked")
+    assert found.message.endswith(f"the {len(of_every_form)} that every form needs are granted to this account")
     assert (found.state, found.fix) == (Severity.OK, "")
 
 
@@ -239,7 +239,7 @@ async def test_owners_that_are_installed_and_may_not_be_read_are_told(tmp_path: 
     found = await examined(tmp_path, cluster)
     off = await examined(tmp_path, cluster, pod_grouping="false")
 
-    message = "jobs.batch, rayjobs.ray.io may not be read, so pods are grouped as if none of these owned them"
+    message = "jobs.batch, rayjobs.ray.io may not be read, so pods are grouped as if these kinds owned none of them"
     assert (found["owners"].state, found["owners"].message) == (Severity.WARNING, message)
     assert "owners" not in off
 
@@ -281,9 +281,8 @@ async def test_pods_that_nobody_will_release_are_counted(tmp_path: Path) -> None
     found = (await examined(tmp_path, cluster))["pods-held"]
 
     assert found.state is Severity.WARNING
-    assert (
-        found.message
-        == "1 pod has our gate and not our schedulerName (kai-scheduler), so nothing releases them: team/lost"
+    assert found.message == (
+        "1 pod has the gate of Leeboard but not its schedulerName (kai-scheduler), so nothing releases them: team/lost"
     )
     assert "delete them" in found.fix
 
@@ -309,7 +308,7 @@ async def test_pods_about_which_kube_scheduler_does_not_ask_are_counted_where_a_
     assert "pods-unmarked" not in {*own, *unmarked}
     assert (beside["pods-unmarked"].state, beside["pods-unmarked"].message) == (
         Severity.WARNING,
-        "2 pods have no leeboard.dev/ask, so kube-scheduler does not ask us: team/none, team/unasked",
+        "2 pods have no leeboard.dev/ask, so kube-scheduler does not ask Leeboard: team/none, team/unasked",
     )
 
 
@@ -323,7 +322,7 @@ async def test_pods_as_they_should_be_are_no_line(tmp_path: Path) -> None:
 async def test_nodes_that_may_not_be_read_are_a_warning(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(forbidden={NODES})))["gpus"]
 
-    assert (found.state, found.message) == (Severity.WARNING, f"not looked at: 403 {NODES} is forbidden")
+    assert (found.state, found.message) == (Severity.WARNING, f"not checked: 403 {NODES} is forbidden")
 
 
 async def test_a_second_leeboard_is_told_of(tmp_path: Path) -> None:
@@ -411,7 +410,7 @@ async def test_a_service_is_called_by_the_name_that_the_api_server_uses(tmp_path
     found = (await examined(tmp_path, cluster, webhook_configuration="leeboard"))["webhook-mutating"]
 
     assert found.state is Severity.WARNING
-    assert found.message.startswith("leeboard.not.there.invalid.svc:8443 has no address here")
+    assert found.message.startswith("leeboard.not.there.invalid.svc:8443 cannot be resolved here")
 
 
 @pytest.mark.parametrize(
@@ -452,14 +451,14 @@ async def test_admission_of_which_nobody_says_whether_it_should_be_there_is_a_wa
     for kind in ("webhook", "policies"):
         for short in ("mutating", "validating"):
             line = found[f"{kind}-{short}"]
-            assert (line.state, "not known whether there should be" in line.message) == (Severity.WARNING, True)
+            assert (line.state, "it is not known whether" in line.message) == (Severity.WARNING, True)
             assert "kubectl -n leeboard set env deploy/leeboard --list" in line.fix
 
 
 async def test_webhooks_that_may_be_there_and_may_not_be_read_were_not_looked_at(tmp_path: Path) -> None:
     found = await examined(tmp_path, FakeCluster(forbidden={f"{ADMISSION}/{WEBHOOKS}"}))
 
-    assert found["webhooks"].message.startswith("not looked at: 403")
+    assert found["webhooks"].message.startswith("not checked: 403")
 
 
 async def test_webhooks_that_nobody_asks_for_and_that_may_not_be_read_are_no_matter(tmp_path: Path) -> None:
@@ -472,7 +471,7 @@ async def test_webhooks_that_nobody_asks_for_and_that_may_not_be_read_are_no_mat
 async def test_policies_are_missed_where_the_api_server_has_them(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), webhook_configuration="leeboard"))["policies-mutating"]
 
-    assert (found.state, found.message) == (Severity.WARNING, "there are none, so all depends on the webhook")
+    assert (found.state, found.message) == (Severity.WARNING, "there are none, so only the webhook enforces the rules")
 
 
 @pytest.mark.parametrize(("bound_policy", "state"), [("leeboard-pods", Severity.OK), ("another", Severity.BROKEN)])
@@ -542,7 +541,7 @@ async def test_an_extender_that_nobody_has_asked_is_a_warning_that_says_how_to_t
     found = (await examined(tmp_path, FakeCluster(), replica()))["extender"]
 
     assert found.state is Severity.WARNING
-    assert found.fix == "create a pod with schedulerName kai-scheduler and look again"
+    assert found.fix == "create a pod with schedulerName kai-scheduler and check again"
 
 
 async def test_a_leeboard_without_queues_is_a_warning(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ async def test_gpus_without_any_agent_are_well_where_nobody_is_to_share_them(
 ) -> None:
     found = (await examined(tmp_path, cluster_of(gpu_node("a"), gpu_node("b")), **settings))["gpus"]
 
-    said = "2 nodes have GPUs; no agents: whole GPUs work from node labels, and none can be shared"
+    said = "2 nodes have GPUs; no agents: whole GPUs are counted from node labels, none can be shared"
     assert (found.state, found.message) == (state, said)
     if state is Severity.WARNING:
         assert "get pods -A -l app.kubernetes.io/name=leeboard-agent" in found.fix
@@ -106,7 +106,7 @@ async def test_an_agent_that_fell_silent_is_named_and_what_it_said_counts_no_mor
 
     assert found["gpu-agents"].state is Severity.WARNING
     assert found["gpu-agents"].message == (
-        "agents have been silent for more than 10 min, so nothing new is shared on: a"
+        "agents have been silent for more than 10 min, so no further GPU is shared on: a"
     )
     assert "gpu-driver" not in found
 
@@ -132,7 +132,7 @@ async def test_what_agents_say_of_driver_and_kubelet_is_told_once_for_all_nodes_
 
     assert found["gpu-driver"].message == "a: no driver is loaded"
     assert found["gpu-kubelet"].message == (
-        "the kubelet does not tell which pods have which GPUs, so none can be shared on b, c: no such file"
+        "the kubelet does not report which pods have which GPUs, so none can be shared on b, c: no such file"
     )
     assert found["gpu-kubelet"].fix == "is agent.kubeletFolder the folder of the kubelet there?"
 
@@ -200,7 +200,7 @@ async def test_what_reservations_need_and_is_not_there_is_named(tmp_path: Path) 
     assert found.state is Severity.BROKEN
     assert found.message == (
         "there is no namespace kai-resource-reservation and no PriorityClass leeboard-reservation,"
-        " so pods that ask for a part of a GPU wait"
+        " so pods that request a part of a GPU wait"
     )
 
 
@@ -239,7 +239,7 @@ async def test_what_only_some_forms_may_do_is_not_missed_where_the_form_is_not_k
     assert (await examined(tmp_path, cluster, **SHARES))["rights"].state is Severity.BROKEN
     unknown = (await examined(tmp_path, cluster))["rights"]
     assert unknown.state is Severity.OK
-    assert "those of optional parts were not looked at" in unknown.message
+    assert "those of optional parts were not checked" in unknown.message
     assert (await examined(tmp_path, cluster, scheduler_lease="ns/lease", gpu_sharing="false"))[
         "rights"
     ].state is Severity.OK
@@ -256,7 +256,7 @@ async def test_a_runtime_class_that_does_not_exist_is_named_with_what_to_do(tmp_
     found = (await examined(tmp_path, cluster, gpu_runtime_class="nvidia"))["gpu-runtime"]
 
     assert found.state is Severity.BROKEN
-    assert found.message == "there is no RuntimeClass nvidia, so no managed pod that asks for GPUs can be created"
+    assert found.message == "there is no RuntimeClass nvidia, so no managed pod that requests GPUs can be created"
     assert found.fix.startswith("create it (the GPU operator's is called nvidia), or set admission.gpuRuntimeClass to")
 
 

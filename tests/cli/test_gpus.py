@@ -108,10 +108,10 @@ GPU  DEVICE AND PODS                  GiB USED  PROMISED  STATE
        team/late                             ?      39.1  0.50
 
 ! GPU 4 is unhealthy: XID 79: GPU has fallen off the bus
-! GPU 6: 2.9 GiB are used by processes in no pod
+! GPU 6: 2.9 GiB are used by processes outside of pods
 ?: what the pod uses is not measured
 ! no new pod may share GPU 7: who has it?
-! not told: nvmlDeviceGetFieldValues: Not Supported
+! not reported: nvmlDeviceGetFieldValues: Not Supported
 
          0    1    2    3    4    5    6    7
 GPU 0    X  NV1  NV1  NV2  NV2  SYS  SYS  SYS
@@ -122,7 +122,7 @@ GPU 4  NV2  SYS  SYS  SYS    X  NV1  NV1  NV2
 GPU 5  SYS  NV2  SYS  SYS  NV1    X  NV2  NV1
 GPU 6  SYS  SYS  NV1  SYS  NV1  NV2    X  NV2
 GPU 7  SYS  SYS  SYS  NV1  NV2  NV1  NV2    X
-NV#: so many NVLinks, SYS: between NUMA nodes
+NV#: connected by # NVLinks, SYS: between NUMA nodes
 All connected by NVLink: 0-3, 4-7
 """)
 
@@ -187,7 +187,7 @@ GPU 12     X  NV18  NV18  NV18
 GPU 13  NV18     X  NV18  NV18
 GPU 14  NV18  NV18     X  NV18
 GPU 15  NV18  NV18  NV18     X
-NV#: so many NVLinks
+NV#: connected by # NVLinks
 All connected by NVLink: 0-15
 """)
 
@@ -210,7 +210,7 @@ async def test_that_it_is_not_known_who_has_the_devices_is_told() -> None:
     text = await shown("gpu-a", gpus=(node,))
 
     assert "  0  GPU-00000000     ░░░░░░░░       0.0         -  unknown\n" in text
-    assert "! the kubelet does not tell who has the devices: no socket at /x\n" in text
+    assert "! the kubelet does not report which pods have the devices: no socket at /x\n" in text
 
 
 async def test_devices_of_which_no_links_are_known_have_no_matrix() -> None:
@@ -262,7 +262,7 @@ def test_a_service_that_does_not_answer_is_one_line_with_what_to_do() -> None:
     [
         ({"detail": "Leeboard failed on this request"}, 500, "cannot tell: Leeboard failed on this request"),
         ("<html>", 404, "is not Leeboard's operations port"),
-        ({"kind": "GpuNodeStateList"}, 200, "cannot be read; is the service of this version?"),
+        ({"kind": "GpuNodeStateList"}, 200, "cannot be read; does the service have the same version"),
     ],
 )
 async def test_an_answer_of_somebody_else_is_one_line(answer: object, code: int, says_so: str) -> None:

@@ -113,7 +113,7 @@ async def test_other_resources_are_shown_when_asked_for_and_named_where_they_are
     memory = Entitlement(deserved=64 * GIB, limit=128 * GIB)
     governing = replace(governing, queue=replace(governing.queue, memory_bytes=memory))
 
-    assert "Queues govern memory as well: -r memory.\n" in await shown(stands=[governing])
+    assert "Queues also govern memory: -r memory.\n" in await shown(stands=[governing])
     assert await shown("-r", "memory", stands=[governing]) == snapshot("""\
 
 QUEUE  DESERVED  LIMIT  FAIR  ALLOC  REQUEST  WAIT
@@ -121,7 +121,7 @@ q            64    128     0      0      1.5     0
 
 In GiB of memory. - means unlimited; under FAIR it means that the queue gets no
 share.
-Queues govern GPUs as well: -r gpu.
+Queues also govern GPUs: -r gpu.
 """)
     assert "q             -      -     0    1.5        0     0\n" in await shown("-r", "cpu", stands=[governing])
 

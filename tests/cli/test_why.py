@@ -150,7 +150,7 @@ pods       1 Awaiting, 24 Held
            train-1: Awaiting on gpu-1
            train-2: Held
            and 22 more
-waits for  speech/bert-0 to leave gpu-1, told to leave 3h ago
+waits for  speech/bert-0 to leave gpu-1, evicted 3h ago
 waits for  speech/bert-1 to leave gpu-1
 
 AGO  DECIDED             WHAT WAS SAID

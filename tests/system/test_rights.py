@@ -145,7 +145,7 @@ def test_a_right_that_is_missing_is_named_alone(installed: Installed, right: Rig
 
     some = f"[+]rights ok, degraded: {right.sentence}"
     installed.wait_for_readyz(some if right.optional else f"[-]rights failed: {right.sentence}")
-    assert installed.doctor() == [f"our own account {right.sentence}"]
+    assert installed.doctor() == [f"this account {right.sentence}"]
 
 
 def test_when_all_rights_are_back_all_is_well_without_a_restart(installed: Installed) -> None:
@@ -172,7 +172,9 @@ def test_owners_of_pods_that_may_not_be_read_are_told_by_the_doctor_and_are_no_f
 
     eventually(
         lambda: installed.doctor("owners"),
-        until=lambda told: told == ["jobs.batch may not be read, so pods are grouped as if none of these owned them"],
+        until=lambda told: (
+            told == ["jobs.batch may not be read, so pods are grouped as if these kinds owned none of them"]
+        ),
         within_s=WITHIN_S,
         what="the doctor tells of Jobs",
     )
