@@ -26,13 +26,13 @@ NAME = re.compile(r"[A-Za-z0-9-]{1,96}")
 LINKS_EVERY = 6
 """The links are read once in this many polls: they take hundreds of calls and rarely change."""
 
-NO_LIBRARY = "no NVIDIA driver here: libnvidia-ml.so.1 is not found (in a pod the nvidia runtime class brings it)"
+NO_LIBRARY = "no NVIDIA driver here: libnvidia-ml.so.1 is not found (the RuntimeClass nvidia adds it to a pod)"
 MESSAGES = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NO_LIBRARY,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
-    pynvml.NVML_ERROR_NO_PERMISSION: "the NVIDIA driver may not be opened: no permission",
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission to open the NVIDIA driver",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "the NVIDIA driver and libnvidia-ml.so.1 are of different versions: start the container anew"
+        "the NVIDIA driver and libnvidia-ml.so.1 have different versions: restart the container"
     ),
 }
 NO_GPU = "the NVIDIA driver sees no GPU"
@@ -126,11 +126,11 @@ class _Session:
 
     def _unfit(self, uuid: str) -> str:
         if not uuid:
-            return "it has none"
+            return "it has no UUID"
         if not NAME.fullmatch(uuid):
-            return f"no name for a device: {nvml.plain(uuid)}"
+            return f"not a valid UUID: {nvml.plain(uuid)}"
         of = next((each.device.index for each in self._opened.values() if each.end.uuid == uuid), None)
-        return "" if of is None else f"that of index {of}: {uuid}"
+        return "" if of is None else f"index {of} has the same UUID: {uuid}"
 
     def _read_links_now_and_then(self, ends: list[End]) -> None:
         if self._looks % LINKS_EVERY == 0 or ends != self._linked:
@@ -216,7 +216,7 @@ class Driver:
             try:
                 return self._opened().read()
             except DriverGoneError as gone:
-                message = f"the NVIDIA driver has gone: {gone}"
+                message = f"the NVIDIA driver is gone: {gone}"
                 self.close()
             except pynvml.NVMLError as error:
                 self.close()

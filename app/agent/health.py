@@ -16,13 +16,13 @@ USUALLY_IGNORED = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that applications cause: the list of NVIDIA's device plugin."""
 
 RECOVERY = {
-    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "be reset",
-    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "have its node rebooted",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "have its peers drained",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "be drained and reset",
-    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "have its IMEX domain recovered",
-    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "have its bus reset",
-    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "have its node rebooted",
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the GPU",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain its peers",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain and reset the GPU",
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "recover its IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "reset its bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "reboot the node",
 }
 
 Judgement = tuple[Health, str]
@@ -58,7 +58,7 @@ def _recovery(asking: Asking, handle: Any, uuid: str) -> Iterator[str]:
         return  # drivers before R555 do not have this field
     action = int(answers[0].value.uiVal)
     if action != pynvml.NVML_GPU_RECOVERY_ACTION_NONE:
-        yield f"the driver wants it to {RECOVERY.get(action, f'be recovered (action {action})')}"
+        yield f"the driver requests recovery: {RECOVERY.get(action, f'action {action}')}"
 
 
 def _memory_cells(asking: Asking, handle: Any, uuid: str) -> Iterator[str]:

@@ -203,7 +203,7 @@ def _strange(devices: Sequence[DeviceReading], holders: Mapping[str, object]) ->
     """Report devices that pods hold but the driver does not know. Without any devices, another failure reports it."""
     strange = sorted(set(holders) - {device.uuid for device in devices})
     if devices and strange:
-        yield DriverFailure("PodResources", f"pods hold what the driver does not know: {', '.join(strange)}")
+        yield DriverFailure("PodResources", f"pods hold devices that the driver does not know: {', '.join(strange)}")
 
 
 def _parent(uuid: str) -> str:

@@ -186,7 +186,7 @@ def _check_dates(certificate: x509.Certificate, now: float, file: str) -> None:
 def _signing_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     key = _read_key(pem, "ca.key")
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise CertificateError("ca.key is of another kind than ours")
+        raise CertificateError("ca.key is not an elliptic curve key")
     return key
 
 

@@ -48,14 +48,18 @@ class ServedCertificate:
         """Record the problem that prevents renewal; "" means none. Each change is logged once."""
         if problem != self._problem:
             tell = log.error if problem else log.info
-            tell("certificate not renewed" if problem else "certificate well again", **self._named(), reason=problem)
+            tell(
+                "certificate not renewed" if problem else "certificate can be renewed again",
+                **self._named(),
+                reason=problem,
+            )
             self._metrics.certificate_problems(self._listener, 1 if problem else 0)
         self._problem = problem
         self._warn()
 
     def checks(self) -> Sequence[Check]:
         """Return two lines of /readyz: whether there is a valid certificate, and whether it can be renewed."""
-        renewal = f"{self._problem}; what was there before is still served" if self._problem else ""
+        renewal = f"{self._problem}; the previous certificate is still served" if self._problem else ""
         failure = self._failure()
         return Check("certificate", failure), Check("certificate-renewal", "" if failure else renewal)
 
@@ -64,7 +68,7 @@ class ServedCertificate:
         if certificate is None:
             return f"there is no certificate to serve: {self._problem or 'none has been made or read yet'}"
         if self._wall_clock() >= certificate.expires_at:
-            return f"the certificate served has expired: {self._problem or 'a new one is due'}"
+            return f"the serving certificate has expired: {self._problem or 'a new one is due'}"
         return ""
 
     def _warn(self) -> None:

@@ -72,7 +72,7 @@ class Trust:
             try:
                 seen.append(await self._webhooks.read_bundles(kind, self._name))
             except NotFoundError:
-                self._note(kind, f"there is no {kind} {self._name}: what it is for is not asked of us")
+                self._note(kind, f"there is no {kind} {self._name}, so the API server does not call its webhooks")
             except KubeError as error:
                 unread = f"{kind} {self._name} cannot be read: {error}"
                 self._note(kind, unread)
@@ -89,7 +89,7 @@ class Trust:
                 # The other writer may have written the same content. The next look shows it.
                 continue
             except KubeError as error:
-                self._note(bundles.kind, f"the caBundle of {bundles.kind} {self._name} cannot be set right: {error}")
+                self._note(bundles.kind, f"the caBundle of {bundles.kind} {self._name} cannot be corrected: {error}")
             else:
                 log.info("caBundle corrected", kind=str(bundles.kind), name=self._name, ca=keyring.newest.fingerprint)
 

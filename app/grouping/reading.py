@@ -45,7 +45,7 @@ class OwnerReading:
     def members(self, number: int) -> int:
         """Return how many pods must start together: at least one, and at most the limit of a PodGroup."""
         if number > MAX_MEMBERS:
-            self.doubt(f"it asks for {number} pods at once; a PodGroup may have {MAX_MEMBERS}, write smaller numbers")
+            self.doubt(f"it needs {number} pods at once; a PodGroup may have {MAX_MEMBERS}; write smaller numbers")
         return min(max(number, 1), MAX_MEMBERS)
 
     def digits(self, what: str, text: str, *, otherwise: int = 1, minimum: int = 1) -> int:

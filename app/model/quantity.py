@@ -168,7 +168,7 @@ def _parsed(text: str, scale: int) -> int:
 
 def _possible(amount: int, text: str, scale: int) -> int:
     if amount > MAX_AMOUNT:
-        raise TooMuchError(f"{shown(text)} is too much to be meant; write at most {MAX_AMOUNT // scale}")
+        raise TooMuchError(f"{shown(text)} is too large; write at most {MAX_AMOUNT // scale}")
     return amount
 
 

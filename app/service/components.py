@@ -259,7 +259,7 @@ class Components:
         self.admission = Admission(cache, self.fast_path, settings, freshness=self.freshness)
 
     def _build_informers(self) -> None:
-        """Build what reads the cluster, after everybody who looks at what it reads."""
+        """Build the reader of the cluster, after all components that use what it reads."""
         cache, cluster, metrics, clock = self.cache, self._cluster, self.metrics, self._clocks.monotonic
         tolerance = Tolerance(metrics)
         pods = PodKind(

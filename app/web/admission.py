@@ -141,7 +141,7 @@ class AdmissionBoundary:
             self._log.warning("review cannot be read", verb=verb.value, cause=str(broken))
             reply = _Reply(problem.response(HTTPStatus.BAD_REQUEST, str(broken)), ReviewOutcome.BAD_REQUEST)
         except Exception:  # noqa: BLE001 - the boundary: the API server must not wait for an answer after any fault
-            self._log.exception("review broke", verb=verb.value)
+            self._log.exception("review failed", verb=verb.value)
             reply = _Reply(problem.response(HTTPStatus.INTERNAL_SERVER_ERROR, BROKEN), ReviewOutcome.ERROR)
         self._metrics.reviews[verb, reply.outcome].inc()
         return reply.response

@@ -23,7 +23,7 @@ from app.web.visits import Asks
 
 T = TypeVar("T")
 
-PODS = Right(group="", resource="pods", verb="list", without="their names are not shown")
+PODS = Right(group="", resource="pods", verb="list", without="names of pods are not shown")
 """A user with this right in a namespace sees the names in it. A user with it in all namespaces sees everything."""
 QUEUES = Right(group="scheduling.run.ai", resource="queues", verb="list", without="the queues are not shown")
 METRICS = Right(group="", resource="", verb="get", path="/metrics", without="metrics are not shown")
@@ -46,16 +46,16 @@ MOST_NAMESPACES = 200
 """
 
 SAY_WHO = (
-    "send a token of the cluster as `Authorization: Bearer TOKEN`, such as that of"
+    "send a token of the cluster as `Authorization: Bearer TOKEN`; create one with"
     " `kubectl -n leeboard create token leeboard-reader`"
 )
 UNKNOWN_TOKEN = "the API server does not know this token; it may have expired"  # noqa: S105 # a sentence
-TOO_MANY = "too many tokens from here that the API server does not know; try again in some seconds"
+TOO_MANY = "too many tokens from this address that the API server does not know; try again in some seconds"
 MORE_NAMESPACES = (
     f"Names in some namespaces are not shown: your rights are looked up in {MOST_NAMESPACES} namespaces at a time. Ask"
     " again within half a minute to see more, or ask for a ClusterRole that lets you list pods in all namespaces."
 )
-NOT_KNOWN = "the API server does not say whose token this is and what they may see: {error}"
+NOT_KNOWN = "the API server does not say which user this token belongs to, or what the user may see: {error}"
 
 
 class RefusedError(Exception):

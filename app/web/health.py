@@ -20,7 +20,7 @@ from app.web.connection import ConnectionLimits
 Checks = Callable[[], Sequence[Check]]
 
 PUBLISH_EVERY_S = 0.1
-STARTING = (Check("started", "the event loop has not told anything yet"),)
+STARTING = (Check("started", "the event loop has not reported anything yet"),)
 
 PROBE_CONNECTIONS = ConnectionLimits(connections=1024, head_bytes=16 * 1024, head_deadline_s=1.0, unread_s=1.0)
 PROBE_LIMITS = BodyLimits(body_bytes=0, head_bytes=8 * 1024, deadline_s=1.0, linger_s=0.0)

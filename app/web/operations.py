@@ -30,7 +30,7 @@ from app.web.why_answers import ExplanationAnswer
 
 NO_AGENT = (
     "no agent has reported GPUs on a node {node!r}; GET /api/v1/gpus lists the nodes with reports,"
-    " and kubectl -n leeboard get pods -o wide tells whether the agent runs there"
+    " and kubectl -n leeboard get pods -o wide says whether the agent runs there"
 )
 
 
@@ -40,7 +40,7 @@ NO_QUEUES = (
 )
 NO_NAMESPACE = "you may not list pods in namespace {namespace}; ask for the ClusterRole view there"
 
-MORE_NODES = "There are more nodes than this answer could show: {cause}"
+MORE_NODES = "There are more nodes than this answer can show: {cause}"
 
 PAUSE_EVERY = 100
 """After this many items of a list, other tasks get a turn."""
@@ -138,7 +138,7 @@ def _metrics(metrics: Metrics, counts: Counts, main: Asks) -> Callable[[Request]
         caller = _caller(request)
         # Metrics name queues and nodes. `PODS` and `QUEUES` together show more than that.
         if not (await caller.may(METRICS) or await caller.may(PODS, QUEUES)):
-            raise HTTPException(HTTPStatus.FORBIDDEN, f"you may not {METRICS.subject}; ask for a role that says so")
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"you may not {METRICS.subject}; ask for a role that grants it")
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         async with one_at_a_time:
             text = await asyncio.to_thread(encode, await scrape(metrics.registry, counts, main))

@@ -41,7 +41,7 @@ class LiveTls:
         try:
             _load(fresh, certificate)
         except (ssl.SSLError, ValueError) as error:
-            raise CertificateError(f"TLS does not take it: {error}") from error
+            raise CertificateError(f"the TLS library refuses the certificate: {error}") from error
         self._current = fresh
 
     def _forgetful(self) -> ssl.SSLContext:

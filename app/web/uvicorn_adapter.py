@@ -24,7 +24,7 @@ TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ncontent-type: text/plain\r\n"
     b"connection: close\r\n\r\n"
 )
-IN_SMALL_PIECES = "The request comes in too many small pieces."
+IN_SMALL_PIECES = "The request arrives in too many small pieces."
 PIECES, PIECE_BYTES = 64, 64
 """A request may arrive in `PIECES` pieces (reads and chunks), plus one for each `PIECE_BYTES`. Each piece costs time.
 """

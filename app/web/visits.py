@@ -11,7 +11,7 @@ from fastapi import HTTPException
 T = TypeVar("T")
 
 PATIENCE_S = 10.0
-NO_ANSWER = "the event loop has not answered for {seconds:g} s; /readyz says for how long it has stood still"
+NO_ANSWER = "the event loop has not answered for {seconds:g} s; /readyz says for how long it has been blocked"
 
 
 class Asks(Protocol):

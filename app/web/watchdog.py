@@ -44,7 +44,7 @@ class Alarm:
     def report(self, stalled_s: float) -> None:
         """Report a stall of this length. It uses the log's queue, because a blocked stderr may be the cause."""
         self._metrics.stalls.inc()
-        structlog.get_logger().error("event loop stands still", stalled_s=round(stalled_s, 2), stacks=_stacks())
+        structlog.get_logger().error("event loop is blocked", stalled_s=round(stalled_s, 2), stacks=_stacks())
 
     def end(self) -> None:
         """End the process at once."""
@@ -103,14 +103,14 @@ class Watchdog:
         """Return whether the loop ran recently enough to answer questions."""
         if self._stalled_s <= self._limits.unready_s:
             return Check("event-loop")
-        return Check("event-loop", f"the event loop has stood still for {self._stalled_s:.1f} s; see the log for where")
+        return Check("event-loop", f"the event loop has been blocked for {self._stalled_s:.1f} s; the log shows where")
 
     def liveness(self) -> Check:
         """Return whether the watchdog itself still runs. A running loop alone does not show that."""
         silent_s = self._clock() - self._looked_at
         if silent_s <= self._limits.exit_s:
             return Check("watchdog")
-        return Check("watchdog", f"the watchdog has not looked for {silent_s:.0f} s")
+        return Check("watchdog", f"the watchdog has not run for {silent_s:.0f} s")
 
     def _may_dump(self, now: float) -> bool:
         return self._dumped_at is None or now - self._dumped_at >= self._limits.dump_every_s

@@ -73,7 +73,7 @@ class ExtenderBoundary:
         try:
             reply = await self._verbs[verb](body)
         except Exception:  # noqa: BLE001 - the boundary: kube-scheduler always gets a valid answer
-            self._log.exception("webhook broke", verb=verb.value)
+            self._log.exception("webhook call failed", verb=verb.value)
             reply = WebhookReply(wire.write_error(verb, BROKEN), CallOutcome.ERROR)
         self._metrics.webhooks[verb, reply.outcome].observe(self._clock() - started)
         return Json(reply.body)
@@ -108,7 +108,7 @@ class ExtenderBoundary:
         return WebhookReply(wire.write_bind(error), CallOutcome.NOT_BOUND if error else CallOutcome.BOUND)
 
     def _bad(self, verb: Verb, failed: Failed) -> WebhookReply:
-        self._log.warning("question cannot be read", verb=verb.value, cause=failed.error)
+        self._log.warning("webhook call cannot be read", verb=verb.value, cause=failed.error)
         return WebhookReply(wire.write_error(verb, failed.error), CallOutcome.BAD_REQUEST)
 
 

@@ -58,7 +58,7 @@ def test_a_driver_that_was_restarted_between_two_looks_is_not_missed(loaded: Fur
     uninitialized = driver.read()
     machine.forgets("fail.nvmlSystemGetDriverVersion")
 
-    assert uninitialized.message == "the NVIDIA driver has gone: Uninitialized"
+    assert uninitialized.message == "the NVIDIA driver is gone: Uninitialized"
     assert len(driver.read().devices) == 1
 
 
@@ -181,10 +181,10 @@ def test_events_that_cannot_be_waited_for_ask_for_one_look_only(
         ({"ecc": "2"}, "2 uncorrected memory errors since the driver was loaded"),
         ({"retiring": "1"}, "a page of its memory is to be retired: it must be reset"),
         ({"field__230": "0"}, ""),
-        ({"field__230": "2"}, "the driver wants it to have its node rebooted"),
+        ({"field__230": "2"}, "the driver requests recovery: reboot the node"),
         (
             {"field__230": "1", "rows": "0 1 0 1"},
-            "the driver wants it to be reset; a row of its memory could not be remapped",
+            "the driver requests recovery: reset the GPU; a row of its memory could not be remapped",
         ),
     ],
 )

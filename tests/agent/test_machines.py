@@ -176,8 +176,8 @@ def test_what_may_not_be_asked_is_named_and_the_rest_reported(library: Path, fur
     ("error", "says"),
     [
         (9, "the NVIDIA driver is not loaded"),
-        (4, "the NVIDIA driver may not be opened: no permission"),
-        (18, "the NVIDIA driver and libnvidia-ml.so.1 are of different versions: start the container anew"),
+        (4, "no permission to open the NVIDIA driver"),
+        (18, "the NVIDIA driver and libnvidia-ml.so.1 have different versions: restart the container"),
         (999, "the NVIDIA driver cannot be opened: Unknown Error"),
     ],
 )
@@ -199,7 +199,7 @@ def test_without_any_driver_a_table_says_why_it_is_empty() -> None:
     assert leeboard_agent(None, None, "--once") == [
         "node-1: driver none, 0 devices",
         "",
-        "devices: no NVIDIA driver here: libnvidia-ml.so.1 is not found (in a pod the nvidia runtime class brings it)",
+        "devices: no NVIDIA driver here: libnvidia-ml.so.1 is not found (the RuntimeClass nvidia adds it to a pod)",
         "kubelet: there is no socket at /nonexistent/kubelet.sock: No such file or directory",
     ]
 

@@ -100,7 +100,7 @@ def test_of_more_devices_than_a_gpunode_has_room_for_the_first_are_reported(
     assert look.failures == (
         DriverFailure("nvmlDeviceGetCount", f"{count} devices, of which the first {MOST_DEVICES} are read"),
         *sorted(
-            DriverFailure("nvmlDeviceGetUUID", "it has none", f"index {index}") for index in range(8, MOST_DEVICES)
+            DriverFailure("nvmlDeviceGetUUID", "it has no UUID", f"index {index}") for index in range(8, MOST_DEVICES)
         ),
     )
 

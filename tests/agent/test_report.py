@@ -90,7 +90,7 @@ def test_pods_that_hold_what_the_driver_does_not_know_are_a_failure() -> None:
     status = status_of(sight(device(0), kubelet=kubelet))
 
     assert status["failures"] == [
-        {"call": "PodResources", "error": "pods hold what the driver does not know: 7, GPU-9"}
+        {"call": "PodResources", "error": "pods hold devices that the driver does not know: 7, GPU-9"}
     ]
     assert "failures" not in status_of(sight(kubelet=kubelet, message="no driver"))
 

@@ -191,7 +191,7 @@ async def test_a_driver_of_another_version_ends_the_agent_so_that_its_container_
 
     assert process.returncode == 1
     assert logged.decode().splitlines()[-1] == (
-        "Error: the NVIDIA driver and libnvidia-ml.so.1 are of different versions: start the container anew"
+        "Error: the NVIDIA driver and libnvidia-ml.so.1 have different versions: restart the container"
     )
 
 

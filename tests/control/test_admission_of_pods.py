@@ -113,7 +113,7 @@ def test_a_request_for_a_part_that_is_whole_in_itself_is_admitted(annotations: R
         (new_pod(container(gpu="500m")), "nvidia.com/gpu of 'main' cannot be read: '500m' is not a whole number of"),
         (
             new_pod(container(cpu="1e400")),
-            "cpu of 'main' cannot be read: '1e400' is too much to be meant; write at most",
+            "cpu of 'main' cannot be read: '1e400' is too large; write at most",
         ),
         (
             new_pod(meta={"labels": {"kai.scheduler/task-priority": "٣"}}),

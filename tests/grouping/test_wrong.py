@@ -33,7 +33,7 @@ WRONG = [
     ),
     (
         chain(objects.jobset(objects.replicated("w", replicas=99_999, parallelism=2), order="AnyOrder")),
-        "it asks for 199998 pods at once; a PodGroup may have 100000, write smaller numbers",
+        "it needs 199998 pods at once; a PodGroup may have 100000; write smaller numbers",
     ),
     (
         chain(objects.kubeflow("TFJob", "tfReplicaSpecs", PS={}, Worker=4)),

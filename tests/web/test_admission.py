@@ -190,7 +190,7 @@ async def test_a_fault_of_ours_is_logged_once_and_leaves_it_to_the_failure_polic
         reply = await served.ask(post("/validate", review()))
 
     assert (reply.status, reply.headers["content-type"]) == (500, "application/problem+json")
-    assert [(line["event"], line["verb"], line["exc_info"]) for line in logs] == [("review broke", "validate", True)]
+    assert [(line["event"], line["verb"], line["exc_info"]) for line in logs] == [("review failed", "validate", True)]
     assert counted(metrics, Review.VALIDATE, ReviewOutcome.ERROR) == 1
 
 

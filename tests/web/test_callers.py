@@ -316,4 +316,4 @@ async def test_a_list_of_gpus_ends_with_a_sentence_when_the_api_server_fails_in_
         reply = await client.get(address, headers={"Authorization": "Bearer tenant"})
     assert reply.status_code == 200
     assert [each["name"] for each in reply.json()["items"]] == [f"a{number:02}" for number in range(8)]
-    assert reply.json()["incomplete"].startswith("There are more nodes than this answer could show: the API server")
+    assert reply.json()["incomplete"].startswith("There are more nodes than this answer can show: the API server")

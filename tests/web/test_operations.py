@@ -95,8 +95,8 @@ async def test_stalled_loop_makes_readiness_fail_but_not_liveness() -> None:
 
 @pytest.mark.parametrize("path", ["/livez", "/healthz"])
 async def test_dead_watchdog_makes_liveness_fail(path: str) -> None:
-    reply = await asked(path, pulse=FakePulse(live=Check("watchdog", "has not looked for 30 s")))
-    assert (reply.status, reply.body) == (503, b"[-]watchdog failed: has not looked for 30 s\nlivez check failed\n")
+    reply = await asked(path, pulse=FakePulse(live=Check("watchdog", "has not run for 30 s")))
+    assert (reply.status, reply.body) == (503, b"[-]watchdog failed: has not run for 30 s\nlivez check failed\n")
 
 
 # -- metrics

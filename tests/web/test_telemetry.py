@@ -68,7 +68,7 @@ def test_exception_is_logged_with_its_traceback() -> None:
         try:
             orjson.loads(b"broken")
         except orjson.JSONDecodeError:
-            structlog.get_logger().exception("webhook broke")
+            structlog.get_logger().exception("webhook call failed")
 
     assert "JSONDecodeError: " in orjson.loads(logged(fail))["exception"]
 

@@ -123,7 +123,7 @@ def test_report_is_counted_and_shows_where_every_thread_is() -> None:
     with capture_logs() as logs:
         Alarm(metrics).report(0.31)
     assert metrics.registry.get_sample_value("leeboard_loop_stalls_total") == 1
-    assert [(line["event"], line["stalled_s"]) for line in logs] == [("event loop stands still", 0.31)]
+    assert [(line["event"], line["stalled_s"]) for line in logs] == [("event loop is blocked", 0.31)]
     assert "test_report_is_counted_and_shows_where_every_thread_is" in logs[0]["stacks"]
 
 

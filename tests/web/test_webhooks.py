@@ -127,7 +127,9 @@ async def test_broken_extender_is_answered_in_protocol_form_logged_once_and_coun
     with capture_logs() as logs:
         reply = await served.ask(post(f"/{verb}", QUESTIONS[verb]))
     assert is_protocol_reply(reply)
-    assert [(line["event"], line["verb"], line["exc_info"]) for line in logs] == [("webhook broke", verb.value, True)]
+    assert [(line["event"], line["verb"], line["exc_info"]) for line in logs] == [
+        ("webhook call failed", verb.value, True)
+    ]
     assert counted(metrics, verb, CallOutcome.ERROR) == 1
 
 

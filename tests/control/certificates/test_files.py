@@ -29,7 +29,7 @@ class Listener:
 
     def use(self, certificate: Certificate) -> None:
         if self.refuses:
-            raise CertificateError("TLS does not take it: no cipher")
+            raise CertificateError("the TLS library refuses the certificate: no cipher")
         self.shown.append(certificate.chain)
         self.clients.append(certificate.clients_ca)
 
@@ -146,7 +146,7 @@ async def test_a_broken_file_keeps_the_old_certificate_and_is_told_of_once(
             assert folder.listener.shown == [old.chain, new.chain]
             assert folder.failing() == {}
             assert folder.metric("leeboard_certificate_problems", of="admission") == 0
-    assert [line["event"] for line in logs] == ["certificate not renewed", "certificate well again"]
+    assert [line["event"] for line in logs] == ["certificate not renewed", "certificate can be renewed again"]
 
 
 async def test_a_key_of_another_certificate_keeps_the_old_pair(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ async def test_an_expired_certificate_is_not_ready(tmp_path: Path) -> None:
     async with followed(folder):
         assert folder.failing() == {}
         await passes(30)
-        assert "the certificate served has expired" in folder.failing()["certificate"]
+        assert "the serving certificate has expired" in folder.failing()["certificate"]
 
 
 async def test_certified_clients_need_a_ca_that_is_followed_too(tmp_path: Path) -> None:
