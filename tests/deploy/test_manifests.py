@@ -259,7 +259,7 @@ def test_what_our_own_account_may_write_is_fenced_in_both_profiles(form: str, pr
 
     assert {"leeboard-own-writes", "leeboard-scaling-pods"} <= {_name(item) for item in items}
     rules = [item for item in items if _name(item) == "leeboard-reservations" and "validations" in item.get("spec", {})]
-    assert all("Leeboard's own account runs" in str(item["spec"]["validations"]) for item in rules)
+    assert all("Leeboard's own account may only run" in str(item["spec"]["validations"]) for item in rules)
 
 
 def test_no_webhook_of_pods_is_called_for_the_system_or_for_ourselves() -> None:

@@ -208,7 +208,7 @@ def test_priority_of_a_pod_is_not_raised_later(attacked: Attacked, label: str) -
     with attacked.nothing_taken():
         for target in (path_of(honest), f"{path_of(honest)}/status"):
             raised = refused_patch(attacked.tenant, target, {"metadata": {"labels": {label: "non-preemptible"}}})
-            assert "preemptibility are fixed once the pod is created; delete the pod and create it anew" in raised
+            assert "preemptibility are fixed once the pod is created; delete the pod and create it again" in raised
 
 
 def test_priority_of_a_podgroup_is_not_raised_later(attacked: Attacked) -> None:

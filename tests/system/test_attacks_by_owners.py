@@ -250,7 +250,7 @@ def test_owner_is_made_preemptible_or_not_when_it_is_created(
     for own, later in ((soft, firm), (firm, soft), ({}, firm), (soft, {"kai.scheduler/preemptibility": None})):
         mine = tenant.create(make(own=own))
         said = refused_patch(tenant, path(mine), labelled(later))
-        assert "of what owns pods is fixed once it is created" in said
+        assert "of an owner of pods is fixed once the owner is created" in said
         assert not refused_patch(tenant, path(mine), labelled(own | {"mine": "1"}))
         api.delete_now(path(mine))
 

@@ -142,7 +142,7 @@ def test_nobody_else_changes_them_but_those_who_say_how_they_are(
 @pytest.mark.parametrize("rules", BOTH_PROFILES, indirect=True, ids=str)
 @pytest.mark.usefixtures("rules")
 def test_a_token_that_was_stolen_from_us_runs_nothing_else_there(leeboard: Api) -> None:
-    said = f"Leeboard's own account runs {IMAGE} in namespace {PLACE} and nothing else"
+    said = f"Leeboard's own account may only run {IMAGE} in namespace {PLACE}"
     made = leeboard.create(reservation())
 
     greedy = [reservation(image="miner"), reservation(command=["mine"]), reservation(args=["mine"])]

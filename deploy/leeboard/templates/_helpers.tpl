@@ -46,7 +46,7 @@ app.kubernetes.io/component: kube-scheduler
 app.kubernetes.io/component: agent
 {{- end }}
 
-{{/* What belongs to those who read metrics and the read API. */}}
+{{/* The objects for readers of metrics and the read API. */}}
 {{- define "leeboard.readerLabels" -}}
 {{ include "leeboard.labels" . }}
 app.kubernetes.io/component: reader

@@ -83,7 +83,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 - {name: LEEBOARD_POD_GROUPING, value: {{ .Values.grouping.enabled | quote }}}
 {{- if include "leeboard.secure" . }}
-# Nobody checks who writes it on a Deployment of another scheduler's pods, say.
+# No policy checks this label on owners, such as a Deployment with pods of another scheduler.
 - {name: LEEBOARD_OWNERS_PROJECT, value: "false"}
 {{- end }}
 {{- with include "leeboard.autoscaling" . }}
@@ -118,7 +118,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 
-{{/* Folders with certificates that somebody else keeps: name and Secret of each, as a JSON object. */}}
+{{/* Folders with certificates that another tool maintains: name and Secret of each, as a JSON object. */}}
 {{- define "leeboard.tlsFolders" -}}
 {{- $folders := dict }}
 {{- if and (include "leeboard.admission" .) .Values.certificate.secretName }}
@@ -169,7 +169,7 @@ spec:
         {{- if include "leeboard.fixedAddress" . }}
         - {name: extender, containerPort: {{ .Values.ports.extender }}}
         {{- end }}
-      # Fails once the event loop has stood still for long; a replica that waits for its turn is alive and ready.
+      # Fails when the event loop is blocked for long. A standby replica is alive and ready.
       livenessProbe:
         httpGet: {path: /livez, port: probes}
         periodSeconds: 10

@@ -25,7 +25,7 @@ clientConfig:
     port: 443
 {{- end }}
 
-{{/* Pods that name their node are nobody's to place. */}}
+{{/* Pods that name their node are not scheduled. */}}
 {{- define "leeboard.managedPods" -}}
 - name: names-our-scheduler
   expression: object.spec.schedulerName in {{ include "leeboard.profiles" . }}
@@ -42,7 +42,7 @@ clientConfig:
   expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
 {{- end }}
 
-{{/* Where the policy holds pods: a pod whose gate and bind marker are all still there was answered by nobody, or waits anyway. */}}
+{{/* Where the policy holds pods: a pod that still has its gate and its bind marker got no answer of the webhook, or waits anyway. */}}
 {{- define "leeboard.answeredPods" -}}
 - name: was-answered
   expression: >-

@@ -1,6 +1,6 @@
 {{/* What the policies say alike. Every piece is a CEL expression, or a list that CEL reads as JSON. */}}
 
-{{/* "true" when ValidatingAdmissionPolicies are installed: whoever asks for `secure` gets them in every form. */}}
+{{/* "true" when ValidatingAdmissionPolicies are installed; with `secure` they are, in every form. */}}
 {{- define "leeboard.validating" -}}
 {{- if or (include "leeboard.admission" .) (include "leeboard.secure" .) }}true{{ end }}
 {{- end }}
@@ -170,7 +170,7 @@ authorizer.group("scheduling.k8s.io").resource("priorityclasses").name({{ . }}).
   .group("scheduling.k8s.io").resource("priorityclasses").name({{ . }}).check("use").allowed()
 {{- end }}
 
-{{/* What to say to those who may not use the queue. */}}
+{{/* The message for users that may not use the queue. */}}
 {{- define "leeboard.queueRefusal" -}}
 "You may not use queue " + variables.queue + ". Name a queue that is yours in the label kai.scheduler/queue, or ask for"
 + " the right to `use` queues.scheduling.run.ai/" + variables.queue + ", for yourself or for the service account "
