@@ -97,7 +97,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 def _contenders(peers: str) -> Sequence[Contender]:
     if peers == "none":
         return ours()
-    # Whoever leaves the others out need not have what they are built with.
+    # A run without the other schedulers does not need the packages that build them.
     from loadtest.peers import peers as others  # noqa: PLC0415
 
     return (*ours(), *others())

@@ -1,4 +1,4 @@
-"""What admission costs those who create pods, and what a great release of held pods costs everybody else's."""
+"""Measures what admission costs clients that create pods, and how a large release of held pods delays other pods."""
 
 import statistics
 import threading
@@ -73,11 +73,11 @@ def _creations(bed: Bed, api: Api, plain_scheduler: str, *, pods: int, repeats: 
 
     for _ in range(repeats):
         # Interleaved, not in blocks: on a shared machine the noise of one minute then hits every case.
-        run(f"{WAITING}: nobody's, without Leeboard", _nobodys)
+        run(f"{WAITING}: of no scheduler, without Leeboard", _nobodys)
         with _room_for(api, pods):
             run(f"{STARTING}: kube-scheduler's own, without Leeboard", _others_pod)
         with deployed(bed, api, Form.HELD, plain_scheduler):
-            run(f"{WAITING}: nobody's, with Leeboard", _nobodys)
+            run(f"{WAITING}: of no scheduler, with Leeboard", _nobodys)
             run(f"{WAITING}: managed, held", _managed)
             with _room_for(api, pods):
                 run(f"{STARTING}: kube-scheduler's own, with Leeboard", _others_pod)
@@ -88,7 +88,7 @@ def _creations(bed: Bed, api: Api, plain_scheduler: str, *, pods: int, repeats: 
 @contextmanager
 def _room_for(api: Api, pods: int) -> Iterator[None]:
     api.create_all(node_objects(pods // 8 + 1))
-    # Without Leeboard no kind of that name may be there; nobody needs it then.
+    # Without Leeboard the kind may be missing; it is not needed then.
     if api.find(QUEUES) is not None:
         api.create(queue(QUEUE))
     try:
@@ -99,7 +99,7 @@ def _room_for(api: Api, pods: int) -> Iterator[None]:
 
 
 def _nobodys() -> Object:
-    # Of a scheduler that does not exist: it waits for ever.
+    # Its scheduler does not exist, so it stays pending.
     return pod(f"{OTHERS}-{next(_names)}", scheduler="nobody", gpus=0)
 
 

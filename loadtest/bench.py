@@ -1,4 +1,4 @@
-"""Runs what is planned, interleaved, and writes the report anew after each run."""
+"""Runs the planned scenarios, interleaved, and writes the report again after each run."""
 
 import os
 import platform
@@ -107,7 +107,7 @@ class Bench:
 
     def _measure_admission(self) -> None:
         print("admission: creating pods with and without it", flush=True)
-        # Nobody plays the kubelets, so no controller may find their nodes silent.
+        # No kubelets are simulated here, so no controller may find their nodes silent.
         with _bed(Audit.OFF) as bed:
             bed.start_control_plane()
             bed.start_scheduler(PLAIN_SCHEDULER)
@@ -139,7 +139,7 @@ def _said(run: Run) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    # Whoever looks meanwhile, or interrupts us, finds the one or the other.
+    # A reader in between, or an interrupt, finds the old file or the new one, never a part.
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)

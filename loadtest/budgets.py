@@ -61,7 +61,7 @@ class Bench:
 
 
 STAYING = Policy(actions=(Action.ALLOCATE,))
-"""Nobody has to leave."""
+"""No pod is evicted."""
 
 
 def _whole(gpus: int) -> PodGroup:
@@ -77,7 +77,7 @@ BENCHES = (
     Bench("reclaim for 50 x 8 GPUs, 500 nodes", None, 50, lambda: reclaim(500)),
     Bench("reclaim for 100 x 8 GPUs, 1,000 nodes", 2.0, 100, lambda: reclaim(1000)),
     Bench("1,000 pods that are owed nothing, 1,000 nodes", None, 0, lambda: hopeless(1000)),
-    Bench("200 gangs that nobody can help, 1,000 nodes", None, 0, lambda: helpless(1000)),
+    Bench("200 gangs that no eviction helps, 1,000 nodes", None, 0, lambda: helpless(1000)),
     Bench("10,000 pods in 1,000 queues, 50,000 running", None, 5000, lambda: many_queues(5000)),
     Bench("2,500 halves of GPUs, 1,250 nodes", None, 2500, lambda: halves(1250, 2500)),
     Bench("10,000 halves of GPUs, 5,000 nodes", 1.0, 10_000, lambda: halves(5000, 10_000)),
@@ -89,8 +89,8 @@ BENCHES = (
     Bench("consolidate for 10 x 8 GPUs, 500 nodes", None, 10, lambda: fragmented(500)),
     Bench("gangs of 20 x 8 GPUs, 5,000 nodes", None, 4000, lambda: gangs(5000, 200, pods=20, gpus=8)),
     Bench("the same, with an agent on every node", None, 4000, lambda: known(gangs(5000, 200, pods=20, gpus=8))),
-    Bench("nobody can be moved, 1,000 nodes", None, 0, lambda: rigid(1000)),
-    Bench("10,000 pods of 20 shapes, 5,000 nodes, nobody leaves", None, 7119, lambda: mixed(5000, 10_000), STAYING),
+    Bench("no pod can be moved, 1,000 nodes", None, 0, lambda: rigid(1000)),
+    Bench("10,000 pods of 20 shapes, 5,000 nodes, no evictions", None, 7119, lambda: mixed(5000, 10_000), STAYING),
     Bench("500 gangs of 20, each in a rack, 5,000 nodes", None, 10_000, lambda: racks(5000, 500, pods=20)),
 )
 
@@ -261,7 +261,7 @@ def show_growths(only: str) -> None:
 def main() -> int:
     """Time everything and print a line each; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.budgets", description=__doc__)
-    parser.add_argument("--only", default="", help="those whose name contains this")
+    parser.add_argument("--only", default="", help="only benchmarks whose name contains this")
     only = parser.parse_args().only
     wrong = show_plans(only) + show_crowds(only)
     show_growths(only)

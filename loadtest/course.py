@@ -29,7 +29,7 @@ needs more than 20 s to refuse 2,000 pods once, and others never rest."""
 
 
 class TimeUpError(Exception):
-    """Not everybody was bound in time; the message is one sentence."""
+    """Not all pods were bound in time. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ NOWHERE = Constraint(node_selector=((KIND, "none"),))
 
 PRIORITIES = (25, 50, 50, 75)
 FIRM = 125
-"""From 100 on nobody may make a pod leave."""
+"""A priority from 100 on means non-preemptible."""
 
 
 def crowded(nodes: int, *, waiting: int = 2000, seed: int = 1) -> Snapshot:

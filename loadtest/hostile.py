@@ -1,10 +1,10 @@
 """`make bench-hostile`: what hostile clients cost the real service: health probes, filter and the event loop.
 
-The service runs in a process of its own on loopback, on a simulated cluster. Beside each attack, which another process
-makes for some seconds, somebody asks filter, and probes come as a kubelet sends them. Ends with 1 when a probe or a
-question failed, or when filter was too slow beside an attack on a port that judges no pods. Everything stops by itself.
+The service runs in a process of its own on loopback, on a simulated cluster. Another process makes each attack for some
+seconds. Meanwhile filter is called, and probes are sent as a kubelet sends them. Ends with 1 when a probe or a filter
+call failed, or when filter was too slow beside an attack on a port that judges no pods. Everything stops by itself.
 
-An attack on admission is not held to that: judging pods is work of the loop that answers filter as well.
+Attacks on admission are not held to that: the event loop that answers filter also judges pods.
 """
 
 import argparse

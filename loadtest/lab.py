@@ -80,7 +80,10 @@ class Lab:
         return replace(run, loop_ms=(begun_ms, loop_ms()))
 
     def removals_per_s(self, remove: Remove) -> float | None:
-        """Return how fast as many pods as must leave can be removed by nobody but us; None where nobody runs."""
+        """Return how many pods a second the API server can remove; None where no pod runs.
+
+        Only the bench removes pods here: as many as the scenario evicts, half of its running pods.
+        """
         running = self._scenario.running
         if running is None or not self._stores:
             return None

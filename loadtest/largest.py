@@ -90,7 +90,7 @@ def reading_ms(raw: Raw, read: Callable[[Raw], object]) -> float:
 
 
 def choosing_ms(nodes: int) -> float:
-    """Return how long it takes to find the nodes of a pod that asks for as much as it may, when nobody asked before."""
+    """Return how long it takes to find the nodes of a pod with the largest allowed request, at the first call."""
     keys = [f"key-{number}" for number in range(KEYS)]
     labels = ({key: str(at if n < NAMES else at % 7) for n, key in enumerate(keys)} for at in range(nodes))
     named = ({"name": f"n{at}", "uid": f"n{at}", "labels": one} for at, one in enumerate(labels))

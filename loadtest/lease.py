@@ -1,4 +1,4 @@
-"""Holds a kube-scheduler back until the release: it syncs its caches and waits for a lease that somebody else has."""
+"""Holds a kube-scheduler back until the release: it syncs its caches and waits for a lease that has another holder."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ SYNCED_WITHIN_S = 60.0
 
 
 def hold(api: Api) -> None:
-    """Create the lease, held by somebody who never renews it."""
+    """Create the lease with a holder that never renews it."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {"holderIdentity": "the bench", "leaseDurationSeconds": 3600, "renewTime": now, "acquireTime": now}
     metadata = {"name": LEASE, "namespace": "kube-system"}
@@ -26,7 +26,7 @@ def hold(api: Api) -> None:
 
 
 def release(api: Api) -> None:
-    """Delete the lease: whoever waits looks every 0.1 to 0.22 s, as client-go spreads the period below."""
+    """Delete the lease. A waiting kube-scheduler checks it every 0.1 to 0.22 s: client-go varies the period below."""
     api.delete(f"{LEASES}/{LEASE}")
 
 
@@ -37,7 +37,7 @@ def waiting_for_it(config: Mapping[str, Any]) -> Object:
 
 
 def metrics_flags(port: int) -> list[str]:
-    """Return flags with which kube-scheduler tells its metrics to everybody on loopback."""
+    """Return flags with which kube-scheduler serves its metrics without authentication on loopback."""
     return [f"--secure-port={port}", f"--bind-address={HOST}", *METRICS_OPEN]
 
 
@@ -54,7 +54,7 @@ def await_wait(scheduler: Child) -> None:
 
 def attempts(port: int) -> float:
     """Return how many scheduling attempts a kube-scheduler has made since it was started."""
-    # Its serving certificate signs itself and is made anew at each start.
+    # Its serving certificate is self-signed and is created again at each start.
     text = httpx.get(f"https://{HOST}:{port}/metrics", verify=False, trust_env=False).raise_for_status().text
     lines = (line for line in text.splitlines() if line.startswith("scheduler_schedule_attempts_total{"))
     return sum(float(line.rpartition(" ")[2]) for line in lines)

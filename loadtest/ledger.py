@@ -25,7 +25,7 @@ class Ledger:
         self._writes: Counter[str] = Counter()
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """Count one audit event; whatever is no successful write of somebody else is left out."""
+        """Count one audit event, if it is a successful write of a client other than the bench."""
         target = event.get("objectRef") or {}
         agent = event.get("userAgent", "").partition("/")[0]
         if event["responseStatus"]["code"] >= 300 or target.get("resource") == "leases":  # noqa: PLR2004 - HTTP's own

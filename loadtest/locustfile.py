@@ -37,7 +37,7 @@ class Crowd:
     """What the users of one run share."""
 
     to_bind: queue.SimpleQueue[tuple[RawObject, str]] = field(default_factory=queue.SimpleQueue)
-    """Pods and the nodes that filter answered; waiting for it holds up nobody else, since locust patches it."""
+    """Pods and the nodes that filter answered. Waiting for it blocks no other user, because locust patches it."""
     spent: list[RawObject] = field(default_factory=list)
     """Bound, or of no use: to be deleted."""
     took_ms: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))

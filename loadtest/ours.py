@@ -73,7 +73,7 @@ class KubeScheduler:
         if batch.fraction:
             raise CannotError("kube-scheduler alone gives out whole GPUs only.")
         if batch.on:
-            raise CannotError("kube-scheduler alone knows no quotas, so nobody has to leave for a gang.")
+            raise CannotError("kube-scheduler alone has no quotas, so it evicts no pod for a gang.")
         return [pod(name, gpus=batch.gpus, scheduler="default-scheduler") for name in _names(batch)]
 
     def start(self, bed: Bed) -> Sequence[str]:
@@ -189,9 +189,9 @@ class Leeboard(KubeScheduler):
 
 
 class LetInLeeboard(Leeboard):
-    """Leeboard with admission: pods that are there before the clock starts can all run, and have no gate.
+    """Leeboard with admission: pods that exist before the clock starts can all run, and have no gate.
 
-    Those who come later go through admission, as with `HeldLeeboard`.
+    Later pods go through admission, as with `HeldLeeboard`.
     """
 
     def version(self) -> str:
@@ -241,10 +241,10 @@ def _pod(batch: Batch, index: int, name: str, gang: str | None = None) -> Object
 
 
 def _admitted(batch: Batch) -> Sequence[Object]:
-    """Return the objects as admission makes them, but for the gate.
+    """Return the objects as admission makes them, but without the gate.
 
-    Pods of the bench name no class and no preemptibility, so they are of class `train` and preemptible, and nobody owns
-    them: those alone on whole GPUs need not be bound by Leeboard, and have no marker.
+    Pods of the bench name no class and no preemptibility and have no owners, so they are of class `train` and
+    preemptible. Single pods on whole GPUs need not be bound by Leeboard, so they have no marker.
     """
     stamped = partial(shape.stamped, queue=QueueName(batch.queue))
     mark = stamped if batch.gang_size == 1 and not batch.fraction else _marked

@@ -51,7 +51,7 @@ def command_line(child: Child) -> Sequence[str]:
 
 
 def without_paths(arguments: Iterable[str]) -> Sequence[str]:
-    """Return arguments in which each path is shortened to `...`: where things lie on a machine is nobody's business."""
+    """Return arguments in which each path is shortened to `...`: a report must not show the folders of a machine."""
     return [PATH.sub("...", one) for one in arguments]
 
 

@@ -135,7 +135,7 @@ def as_sent(stored: RawObject) -> RawObject:
 
 
 def as_what_if(stored: RawObject) -> RawObject:
-    """Return the pod as somebody asks about it before it exists: without a uid."""
+    """Return the pod of a what-if question, before it exists: without a uid."""
     sent = as_sent(stored)
     return sent | {"metadata": {name: value for name, value in sent["metadata"].items() if name != "uid"}}
 
@@ -216,7 +216,7 @@ def fault_of_scores(answer: Any, offered: Sequence[str]) -> str:
 
 
 def fault_of_preempt(shape: Shape, answer: Any, offered: Mapping[str, RawObject]) -> str:
-    """Return what is wrong with preempt's answer: managed pods preempt nobody, others as kube-scheduler likes."""
+    """Return what is wrong with the answer: managed pods preempt no pod, others the pods that kube-scheduler chose."""
     expected = offered if shape is Shape.FOREIGN else {}
     right = isinstance(answer, dict) and answer.get("NodeNameToMetaVictims") == expected
     return "" if right else f"other victims than the {len(expected)} expected for a {shape} pod"

@@ -90,7 +90,7 @@ PLAN_BUDGET_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """How many pods a second can leave at all, for nobody but the bench; None where it was not measured."""
+    """How many pods a second can be removed when only the bench removes pods; None where it was not measured."""
 
     deletions: Spread | None = None
     evictions: Spread | None = None

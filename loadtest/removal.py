@@ -1,6 +1,6 @@
-"""Has pods leave for nobody, as fast as the API server takes it: what those who make room are measured against.
+"""Removes pods as fast as the API server allows. The evictions of each scheduler are compared with this rate.
 
-An eviction is more work for it than a deletion: it looks up the budgets and writes a condition first.
+An eviction costs the API server more than a deletion: it looks up the budgets and writes a condition first.
 """
 
 import asyncio

@@ -24,7 +24,7 @@ class Report:
     """Contender -> program -> its flags."""
     runs: Sequence[Run] = ()
     deletions_per_s: Sequence[float] = ()
-    """Of pods, by nobody but the bench, as many at once as Leeboard evicts."""
+    """Deletions a second when only the bench deletes pods, as many at once as Leeboard evicts."""
     evictions_per_s: Sequence[float] = ()
     """The same by the Eviction API."""
     creations: Sequence[Creation] = ()

@@ -14,11 +14,11 @@ OURSELVES = "the bench"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """Room that was made for those who came, and what it took."""
+    """Room that was made for the late pods, and how long it took."""
 
     evicted: int
     last_eviction_s: float | None
-    """Since the first of those who came was created."""
+    """Seconds since the first of the late pods was created."""
     evictions_per_s: float | None
     """From the first to the last."""
     plans: int | None = None

@@ -25,7 +25,7 @@ SLICE = 100
 
 
 class Wire(SimulatedCluster):
-    """Sends JSON through the decoding of `kube`; writes are kept in memory, where nobody follows them."""
+    """Sends JSON through the decoding of `kube`. Writes are kept in memory, and no watch shows them."""
 
     def __init__(self, size: Size, *, first: Resource | None = None) -> None:
         """`first` is listed before any other kind, which is what costs most where it names pods."""
@@ -62,7 +62,7 @@ class Wire(SimulatedCluster):
             began = time.thread_time()
             for event in decode([sent], keep).events:
                 yield event
-            if not taken.done():  # whoever sent it may have been told to stop
+            if not taken.done():  # the sender may have been cancelled
                 taken.set_result(time.thread_time() - began)
 
     async def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncIterator[WatchEvent[T]]:
@@ -72,7 +72,7 @@ class Wire(SimulatedCluster):
         await asyncio.Event().wait()
 
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
-        """Take the status, and forget it: whoever wrote it remembers it."""
+        """Accept the status and drop it: the writer remembers it."""
 
     async def read_object(self, path: str, namespace: str, name: str, *, depth: Depth) -> RawObject | None:
         """Read a Job by its name, which tells its number; nothing else is asked for."""

@@ -158,7 +158,7 @@ def _template(kind: str, gpus: int, *, is_bound: bool, is_owned: bool) -> bytes:
 
 
 def _heavy(gpus: int) -> RawObject:
-    """Return a pod as heavy as real ones, most of which nobody here reads."""
+    """Return a pod as heavy as real pods. Leeboard does not read most of it."""
     amounts = {"cpu": "4", "memory": "32Gi", **({"nvidia.com/gpu": f"{gpus}"} if gpus else {})}
     mount = {"name": "token", "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
     container = {

@@ -61,7 +61,7 @@ class Probe:
         before, began, spent = rss_bytes(), time.perf_counter(), time.process_time()
         async with watched() as holds:
             self._running = asyncio.gather(*(part.run() for part in self._parts.informers))
-            while self._parts.freshness.failure():  # noqa: ASYNC110 # the owners are known later, and nobody tells of it
+            while self._parts.freshness.failure():  # noqa: ASYNC110 # the owners are known later, without a notification
                 await asyncio.sleep(0.01)
         took_s, cpu_s = time.perf_counter() - began, time.process_time() - spent
         gc.collect()

@@ -46,7 +46,7 @@ async def latencies(parts: Components, wire: Wire, size: Size) -> dict[str, floa
 
 def _questions(parts: Components, size: Size) -> dict[str, bytes]:
     """Write what kube-scheduler asks about a pod that is promised a node, and about one of another scheduler."""
-    cache = parts.inspect._cache  # noqa: SLF001 # nobody else needs it from outside
+    cache = parts.inspect._cache  # noqa: SLF001 # only this benchmark needs it from outside
     raw, on = next(
         (raw, held.node)
         for number in _numbers_of_lone_pods(size)

@@ -13,7 +13,7 @@ from loadtest.results import Row, Spread
 
 NOTES = """\
 * Pods exist before the clock starts where nothing else is said. Time runs from the release of all programs at one
-  moment, or from the first creation of those who come late, to the last bind, by the API server's audit log.
+  moment, or from the first creation of late pods, to the last bind, by the API server's audit log.
 * Figures are the median of the runs that did all, with minimum and maximum in parentheses. A scheduler that fails
   stays in the table with what went wrong and how far it came, and is not given that scenario again.
 * Client limits of every program are lifted, priority and fairness of the API server are off, and etcd does not wait
@@ -143,8 +143,12 @@ def _made(found: Sequence[Row], report: Report) -> Sheet:
         lines.append([row.contender, *before, last, *after])
     removals = (("deleted", report.ceilings.deletions), ("evicted", report.ceilings.evictions))
     rates = [f"{_shown(ceiling, digits=0)} {how}" for how, ceiling in removals if ceiling]
-    note = f"As many pods, as many at once, for nobody: {' or '.join(rates)} a second." if rates else ""
-    return Sheet(title="reclaim: who left, and when", columns=columns, rows=lines, note=note)
+    note = (
+        f"The same number of pods, as many at once, removed only by the bench: {' or '.join(rates)} a second."
+        if rates
+        else ""
+    )
+    return Sheet(title="reclaim: which pods left, and when", columns=columns, rows=lines, note=note)
 
 
 def _costs(name: str, found: Sequence[Row]) -> Sheet:

@@ -1,9 +1,9 @@
 """What `leeboard serve` runs, on a simulated cluster of any size in the same process: `python -m loadtest.simulated`.
 
-Nobody lives in the cluster. Whoever asks the webhooks creates and deletes pods through one more port on loopback:
-GET /nodes names the nodes, POST /pods takes a list of pods and returns them as stored, DELETE /pods takes their
-namespaces and names, PATCH /queues/NAME takes a merge patch. GET /longest-hold tells for how many seconds the event
-loop was held at a time since it was asked last.
+The cluster has no simulated users. The client of the webhooks creates and deletes pods through one more port on
+loopback: GET /nodes names the nodes, POST /pods takes a list of pods and returns them as stored, DELETE /pods takes
+their namespaces and names, PATCH /queues/NAME takes a merge patch. GET /longest-hold returns the longest time, in
+seconds, that the event loop was held since the last such call.
 """
 
 import asyncio

@@ -110,7 +110,7 @@ class Target:
             self._backlog += [(NAMESPACE, name) for name in names]
 
     def stir(self) -> None:
-        """Have a pod come and go: whatever waits for room is planned anew."""
+        """Create and delete a pod, so that all waiting pods are planned again."""
         self._ask("POST", "/pods", [questions.pod("passing", Shape.LONE)])
         time.sleep(POLL_S)
         self._ask("DELETE", "/pods", [(NAMESPACE, "passing")])

@@ -92,7 +92,7 @@ def objects(batch: Batch) -> Sequence[Object]:
     if batch.fraction:
         raise CannotError("coscheduling gives out whole GPUs only.")
     if batch.on:
-        raise CannotError("coscheduling knows no quotas, so nobody has to leave for a gang.")
+        raise CannotError("coscheduling has no quotas, so it evicts no pod for a gang.")
     return [*(_group(name, batch) for name in gangs(batch)), *(_pod(batch, member) for member in members(batch))]
 
 

@@ -51,6 +51,6 @@ def _tell(api: Api, pod: Object) -> None:
     """Write a device's name into the pod; the binder only hands it on to the containers that share the device."""
     device = f"GPU-{pod['metadata']['uid']}"
     path = str(PurePosixPath(PODS) / pod["metadata"]["name"])
-    # The binder removes a reservation that nobody shares any more.
+    # The binder removes a reservation when no pod shares it any more.
     with suppress(ApiError):
         api.patch(path, {"metadata": {"annotations": {DEVICE_ANNOTATION: device}}})

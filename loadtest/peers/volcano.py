@@ -115,7 +115,7 @@ def objects(batch: Batch) -> Sequence[Object]:
     if batch.fraction:
         raise CannotError("Volcano gives out parts of GPUs only through device plugins of its own.")
     if batch.on:
-        raise CannotError("Volcano as its chart configures it makes nobody leave: reclaim is not among its actions.")
+        raise CannotError("Volcano, as its chart configures it, evicts no pod: reclaim is not among its actions.")
     return [*(_group(name, batch) for name in gangs(batch)), *(_pod(batch, member) for member in members(batch))]
 
 

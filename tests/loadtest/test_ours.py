@@ -124,7 +124,7 @@ def test_held_pod_that_shares_a_gpu_is_marked_and_told_its_devices_as_admission_
     ("name", "batch", "sentence"),
     [
         (ALONE, HALVES, "gives out whole GPUs only"),
-        (ALONE, RUNNING, "knows no quotas"),
+        (ALONE, RUNNING, "has no quotas"),
         (EXTENDER_ONLY, HALVES, "needs admission"),
         (LET_IN, HALVES, "holds every pod that shares a GPU"),
         (LET_IN, GANGS, "holds every member of a new gang"),

@@ -70,7 +70,9 @@ def test_report_shows_the_backlog_beside_none_and_who_made_room() -> None:
 
     assert "| Leeboard, held | 100 | 90 |" in text
     assert "| Leeboard, held | 800 | 280 | 3.00 | 10.00 | 4 | 1.50 |" in text
-    assert "As many pods, as many at once, for nobody: 410 (400-420) deleted or 310 (300-320) evicted a second." in text
+    assert (
+        "as many at once, removed only by the bench: 410 (400-420) deleted or 310 (300-320) evicted a second." in text
+    )
 
 
 def test_report_shows_admission_beside_none() -> None:
