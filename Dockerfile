@@ -1,6 +1,6 @@
 # The image: the locked dependencies that the service needs at run time, and the service, by the steps of `make`. Nothing
 # in it is written to while it runs, and nothing of a shell is used.
-# Whoever publishes it names the base by its digest: --build-arg BASE=python:3.11-slim-bookworm@sha256:...
+# To publish the image, name the base by its digest: --build-arg BASE=python:3.11-slim-bookworm@sha256:...
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build

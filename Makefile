@@ -31,7 +31,7 @@ IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-versions cluster check house fmt bench bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(INSTALLED) ## run the service on a simulated cluster, with traffic; no Kubernetes needed
@@ -48,7 +48,7 @@ test-versions: $(INSTALLED) ## the tests of admission, gangs, actions and GPU sh
 cluster: $(INSTALLED) ## real API server and kube-scheduler with Leeboard beside it (NODES=20 GPUS=8 FORM=own-scheduler KUBERNETES=1.36)
 	@exec env LEEBOARD_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.system.playground --nodes $(NODES) --gpus $(GPUS) --form $(FORM)
 
-check: $(INSTALLED) ## format, lint, types, the Dockerfile, and which module may import which
+check: $(INSTALLED) ## check format, lint, types, the Dockerfile, and which module may import which
 	$(BIN)/ruff format --check $(wildcard $(PYTHON_FILES))
 	$(BIN)/ruff check $(wildcard $(PYTHON_FILES))
 	$(BIN)/mypy
@@ -58,7 +58,7 @@ check: $(INSTALLED) ## format, lint, types, the Dockerfile, and which module may
 house: $(INSTALLED) ## how large the code is, and which modules one lone pod enters
 	$(BIN)/python -m tests.house
 
-fmt: $(INSTALLED) ## format, and fix what can be fixed without thinking
+fmt: $(INSTALLED) ## format the code, and fix what ruff can fix
 	$(BIN)/ruff format $(wildcard $(PYTHON_FILES))
 	$(BIN)/ruff check --fix $(wildcard $(PYTHON_FILES))
 
@@ -84,7 +84,7 @@ manifests: $(INSTALLED) ## write what follows from the chart: deploy/kustomize a
 image: ## build the image (ENGINE=podman IMAGE=registry.example.com/leeboard:0.1.0)
 	$(ENGINE) build --tag $(IMAGE) .
 
-lock: ## resolve the dependencies of pyproject.toml anew
+lock: ## resolve the dependencies of pyproject.toml again
 	$(PYTHON) -m venv $(VENV)/locking
 	$(VENV)/locking/bin/python -m pip install --quiet uv
 	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile pyproject.toml --group dev --universal \
@@ -95,7 +95,7 @@ lock: ## resolve the dependencies of pyproject.toml anew
 		--custom-compile-command "make lock" --output-file loadtest/requirements.lock --quiet
 	rm -rf $(VENV)/locking
 
-clean: ## remove what the targets above have made
+clean: ## remove everything that the targets above have made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 
 $(INSTALLED): requirements.lock pyproject.toml
@@ -108,7 +108,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Only what measures under load needs these, so that nobody else waits for them.
+# Only load tests need these, so the other targets do not wait for them.
 $(INSTALLED_LOAD): $(INSTALLED) loadtest/requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r loadtest/requirements.lock
 	@touch $@
