@@ -47,7 +47,7 @@ def simulated(webhook_port: int | None, operations_port: int | None, cluster_por
     """
     settings = read_settings(webhook_port=webhook_port, operations_port=operations_port, anonymous_reads=True)
     metrics = Metrics()
-    with Logging(on_drop=metrics.log_lines_dropped.inc):
+    with Logging(dropped=metrics.log_lines_dropped):
         run_until_asked(_serve(settings, metrics, used_in_part(nodes), cluster_port))
 
 

@@ -127,7 +127,7 @@ class Certificates:
             if read is Read.CACHED:
                 return await self._shared(Read.LATEST)
             await self._installation.replace_secret(secret, keyring.contents)
-            self._metrics.renewed(Renewal.CA)
+            self._metrics.certificates.renewed(Renewal.CA)
             log.info("CA created", ca=keyring.newest.fingerprint, secret=f"{self._namespace}/{self._name}")
         self._keyring = keyring
         return keyring

@@ -35,14 +35,14 @@ class ServedCertificate:
         self._certificate: Certificate | None = None
         self._problem = ""
         self._warned_of: int | None = None
-        metrics.certificate_problems(listener, 0)
+        metrics.certificates.problems(listener, 0)
 
     def use(self, certificate: Certificate) -> None:
         """Use the certificate for new handshakes. On `CertificateError` the old certificate stays in use."""
         self._tls.use(certificate)
         self._certificate = certificate
-        self._metrics.renewed(Renewal.SERVING)
-        self._metrics.certificate_expires(self._listener, certificate.expires_at)
+        self._metrics.certificates.renewed(Renewal.SERVING)
+        self._metrics.certificates.expires(self._listener, certificate.expires_at)
 
     def note(self, problem: str) -> None:
         """Record the problem that prevents renewal; "" means none. Each change is logged once."""
@@ -53,7 +53,7 @@ class ServedCertificate:
                 **self._named(),
                 reason=problem,
             )
-            self._metrics.certificate_problems(self._listener, 1 if problem else 0)
+            self._metrics.certificates.problems(self._listener, 1 if problem else 0)
         self._problem = problem
         self._warn()
 

@@ -117,4 +117,4 @@ class Trust:
             self._failures[kind] = failure
         else:
             del self._failures[kind]
-        self._metrics.certificate_problems("ca-bundle", len(self._failures))
+        self._metrics.certificates.problems("ca-bundle", len(self._failures))

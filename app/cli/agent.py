@@ -40,7 +40,7 @@ def agent(once: bool, output: str) -> None:  # noqa: FBT001 - a flag of the comm
         click.echo(_report(settings, output))
         return
     check_kubeconfig(settings.kubeconfig, by="LEEBOARD_AGENT_KUBECONFIG")
-    with Logging(on_drop=Metrics().log_lines_dropped.inc):
+    with Logging(dropped=Metrics().log_lines_dropped):
         run_until_asked(_run(settings))
 
 

@@ -70,7 +70,7 @@ def demo(webhook_port: int | None, operations_port: int | None, speed: float, se
     # The demo has no tokens and no names to protect.
     settings = read_settings(webhook_port=webhook_port, operations_port=operations_port, anonymous_reads=True)
     metrics = Metrics()
-    with Logging(on_drop=metrics.log_lines_dropped.inc):
+    with Logging(dropped=metrics.log_lines_dropped):
         run_until_asked(_demo(settings, metrics, speed=speed, seed=seed))
 
 

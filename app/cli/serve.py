@@ -29,7 +29,7 @@ def serve(kubeconfig: str | None, webhook_port: int | None, operations_port: int
     check_kubeconfig(settings.kubeconfig)
     metrics = Metrics()
     _allow_open_files()
-    with Logging(on_drop=metrics.log_lines_dropped.inc):
+    with Logging(dropped=metrics.log_lines_dropped):
         run_until_asked(_serve(settings, metrics))
 
 

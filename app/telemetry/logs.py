@@ -12,6 +12,7 @@ from typing import Self, TextIO
 
 import orjson
 import structlog
+from prometheus_client import Counter
 from structlog.typing import EventDict, Processor
 
 QUEUED_LINES = 10_000
@@ -57,9 +58,10 @@ class Repeats:
 class LogWriter:
     """Writes lines to a stream from its own thread. When nothing reads the stream, it drops lines."""
 
-    def __init__(self, stream: TextIO, *, on_drop: Callable[[], None], queued_lines: int = QUEUED_LINES) -> None:
+    def __init__(self, stream: TextIO, *, dropped: Counter, queued_lines: int = QUEUED_LINES) -> None:
+        """Count dropped lines by `dropped`."""
         self._stream = stream
-        self._on_drop = on_drop
+        self._dropped = dropped
         # Any thread fills it; only `_thread` empties it. None ends the thread.
         self._lines: queue.Queue[str | None] = queue.Queue(queued_lines)
         # A daemon thread: a reader that stays blocked must not keep the process alive.
@@ -71,7 +73,7 @@ class LogWriter:
         try:
             self._lines.put_nowait(line)
         except queue.Full:
-            self._on_drop()
+            self._dropped.inc()
 
     def close(self) -> None:
         """Write the queued lines, for at most about `FLUSH_S`."""
@@ -88,7 +90,7 @@ class LogWriter:
                 if self._lines.empty():
                     self._stream.flush()
             except (OSError, ValueError):  # a full disk, or a closed stream
-                self._on_drop()
+                self._dropped.inc()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +122,9 @@ class Logging:
     Keys: event, pod, pod_uid, podgroup, queue, node, plan, verdict, reason; one event per decision.
     """
 
-    def __init__(self, *, on_drop: Callable[[], None], stream: TextIO | None = None) -> None:
+    def __init__(self, *, dropped: Counter, stream: TextIO | None = None) -> None:
         self._stream = stream or _own_stderr()
-        self.writer = LogWriter(self._stream, on_drop=on_drop)
+        self.writer = LogWriter(self._stream, dropped=dropped)
         self._bridge = _Bridge(self.writer)
 
     def __enter__(self) -> Self:

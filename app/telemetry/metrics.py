@@ -91,6 +91,39 @@ class Renewal(StrEnum):
 Kind = TypeVar("Kind", bound=StrEnum)
 
 
+class CertificateMetrics:
+    """The metrics of the certificates of this process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._renewals = Counter(
+            "leeboard_certificate_renewals", "Certificates that were created or loaded.", ("kind",), registry=registry
+        )
+        self._expires = Gauge(
+            "leeboard_certificate_expires_seconds",
+            "When the serving certificate expires, in Unix time.",
+            ("listener",),
+            registry=registry,
+        )
+        self._problems = Gauge(
+            "leeboard_certificate_problems",
+            "Problems that keep a certificate from being renewed or trusted.",
+            ("of",),
+            registry=registry,
+        )
+
+    def renewed(self, kind: Renewal) -> None:
+        """Count one new certificate."""
+        self._renewals.labels(kind).inc()
+
+    def expires(self, listener: str, at: float) -> None:
+        """Set when the certificate of a listener expires, in Unix time."""
+        self._expires.labels(listener).set(at)
+
+    def problems(self, of: str, count: int) -> None:
+        """Set the number of problems with the certificate of a listener, or with `ca-bundle`."""
+        self._problems.labels(of).set(count)
+
+
 class Metrics:
     """Every metric that is counted at an event. Values that can be read from state are collected at each scrape."""
 
@@ -160,21 +193,7 @@ class Metrics:
             ("resource", "step"),
             registry=registry,
         )
-        self._certificate_renewals = Counter(
-            "leeboard_certificate_renewals", "Certificates that were created or loaded.", ("kind",), registry=registry
-        )
-        self._certificate_expires = Gauge(
-            "leeboard_certificate_expires_seconds",
-            "When the serving certificate expires, in Unix time.",
-            ("listener",),
-            registry=registry,
-        )
-        self._certificate_problems = Gauge(
-            "leeboard_certificate_problems",
-            "Problems that keep a certificate from being renewed or trusted.",
-            ("of",),
-            registry=registry,
-        )
+        self.certificates = CertificateMetrics(registry)
 
     def pod_evicted(self, action: str) -> None:
         """Count one evicted pod."""
@@ -195,18 +214,6 @@ class Metrics:
     def object_failed(self, resource: str, step: Step) -> None:
         """Count one object of this kind on which Leeboard's code has failed."""
         self._objects_failed.labels(resource, step).inc()
-
-    def renewed(self, kind: Renewal) -> None:
-        """Count one new certificate."""
-        self._certificate_renewals.labels(kind).inc()
-
-    def certificate_expires(self, listener: str, at: float) -> None:
-        """Set when the certificate of a listener expires, in Unix time."""
-        self._certificate_expires.labels(listener).set(at)
-
-    def certificate_problems(self, of: str, count: int) -> None:
-        """Set the number of problems with the certificate of a listener, or with `ca-bundle`."""
-        self._certificate_problems.labels(of).set(count)
 
 
 _ALWAYS = (CallOutcome.BAD_REQUEST, CallOutcome.ERROR)
