@@ -4,11 +4,11 @@ Three tasks share the last readings. Each poll blocks, so it runs in a thread.
 """
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from app.agent.events import LoopFlag
 from app.agent.lookout import DeviceSource, Lookout
 from app.agent.news import news
 from app.agent.publication import Publication
@@ -38,69 +38,65 @@ class Agent:
         self,
         settings: AgentSettings,
         publication: Publication,
-        *,
-        lookout: Callable[[Callable[[], None]], Lookout],
+        lookout: Lookout,
+        reported: LoopFlag,
     ) -> None:
-        """`lookout` builds a Lookout that calls back, from any thread, when the driver reports an event."""
+        """`lookout` sets `reported` when the driver reports an event."""
         self._settings = settings
         self._publication = publication
-        self._make_lookout = lookout
+        self._lookout = lookout
+        self._reported = reported
         # Each polling task sets its own value; the publishing task reads them.
         self._devices: DeviceSource | None = None
         self._devices_at_s = 0.0
         self._kubelet: KubeletReading | None = None
         self._told: Status | None = None
         self._seen = asyncio.Event()
-        self._asked = asyncio.Event()
 
     async def run(self) -> None:
         """Poll and publish."""
         loop = asyncio.get_running_loop()
         self._devices_at_s = loop.time()
 
-        def ask() -> None:
-            loop.call_soon_threadsafe(self._asked.set)
-
-        lookout = self._make_lookout(ask)
         # One thread opens, queries and closes NVML, so that no query runs while NVML is being closed.
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follow_devices(lookout, thread))
-                tasks.create_task(self._follow_kubelet(lookout))
-                tasks.create_task(self._publish(lookout))
+                tasks.create_task(self._follow_devices(thread))
+                tasks.create_task(self._follow_kubelet())
+                tasks.create_task(self._publish())
         finally:
-            await loop.run_in_executor(thread, lookout.close)
+            await loop.run_in_executor(thread, self._lookout.close)
             thread.shutdown()
 
-    async def _follow_devices(self, lookout: Lookout, thread: ThreadPoolExecutor) -> None:
+    async def _follow_devices(self, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._asked.clear()
-            self._devices = await loop.run_in_executor(thread, lookout.devices)
+            self._reported.clear()
+            self._devices = await loop.run_in_executor(thread, self._lookout.devices)
             if self._devices.machine.is_outdated:
                 raise LibraryOutdatedError(self._devices.machine.message)
             self._devices_at_s = loop.time()
             self._seen.set()
             await asyncio.sleep(BREATH_S)
-            await _set_within(self._asked, self._settings.devices_interval_s - BREATH_S)
+            await _set_within(self._reported, self._settings.devices_interval_s - BREATH_S)
 
-    async def _follow_kubelet(self, lookout: Lookout) -> None:
+    async def _follow_kubelet(self) -> None:
         while True:
-            kubelet = await asyncio.to_thread(lookout.kubelet)
+            kubelet = await asyncio.to_thread(self._lookout.kubelet)
             if kubelet != self._kubelet:
                 self._kubelet = kubelet
                 self._seen.set()
             await asyncio.sleep(self._settings.pods_interval_s)
 
-    async def _publish(self, lookout: Lookout) -> None:
+    async def _publish(self) -> None:
         wait_s = self._settings.heartbeat_s
         while True:
             await _set_within(self._seen, wait_s)
             self._seen.clear()
             devices = self._devices_now()
             if devices is not None and self._kubelet is not None:
-                wait_s = await self._publish_if_due(status_of(lookout.sight(devices, self._kubelet)))
+                wait_s = await self._publish_if_due(status_of(self._lookout.sight(devices, self._kubelet)))
 
     def _devices_now(self) -> DeviceSource | None:
         """Return the last reading; None while the first poll may still end."""
@@ -131,7 +127,7 @@ class Agent:
         self._told = status
 
 
-async def _set_within(event: asyncio.Event, wait_s: float) -> None:
+async def _set_within(event: asyncio.Event | LoopFlag, wait_s: float) -> None:
     try:
         async with asyncio.timeout(wait_s):
             await event.wait()

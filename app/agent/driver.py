@@ -13,7 +13,7 @@ import pynvml
 from app.agent import connections, health, nvml
 from app.agent.asking import Asking, DeviceLostError, DriverGoneError, told, twice, words
 from app.agent.connections import End
-from app.agent.events import DriverEvents
+from app.agent.events import DriverEvents, Flag
 from app.agent.readings import DeviceReading, DriverFailure, Link, MachineReading
 from app.model.device import DeviceUuid, Health
 
@@ -201,10 +201,10 @@ def _completed(device: DeviceReading, known: DeviceReading) -> DeviceReading:
 class Driver:
     """The node's driver, whether it is present or not."""
 
-    def __init__(self, *, ignored_xids: frozenset[int], on_event: Callable[[], None] | None = None) -> None:
-        """Without `on_event`, events of the driver are not awaited."""
+    def __init__(self, *, ignored_xids: frozenset[int], reported: Flag | None = None) -> None:
+        """Without `reported`, which each event of the driver sets, events are not awaited."""
         self._ignored = ignored_xids | health.USUALLY_IGNORED
-        self._on_event = on_event
+        self._reported = reported
         # None while there is no driver. Only `read` and `close` change it, in the same thread.
         self._session: _Session | None = None
         self._was_open = False
@@ -246,7 +246,7 @@ class Driver:
         return self._session
 
     def _events(self) -> DriverEvents | None:
-        return DriverEvents(ignored_xids=self._ignored, on_event=self._on_event) if self._on_event else None
+        return DriverEvents(ignored_xids=self._ignored, reported=self._reported) if self._reported else None
 
 
 def _shut_down() -> None:

@@ -1,9 +1,10 @@
 """Waits, in a thread, for events of the driver, especially critical errors."""
 
+import asyncio
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import pynvml
 
@@ -19,12 +20,40 @@ WANTED = (
 )
 
 
+class Flag(Protocol):
+    """A flag that any thread may set."""
+
+    def set(self) -> None:
+        """Set it."""
+
+
+class LoopFlag:
+    """A flag that any thread may set, and that the loop waits for which runs when the flag is created."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Set it soon."""
+        self._loop.call_soon_threadsafe(self._event.set)
+
+    def clear(self) -> None:
+        """Reset it; the loop calls this."""
+        self._event.clear()
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        await self._event.wait()
+
+
 class DriverEvents:
     """The events of one open driver, until `stop`. Each XID is stored; any other event only triggers a poll."""
 
-    def __init__(self, *, ignored_xids: frozenset[int], on_event: Callable[[], None]) -> None:
+    def __init__(self, *, ignored_xids: frozenset[int], reported: Flag) -> None:
+        """Set `reported` after each event."""
         self._ignored = ignored_xids
-        self._on_event = on_event
+        self._reported = reported
         self._stopping = threading.Event()
         # `follow` writes these. It replaces `_names` as a whole, because the thread reads it.
         self._thread: threading.Thread | None = None
@@ -72,7 +101,7 @@ class DriverEvents:
                     continue
                 # Such as a lost device. One poll is triggered to find out, even when the wait keeps failing.
                 if is_well:
-                    self._on_event()
+                    self._reported.set()
                 is_well = False
                 self._stopping.wait(WAIT_MS / 1000)
         try:
@@ -87,7 +116,7 @@ class DriverEvents:
                 return
             uuid = self._names.get(_key(event.device))
             self._xids = self._xids | {uuid: self._xids.get(uuid, frozenset()) | {xid}}
-        self._on_event()
+        self._reported.set()
 
 
 def _register(asking: Asking, end: End, events: Any) -> bool:

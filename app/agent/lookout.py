@@ -1,12 +1,12 @@
 """Reads the node: the driver, the processes on its devices, and the kubelet. All calls block."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from app.agent import cgroups
 from app.agent.driver import Driver
+from app.agent.events import Flag
 from app.agent.podresources import PodResources
 from app.agent.readings import KubeletReading, MachineReading, Owners
 from app.agent.report import Sight
@@ -24,9 +24,9 @@ class DeviceSource:
 class Lookout:
     """The readings of this node. `devices` and `close` belong to one thread, `kubelet` to any other."""
 
-    def __init__(self, settings: AgentSettings, *, on_event: Callable[[], None] | None = None) -> None:
-        """Without `on_event`, events of the driver are not awaited."""
-        self._driver = Driver(ignored_xids=settings.ignored_xids, on_event=on_event)
+    def __init__(self, settings: AgentSettings, *, reported: Flag | None = None) -> None:
+        """Without `reported`, which each event of the driver sets, events are not awaited."""
+        self._driver = Driver(ignored_xids=settings.ignored_xids, reported=reported)
         self._pod_resources = PodResources(Path(settings.pod_resources_socket))
         self._proc_root = Path(settings.proc_root)
         self._agent_version = version("leeboard")

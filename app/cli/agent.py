@@ -1,7 +1,6 @@
 """`leeboard agent`: reports the GPUs of the node it runs on."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from random import SystemRandom
@@ -9,6 +8,7 @@ from random import SystemRandom
 import click
 
 from app.agent.agent import Agent, LibraryOutdatedError
+from app.agent.events import LoopFlag
 from app.agent.gpunodes import KubeGpuNodes
 from app.agent.lookout import Lookout
 from app.agent.publication import Publication, Rhythm
@@ -57,18 +57,15 @@ def _report(settings: AgentSettings, output: str) -> str:
 
 async def _run(settings: AgentSettings) -> None:
     rhythm = Rhythm(memory_s=settings.devices_interval_s, heartbeat_s=settings.heartbeat_s)
+    reported = LoopFlag()
     async with await KubeGpuNodes.connect(settings.kubeconfig) as gpu_nodes:
         publication = Publication(
             settings.node_name, gpu_nodes, rhythm, chance=SystemRandom(), now=partial(datetime.now, UTC)
         )
         try:
-            await Agent(settings, publication, lookout=partial(_lookout, settings)).run()
+            await Agent(settings, publication, Lookout(settings, reported=reported), reported).run()
         except ExceptionGroup as errors:
             # Other errors at the same moment have the same cause.
             if outdated := first_of(errors, LibraryOutdatedError):
                 raise click.ClickException(str(outdated)) from errors
             raise
-
-
-def _lookout(settings: AgentSettings, on_event: Callable[[], None]) -> Lookout:
-    return Lookout(settings, on_event=on_event)

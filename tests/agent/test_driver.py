@@ -1,6 +1,7 @@
 """A driver that comes, goes and reports while the agent runs; in this process, through pynvml's own loading."""
 
 import queue
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -21,12 +22,13 @@ class Attentive:
     """A driver whose reports are waited for."""
 
     def __init__(self, *ignored: int) -> None:
-        self.told: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.driver = Driver(ignored_xids=frozenset(ignored), on_event=lambda: self.told.put(None))
+        self.reported = threading.Event()
+        self.driver = Driver(ignored_xids=frozenset(ignored), reported=self.reported)
 
     def devices_after_event(self) -> tuple[DeviceReading, ...]:
         """Wait until the driver has reported something, and look."""
-        self.told.get(timeout=10)
+        assert self.reported.wait(timeout=10)
+        self.reported.clear()
         return self.driver.read().devices
 
 
@@ -168,7 +170,7 @@ def test_events_that_cannot_be_waited_for_ask_for_one_look_only(
     for _ in range(4):
         waits.get(timeout=10)
 
-    assert attentive.told.empty()
+    assert not attentive.reported.is_set()
 
 
 @pytest.mark.parametrize(
