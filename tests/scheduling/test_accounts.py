@@ -43,7 +43,7 @@ def sums(accounts: Mapping[QueueName, Account]) -> list[object]:
     ]
 
 
-def test_only_the_queues_above_a_pod_that_came_are_counted_anew() -> None:
+def test_a_new_pod_changes_only_the_accounts_of_its_queue_and_the_queues_above() -> None:
     tree, before = Tree(wide(100)), {QueueName(f"q{each}"): holding(1) for each in range(100)}
     first = tree.opened(before)
     second = tree.opened(before | {QueueName("q7"): holding(2)})
@@ -52,7 +52,7 @@ def test_only_the_queues_above_a_pod_that_came_are_counted_anew() -> None:
     assert (first[QueueName("top")].allocated[2], second[QueueName("top")].allocated[2]) == (100_000, 101_000)
 
 
-def test_of_queues_that_have_not_changed_everything_is_kept() -> None:
+def test_unchanged_queues_keep_their_accounts() -> None:
     queues, usage = wide(100), {QueueName(f"q{each}"): holding(1) for each in range(100)}
     before = Tree(queues)
     first = before.opened(usage)
@@ -73,7 +73,7 @@ usages = st.dictionaries(st.sampled_from([*NAMES, "gone"]), st.tuples(st.integer
 
 
 @for_all(st.lists(st.tuples(queues_of_any_shape, usages), max_size=5))
-def test_accounts_that_followed_every_change_are_as_those_that_saw_none(
+def test_accounts_updated_step_by_step_equal_accounts_built_from_scratch(
     steps: list[tuple[dict[str, tuple[str | None, int, str]], dict[str, tuple[int, int]]]],
 ) -> None:
     known: dict[QueueName, Queue] = {}
@@ -93,7 +93,7 @@ def test_accounts_that_followed_every_change_are_as_those_that_saw_none(
         assert bool(lost) == any(name not in known and each.allocated.gpu_milli for name, each in usage.items())
 
 
-def test_what_a_plan_charges_is_in_no_other_ledger() -> None:
+def test_charges_of_one_plan_do_not_appear_in_another_ledger() -> None:
     queues, usage = wide(2), {QueueName("q0"): holding(1)}
     seen = snapshot(queues, usage)
     first, second = QueueLedger(seen), QueueLedger(seen)

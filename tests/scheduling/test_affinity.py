@@ -26,42 +26,42 @@ def runs(pod: Pod, on: str) -> PodGroup:
     return given.group(running=[given.placed(pod, on)])
 
 
-def test_a_pod_goes_to_the_domain_of_those_it_wants_to_be_near() -> None:
+def test_pod_affinity_places_a_pod_in_the_domain_of_the_matching_pods() -> None:
     there = neighbours(runs(given.pod("w", labels=WEB), "a"))
 
     assert there.mask(given.pod("p", near=(NEAR_WEB,))).tolist() == [True, True, False]
 
 
-def test_a_pod_stays_away_from_the_domain_of_those_it_avoids() -> None:
+def test_pod_anti_affinity_keeps_a_pod_out_of_the_domain_of_the_matching_pods() -> None:
     there = neighbours(runs(given.pod("w", labels=WEB), "a"))
 
     assert there.mask(given.pod("p", near=(APART_FROM_WEB,))).tolist() == [False, False, True]
 
 
-def test_those_who_want_to_be_apart_keep_others_away() -> None:
+def test_pods_with_anti_affinity_keep_matching_pods_out_of_their_domain() -> None:
     there = neighbours(runs(given.pod("lonely", near=(APART_FROM_WEB,)), "c"))
 
     assert there.mask(given.pod("w", labels=WEB)).tolist() == [True, True, False]
     assert there.mask(given.pod("other", labels={"app": "db"})).tolist() == EVERYWHERE
 
 
-def test_nobody_there_to_be_near_means_nowhere_but_for_the_first_of_its_kind() -> None:
+def test_pod_affinity_without_a_matching_pod_allows_no_node_except_for_the_first_pod_that_matches_itself() -> None:
     assert neighbours().mask(given.pod("p", near=(NEAR_WEB,))).tolist() == NOWHERE
     assert neighbours().mask(given.pod("w", near=(NEAR_WEB,), labels=WEB)).tolist() == EVERYWHERE
 
 
-def test_the_first_of_its_kind_needs_a_node_that_has_the_label_of_the_domain() -> None:
+def test_the_first_pod_that_matches_its_own_affinity_needs_a_node_with_the_topology_label() -> None:
     there = neighbours(nodes=[given.node("a"), NODES[2]])
 
     assert there.mask(given.pod("w", near=(NEAR_WEB,), labels=WEB)).tolist() == [False, True]
 
 
-def test_pods_outside_the_plan_count_as_neighbours() -> None:
+def test_pods_outside_the_plan_count_for_affinity() -> None:
     assert neighbours(outside="c").mask(given.pod("p", near=(NEAR_WEB,))).tolist() == [False, False, True]
     assert neighbours(outside="gone").mask(given.pod("p", near=(NEAR_WEB,))).tolist() == NOWHERE
 
 
-def test_who_comes_and_goes_in_the_plan_is_seen_by_it_and_by_no_copy_made_before() -> None:
+def test_pods_added_and_removed_in_a_plan_count_in_that_plan_but_not_in_earlier_copies() -> None:
     web, asking = given.pod("w", labels=WEB), given.pod("p", near=(NEAR_WEB,))
     there = neighbours(runs(web, "a"))
     moved = there.copy()
@@ -99,11 +99,11 @@ def looks(pods: int) -> int:
     return Label.looks
 
 
-def test_replicas_that_keep_apart_are_not_all_compared_with_all_others() -> None:
+def test_replicas_with_anti_affinity_are_not_compared_pairwise() -> None:
     assert looks(200) < 3 * looks(100)
 
 
-def test_the_pods_on_nodes_are_counted_once_for_all_copies_of_a_board() -> None:
+def test_pods_on_nodes_are_counted_once_for_all_copies_of_the_placement_state() -> None:
     there = neighbours(*(runs(pod, "a") for pod in replicas(100)))
     asking, Label.looks = next(replicas(1)), 0
     there.copy().mask(asking)
@@ -114,7 +114,7 @@ def test_the_pods_on_nodes_are_counted_once_for_all_copies_of_a_board() -> None:
     assert Label.looks < 2 * once
 
 
-def test_terms_that_were_asked_about_see_who_has_come_and_gone_since() -> None:
+def test_cached_affinity_terms_follow_pods_that_are_added_and_removed() -> None:
     there = neighbours()
     asking, webs = given.pod("p", near=(NEAR_WEB,)), [given.pod(f"w{number}", labels=WEB) for number in range(2)]
 
@@ -129,7 +129,7 @@ def test_terms_that_were_asked_about_see_who_has_come_and_gone_since() -> None:
 
 
 @pytest.mark.parametrize("terms", [3, 200])
-def test_more_terms_than_are_remembered_are_answered_as_well(terms: int) -> None:
+def test_affinity_terms_beyond_the_size_of_the_cache_get_the_same_answers(terms: int) -> None:
     there = neighbours(runs(given.pod("w", labels={"app": "web", "all": "x"}), "a"))
     for number in range(terms):
         asked = given.pod("p", near=(Near((("app", "web"),), f"other-{number}"),))

@@ -37,11 +37,11 @@ def running(name: str, on: str, *, gpus: int, **more: Any) -> PodGroup:
     return given.group(running=[given.placed(pod, on)], min_member=1, preemptible=False)
 
 
-def test_without_ageing_small_pods_take_what_a_big_one_waits_for() -> None:
+def test_without_ageing_small_pods_start_on_the_gpus_that_a_large_pod_waits_for() -> None:
     assert started(plan(cluster(), Policy(ageing_s=None), now=NOW)) == ["small"]
 
 
-def test_nodes_that_will_be_empty_soonest_are_kept_for_a_group_that_has_aged() -> None:
+def test_the_nodes_that_become_empty_soonest_are_kept_for_an_aged_podgroup() -> None:
     made = plan(cluster(), AGEING, now=NOW)
 
     assert started(made) == []
@@ -53,7 +53,7 @@ def test_nodes_that_will_be_empty_soonest_are_kept_for_a_group_that_has_aged() -
     [{"sharing": Sharing(portion_ppm=500_000, devices=9)}, {"scalars": (("nvidia.com/mig-3g.40gb", 1),)}],
     ids=["parts of more GPUs than any node has", "a slice that no node has"],
 )
-def test_nothing_is_kept_for_a_pod_that_not_even_empty_nodes_would_hold(asked: dict[str, Any]) -> None:
+def test_no_node_is_kept_for_a_pod_that_does_not_fit_an_empty_node(asked: dict[str, Any]) -> None:
     first = given.group(given.pod("first", gpus=0, **asked), priority=1000)
     big = given.group(given.pod("big", gpus=8))
     busy = [running("r0", "a", gpus=8), running("r1", "b", gpus=4)]
@@ -65,13 +65,13 @@ def test_nothing_is_kept_for_a_pod_that_not_even_empty_nodes_would_hold(asked: d
     assert made.withheld == ("b",)
 
 
-def test_nothing_is_kept_for_a_group_that_has_not_aged_yet() -> None:
+def test_no_node_is_kept_for_a_podgroup_that_is_not_aged_yet() -> None:
     made = plan(cluster(), AGEING, now=3599.0)
 
     assert (started(made), made.withheld) == (["small"], ())
 
 
-def test_a_pod_that_is_decided_at_once_does_not_slip_onto_a_kept_node() -> None:
+def test_a_pod_that_is_decided_outside_a_plan_does_not_start_on_a_kept_node() -> None:
     snapshot = cluster()
     small = given.pod("small").group
 
@@ -93,7 +93,7 @@ def kept(snapshot: Snapshot, first: Plan, later_s: float) -> Plan:
     return plan(snapshot, AGEING, now=NOW + later_s, memory=first.memory)
 
 
-def test_others_are_given_room_when_nothing_becomes_free_on_kept_nodes_for_ten_minutes() -> None:
+def test_kept_nodes_are_opened_to_other_pods_when_nothing_becomes_free_there_for_ten_minutes() -> None:
     first = plan(cluster(), AGEING, now=NOW)
     before, after = (kept(cluster(), first, later_s) for later_s in (599, 601))
 
@@ -103,7 +103,7 @@ def test_others_are_given_room_when_nothing_becomes_free_on_kept_nodes_for_ten_m
     assert first.memory.conditions.changes_at == NOW + 600  # a plan is made then though nothing else has changed
 
 
-def test_nodes_are_kept_for_ten_minutes_more_when_more_has_become_free_there() -> None:
+def test_nodes_are_kept_for_ten_more_minutes_when_more_became_free_there() -> None:
     first = plan(cluster(), AGEING, now=NOW)
     emptier = cluster([running("r0", "a", gpus=8), running("r1", "b", gpus=3)])
     second = kept(emptier, first, 599)
@@ -111,7 +111,7 @@ def test_nodes_are_kept_for_ten_minutes_more_when_more_has_become_free_there() -
     assert [kept(emptier, second, later_s).withheld for later_s in (601, 1198, 1200)] == [("b",), ("b",), ()]
 
 
-def test_nodes_are_kept_until_the_last_pod_there_is_known_to_have_ended() -> None:
+def test_nodes_are_kept_until_the_last_pod_on_them_is_expected_to_end() -> None:
     ending = replace(running("r1", "b", gpus=4, runs_at_most_s=4000.0), started_at=NOW)
     busy = cluster([running("r0", "a", gpus=8), ending])
     first = plan(busy, AGEING, now=NOW)
@@ -119,7 +119,7 @@ def test_nodes_are_kept_until_the_last_pod_there_is_known_to_have_ended() -> Non
     assert [kept(busy, first, later_s).withheld for later_s in (3999, 4001)] == [("b",), ()]
 
 
-def test_a_gang_that_is_bound_in_part_and_can_never_be_whole_does_not_end_the_keeping_of_nodes() -> None:
+def test_a_partially_bound_gang_that_can_never_be_complete_does_not_end_the_keeping_of_nodes() -> None:
     made = cluster()
     bound = given.placed(given.pod("bound", gang="torn"), "c")
     rest = [given.pod(f"rest-{index}", gang="torn") for index in range(399)]
@@ -132,7 +132,7 @@ def test_a_gang_that_is_bound_in_part_and_can_never_be_whole_does_not_end_the_ke
 
 
 @pytest.mark.parametrize("kept_s", [10.0, 60.0])
-def test_nodes_that_stood_idle_for_one_group_are_kept_for_the_next_when_that_is_paid_back(kept_s: float) -> None:
+def test_idle_kept_nodes_are_kept_for_the_next_podgroup_once_their_cost_is_paid_back(kept_s: float) -> None:
     first = plan(cluster(), AGEING, now=NOW)  # a quarter of the cluster stands idle
     paid_back_after_s = kept_s * (0.25 / MOST_IDLE - 1)
     pause_s = min(paid_back_after_s, LONGEST_PAUSE_S)
@@ -144,7 +144,7 @@ def test_nodes_that_stood_idle_for_one_group_are_kept_for_the_next_when_that_is_
     assert [each.withheld for each in later] == [(), ("b",)]
 
 
-def test_nodes_that_were_kept_in_vain_are_kept_for_others_after_a_pause_but_not_for_the_same_group() -> None:
+def test_nodes_kept_in_vain_are_kept_after_a_pause_for_other_podgroups_but_not_for_the_same_one() -> None:
     first = plan(cluster(), AGEING, now=NOW)
     over = kept(cluster(), first, 601)  # nothing has become free
 
@@ -154,7 +154,7 @@ def test_nodes_that_were_kept_in_vain_are_kept_for_others_after_a_pause_but_not_
     assert after_the_next_has_come(over, 601 + LONGEST_PAUSE_S).withheld == ("b",)
 
 
-def test_nodes_kept_while_nobody_else_waits_cost_nothing() -> None:
+def test_nodes_kept_while_no_other_podgroup_waits_cost_nothing() -> None:
     snapshot = cluster()
     alone = replace(snapshot, groups={key: each for key, each in snapshot.groups.items() if key.name == "uid-big"})
     first = plan(alone, AGEING, now=NOW)
@@ -163,7 +163,7 @@ def test_nodes_kept_while_nobody_else_waits_cost_nothing() -> None:
     assert after_the_next_has_come(first, later_s=60).withheld == ("b",)
 
 
-def test_nodes_are_not_kept_by_a_plan_for_some_before_the_last_are_paid_back() -> None:
+def test_a_plan_for_some_podgroups_keeps_no_nodes_before_the_last_cost_is_paid_back() -> None:
     first = plan(cluster(), AGEING, now=NOW)
     soon = after_the_next_has_come(first, later_s=60)
     snapshot = cluster()
@@ -182,25 +182,25 @@ def stream(queue: str = "other", *, deserved: int = 0, **more: Any) -> Snapshot:
     return given.snapshot([given.node("a")], queues, [*busy, big, small])
 
 
-def test_nodes_are_kept_before_pods_of_another_queue_take_them() -> None:
+def test_nodes_are_kept_before_pods_of_another_queue_start_on_them() -> None:
     only = Policy(ageing_s=3600.0, borrow_last=False, actions=(Action.ALLOCATE,))
 
     assert started(plan(stream(), replace(only, ageing_s=None), now=NOW)) == ["small"]
     assert started(plan(stream(), only, now=NOW)) == []
 
 
-def test_nodes_are_not_kept_from_a_queue_that_holds_less_than_it_deserves() -> None:
+def test_nodes_are_not_kept_from_a_queue_below_its_deserved_share() -> None:
     assert started(plan(stream(deserved=8), Policy(ageing_s=3600.0, actions=(Action.ALLOCATE,)), now=NOW)) == ["small"]
 
 
-def test_a_pod_that_is_known_to_end_in_time_uses_kept_nodes() -> None:
+def test_a_pod_that_is_expected_to_end_in_time_starts_on_kept_nodes() -> None:
     only = Policy(ageing_s=60.0, borrow_last=False, actions=(Action.ALLOCATE,))
 
     assert started(plan(stream(runs_at_most_s=100.0), only, now=499.0)) == ["small"]
     assert started(plan(stream(runs_at_most_s=100.0), only, now=501.0)) == []
 
 
-def test_a_queue_borrows_all_that_is_idle_although_its_pods_have_waited_for_long() -> None:
+def test_a_queue_borrows_all_idle_gpus_although_its_pods_have_waited_long() -> None:
     gang = given.group(*(given.pod(f"x{index}", gpus=8, gang="gang", queue="a") for index in range(2)))
     pods = [given.pod(f"b{index:02}", queue="b", created_at=float(index)) for index in range(16)]
     groups = [gang, *(given.group(pod, created_at=pod.created_at) for pod in pods)]
@@ -225,7 +225,7 @@ def own_stream(**more: Any) -> Snapshot:
     return given.snapshot(nodes, queues, [*held, *others, given.group(*gang), small, asking])
 
 
-def test_small_pods_do_not_use_the_share_that_an_old_gang_of_their_queue_waits_for() -> None:
+def test_small_pods_do_not_use_the_share_that_is_kept_for_an_aged_gang_of_their_queue() -> None:
     snapshot = own_stream()
     made = plan(snapshot, AGEING, now=NOW)
 
@@ -237,7 +237,7 @@ def test_small_pods_do_not_use_the_share_that_an_old_gang_of_their_queue_waits_f
     )
 
 
-def test_a_small_pod_that_is_decided_at_once_does_not_use_the_kept_share() -> None:
+def test_a_small_pod_that_is_decided_outside_a_plan_does_not_use_the_kept_share() -> None:
     snapshot = own_stream()
     small, gang = given.pod("small").group, given.pod("g0", gang="gang").group
     elsewhere = [NodeName("b")]
@@ -246,21 +246,21 @@ def test_a_small_pod_that_is_decided_at_once_does_not_use_the_kept_share() -> No
     assert started(plan_some(snapshot, [small], AGEING, withheld=elsewhere, aged=gang, now=NOW)) == []
 
 
-def test_a_small_pod_that_is_known_to_end_in_time_uses_the_kept_share() -> None:
+def test_a_small_pod_that_is_expected_to_end_in_time_uses_the_kept_share() -> None:
     snapshot, only = own_stream(runs_at_most_s=100.0), Policy(ageing_s=60.0)
 
     assert started(plan(snapshot, only, now=499.0)) == ["small"]
     assert started(plan(snapshot, only, now=501.0)) == []
 
 
-def test_nobody_is_evicted_for_a_small_pod_whose_queue_keeps_its_share_for_an_old_gang() -> None:
+def test_no_pod_is_evicted_for_a_small_pod_whose_queue_keeps_its_share_for_an_aged_gang() -> None:
     snapshot = own_stream()
     full = replace(snapshot, free=snapshot.free * 0)
 
     assert not [each for each in plan(full, AGEING, now=NOW).evictions if each.beneficiary == given.pod("small").group]
 
 
-def test_others_leave_for_a_pod_at_once_when_no_share_is_kept_from_it_any_more() -> None:
+def test_victims_are_evicted_for_a_pod_as_soon_as_no_share_is_kept_from_it() -> None:
     queues = [given.queue("q"), given.queue("other")]
     held = [given.group(running=[given.placed(given.pod(f"r{index}"), "a")]) for index in range(7)]
     others = [
@@ -280,7 +280,7 @@ def test_others_leave_for_a_pod_at_once_when_no_share_is_kept_from_it_any_more()
     assert [each.beneficiary for each in made.evictions] == [small.key]
 
 
-def test_a_pod_is_not_told_that_a_younger_group_of_higher_priority_has_waited_for_longer() -> None:
+def test_the_message_does_not_say_that_a_younger_podgroup_of_higher_priority_has_waited_longer() -> None:
     first = given.group(given.pod("first", gpus=2), created_at=NOW - 500.0, priority=100)
     older = given.group(given.pod("older"), created_at=NOW - 900.0)
     firm = given.group(running=[given.placed(given.pod("firm"), "a")], preemptible=False, min_member=1)

@@ -35,7 +35,7 @@ def place(board: PlacementState, *pods: Pod) -> dict[str, str] | None:
     return {one.pod.removeprefix("uid-"): one.node for one in map(board.placement, seats)}
 
 
-def test_a_pod_takes_what_it_asks_for_from_the_best_node() -> None:
+def test_a_pod_takes_what_it_requests_from_the_best_node() -> None:
     snapshot = cluster(given.node("a", gpus=8), given.node("b", gpus=4))
     board = PlacementState(snapshot, Strategy(BINPACK))
 
@@ -44,7 +44,7 @@ def test_a_pod_takes_what_it_asks_for_from_the_best_node() -> None:
     assert np.array_equal(snapshot.free, snapshot.nodes.allocatable)
 
 
-def test_a_gang_that_fails_leaves_no_trace() -> None:
+def test_a_gang_that_cannot_be_placed_leaves_the_placement_state_unchanged() -> None:
     board = PlacementState(cluster(given.node("a", gpus=4), given.node("b", gpus=2)), Strategy(BINPACK))
     before = board.stock.free.copy()
 
@@ -52,7 +52,7 @@ def test_a_gang_that_fails_leaves_no_trace() -> None:
     assert np.array_equal(board.stock.free, before)
 
 
-def test_a_gang_whose_first_pods_would_be_in_the_way_is_placed_the_largest_first() -> None:
+def test_a_gang_is_placed_with_its_largest_pods_first_when_its_own_order_fails() -> None:
     # Spread, the two small ones first would each take a node from the large one.
     board = PlacementState(cluster(given.node("a", gpus=2), given.node("b", gpus=2)), Strategy(SPREAD))
     group = given.group(*(given.pod(name, gpus=gpus, gang="g") for name, gpus in (("s", 1), ("t", 1), ("large", 2))))
@@ -63,7 +63,7 @@ def test_a_gang_whose_first_pods_would_be_in_the_way_is_placed_the_largest_first
     assert {seat.pod.name: seat.column for seat in seats} == {"large": 0, "s": 1, "t": 1}
 
 
-def test_the_nominated_node_goes_before_a_better_one_as_long_as_it_has_room() -> None:
+def test_the_nominated_node_is_chosen_before_a_better_node_while_it_has_room() -> None:
     board = PlacementState(cluster(given.node("a", gpus=1), given.node("b", gpus=8)), Strategy(BINPACK))
 
     assert place(board, given.pod("p", gpus=8, nominated="b")) == {"p": "b"}
@@ -71,7 +71,7 @@ def test_the_nominated_node_goes_before_a_better_one_as_long_as_it_has_room() ->
     assert place(board, given.pod("lost", gpus=0, nominated="gone")) == {"lost": "a"}
 
 
-def test_a_node_that_kube_scheduler_refuses_for_a_pod_is_not_chosen_for_it() -> None:
+def test_a_node_that_kube_scheduler_refused_for_a_pod_is_not_chosen_for_that_pod() -> None:
     pods = [given.pod("p"), given.pod("q")]
     board = PlacementState(
         cluster(given.node("a"), refused={pods[0].uid: frozenset([NodeName("a")])}), Strategy(BINPACK)
@@ -83,7 +83,7 @@ def test_a_node_that_kube_scheduler_refuses_for_a_pod_is_not_chosen_for_it() -> 
     assert place(board, pods[1]) == {"q": "a"}
 
 
-def test_a_pod_that_cannot_be_placed_keeps_nobody_out_who_asks_for_less_or_elsewhere() -> None:
+def test_a_pod_without_a_place_does_not_exclude_pods_that_request_less_or_other_nodes() -> None:
     board = PlacementState(
         cluster(given.node("a", gpus=2), given.node("b", gpus=1, labels={"zone": "east"})), Strategy(BINPACK)
     )
@@ -93,7 +93,7 @@ def test_a_pod_that_cannot_be_placed_keeps_nobody_out_who_asks_for_less_or_elsew
     assert place(board, *(given.pod(f"p{index}", gpus=1) for index in range(3))) == {"p0": "b", "p1": "a", "p2": "a"}
 
 
-def test_a_gang_of_unlike_pods_that_fails_says_nothing_about_like_ones() -> None:
+def test_a_failed_gang_of_unlike_pods_says_nothing_about_gangs_of_like_pods() -> None:
     board = PlacementState(cluster(given.node("a", gpus=2)), Strategy(BINPACK))
 
     assert place(board, given.pod("p"), given.pod("q", constraint=EAST)) is None
@@ -101,7 +101,7 @@ def test_a_gang_of_unlike_pods_that_fails_says_nothing_about_like_ones() -> None
     assert place(board, given.pod("p"), given.pod("q")) == {"p": "a", "q": "a"}
 
 
-def test_counting_and_choosing_take_nothing() -> None:
+def test_counting_places_and_choosing_a_node_take_nothing() -> None:
     board = PlacementState(cluster(given.node("a", gpus=2), given.node("b", gpus=1)), Strategy(BINPACK))
     before = board.stock.free.copy()
 
@@ -174,7 +174,7 @@ refusals = st.dictionaries(
 
 @settings(deadline=None)
 @for_all(nodes_, gangs, refusals, st.sampled_from(PlacementStrategy))
-def test_gangs_are_placed_as_looking_at_each_node_for_each_pod_does(
+def test_gangs_are_placed_as_by_a_check_of_each_node_for_each_pod(
     nodes: list[Node], gangs: list[list[Pod]], refused: Refused, strategy: PlacementStrategy
 ) -> None:
     fast, slow = (

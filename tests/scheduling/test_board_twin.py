@@ -72,7 +72,7 @@ def waiting(world: World) -> list[Pod]:
 
 @examples
 @for_all(worlds, strategies)
-def test_where_pods_may_go_and_have_room_is_what_looking_at_each_node_says(world: World, strategy: Strategy) -> None:
+def test_eligible_nodes_with_room_are_the_same_as_by_a_check_of_each_node(world: World, strategy: Strategy) -> None:
     board, nodes = PlacementState(world.snapshot(), strategy), slow(world)
 
     for pod in waiting(world):
@@ -85,7 +85,7 @@ def test_where_pods_may_go_and_have_room_is_what_looking_at_each_node_says(world
 
 @examples
 @for_all(worlds, strategies, st.sampled_from(Timing))
-def test_the_seat_found_is_on_the_cheapest_node_with_room_now_or_else_later(
+def test_the_assignment_is_on_the_cheapest_node_with_room_now_or_else_later(
     world: World, strategy: Strategy, timing: Timing
 ) -> None:
     board, nodes = PlacementState(world.snapshot(), strategy), slow(world)
@@ -101,7 +101,7 @@ def test_the_seat_found_is_on_the_cheapest_node_with_room_now_or_else_later(
 
 @examples
 @for_all(worlds, st.sampled_from(PlacementStrategy))
-def test_the_devices_chosen_take_the_part_and_are_the_fullest_or_the_emptiest(
+def test_the_chosen_devices_have_room_for_the_part_and_are_the_fullest_or_the_emptiest(
     world: World, strategy: PlacementStrategy
 ) -> None:
     snapshot = world.snapshot()
@@ -128,7 +128,7 @@ def chosen(node: SlowNode, pod: Pod, sharing: Sharing, strategy: PlacementStrate
 
 @examples
 @for_all(worlds)
-def test_taking_and_giving_back_leaves_the_board_as_the_world_without_the_pod_is(world: World) -> None:
+def test_taking_and_giving_back_restores_the_placement_state(world: World) -> None:
     for group in world.groups:
         board = PlacementState(world.snapshot(), Strategy())
         for one in group.placed:
@@ -145,7 +145,7 @@ def _gone(group: PodGroup) -> PodGroup:
 
 @examples
 @for_all(worlds)
-def test_what_a_copy_does_leaves_the_board_it_was_made_from_as_it_was(world: World) -> None:
+def test_changes_of_a_copy_do_not_change_the_original_placement_state(world: World) -> None:
     snapshot = world.snapshot()
     board = PlacementState(snapshot, Strategy())
 

@@ -51,7 +51,7 @@ def borrowed(nodes: int, gangs: int) -> Snapshot:
     return snapshot(nodes, [*held, *asking], {"rich": 0, **{f"q{index}": 4 * GPUS for index in range(gangs)}})
 
 
-def test_every_gang_gets_back_what_its_queue_deserves_although_nothing_can_be_consolidated() -> None:
+def test_every_gang_gets_the_deserved_share_of_its_queue_although_nothing_can_be_consolidated() -> None:
     first, *_ = plans(borrowed(200, 40), Policy())
 
     assert len(helped([first])) == 40
@@ -89,11 +89,11 @@ def beside_hopeless(nodes: int, hopeless: int) -> Snapshot:
 
 
 @pytest.mark.parametrize("hopeless", [40, 400])
-def test_a_group_that_can_be_helped_gets_its_search_however_many_hopeless_ones_come_first(hopeless: int) -> None:
+def test_a_podgroup_that_can_be_helped_is_searched_for_behind_any_number_of_hopeless_podgroups(hopeless: int) -> None:
     assert "last" in helped(plans(beside_hopeless(50, hopeless), Policy(actions=(Action.ALLOCATE, Action.RECLAIM))))
 
 
-def test_a_gang_is_helped_in_the_plan_in_which_larger_ones_like_it_are_searched_in_vain() -> None:
+def test_a_gang_is_helped_in_the_same_plan_in_which_searches_for_larger_like_gangs_fail() -> None:
     made = beside_larger(1000, 40)
     first, *_ = plans(made, Policy(actions=(Action.ALLOCATE, Action.RECLAIM)), 1)
 
@@ -131,14 +131,14 @@ def tight(nodes: int) -> Snapshot:
     return replace(made, free=free)
 
 
-def test_a_search_in_vain_is_not_repeated_while_nothing_changes() -> None:
+def test_a_failed_search_is_not_repeated_while_nothing_changes() -> None:
     found = plans(tight(20), ONLY_CONSOLIDATE, 3)
 
     assert found[0].whatifs > 0
     assert [each.whatifs for each in found[1:]] == [0, 0]
 
 
-def test_a_search_in_vain_is_repeated_when_there_is_more_room() -> None:
+def test_a_failed_search_is_repeated_when_there_is_more_room() -> None:
     made = tight(20)
     before = plan(made, ONLY_CONSOLIDATE, now=NOW)
     free = made.free.copy()
@@ -148,7 +148,7 @@ def test_a_search_in_vain_is_repeated_when_there_is_more_room() -> None:
     assert helped([plan(replace(made, free=free), ONLY_CONSOLIDATE, now=NOW, memory=before.memory)]) == {"w0"}
 
 
-def test_a_search_in_vain_is_not_repeated_when_others_take_room() -> None:
+def test_a_failed_search_is_not_repeated_when_other_pods_take_room() -> None:
     made = tight(20)
     before = plan(made, ONLY_CONSOLIDATE, now=NOW)
     free = made.free.copy()
@@ -158,11 +158,11 @@ def test_a_search_in_vain_is_not_repeated_when_others_take_room() -> None:
     assert plan(replace(made, free=free), ONLY_CONSOLIDATE, now=NOW, memory=before.memory).whatifs == 0
 
 
-def test_nobody_is_tried_to_be_moved_for_whom_there_is_no_other_place() -> None:
+def test_no_what_if_moves_a_pod_that_fits_on_no_other_node() -> None:
     assert plan(rigid(20), ONLY_CONSOLIDATE, now=NOW).whatifs == 0
 
 
-def test_a_gang_moves_although_one_of_its_pods_needs_the_place_that_another_leaves() -> None:
+def test_a_gang_moves_although_one_of_its_pods_needs_the_place_of_another_of_its_pods() -> None:
     whole = running("moved", "q", "n00000", gpus=2, at=0)
     (small,) = running("small", "q", "n00001", gpus=1, at=0).placed
     small = replace(small, pod=replace(small.pod, group=whole.key))
@@ -178,14 +178,14 @@ def test_a_gang_moves_although_one_of_its_pods_needs_the_place_that_another_leav
     assert {each.pod: each.moves_to for each in found.evictions} == {"moved": "n00001", "small": "n00002"}
 
 
-def test_nobody_is_tried_to_be_taken_from_a_queue_that_holds_only_what_it_deserves() -> None:
+def test_no_what_if_takes_pods_from_a_queue_within_its_deserved_share() -> None:
     deserved = {"rich": 100, "q0": 32, "q1": 32}
     just = replace(borrowed(20, 2), queues={QueueName(name): queue(name, gpus) for name, gpus in deserved.items()})
 
     assert plan(just, Policy(), now=NOW).whatifs == 0
 
 
-def test_a_search_in_vain_is_repeated_when_a_min_runtime_has_ended() -> None:
+def test_a_failed_search_is_repeated_when_a_min_runtime_has_ended() -> None:
     made = borrowed(20, 1)
     young = {key: replace(one, started_at=NOW - 50) for key, one in made.running.items()}
     made, policy = replace(made, running=young), Policy(reclaim_min_runtime_s=60)
@@ -196,7 +196,7 @@ def test_a_search_in_vain_is_repeated_when_a_min_runtime_has_ended() -> None:
     assert helped([plan(made, policy, now=NOW + 11, memory=before.memory)]) == {"w00"}
 
 
-def test_a_search_in_vain_is_repeated_when_a_pod_runs_that_may_leave_where_one_ran_that_may_not() -> None:
+def test_a_failed_search_is_repeated_when_an_evictable_pod_runs_in_place_of_a_non_evictable_one() -> None:
     urgent = replace(waiting("urgent", "q", pods=1, gpus=8, at=NOW), priority=60)
     higher = replace(running("higher", "q", "n00000", gpus=8, at=0), priority=70)
     made = snapshot(1, [higher, urgent], {"q": 8})
@@ -208,7 +208,7 @@ def test_a_search_in_vain_is_repeated_when_a_pod_runs_that_may_leave_where_one_r
     assert helped([plan(then, Policy(), now=NOW, memory=before.memory)]) == {"urgent"}
 
 
-def test_a_search_in_vain_is_repeated_when_a_group_that_grew_in_the_same_plan_may_leave() -> None:
+def test_a_failed_search_is_repeated_when_a_podgroup_that_grew_in_the_same_plan_becomes_evictable() -> None:
     urgent = replace(waiting("urgent", "q", pods=1, gpus=8, at=NOW), priority=60)
     grows = running("grows-0", "q", "n00000", gpus=4, at=0)
     (more,) = running("grows-1", "q", "n00000", gpus=4, at=0).placed
@@ -222,7 +222,7 @@ def test_a_search_in_vain_is_repeated_when_a_group_that_grew_in_the_same_plan_ma
     assert helped([plan(then, Policy(), now=NOW, memory=before.memory)]) == {"urgent"}
 
 
-def test_a_search_in_vain_is_repeated_when_its_queue_may_have_more() -> None:
+def test_a_failed_search_is_repeated_when_the_fair_share_of_its_queue_grows() -> None:
     made = borrowed(20, 1)
     poor = replace(made, queues={**made.queues, QueueName("q0"): queue("q0", 8)}, total=NOTHING)
     before = plan(poor, Policy(), now=NOW)
@@ -231,7 +231,7 @@ def test_a_search_in_vain_is_repeated_when_its_queue_may_have_more() -> None:
     assert helped([plan(made, Policy(), now=NOW, memory=before.memory)]) == {"w00"}
 
 
-def test_pods_are_moved_for_a_group_as_soon_as_no_other_group_waits_for_what_it_is_owed() -> None:
+def test_pods_move_for_a_podgroup_as_soon_as_no_other_podgroup_waits_for_its_deserved_share() -> None:
     held = running("moved", "q", "n00001", gpus=4, at=1)
     firm = replace(running("firm", "q", "n00002", gpus=4, at=2), preemptible=False)
     last = waiting("last", "q", pods=1, gpus=8, at=NOW)
@@ -249,7 +249,7 @@ def test_pods_are_moved_for_a_group_as_soon_as_no_other_group_waits_for_what_it_
     assert helped([plan(then, Policy(), now=NOW, memory=before.memory)]) == {"last"}
 
 
-def test_room_that_is_left_over_by_preemption_is_consolidated_in_the_next_plan() -> None:
+def test_room_left_over_by_preemption_is_consolidated_in_the_next_plan() -> None:
     moved = running("moved", "q", "n00000", gpus=1, at=1)
     firm = replace(running("firm", "q", "n00001", gpus=7, at=2), preemptible=False)
     last = waiting("last", "q", pods=1, gpus=5, at=NOW)
@@ -298,7 +298,7 @@ def beside_a_crowd(seed: int, asking: str) -> Snapshot:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("asking", "action"), [("owed", Action.RECLAIM), ("owes", Action.PREEMPT)])
-def test_a_group_that_could_be_helped_is_helped_within_5_plans_whoever_else_waits(
+def test_a_podgroup_that_can_be_helped_is_helped_within_5_plans_whatever_else_waits(
     seed: int, asking: str, action: Action
 ) -> None:
     found = plans(beside_a_crowd(seed, asking), Policy(most_whatifs=300))
@@ -307,7 +307,7 @@ def test_a_group_that_could_be_helped_is_helped_within_5_plans_whoever_else_wait
     assert helping == {action}
 
 
-def test_a_crowded_cluster_is_planned_to_the_end_with_few_what_ifs() -> None:
+def test_a_plan_of_a_crowded_cluster_finishes_with_few_what_ifs() -> None:
     made = crowded(30, waiting=200)
     found = plan(made, Policy(), now=NOW)
 
@@ -342,7 +342,7 @@ def held_by(name: str, *, each: int, gpus: int = 1) -> list[PodGroup]:
 
 
 @pytest.mark.parametrize("action", [Action.CONSOLIDATE, Action.RECLAIM, Action.PREEMPT])
-def test_a_group_that_an_action_can_help_is_helped_within_5_plans_behind_2000_hopeless_ones(action: Action) -> None:
+def test_a_podgroup_that_an_action_can_help_is_helped_within_5_plans_behind_2000_hopeless_ones(action: Action) -> None:
     made = {
         Action.CONSOLIDATE: lambda: behind(
             1999, waiting("last", "rich", pods=1, gpus=2, at=NOW), held_by("rich", each=7), {"rich": 32}
@@ -396,7 +396,7 @@ def _gpus(count: int) -> Resources:
         pytest.param(of_sizes(8, 8, 1), of_sizes(8, 7, 1), id="smaller pods"),
     ],
 )
-def test_a_search_in_vain_is_repeated_at_once_when_the_group_that_waits_is_edited(
+def test_a_failed_search_is_repeated_at_once_when_the_pending_podgroup_is_edited(
     before: PodGroup, after: PodGroup
 ) -> None:
     held = [replace(each, preemptible=each.key.name not in {"r0-1", "r0-2"}) for each in held_by("rich", each=8)]
@@ -411,7 +411,7 @@ def test_a_search_in_vain_is_repeated_at_once_when_the_group_that_waits_is_edite
     assert (helped([found]), helped([then])) == (set(), {"w"})
 
 
-def test_a_search_in_vain_is_repeated_at_once_when_fewer_nodes_are_refused_to_the_pod() -> None:
+def test_a_failed_search_is_repeated_at_once_when_kube_scheduler_refuses_fewer_nodes_to_the_pod() -> None:
     last = waiting("last", "poor", pods=1, gpus=8, at=0)
     made = snapshot(4, [*held_by("rich", each=8), last], {"rich": 16, "poor": 16})
     names, (pod,) = frozenset(each.name for each in made.nodes.nodes), last.pending
@@ -422,7 +422,7 @@ def test_a_search_in_vain_is_repeated_at_once_when_fewer_nodes_are_refused_to_th
     assert helped([plan(fewer, Policy(), now=NOW, memory=found.memory)]) == {"last"}
 
 
-def test_gangs_whose_large_pods_exceed_the_nodes_that_could_be_emptied_need_no_what_if() -> None:
+def test_gangs_with_more_large_pods_than_nodes_that_could_be_emptied_need_no_what_if() -> None:
     gangs = [replace(of_sizes(8, 8, 1, 1), key=GroupKey("bench", f"w{index}"), created_at=index) for index in range(20)]
     held = [
         replace(each, preemptible=each.key.name not in {"r0-1", "r0-2", "r0-3"}) for each in held_by("rich", each=8)
@@ -448,7 +448,7 @@ def searched(searches: Searches, whole: Budget, names: Iterable[str], *, needs: 
     return ended
 
 
-def test_the_next_plan_begins_with_those_that_the_last_one_did_not_come_to() -> None:
+def test_the_next_plan_begins_with_the_podgroups_that_the_last_plan_did_not_reach() -> None:
     names = [f"g{index}" for index in range(10)]
     searches, whole = Searches(40), Budget(40)
     first = searched(searches, whole, names, needs=8)
@@ -458,7 +458,7 @@ def test_the_next_plan_begins_with_those_that_the_last_one_did_not_come_to() -> 
     assert [each for each in names if again.is_due((each,), 1)] == names[5:]
 
 
-def test_a_search_that_was_cut_off_gets_twice_as_much_each_time_until_a_plan_has_no_more() -> None:
+def test_the_budget_of_a_search_that_was_cut_off_doubles_each_time_up_to_that_of_a_whole_plan() -> None:
     searches, had = Searches(100), list[int]()
     searches.was_cut_off(("g",), 1, Budget(10), Budget(100))
     while searches.is_unfinished:
@@ -471,7 +471,7 @@ def test_a_search_that_was_cut_off_gets_twice_as_much_each_time_until_a_plan_has
     assert searches.is_hopeless(("g",), 1)
 
 
-def test_a_gang_for_which_a_whole_plan_is_too_little_does_not_come_first_in_the_next_one_too() -> None:
+def test_a_gang_that_needs_more_than_the_budget_of_a_plan_is_not_first_in_the_next_plan_too() -> None:
     searches, whole = Searches(100), Budget(100)
     part = searches.wide(1000, whole, 1)
     while part.take():
@@ -482,14 +482,14 @@ def test_a_gang_for_which_a_whole_plan_is_too_little_does_not_come_first_in_the_
     assert searches.is_due(("small",), 1)
 
 
-def test_what_is_known_of_a_gang_holds_for_larger_ones_of_its_kind() -> None:
+def test_a_failed_search_for_a_gang_also_holds_for_larger_gangs_of_its_kind() -> None:
     searches = Searches(100)
     searches.ended_in_vain(("g",), 4)
 
     assert [searches.is_hopeless(("g",), pods) for pods in (3, 4, 5)] == [False, True, True]
 
 
-def test_a_search_for_fewer_pods_of_a_kind_is_due_and_goes_deeper_whatever_became_of_one_for_more() -> None:
+def test_a_search_for_fewer_pods_of_a_kind_is_due_and_gets_a_larger_budget_than_the_one_for_more_pods() -> None:
     searches = Searches(100)
     for pods in (4, 2):
         searches.was_cut_off(("g",), pods, Budget(10), Budget(100))
@@ -504,7 +504,7 @@ def test_a_search_for_fewer_pods_of_a_kind_is_due_and_goes_deeper_whatever_becam
     assert not searches.is_unfinished
 
 
-def test_a_search_is_due_again_when_those_have_gone_for_whom_one_for_fewer_pods_was_cut_off() -> None:
+def test_a_search_is_due_again_when_the_podgroup_with_fewer_pods_whose_search_was_cut_off_is_gone() -> None:
     searches = Searches(100)
     searches.was_cut_off(("g",), 2, Budget(10), Budget(100))
 
@@ -514,7 +514,7 @@ def test_a_search_is_due_again_when_those_have_gone_for_whom_one_for_fewer_pods_
     assert (again.is_due(("g",), 4), again.is_unfinished) == (True, False)
 
 
-def test_the_memory_holds_nothing_of_those_that_wait_no_more() -> None:
+def test_the_memory_of_searches_drops_podgroups_that_no_longer_wait() -> None:
     searches = Searches(100)
     searches.ended_in_vain(("gone",), 1)
     searches.was_cut_off(("cut",), 1, Budget(10), Budget(100))
@@ -522,7 +522,7 @@ def test_the_memory_holds_nothing_of_those_that_wait_no_more() -> None:
     assert searches.frozen(()) == Searched()
 
 
-def test_room_that_one_action_makes_helps_a_group_that_the_next_one_searched_for_in_vain_before() -> None:
+def test_room_made_by_one_action_helps_a_podgroup_for_which_the_next_action_failed_before() -> None:
     cluster = world(Random(47))
     before = cluster.snapshot()
     firm = next(group for group in before.groups.values() if group.key.name == "g0")

@@ -21,7 +21,7 @@ def told(pods: Sequence[Pod], device_mib: int = 1) -> list[tuple[int, int]]:
     return [(shape.count, shape.pods_each) for shape in capacity.shapes(pods, device_mib)]
 
 
-def test_who_starts_together_is_asked_for_and_nobody_beyond() -> None:
+def test_capacity_is_requested_for_the_pods_that_start_together_and_no_others() -> None:
     members = [held(f"p{number}", gang="g") for number in range(4)]
 
     assert capacity.lacking(group(*members, min_member=3)) == tuple(members[:3])
@@ -32,11 +32,13 @@ def test_who_starts_together_is_asked_for_and_nobody_beyond() -> None:
 @pytest.mark.parametrize(
     "other", [pod("seen", gang="g"), held("drawn", gang="g", claims=(ResourceClaim("c", "gpu", 1),))]
 )
-def test_a_gang_of_which_an_autoscaler_sees_a_part_or_cannot_be_told_is_not_asked_for(other: Pod) -> None:
+def test_no_capacity_is_requested_for_a_gang_that_an_autoscaler_sees_in_part_or_that_cannot_be_expressed(
+    other: Pod,
+) -> None:
     assert capacity.lacking(group(held("a", gang="g"), other)) == ()
 
 
-def test_a_queue_is_asked_for_no_more_than_it_may_have_and_the_first_come_first() -> None:
+def test_a_queue_requests_no_more_capacity_than_its_limit_allows_in_order_of_age() -> None:
     groups = [group(held(f"p{number}", gpus=gpus)) for number, gpus in enumerate([4, 6, 3, 2])]
     there = snapshot([node("n")], [queue("q", limit=8)], groups)
 
@@ -44,7 +46,7 @@ def test_a_queue_is_asked_for_no_more_than_it_may_have_and_the_first_come_first(
     assert capacity.within_quota(there, groups, 1) == [groups[0]]
 
 
-def test_a_queue_that_may_have_no_more_does_not_keep_others_from_being_asked_for() -> None:
+def test_a_queue_at_its_limit_does_not_stop_capacity_requests_of_other_queues() -> None:
     full: list[PodGroup] = [group(held(f"p{number}", gpus=2)) for number in range(PATIENCE * 3)]
     other = group(held("other", queue="r"))
     there = snapshot([node("n")], [queue("q", limit=1), queue("r")], [*full, other])
@@ -52,7 +54,7 @@ def test_a_queue_that_may_have_no_more_does_not_keep_others_from_being_asked_for
     assert capacity.within_quota(there, [*full, other], 10) == [other]
 
 
-def test_pods_are_told_apart_by_what_they_ask_for() -> None:
+def test_capacity_requests_group_pods_by_their_resource_requests() -> None:
     assert told([held("a"), held("b", gpus=2), held("c")]) == [(2, 1), (1, 1)]
 
 
@@ -68,7 +70,7 @@ def test_pods_are_told_apart_by_what_they_ask_for() -> None:
     ],
     ids=repr,
 )
-def test_pods_that_share_are_told_as_many_as_one_gpu_takes(
+def test_pods_that_share_a_gpu_are_counted_as_many_as_fit_on_one_gpu(
     sharing: Sharing, device_mib: int, units: list[tuple[int, int]]
 ) -> None:
     pods = [held(name, gpus=0, sharing=sharing) for name in "abc"]
@@ -76,7 +78,7 @@ def test_pods_that_share_are_told_as_many_as_one_gpu_takes(
     assert told(pods, device_mib) == units
 
 
-def test_what_is_made_has_another_name_when_something_else_is_asked_for_and_else_the_same() -> None:
+def test_a_provisioning_request_has_the_same_name_for_the_same_contents_and_another_for_others() -> None:
     def named(*members: Pod, provisioning_class: str = "class") -> str:
         asked = group(*members)
         return capacity.name_of(asked, capacity.shapes(members, 1), provisioning_class)

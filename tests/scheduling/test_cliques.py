@@ -33,21 +33,21 @@ def in_turn(on: Layout, sizes: Sequence[int]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("case", RECORDED["choices"], ids=lambda case: case["case"])
-def test_what_is_chosen_is_what_go_gpuallocator_chooses(case: dict[str, Any]) -> None:
+def test_the_chosen_set_is_the_one_of_go_gpuallocator(case: dict[str, Any]) -> None:
     found = choose(machine(case["machine"]), case["size"], case["available"], case["required"])
 
     assert found == case["expect"]
 
 
 @pytest.mark.parametrize("case", RECORDED["sequences"], ids=lambda case: case["case"])
-def test_what_is_taken_until_nothing_is_left_is_what_go_gpuallocator_takes(case: dict[str, Any]) -> None:
+def test_sets_chosen_until_no_device_is_free_are_those_of_go_gpuallocator(case: dict[str, Any]) -> None:
     sizes, expected = zip(*case["steps"], strict=True)
 
     assert in_turn(machine(case["machine"]), sizes) == list(expected)
 
 
 @pytest.mark.parametrize("case", RECORDED["valid_sets"], ids=lambda case: f"{case['machine']} by {case['size']}")
-def test_a_dgx_is_taken_in_the_sets_that_its_maker_holds_valid(case: dict[str, Any]) -> None:
+def test_sets_on_a_dgx_are_those_that_nvidia_lists_as_valid(case: dict[str, Any]) -> None:
     sets = case["sets"]
 
     assert in_turn(machine(case["machine"]), [case["size"]] * len(sets)) == sets
@@ -106,7 +106,7 @@ def machines(draw: st.DrawFn) -> Layout:
 
 @settings(max_examples=300, deadline=None)
 @for_all(machines(), st.data())
-def test_the_set_is_the_best_one_of_the_first_of_the_best_divisions(on: Layout, data: st.DataObject) -> None:
+def test_the_chosen_set_is_the_best_one_of_the_first_of_the_best_divisions(on: Layout, data: st.DataObject) -> None:
     available = tuple(sorted(data.draw(st.sets(st.integers(0, on.size - 1)))))
     size = data.draw(st.integers(0, on.size + 1))
 
@@ -115,7 +115,7 @@ def test_the_set_is_the_best_one_of_the_first_of_the_best_divisions(on: Layout, 
 
 @settings(max_examples=300, deadline=None)
 @for_all(machines(), st.data())
-def test_required_devices_are_in_the_best_set_that_can_have_them(on: Layout, data: st.DataObject) -> None:
+def test_required_devices_are_in_the_best_set_that_can_contain_them(on: Layout, data: st.DataObject) -> None:
     available = tuple(sorted(data.draw(st.sets(st.integers(0, on.size - 1), min_size=1))))
     required = tuple(sorted(data.draw(st.sets(st.sampled_from(available), min_size=1))))
     size = data.draw(st.integers(1, on.size))
@@ -123,7 +123,7 @@ def test_required_devices_are_in_the_best_set_that_can_have_them(on: Layout, dat
     assert tuple(choose(on, size, available, required)) == Slow(on).choose_with(required, size, available)
 
 
-def test_of_sixteen_devices_no_two_alike_no_division_into_eights_is_worth_more() -> None:
+def test_no_division_of_sixteen_unlike_devices_into_eights_scores_higher() -> None:
     on, every = unlike(16), tuple(range(16))
     slow = Slow(on)
 
@@ -143,20 +143,20 @@ def unlike(size: int) -> Layout:
 # By kind of machine ---------------------------------------------------------------------------------------------------
 
 
-def test_behind_nvswitch_any_set_will_do_and_the_first_is_taken() -> None:
+def test_all_sets_are_equal_behind_nvswitch_and_the_first_is_chosen() -> None:
     switched = layout([0 if one == other else 1800 for other in range(8)] for one in range(8))
 
     assert choose(switched, 3, [1, 2, 5, 6, 7]) == [1, 2, 5]
     assert choose(switched, 3, [1, 2, 5, 6, 7], [6]) == [1, 2, 6]
 
 
-def test_a_missing_connection_is_worth_nothing() -> None:
+def test_a_missing_connection_scores_zero() -> None:
     lonely = layout([[0, 0, 0], [0, 0, 10], [0, 10, 0]])
 
     assert choose(lonely, 2, [0, 1, 2]) == [1, 2]
 
 
-def test_a_machine_that_is_half_taken_gives_what_leaves_its_last_quad_whole() -> None:
+def test_a_half_used_machine_gives_the_set_that_keeps_its_last_quad_whole() -> None:
     assert choose(machine("dgx1-v100"), 2, [0, 3, 4, 5, 6, 7]) == [0, 3]
 
 
@@ -164,7 +164,7 @@ def test_a_machine_that_is_half_taken_gives_what_leaves_its_last_quad_whole() ->
     ("size", "available", "required"),
     [(0, [0], []), (-1, [0], []), (3, [0, 1], []), (1, [0], [1]), (1, [0, 1], [0, 1]), (1, [8], []), (1, [], [])],
 )
-def test_what_is_impossible_is_refused(size: int, available: list[int], required: list[int]) -> None:
+def test_an_impossible_set_is_refused(size: int, available: list[int], required: list[int]) -> None:
     assert choose(machine("dgx1-v100"), size, available, required) == []
 
 
@@ -180,7 +180,7 @@ def fives(size: int) -> Layout:
 
 
 @pytest.mark.parametrize("machine_size", [20, 40, 60])
-def test_on_a_large_machine_a_clique_is_found_and_taken_where_it_leaves_whole_ones(machine_size: int) -> None:
+def test_a_large_machine_gives_a_clique_that_leaves_whole_cliques(machine_size: int) -> None:
     every = list(range(machine_size))
 
     assert choose(fives(machine_size), 5, every) == [0, 1, 2, 3, 4]
@@ -192,7 +192,7 @@ def test_on_a_large_machine_a_clique_is_found_and_taken_where_it_leaves_whole_on
 
 @settings(max_examples=50, deadline=None)
 @for_all(st.integers(17, 64), st.data())
-def test_on_a_large_machine_the_set_is_of_the_size_available_and_has_the_required(
+def test_a_set_on_a_large_machine_has_the_available_size_and_the_required_devices(
     size: int, data: st.DataObject
 ) -> None:
     available = data.draw(st.sets(st.integers(0, size - 1), min_size=1))

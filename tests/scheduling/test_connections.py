@@ -44,7 +44,7 @@ def chosen(snapshot: Snapshot, *, gpus: int, strategy: PlacementStrategy = BINPA
 
 
 @pytest.mark.parametrize("strategy", PlacementStrategy)
-def test_a_pod_goes_where_its_two_gpus_share_two_nvlinks(strategy: PlacementStrategy) -> None:
+def test_a_pod_with_two_gpus_is_placed_where_they_share_two_nvlinks(strategy: PlacementStrategy) -> None:
     # On a, 0 and 5 have no NVLink at all; on b, 0 and 1 have one; on c, 0 and 3 have two.
     nodes = {"a": (VOLTA, [0, 5]), "b": (VOLTA, [0, 1]), "c": (VOLTA, [0, 3])}
 
@@ -52,13 +52,13 @@ def test_a_pod_goes_where_its_two_gpus_share_two_nvlinks(strategy: PlacementStra
     assert chosen(cluster({name: nodes[name] for name in "ab"}), gpus=2, strategy=strategy) == "b"
 
 
-def test_good_connections_go_before_a_node_that_is_fuller() -> None:
+def test_good_connections_rank_before_a_fuller_node() -> None:
     assert chosen(cluster({"empty": (VOLTA, range(8)), "fuller": (VOLTA, [0, 1, 6])}), gpus=2) == "empty"
 
 
 @pytest.mark.parametrize(("strategy", "best"), [(BINPACK, "fuller"), (SPREAD, "empty")])
 @pytest.mark.parametrize("gpus", [2, 3, 4])
-def test_behind_nvswitch_any_set_is_as_good_so_the_strategy_decides(
+def test_behind_nvswitch_all_sets_are_equal_so_the_strategy_decides(
     gpus: int, strategy: PlacementStrategy, best: str
 ) -> None:
     # The PCIe paths differ: 0 and 1 share what 0 and 7 do not.
@@ -71,11 +71,11 @@ def test_without_nvlink_anywhere_the_pcie_paths_decide() -> None:
     assert chosen(cluster({"a": (PCIE, [0, 7]), "b": (PCIE, [0, 1])}), gpus=2) == "b"
 
 
-def test_any_nvlink_goes_before_none() -> None:
+def test_any_nvlink_ranks_before_no_nvlink() -> None:
     assert chosen(cluster({"a": (PCIE, [0, 1]), "b": (VOLTA, [0, 1, 2])}), gpus=2) == "b"
 
 
-def test_a_pod_with_one_gpu_fills_nodes_whatever_their_connections() -> None:
+def test_a_pod_with_one_gpu_fills_nodes_regardless_of_their_connections() -> None:
     assert chosen(cluster({"a": (VOLTA, [0, 3]), "b": (VOLTA, [5])}), gpus=1) == "b"
 
 
@@ -87,13 +87,13 @@ def test_nodes_without_an_agent_are_compared_as_if_there_were_no_agents(gpus: in
     assert chosen(silent, gpus=gpus) == "b"
 
 
-def test_a_node_without_an_agent_is_not_held_to_be_worse_than_the_best() -> None:
+def test_a_node_without_an_agent_does_not_rank_below_the_best_node() -> None:
     nodes: Cluster = {"silent": (UNKNOWN, []), "well": (VOLTA, range(8)), "badly": (VOLTA, [0, 5])}
 
     assert chosen(cluster(nodes, free={"silent": 4}), gpus=2) == "silent"
 
 
-def test_a_gang_goes_on_where_its_first_pod_has_left_good_connections() -> None:
+def test_the_next_pods_of_a_gang_are_placed_where_good_connections_are_left() -> None:
     # Of a, one pod takes 0 and 3: what is left there, 1 and 6, has no NVLink.
     snapshot = cluster({"a": (VOLTA, [0, 1, 3, 6]), "b": (VOLTA, range(8))})
     pods = [given.pod(f"p{index}", gpus=2, gang="g") for index in range(5)]
@@ -104,20 +104,20 @@ def test_a_gang_goes_on_where_its_first_pod_has_left_good_connections() -> None:
     assert [snapshot.nodes.nodes[seat.column].name for seat in seats] == ["a", "b", "b", "b", "b"]
 
 
-def test_what_the_agent_has_not_seen_taken_yet_was_taken_as_we_would_have() -> None:
+def test_devices_that_the_agent_has_not_reported_as_used_yet_are_assumed_as_chosen_by_leeboard() -> None:
     # Four are left of each: of a what remains without its best pair, 6 and 7; of b the other quad.
     nodes = {"a": (VOLTA, [0, 1, 4, 5, 6, 7]), "b": (VOLTA, range(8))}
 
     assert chosen(cluster(nodes, free={"a": 4, "b": 4}), gpus=4) == "b"
 
 
-def test_where_fewer_are_idle_than_are_free_the_best_is_hoped_for() -> None:
+def test_a_node_with_fewer_idle_than_free_devices_is_scored_by_its_best_set() -> None:
     # The agent of b has not seen yet who has left.
     assert chosen(cluster({"a": (VOLTA, [0, 5]), "b": (VOLTA, [2])}, free={"b": 3}), gpus=2) == "b"
     assert chosen(cluster({"a": (VOLTA, [0, 1]), "b": (PCIE, [2])}, free={"b": 2}), gpus=2) == "a"
 
 
-def test_a_pod_that_waits_for_room_is_judged_by_the_machine() -> None:
+def test_a_pod_that_waits_for_terminating_pods_is_scored_by_the_whole_machine() -> None:
     snapshot = cluster({"a": (PCIE, []), "b": (VOLTA, [])})
     snapshot.free[GPU] = 8000
 
@@ -127,7 +127,7 @@ def test_a_pod_that_waits_for_room_is_judged_by_the_machine() -> None:
     assert seat.column == 1
 
 
-def test_the_scores_that_prioritize_answers_put_the_best_connected_first() -> None:
+def test_prioritize_scores_the_best_connected_node_highest() -> None:
     snapshot = cluster({"a": (VOLTA, [0, 5]), "b": (VOLTA, [0, 1]), "c": (VOLTA, [0, 3]), "d": (VOLTA, [1])})
     pod = given.pod("p", gpus=2)
 
@@ -150,13 +150,13 @@ def test_the_scores_that_prioritize_answers_put_the_best_connected_first() -> No
         (VOLTA, 9, range(8), 0),
     ],
 )
-def test_pairs_without_nvlink_count_first_then_what_the_set_is_short_of_the_best(
+def test_pairs_without_nvlink_count_before_the_gap_to_the_best_set(
     on: Layout, size: int, idle: Sequence[int], lost: int
 ) -> None:
     assert loss(on, size, mask(idle), len(idle)) == lost
 
 
-def test_a_machine_of_64_devices_is_judged_by_all_of_them() -> None:
+def test_a_machine_of_64_devices_is_scored_by_all_of_them() -> None:
     large = layout([200 if one // 2 == other // 2 and one != other else 0 for other in range(64)] for one in range(64))
     nodes = [given.node("a", gpus=64, layout=large), given.node("b", gpus=64, layout=large)]
     idle = np.array([mask([61, 63]), mask([62, 63])], dtype=np.uint64).view(np.int64)
@@ -176,7 +176,7 @@ kinds_of_nodes = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @for_all(kinds_of_nodes, st.sampled_from([1, 65]), st.data())
-def test_after_every_change_the_losses_are_those_of_looking_at_each_node(
+def test_connection_losses_after_every_change_equal_those_of_checking_each_node(
     kinds: list[tuple[Layout | None, set[int]]], times: int, data: st.DataObject
 ) -> None:
     nodes = kinds * times
@@ -197,7 +197,7 @@ def steps(losses: Amounts | None, nodes: int) -> list[int]:
     return [0] * nodes if losses is None else [int(each) >> 40 for each in losses]
 
 
-def test_a_node_table_that_is_asked_again_after_other_devices_are_idle_answers_anew() -> None:
+def test_a_node_table_gives_new_answers_after_other_devices_became_idle() -> None:
     snapshot = cluster({"a": (VOLTA, [0, 5]), "b": (VOLTA, [0, 1]), "c": (UNKNOWN, [])}, free={"c": 0})
     before = chosen(snapshot, gpus=2)
 
@@ -212,7 +212,7 @@ def test_a_node_table_that_is_asked_again_after_other_devices_are_idle_answers_a
     assert then([0, 5], [0, 5]) == "a"
 
 
-def test_of_the_kinds_of_nodes_that_there_were_not_all_are_remembered() -> None:
+def test_the_cache_of_node_kinds_is_bounded() -> None:
     snapshot = cluster(dict.fromkeys("ab", (machine("dgx2-v100"), [0])))
 
     for idle in range(1, 2000):

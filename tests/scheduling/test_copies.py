@@ -119,7 +119,7 @@ def is_kept_apart(world: World, dice: Random) -> bool:
 
 @settings(max_examples=40)
 @for_all(worlds, st.randoms(use_true_random=False))
-def test_what_becomes_of_a_what_if_and_of_its_copy_does_not_show_in_the_other(world: World, dice: Random) -> None:
+def test_changes_of_a_what_if_and_of_its_copy_do_not_affect_each_other(world: World, dice: Random) -> None:
     assert is_kept_apart(world, dice)
 
 
@@ -153,14 +153,16 @@ NEVER_WRITTEN = {"requested"}
 
 
 @pytest.mark.parametrize(("part", "field"), [each for each in _own_fields() if each[1] not in NEVER_WRITTEN])
-def test_a_field_that_a_copy_forgets_is_found(part: type[Copied], field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_that_a_copy_misses_is_detected(
+    part: type[Copied], field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(part, "copy", copies._copy({**part.rules, field: Rule.VALUE}))
 
     with pytest.raises((AssertionError, KeyError)):
         look_for_what_is_shared()
 
 
-def test_a_field_is_not_there_unless_it_is_declared() -> None:
+def test_an_undeclared_field_cannot_be_set() -> None:
     class Sums(Copied):
         held: Owned[list[int]]
 
@@ -172,14 +174,14 @@ def test_a_field_is_not_there_unless_it_is_declared() -> None:
         Sums()
 
 
-def test_a_class_says_of_each_field_how_it_is_copied() -> None:
+def test_a_class_declares_for_each_field_how_it_is_copied() -> None:
     with pytest.raises(TypeError, match=r"Sums\.held has no copy rule"):
 
         class Sums(Copied):
             held: list[int]
 
 
-def test_a_copy_is_not_written_by_hand() -> None:
+def test_no_class_copies_itself_by_hand() -> None:
     with pytest.raises(TypeError, match="Sums writes copy by hand"):
 
         class Sums(Copied):
@@ -189,7 +191,7 @@ def test_a_copy_is_not_written_by_hand() -> None:
                 return self
 
 
-def test_what_was_taken_over_cannot_be_used_any_more() -> None:
+def test_an_adopted_copy_cannot_be_used_any_more() -> None:
     state = WhatIf(world(Random(1)).snapshot(), DEFAULT_POLICY.strategy)
     spent = state.copy()
 

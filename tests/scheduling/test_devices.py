@@ -38,28 +38,28 @@ def choose(there: SharedDevices, sharing: Sharing, gpus: tuple[int, int], pod: P
     return there.choose(pod or given.pod("p"), sharing, 0, gpus)
 
 
-def test_the_fullest_device_that_takes_the_part_goes_first_and_a_new_one_last() -> None:
+def test_packing_uses_the_fullest_device_with_room_first_and_a_new_device_last() -> None:
     there = devices(device("full", 20), device("half", 50), device("open", 80))
 
     assert choose(there, HALF, TWO_GPUS) == (("half",), False)
     assert choose(there, Sharing(portion_ppm=PPM * 9 // 10), TWO_GPUS) == (("uid-p-0",), False)
 
 
-def test_spreading_opens_new_devices_first_and_then_takes_the_emptiest() -> None:
+def test_spreading_uses_new_devices_first_and_then_the_emptiest() -> None:
     there = devices(device("half", 50), device("open", 80), strategy=PlacementStrategy.SPREAD)
 
     assert choose(there, HALF, TWO_GPUS) == (("uid-p-0",), False)
     assert choose(there, HALF, NO_GPU) == (("open",), False)
 
 
-def test_a_part_that_is_being_released_is_waited_for() -> None:
+def test_a_pod_waits_for_a_part_that_is_being_released() -> None:
     there = devices(device("leaving", 20, releasing_mib=40))
 
     assert room(there, HALF) == (False, True)
     assert choose(there, HALF, NO_GPU) == (("leaving",), True)
 
 
-def test_a_device_that_all_leave_is_one_of_the_gpus_that_are_free_then() -> None:
+def test_a_device_that_all_its_pods_release_counts_as_a_free_gpu_later() -> None:
     there = devices(device("leaving", 20, releasing_mib=80))
 
     assert room(there, HALF, then=1) == (False, True)
@@ -67,14 +67,14 @@ def test_a_device_that_all_leave_is_one_of_the_gpus_that_are_free_then() -> None
     assert room(there, HALF, then=0) == (False, False)
 
 
-def test_parts_of_several_devices_are_parts_of_different_ones() -> None:
+def test_parts_of_several_devices_are_on_different_devices() -> None:
     there = devices(device("open", 80))
 
     assert room(there, PAIR) == (False, False)
     assert room(there, PAIR, now=1, then=1) == (True, True)
 
 
-def test_thirds_of_a_device_add_up_to_no_more_than_it() -> None:
+def test_three_thirds_of_a_device_do_not_exceed_it() -> None:
     there = devices()
 
     opened = [there.take(THIRD, 0, ("d",), later=False) for _ in range(3)]
@@ -83,7 +83,7 @@ def test_thirds_of_a_device_add_up_to_no_more_than_it() -> None:
     assert room(there, THIRD) == (False, False)
 
 
-def test_the_last_to_leave_makes_a_device_whole_again() -> None:
+def test_a_device_is_whole_again_after_its_last_pod() -> None:
     there = devices()
     there.take(HALF, 0, ("d",), later=False)
     there.take(HALF, 0, ("d",), later=False)
@@ -91,7 +91,7 @@ def test_the_last_to_leave_makes_a_device_whole_again() -> None:
     assert [there.give_back(HALF, 0, ("d",)) for _ in range(2)] == [0, 1]
 
 
-def test_a_device_is_idle_when_the_last_who_sat_there_waits_whoever_opened_it() -> None:
+def test_a_device_is_idle_after_its_last_pod_regardless_of_which_pod_opened_it() -> None:
     there = devices()
     there.take(HALF, 0, ("uid-p-0",), later=False)
     there.take(THIRD, 0, ("uid-p-0",), later=False)
@@ -100,5 +100,5 @@ def test_a_device_is_idle_when_the_last_who_sat_there_waits_whoever_opened_it() 
     assert room(there, Sharing(portion_ppm=100_000)) == (False, True)
 
 
-def test_a_new_device_gets_no_name_that_is_in_use_on_the_node() -> None:
+def test_a_new_device_gets_a_name_that_is_not_in_use_on_the_node() -> None:
     assert choose(devices(device("uid-p-0", 10)), HALF, TWO_GPUS) == (("uid-p-1",), False)

@@ -45,7 +45,7 @@ def is_small(*groups: PodGroup, nodes: int, neighbours: int = 0, queues: int = 1
     return effort.is_small(groups, *cluster, neighbours=neighbours, queues=queues, keeps=keeps)
 
 
-def test_plain_pods_are_little_work_in_a_cluster_of_any_size() -> None:
+def test_plain_pods_cost_little_in_a_cluster_of_any_size() -> None:
     gang = given.group(*(given.pod(f"m{number}", gang="m") for number in range(100)))
 
     assert is_small(PLAIN, gang, nodes=15_000)
@@ -54,7 +54,7 @@ def test_plain_pods_are_little_work_in_a_cluster_of_any_size() -> None:
 
 
 @pytest.mark.parametrize(("queues", "small"), [(1_000, True), (10_000, False)])
-def test_dividing_the_cluster_among_many_queues_is_much_work(queues: int, *, small: bool) -> None:
+def test_dividing_the_cluster_among_many_queues_costs_much(queues: int, *, small: bool) -> None:
     torn = given.group(given.pod("rest", gang="t"), min_member=2, active=1)
 
     assert is_small(PLAIN, nodes=100, queues=queues)
@@ -65,7 +65,7 @@ def test_dividing_the_cluster_among_many_queues_is_much_work(queues: int, *, sma
     assert is_small(nodes=100, queues=queues) is small
 
 
-def test_one_plain_pod_is_not_even_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_plain_pod_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effort, "estimate", None)
 
     assert is_small(PLAIN, nodes=1)
@@ -76,7 +76,7 @@ def test_requirements_are_counted_for_each_node() -> None:
     assert not is_small(LONG, nodes=5_000)
 
 
-def test_requirements_of_which_the_answer_is_remembered_are_not_counted() -> None:
+def test_requirements_with_a_cached_answer_are_not_counted() -> None:
     nodes, asked = table(500), Constraint(node_selector=tuple((key, "v1") for key in KEYS))
     before = effort.of_constraints([asked], nodes)
     fit.eligible(asked, nodes)
@@ -84,7 +84,7 @@ def test_requirements_of_which_the_answer_is_remembered_are_not_counted() -> Non
     assert before > effort.of_constraints([asked], nodes) == 0
 
 
-def test_the_first_look_at_a_label_is_counted() -> None:
+def test_the_first_read_of_a_label_is_counted() -> None:
     nodes, first, second = table(500), *(Constraint(node_selector=(("rack", each),)) for each in ("r1", "r2"))
     before = effort.of_constraints([first], nodes)
     fit.eligible(second, nodes)
@@ -92,13 +92,13 @@ def test_the_first_look_at_a_label_is_counted() -> None:
     assert effort.of_constraints([first], nodes) == before - effort.COLUMN * 500
 
 
-def test_terms_are_counted_for_each_pod_that_they_may_speak_of() -> None:
+def test_affinity_terms_are_counted_for_each_pod_that_they_may_select() -> None:
     assert is_small(APART, nodes=500, neighbours=50)
     assert not is_small(APART, nodes=500, neighbours=5_000)
     assert is_small(PLAIN, nodes=500, neighbours=5_000)
 
 
-def test_pods_of_many_shapes_are_compared_in_every_combination() -> None:
+def test_every_combination_of_pod_shapes_is_counted() -> None:
     assert is_small(unlike(4), nodes=500)
     assert not is_small(*[unlike(8)] * 8, nodes=5_000)
 
@@ -110,7 +110,7 @@ def test_domains_are_counted_for_each_pod_that_is_tried_there(*, nodes: int, sma
     assert is_small(gang, nodes=nodes) is small
 
 
-def test_levels_are_counted_until_the_nodes_are_divided_once() -> None:
+def test_topology_levels_are_counted_until_the_nodes_are_divided_once() -> None:
     nodes, deep = table(2_000), TopologyConstraint("deep", preferred=KEYS[-1])
     before = effort.of_levels([deep], nodes, TOPOLOGIES)
     topology.sums_by_domain(nodes.allocatable[0], TopologyConstraint("deep", required=KEYS[-1]), nodes, TOPOLOGIES)
@@ -119,7 +119,7 @@ def test_levels_are_counted_until_the_nodes_are_divided_once() -> None:
     assert effort.of_levels([deep], nodes, TOPOLOGIES) == 0
 
 
-def test_the_estimate_of_many_long_pods_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_estimate_of_many_long_pods_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[Constraint]()
     monkeypatch.setattr(effort, "_columns", lambda one: {looked.append(one)})  # type: ignore[func-returns-value] # only that it was called counts
     several = [Constraint(terms=NOT_IN[: 200 + number]) for number in range(50)]

@@ -31,7 +31,7 @@ def refusal(group: PodGroup, *others: PodGroup, nodes: list[Node], **more: objec
     return plan(given.snapshot(nodes, queues, [group, *others], **more)).refusals[group.key]
 
 
-def test_a_pod_that_is_owed_nothing_is_told_its_queues_share_and_use() -> None:
+def test_the_message_of_a_pod_above_the_share_of_its_queue_names_the_share_and_the_use() -> None:
     mine = given.group(
         given.pod("w", gang="w"), running=[given.placed(given.pod(f"w{i}", gang="w"), "a") for i in "12"]
     )
@@ -46,7 +46,7 @@ def test_a_pod_that_is_owed_nothing_is_told_its_queues_share_and_use() -> None:
     assert (said.details["fair_share"], said.details["allocated"]) == ("2 GPUs", "2 GPUs")
 
 
-def test_a_pod_that_is_owed_room_but_finds_no_victims_is_told_that_nobody_has_to_leave() -> None:
+def test_the_message_of_a_pod_within_its_share_without_victims_says_that_no_pod_can_be_evicted() -> None:
     firm = given.group(
         running=[given.placed(given.pod(f"r{i}", gang="r", queue="r"), "a") for i in "12"],
         preemptible=False,
@@ -58,7 +58,7 @@ def test_a_pod_that_is_owed_room_but_finds_no_victims_is_told_that_nobody_has_to
     assert said.sentence.endswith("; no pod is evicted for it because pods there are not preemptible.")
 
 
-def test_a_pod_that_is_owed_room_where_nothing_is_reclaimed_is_not_told_that_others_hold_what_is_theirs() -> None:
+def test_the_message_does_not_say_that_others_hold_the_share_where_reclaim_is_off() -> None:
     waiting = given.group(given.pod("w", queue="q"))
     runs = given.group(running=[given.placed(given.pod("r", queue="r"), "a")], min_member=1)
     queues = [given.queue("q", deserved=1), given.queue("r")]
@@ -69,7 +69,7 @@ def test_a_pod_that_is_owed_room_where_nothing_is_reclaimed_is_not_told_that_oth
     assert said.sentence.endswith("; no pod is evicted for it because reclaim is switched off.")
 
 
-def test_nothing_is_said_of_leaving_where_nobody_may_be_made_to_leave() -> None:
+def test_the_message_does_not_mention_eviction_where_evictions_are_off() -> None:
     waiting = given.group(given.pod("w", gpus=2))
     runs = given.group(running=[given.placed(given.pod("r"), "a")], min_member=1)
     snapshot = given.snapshot([given.node("a", gpus=2)], [given.queue("q", deserved=2)], [waiting, runs])
@@ -79,7 +79,7 @@ def test_nothing_is_said_of_leaving_where_nobody_may_be_made_to_leave() -> None:
     assert said.sentence == "No node has room: the only node has too few GPUs (asks 2, at most 1 free)."
 
 
-def test_a_gang_that_no_rack_can_take_is_told_the_best_of_them() -> None:
+def test_the_message_of_a_gang_that_fits_in_no_rack_names_the_best_rack() -> None:
     pods = [given.pod(f"w{index}", gang="w", gpus=2) for index in range(2)]
     group = given.group(*pods)
     root = SubGroup(topology=TopologyConstraint("t", required="rack"), pod_sets=group.tree.pod_sets)
@@ -99,7 +99,7 @@ def test_a_gang_that_no_rack_can_take_is_told_the_best_of_them() -> None:
         ({"rack": "a"}, "No node that it may use is in a domain of level rack."),
     ],
 )
-def test_a_gang_whose_level_no_node_is_in_is_told_so_and_nothing_of_leaving(
+def test_the_message_of_a_gang_whose_topology_level_no_node_has_says_so_and_does_not_mention_eviction(
     labels: dict[str, str], sentence: str
 ) -> None:
     pods = [given.pod(f"w{index}", gang="w") for index in range(2)]
@@ -115,7 +115,7 @@ def test_a_gang_whose_level_no_node_is_in_is_told_so_and_nothing_of_leaving(
 HALF = replace(given.pod("w", gpus=0), sharing=Sharing(portion_ppm=500_000))
 
 
-def test_a_pod_that_shares_a_device_is_told_how_many_nodes_lack_the_part() -> None:
+def test_the_message_of_a_pod_that_shares_a_gpu_counts_the_nodes_without_room_for_the_part() -> None:
     nodes = [given.node("a", gpus=1), given.node("b", gpus=0)]
 
     said = refusal(given.group(HALF), given.group(running=[given.placed(given.pod("x"), "a")]), nodes=nodes)
@@ -123,7 +123,7 @@ def test_a_pod_that_shares_a_device_is_told_how_many_nodes_lack_the_part() -> No
     assert "1 of 2 nodes lacks 0.5 of a GPU, 1 has no GPUs" in said.sentence
 
 
-def test_a_pod_that_shares_a_device_is_told_how_many_nodes_have_gpus_that_nobody_can_share() -> None:
+def test_the_message_of_a_pod_that_shares_a_gpu_counts_the_nodes_whose_gpus_cannot_be_shared() -> None:
     nodes = [given.node("a", gpus=1, shares_devices=False), given.node("b", gpus=1)]
     there = [given.group(running=[given.placed(given.pod(f"on-{name}"), name)]) for name in "ab"]
 
@@ -132,7 +132,7 @@ def test_a_pod_that_shares_a_device_is_told_how_many_nodes_have_gpus_that_nobody
     assert "1 of 2 nodes lacks 0.5 of a GPU, 1 has GPUs that cannot be shared (no agent" in said.sentence
 
 
-def test_a_part_that_only_nodes_of_few_large_gpus_could_give_is_told_of_these() -> None:
+def test_the_message_names_the_nodes_with_few_large_gpus_if_only_those_could_hold_the_part() -> None:
     few_large, many_small = given.node("a", gpus=1, device_memory_mib=80_000), given.node("b", device_memory_mib=16_000)
     asks = Sharing(memory_mib=40_000, devices=2)
 
@@ -150,13 +150,13 @@ def test_a_part_that_only_nodes_of_few_large_gpus_could_give_is_told_of_these() 
         (Resources(memory_bytes=2_000 * 10**9), "2000 GB asked, the largest has 549.755"),
     ],
 )
-def test_a_pod_larger_than_every_node_is_told_so_in_the_units_of_people(request_: Resources, cause: str) -> None:
+def test_the_message_of_a_pod_larger_than_every_node_says_so_in_readable_units(request_: Resources, cause: str) -> None:
     said = refusal(given.group(replace(given.pod("w"), request=request_)), nodes=[given.node("a")])
 
     assert said.sentence == f"No node could hold it even when empty: {cause}."
 
 
-def test_two_things_that_the_only_node_lacks_are_told_of_one_node() -> None:
+def test_two_resources_that_the_only_node_lacks_are_counted_as_one_node() -> None:
     runs = given.group(running=[given.placed(given.pod("r", gpus=8, cpu=64), "a")], preemptible=False)
 
     said = refusal(given.group(given.pod("w")), runs, nodes=[given.node("a")])
@@ -167,7 +167,7 @@ def test_two_things_that_the_only_node_lacks_are_told_of_one_node() -> None:
     )
 
 
-def test_a_pod_with_a_node_that_only_a_leaver_opens_is_not_told_that_the_filters_refuse_the_only_node() -> None:
+def test_the_message_does_not_blame_the_filters_if_a_terminating_pod_leaves_room_on_the_only_node() -> None:
     waiting = given.group(given.pod("w"))
     nodes = [given.node("a", gpus=1), given.node("b", gpus=1)]
     refused = {waiting.pending[0].uid: frozenset([NodeName("a")])}
@@ -187,7 +187,7 @@ def test_a_pod_with_a_node_that_only_a_leaver_opens_is_not_told_that_the_filters
         (Sharing(portion_ppm=500_000, devices=9), "parts of 9 GPUs asked, no node that has such GPUs has more than 8"),
     ],
 )
-def test_a_part_that_no_node_could_ever_give_is_said_to_be_too_much(sharing: Sharing, cause: str) -> None:
+def test_the_message_says_that_a_part_larger_than_any_gpu_is_too_large(sharing: Sharing, cause: str) -> None:
     node = given.node("a", device_memory_mib=80_000)
 
     said = refusal(given.group(replace(HALF, sharing=sharing)), nodes=[node])
@@ -195,7 +195,7 @@ def test_a_part_that_no_node_could_ever_give_is_said_to_be_too_much(sharing: Sha
     assert said.sentence == f"No node could hold it even when empty: {cause}."
 
 
-def test_where_no_gpus_can_be_shared_at_all_that_is_said_and_nothing_of_leaving() -> None:
+def test_the_message_says_that_no_gpus_can_be_shared_and_does_not_mention_eviction() -> None:
     said = refusal(given.group(HALF), nodes=[given.node("a", shares_devices=False)])
 
     assert said.sentence.startswith("No node could hold it even when empty: no node has GPUs that can be shared (no ag")
@@ -203,7 +203,7 @@ def test_where_no_gpus_can_be_shared_at_all_that_is_said_and_nothing_of_leaving(
 
 
 @pytest.mark.parametrize("pod", [HALF, given.pod("w")])
-def test_gpus_that_take_no_work_are_told_of(pod: Pod) -> None:
+def test_the_message_names_gpus_that_take_no_pods(pod: Pod) -> None:
     nodes = [given.node("a", gpus=2), given.node("b", gpus=0)]
     taken = given.group(running=[given.placed(given.pod("x", gpus=2), "a")])
 
@@ -212,7 +212,7 @@ def test_gpus_that_take_no_work_are_told_of(pod: Pod) -> None:
     assert "2 GPUs take no work (unhealthy, contested, or others' already; see leeboard gpus)" in said.sentence
 
 
-def test_a_pod_that_may_only_go_where_no_gpus_are_is_told_so_and_nothing_of_leaving() -> None:
+def test_the_message_of_a_pod_restricted_to_nodes_without_gpus_says_so_and_does_not_mention_eviction() -> None:
     elsewhere = replace(HALF, constraint=Constraint(node_selector=(("kind", "cpu"),)))
     nodes = [given.node("a"), given.node("b", gpus=0, labels={"kind": "cpu"})]
 
@@ -225,7 +225,7 @@ def test_a_pod_that_may_only_go_where_no_gpus_are_is_told_so_and_nothing_of_leav
     assert said.exceeds_cluster
 
 
-def test_a_pod_that_asks_for_a_mig_profile_is_told_how_many_nodes_lack_it() -> None:
+def test_the_message_of_a_pod_with_a_mig_profile_counts_the_nodes_without_it() -> None:
     pod = replace(given.pod("w", gpus=0), scalars=(("nvidia.com/mig-1g.10gb", 1),))
 
     said = refusal(given.group(pod), nodes=[given.node("a", gpus=0)])
@@ -233,13 +233,13 @@ def test_a_pod_that_asks_for_a_mig_profile_is_told_how_many_nodes_lack_it() -> N
     assert "the only node has too few nvidia.com/mig-1g.10gb (asks 1, at most 0 free)" in said.sentence
 
 
-def test_a_pod_that_no_node_could_ever_hold_is_told_so_and_nothing_of_shares() -> None:
+def test_the_message_of_a_pod_that_no_node_can_ever_hold_says_so_and_does_not_mention_shares() -> None:
     said = refusal(given.group(given.pod("w", gpus=8)), nodes=[given.node("a", gpus=4), given.node("b", gpus=2)])
 
     assert said.sentence == "No node could hold it even when empty: 8 GPUs asked, the largest has 4."
 
 
-def test_a_gang_that_the_whole_cluster_could_never_hold_is_told_so() -> None:
+def test_the_message_of_a_gang_larger_than_the_cluster_says_so() -> None:
     pods = [given.pod(f"w{index}", gang="w") for index in range(9)]
 
     said = refusal(given.group(*pods), nodes=[given.node("a", gpus=4), given.node("b", gpus=2)])
@@ -247,7 +247,7 @@ def test_a_gang_that_the_whole_cluster_could_never_hold_is_told_so() -> None:
     assert said.sentence == "Even empty, all nodes together hold at most 6 of 9 pods that start together."
 
 
-def test_a_gang_whose_rest_can_never_run_is_told_of_all_its_pods() -> None:
+def test_the_message_of_a_gang_whose_rest_can_never_run_counts_all_its_pods() -> None:
     there = [given.placed(given.pod(f"w{number}", gang="w"), "a") for number in range(2)]
     torn = given.group(given.pod("w2", gang="w"), running=there, min_member=3)
 
@@ -274,14 +274,14 @@ def test_a_gang_whose_rest_can_never_run_is_told_of_all_its_pods() -> None:
     ],
     ids=["not ready", "cordoned", "unreadable", "under pressure", "no nodes"],
 )
-def test_a_pod_is_not_said_to_be_impossible_for_what_passes_by_itself(node: Node | None, sentence: str) -> None:
+def test_a_pod_is_not_reported_as_impossible_for_a_temporary_cause(node: Node | None, sentence: str) -> None:
     said = refusal(given.group(given.pod("w")), nodes=[node] if node is not None else [])
 
     assert said.sentence == f"No node has room: {sentence}."
     assert said.exceeds_cluster
 
 
-def test_a_pod_that_only_a_cordoned_node_could_hold_is_told_that_others_are_too_small_now() -> None:
+def test_the_message_of_a_pod_that_only_a_cordoned_node_could_hold_says_that_other_nodes_are_too_small_now() -> None:
     nodes = [given.node("a", gpus=4), given.node("b", unschedulable=True)]
 
     said = refusal(given.group(given.pod("w", gpus=8)), nodes=nodes)
@@ -292,7 +292,7 @@ def test_a_pod_that_only_a_cordoned_node_could_hold_is_told_that_others_are_too_
     )
 
 
-def test_a_pod_that_would_not_fit_a_cordoned_node_either_is_told_that_it_is_too_large() -> None:
+def test_the_message_of_a_pod_larger_than_the_cordoned_nodes_too_says_that_it_is_too_large() -> None:
     nodes = [given.node("a", gpus=4), given.node("b", gpus=4, unschedulable=True)]
 
     said = refusal(given.group(given.pod("w", gpus=8)), nodes=nodes)
@@ -301,7 +301,7 @@ def test_a_pod_that_would_not_fit_a_cordoned_node_either_is_told_that_it_is_too_
 
 
 @pytest.mark.parametrize(("size", "more"), [(8, "; 1 node takes no pods now"), (9, "")])
-def test_a_gang_that_would_fit_with_a_cordoned_node_is_told_of_that_node(size: int, more: str) -> None:
+def test_the_message_of_a_gang_that_fits_with_a_cordoned_node_names_that_node(size: int, more: str) -> None:
     nodes = [given.node("a", gpus=4), given.node("b", gpus=4, unschedulable=True)]
 
     said = refusal(given.group(*(given.pod(f"w{number}", gang="w") for number in range(size))), nodes=nodes)
@@ -320,7 +320,7 @@ def words(group: PodGroup, nodes: list[Node], **more: object) -> str:
     return plan(snapshot, Policy(actions=(Action.ALLOCATE,))).refusals[group.key].sentence
 
 
-def test_each_node_that_is_left_out_is_told_under_its_first_cause() -> None:
+def test_each_excluded_node_is_counted_under_its_first_cause() -> None:
     here = Constraint(node_selector=(("zone", "here"),))
     pod = given.pod("w", constraint=here, said=SchedulerMessage(because="node(s) had volume node affinity conflict"))
     zone = {"zone": "here"}
@@ -345,7 +345,7 @@ def test_each_node_that_is_left_out_is_told_under_its_first_cause() -> None:
     )
 
 
-def test_a_taint_that_is_tolerated_is_no_cause_and_the_only_one_is_named() -> None:
+def test_a_tolerated_taint_is_no_cause_and_the_only_other_taint_is_named() -> None:
     tolerant = Constraint(tolerations=(Toleration(key="dedicated", operator="Exists"),))
     nodes = [given.node("a", taints=(Taint("dedicated"),), gpus=0), given.node("b", taints=(Taint("other"),))]
 
@@ -355,7 +355,7 @@ def test_a_taint_that_is_tolerated_is_no_cause_and_the_only_one_is_named() -> No
     )
 
 
-def test_too_little_of_one_resource_everywhere_is_told_with_what_is_asked_and_the_most_that_is_free() -> None:
+def test_the_message_about_one_scarce_resource_gives_the_request_and_the_largest_free_amount() -> None:
     nodes = [given.node(f"n{index:02}", gpus=8) for index in range(12)]
     taken = [
         given.group(
@@ -386,7 +386,7 @@ def test_too_little_of_one_resource_everywhere_is_told_with_what_is_asked_and_th
         ),
     ],
 )
-def test_amounts_are_told_in_the_units_of_people(pod: Pod, sentence: str) -> None:
+def test_the_message_gives_amounts_in_readable_units(pod: Pod, sentence: str) -> None:
     other = given.pod("r", queue="r")
     small = replace(other, request=Resources(cpu_milli=1000, memory_bytes=10**9))
     runs = given.group(running=[given.placed(small, "a")])
@@ -395,7 +395,7 @@ def test_amounts_are_told_in_the_units_of_people(pod: Pod, sentence: str) -> Non
     assert plan(snapshot, Policy(actions=(Action.ALLOCATE,))).refusals[pod.group].sentence == sentence
 
 
-def test_a_node_that_is_promised_names_to_whom() -> None:
+def test_the_message_names_the_pod_for_which_a_node_is_reserved() -> None:
     promised = replace(
         given.placed(given.pod("first", queue="r", gang="early"), "a"), pod=given.pod("first", gang="early")
     )
@@ -414,7 +414,7 @@ def test_a_node_that_is_promised_names_to_whom() -> None:
     assert said.details["promised"] == 1
 
 
-def test_who_is_named_of_those_to_whom_a_node_is_promised_does_not_depend_on_who_came_first() -> None:
+def test_the_pod_named_as_holder_of_a_reservation_does_not_depend_on_the_order_of_arrival() -> None:
     early, late = (
         given.group(running=[replace(given.placed(given.pod(name), "a"), pod=given.pod(name, gang=name))])
         for name in ("early", "late")
@@ -426,7 +426,7 @@ def test_who_is_named_of_those_to_whom_a_node_is_promised_does_not_depend_on_who
     assert said[0] == said[1]
 
 
-def test_a_node_that_is_promised_to_who_waits_for_others_to_leave_names_to_whom() -> None:
+def test_the_message_names_the_pod_for_which_a_node_is_reserved_while_victims_terminate() -> None:
     leaving = given.placed(given.pod("leaving", deleting=True), "a")
     promised = replace(given.placed(given.pod("first", gang="early"), "a"), pod=given.pod("first", gang="early"))
 
@@ -441,7 +441,7 @@ def test_a_node_that_is_promised_to_who_waits_for_others_to_leave_names_to_whom(
     assert told(said.sentence, EVERYTHING).startswith("No node has room: the only node is promised to default/early")
 
 
-def test_a_pod_that_would_have_room_but_for_those_before_it_is_told_that_it_is_behind_them() -> None:
+def test_the_message_of_a_pod_with_room_but_for_earlier_pods_says_that_it_is_behind_them() -> None:
     early = [given.group(given.pod(f"early-{index}"), created_at=float(index)) for index in range(2)]
     late = given.group(given.pod("late"), created_at=9.0)
 
@@ -454,7 +454,7 @@ def test_a_pod_that_would_have_room_but_for_those_before_it_is_told_that_it_is_b
     assert (said.reason, said.details["behind"]) == (Reason.NO_NODE_FITS, 2)
 
 
-def test_a_pod_is_not_told_of_room_that_another_took_before_it() -> None:
+def test_the_message_does_not_name_room_that_an_earlier_pod_took() -> None:
     firm = given.group(running=[given.placed(given.pod("f", gpus=5, queue="r"), "a")], preemptible=False, min_member=1)
     first, small, last = (
         given.group(given.pod(name, gpus=gpus), created_at=float(number))
@@ -471,7 +471,7 @@ def test_a_pod_is_not_told_of_room_that_another_took_before_it() -> None:
     ]
 
 
-def test_a_plan_explains_the_same_kind_of_pods_again_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_explains_a_kind_of_pods_only_a_limited_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, explained = list[object](), refusals._explain
 
     def count(pods: Sequence[Pod], board: PlacementState, rivals: Rivals) -> Refusal:
@@ -495,7 +495,7 @@ def test_a_plan_explains_the_same_kind_of_pods_again_only_so_often(monkeypatch: 
     assert (len(made.starts), len(made.refusals), len(calls)) == (8, 8, 4)
 
 
-def test_a_pod_that_would_have_no_room_anyhow_is_behind_nobody() -> None:
+def test_a_pod_that_has_no_room_anyway_is_behind_no_pod() -> None:
     early, late = given.group(given.pod("early"), created_at=1.0), given.group(given.pod("w", gpus=2), created_at=2.0)
     taken = given.group(running=[given.placed(given.pod("r", queue="r"), "a")])
 
@@ -504,7 +504,7 @@ def test_a_pod_that_would_have_no_room_anyhow_is_behind_nobody() -> None:
     assert "behind" not in said.details
 
 
-def test_a_pod_whose_nodes_are_all_refused_by_the_schedulers_filters_is_told_so_and_no_victims_are_looked_for() -> None:
+def test_the_message_of_a_pod_whose_nodes_the_filters_all_refuse_says_so_and_no_victims_are_searched() -> None:
     pod = given.pod("w", said=SchedulerMessage(because="node(s) had volume node affinity conflict"))
     victim = given.group(running=[given.placed(given.pod("r", queue="r"), "a")])
     nodes = [given.node("a", gpus=1), given.node("b", gpus=1)]
@@ -528,14 +528,14 @@ def test_a_pod_whose_nodes_are_all_refused_by_the_schedulers_filters_is_told_so_
     assert found.evictions == ()
 
 
-def test_a_node_where_a_pod_that_shares_was_tried_in_vain_is_not_said_to_be_refused_by_kube_scheduler() -> None:
+def test_the_message_does_not_say_that_kube_scheduler_refused_a_node_where_a_shared_gpu_failed() -> None:
     said = refusal(given.group(HALF), nodes=[given.node("a")], refused={HALF.uid: frozenset([NodeName("a")])})
 
     assert "the only node is excluded after a failed attempt" in said.sentence
     assert not said.exceeds_cluster
 
 
-def test_a_gang_whose_racks_are_all_tainted_is_told_that_instead_of_the_racks() -> None:
+def test_the_message_of_a_gang_whose_racks_are_all_tainted_names_the_taints_instead_of_the_racks() -> None:
     pods = [given.pod(f"w{index}", gang="w") for index in range(2)]
     group = given.group(*pods)
     root = SubGroup(topology=TopologyConstraint("t", required="rack"), pod_sets=group.tree.pod_sets)
@@ -549,7 +549,7 @@ def test_a_gang_whose_racks_are_all_tainted_is_told_that_instead_of_the_racks() 
 
 
 @pytest.mark.parametrize("kind", [given.pod("w", gpus=0), HALF], ids=["no-gpus", "half-a-gpu"])
-def test_a_node_that_is_withheld_for_an_older_group_is_told(kind: Pod) -> None:
+def test_the_message_counts_a_node_that_is_kept_for_an_older_podgroup(kind: Pod) -> None:
     pod = given.group(kind)
     snapshot = given.snapshot([given.node("a")], [given.queue("q")], [pod])
 
@@ -561,7 +561,7 @@ def test_a_node_that_is_withheld_for_an_older_group_is_told(kind: Pod) -> None:
     assert not found.refusals[pod.key].exceeds_cluster
 
 
-def test_only_those_count_as_ahead_who_start_where_the_pod_would_have_room() -> None:
+def test_only_pods_that_start_where_the_pod_would_have_room_count_as_ahead() -> None:
     here, there = (Constraint(node_selector=(("zone", zone),)) for zone in ("here", "there"))
     nodes = [given.node(f"n-{zone}", gpus=1, labels={"zone": zone}) for zone in ("here", "there")]
     early = [
@@ -574,7 +574,7 @@ def test_only_those_count_as_ahead_who_start_where_the_pod_would_have_room() -> 
     assert said.details["behind"] == 1
 
 
-def test_whoever_waits_with_like_pods_is_behind_others_whether_or_not_these_are_behind_somebody() -> None:
+def test_a_pod_that_waits_with_like_pods_is_behind_others_whether_or_not_those_are_behind_any() -> None:
     elastic = given.group(*(given.pod(f"e{index}", gang="e") for index in range(3)), min_member=1)
     others = [given.group(given.pod(name, queue="r")) for name in ("x", "y")]
     queues = [given.queue("q", deserved=2), given.queue("r", deserved=2)]
@@ -589,7 +589,7 @@ def test_whoever_waits_with_like_pods_is_behind_others_whether_or_not_these_are_
     assert behind == {1: {"e": None, "uid-x": 1, "uid-y": 1}, 2: {"e": None, "uid-y": 2}}
 
 
-def test_an_elastic_group_whose_own_pods_are_promised_all_is_not_told_of_others() -> None:
+def test_the_message_of_an_elastic_podgroup_whose_own_pods_are_all_reserved_names_no_others() -> None:
     own = [Placed(pod=given.pod(f"e{node}", gang="e"), node=NodeName(node)) for node in "ab"]
     elastic = given.group(given.pod("more", gang="e"), running=own, min_member=1)
 
@@ -600,7 +600,7 @@ def test_an_elastic_group_whose_own_pods_are_promised_all_is_not_told_of_others(
     )
 
 
-def test_an_elastic_group_is_not_behind_itself() -> None:
+def test_an_elastic_podgroup_is_not_behind_itself() -> None:
     elastic = given.group(*(given.pod(f"w{number}", gang="w") for number in range(3)), min_member=2)
 
     said = refusal(elastic, nodes=[given.node("a", gpus=2)])
@@ -608,7 +608,7 @@ def test_an_elastic_group_is_not_behind_itself() -> None:
     assert (said.reason, "behind" in said.details) == (Reason.NO_NODE_FITS, False)
 
 
-def test_a_torn_gang_for_whose_rest_no_room_is_left_is_ahead_of_nobody() -> None:
+def test_a_partially_bound_gang_without_room_for_its_rest_is_ahead_of_no_pod() -> None:
     torn = given.group(
         given.pod("rest", gang="torn", gpus=2),
         running=[given.placed(given.pod("runs", gang="torn"), "a")],
@@ -621,7 +621,7 @@ def test_a_torn_gang_for_whose_rest_no_room_is_left_is_ahead_of_nobody() -> None
     assert (said.reason, "behind" in said.details) == (Reason.NO_NODE_FITS, False)
 
 
-def test_a_pod_is_behind_a_gang_that_runs_in_part_and_for_whose_rest_room_is_kept() -> None:
+def test_a_pod_is_behind_a_partially_running_gang_if_room_is_kept_for_the_rest_of_the_gang() -> None:
     torn = given.group(
         *(given.pod(f"rest-{number}", gang="torn") for number in range(2)),
         running=[given.placed(given.pod("runs", gang="torn"), "a")],
@@ -646,13 +646,13 @@ def without_victims(sentence: str) -> bool:
     ],
     ids=["selector", "taint"],
 )
-def test_a_pod_that_may_go_nowhere_is_not_told_that_nobody_may_be_made_to_leave(pod: Pod, node: Node) -> None:
+def test_the_message_of_a_pod_that_no_node_may_take_does_not_mention_eviction(pod: Pod, node: Node) -> None:
     firm = given.group(running=[given.placed(given.pod("o", queue="r"), "a")], preemptible=False)
 
     assert without_victims(refusal(given.group(pod), firm, nodes=[node]).sentence)
 
 
-def test_a_pod_that_only_pods_of_other_schedulers_keep_out_is_not_told_of_victims() -> None:
+def test_the_message_of_a_pod_that_only_pods_of_other_schedulers_block_does_not_mention_victims() -> None:
     nodes, queues = [given.node("a", gpus=1)], [given.queue("q", deserved=2), given.queue("r", deserved=2)]
     waits = given.group(given.pod("w"))
     running = given.group(running=[given.placed(given.pod("o", gpus=0, queue="r"), "a")])

@@ -48,38 +48,38 @@ EXAMPLE = [
 ]
 
 
-def test_children_divide_their_parents_share_by_weight_beyond_what_they_deserve() -> None:
+def test_children_divide_the_share_of_their_parent_beyond_their_deserved_shares_by_weight() -> None:
     snapshot = asking(EXAMPLE, gpus=24, asks={"a": 24, "b": 24, "c": 24})
 
     assert gpus_of(snapshot) == {"p": 16, "a": 6, "b": 10, "q": 8, "c": 8}
 
 
-def test_deserved_shares_may_together_exceed_what_there_is() -> None:
+def test_the_sum_of_deserved_shares_may_exceed_the_capacity() -> None:
     assert divide(4, [claim("a", deserved=4), claim("b", deserved=3)], unit=1) == [4, 3]
 
 
-def test_nobody_gets_more_than_asked_or_allowed_in_rounds() -> None:
+def test_no_queue_gets_more_than_its_request_or_its_limit() -> None:
     assert divide(100, [claim("a", asks=10), claim("b", limit=20), claim("c")], unit=1) == [10, 20, 70]
 
 
-def test_higher_priority_is_satisfied_first() -> None:
+def test_queues_of_higher_priority_are_satisfied_first() -> None:
     high = replace(claim("high", asks=7), priority=2)
 
     assert divide(10, [claim("low"), high], unit=1) == [3, 7]
 
 
-def test_gpus_are_divided_whole_and_the_largest_fraction_takes_the_rest() -> None:
+def test_gpus_are_divided_in_whole_units_and_the_largest_fraction_gets_the_rest() -> None:
     assert divide(5000, [claim("a", weight=1), claim("b", weight=2)], unit=1000) == [2000, 3000]
 
 
-def test_equal_fractions_go_to_the_older_queue() -> None:
+def test_of_equal_fractions_the_older_queue_gets_the_rest() -> None:
     older = replace(claim("z"), created_at=1.0)
     younger = replace(claim("a"), created_at=2.0)
 
     assert divide(3, [younger, older], unit=1) == [1, 2]
 
 
-def test_a_need_that_is_met_exactly_is_not_cut_to_whole_units() -> None:
+def test_a_request_that_is_met_exactly_is_not_cut_to_whole_units() -> None:
     assert divide(3000, [claim("a", asks=1500), claim("b")], unit=1000) == [1500, 1500]
 
 
@@ -89,11 +89,11 @@ def test_a_queue_cut_in_one_round_and_satisfied_in_the_next_takes_no_leftovers()
     assert divide(4, claims, unit=1) == [1, 1, 1]
 
 
-def test_weight_zero_gets_nothing_beyond_deserved() -> None:
+def test_a_queue_of_weight_zero_gets_only_its_deserved_share() -> None:
     assert divide(10, [claim("a", deserved=2, weight=0), claim("b", asks=5)], unit=1) == [2, 5]
 
 
-def test_unlimited_deserved_means_everything() -> None:
+def test_an_unlimited_deserved_share_means_the_whole_capacity() -> None:
     assert divide(10, [claim("a", asks=30, deserved=UNLIMITED), claim("b")], unit=1) == [10, 0]
 
 
@@ -105,7 +105,7 @@ def test_past_usage_shifts_the_weights() -> None:
     assert gpus_of(snapshot, Past(k_micro=MICRO // 2, usage_micro=usage)) == {"a": 2, "b": 6}
 
 
-def test_invalid_and_orphaned_and_circling_queues_take_part_in_nothing() -> None:
+def test_invalid_queues_orphans_and_cycles_get_no_share() -> None:
     queues = [
         given.queue("good"),
         replace(given.queue("bad"), problem="its weight is negative"),
@@ -121,7 +121,7 @@ def test_invalid_and_orphaned_and_circling_queues_take_part_in_nothing() -> None
     assert shares == {"good": 8}
 
 
-def test_what_an_invalid_queue_holds_is_charged_to_its_parent() -> None:
+def test_the_usage_of_an_invalid_queue_is_charged_to_its_parent() -> None:
     queues = [given.queue("p"), replace(given.queue("bad", "p"), problem="its weight is negative")]
     held = Usage(allocated=Resources(gpu_milli=2000), requested=Resources(gpu_milli=5000))
     snapshot = replace(given.snapshot([given.node("n")], queues, []), usage={QueueName("bad"): held})
@@ -154,7 +154,7 @@ def guaranteed(amount: int, each: ShareRequest) -> int:
 
 
 @for_all(amounts, siblings, units, st.integers(0, 3 * MICRO))
-def test_no_more_is_divided_than_there_is_but_for_the_deserved(
+def test_fair_shares_beyond_the_deserved_ones_do_not_exceed_the_capacity(
     amount: int, each: list[ShareRequest], unit: int, k_micro: int
 ) -> None:
     shares = divide(amount, each, unit=unit, k_micro=k_micro)
@@ -165,7 +165,7 @@ def test_no_more_is_divided_than_there_is_but_for_the_deserved(
 
 
 @for_all(amounts, siblings, units, st.integers(0, 3 * MICRO))
-def test_nobody_gets_a_unit_more_than_can_be_used(
+def test_no_queue_gets_more_than_it_can_use_by_a_unit(
     amount: int, each: list[ShareRequest], unit: int, k_micro: int
 ) -> None:
     shares = divide(amount, each, unit=unit, k_micro=k_micro)
@@ -174,7 +174,9 @@ def test_nobody_gets_a_unit_more_than_can_be_used(
 
 
 @for_all(amounts, siblings, units)
-def test_nothing_is_left_while_a_queue_with_weight_wants_more(amount: int, each: list[ShareRequest], unit: int) -> None:
+def test_nothing_is_left_over_while_a_queue_with_weight_requests_more(
+    amount: int, each: list[ShareRequest], unit: int
+) -> None:
     shares = divide(amount, each, unit=unit)
 
     wanting = [one for share, one in zip(shares, each, strict=True) if share < one.requestable]
@@ -182,13 +184,15 @@ def test_nothing_is_left_while_a_queue_with_weight_wants_more(amount: int, each:
 
 
 @for_all(amounts, siblings, units, st.integers(1, 20_000))
-def test_more_to_divide_never_divides_less(amount: int, each: list[ShareRequest], unit: int, more: int) -> None:
+def test_a_larger_capacity_never_gives_smaller_shares(
+    amount: int, each: list[ShareRequest], unit: int, more: int
+) -> None:
     assert sum(divide(amount + more, each, unit=unit)) >= sum(divide(amount, each, unit=unit))
 
 
 @for_all(amounts, siblings, units, st.integers(1, 5))
 @example(7, [], 1, 1)
-def test_of_two_like_queues_the_heavier_never_gets_less(
+def test_the_heavier_of_two_like_queues_never_gets_less(
     amount: int, others: list[ShareRequest], unit: int, heavier_by: int
 ) -> None:
     light = claim("light", asks=20_000)
@@ -200,7 +204,9 @@ def test_of_two_like_queues_the_heavier_never_gets_less(
 
 
 @for_all(amounts, st.lists(st.integers(1, 9), min_size=1, max_size=6), units)
-def test_those_who_want_everything_get_their_part_to_within_a_unit(amount: int, weights: list[int], unit: int) -> None:
+def test_queues_that_request_everything_get_their_proportion_to_within_a_unit(
+    amount: int, weights: list[int], unit: int
+) -> None:
     shares = divide(amount, [claim(str(index), weight=each) for index, each in enumerate(weights)], unit=unit)
 
     ideal = [Fraction(amount * weight, sum(weights)) for weight in weights]
@@ -209,7 +215,9 @@ def test_those_who_want_everything_get_their_part_to_within_a_unit(amount: int, 
 
 
 @for_all(st.integers(0, 64), st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(0, 64)))
-def test_children_never_get_more_than_their_parent_but_for_their_deserved(gpus: int, asks: dict[str, int]) -> None:
+def test_the_shares_of_children_exceed_that_of_their_parent_only_by_deserved_shares(
+    gpus: int, asks: dict[str, int]
+) -> None:
     shares = fair_shares(asking(EXAMPLE, gpus=gpus, asks=asks))
 
     fair = {name: share.fair_share.amounts[GPU] for name, share in shares.items()}

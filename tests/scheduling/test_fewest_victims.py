@@ -175,14 +175,16 @@ def many(dice: Random) -> Sequence[int]:
 
 
 @pytest.mark.parametrize("asking", [alike, many])
-def test_no_fewer_pods_of_no_better_protection_would_do(asking: Callable[[Random], Sequence[int]]) -> None:
+def test_no_smaller_set_of_victims_with_no_better_protection_suffices(
+    asking: Callable[[Random], Sequence[int]],
+) -> None:
     made = list(plans(90, asking))
 
     assert [(there, found) for there, found in made if any(better(there, found))] == []
     assert len(made) > 20
 
 
-def test_nobody_of_those_who_leave_for_a_gang_of_unlike_pods_could_stay() -> None:
+def test_no_victim_of_a_gang_of_unlike_pods_is_unnecessary() -> None:
     made = list(plans(60, unlike))
 
     superfluous = [found for there, found in made if any(each < lost_in(found) for each in better(there, found))]

@@ -136,7 +136,7 @@ def test_a_cordoned_node_takes_only_pods_that_tolerate_the_cordon() -> None:
     assert eligible(Constraint(tolerations=(Toleration(fit.UNSCHEDULABLE.key, "Exists"),)), nodes) == "ab"
 
 
-def test_a_node_that_is_not_ready_or_not_readable_takes_nobody() -> None:
+def test_a_node_that_is_not_ready_or_not_readable_takes_no_pods() -> None:
     nodes = [given.node("a", ready=False), given.node("b", problem="its memory is not a quantity"), given.node("c")]
 
     assert eligible(Constraint(tolerations=(Toleration(operator="Exists"),)), nodes) == "c"
@@ -146,14 +146,14 @@ def test_a_cluster_without_nodes_is_no_special_case() -> None:
     assert eligible(replace(requiring((HAS_ZONE,)), node_selector=(("zone", "east"),)), []) == ""
 
 
-def test_an_answer_is_remembered_in_the_table_and_not_beyond_it() -> None:
+def test_an_answer_is_cached_in_its_node_table_only() -> None:
     table = NodeTable.of(NODES)
 
     assert fit.eligible(ANYWHERE, table) is fit.eligible(ANYWHERE, table)
     assert eligible(ANYWHERE, NODES[:2]) == "ab"
 
 
-def test_what_is_remembered_stays_bounded_although_tenants_choose_what_they_ask_for() -> None:
+def test_the_mask_cache_is_bounded_although_tenants_choose_the_requirements() -> None:
     table = NodeTable.of(NODES)
 
     for number in range(2 * fit.MOST_REMEMBERED):
@@ -162,7 +162,7 @@ def test_what_is_remembered_stays_bounded_although_tenants_choose_what_they_ask_
     assert len(table.memo) <= fit.MOST_REMEMBERED
 
 
-def test_room_is_judged_only_for_what_is_asked() -> None:
+def test_only_requested_resources_are_compared() -> None:
     overcommitted = np.array([[-1, 2000], [0, 0], [1000, 500], [1, 1]], dtype=np.int64)
 
     assert fit.room(Resources(gpu_milli=1000, pods=1).amounts, overcommitted).tolist() == [True, False]
@@ -203,13 +203,13 @@ clusters = st.lists(anywhere, max_size=4).map(
 
 @settings(deadline=None)
 @for_all(constraints, clusters)
-def test_eligible_is_what_looking_at_each_node_says(constraint: Constraint, nodes: list[Node]) -> None:
+def test_eligible_nodes_are_those_found_by_a_check_of_each_node(constraint: Constraint, nodes: list[Node]) -> None:
     assert eligible(constraint, nodes) == "".join(node.name for node in nodes if slow(constraint, node))
 
 
 @settings(deadline=None)
 @for_all(constraints, clusters)
-def test_one_node_is_judged_like_all(constraint: Constraint, nodes: list[Node]) -> None:
+def test_a_check_of_one_node_equals_the_check_of_all(constraint: Constraint, nodes: list[Node]) -> None:
     assert [fit.takes(node, constraint) for node in nodes] == [slow(constraint, node) for node in nodes]
 
 
@@ -251,7 +251,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return same_effect and (toleration.operator, toleration.key, toleration.value) == ("Equal", taint.key, taint.value)
 
 
-def test_a_table_remembers_no_answer_to_a_long_question() -> None:
+def test_a_table_does_not_cache_the_answer_to_a_long_requirement() -> None:
     table, many = NodeTable.of(NODES), tuple(f"zone-{number}" for number in range(1000))
     short, long = requiring((ZONE_EAST,)), requiring((Requirement("zone", Operator.IN, (*many, "east")),))
 

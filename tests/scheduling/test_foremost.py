@@ -39,28 +39,28 @@ def first(made: Snapshot, *, gpus: int, most: int = 1) -> list[int]:
     return np.flatnonzero(prospects.foremost(state, (EVERYBODY,), every, needed, most)).tolist()
 
 
-def test_the_node_comes_first_whose_pods_have_the_lowest_priority() -> None:
+def test_victims_are_searched_first_on_the_node_whose_pods_have_the_lowest_priority() -> None:
     made = cluster(runs("a", "n0", priority=2), runs("b", "n1", priority=1), runs("c", "n2", priority=3))
 
     assert first(made, gpus=2) == [1]
     assert first(made, gpus=2, most=2) == [0, 1]
 
 
-def test_the_node_comes_first_where_the_queue_that_is_fuller_has_its_pods() -> None:
+def test_victims_are_searched_first_on_the_node_of_the_queue_that_is_fuller() -> None:
     held = [runs(f"q{node}", f"n{node}") for node in (0, 2)]
     made = cluster(*held, runs("more", "n2", gpus=1), runs("p", "n1", queue="p"))
 
     assert 1 not in first(made, gpus=2)
 
 
-def test_all_pods_count_that_have_to_leave_a_node() -> None:
+def test_all_victims_of_a_node_count_for_its_rank() -> None:
     low, high = (runs(f"{at}-{each}", f"n{at}", priority=each) for at, each in ((0, 1), (0, 9)))
     made = cluster(low, high, runs("b", "n1", priority=5), runs("c", "n1", priority=6))
 
     assert first(made, gpus=4) == [1]
 
 
-def test_other_nodes_are_looked_at_when_the_first_were_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_nodes_are_searched_when_the_first_ones_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     # Clusters with so many nodes that not all are looked at are large.
     monkeypatch.setattr(search, "LOOK", 0)
     young = runs("young", "n0", gpus=4, priority=1, started_at=NOW - 1)
@@ -73,5 +73,5 @@ def test_other_nodes_are_looked_at_when_the_first_were_in_vain(monkeypatch: pyte
     assert [each.pod for each in found.evictions] == ["uid-old2"]
 
 
-def test_no_node_is_first_where_all_that_run_are_non_preemptible() -> None:
+def test_no_node_is_first_if_all_its_pods_are_non_preemptible() -> None:
     assert first(cluster(runs("firm", "n0", preemptible=False)), gpus=4) == []

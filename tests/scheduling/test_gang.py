@@ -38,14 +38,14 @@ def seats(on: PlacementState, wanted: PodGroup) -> dict[str, str] | None:
     return None if found is None else {seat.pod.name: on.snapshot.nodes.nodes[seat.column].name for seat in found}
 
 
-def test_a_required_rack_takes_the_whole_gang() -> None:
+def test_a_gang_with_a_required_rack_is_placed_in_one_rack() -> None:
     root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(name="w", min_member=2),))
     on = board(node("a", "r0", gpus=3), node("b", "r1"), node("c", "r1"))
 
     assert seats(on, group(*pods("w", 2), root=root)) == {"w0": "b", "w1": "c"}
 
 
-def test_a_gang_that_no_rack_holds_takes_nothing() -> None:
+def test_a_gang_that_fits_in_no_rack_takes_nothing() -> None:
     root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(name="w", min_member=2),))
     on = board(node("a", "r0"), node("b", "r1"))
     before = on.stock.free.copy()
@@ -54,7 +54,7 @@ def test_a_gang_that_no_rack_holds_takes_nothing() -> None:
     assert (on.stock.free == before).all()
 
 
-def test_each_pod_set_has_a_rack_of_its_own() -> None:
+def test_each_pod_set_gets_its_own_rack() -> None:
     sets = (PodSet(name="v", min_member=2, topology=IN_A_RACK), PodSet(name="w", min_member=2, topology=IN_A_RACK))
     on = board(node("a", "r0"), node("b", "r0"), node("c", "r1"), node("d", "r1"))
 
@@ -63,14 +63,14 @@ def test_each_pod_set_has_a_rack_of_its_own() -> None:
     assert found == {"v0": "a", "v1": "b", "w0": "c", "w1": "d"}
 
 
-def test_pods_that_are_hard_to_place_go_first_when_their_own_order_fails() -> None:
+def test_pods_that_are_hard_to_place_are_placed_first_when_their_own_order_fails() -> None:
     on = board(node("a", "r0", gpus=2), node("b", "r0", gpus=1))
     wanted = group(*pods("s", 1, gpus=1), *pods("l", 1, gpus=2), root=None)
 
     assert seats(on, wanted) == {"s0": "b", "l0": "a"}
 
 
-def test_the_refusal_names_the_level_at_which_no_domain_is_large_enough() -> None:
+def test_the_refusal_names_the_topology_level_at_which_no_domain_is_large_enough() -> None:
     root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(name="w", min_member=2),))
     wanted = group(*pods("w", 2), root=root)
 
@@ -80,7 +80,7 @@ def test_the_refusal_names_the_level_at_which_no_domain_is_large_enough() -> Non
     assert (found.reason, found.details["level"]) == (Reason.GANG_DOES_NOT_FIT, "rack")
 
 
-def test_a_pod_set_that_has_all_its_pods_is_not_what_is_in_the_way() -> None:
+def test_a_pod_set_with_all_its_pods_is_not_named_as_the_cause() -> None:
     sets = (PodSet(name="v", min_member=1, topology=IN_A_RACK), PodSet(name="w", min_member=1))
     wanted = group(*pods("w", 1), root=SubGroup(pod_sets=sets))
 
@@ -88,7 +88,7 @@ def test_a_pod_set_that_has_all_its_pods_is_not_what_is_in_the_way() -> None:
 
 
 @pytest.mark.parametrize(("running", "whole"), [((), False), (("v",), False), (("v", "w"), True)])
-def test_a_group_is_whole_when_every_pod_set_has_its_minimum(running: tuple[str, ...], whole: bool) -> None:  # noqa: FBT001 # what is asserted
+def test_a_podgroup_is_complete_when_every_pod_set_has_its_minimum(running: tuple[str, ...], whole: bool) -> None:  # noqa: FBT001 # what is asserted
     root = SubGroup(pod_sets=(PodSet(name="v"), PodSet(name="w")))
     held = [given.placed(pod, "a") for name in running for pod in pods(name, 1)]
 
@@ -127,11 +127,11 @@ def trials(levels: int, copies: list[PlacementState]) -> int:
     return len(copies)
 
 
-def test_sub_groups_inside_each_other_are_not_tried_in_every_combination(copies: list[PlacementState]) -> None:
+def test_nested_sub_groups_are_not_tried_in_every_combination(copies: list[PlacementState]) -> None:
     assert trials(16, copies) <= 4 * trials(4, copies)
 
 
-def test_an_attempt_ends_however_many_domains_there_are(
+def test_an_attempt_ends_whatever_the_number_of_domains(
     copies: list[PlacementState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang, "MOST_TRIALS", 10 * gang.IN_VAIN)
@@ -140,7 +140,7 @@ def test_an_attempt_ends_however_many_domains_there_are(
     assert len(copies) <= 2 * 10
 
 
-def test_a_gang_that_was_tried_in_vain_for_long_is_tried_less_in_the_same_plan(
+def test_a_gang_with_a_long_failed_attempt_gets_shorter_attempts_in_the_same_plan(
     copies: list[PlacementState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang, "MOST_TRIALS", 10 * gang.IN_VAIN)

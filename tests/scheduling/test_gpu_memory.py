@@ -58,7 +58,7 @@ def paid(found: Plan, nodes: list[Node], groups: list[PodGroup]) -> int:
     [(given.queue("q", deserved=1), False), (given.queue("q", limit=1), True)],
     ids=["quota", "limit"],
 )
-def test_pods_within_quota_on_the_larger_gpu_start_there_beside_smaller_ones(
+def test_pods_within_quota_start_on_the_larger_gpu_although_there_are_smaller_ones(
     queue: Queue, names: str, *, preemptible: bool
 ) -> None:
     nodes = [node(names[0], 16), node(names[1], 80)]
@@ -70,7 +70,7 @@ def test_pods_within_quota_on_the_larger_gpu_start_there_beside_smaller_ones(
     assert paid(found, nodes, pods) == 800
 
 
-def test_a_pod_that_may_only_use_smaller_gpus_is_judged_by_those() -> None:
+def test_a_pod_restricted_to_smaller_gpus_is_charged_by_the_smaller_gpus() -> None:
     pods = alone(2, 8, size=16)
     nodes = [node("a", 16, gpus=2), node("b", 80)]
     third = given.group(by_memory("third", 16, size=16), created_at=9.0, preemptible=False)
@@ -81,7 +81,7 @@ def test_a_pod_that_may_only_use_smaller_gpus_is_judged_by_those() -> None:
     assert paid(found, nodes, pods) == 1000
 
 
-def test_a_pod_that_finds_only_a_smaller_gpu_for_which_its_queue_may_not_pay_is_told_of_the_quota() -> None:
+def test_the_message_names_the_quota_if_the_only_free_gpu_is_smaller_and_exceeds_the_quota() -> None:
     nodes = [node("a", 16), node("b", 80)]
     full = given.group(running=[given.placed(given.pod("full", queue="r"), "b")], preemptible=False)
     half = Queue(name=given.queue("q").name, gpu_milli=replace(given.queue("q").gpu_milli, deserved=500))
@@ -93,7 +93,7 @@ def test_a_pod_that_finds_only_a_smaller_gpu_for_which_its_queue_may_not_pay_is_
     assert found.refusals[pod.key].reason is Reason.NON_PREEMPTIBLE_OVER_QUOTA
 
 
-def test_a_what_if_judges_by_the_largest_gpu_that_the_pod_can_get() -> None:
+def test_a_what_if_charges_by_the_largest_gpu_that_the_pod_can_get() -> None:
     snapshot = given.snapshot([node("a", 16), node("b", 80)], [given.queue("q", deserved=1)], [])
     pod = by_memory("p", 40, devices=1)
 
@@ -116,7 +116,7 @@ def test_a_fair_share_counts_gpu_memory_by_the_gpus_that_the_pods_can_get() -> N
     assert {name: share.fair_share.gpu_milli for name, share in shares.items()} == {"parts": 500, "all": 1000}
 
 
-def test_turns_count_gpu_memory_by_the_gpus_that_the_pods_can_get() -> None:
+def test_the_order_of_queues_counts_gpu_memory_by_the_gpus_that_the_pods_can_get() -> None:
     snapshot = judged(large_beside_small())
 
     first = Turns(snapshot, QueueLedger(snapshot), dict.fromkeys(snapshot.queues, Share())).pop()
@@ -125,7 +125,7 @@ def test_turns_count_gpu_memory_by_the_gpus_that_the_pods_can_get() -> None:
     assert first.queue == "parts"
 
 
-def test_gpu_memory_that_can_cost_more_than_the_fair_share_is_borrowed() -> None:
+def test_gpu_memory_that_may_cost_more_than_the_fair_share_is_borrowed() -> None:
     held = given.group(running=[given.placed(given.pod("held", queue="r"), "b")])
     pod = given.group(by_memory("p", 16))
     snapshot = given.snapshot(
@@ -147,7 +147,7 @@ sizes = st.sampled_from([16, 24, 40, 80])
     st.integers(0, 4),
     st.booleans(),
 )
-def test_no_queue_pays_more_than_it_may_whichever_gpus_its_pods_get(
+def test_no_queue_exceeds_its_limit_whichever_gpus_its_pods_get(
     gpus: list[tuple[int, int]],
     asked: list[tuple[int, int]],
     most: int,

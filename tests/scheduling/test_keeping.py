@@ -56,7 +56,7 @@ def both(snapshot: Snapshot, *, now: float = NOW) -> list[Plan]:
     return [plan(snapshot, ONLY_ALLOCATE, now=now), plan_some(snapshot, snapshot.groups, now=now)]
 
 
-def test_a_gang_that_never_fits_does_not_freeze_a_cluster_that_another_queue_deserves() -> None:
+def test_a_gang_that_never_fits_does_not_block_the_deserved_share_of_another_queue() -> None:
     nodes = [given.node(f"n{index:02}") for index in range(20)]
     queues = [given.queue("t"), given.queue("owner", deserved=160)]
     gang = torn(400, bound=["n00"], created_at=-1.0, stale_grace_s=FOREVER_S)
@@ -77,7 +77,7 @@ def crowded(gang: PodGroup, *more: PodGroup, queues: list[Queue] | None = None) 
     return given.snapshot(NODES, queues or QUEUES, [gang, *rest, *more])
 
 
-def test_room_for_the_rest_of_a_gang_is_kept_from_queues_that_hold_what_they_deserve() -> None:
+def test_room_for_the_rest_of_a_gang_is_kept_from_queues_that_hold_their_deserved_share() -> None:
     gang, others = torn(3), waiting(2, "other")
 
     for found in both(crowded(gang, *others)):
@@ -85,7 +85,7 @@ def test_room_for_the_rest_of_a_gang_is_kept_from_queues_that_hold_what_they_des
         assert all("1 PodGroup before it takes the room" in found.refusals[other.key].sentence for other in others)
 
 
-def test_a_queue_below_its_deserved_share_gets_the_room_that_is_kept_for_another() -> None:
+def test_a_queue_below_its_deserved_share_gets_the_room_kept_for_a_gang_of_another_queue() -> None:
     gang, owed = torn(3), waiting(2, "owed")
 
     for found in both(crowded(gang, *owed, *waiting(2, "other"))):
@@ -93,14 +93,14 @@ def test_a_queue_below_its_deserved_share_gets_the_room_that_is_kept_for_another
         assert "1 PodGroup before it takes" in found.refusals[owed[1].key].sentence
 
 
-def test_a_queue_that_is_owed_gets_kept_room_whatever_the_priority_of_the_gang() -> None:
+def test_a_queue_below_its_deserved_share_gets_kept_room_whatever_the_priority_of_the_gang() -> None:
     gang, owed = torn(3, priority=90), waiting(1, "owed")
 
     for found in both(crowded(gang, *owed)):
         assert started(found) == [owed[0].key]
 
 
-def test_a_search_for_a_queue_that_is_owed_counts_on_room_that_is_kept_for_another() -> None:
+def test_a_search_for_a_queue_below_its_deserved_share_counts_room_kept_for_another() -> None:
     gang = torn(3)
     owed = given.group(given.pod("owed", gpus=2, queue="owed"))
     rest = [running("a", "firm", gpus=3), running("b", "firm", gpus=2)]
@@ -112,7 +112,7 @@ def test_a_search_for_a_queue_that_is_owed_counts_on_room_that_is_kept_for_anoth
     assert started(found) == [owed.key]
 
 
-def test_a_gang_that_finds_no_room_now_is_still_kept_room_for_after_a_search_in_vain() -> None:
+def test_room_is_kept_for_a_gang_without_room_now_after_a_failed_search() -> None:
     gang = torn(2)
     full = [running("a", "firm", gpus=3), running("b", "firm", gpus=4)]
     snapshot = given.snapshot(NODES, QUEUES, [gang, *full])
@@ -123,7 +123,7 @@ def test_a_gang_that_finds_no_room_now_is_still_kept_room_for_after_a_search_in_
     assert searching.kept_for == short.kept_for == frozenset({gang.key})
 
 
-def test_the_rest_of_a_gang_goes_before_every_queue_within_what_its_own_deserves() -> None:
+def test_the_rest_of_a_gang_starts_before_every_queue_within_its_deserved_share() -> None:
     gang, urgent = torn(3), waiting(1, "other", gpus=4, priority=100)
     queues = [given.queue("t", deserved=4), replace(given.queue("other"), priority=200)]
     snapshot = given.snapshot([given.node("a", gpus=5)], queues, [gang, *urgent])
@@ -136,7 +136,9 @@ def test_the_rest_of_a_gang_goes_before_every_queue_within_what_its_own_deserves
     [(10.0, {}), (1800.0, {"stale_grace_s": FOREVER_S})],
     ids=["a moment ago", "long ago and never stale"],
 )
-def test_the_rest_of_a_gang_does_not_take_what_another_queue_deserves(torn_for_s: float, more: dict[str, Any]) -> None:
+def test_the_rest_of_a_gang_does_not_take_the_deserved_share_of_another_queue(
+    torn_for_s: float, more: dict[str, Any]
+) -> None:
     gang = torn(2, gpus=4, torn_since=NOW - torn_for_s, started_at=0.0, **more)
     owed = [replace(group, created_at=NOW - 100.0) for group in waiting(1, "owed", gpus=4)]
     queues = [given.queue("t", deserved=0), given.queue("owed", deserved=8)]
@@ -156,7 +158,7 @@ def test_the_rest_of_a_gang_starts_in_its_turn_where_room_was_kept_for_it() -> N
         assert found.kept_for == frozenset()
 
 
-def test_no_more_room_is_kept_than_the_fair_share_of_the_queue_leaves() -> None:
+def test_no_more_room_is_kept_than_the_fair_share_of_the_queue_allows() -> None:
     gang, rest = torn(4), [running("a", "t", gpus=2), running("a", "firm")]
     queues = [given.queue("t", deserved=4, weight=0), given.queue("firm"), given.queue("other")]
     snapshot = given.snapshot([given.node("a", gpus=6)], queues, [gang, *rest, *waiting(2, "other")])
@@ -174,7 +176,7 @@ def test_no_more_room_is_kept_than_the_fair_share_of_the_queue_leaves() -> None:
     ],
     ids=["beyond its fair share", "larger than the cluster", "no share"],
 )
-def test_no_room_is_kept_for_a_gang_that_could_not_be_completed_fairly(gang: PodGroup) -> None:
+def test_no_room_is_kept_for_a_gang_that_would_exceed_the_fair_share_when_complete(gang: PodGroup) -> None:
     queues = [*QUEUES, given.queue("owed-nothing", weight=0)]
 
     for found in both(crowded(gang, *waiting(1, "other"), queues=queues)):
@@ -192,7 +194,7 @@ def test_no_room_is_kept_for_a_gang_that_could_not_be_completed_fairly(gang: Pod
     ],
     ids=["default", "never stale", "a shorter grace", "a longer grace"],
 )
-def test_room_is_kept_for_no_longer_than_the_grace_of_the_settings(gang: PodGroup, kept_for_s: float) -> None:
+def test_room_is_kept_no_longer_than_the_grace_period_of_the_settings(gang: PodGroup, kept_for_s: float) -> None:
     snapshot = crowded(replace(gang, torn_since=NOW - kept_for_s), *waiting(1, "other"))
 
     assert [bool(found.kept_for) for found in both(snapshot, now=NOW - 0.1)] == [True, True]
@@ -200,7 +202,7 @@ def test_room_is_kept_for_no_longer_than_the_grace_of_the_settings(gang: PodGrou
     assert [len(found.starts) for found in both(snapshot, now=NOW)] == [1, 1]
 
 
-def test_room_is_kept_for_ten_minutes_at_most_whatever_the_settings_say() -> None:
+def test_room_is_kept_for_at_most_ten_minutes_whatever_the_settings() -> None:
     policy = Policy(stale_grace_s=1e9)
 
     assert policy.keeps_room_for(replace(torn(3), torn_since=0.0), MOST_KEPT_S - 1)
@@ -231,7 +233,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 
 @settings(max_examples=400)
 @for_all(clusters())
-def test_no_room_is_kept_beyond_fair_share_or_ahead_of_a_queue_below_its_deserved_share(snapshot: Snapshot) -> None:
+def test_no_room_is_kept_beyond_the_fair_share_or_ahead_of_a_queue_below_its_deserved_share(snapshot: Snapshot) -> None:
     found = plan(snapshot, ONLY_ALLOCATE, now=NOW)
     shares, after = fair_shares(judged(snapshot)), carried_out(snapshot, found)
     accounts = QueueLedger(after).accounts
@@ -260,7 +262,7 @@ def carried_out(snapshot: Snapshot, found: Plan) -> Snapshot:
     return given.snapshot(snapshot.nodes.nodes, snapshot.queues.values(), groups)
 
 
-def test_many_of_the_clusters_keep_room() -> None:
+def test_many_generated_clusters_keep_room() -> None:
     kept = 0
 
     @settings(max_examples=300, database=None)

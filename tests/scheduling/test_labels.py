@@ -31,7 +31,7 @@ def test_a_label_that_no_node_has_costs_the_same_in_a_large_cluster_as_in_a_smal
         assert steps(lambda: fit.eligible(asked, large)) == steps(lambda: fit.eligible(asked, small))  # noqa: B023 # at once
 
 
-def test_values_that_are_compared_are_read_once_however_often_somebody_compares_them() -> None:
+def test_values_that_are_compared_are_parsed_once_for_any_number_of_comparisons() -> None:
     nodes = table(300)
     above = [Constraint(terms=((Requirement("cores", Operator.GT, (str(bound),)),),)) for bound in (1, 297)]
 
@@ -41,7 +41,7 @@ def test_values_that_are_compared_are_read_once_however_often_somebody_compares_
     assert np.flatnonzero(fit.eligible(above[1], nodes)).tolist() == [298, 299]
 
 
-def test_the_columns_outlive_a_change_of_a_node_that_keeps_its_labels() -> None:
+def test_label_columns_survive_a_node_change_that_keeps_the_labels() -> None:
     nodes = Nodes()
     for number in range(3):
         nodes.put(given.node(f"n{number}", labels={"zone": "east"}))
@@ -54,7 +54,7 @@ def test_the_columns_outlive_a_change_of_a_node_that_keeps_its_labels() -> None:
     assert labels_of(nodes.table()).column("zone").values.keys() == {"east", "west"}
 
 
-def test_the_most_labels_that_a_pod_may_name_cost_a_few_steps_a_node() -> None:
+def test_the_largest_number_of_labels_that_a_pod_may_name_costs_a_few_steps_a_node() -> None:
     keys = [f"key-{number}" for number in range(MOST_KEYS)]
     asked = tuple(
         Requirement(keys[number % MOST_KEYS], Operator.GT, (str(number),)) for number in range(MOST_REQUIREMENTS)

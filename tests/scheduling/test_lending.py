@@ -50,20 +50,20 @@ def one_gpu_is_free() -> Snapshot:
     return cluster(*held, *more, waiting("other", "lender", gpus=1))
 
 
-def test_a_free_gpu_goes_to_the_queue_that_is_owed_it_although_a_large_pod_is_first_in_that_queue() -> None:
+def test_a_free_gpu_is_given_to_the_queue_below_its_deserved_share_although_a_large_pod_is_first_there() -> None:
     by_order_alone, made = plan(one_gpu_is_free(), BY_ORDER_ALONE), plan(one_gpu_is_free())
 
     assert (started(by_order_alone), len(by_order_alone.evictions)) == (["other", "small"], 1)
     assert (started(made), len(made.evictions)) == (["small"], 0)
 
 
-def test_a_plan_that_is_made_at_once_lends_no_gpu_that_is_owed() -> None:
+def test_a_plan_outside_the_cycle_lends_no_gpu_that_another_queue_deserves() -> None:
     snapshot = one_gpu_is_free()
 
     assert started(plan_some(snapshot, snapshot.groups)) == ["small"]
 
 
-def test_a_queue_borrows_what_nobody_is_owed() -> None:
+def test_a_queue_borrows_what_no_queue_deserves() -> None:
     held = [running(f"l{index}", "lender", "n0") for index in range(4)]
     snapshot = cluster(*held, *(waiting(f"w{index}", "lender", gpus=1, at=float(index)) for index in range(4)))
 
@@ -77,7 +77,7 @@ def room_is_owed() -> Snapshot:
     return cluster(*held, *more, waiting("gang", "owed", gpus=4), waiting("other", "lender", gpus=1), nodes=2)
 
 
-def test_a_queue_from_which_pods_leave_starts_none_in_the_same_plan() -> None:
+def test_a_queue_that_loses_pods_starts_none_in_the_same_plan() -> None:
     made = plan(room_is_owed())
 
     assert started(made) == ["gang"]
@@ -88,7 +88,7 @@ def test_a_queue_from_which_pods_leave_starts_none_in_the_same_plan() -> None:
     ]
 
 
-def test_a_queue_that_holds_its_share_and_whose_pods_leave_for_its_own_is_not_told_that_it_holds_more() -> None:
+def test_the_message_of_a_queue_that_preempts_its_own_pods_does_not_say_that_it_exceeds_its_share() -> None:
     def at(priority: int, group: PodGroup) -> PodGroup:
         return replace(group, priority=priority, started_at=-1000.0 if group.placed else None)
 
@@ -108,7 +108,7 @@ def test_a_queue_that_holds_its_share_and_whose_pods_leave_for_its_own_is_not_to
     )
 
 
-def test_a_plan_that_is_made_at_once_keeps_a_node_for_what_is_owed() -> None:
+def test_a_plan_outside_the_cycle_keeps_a_node_for_a_deserved_share() -> None:
     snapshot = room_is_owed()
 
     made = plan_some(snapshot, snapshot.groups)
@@ -116,7 +116,7 @@ def test_a_plan_that_is_made_at_once_keeps_a_node_for_what_is_owed() -> None:
     assert (started(made), made.withheld) == (["other"], ("n0",))
 
 
-def test_a_pod_that_a_plan_made_at_once_keeps_off_a_node_is_told_the_same_as_by_the_plan_before() -> None:
+def test_a_pod_kept_off_a_node_outside_the_cycle_gets_the_same_message_as_in_the_plan_before() -> None:
     held = [running(f"l{index}", "lender", "n0") for index in range(5)]
     held += [running(f"o{index}", "owed", "n0") for index in range(2)]
     firm = [replace(group, preemptible=False) for group in held]
@@ -130,7 +130,7 @@ def test_a_pod_that_a_plan_made_at_once_keeps_off_a_node_is_told_the_same_as_by_
     assert [made.refusals[other].sentence[: len(kept)] for made in (first, again)] == [kept, kept]
 
 
-def test_a_pod_does_not_preempt_what_another_queue_would_take_from_it_at_once() -> None:
+def test_a_pod_does_not_preempt_for_room_that_another_queue_would_reclaim_at_once() -> None:
     held = [replace(running(f"l{index}", "lender", "n0"), started_at=-100.0) for index in range(2)]
     urgent = replace(waiting("urgent", "lender", gpus=2), priority=75)
     queues = [given.queue("lender", deserved=1), given.queue("owed", deserved=2)]
@@ -143,7 +143,7 @@ def test_a_pod_does_not_preempt_what_another_queue_would_take_from_it_at_once() 
     assert (started(alone), len(alone.evictions)) == (["urgent"], 2)
 
 
-def test_a_pod_preempts_as_soon_as_nobody_would_take_the_room_back_any_more() -> None:
+def test_a_pod_preempts_as_soon_as_no_queue_would_reclaim_the_room() -> None:
     held = [replace(running(f"l{index}", "lender", "n0"), started_at=-100.0) for index in range(2)]
     urgent = replace(waiting("urgent", "lender", gpus=2), priority=75)
     owed = waiting("owed", "owed", gpus=2)
@@ -162,7 +162,7 @@ def test_a_pod_preempts_as_soon_as_nobody_would_take_the_room_back_any_more() ->
     assert (started(made), len(made.evictions)) == (["urgent"], 2)
 
 
-def test_a_queue_that_loses_pods_below_a_limit_does_not_borrow_again_what_others_reclaimed() -> None:
+def test_a_queue_that_loses_pods_below_a_limit_does_not_borrow_the_reclaimed_room_again() -> None:
     members = [given.placed(given.pod(f"l{index}", queue="lender", gang="l"), "n0") for index in range(2)]
     gang = given.group(running=members, min_member=2, started_at=-100.0)
     lender, owed = given.queue("lender", "top", weight=0), given.queue("owed", "top", deserved=2)
@@ -175,7 +175,7 @@ def test_a_queue_that_loses_pods_below_a_limit_does_not_borrow_again_what_others
     assert [each.action for each in made.evictions] == [Action.RECLAIM] * 2
 
 
-def test_a_pod_of_a_queue_that_loses_pods_preempts_nothing_while_its_queue_holds_more_than_its_share() -> None:
+def test_a_pod_preempts_nothing_while_its_queue_loses_pods_and_exceeds_its_share() -> None:
     held = [running("l0", "lender", "n0"), running("l1", "lender", "n0", gpus=2)]
     first, second = (replace(group, started_at=-100.0) for group in held)
     urgent = replace(waiting("urgent", "lender", gpus=1), priority=75)
@@ -188,7 +188,7 @@ def test_a_pod_of_a_queue_that_loses_pods_preempts_nothing_while_its_queue_holds
     assert [(each.pod, each.action) for each in made.evictions] == [("uid-l0", Action.RECLAIM)]
 
 
-def test_an_old_pod_whose_queue_deserves_more_than_the_queue_above_it_does_not_go_first() -> None:
+def test_an_old_pod_is_not_first_if_its_queue_deserves_more_than_the_queue_above() -> None:
     queues = [
         given.queue("none"),
         given.queue("child", "none", deserved=1),
@@ -203,7 +203,7 @@ def test_an_old_pod_whose_queue_deserves_more_than_the_queue_above_it_does_not_g
     assert started(plan_some(snapshot, snapshot.groups, now=1000.0)) == ["owed"]
 
 
-def test_gpus_on_other_nodes_are_lent_where_nobody_can_leave_for_what_is_owed() -> None:
+def test_gpus_on_other_nodes_are_lent_where_no_pod_can_be_evicted_for_the_deserved_share() -> None:
     snapshot = room_is_owed()
     firm = {key: replace(group, preemptible=False) for key, group in snapshot.running.items()}
 
@@ -212,7 +212,7 @@ def test_gpus_on_other_nodes_are_lent_where_nobody_can_leave_for_what_is_owed() 
     assert (started(made), made.withheld) == (["other"], ("n0",))
 
 
-def test_gpus_are_lent_everywhere_when_nobody_could_leave_for_ten_minutes_for_what_is_owed() -> None:
+def test_gpus_are_lent_everywhere_after_ten_minutes_without_a_possible_victim() -> None:
     made = room_is_owed()
     firm = {key: replace(group, preemptible=False) for key, group in made.running.items()}
     more = [waiting(f"more{index}", "lender", gpus=1) for index in range(2)]
@@ -281,13 +281,13 @@ def reclaimed(world: World, first: Plan) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", [83, 232, 418, 716, 1057, 1493, 1544, 2442])
-def test_nobody_starts_for_the_next_plan_to_reclaim_in_clusters_where_that_was_seen(seed: int) -> None:
+def test_no_pod_starts_that_the_next_plan_reclaims_in_clusters_where_this_was_seen(seed: int) -> None:
     cluster = world(Random(seed))
 
     assert [reclaimed(cluster, planned(cluster)) for planned in (by_search, at_once)] == [set(), set()]
 
 
-def test_a_queue_borrows_what_it_deserves_beyond_the_fair_share_of_the_queue_above_it() -> None:
+def test_a_queue_borrows_its_deserved_share_beyond_the_fair_share_of_the_queue_above() -> None:
     queues = [
         given.queue("other"),
         given.queue("parent", weight=0),

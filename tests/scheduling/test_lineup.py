@@ -66,7 +66,7 @@ def one_by_one(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_one_comparison_finds_what_looking_at_one_node_after_the_other_finds(seed: int) -> None:
+def test_one_comparison_finds_the_same_as_a_check_of_each_node(seed: int) -> None:
     state, random = begun(seed)
     losing = {queue for queue in state.roster.queues if random.random() < 0.5}
     victims = Victims(state.roster, {}, lambda _: Safety.NONE, ledger=state.ledger, shares=state.shares)
@@ -103,7 +103,7 @@ def lone(seed: int) -> WhatIf:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_who_leaves_as_a_whole_is_lined_up_at_once_in_the_order_in_which_victims_are_named(seed: int) -> None:
+def test_podgroups_evicted_as_a_whole_are_lined_up_at_once_in_the_order_of_victims(seed: int) -> None:
     state = lone(seed)
     victims = Victims(state.roster, {}, lambda _: Safety.NONE, ledger=state.ledger, shares=state.shares)
     losing = set(list(state.roster.queues)[::2])

@@ -51,26 +51,26 @@ def gained(made: Snapshot, free: list[int], lost: list[bool], changed: Sequence[
     return links.gained(np.array(lost, dtype=np.bool_), every, np.array(free) * GPU_MILLI)
 
 
-def test_a_pod_that_leaves_beside_a_free_gpu_makes_a_slot_for_two() -> None:
+def test_a_terminating_pod_beside_a_free_gpu_makes_a_slot_for_two_gpus() -> None:
     made = cluster([(0, 2), (1, 1)])
 
     assert gained(made, [0, 1, 0, 0], [False])[:, 0].tolist()[:3] == [0, 1, 0]
 
 
-def test_a_pod_that_is_lost_makes_slots_that_it_does_not_take_again() -> None:
+def test_an_evicted_pod_makes_slots_that_it_does_not_take_again() -> None:
     made = cluster([(0, 2), (1, 4)])
 
     assert gained(made, [0, 0, 0, 0], [True])[:, 0].tolist()[:4] == [4, 2, 1, 1]
 
 
-def test_nothing_is_known_of_a_group_on_many_nodes() -> None:
+def test_links_are_not_computed_for_a_podgroup_on_many_nodes() -> None:
     nodes = MOST_NODES + 1
     made = cluster([(node, 1) for node in range(nodes)], nodes=nodes)
 
     assert (gained(made, [0] * nodes, [False]) == MANY).all()
 
 
-def test_what_a_group_that_has_moved_leaves_elsewhere_is_known() -> None:
+def test_the_room_that_a_moved_podgroup_releases_on_other_nodes_is_counted() -> None:
     before, after = (cluster([(0, 2), (there, 3)]) for there in (1, 2))
     links = Links(_rows(before), 1, NODES)
     links.change(np.ones(1, dtype=np.bool_), _rows(after))
@@ -93,7 +93,7 @@ pods = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(1, 8)), min_siz
     st.lists(st.tuples(pods, st.booleans(), st.booleans(), st.booleans()), max_size=4),
     st.lists(st.integers(0, 8), min_size=4),
 )
-def test_no_more_slots_become_free_than_the_bound_says(
+def test_no_more_slots_become_free_than_the_bound(
     asked: list[tuple[list[tuple[int, int]], bool, bool, bool]], free: list[int]
 ) -> None:
     free, gangs = free[:NODES], [each[:3] for each in asked]

@@ -42,64 +42,64 @@ def waiting(queue: str = "a") -> PodGroup:
     return given.group(given.pod("p", queue=queue))
 
 
-def test_the_victims_own_queue_says_how_long_it_is_safe_from_preemption() -> None:
+def test_the_queue_of_the_victim_sets_its_min_runtime_against_preemption() -> None:
     assert protection(queue("b", preempt=15)).preempt_s(B) == 15
 
 
-def test_a_queue_that_says_nothing_asks_its_ancestors_and_then_the_policy() -> None:
+def test_a_queue_without_a_min_runtime_inherits_that_of_its_ancestors_and_then_of_the_policy() -> None:
     ancestors = protection(queue("b", "m"), queue("m", "top"), queue("top", preempt=20))
 
     assert ancestors.preempt_s(B) == 20
     assert protection(queue("b")).preempt_s(B) == 5
 
 
-def test_a_queue_that_does_not_exist_is_protected_as_the_policy_says() -> None:
+def test_the_policy_sets_the_min_runtime_of_a_queue_that_does_not_exist() -> None:
     assert protection().preempt_s(B) == 5
     assert protection().reclaim_s(A, B) == 7
 
 
-def test_zero_is_an_answer() -> None:
+def test_a_min_runtime_of_zero_is_a_setting() -> None:
     assert protection(queue("b", "top", preempt=0), queue("top", preempt=20)).preempt_s(B) == 0
 
 
-def test_reclaim_asks_the_ancestor_just_below_where_the_lines_part() -> None:
+def test_reclaim_uses_the_min_runtime_of_the_ancestor_just_below_the_common_ancestor() -> None:
     tree = [queue("a", "l"), queue("l"), queue("b", "r", reclaim=35), queue("r", reclaim=30)]
 
     assert protection(*tree).reclaim_s(A, B) == 30
     assert protection(*tree, method=ResolveMethod.QUEUE).reclaim_s(A, B) == 35
 
 
-def test_reclaim_between_siblings_asks_the_victims_queue_then_their_ancestors() -> None:
+def test_reclaim_between_siblings_uses_the_queue_of_the_victim_and_then_the_common_ancestors() -> None:
     tree = [queue("a", "top"), queue("b", "top", reclaim=35), queue("c", "top"), queue("top", reclaim=30)]
 
     assert protection(*tree).reclaim_s(A, B) == 35
     assert protection(*tree).reclaim_s(A, C) == 30
 
 
-def test_below_the_parting_queues_are_not_asked() -> None:
+def test_reclaim_ignores_min_runtimes_below_the_ancestor_just_below_the_common_one() -> None:
     tree = [queue("a", "top"), queue("b", "m", reclaim=35), queue("m", "top"), queue("top")]
 
     assert protection(*tree).reclaim_s(A, B) == 7
 
 
-def test_a_circle_of_parents_ends() -> None:
+def test_a_cycle_of_parents_ends() -> None:
     assert protection(queue("b", "c"), queue("c", "b", reclaim=3)).reclaim_s(A, B) in {3, 7}
 
 
 @pytest.mark.parametrize(("since", "safe"), [(14.9, Safety.ALL), (15.0, Safety.NONE), (None, Safety.NONE)])
-def test_a_gang_is_safe_until_it_has_run_for_its_time(since: float | None, safe: Safety) -> None:
+def test_a_gang_is_protected_until_its_min_runtime_has_passed(since: float | None, safe: Safety) -> None:
     victim = running(2, minimum=2, since=since)
 
     assert protection(queue("b", preempt=15)).from_preempt(waiting("b"), victim) is safe
 
 
-def test_of_an_elastic_group_only_the_minimum_is_safe() -> None:
+def test_only_the_minimum_of_an_elastic_podgroup_is_protected() -> None:
     victim = running(3, minimum=1, since=1.0)
 
     assert protection(queue("a"), queue("b", reclaim=15)).from_reclaim(waiting(), victim) is Safety.MINIMUM
 
 
-def test_a_group_is_elastic_when_a_pod_set_has_more_pods_than_it_needs() -> None:
+def test_a_podgroup_is_elastic_if_a_pod_set_has_more_pods_than_its_minimum() -> None:
     roles = SubGroup(pod_sets=(PodSet(name="x", min_member=1), PodSet(name="", min_member=3)))
 
     assert is_elastic(running(3, minimum=2))
@@ -117,7 +117,7 @@ def test_a_group_is_elastic_when_a_pod_set_has_more_pods_than_it_needs() -> None
         (Safety.MINIMUM, 2, False),
     ],
 )
-def test_only_pods_beyond_what_is_safe_may_leave(safety: Safety, leaving: int, allowed: bool) -> None:  # noqa: FBT001 # the table's last column
+def test_only_pods_beyond_the_protected_minimum_are_evictable(safety: Safety, leaving: int, allowed: bool) -> None:  # noqa: FBT001 # the table's last column
     victim = running(3, minimum=2)
 
     assert may_leave(victim, [one.pod for one in victim.placed[:leaving]], safety) is allowed

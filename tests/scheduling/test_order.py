@@ -44,7 +44,7 @@ def names(queues: Iterable[Queue], groups: Iterable[PodGroup]) -> list[str]:
     return popped
 
 
-def test_in_a_queue_priority_goes_before_age_and_age_before_name() -> None:
+def test_a_queue_orders_podgroups_by_priority_then_age_then_name() -> None:
     groups = [
         waiting("b", created_at=2.0),
         waiting("a", created_at=2.0),
@@ -55,7 +55,7 @@ def test_in_a_queue_priority_goes_before_age_and_age_before_name() -> None:
     assert names([given.queue("q")], groups) == ["urgent", "old", "a", "b"]
 
 
-def test_in_a_queue_groups_below_their_minimum_go_before_those_at_it_and_above_it() -> None:
+def test_a_queue_orders_podgroups_below_their_minimum_before_those_at_it_and_above_it() -> None:
     groups = [
         waiting("above", min_member=1, active=2),
         waiting("at", min_member=1, active=1),
@@ -72,21 +72,21 @@ def test_equal_queues_take_turns_as_they_are_charged() -> None:
     assert names(queues, groups) == ["q0", "r0", "q1", "r1", "q2", "r2"]
 
 
-def test_a_queue_whose_next_group_fits_what_it_deserves_goes_before_a_queue_of_higher_priority() -> None:
+def test_a_queue_whose_next_podgroup_fits_its_deserved_share_is_before_a_queue_of_higher_priority() -> None:
     queues = [replace(given.queue("q"), priority=200), given.queue("poor", deserved=1)]
     groups = [waiting("q0", "q"), waiting("poor0", "poor"), waiting("poor1", "poor")]
 
     assert names(queues, groups) == ["poor0", "q0", "poor1"]
 
 
-def test_of_queues_beyond_what_they_deserve_the_higher_priority_goes_first() -> None:
+def test_of_queues_beyond_their_deserved_share_the_higher_priority_is_first() -> None:
     queues = [given.queue("low"), replace(given.queue("high"), priority=200)]
     groups = [waiting(f"{queue}{index}", queue) for queue in ("low", "high") for index in range(2)]
 
     assert names(queues, groups) == ["high0", "high1", "low0", "low1"]
 
 
-def test_groups_that_cannot_be_considered_come_last() -> None:
+def test_podgroups_that_cannot_be_considered_are_last() -> None:
     refusal = Refusal(reason=Reason.MEMBERS_MISSING, sentence="It waits for 1 more pod.")
     groups = [
         waiting("lost", "nowhere", priority=100),
@@ -98,7 +98,7 @@ def test_groups_that_cannot_be_considered_come_last() -> None:
     assert names([given.queue("p"), given.queue("q", "p")], groups) == ["sound", "lost", "short", "inner"]
 
 
-def test_a_pushed_group_gets_another_turn_behind_those_that_have_less() -> None:
+def test_a_pushed_podgroup_gets_another_turn_behind_those_that_have_less() -> None:
     snapshot = given.snapshot(NODES, [given.queue("q")], [waiting("first", pods=2, min_member=1), waiting("second")])
     turns = Turns(snapshot, QueueLedger(snapshot), fair_shares(snapshot))
 
@@ -110,7 +110,7 @@ def test_a_pushed_group_gets_another_turn_behind_those_that_have_less() -> None:
     assert turns.pop() is None
 
 
-def test_a_group_pushed_into_an_empty_queue_gets_a_turn() -> None:
+def test_a_podgroup_pushed_into_an_empty_queue_gets_a_turn() -> None:
     snapshot = given.snapshot(NODES, [given.queue("q")], [])
     turns = Turns(snapshot, QueueLedger(snapshot), fair_shares(snapshot))
 
@@ -119,7 +119,7 @@ def test_a_group_pushed_into_an_empty_queue_gets_a_turn() -> None:
     assert turns.pop() == waiting("late")
 
 
-def test_a_charge_counts_whoever_made_it() -> None:
+def test_every_charge_counts_for_the_order() -> None:
     snapshot = given.snapshot(NODES, [given.queue("q"), given.queue("r")], [waiting("q0", "q"), waiting("r0", "r")])
     ledger = QueueLedger(snapshot)
     turns = Turns(snapshot, ledger, fair_shares(snapshot))
@@ -137,21 +137,21 @@ def rank(queue: Queue, *, fair: Resources = NOTHING, holds: Resources = NOTHING,
     return Contender.of(queue, fair_share=fair, total=total).rank(quantities(holds), quantities(asks))
 
 
-def test_a_queue_is_over_its_fair_share_only_if_it_is_above_it_in_every_resource() -> None:
+def test_a_queue_exceeds_its_fair_share_only_if_it_is_above_it_in_every_resource() -> None:
     over = rank(replace(given.queue("over"), priority=200), holds=ALL)
     above_in_gpus = rank(given.queue("r"), fair=Resources(cpu_milli=1000), holds=ALL)
 
     assert above_in_gpus < over
 
 
-def test_a_queue_that_would_use_what_it_has_no_share_of_goes_after_one_far_above_its_share() -> None:
+def test_a_queue_that_would_use_a_resource_without_a_share_is_after_one_far_above_its_share() -> None:
     without_share = rank(given.queue("a"), asks=Resources(gpu_milli=1))
     far_above = rank(given.queue("b"), fair=Resources(gpu_milli=1000), asks=Resources(gpu_milli=9000))
 
     assert far_above < without_share
 
 
-def test_the_smaller_dominant_share_counting_the_next_group_goes_first() -> None:
+def test_the_smaller_dominant_share_including_the_next_podgroup_is_first() -> None:
     fair = Resources(gpu_milli=8000)
 
     small_next = rank(given.queue("z"), fair=fair, holds=Resources(gpu_milli=2000), asks=Resources(gpu_milli=1000))
@@ -160,7 +160,7 @@ def test_the_smaller_dominant_share_counting_the_next_group_goes_first() -> None
     assert small_next < large_next
 
 
-def test_of_equal_dominant_shares_the_one_that_holds_less_now_goes_first() -> None:
+def test_of_equal_dominant_shares_the_queue_with_the_lower_current_use_is_first() -> None:
     fair = Resources(gpu_milli=8000)
 
     holds_less = rank(given.queue("z"), fair=fair, asks=Resources(gpu_milli=2000))
@@ -169,13 +169,13 @@ def test_of_equal_dominant_shares_the_one_that_holds_less_now_goes_first() -> No
     assert holds_less < holds_more
 
 
-def test_of_equal_use_the_weaker_queue_goes_first() -> None:
+def test_of_equal_use_the_queue_of_lower_weight_is_first() -> None:
     weak, strong = Resources(gpu_milli=1000), Resources(gpu_milli=2000)
 
     assert rank(given.queue("z"), fair=weak) < rank(given.queue("a"), fair=strong)
 
 
-def test_the_older_queue_goes_first_when_all_else_is_equal() -> None:
+def test_the_older_queue_is_first_when_all_else_is_equal() -> None:
     older, younger = (replace(given.queue(name), created_at=age) for name, age in (("z", 1.0), ("a", 2.0)))
 
     assert rank(older) < rank(younger)
@@ -271,7 +271,7 @@ GROUPS = st.lists(
 
 
 @for_all(QUEUES, GROUPS, st.lists(st.booleans(), max_size=20))
-def test_turns_are_those_of_sorting_anew_before_each_pop(
+def test_turns_equal_those_of_sorting_again_before_each_pop(
     queues: dict[str, tuple[int, int, int]],
     groups: list[tuple[str, int, int, int, int]],
     starts: list[bool],

@@ -44,7 +44,7 @@ def after(snapshot: Snapshot, waited_s: float, policy: Policy = PATIENT) -> Plan
     return plan(snapshot, policy, now=START + waited_s, memory=first.memory)
 
 
-def test_a_pod_leaves_when_a_pod_that_is_owed_its_gpu_has_waited_for_as_long_as_it_has_run() -> None:
+def test_a_pod_is_evicted_when_the_queue_that_deserves_its_gpu_has_waited_for_as_long_as_the_pod_has_run() -> None:
     snapshot = lent(QUEUES, ran_s=100.0)
 
     evictions = [len(after(snapshot, waited_s).evictions) for waited_s in (0.0, 50.0, 99.0)]
@@ -55,7 +55,7 @@ def test_a_pod_leaves_when_a_pod_that_is_owed_its_gpu_has_waited_for_as_long_as_
     assert [each.action for each in after(snapshot, 300.0).evictions] == [Action.RECLAIM]
 
 
-def test_a_pod_that_has_only_just_started_leaves_first_and_soon() -> None:
+def test_a_pod_that_has_just_started_is_evicted_first_and_soon() -> None:
     snapshot = lent(QUEUES, ran_s=100.0)
     young = running("l4", "lender", since=START + 90.0)
     later = replace(snapshot, running={**snapshot.running, young.key: young})
@@ -71,11 +71,11 @@ def test_a_queue_below_its_deserved_share_does_not_wait() -> None:
     assert len(plan(snapshot, PATIENT, now=START).evictions) == 1
 
 
-def test_nobody_waits_where_patience_is_off() -> None:
+def test_no_eviction_waits_where_patience_is_off() -> None:
     assert len(plan(lent(QUEUES, ran_s=100.0), Policy(), now=START).evictions) == 1
 
 
-def test_a_pod_whose_victims_would_lose_too_much_work_is_told_that_it_has_to_wait_and_for_how_long() -> None:
+def test_the_message_of_a_pod_whose_victims_would_lose_too_much_work_says_how_long_it_waits() -> None:
     snapshot = lent(QUEUES, ran_s=1000.0)
     twin = waiting("v", "owed")
     snapshot = replace(snapshot, groups={**snapshot.groups, twin.key: twin})
@@ -92,7 +92,7 @@ def test_a_pod_whose_victims_would_lose_too_much_work_is_told_that_it_has_to_wai
         assert [made.refusals[key].sentence for key in snapshot.groups if key.name != "uid-x"] == [said, said]
 
 
-def test_a_pod_for_which_nobody_may_leave_is_not_told_that_they_leave_later() -> None:
+def test_the_message_of_a_pod_without_evictable_pods_does_not_say_that_they_are_evicted_later() -> None:
     snapshot = lent(QUEUES, ran_s=1000.0)
     firm = {key: replace(group, preemptible=False) for key, group in snapshot.running.items()}
     made = plan(replace(snapshot, running=firm), PATIENT, now=START)
@@ -107,7 +107,7 @@ def test_a_search_is_due_again_when_patience_ends() -> None:
     assert START < memory.conditions.changes_at <= START + PATIENT.patience_s
 
 
-def test_a_search_is_still_due_after_a_plan_that_remembers_that_it_was_in_vain() -> None:
+def test_a_search_stays_due_after_a_plan_that_remembers_its_failure() -> None:
     snapshot = lent(QUEUES, ran_s=1000.0)
     memory = plan(snapshot, PATIENT, now=START).memory
     later = plan(snapshot, PATIENT, now=START + 1.0, memory=memory).memory
@@ -117,7 +117,7 @@ def test_a_search_is_still_due_after_a_plan_that_remembers_that_it_was_in_vain()
     assert later.conditions.changes_at == memory.conditions.changes_at
 
 
-def test_what_was_waited_for_counts_on_when_a_plan_is_not_carried_out() -> None:
+def test_the_time_waited_continues_when_a_plan_is_not_carried_out() -> None:
     snapshot = lent(QUEUES, ran_s=1000.0)
     memory = plan(snapshot, PATIENT, now=START).memory
     later = START + PATIENT.patience_s
@@ -127,7 +127,7 @@ def test_what_was_waited_for_counts_on_when_a_plan_is_not_carried_out() -> None:
     assert plan(snapshot, PATIENT, now=later + 1.0, memory=found.memory).evictions
 
 
-def test_what_was_waited_for_is_forgotten_when_a_group_no_longer_waits() -> None:
+def test_the_time_waited_is_forgotten_when_a_podgroup_no_longer_waits() -> None:
     snapshot = lent(QUEUES, ran_s=100.0)
     memory = plan(snapshot, PATIENT, now=START).memory
     gone = replace(snapshot, groups={})
@@ -143,7 +143,7 @@ def in_two_halves() -> Snapshot:
     return given.snapshot(nodes, [given.queue("owed")], [*held, waiting("large", "owed", gpus=8)])
 
 
-def test_a_pod_moves_when_who_needs_its_room_has_waited_for_the_work_that_is_lost() -> None:
+def test_a_pod_moves_when_the_pod_that_needs_its_room_has_waited_for_as_long_as_the_work_lost() -> None:
     snapshot = in_two_halves()
 
     # The other has worked for 4 x (100 + t) GPU-seconds, and 8 x t were waited for after t = 100 s.
@@ -151,7 +151,7 @@ def test_a_pod_moves_when_who_needs_its_room_has_waited_for_the_work_that_is_los
     assert [each.action for each in after(snapshot, 101.0).evictions] == [Action.CONSOLIDATE]
 
 
-def test_a_plan_without_memory_begins_to_wait() -> None:
+def test_a_plan_without_memory_starts_to_count_the_time_waited() -> None:
     made = plan(in_two_halves(), PATIENT, now=START + 5000.0, memory=NO_MEMORY)
 
     assert made.evictions == ()
@@ -161,7 +161,7 @@ def test_a_plan_without_memory_begins_to_wait() -> None:
 
 @settings(max_examples=60)
 @for_all(worlds)
-def test_reclaim_and_consolidation_begin_with_no_loss_but_for_what_is_deserved(world: World) -> None:
+def test_reclaim_and_consolidation_start_with_no_loss_except_for_deserved_shares(world: World) -> None:
     snapshot = world.snapshot()
     # No queue deserves anything, and no time has passed: what runs has worked for longer than anything has waited.
     queues = {name: replace(queue, gpu_milli=NOTHING_DESERVED) for name, queue in snapshot.queues.items()}

@@ -55,7 +55,7 @@ def evicted(found: Plan, *actions: Action) -> Counter[PodUid]:
     return Counter(each.pod for each in found.evictions if not actions or each.action in actions)
 
 
-def test_many_of_the_clusters_need_a_victim() -> None:
+def test_many_generated_clusters_need_a_victim() -> None:
     count = 300
     clusters = [world(Random(seed)) for seed in range(count)]  # not for secrets
     needing = sum(bool(plan(each.snapshot(), KAI, now=each.now).evictions) for each in clusters)
@@ -66,14 +66,14 @@ def test_many_of_the_clusters_need_a_victim() -> None:
 
 @examples
 @for_all(worlds)
-def test_whoever_starts_now_fits_into_what_is_free_now(cluster: World) -> None:
+def test_pods_that_start_now_fit_into_what_is_free_now(cluster: World) -> None:
     assert cluster.overcommitted() == []
     assert cluster.at_once(planned(cluster)).overcommitted() == []
 
 
 @examples
 @for_all(worlds)
-def test_when_everybody_has_left_and_started_no_node_and_no_device_holds_more_than_it_has(cluster: World) -> None:
+def test_no_node_or_device_is_overcommitted_after_all_evictions_and_starts(cluster: World) -> None:
     assert cluster.after(planned(cluster)).overcommitted() == []
 
 
@@ -91,7 +91,7 @@ def test_a_gang_runs_whole_or_not_at_all_after_every_plan(cluster: World) -> Non
 
 @examples
 @for_all(worlds)
-def test_nobody_leaves_twice_or_starts_and_leaves_and_everybody_leaves_for_somebody(cluster: World) -> None:
+def test_no_pod_is_evicted_twice_or_started_and_evicted_and_every_eviction_has_a_beneficiary(cluster: World) -> None:
     found = planned(cluster)
     starting, leaving = {start.group for start in found.starts}, evicted(found)
 
@@ -103,7 +103,7 @@ def test_nobody_leaves_twice_or_starts_and_leaves_and_everybody_leaves_for_someb
 
 @examples
 @for_all(worlds)
-def test_only_those_leave_whom_the_rules_let_leave(cluster: World) -> None:
+def test_only_pods_that_the_rules_allow_are_evicted(cluster: World) -> None:
     found, groups = planned(cluster), running(cluster)
 
     for each in found.evictions:
@@ -129,7 +129,7 @@ def test_only_those_leave_whom_the_rules_let_leave(cluster: World) -> None:
 
 @examples
 @for_all(worlds)
-def test_who_has_not_run_for_long_enough_keeps_its_minimum(cluster: World) -> None:
+def test_a_podgroup_within_its_min_runtime_keeps_its_minimum(cluster: World) -> None:
     found, groups = planned(cluster), running(cluster)
     protection = Protection({each.name: each for each in cluster.queues}, DEFAULT_POLICY, cluster.now)
     ages = {Action.RECLAIM: protection.from_reclaim, Action.PREEMPT: protection.from_preempt}
@@ -143,7 +143,7 @@ def test_who_has_not_run_for_long_enough_keeps_its_minimum(cluster: World) -> No
 
 @examples
 @for_all(worlds)
-def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_pods(cluster: World) -> None:
+def test_no_queue_exceeds_its_limit_or_its_deserved_share_with_non_preemptible_pods(cluster: World) -> None:
     before = QueueLedger(cluster.snapshot()).accounts
     after = QueueLedger(cluster.after(planned(cluster)).snapshot()).accounts
 
@@ -155,7 +155,7 @@ def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_po
 
 @examples
 @for_all(worlds)
-def test_fair_shares_never_exceed_the_capacity_beyond_what_is_deserved(cluster: World) -> None:
+def test_fair_shares_exceed_the_capacity_only_by_deserved_shares(cluster: World) -> None:
     snapshot = cluster.snapshot()
     shares, total = fair_shares(snapshot), quantities(snapshot.total)
     top = [shares[each.name] for each in cluster.queues if each.parent is None]
@@ -174,7 +174,7 @@ def test_fair_shares_never_exceed_the_capacity_beyond_what_is_deserved(cluster: 
 # what made the earlier one fair, and then the queue takes it back.
 @examples
 @for_all(worlds)
-def test_planning_again_and_again_comes_to_rest_and_nobody_takes_back_what_it_had_to_leave(cluster: World) -> None:
+def test_repeated_plans_come_to_rest_and_no_podgroup_takes_back_what_was_reclaimed_from_it(cluster: World) -> None:
     winners: dict[GroupKey, set[GroupKey]] = {}
 
     for _ in range(ROUNDS):
@@ -200,7 +200,7 @@ def losses(cluster: World, found: Plan) -> list[Eviction]:
 
 @examples
 @for_all(worlds)
-def test_a_plan_is_the_same_every_time_and_in_whatever_order_the_cluster_is_told(cluster: World) -> None:
+def test_a_plan_is_the_same_every_time_and_for_every_order_of_its_input(cluster: World) -> None:
     snapshot = cluster.snapshot()
     turned = replace(
         snapshot,
@@ -220,7 +220,7 @@ def _turned(mapping: Mapping[K, V]) -> dict[K, V]:
 
 @examples
 @for_all(worlds)
-def test_allocating_does_not_depend_on_what_comes_after_it(cluster: World) -> None:
+def test_allocation_does_not_depend_on_the_actions_after_it(cluster: World) -> None:
     # By default those that borrow start only when it is decided who has to leave.
     in_turn = replace(DEFAULT_POLICY, borrow_last=False)
     whole = plan(cluster.snapshot(), in_turn, now=cluster.now)
@@ -232,7 +232,7 @@ def test_allocating_does_not_depend_on_what_comes_after_it(cluster: World) -> No
 
 @examples
 @for_all(worlds)
-def test_planning_some_makes_nobody_leave(cluster: World) -> None:
+def test_a_plan_for_some_podgroups_evicts_no_pod(cluster: World) -> None:
     snapshot: Snapshot = cluster.snapshot()
 
     for key in snapshot.groups:

@@ -59,7 +59,7 @@ def lacking(*, cpu: int = 0, gpus: int = 0, free: int) -> dict[str, int]:
     return {"cpu_milli": cpu, "gpu_milli": gpus, "pods": 0, "most_free_gpu_milli": free * 1000}
 
 
-def test_queues_start_what_they_deserve_and_the_surplus_by_weight() -> None:
+def test_queues_start_their_deserved_share_and_the_surplus_by_weight() -> None:
     tree = [
         given.queue("p", deserved=8),
         given.queue("a", "p", deserved=4, weight=1),
@@ -92,20 +92,20 @@ def test_a_gang_that_does_not_fit_as_a_whole_starts_nothing_and_takes_nothing() 
     }
 
 
-def test_what_an_elastic_group_has_beyond_its_minimum_starts_pod_by_pod_as_far_as_there_is_room() -> None:
+def test_pods_of_an_elastic_podgroup_beyond_its_minimum_start_one_by_one_as_far_as_there_is_room() -> None:
     found = plan(cluster(gang("elastic", 1, 1, 1, 1, 1, 1, min_member=2)))
 
     assert starts(found) == [("elastic", 2), ("elastic", 1), ("elastic", 1)]
     assert refusals(found) == {"elastic": Reason.NO_NODE_FITS}
 
 
-def test_what_an_elastic_group_has_beyond_its_minimum_waits_for_those_who_have_less() -> None:
+def test_pods_of_an_elastic_podgroup_beyond_its_minimum_wait_for_podgroups_below_their_minimum() -> None:
     found = plan(cluster(gang("elastic", 1, 1, 1, 1, min_member=2, created_at=1.0), gang("late", 1, 1, created_at=2.0)))
 
     assert starts(found) == [("elastic", 2), ("late", 2)]
 
 
-def test_a_half_started_gang_is_completed_before_anything_else_starts() -> None:
+def test_a_partially_started_gang_is_completed_before_anything_else_starts() -> None:
     half = gang("half", 1, 1, min_member=3, active=1, created_at=9.0)
 
     found = plan(cluster(gang("urgent", 4, priority=100), half))
@@ -114,11 +114,11 @@ def test_a_half_started_gang_is_completed_before_anything_else_starts() -> None:
     assert refusals(found) == {"urgent": Reason.NO_NODE_FITS}
 
 
-def test_pods_that_have_finished_count_as_started() -> None:
+def test_finished_pods_count_as_started() -> None:
     assert starts(plan(cluster(gang("ending", 4, 1, min_member=3, active=1, succeeded=1)))) == [("ending", 1)]
 
 
-def test_priority_goes_before_age_and_age_before_name() -> None:
+def test_podgroups_start_by_priority_then_age_then_name() -> None:
     groups = [gang("b", 2), gang("a", 2, created_at=1.0), gang("urgent", 2, priority=1, created_at=2.0)]
 
     assert starts(plan(cluster(*groups))) == [("urgent", 1), ("b", 1)]
@@ -135,7 +135,7 @@ def test_a_queue_stops_at_its_limit_however_much_is_free() -> None:
     )
 
 
-def test_what_must_not_be_preempted_stays_within_what_its_queue_deserves() -> None:
+def test_non_preemptible_pods_stay_within_the_deserved_share_of_their_queue() -> None:
     groups = [gang("firm", 2, preemptible=False), gang("firmer", 1, preemptible=False), gang("soft", 1)]
     snapshot = replace(cluster(*groups), queues={QueueName("q"): given.queue("q", deserved=2)})
 
@@ -145,7 +145,7 @@ def test_what_must_not_be_preempted_stays_within_what_its_queue_deserves() -> No
     assert refusals(found) == {"firmer": Reason.NON_PREEMPTIBLE_OVER_QUOTA}
 
 
-def test_a_group_that_cannot_be_considered_is_refused_with_its_own_reason() -> None:
+def test_a_podgroup_that_cannot_be_considered_is_refused_with_its_own_reason() -> None:
     found = plan(cluster(gang("short", 1, refusal=REFUSAL), gang("lost", 1, queue="nowhere")))
 
     assert starts(found) == []
@@ -153,7 +153,7 @@ def test_a_group_that_cannot_be_considered_is_refused_with_its_own_reason() -> N
     assert found.refusals[GroupKey("default", "lost")].sentence == "Queue nowhere does not exist."
 
 
-def test_a_pod_without_room_is_told_what_each_node_lacks() -> None:
+def test_the_message_of_a_pod_without_room_names_what_each_node_lacks() -> None:
     pod = given.pod("p", gpus=6, cpu=32)
     nodes = [
         given.node("a", gpus=4, ready=False),
@@ -174,7 +174,7 @@ def test_a_pod_without_room_is_told_what_each_node_lacks() -> None:
     )
 
 
-def test_a_gang_is_told_which_of_its_pods_finds_no_node_at_all() -> None:
+def test_the_message_of_a_gang_names_the_pod_that_fits_on_no_node() -> None:
     snapshot = crowded(cluster(gang("mixed", 1, 8), gpus=(8, 8)), 4, 4)
     refusal = plan(snapshot).refusals[GroupKey("default", "mixed")]
 
@@ -185,7 +185,7 @@ def test_a_gang_is_told_which_of_its_pods_finds_no_node_at_all() -> None:
     )
 
 
-def test_a_pod_that_may_go_nowhere_is_told_so() -> None:
+def test_the_message_of_a_pod_that_no_node_may_take_says_so() -> None:
     snapshot = given.snapshot([given.node("n", unschedulable=True)], QUEUE, [gang("x", 1)])
 
     assert plan(snapshot).refusals[GroupKey("default", "x")].sentence == (
@@ -193,7 +193,7 @@ def test_a_pod_that_may_go_nowhere_is_told_so() -> None:
     )
 
 
-def test_groups_that_differ_are_told_each_its_own_numbers() -> None:
+def test_unlike_podgroups_get_messages_with_their_own_numbers() -> None:
     pinned = given.group(given.pod("pinned", gpus=3, constraint=Constraint(node_selector=(("zone", "east"),))))
     groups = [gang("one", 3), gang("two", 3, 3), gang("three", 3, 3, 3), gang("four", 3, 2), gang("five", 4, 3), pinned]
 
@@ -203,7 +203,7 @@ def test_groups_that_differ_are_told_each_its_own_numbers() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "best"), [(PlacementStrategy.BINPACK, "n1"), (PlacementStrategy.SPREAD, "n0")])
-def test_the_strategy_is_that_of_the_policy(strategy: PlacementStrategy, best: str) -> None:
+def test_the_policy_sets_the_strategy(strategy: PlacementStrategy, best: str) -> None:
     policy, groups = Policy(placement=strategy), [gang("x", 1), gang("y", 1)]
     snapshot, pod, both = cluster(*groups, gpus=(4, 2)), groups[0].pending[0], [NodeName("n0"), NodeName("n1")]
 
@@ -213,7 +213,7 @@ def test_the_strategy_is_that_of_the_policy(strategy: PlacementStrategy, best: s
     assert both[rate(snapshot, groups[0], pod, both, policy=policy).scores.argmax()] == best
 
 
-def test_planning_some_leaves_the_others_waiting_unheard() -> None:
+def test_a_plan_for_some_podgroups_does_not_consider_the_others() -> None:
     snapshot = cluster(gang("x", 1, priority=9), gang("y", 1), gang("z", 4))
 
     found = plan_some(snapshot, [GroupKey("default", name) for name in ("y", "z", "gone")])
@@ -222,7 +222,7 @@ def test_planning_some_leaves_the_others_waiting_unheard() -> None:
     assert plan_some(snapshot, []) == Plan(snapshot_version=1)
 
 
-def test_one_pod_is_placed_on_the_best_of_the_offered_nodes_that_has_room() -> None:
+def test_a_single_pod_is_placed_on_the_best_offered_node_with_room() -> None:
     snapshot, pod = cluster(gpus=(1, 4, 8)), given.pod("p", gpus=2)
     offered = [NodeName(name) for name in ("n2", "n1", "n0", "gone")]
 
@@ -239,7 +239,7 @@ def test_one_pod_is_placed_on_the_best_of_the_offered_nodes_that_has_room() -> N
         (gang("x", 2, queue="nowhere"), Reason.QUEUE_DOES_NOT_EXIST),
     ],
 )
-def test_a_pod_that_is_not_there_yet_is_rated_on_the_offered_nodes(group: PodGroup, reason: Reason | None) -> None:
+def test_a_pod_that_does_not_exist_yet_is_scored_on_the_offered_nodes(group: PodGroup, reason: Reason | None) -> None:
     offered = [NodeName(name) for name in ("n0", "n2", "n3", "n4", "gone")]
 
     rating = rate(cluster(gpus=(1, 3, 4, 8, 4)), group, group.pending[0], offered)
@@ -318,7 +318,7 @@ def charged(usage: Usage, group: PodGroup, placed: Sequence[Pod]) -> Usage:
 
 @settings(deadline=None)
 @for_all(clusters(mixed_pods))
-def test_no_node_is_filled_beyond_what_it_has_and_none_that_takes_no_work_is_used(snapshot: Snapshot) -> None:
+def test_no_node_is_filled_beyond_its_capacity_and_no_unschedulable_node_is_used(snapshot: Snapshot) -> None:
     after = outcome(snapshot, plan(snapshot))
 
     idle = ~snapshot.nodes.takes_work
@@ -328,7 +328,7 @@ def test_no_node_is_filled_beyond_what_it_has_and_none_that_takes_no_work_is_use
 
 @settings(deadline=None)
 @for_all(clusters(mixed_pods))
-def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_pods(snapshot: Snapshot) -> None:
+def test_no_queue_exceeds_its_limit_or_its_deserved_share_with_non_preemptible_pods(snapshot: Snapshot) -> None:
     after = outcome(snapshot, plan(snapshot))
 
     for account in QueueLedger(after).accounts.values():
@@ -339,7 +339,7 @@ def test_no_queue_goes_beyond_its_limit_nor_beyond_what_it_deserves_with_firm_po
 
 @settings(deadline=None)
 @for_all(clusters(mixed_pods))
-def test_gangs_start_whole_or_not_at_all_and_whoever_waits_is_told_why(snapshot: Snapshot) -> None:
+def test_gangs_start_whole_or_not_at_all_and_every_pending_podgroup_gets_a_reason(snapshot: Snapshot) -> None:
     found = plan(snapshot)
     after = outcome(snapshot, found)
 
@@ -350,7 +350,7 @@ def test_gangs_start_whole_or_not_at_all_and_whoever_waits_is_told_why(snapshot:
 
 @settings(deadline=None)
 @for_all(clusters(mixed_pods))
-def test_a_plan_depends_on_nothing_that_is_not_in_its_snapshot(snapshot: Snapshot) -> None:
+def test_a_plan_depends_only_on_its_snapshot(snapshot: Snapshot) -> None:
     groups = dict(reversed(list(snapshot.groups.items())))
     queues = dict(reversed(list(snapshot.queues.items())))
 
@@ -359,7 +359,9 @@ def test_a_plan_depends_on_nothing_that_is_not_in_its_snapshot(snapshot: Snapsho
 
 @settings(deadline=None)
 @for_all(clusters(mixed_pods))
-def test_planning_one_group_is_planning_all_when_it_waits_alone_and_nobody_has_to_leave(snapshot: Snapshot) -> None:
+def test_a_plan_for_one_podgroup_equals_the_plan_for_all_if_it_waits_alone_and_nothing_is_evicted(
+    snapshot: Snapshot,
+) -> None:
     for key, group in snapshot.groups.items():
         alone = replace(snapshot, groups={key: group})
 
@@ -369,7 +371,7 @@ def test_planning_one_group_is_planning_all_when_it_waits_alone_and_nobody_has_t
 # Pods of one gang are alike here: of unlike pods, less room may make the greedy choice a luckier one.
 @settings(deadline=None)
 @for_all(clusters(like_pods))
-def test_planning_again_on_the_outcome_changes_nothing(snapshot: Snapshot) -> None:
+def test_another_plan_on_the_outcome_changes_nothing(snapshot: Snapshot) -> None:
     found = plan(snapshot)
 
     again = plan(outcome(snapshot, found))
@@ -378,7 +380,7 @@ def test_planning_again_on_the_outcome_changes_nothing(snapshot: Snapshot) -> No
     assert again.refusals.keys() == found.refusals.keys()
 
 
-def test_a_group_that_a_disruption_budget_guards_is_asked_last() -> None:
+def test_a_podgroup_that_a_disruption_budget_protects_is_evicted_last() -> None:
     rich = [given.group(running=[given.placed(given.pod(f"r{i}", queue="rich"), "a")], min_member=1) for i in range(2)]
     poor = given.group(given.pod("w", queue="poor"))
     queues = [given.queue("rich", deserved=1), given.queue("poor", deserved=1)]
@@ -393,7 +395,7 @@ def test_a_group_that_a_disruption_budget_guards_is_asked_last() -> None:
     assert evicted(*rich) == ["r1"]
 
 
-def test_nobody_has_to_leave_for_what_a_lost_gang_gives_back() -> None:
+def test_no_pod_is_evicted_for_room_that_a_stale_gang_releases() -> None:
     lost = replace(
         given.group(running=[given.placed(given.pod("l0", gang="l", queue="rich"), "a")], min_member=2), stale_since=0.0
     )
@@ -407,7 +409,7 @@ def test_nobody_has_to_leave_for_what_a_lost_gang_gives_back() -> None:
     assert [start.group for start in made.starts] == [poor.key]
 
 
-def test_nobody_has_to_leave_for_what_a_gang_gives_back_that_is_not_completed_in_time() -> None:
+def test_no_pod_is_evicted_for_room_that_a_gang_releases_if_it_is_not_completed_in_time() -> None:
     waits = given.pod("s1", gpus=2, gang="stale")
     stale = replace(
         given.group(waits, running=[given.placed(given.pod("s0", gpus=2, gang="stale"), "a")], min_member=2),
@@ -422,7 +424,7 @@ def test_nobody_has_to_leave_for_what_a_gang_gives_back_that_is_not_completed_in
     assert [start.group for start in made.starts] == [urgent.key]
 
 
-def test_a_half_started_gang_makes_nobody_leave_before_its_priority() -> None:
+def test_a_partially_started_gang_evicts_no_pod_ahead_of_its_priority() -> None:
     half = given.group(
         given.pod("h1", gang="h"), running=[given.placed(given.pod("h0", gang="h"), "b")], min_member=2, priority=75
     )
@@ -435,7 +437,7 @@ def test_a_half_started_gang_makes_nobody_leave_before_its_priority() -> None:
     assert [start.group for start in made.starts] == [urgent.key]
 
 
-def test_nobody_comes_in_by_force_whom_a_growing_group_of_higher_priority_would_make_leave_again() -> None:
+def test_no_victims_are_taken_for_a_pod_that_a_growing_podgroup_of_higher_priority_would_evict_again() -> None:
     grows = given.group(*(given.pod(f"g{index}", gang="g") for index in range(2)), min_member=1, priority=90)
     lower = given.group(given.pod("l"), priority=60)
     low = given.group(running=[given.placed(given.pod("r", gpus=2), "a")], min_member=1, priority=50)
@@ -446,7 +448,7 @@ def test_nobody_comes_in_by_force_whom_a_growing_group_of_higher_priority_would_
 
 
 @pytest.mark.parametrize(("bare", "moved"), [(False, ["uid-r"]), (True, [])])
-def test_nobody_is_moved_who_would_not_be_made_again(bare: bool, moved: list[str]) -> None:  # noqa: FBT001 # parametrized
+def test_no_pod_is_moved_that_its_controller_would_not_create_again(bare: bool, moved: list[str]) -> None:  # noqa: FBT001 # parametrized
     runs = given.group(running=[given.placed(given.pod("r", bare=bare), "a")], min_member=1)
     firm = given.group(running=[given.placed(given.pod("f"), "b")], min_member=1, preemptible=False)
     waits = given.group(given.pod("w", gpus=2))

@@ -25,7 +25,7 @@ def world(*groups: PodGroup, queues: tuple[Queue, ...] = (queue("q"),)) -> Snaps
     return snapshot([node("a")], queues, groups)
 
 
-def test_those_ahead_in_the_queue_are_counted_and_the_first_named() -> None:
+def test_podgroups_ahead_in_the_queue_are_counted_and_the_first_is_named() -> None:
     groups = waiting(8)
 
     found = position(world(*groups), groups[6].key)
@@ -33,13 +33,13 @@ def test_those_ahead_in_the_queue_are_counted_and_the_first_named() -> None:
     assert found == Position(ahead_in_queue=6, first=tuple(Name("default", f"q{n:05}") for n in range(FIRST)), ahead=6)
 
 
-def test_the_first_has_nobody_ahead() -> None:
+def test_the_first_podgroup_has_none_ahead() -> None:
     groups = waiting(2)
 
     assert position(world(*groups), groups[0].key) == Position(ahead_in_queue=0, first=(), ahead=0)
 
 
-def test_other_queues_count_for_the_place_among_all() -> None:
+def test_other_queues_count_for_the_position_among_all() -> None:
     mine, others = waiting(2), waiting(3, queue="r")
     queues = (queue("q"), replace(queue("r"), priority=200))
 
@@ -48,7 +48,7 @@ def test_other_queues_count_for_the_place_among_all() -> None:
     assert found == Position(ahead_in_queue=1, first=(Name("default", "q00000"),), ahead=4)
 
 
-def test_a_gang_that_has_begun_goes_first_whatever_its_priority() -> None:
+def test_a_partially_started_gang_is_first_whatever_its_priority() -> None:
     first, *_ = waiting(1, priority=100)
     begun = group(pod("p", gang="begun"), min_member=2, running=[placed(pod("o", gang="begun"), "a")])
 
@@ -63,14 +63,14 @@ def torn_beside_what_is_deserved() -> tuple[PodGroup, PodGroup, Snapshot]:
     return first, torn, world(first, torn, queues=(queue("q"), queue("r", deserved=8)))
 
 
-def test_a_gang_that_has_begun_does_not_go_before_a_queue_below_its_deserved_share() -> None:
+def test_a_partially_started_gang_is_not_before_a_queue_below_its_deserved_share() -> None:
     first, torn, snapshot = torn_beside_what_is_deserved()
 
     assert position(snapshot, torn.key) == Position(ahead_in_queue=0, first=(), ahead=1)
     assert position(snapshot, first.key) == Position(ahead_in_queue=0, first=(), ahead=0)
 
 
-def test_a_gang_that_began_long_ago_does_not_go_first() -> None:
+def test_a_gang_that_was_partially_started_long_ago_is_not_first() -> None:
     first, torn, snapshot = torn_beside_what_is_deserved()
     nobody_deserves = replace(
         snapshot, queues={name: replace(queue(name), priority=200 if name == "r" else 100) for name in snapshot.queues}
@@ -85,7 +85,7 @@ def test_a_gang_that_began_long_ago_does_not_go_first() -> None:
     assert found == [(0, 1), (1, 0)]
 
 
-def test_those_that_borrow_come_after_those_that_stay_within_their_fair_share() -> None:
+def test_podgroups_that_borrow_are_after_those_within_their_fair_share() -> None:
     large = group(pod("large", gpus=8, queue="q"))
     small = group(pod("small", queue="q"), created_at=1.0)
     other = group(pod("other", gpus=4, queue="r"), created_at=2.0)
@@ -100,7 +100,7 @@ def test_those_that_borrow_come_after_those_that_stay_within_their_fair_share() 
     assert in_turn.ahead_in_queue == 0
 
 
-def test_who_cannot_start_whatever_is_free_has_no_turn_and_stands_in_nobodys_way() -> None:
+def test_a_podgroup_that_can_never_start_has_no_position_and_is_ahead_of_none() -> None:
     one, other = waiting(2)
     hopeless = replace(one, refusal=Refusal(reason=Reason.MEMBERS_MISSING, sentence="Waiting for 2 pods."))
 
@@ -109,18 +109,18 @@ def test_who_cannot_start_whatever_is_free_has_no_turn_and_stands_in_nobodys_way
 
 
 @pytest.mark.parametrize("queues", [(), (queue("q"), queue("below", "q")), (queue("q", "gone"),)])
-def test_nobody_has_a_turn_in_a_queue_that_takes_no_pods(queues: tuple[Queue, ...]) -> None:
+def test_podgroups_in_a_queue_that_takes_no_pods_have_no_position(queues: tuple[Queue, ...]) -> None:
     groups = waiting(1)
 
     assert position(world(*groups, queues=queues), groups[0].key) is None
 
 
-def test_who_does_not_wait_has_no_turn() -> None:
+def test_a_podgroup_that_is_not_pending_has_no_position() -> None:
     assert position(world(*waiting(1)), group(pod("other")).key) is None
 
 
 @pytest.mark.parametrize("too_many", ["turns", "queues"])
-def test_with_many_that_wait_the_place_among_all_is_told_as_a_least(too_many: str) -> None:
+def test_with_many_pending_podgroups_the_position_among_all_is_a_lower_bound(too_many: str) -> None:
     groups = waiting(MOST_COUNTED + 10 if too_many == "turns" else 3)
     more = MOST_QUEUES if too_many == "queues" else 0
     queues = (queue("q"), *(queue(f"r{number}") for number in range(more)))
@@ -132,7 +132,7 @@ def test_with_many_that_wait_the_place_among_all_is_told_as_a_least(too_many: st
     assert (found.ahead_in_queue, found.ahead, found.is_least) == (ahead, ahead, True)
 
 
-def test_more_than_can_be_lined_up_for_a_question_are_counted_in_the_queue_alone() -> None:
+def test_with_too_many_podgroups_for_a_question_only_the_position_in_the_queue_is_told() -> None:
     first, *others = waiting(MOST_LINED_UP)
     last = waiting(1, queue="r")[0]
 

@@ -35,7 +35,7 @@ def test_a_queue_may_be_filled_to_its_limit() -> None:
     assert ledger().check(of("a"), gpus(6)) is None
 
 
-def test_a_queue_refuses_what_passes_its_limit_and_says_the_numbers() -> None:
+def test_a_queue_refuses_what_exceeds_its_limit_with_the_numbers() -> None:
     held = Usage(allocated=gpus(4.5))
 
     refusal = ledger(a=held).check(of("a"), gpus(2))
@@ -48,20 +48,20 @@ def test_a_queue_refuses_what_passes_its_limit_and_says_the_numbers() -> None:
     assert refusal.details == {"queue": "a", "resource": "GPUs", "limit": "6", "allocated": "4.5", "requested": "2"}
 
 
-def test_what_siblings_hold_counts_against_the_limit_of_their_parent() -> None:
+def test_the_usage_of_siblings_counts_against_the_limit_of_their_parent() -> None:
     refusal = ledger(b=Usage(allocated=gpus(5))).check(of("a"), gpus(4))
 
     assert refusal is not None
     assert refusal.details["queue"] == "p"
 
 
-def test_a_resource_that_is_not_asked_for_is_not_judged() -> None:
+def test_a_resource_that_is_not_requested_is_not_checked() -> None:
     over = Usage(allocated=gpus(20))
 
     assert ledger(a=over).check(of("a"), Resources(cpu_milli=1000)) is None
 
 
-def test_a_charge_counts_at_every_ancestor() -> None:
+def test_a_charge_counts_for_every_ancestor() -> None:
     book = ledger()
 
     book.charge(of("b"), gpus(5))
@@ -71,7 +71,7 @@ def test_a_charge_counts_at_every_ancestor() -> None:
     assert [each.allocated for each in book.ancestors(QueueName("b"))] == [[0, 0, 5000], [0, 0, 5000]]
 
 
-def test_a_preemptible_group_may_go_beyond_deserved_and_a_firm_one_may_not() -> None:
+def test_a_preemptible_podgroup_may_exceed_the_deserved_share_and_a_non_preemptible_one_may_not() -> None:
     queue = given.queue("q", deserved=4)
 
     refusal = ledger(queue).check(of("q", preemptible=False), gpus(5))
@@ -85,7 +85,7 @@ def test_a_preemptible_group_may_go_beyond_deserved_and_a_firm_one_may_not() -> 
     )
 
 
-def test_only_firm_pods_count_against_deserved() -> None:
+def test_only_non_preemptible_pods_count_against_the_deserved_share() -> None:
     book = ledger(given.queue("q", deserved=4))
 
     book.charge(of("q"), gpus(4))
@@ -95,7 +95,7 @@ def test_only_firm_pods_count_against_deserved() -> None:
     assert book.check(of("q", preemptible=False), gpus(1)) is not None
 
 
-def test_a_firm_group_must_stay_within_what_every_ancestor_deserves() -> None:
+def test_a_non_preemptible_podgroup_stays_within_the_deserved_share_of_every_ancestor() -> None:
     book = ledger(given.queue("p", deserved=2), given.queue("a", "p", deserved=4))
 
     refusal = book.check(of("a", preemptible=False), gpus(3))
@@ -116,7 +116,7 @@ def test_a_firm_group_must_stay_within_what_every_ancestor_deserves() -> None:
         (Queue(name=Q, gpu_milli=Entitlement(limit=500)), Resources(gpu_milli=750), ("GPUs", "0.5", "0.75")),
     ],
 )
-def test_refusals_speak_in_the_units_of_people(
+def test_refusals_give_amounts_in_readable_units(
     queue: Queue, request_: Resources, numbers: tuple[str, str, str]
 ) -> None:
     refusal = ledger(queue).check(of("q"), request_)
@@ -136,7 +136,7 @@ def test_refusals_speak_in_the_units_of_people(
         ("self", Reason.QUEUE_IS_INVALID, "Queue self is not valid: its parents form a circle through self."),
     ],
 )
-def test_only_sound_leaf_queues_take_pods(queue: str, reason: Reason, sentence: str) -> None:
+def test_only_valid_leaf_queues_take_pods(queue: str, reason: Reason, sentence: str) -> None:
     queues = [
         *TREE,
         replace(given.queue("bad"), problem="its limit is negative"),
@@ -151,7 +151,7 @@ def test_only_sound_leaf_queues_take_pods(queue: str, reason: Reason, sentence: 
     assert (refusal.reason, refusal.sentence) == (reason, sentence)
 
 
-def test_what_an_invalid_queue_holds_still_fills_its_parent() -> None:
+def test_the_usage_of_an_invalid_queue_counts_for_its_parent() -> None:
     bad = replace(given.queue("bad", "p"), problem="its limit is negative")
 
     refusal = ledger(*TREE, bad, bad=Usage(allocated=gpus(8))).check(of("a"), gpus(1))
@@ -160,7 +160,7 @@ def test_what_an_invalid_queue_holds_still_fills_its_parent() -> None:
     assert refusal.details["queue"] == "p"
 
 
-def test_a_copy_that_is_charged_leaves_its_origin_as_it_was_and_the_other_way_round_until_it_is_taken_over() -> None:
+def test_charges_of_a_copy_do_not_change_the_original_until_the_copy_is_adopted() -> None:
     origin, one = ledger(given.queue("q", deserved=4)), given.group(given.pod("p", queue="q"))
     twin = origin.copy()
 
@@ -173,7 +173,7 @@ def test_a_copy_that_is_charged_leaves_its_origin_as_it_was_and_the_other_way_ro
     assert origin.accounts[one.queue].allocated[GPU] == 3000
 
 
-def test_a_refusal_carries_the_numbers_of_the_queue_that_refuses_which_may_be_an_ancestor() -> None:
+def test_a_refusal_has_the_numbers_of_the_refusing_queue_which_may_be_an_ancestor() -> None:
     held = Usage(allocated=gpus(5), allocated_non_preemptible=gpus(1), requested=gpus(7))
 
     over_limit = ledger(b=held).check(of("a"), gpus(4))
@@ -204,7 +204,7 @@ def test_a_refusal_carries_the_numbers_of_the_queue_that_refuses_which_may_be_an
     ]
 
 
-def test_pods_of_one_template_are_refused_by_one_refusal_until_anything_is_charged() -> None:
+def test_pods_of_one_template_get_one_refusal_until_anything_is_charged() -> None:
     book = ledger()
     book.charge(of("a"), gpus(6))
 

@@ -30,7 +30,7 @@ def mended_and_anew(board: PlacementState, wish: Wish) -> tuple[list[int], list[
 
 @examples
 @for_all(worlds, strategies, st.booleans())
-def test_one_node_is_ranked_as_all_at_once(world: World, strategy: Strategy, waits: object) -> None:
+def test_the_rank_of_one_node_equals_its_rank_among_all(world: World, strategy: Strategy, waits: object) -> None:
     board = PlacementState(world.snapshot(), strategy)
 
     for pod in (pod for group in world.groups for pod in group.pending):
@@ -41,7 +41,7 @@ def test_one_node_is_ranked_as_all_at_once(world: World, strategy: Strategy, wai
 
 @examples
 @for_all(worlds, strategies)
-def test_a_board_on_which_much_has_happened_chooses_as_a_new_one_does(world: World, strategy: Strategy) -> None:
+def test_a_placement_state_after_many_changes_chooses_like_a_new_one(world: World, strategy: Strategy) -> None:
     board = PlacementState(world.snapshot(), strategy)
     pods = [pod for group in world.groups for pod in group.pending]
 
@@ -73,13 +73,13 @@ def told(*each: int) -> Amounts:
         ((), None, None),
     ],
 )
-def test_the_lowest_rank_is_taken_or_the_nominated_node_on_the_same_step(
+def test_the_lowest_rank_is_chosen_or_the_nominated_node_at_the_same_step(
     each: tuple[int, ...], nominated: int | None, chosen: int | None
 ) -> None:
     assert ranks.best(told(*each), nominated) == chosen
 
 
-def test_of_the_nodes_of_a_gang_those_of_most_steps_with_room_are_left() -> None:
+def test_the_nodes_with_most_steps_and_room_are_kept_for_a_gang() -> None:
     where = Where(within=np.array([True, True, True, False]), steps=told(3, 1, 1, 2))
 
     assert where.narrowed(told(FORBIDDEN, 4, 5, 6)).tolist() == [FORBIDDEN, 4, 5, FORBIDDEN]
@@ -87,7 +87,7 @@ def test_of_the_nodes_of_a_gang_those_of_most_steps_with_room_are_left() -> None
     assert where.narrowed(told(FORBIDDEN, FORBIDDEN, FORBIDDEN, 6)).tolist() == [FORBIDDEN] * 4
 
 
-def test_of_pods_of_one_shape_only_the_first_is_looked_at() -> None:
+def test_only_the_first_of_pods_of_one_shape_is_checked() -> None:
     first, second, third = given.pod("a"), given.pod("b"), given.pod("c", labels={})
     other = replace(given.pod("d"), constraint=Constraint(node_selector=(("zone", "z"),)))
     board = PlacementState(given.snapshot([given.node("n")], [], []), Strategy())

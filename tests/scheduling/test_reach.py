@@ -16,7 +16,7 @@ from tests.scheduling.worlds import World, worlds
 
 @settings(max_examples=150)
 @for_all(worlds)
-def test_who_finds_room_when_everybody_has_left_who_may_is_not_refused_by_the_bound(cluster: World) -> None:
+def test_the_bound_does_not_refuse_a_podgroup_that_fits_after_all_possible_evictions(cluster: World) -> None:
     snapshot = cluster.snapshot()
     state = WhatIf(snapshot, DEFAULT_POLICY.strategy)
     empty = state.copy()
@@ -30,7 +30,7 @@ def test_who_finds_room_when_everybody_has_left_who_may_is_not_refused_by_the_bo
             assert prospects.may_suffice(state, pods)
 
 
-def test_where_firm_pods_leave_too_little_on_every_node_nobody_has_to_be_asked() -> None:
+def test_no_victims_are_searched_if_non_preemptible_pods_leave_too_little_on_every_node() -> None:
     firm = [given.placed(given.pod(f"f{node}"), node) for node in ("n0", "n1")]
     soft = [given.placed(given.pod(f"s{node}"), node) for node in ("n0", "n1")]
     groups = [

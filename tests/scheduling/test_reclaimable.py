@@ -53,27 +53,27 @@ def standing(*, deserved: int, fair: int, limit: int | None = None, held: int = 
     return QueueEntitlement.of(account, gpus(fair))
 
 
-def test_a_queue_may_begin_up_to_its_fair_share_exactly() -> None:
+def test_a_queue_may_reclaim_exactly_up_to_its_fair_share() -> None:
     queues = [given.queue("a")]
 
     assert judgement(queues, fair={"a": 2}, held={"a": 1}).may_begin()
     assert not judgement(queues, fair={"a": 2}, held={"a": 1.5}).may_begin()
 
 
-def test_a_queue_that_is_over_in_a_resource_it_does_not_ask_for_may_not_begin() -> None:
+def test_a_queue_above_its_share_in_a_resource_that_it_does_not_request_may_not_reclaim() -> None:
     over_cpu = judgement([given.queue("a")], fair={"a": 2}, held={}, request=(10, 0, 1000))
 
     assert not over_cpu.may_begin()
 
 
-def test_without_preemptibility_a_group_must_also_stay_within_what_its_queue_deserves() -> None:
+def test_a_non_preemptible_podgroup_must_also_stay_within_the_deserved_share_to_reclaim() -> None:
     poor, rich = [given.queue("a", deserved=0)], [given.queue("a", deserved=1)]
 
     assert not judgement(poor, fair={"a": 2}, held={}, preemptible=False).may_begin()
     assert judgement(rich, fair={"a": 2}, held={}, preemptible=False).may_begin()
 
 
-def test_a_queue_that_does_not_exist_may_not_begin() -> None:
+def test_a_queue_that_does_not_exist_may_not_reclaim() -> None:
     lost = replace(given.queue("a", "nowhere"))
 
     assert not judgement([lost], fair={"a": 2}, held={}).may_begin()
@@ -85,7 +85,7 @@ def test_a_queue_keeps_the_larger_of_deserved_and_fair_share_up_to_its_limit() -
     assert maintains_fair_share(standing(deserved=3, fair=2, limit=1), gpus(1.5))
 
 
-def test_what_a_queue_deserves_may_be_taken_from_one_above_what_it_deserves_though_within_its_share() -> None:
+def test_a_deserved_share_may_be_reclaimed_from_a_queue_above_its_deserved_share_but_within_its_fair_share() -> None:
     rich = standing(deserved=2, fair=3)
 
     assert guarantees_deserved(standing(deserved=3, fair=3, held=2), rich, gpus(3), gpus(1))
@@ -93,7 +93,7 @@ def test_what_a_queue_deserves_may_be_taken_from_one_above_what_it_deserves_thou
     assert not guarantees_deserved(standing(deserved=3, fair=3, held=2), rich, gpus(2), gpus(1))
 
 
-def test_each_chunk_is_judged_with_the_earlier_ones_gone() -> None:
+def test_each_batch_of_victims_is_judged_after_the_earlier_batches() -> None:
     queues = [given.queue("a"), given.queue("b")]
     judge = judgement(queues, fair={"a": 2, "b": 2}, held={"b": 4})
 
@@ -101,7 +101,7 @@ def test_each_chunk_is_judged_with_the_earlier_ones_gone() -> None:
     assert not judge.reclaimable(taking(1, of="b", chunks=3))
 
 
-def test_queues_are_judged_where_their_lines_part() -> None:
+def test_queues_are_compared_below_their_common_ancestor() -> None:
     queues = [
         given.queue("a", "left"),
         given.queue("left"),
@@ -118,7 +118,7 @@ def test_queues_are_judged_where_their_lines_part() -> None:
     assert over.reclaimable(taking(1, of="c"))  # c is within its share, but right as a whole is over
 
 
-def test_siblings_of_one_parent_are_judged_among_themselves() -> None:
+def test_siblings_of_one_parent_are_compared_with_each_other() -> None:
     queues = [given.queue("a", "top"), given.queue("b", "top"), *TOP]
 
     assert judgement(queues, fair={"a": 1, "b": 1, "top": 2}, held={"b": 2}).reclaimable(taking(1, of="b"))
@@ -132,7 +132,7 @@ def test_several_queues_may_lose_pods_together() -> None:
     assert not judge.reclaimable(taking(1, of="b") | taking(1, of="c", chunks=2))
 
 
-def test_a_queue_above_its_share_stays_less_saturated_than_those_it_takes_from() -> None:
+def test_a_queue_above_its_share_stays_less_saturated_than_the_queues_it_reclaims_from() -> None:
     queues = [given.queue("a", "p", deserved=2), given.queue("p"), given.queue("b", "q"), given.queue("q")]
     shares = {"a": 2, "p": 4, "b": 3, "q": 3}
 
@@ -151,24 +151,24 @@ def test_an_overstated_saturation_refuses_what_was_just_fair() -> None:
     assert not judgement(queues, fair=shares, held=held, saturation_milli=1600).reclaimable(taking(1, of="b"))
 
 
-def test_a_parent_with_no_share_takes_nothing_from_one_that_has_some() -> None:
+def test_a_parent_without_a_share_reclaims_nothing_from_one_with_a_share() -> None:
     queues = [given.queue("a", "p"), given.queue("p"), given.queue("b")]
 
     assert not judgement(queues, fair={"a": 2, "p": 0, "b": 3}, held={"b": 7}).reclaimable(taking(1, of="b"))
 
 
-def test_nobody_to_lose_anything_is_fair() -> None:
+def test_a_reclaim_without_victims_is_fair() -> None:
     assert judgement([given.queue("a")], fair={"a": 2}, held={"a": 5}).reclaimable({})
 
 
-def test_pods_of_a_queue_on_the_own_line_are_not_taken() -> None:
+def test_pods_of_the_own_ancestors_are_not_reclaimed() -> None:
     queues = [given.queue("a", "top"), *TOP]
 
     assert not judgement(queues, fair={"a": 1, "top": 1}, held={"top": 3}).reclaimable(taking(1, of="top"))
 
 
 @pytest.mark.parametrize("preemptible", [True, False])
-def test_every_ancestor_must_deserve_what_a_non_preemptible_group_asks_for(preemptible: bool) -> None:  # noqa: FBT001 # a table of two rows
+def test_every_ancestor_must_deserve_what_a_non_preemptible_podgroup_requests(preemptible: bool) -> None:  # noqa: FBT001 # a table of two rows
     queues = [given.queue("a", "p", deserved=1), given.queue("p", deserved=0), given.queue("b")]
     judge = judgement(queues, fair={"a": 1, "p": 1, "b": 1}, held={"b": 2}, preemptible=preemptible)
 

@@ -58,7 +58,7 @@ def seen(stock: FreeResources, pod: Pod, asked: Sharing) -> tuple[list[bool], li
 
 
 @generated(stocks(), st.lists(st.sampled_from(ASKED), max_size=6))
-def test_one_node_after_the_other_tells_the_same_as_all_at_once(stock: FreeResources, asking: list[Sharing]) -> None:
+def test_checks_of_one_node_after_another_equal_the_check_of_all(stock: FreeResources, asking: list[Sharing]) -> None:
     for number, asked in enumerate(asking):
         pod = given.pod(f"p{number}", gpus=0, cpu=0, sharing=asked)
         assert seen(stock, pod, asked) == everywhere(stock, asked)
@@ -90,7 +90,7 @@ class Ledger:
         return self.amounts.copy()
 
 
-def test_only_the_nodes_that_changed_are_asked_again() -> None:
+def test_only_changed_nodes_are_checked_again() -> None:
     ledger, remembered = Ledger(), Remembered(nodes=3)
     before = ledger.told(remembered)
 
@@ -100,7 +100,7 @@ def test_only_the_nodes_that_changed_are_asked_again() -> None:
     assert (before, ledger.told(remembered), ledger.asked) == ([1, 2, 3], [1, 8, 3], 1)
 
 
-def test_all_nodes_are_asked_again_when_many_changed_or_all_is_forgotten() -> None:
+def test_all_nodes_are_checked_again_after_many_changes_or_after_a_reset() -> None:
     ledger, remembered = Ledger(), Remembered(nodes=3)
     ledger.told(remembered)
 
@@ -113,7 +113,7 @@ def test_all_nodes_are_asked_again_when_many_changed_or_all_is_forgotten() -> No
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_what_a_copy_is_told_of_its_changes_is_not_told_to_the_other(order: tuple[int, int]) -> None:
+def test_changes_reported_to_a_copy_are_not_reported_to_the_original(order: tuple[int, int]) -> None:
     ledgers, first = (Ledger(), Ledger()), Remembered(nodes=3)
     ledgers[0].told(first)
     both = first, first.copy()
@@ -126,7 +126,7 @@ def test_what_a_copy_is_told_of_its_changes_is_not_told_to_the_other(order: tupl
     assert [each.told(one) for each, one in zip(ledgers, both, strict=True)] == [[1, 10, 3], [1, 11, 3]]
 
 
-def test_more_questions_than_are_remembered_are_answered_all_the_same() -> None:
+def test_questions_beyond_the_size_of_the_cache_get_the_same_answers() -> None:
     ledger, remembered = Ledger(), Remembered(nodes=3)
 
     for number in range(MOST_ANSWERS + 5):
@@ -139,13 +139,13 @@ def test_more_questions_than_are_remembered_are_answered_all_the_same() -> None:
 # Whole GPUs of which others hold parts
 
 
-def test_nobody_is_tried_in_vain_who_leaves_half_of_a_gpu_on_which_another_stays() -> None:
+def test_no_victim_is_tried_that_releases_half_of_a_gpu_on_which_another_pod_stays() -> None:
     made = plan(shared_full(500, waiting("gang", "poor", pods=20, gpus=8, at=NOW)), now=NOW)
 
     assert (len(made.evictions), made.unfinished) == (20 * 8 * 2, False)
 
 
-def test_a_gpu_is_whole_when_everybody_who_shares_it_has_left() -> None:
+def test_a_gpu_is_whole_when_all_pods_that_share_it_are_evicted() -> None:
     stock = FreeResources(shared_full(1), PlacementStrategy.BINPACK)
     held = [group.placed[0] for group in shared_full(1).running.values()]
     here = [one for one in held if one.devices == ("d0",)]

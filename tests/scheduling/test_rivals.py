@@ -32,7 +32,7 @@ def behind(*groups: PodGroup) -> list[int]:
     return [found.ahead(group, group.pending) for group in groups]
 
 
-def test_pods_alone_are_looked_at_without_a_copy_of_the_nodes(copies: list[PlacementState]) -> None:
+def test_single_pods_are_compared_without_a_copy_of_the_nodes(copies: list[PlacementState]) -> None:
     plain = [given.group(given.pod(f"p{number}")) for number in range(50)]
     special = [given.group(replace(given.pod(f"s{number}"), labels={"app": "x"})) for number in range(50)]
 
@@ -40,7 +40,7 @@ def test_pods_alone_are_looked_at_without_a_copy_of_the_nodes(copies: list[Place
     assert copies == []
 
 
-def test_gangs_of_one_kind_are_looked_at_once(copies: list[PlacementState]) -> None:
+def test_gangs_of_one_kind_are_compared_once(copies: list[PlacementState]) -> None:
     gangs = [
         given.group(*(given.pod(f"g{number}-{pod}", gang=f"g{number}") for pod in range(2))) for number in range(50)
     ]
@@ -49,7 +49,7 @@ def test_gangs_of_one_kind_are_looked_at_once(copies: list[PlacementState]) -> N
     assert len(copies) <= 2
 
 
-def test_so_many_gangs_are_looked_at_that_are_like_no_other(
+def test_the_number_of_gangs_of_unlike_kinds_that_are_compared_is_limited(
     copies: list[PlacementState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rivals, "MOST_LOOKS", 10)

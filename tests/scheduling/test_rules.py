@@ -58,7 +58,7 @@ def protected(queues: Sequence[Queue], name: str, seconds: float) -> list[Queue]
 
 
 @pytest.mark.parametrize(("age", "gone"), [(59.0, 0), (60.0, 1)])
-def test_whoever_is_younger_than_its_min_runtime_is_not_reclaimed(age: float, gone: int) -> None:
+def test_a_podgroup_within_its_min_runtime_is_not_reclaimed(age: float, gone: int) -> None:
     lone = [running(f"r{index}", "n", age=age) for index in range(4)]
 
     found = planned([given.node("n", gpus=4)], protected(HALVES, "b", 60.0), *lone, asking("w"))
@@ -66,7 +66,7 @@ def test_whoever_is_younger_than_its_min_runtime_is_not_reclaimed(age: float, go
     assert len(found.evictions) == gone
 
 
-def test_a_young_elastic_group_gives_only_what_it_has_beyond_its_minimum() -> None:
+def test_a_young_elastic_podgroup_loses_only_pods_beyond_its_minimum() -> None:
     young = running("young", "n", "n", "n", "n", least=3, age=1.0)
 
     found = planned([given.node("n", gpus=4)], protected(HALVES, "b", 60.0), young, asking("w"), asking("x"))
@@ -78,7 +78,7 @@ def test_a_young_elastic_group_gives_only_what_it_has_beyond_its_minimum() -> No
 # Queue trees ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_leaf_takes_back_from_the_leaf_of_another_branch_that_holds_more_than_its_share() -> None:
+def test_a_leaf_queue_reclaims_from_a_leaf_of_another_branch_above_its_share() -> None:
     greedy, modest = [running(f"r{index}", "n", queue="b1") for index in range(3)], running("m", "n", queue="b2")
 
     found = planned([given.node("n", gpus=4)], TREE, *greedy, modest, asking("w", gpus=2))
@@ -88,7 +88,7 @@ def test_a_leaf_takes_back_from_the_leaf_of_another_branch_that_holds_more_than_
     assert not any(each.group.name == "m" for each in found.evictions)
 
 
-def test_a_limit_above_both_queues_is_no_obstacle_when_the_victim_frees_it() -> None:
+def test_a_limit_above_both_queues_is_no_obstacle_if_the_victim_releases_it() -> None:
     queues = [
         given.queue("p", deserved=2, limit=2),
         given.queue("a", "p", deserved=1),
@@ -102,7 +102,7 @@ def test_a_limit_above_both_queues_is_no_obstacle_when_the_victim_frees_it() -> 
     assert started(found) == {"w": ("n",)}
 
 
-def test_without_preemptibility_a_queue_stays_within_what_its_ancestors_deserve() -> None:
+def test_a_non_preemptible_podgroup_stays_within_the_deserved_share_of_its_ancestors() -> None:
     queues = [given.queue("p", deserved=1), given.queue("a", "p", deserved=2)]
 
     found = planned([given.node("n", gpus=8)], queues, asking("w", gpus=2, preemptible=False))
@@ -128,7 +128,7 @@ def test_parts_by_memory_fill_a_device_of_any_size_to_the_last_mib(memory_mib: i
     assert len(found.starts) == fitting
 
 
-def test_absurd_amounts_of_device_memory_do_not_stop_the_plan_for_others() -> None:
+def test_absurd_requests_of_gpu_memory_do_not_stop_the_plan_for_other_pods() -> None:
     absurd, sane = given.node("n0", gpus=1, device_memory_mib=1 << 47), given.node("n1", device_memory_mib=81_920)
     held = given.placed(given.pod("r", queue="b", gpus=0, sharing=Sharing(portion_ppm=500_000)), "n0", "d0")
     too_much = parts("much", Sharing(memory_mib=1 << 62))
@@ -149,7 +149,7 @@ def test_parts_of_several_devices_are_on_different_devices_and_share_them() -> N
     assert len({name for each in devices for name in each}) == 4
 
 
-def test_a_whole_device_is_reclaimed_by_having_all_leave_that_hold_parts_of_it() -> None:
+def test_a_whole_gpu_is_reclaimed_by_evicting_all_pods_that_share_it() -> None:
     node, half = given.node("n", gpus=1, device_memory_mib=81_920), Sharing(portion_ppm=500_000)
     pods = [given.pod(f"r{index}", queue="b", gpus=0, sharing=half) for index in range(2)]
     run = [given.group(running=[given.placed(pod, "n", "d0")], min_member=1, started_at=0.0) for pod in pods]
@@ -172,7 +172,7 @@ def test_mig_profiles_are_counted_by_node_and_charged_as_gpus() -> None:
     assert {refusal.reason for refusal in found.refusals.values()} == {Reason.OVER_LIMIT}
 
 
-def test_pods_of_one_queue_share_a_claim_and_those_of_another_may_not_use_it() -> None:
+def test_pods_of_one_queue_share_a_resource_claim_and_pods_of_another_queue_may_not_use_it() -> None:
     claim = ResourceClaim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
     pods = [
         given.pod(name, queue=queue, gpus=0, claims=(claim,)) for name, queue in [("x", "a"), ("y", "a"), ("z", "b")]
@@ -184,7 +184,7 @@ def test_pods_of_one_queue_share_a_claim_and_those_of_another_may_not_use_it() -
     assert started(found).keys() == {"uid-x", "uid-y"}
 
 
-def test_what_a_victim_has_claimed_counts_as_free_although_its_node_is_closed_while_it_stays() -> None:
+def test_the_resource_claim_of_a_victim_counts_as_free_although_its_node_is_unschedulable_meanwhile() -> None:
     claim = ResourceClaim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
     held = given.placed(given.pod("v", gpus=0, queue="a", claims=(claim,)), "n")
     victim = given.group(running=[held], min_member=1, priority=10, started_at=0.0)
@@ -213,7 +213,7 @@ def test_pods_that_run_in_a_queue_that_has_got_children_since_are_victims_too(*,
 # Who sits where -------------------------------------------------------------------------------------------------------
 
 
-def test_sub_groups_as_victims_lose_what_they_have_beyond_their_minimum_first() -> None:
+def test_sub_groups_of_victims_lose_pods_beyond_their_minimum_first() -> None:
     root = SubGroup(pod_sets=(PodSet(name="leader", min_member=1), PodSet(name="workers", min_member=1)))
     run = running("r", "n", "n", "n", "n", least=2)
     names = ["leader", "workers", "workers", "workers"]
@@ -224,7 +224,7 @@ def test_sub_groups_as_victims_lose_what_they_have_beyond_their_minimum_first() 
     assert leaving(found) == [("r-2", Action.RECLAIM), ("r-3", Action.RECLAIM)]
 
 
-def test_a_group_that_grows_keeps_to_its_required_domain_and_waits_when_that_is_full() -> None:
+def test_a_growing_podgroup_stays_in_its_required_domain_and_waits_while_that_is_full() -> None:
     nodes = [given.node(f"n{rack}", gpus=2, labels={"zone": "z", "rack": f"r{rack}"}) for rack in range(2)]
     near = SubGroup(topology=TopologyConstraint("t", required="rack"), pod_sets=(PodSet(),))
     more = [given.pod(f"g-{index}", gang="g", queue="a") for index in range(1, 3)]
@@ -236,7 +236,7 @@ def test_a_group_that_grows_keeps_to_its_required_domain_and_waits_when_that_is_
     assert found.refusals[more[0].group].reason is Reason.GANG_DOES_NOT_FIT
 
 
-def test_a_pod_with_a_claim_says_nothing_of_where_one_without_goes_that_asks_for_the_same_else() -> None:
+def test_a_pod_with_a_resource_claim_does_not_decide_for_a_pod_without_one_that_requests_the_same_otherwise() -> None:
     claim = ResourceClaim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
     claimer = given.group(given.pod("claimer", gpus=0, cpu=2, queue="a", claims=(claim,)), priority=100)
     plain = given.group(given.pod("plain", gpus=0, cpu=2, queue="a"))
@@ -250,7 +250,7 @@ def test_a_pod_with_a_claim_says_nothing_of_where_one_without_goes_that_asks_for
     assert started(found) == {"uid-claimer": ("gpu",), "uid-plain": ("small",)}
 
 
-def test_a_pod_goes_to_the_node_that_it_is_nominated_for_although_another_is_fuller() -> None:
+def test_a_pod_is_placed_on_its_nominated_node_although_another_is_fuller() -> None:
     nodes = [given.node("empty", gpus=4), given.node("full", gpus=4)]
     pod = given.pod("w", queue="a", nominated=NodeName("empty"))
 
@@ -262,7 +262,7 @@ def apart(pod: Pod) -> Pod:
     return replace(pod, labels={"app": "x"}, near=(Near((("app", "x"),), "zone", apart=True),))
 
 
-def test_who_is_kept_out_of_a_zone_by_a_pod_may_have_it_leave_and_sit_on_another_node_there() -> None:
+def test_a_pod_kept_out_of_a_zone_by_another_pod_may_evict_it_and_use_another_node_there() -> None:
     nodes = [given.node("n0", gpus=1, labels={"zone": "z"}), given.node("n1", gpus=2, labels={"zone": "z"})]
     low = running("low", "n0", queue="a")
     low = replace(low, placed=(replace(low.placed[0], pod=apart(low.placed[0].pod)),), priority=1)

@@ -41,7 +41,7 @@ def order(compared: int, free: Free, strategy: PlacementStrategy, nodes: Sequenc
 
 
 @pytest.mark.parametrize(("strategy", "best_first"), [(BINPACK, "bca"), (SPREAD, "abc")])
-def test_for_a_pod_with_gpus_nodes_are_ordered_by_free_gpus_then_by_name(
+def test_nodes_are_ordered_by_free_gpus_then_by_name_for_a_pod_with_gpus(
     strategy: PlacementStrategy, best_first: str
 ) -> None:
     free = {"a": (8, 1), "b": (1, 64), "c": (1, 8)}
@@ -50,7 +50,7 @@ def test_for_a_pod_with_gpus_nodes_are_ordered_by_free_gpus_then_by_name(
 
 
 @pytest.mark.parametrize(("strategy", "best_first"), [(BINPACK, "acb"), (SPREAD, "bca")])
-def test_for_a_pod_without_gpus_nodes_are_ordered_by_free_cores(strategy: PlacementStrategy, best_first: str) -> None:
+def test_nodes_are_ordered_by_free_cpu_for_a_pod_without_gpus(strategy: PlacementStrategy, best_first: str) -> None:
     free = {"a": (8, 1), "b": (1, 64), "c": (1, 8)}
 
     assert order(CPU, free, strategy) == best_first
@@ -64,13 +64,15 @@ def test_for_a_pod_without_gpus_nodes_are_ordered_by_free_cores(strategy: Placem
         {"claims": (ResourceClaim("default/c", "gpu.nvidia.com", 1),)},
     ],
 )
-def test_a_pod_that_uses_gpus_in_another_form_is_compared_by_gpus(more: dict[str, object]) -> None:
+def test_a_pod_that_requests_gpus_in_another_form_is_ordered_by_gpus(more: dict[str, object]) -> None:
     assert score.axis(given.pod("p", gpus=0, **more)) == GPU  # type: ignore[arg-type] # free-form by design
     assert score.axis(given.pod("p", gpus=0, scalars=(("example.com/fpga", 1),))) == CPU
 
 
 @pytest.mark.parametrize("strategy", PlacementStrategy)
-def test_a_pod_without_gpus_goes_to_a_node_with_gpus_only_when_no_other_has_room(strategy: PlacementStrategy) -> None:
+def test_a_pod_without_gpus_is_placed_on_a_node_with_gpus_only_when_no_other_has_room(
+    strategy: PlacementStrategy,
+) -> None:
     nodes = [given.node("a", gpus=8), given.node("b", gpus=0), given.node("c", gpus=8)]
     free = {"a": (0, 1), "b": (0, 32), "c": (8, 64)}
 
@@ -90,7 +92,7 @@ def test_a_pod_without_gpus_goes_to_a_node_with_gpus_only_when_no_other_has_room
     ],
     ids=["mig", "other vendor", "no GPU", "device plugin restarts", "all are sick"],
 )
-def test_a_pod_without_gpus_leaves_nodes_with_gpus_of_any_kind_alone(
+def test_a_pod_without_gpus_avoids_nodes_with_gpus_of_any_kind(
     strategy: PlacementStrategy, gpus: dict[str, Any]
 ) -> None:
     nodes = [given.node("a", gpus=0, **gpus), given.node("b", gpus=0), given.node("c", gpus=0, **gpus)]
@@ -105,7 +107,7 @@ def test_a_pod_without_gpus_leaves_nodes_with_gpus_of_any_kind_alone(
 
 
 @pytest.mark.parametrize("strategy", PlacementStrategy)
-def test_what_is_overcommitted_counts_as_full(strategy: PlacementStrategy) -> None:
+def test_an_overcommitted_resource_counts_as_full(strategy: PlacementStrategy) -> None:
     found = costs(GPU, {"a": (-3, -1), "b": (0, 0)}, strategy)
 
     assert found["a"] == found["b"]
@@ -129,7 +131,7 @@ def test_of_equal_nodes_the_first_by_name_is_best() -> None:
         ([], [], []),
     ],
 )
-def test_scores_step_evenly_from_the_best_to_the_worst(
+def test_scores_decrease_evenly_from_the_best_to_the_worst_node(
     found: list[int], allowed: list[bool], scores: list[int]
 ) -> None:
     assert score.scores(amounts(*found), np.array(allowed, dtype=np.bool_)).tolist() == scores
@@ -137,7 +139,7 @@ def test_scores_step_evenly_from_the_best_to_the_worst(
 
 @settings(deadline=None)
 @for_all(st.lists(st.tuples(st.integers(-3, 1 << 62), st.booleans()), max_size=40))
-def test_scores_keep_the_order_of_the_costs_and_tell_ten_apart(nodes: list[tuple[int, bool]]) -> None:
+def test_scores_keep_the_order_of_the_costs_and_separate_ten_values(nodes: list[tuple[int, bool]]) -> None:
     allowed = np.array([fits for _, fits in nodes], dtype=np.bool_)
 
     scores = score.scores(amounts(*(cost for cost, _ in nodes)), allowed)

@@ -47,7 +47,7 @@ def starting(found: Plan) -> list[str]:
     return [one.pod.removeprefix("uid-") for start in found.starts for one in start.placements]
 
 
-def test_a_queue_takes_back_what_it_is_owed_from_who_holds_more_and_no_more_than_that() -> None:
+def test_a_queue_reclaims_its_deserved_share_from_a_queue_above_its_share_and_no_more() -> None:
     found = planned(elastic("e", "n0", "n0", "n0", "n0", least=1, queue="p"), waits("w", 1), gpus=[4], queues=RIVALS)
 
     assert (starting(found), leaving(found)) == (["w"], {"e3": None})
@@ -56,7 +56,7 @@ def test_a_queue_takes_back_what_it_is_owed_from_who_holds_more_and_no_more_than
     ]
 
 
-def test_a_victim_that_fits_elsewhere_moves_there() -> None:
+def test_a_victim_that_fits_on_another_node_moves_there() -> None:
     low = elastic("low", "n0", least=1)
 
     found = planned(low, waits("high", 2, priority=1), gpus=[2, 1], policy=Policy(actions=(Action.PREEMPT,)))
@@ -64,19 +64,19 @@ def test_a_victim_that_fits_elsewhere_moves_there() -> None:
     assert (starting(found), leaving(found)) == (["high"], {"low0": "n1"})
 
 
-def test_nobody_moves_for_one_who_would_still_not_fit() -> None:
+def test_no_pod_moves_for_a_pod_that_still_does_not_fit() -> None:
     found = planned(elastic("low", "n0", least=1), waits("big", 3), gpus=[2, 1])
 
     assert (starting(found), leaving(found)) == ([], {})
 
 
-def test_a_gang_that_leaves_one_node_as_a_whole_takes_its_spare_pod_elsewhere_with_it() -> None:
+def test_a_gang_evicted_from_one_node_as_a_whole_releases_its_spare_pod_on_another_node_too() -> None:
     found = planned(elastic("low", "n0", "n0", "n1", least=2), waits("high", 2, priority=1), gpus=[2, 1])
 
     assert (starting(found), leaving(found)) == (["high"], {"low0": None, "low1": None, "low2": None})
 
 
-def test_a_gang_stays_that_turns_out_not_to_be_needed_when_the_others_have_left() -> None:
+def test_a_gang_that_is_not_needed_after_the_other_evictions_stays() -> None:
     east = Constraint(node_selector=(("zone", "east"),))
     pods = [given.pod(f"g{index}", gang="g", constraint=east) for index in range(3)]
     gang = given.group(running=[given.placed(pod, f"e{index}") for index, pod in enumerate(pods)], min_member=3)
@@ -90,7 +90,7 @@ def test_a_gang_stays_that_turns_out_not_to_be_needed_when_the_others_have_left(
     assert leaving(found) == {"large0": None}
 
 
-def test_four_pods_leave_and_not_a_gang_of_three_as_well_where_four_suffice() -> None:
+def test_four_pods_are_evicted_without_a_gang_of_three_where_four_suffice() -> None:
     east = Constraint(node_selector=(("zone", "east"),))
     pods = [given.pod(f"g{index}", gang="g", constraint=east) for index in range(3)]
     gang = given.group(running=[given.placed(pod, f"e{index}") for index, pod in enumerate(pods)], min_member=3)
@@ -105,7 +105,7 @@ def test_four_pods_leave_and_not_a_gang_of_three_as_well_where_four_suffice() ->
     assert sorted(leaving(found)) == ["a0", "b0", "c0", "d0"]
 
 
-def test_one_pod_leaves_for_a_gang_of_17_and_not_a_gang_of_three_as_well_where_one_suffices() -> None:
+def test_one_pod_is_evicted_for_a_gang_of_17_without_a_gang_of_three_where_one_suffices() -> None:
     east = Constraint(node_selector=(("zone", "east"),))
     pods = [given.pod(f"g{index}", gang="g", constraint=east) for index in range(3)]
     gang = given.group(running=[given.placed(pod, f"e{index}") for index, pod in enumerate(pods)], min_member=3)
@@ -121,7 +121,7 @@ def test_one_pod_leaves_for_a_gang_of_17_and_not_a_gang_of_three_as_well_where_o
     assert leaving(found) == {"large0": None}
 
 
-def test_four_pods_leave_and_not_six_of_the_same_age_where_larger_ones_make_as_much_room() -> None:
+def test_four_large_pods_are_evicted_instead_of_six_of_the_same_age() -> None:
     running = [
         elastic(f"{name}{node}", node, least=1, gpus=2 if name == "a" else 1)
         for node in ("n0", "n1")
@@ -135,7 +135,7 @@ def test_four_pods_leave_and_not_six_of_the_same_age_where_larger_ones_make_as_m
     assert sorted(leaving(found)) == ["an00", "an10", "dn00", "dn10"]
 
 
-def test_one_pod_leaves_and_not_a_whole_gang_of_the_same_priority_and_age() -> None:
+def test_one_pod_is_evicted_instead_of_a_whole_gang_of_the_same_priority_and_age() -> None:
     gang = elastic("z", "n0", "n0", "n0", least=3)
 
     found = planned(gang, elastic("a", "n0", least=1), waits("high", 1, priority=1), gpus=[4])
@@ -143,7 +143,7 @@ def test_one_pod_leaves_and_not_a_whole_gang_of_the_same_priority_and_age() -> N
     assert (starting(found), leaving(found)) == (["high"], {"a0": None})
 
 
-def test_a_spare_pod_that_need_not_leave_still_counts_when_others_of_its_group_have_to() -> None:
+def test_a_spare_pod_that_may_stay_still_counts_when_other_pods_of_its_podgroup_are_evicted() -> None:
     low, east = elastic("low", "n0", "n0", "n0", "n1", least=2), Constraint(node_selector=(("zone", "east"),))
     nodes = [given.node("n0", gpus=3, labels={"zone": "east"}), given.node("n1", gpus=1)]
     first = given.group(given.pod("first", constraint=east), priority=2)
@@ -155,7 +155,7 @@ def test_a_spare_pod_that_need_not_leave_still_counts_when_others_of_its_group_h
     assert leaving(found) == {"low0": None, "low1": None, "low2": None, "low3": None}
 
 
-def test_a_group_that_grows_in_this_plan_loses_nobody_in_it() -> None:
+def test_a_podgroup_that_grows_in_a_plan_loses_no_pod_in_that_plan() -> None:
     low = replace(elastic("low", "n0", "n0", least=2), pending=(given.pod("more", gang="low"),))
 
     found = planned(low, waits("high", 2, priority=1), gpus=[2, 1])
@@ -163,7 +163,7 @@ def test_a_group_that_grows_in_this_plan_loses_nobody_in_it() -> None:
     assert (starting(found), leaving(found)) == (["more"], {})
 
 
-def test_a_group_that_has_lost_pods_asks_again_only_when_it_knows_what_it_has_left() -> None:
+def test_a_podgroup_that_lost_pods_searches_again_only_after_its_remaining_pods_are_known() -> None:
     low = replace(elastic("low", "n0", "n0", least=2), pending=(given.pod("more", gang="low"),))
 
     found = planned(low, given.group(shared("high", 500_000), priority=1), gpus=[2])
@@ -171,7 +171,7 @@ def test_a_group_that_has_lost_pods_asks_again_only_when_it_knows_what_it_has_le
     assert (starting(found), leaving(found)) == (["high"], {"low0": None, "low1": None})
 
 
-def test_pods_beyond_the_minimum_find_their_places_after_the_gang_has_found_its_own() -> None:
+def test_pods_beyond_the_minimum_are_placed_after_the_gang() -> None:
     # Once the gang was counted as if none of it had been placed again: its next pods were never found, for ever.
     sets = SubGroup(pod_sets=(PodSet(name="a"), PodSet(name="b")))
     low = elastic("low", "n0", "n1", "n2", least=2, root=sets)
@@ -190,7 +190,7 @@ def shared(name: str, portion_ppm: int) -> Pod:
     return given.pod(name, gpus=0, sharing=Sharing(portion_ppm=portion_ppm))
 
 
-def test_a_search_may_walk_over_a_number_of_victims_for_every_what_if_and_then_stops() -> None:
+def test_a_search_stops_after_a_limited_number_of_victims_per_what_if() -> None:
     whole = Budget(PARTS)
     part = whole.part(1)
 
@@ -200,7 +200,7 @@ def test_a_search_may_walk_over_a_number_of_victims_for_every_what_if_and_then_s
     assert not whole.is_over
 
 
-def test_searches_that_use_up_their_parts_leave_some_of_the_budget_to_those_after_them() -> None:
+def test_searches_that_use_up_their_budget_leave_some_for_the_searches_after_them() -> None:
     whole, searches = Budget(1000), Searches(1000)
 
     for _ in range(2 * PARTS):
@@ -212,7 +212,7 @@ def test_searches_that_use_up_their_parts_leave_some_of_the_budget_to_those_afte
     assert searches.wide(1, whole, 1).take()
 
 
-def test_a_gpu_becomes_whole_when_parts_of_others_fit_together_only_in_another_order() -> None:
+def test_a_gpu_becomes_whole_although_the_parts_of_other_pods_fit_together_only_in_another_order() -> None:
     mib = 10_000
     node = replace(given.node("n0", gpus=4), device_memory_mib=mib, shares_devices=True)
     held = [

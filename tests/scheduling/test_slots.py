@@ -22,14 +22,14 @@ def slots(free: dict[str, int]) -> Slots:
     return Slots(WhatIf(given.snapshot(nodes, [given.queue("q")], []), DEFAULT_POLICY.strategy).board.stock)
 
 
-def test_two_pods_of_three_gpus_do_not_sit_on_nodes_with_five_and_two() -> None:
+def test_two_pods_of_three_gpus_do_not_fit_on_nodes_with_five_and_two_free_gpus() -> None:
     three = given.pod("three", gpus=3)
 
     assert slots({"a": 5, "b": 2}).may_hold([three], [])
     assert not slots({"a": 5, "b": 2}).may_hold([three, three], [])
 
 
-def test_a_pod_that_leaves_makes_slots_where_gpus_are_free_beside_it() -> None:
+def test_a_terminating_pod_makes_slots_beside_free_gpus() -> None:
     three, gone = given.pod("three", gpus=3), placed("gone", "b", 1)
 
     assert slots({"a": 5, "b": 2}).may_hold([three, three], [gone])
@@ -37,7 +37,7 @@ def test_a_pod_that_leaves_makes_slots_where_gpus_are_free_beside_it() -> None:
 
 @settings(max_examples=150)
 @for_all(worlds, st.data())
-def test_pods_that_find_places_when_others_have_left_are_not_refused(cluster: World, data: st.DataObject) -> None:
+def test_pods_that_fit_after_evictions_are_not_refused(cluster: World, data: st.DataObject) -> None:
     snapshot = cluster.snapshot()
     state = WhatIf(snapshot, DEFAULT_POLICY.strategy)
     running = [one for group in snapshot.running.values() for one in group.placed]

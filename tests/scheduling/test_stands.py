@@ -28,7 +28,7 @@ def numbers(stand: QueueStand | None) -> tuple[int, int, int | None, int]:
     return *gpus, None if fair is None else fair.gpu_milli // 1000, stand.waiting
 
 
-def test_every_queue_is_told_of_by_name_with_what_is_below_it() -> None:
+def test_every_queue_is_listed_by_name_with_the_queues_below() -> None:
     found = {stand.queue.name: numbers(stand) for stand in queue_summary.stands(busy())}
 
     assert list(found.items()) == [
@@ -40,7 +40,7 @@ def test_every_queue_is_told_of_by_name_with_what_is_below_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "b", "odd", "top"])
-def test_one_queue_is_told_of_as_in_the_list_of_all(name: str) -> None:
+def test_a_single_queue_is_described_as_in_the_list_of_all(name: str) -> None:
     world = busy()
     (expected,) = (stand for stand in queue_summary.stands(world) if stand.queue.name == name)
 
@@ -48,7 +48,7 @@ def test_one_queue_is_told_of_as_in_the_list_of_all(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "b", "odd", "top"])
-def test_among_very_many_queues_one_is_told_of_without_its_fair_share(name: str) -> None:
+def test_among_very_many_queues_a_single_queue_is_described_without_its_fair_share(name: str) -> None:
     many = tuple(queue(f"r{number}") for number in range(queue_summary.MOST_DIVIDED))
     world = busy((*TREE, *many))
     (expected,) = (stand for stand in queue_summary.stands(world) if stand.queue.name == name)
@@ -56,11 +56,11 @@ def test_among_very_many_queues_one_is_told_of_without_its_fair_share(name: str)
     assert queue_summary.stand_of(world, QueueName(name)) == replace(expected, fair_share=None)
 
 
-def test_a_queue_that_does_not_exist_does_not_stand() -> None:
+def test_a_queue_that_does_not_exist_has_no_summary() -> None:
     assert queue_summary.stand_of(busy(), QueueName("none")) is None
 
 
-def test_a_queue_in_which_nothing_is_has_nothing() -> None:
+def test_an_empty_queue_holds_nothing() -> None:
     (stand,) = queue_summary.stands(snapshot([node("n")], [queue("idle")], []))
 
     assert stand == QueueStand(queue=queue("idle"), fair_share=Resources(), allocated=NOTHING)

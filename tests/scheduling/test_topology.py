@@ -97,7 +97,7 @@ def steps(nodes: Sequence[Node], pods: Sequence[int], **more: str) -> dict[str, 
         ((2, 2), "ab de f"),
     ],
 )
-def test_domains_of_the_required_level_go_tightest_first(pods: tuple[int, ...], sets: str) -> None:
+def test_domains_of_the_required_level_are_tried_tightest_first(pods: tuple[int, ...], sets: str) -> None:
     assert tried(CLUSTER, pods, required=RACK) == sets
 
 
@@ -109,25 +109,25 @@ def test_domains_of_the_required_level_go_tightest_first(pods: tuple[int, ...], 
         ((2, 2, 2, 1), "def"),
     ],
 )
-def test_the_preferred_level_goes_before_the_required_one(pods: tuple[int, ...], sets: str) -> None:
+def test_the_preferred_level_is_tried_before_the_required_one(pods: tuple[int, ...], sets: str) -> None:
     assert tried(CLUSTER, pods, required=ZONE, preferred=RACK) == sets
 
 
-def test_without_a_required_level_everything_comes_last() -> None:
+def test_without_a_required_level_the_whole_cluster_is_tried_last() -> None:
     assert tried(CLUSTER, (2, 2, 2), preferred=RACK) == "abc def abcdef"
     assert tried(CLUSTER, (2, 2, 2, 2, 2), preferred=RACK) == "abcdef"
 
 
-def test_a_preferred_level_wider_than_the_required_one_asks_for_nothing_more() -> None:
+def test_a_preferred_level_wider_than_the_required_one_has_no_effect() -> None:
     assert tried(CLUSTER, (3,), required=RACK, preferred=ZONE) == "f"
 
 
-def test_a_domain_is_told_by_the_wider_labels_too() -> None:
+def test_a_domain_is_identified_by_the_wider_labels_too() -> None:
     nodes = (node("a", "z1", "r1"), node("b", "z2", "r1"))
     assert tried(nodes, required=RACK) == "a b"
 
 
-def test_growth_stays_in_the_domain_of_the_pods_placed_before() -> None:
+def test_new_pods_stay_in_the_domain_of_the_pods_placed_before() -> None:
     assert tried(CLUSTER, required=RACK, occupied="d") == "de"
     assert tried(CLUSTER, required=ZONE, preferred=RACK, occupied="d") == "de f def"
     assert refused(CLUSTER, (3,), required=RACK, occupied="d").sentence == (
@@ -135,11 +135,11 @@ def test_growth_stays_in_the_domain_of_the_pods_placed_before() -> None:
     )
 
 
-def test_growth_under_a_preferred_level_alone_is_free() -> None:
+def test_new_pods_are_free_to_use_any_domain_under_a_preferred_level_alone() -> None:
     assert tried(CLUSTER, preferred=RACK, occupied="d") == "c ab de f abc def abcdef"
 
 
-def test_a_set_never_leaves_the_nodes_of_the_parent() -> None:
+def test_a_pod_set_stays_on_the_nodes_of_its_parent() -> None:
     assert tried(CLUSTER, required=RACK, within="bcd") == "d b c"
 
 
@@ -153,7 +153,7 @@ def test_a_node_without_the_label_is_in_no_domain() -> None:
     )
 
 
-def test_unlike_pods_are_bounded_by_what_they_ask_for_together() -> None:
+def test_unlike_pods_are_bounded_by_the_sum_of_their_requests() -> None:
     # Two pods of 1 GPU fit on each node, but 1 + 2 GPUs do not fit on c.
     assert tried(CLUSTER, (1, 2), required=RACK) == "ab de f"
 
@@ -169,7 +169,7 @@ def test_an_nvlink_domain_is_a_level_like_any_other() -> None:
     assert repr(answer) == "<NodeSets z1/c.0>"
 
 
-def test_nodes_of_the_roomiest_preferred_domain_go_first_inside_a_set() -> None:
+def test_nodes_of_the_roomiest_preferred_domain_are_first_inside_a_set() -> None:
     # No rack takes five: they spread over the roomiest racks, so that they touch few of them.
     assert steps(CLUSTER, (1, 1, 1, 1, 1), required=ZONE, preferred=RACK) == {
         "c": 2,
@@ -181,14 +181,14 @@ def test_nodes_of_the_roomiest_preferred_domain_go_first_inside_a_set() -> None:
     }
 
 
-def test_without_a_preferred_level_no_node_goes_first() -> None:
+def test_without_a_preferred_level_no_node_is_first() -> None:
     wanted, table = subtree(CLUSTER, required=RACK)
     answer = node_sets(wanted, table, TOPOLOGIES)
     assert isinstance(answer, NodeSets)
     assert answer.steps is None
 
 
-def test_a_refusal_tells_which_domain_comes_closest() -> None:
+def test_a_refusal_names_the_domain_that_comes_closest() -> None:
     assert refused(CLUSTER, (2, 2, 2), required=RACK) == Refusal(
         reason=Reason.GANG_DOES_NOT_FIT,
         sentence=(
@@ -213,7 +213,7 @@ def test_a_refusal_tells_which_domain_comes_closest() -> None:
         (TopologyConstraint("bad", RACK), "Topology bad cannot be used: it has no levels."),
     ],
 )
-def test_what_cannot_be_used_is_refused_as_invalid(constraint: TopologyConstraint, sentence: str) -> None:
+def test_an_unusable_topology_is_refused_as_invalid(constraint: TopologyConstraint, sentence: str) -> None:
     wanted, table = subtree(CLUSTER)
     topologies = TOPOLOGIES | {"bad": Topology(name="bad", problem="it has no levels.")}
 
@@ -236,7 +236,7 @@ def test_a_level_may_be_named_by_its_alias() -> None:
     assert [spelled(mask, table) for mask in masks] == ["ab", "ab"]
 
 
-def test_whoever_names_no_level_is_told_the_aliases_too() -> None:
+def test_a_refusal_without_a_level_names_the_aliases_too() -> None:
     named = {"dc": replace(TOPOLOGIES["dc"], aliases={"row": RACK})}
     wanted, table = subtree(CLUSTER)
 
@@ -270,7 +270,9 @@ def most_that_fit(asked: Sequence[tuple[int, ...]], free: Sequence[Sequence[int]
     asked=st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=4),
     free=st.lists(st.tuples(CAPACITIES, CAPACITIES), min_size=1, max_size=3),
 )
-def test_the_bound_is_never_below_what_really_fits(asked: list[tuple[int, int]], free: list[tuple[int, int]]) -> None:
+def test_the_bound_is_never_below_the_number_that_really_fits(
+    asked: list[tuple[int, int]], free: list[tuple[int, int]]
+) -> None:
     counts = fitting_counts(np.array(asked, dtype=np.int64).reshape(-1, 2), np.array(free, dtype=np.int64).T)
 
     really = [most_that_fit(asked, [each]) for each in free]
@@ -280,7 +282,7 @@ def test_the_bound_is_never_below_what_really_fits(asked: list[tuple[int, int]],
         assert counts.tolist() == really
 
 
-def test_many_pods_that_ask_for_what_no_node_has_fit_nowhere() -> None:
+def test_many_pods_that_request_what_no_node_has_fit_nowhere() -> None:
     asked = np.full((3, 1), UNLIMITED, dtype=np.int64)
 
     assert fitting_counts(asked, np.array([[4000]])).tolist() == [0]
@@ -325,7 +327,7 @@ def answered(answer: NodeSets | Refusal) -> list[Mask]:
 
 
 @for_all(case=subtrees())
-def test_every_set_is_one_domain_of_a_level_that_was_asked_for(case: tuple[Subtree, NodeTable]) -> None:
+def test_every_set_is_one_domain_of_a_requested_level(case: tuple[Subtree, NodeTable]) -> None:
     wanted, table = case
     required, preferred = wanted.constraint.required, wanted.constraint.preferred
 
@@ -352,7 +354,7 @@ def test_sets_of_a_required_level_are_never_mixed(case: tuple[Subtree, NodeTable
 
 
 @for_all(case=subtrees())
-def test_no_domain_in_which_the_pods_fit_is_left_out(case: tuple[Subtree, NodeTable]) -> None:
+def test_no_domain_with_room_for_the_pods_is_left_out(case: tuple[Subtree, NodeTable]) -> None:
     wanted, table = case
     wanted = replace(wanted, occupied=np.zeros_like(wanted.occupied))
     required, preferred = wanted.constraint.required, wanted.constraint.preferred
@@ -375,7 +377,7 @@ def tightness(domain: Mask, wanted: Subtree) -> float:
 
 
 @for_all(case=subtrees())
-def test_the_order_is_that_of_walking_the_tree_of_domains(case: tuple[Subtree, NodeTable]) -> None:
+def test_the_order_is_that_of_a_walk_of_the_domain_tree(case: tuple[Subtree, NodeTable]) -> None:
     wanted, table = case
     wanted = replace(wanted, constraint=TopologyConstraint("dc", preferred=RACK))
 
@@ -390,7 +392,7 @@ def test_the_order_is_that_of_walking_the_tree_of_domains(case: tuple[Subtree, N
     assert found == [one for one in walk if one in found and np.frombuffer(one, dtype=np.bool_).any()]
 
 
-def test_of_five_thousand_nodes_the_one_rack_with_room_is_found() -> None:
+def test_the_one_rack_with_room_is_found_among_five_thousand_nodes() -> None:
     nodes = [node(f"n{index:04}", f"z{index // 1000}", f"r{index // 10:03}", gpus=8) for index in range(5000)]
     wanted, table = subtree(nodes, (8,) * 10, required=RACK)
     wanted.free[GPU, : 10 * 499] = 0
@@ -414,14 +416,16 @@ def test_of_five_thousand_nodes_the_one_rack_with_room_is_found() -> None:
         ("gone", RACK, "", ""),
     ],
 )
-def test_a_pod_stays_in_the_domain_it_was_planned_for(node: str, required: str, preferred: str, expected: str) -> None:
+def test_a_pod_stays_in_the_domain_for_which_it_was_planned(
+    node: str, required: str, preferred: str, expected: str
+) -> None:
     table = NodeTable.of([*CLUSTER, *(given.node(name) for name in "gh")])
     constraint = TopologyConstraint("dc", required=required, preferred=preferred)
 
     assert spelled(same_domains(NodeName(node), [constraint], table, TOPOLOGIES), table) == expected
 
 
-def test_a_pod_goes_nowhere_else_while_its_topology_is_unusable_and_anywhere_without_one() -> None:
+def test_a_pod_uses_no_other_domain_while_its_topology_is_unusable_and_any_node_without_a_topology() -> None:
     table = NodeTable.of(CLUSTER)
 
     assert spelled(same_domains(NodeName("a"), [TopologyConstraint("moon", RACK)], table, TOPOLOGIES), table) == ""

@@ -45,25 +45,25 @@ WITHOUT_PREEMPT = Policy(actions=(Action.ALLOCATE, Action.RECLAIM))
 WITHOUT_RECLAIM = Policy(actions=(Action.ALLOCATE, Action.PREEMPT))
 
 
-def test_pods_that_are_not_preemptible_are_named_as_the_cause() -> None:
+def test_the_message_names_non_preemptible_pods_as_the_cause() -> None:
     assert clause(WAITS, runs("o", preemptible=False)) == (
         "no pod is evicted for it because pods there are not preemptible."
     )
 
 
-def test_pods_of_its_own_queue_and_priority_are_named_as_the_cause() -> None:
+def test_the_message_names_pods_of_the_same_queue_and_priority_as_the_cause() -> None:
     assert clause(WAITS, runs("o", queue="q")) == (
         "no pod is evicted for it because pods of its own queue have the same or a higher priority."
     )
 
 
-def test_a_queue_within_its_fair_share_is_named_as_the_cause() -> None:
+def test_the_message_names_a_queue_within_its_fair_share_as_the_cause() -> None:
     assert clause(WAITS, runs("o"), deserved=1) == (
         "no pod is evicted for it because other queues hold no more than their fair share."
     )
 
 
-def test_pods_that_have_just_started_are_named_as_the_cause() -> None:
+def test_the_message_names_pods_that_have_just_started_as_the_cause() -> None:
     low = replace(runs("o", queue="q"), priority=10, started_at=NOW - 5.0)
 
     assert clause(replace(WAITS, priority=90), low) == (
@@ -71,7 +71,7 @@ def test_pods_that_have_just_started_are_named_as_the_cause() -> None:
     )
 
 
-def test_preempt_is_said_to_be_off_where_it_would_help() -> None:
+def test_the_message_says_that_preempt_is_off_where_it_would_help() -> None:
     low = replace(runs("o", queue="q"), priority=10)
 
     assert clause(replace(WAITS, priority=90), low, policy=WITHOUT_PREEMPT) == (
@@ -79,13 +79,13 @@ def test_preempt_is_said_to_be_off_where_it_would_help() -> None:
     )
 
 
-def test_reclaim_is_not_said_to_be_off_where_its_own_queue_holds_the_room() -> None:
+def test_the_message_does_not_say_that_reclaim_is_off_where_the_own_queue_holds_the_room() -> None:
     assert clause(WAITS, runs("o", queue="q"), policy=WITHOUT_RECLAIM) == (
         "no pod is evicted for it because pods of its own queue have the same or a higher priority."
     )
 
 
-def test_all_causes_are_told() -> None:
+def test_the_message_names_all_causes() -> None:
     others = runs("firm", queue="q", preemptible=False), runs("own", queue="q"), runs("theirs")
 
     assert clause(WAITS, *others, gpus=3, deserved=3) == (
@@ -94,14 +94,14 @@ def test_all_causes_are_told() -> None:
     )
 
 
-def test_a_queue_that_has_its_share_is_told_so_and_why_its_own_pods_stay() -> None:
+def test_the_message_of_a_queue_at_its_share_says_so_and_why_its_own_pods_stay() -> None:
     assert clause(WAITS, runs("own", queue="q"), runs("theirs"), gpus=2, deserved=1) == (
         "queue q holds 1 GPU of a fair share of 1 GPU and asks for 1 GPU, so it takes nothing back from others, "
         "and pods of its own queue have the same or a higher priority."
     )
 
 
-def test_pods_that_hold_nothing_that_is_scarce_are_no_cause() -> None:
+def test_pods_that_hold_nothing_scarce_are_no_cause() -> None:
     idle = runs("idle", gpus=0, queue="q")
 
     assert clause(WAITS, runs("o", preemptible=False), idle) == (
@@ -109,7 +109,7 @@ def test_pods_that_hold_nothing_that_is_scarce_are_no_cause() -> None:
     )
 
 
-def test_pods_on_nodes_that_it_may_not_use_are_no_cause() -> None:
+def test_pods_on_nodes_that_the_pod_may_not_use_are_no_cause() -> None:
     here = given.group(given.pod("w", constraint=Constraint(node_selector=(("zone", "here"),))))
     elsewhere = given.group(running=[given.placed(given.pod("o", queue="q"), "b")], min_member=1)
     nodes = [given.node("a", gpus=1, labels={"zone": "here"}), given.node("b", gpus=1)]
@@ -120,14 +120,14 @@ def test_pods_on_nodes_that_it_may_not_use_are_no_cause() -> None:
     assert clause_of(snapshot, here) == "no pod is evicted for it because pods there are not preemptible."
 
 
-def test_a_group_whose_own_pods_alone_are_there_is_told_nothing_of_evictions() -> None:
+def test_the_message_of_a_podgroup_alone_in_the_cluster_does_not_mention_evictions() -> None:
     own = [given.placed(given.pod(f"e{number}", gang="e"), "a") for number in range(2)]
     elastic = given.group(given.pod("more", gang="e"), running=own, min_member=1)
 
     assert clause(elastic, gpus=2) == ""
 
 
-def test_pods_of_the_same_group_that_start_in_the_plan_are_counted_once() -> None:
+def test_pods_of_the_same_podgroup_that_start_in_the_plan_are_counted_once() -> None:
     elastic = given.group(*(given.pod(f"e{number}", gang="e") for number in range(2)), min_member=1)
 
     assert clause(elastic, runs("o", preemptible=False), gpus=2) == (
@@ -152,7 +152,7 @@ def held_by_others(pod: Pod) -> Snapshot:
 
 
 @pytest.mark.parametrize("pod", [given.pod("w"), HALF, PROFILE, CLAIMS], ids=["whole", "part", "mig", "claim"])
-def test_a_pod_that_only_pods_of_other_schedulers_keep_out_is_told_nothing_of_evictions(pod: Pod) -> None:
+def test_the_message_of_a_pod_that_only_pods_of_other_schedulers_block_does_not_mention_evictions(pod: Pod) -> None:
     snapshot = held_by_others(pod)
 
     assert clause_of(snapshot, snapshot.groups[pod.group]) == ""
@@ -167,7 +167,7 @@ def test_a_pod_that_only_pods_of_other_schedulers_keep_out_is_told_nothing_of_ev
     ],
     ids=["part", "mig", "claim"],
 )
-def test_a_pod_that_a_pod_of_ours_keeps_out_is_told_why_that_stays(waits: Pod, holds: Pod) -> None:
+def test_the_message_of_a_pod_that_a_pod_of_leeboard_blocks_says_why_that_pod_stays(waits: Pod, holds: Pod) -> None:
     node = replace(given.node("a", gpus=1), scalars=((MIG, 1), ("dra:gpu", 1)))
     none = {name: given.snapshot([node], [], []).free[GPU] * 0 for name in (MIG, "dra:gpu")}
     firm = given.group(running=[given.placed(holds, "a")], min_member=1, preemptible=False)
@@ -193,7 +193,7 @@ def without_changes(made: Iterable[Plan]) -> bool:
     return all(not each.starts and not each.evictions for each in made)
 
 
-def test_a_second_plan_says_the_same_of_nodes_that_are_kept_for_who_has_waited_for_long() -> None:
+def test_a_second_plan_gives_the_same_message_about_nodes_kept_for_an_aged_podgroup() -> None:
     firm = given.group(running=[given.placed(given.pod("firm"), "a")], preemptible=False, min_member=1)
     old = replace(given.group(given.pod("old", gpus=2)), created_at=0.0)
     young = replace(given.group(given.pod("young", gpus=2)), created_at=900.0)
@@ -208,7 +208,7 @@ def test_a_second_plan_says_the_same_of_nodes_that_are_kept_for_who_has_waited_f
 
 
 @for_all(worlds)
-def test_plans_of_one_state_say_the_same_whatever_the_plan_before_searched_for(world: World) -> None:
+def test_plans_of_one_state_give_the_same_messages_whatever_the_plan_before_searched_for(world: World) -> None:
     snapshot, made, memory = world.snapshot(), list[Plan](), NO_MEMORY
     for _ in range(3):
         made.append(plan(snapshot, Policy(), now=world.now, memory=memory))
@@ -219,7 +219,7 @@ def test_plans_of_one_state_say_the_same_whatever_the_plan_before_searched_for(w
 
 
 @for_all(worlds)
-def test_a_change_elsewhere_does_not_change_what_is_said(world: World) -> None:
+def test_a_change_elsewhere_does_not_change_the_message(world: World) -> None:
     idle = given.node("elsewhere", gpus=0, cpu=0)
     before = replace(world, nodes=(*world.nodes, idle)).snapshot()
     after = replace(world, nodes=(*world.nodes, replace(idle, labels={"changed": "yes"}))).snapshot()
@@ -231,7 +231,7 @@ def test_a_change_elsewhere_does_not_change_what_is_said(world: World) -> None:
         assert said(first) == said(second)
 
 
-def test_a_short_plan_says_the_same_of_what_a_queue_keeps_for_who_has_waited_for_long() -> None:
+def test_a_short_plan_gives_the_same_message_about_a_share_kept_for_an_aged_podgroup() -> None:
     firm = given.group(running=[given.placed(given.pod("firm"), "a")], preemptible=False, min_member=1)
     old = replace(given.group(given.pod("old", gpus=2)), created_at=0.0)
     young = replace(given.group(given.pod("young", gpus=2)), created_at=900.0)

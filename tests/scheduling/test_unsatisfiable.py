@@ -142,7 +142,7 @@ def apart(number: int, *, labels: Mapping[str, str]) -> PodGroup:
     ],
     ids=["more than domains", "as many as domains", "not from each other"],
 )
-def test_pods_that_keep_apart_from_each_other_find_no_more_places_than_there_are_domains(
+def test_pods_with_anti_affinity_to_each_other_have_no_more_places_than_there_are_domains(
     group: PodGroup, lost: int
 ) -> None:
     snapshot = given.snapshot(NODES, QUEUES, [group])
@@ -151,7 +151,7 @@ def test_pods_that_keep_apart_from_each_other_find_no_more_places_than_there_are
     assert refusals == ["Even empty, all nodes together hold at most 2 of 3 pods that start together."] * lost
 
 
-def test_pods_that_keep_apart_may_share_a_node_without_the_label() -> None:
+def test_pods_with_anti_affinity_may_share_a_node_without_the_topology_label() -> None:
     snapshot = given.snapshot([*NODES, given.node("c")], QUEUES, [apart(5, labels={"app": "x"})])
 
     assert not judged(snapshot).unsatisfiable
@@ -171,7 +171,7 @@ def started(found: Plan) -> list[GroupKey]:
 
 
 @every_kind
-def test_a_group_that_can_never_run_costs_nobody_a_turn(never: PodGroup) -> None:
+def test_a_podgroup_that_can_never_run_costs_no_other_podgroup_a_turn(never: PodGroup) -> None:
     only_held = replace(never, pending=())
 
     with_it, without = crowd(never), crowd(*([only_held] if never.placed else []))
@@ -181,7 +181,7 @@ def test_a_group_that_can_never_run_costs_nobody_a_turn(never: PodGroup) -> None
 
 
 @every_kind
-def test_a_group_that_can_never_run_changes_no_fair_share(never: PodGroup) -> None:
+def test_a_podgroup_that_can_never_run_changes_no_fair_share(never: PodGroup) -> None:
     only_held = replace(never, pending=())
 
     with_it, without = crowd(never), crowd(*([only_held] if never.placed else []))
@@ -193,7 +193,7 @@ def test_a_group_that_can_never_run_changes_no_fair_share(never: PodGroup) -> No
 
 
 @every_kind
-def test_a_group_that_can_never_run_says_so_at_once_and_nobody_is_looked_for_who_could_leave(never: PodGroup) -> None:
+def test_a_podgroup_that_can_never_run_says_so_at_once_and_no_victims_are_searched(never: PodGroup) -> None:
     rich = [given.placed(given.pod(f"r{name}", gpus=7, gang="rich", queue="rich"), name) for name in "ab"]
     queues = [*QUEUES, given.queue("rich")]
     full = given.snapshot(NODES, queues, [never, given.group(running=rich, min_member=1)], topologies=RACKS)
@@ -208,7 +208,7 @@ def test_a_group_that_can_never_run_says_so_at_once_and_nobody_is_looked_for_who
 
 
 @every_kind
-def test_a_group_that_can_never_run_is_nowhere_in_the_line_and_nobody_is_behind_it(never: PodGroup) -> None:
+def test_a_podgroup_that_can_never_run_has_no_position_and_none_is_behind_it(never: PodGroup) -> None:
     early = replace(never, created_at=0.0, priority=1000)
     last = given.group(given.pod("last", queue=never.queue, gpus=2), created_at=9.0)
     snapshot = given.snapshot(NODES, QUEUES, [early, last], topologies=RACKS)
@@ -220,7 +220,7 @@ def test_a_group_that_can_never_run_is_nowhere_in_the_line_and_nobody_is_behind_
 
 
 @every_kind
-def test_a_group_that_waits_for_nodes_stays_unmet_demand_and_one_that_waits_for_a_limit_is_none(
+def test_a_podgroup_that_waits_for_nodes_is_unmet_demand_and_one_that_waits_for_a_limit_is_not(
     never: PodGroup,
 ) -> None:
     snapshot = given.snapshot(NODES, QUEUES, [never], topologies=RACKS)
@@ -233,7 +233,7 @@ def test_a_group_that_waits_for_nodes_stays_unmet_demand_and_one_that_waits_for_
     assert reason in ({Reason.OVER_LIMIT, Reason.NON_PREEMPTIBLE_OVER_QUOTA} if waits_for_limit else expected)
 
 
-def test_what_can_run_of_an_elastic_group_runs_and_the_rest_is_told_why_not() -> None:
+def test_the_part_of_an_elastic_podgroup_that_can_run_runs_and_the_rest_is_told_why_not() -> None:
     mixed = given.group(given.pod("x", gpus=9, gang="e", queue="a"), *pods(2, gang="e"), min_member=2)
     snapshot = given.snapshot(NODES, QUEUES, [mixed])
 
@@ -247,7 +247,7 @@ def test_what_can_run_of_an_elastic_group_runs_and_the_rest_is_told_why_not() ->
 
 
 @pytest.mark.parametrize("nodes", [[*NODES, given.node("c", gpus=16)], [replace(NODES[0], labels={"zone": "nowhere"})]])
-def test_a_group_is_judged_again_when_nodes_or_labels_change(nodes: list[Node]) -> None:
+def test_a_podgroup_is_judged_again_when_nodes_or_labels_change(nodes: list[Node]) -> None:
     large, elsewhere = given.group(*pods(1, gpus=16)), given.group(*pods(1, gang="other", constraint=NOWHERE))
     before = given.snapshot(NODES, QUEUES, [large, elsewhere])
     assert not plan(before).starts
@@ -257,7 +257,7 @@ def test_a_group_is_judged_again_when_nodes_or_labels_change(nodes: list[Node]) 
     assert len(plan(after).starts) == 1
 
 
-def test_the_rest_of_a_gang_may_share_the_gpu_that_the_gang_has_a_part_of() -> None:
+def test_the_rest_of_a_gang_may_share_the_gpu_that_a_pod_of_the_gang_uses() -> None:
     first, second = (replace(pod, sharing=Sharing(portion_ppm=500_000)) for pod in pods(2, gpus=0))
     gang = given.group(second, running=[given.placed(first, "one", "gpu-0")], min_member=2)
     node = given.node("one", gpus=1, device_memory_mib=MIB)
@@ -265,7 +265,7 @@ def test_the_rest_of_a_gang_may_share_the_gpu_that_the_gang_has_a_part_of() -> N
     assert not judged(given.snapshot([node], QUEUES, [gang])).unsatisfiable
 
 
-def test_a_group_is_judged_again_when_a_limit_changes() -> None:
+def test_a_podgroup_is_judged_again_when_a_limit_changes() -> None:
     gang = given.group(*pods(5, queue="tight"))
     before = given.snapshot(NODES, QUEUES, [gang])
     assert (
@@ -277,7 +277,7 @@ def test_a_group_is_judged_again_when_a_limit_changes() -> None:
     assert started(plan(replace(before, queues=queues))) == [gang.key]
 
 
-def test_the_numbers_of_the_queue_are_told_with_its_limit() -> None:
+def test_the_message_gives_the_limit_and_the_use_of_the_queue() -> None:
     gang = given.group(*pods(5, queue="below-small"))
 
     numbers = plan(given.snapshot(NODES, QUEUES, [gang])).refusals[gang.key].queue
@@ -286,7 +286,7 @@ def test_the_numbers_of_the_queue_are_told_with_its_limit() -> None:
     assert (numbers.name, numbers.limit.gpu_milli, numbers.asked.gpu_milli) == ("small", 4000, 5000)
 
 
-def test_groups_alike_are_judged_once_while_the_nodes_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_like_podgroups_are_judged_once_while_the_nodes_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     built = list[Snapshot]()
 
     def counted(snapshot: Snapshot, strategy: Strategy) -> PlacementState:
@@ -303,7 +303,7 @@ def test_groups_alike_are_judged_once_while_the_nodes_stay_the_same(monkeypatch:
     assert len(built) == 1
 
 
-def test_a_question_about_a_few_groups_forgets_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_about_a_few_podgroups_forgets_nothing_about_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [given.group(*pods(17, gang=f"g{number}")) for number in range(2000)]
     snapshot = given.snapshot(NODES, QUEUES, groups)
     judged(snapshot)
@@ -320,7 +320,7 @@ sizes = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4)), min_size=1, ma
 
 @settings(max_examples=200)
 @for_all(sizes, st.lists(st.integers(0, 8), min_size=1, max_size=4))
-def test_what_is_said_to_be_too_much_has_no_place_however_it_is_packed(
+def test_a_podgroup_reported_as_too_large_has_no_place_in_any_packing(
     asked: list[tuple[int, int]], gpus: list[int]
 ) -> None:
     members = pods_of([size for size, count in asked for _ in range(count)])
@@ -333,7 +333,7 @@ def test_what_is_said_to_be_too_much_has_no_place_however_it_is_packed(
 
 @settings(max_examples=150)
 @for_all(worlds)
-def test_who_is_said_never_to_run_finds_no_place_when_everybody_else_has_left(cluster: World) -> None:
+def test_a_podgroup_reported_as_never_able_to_run_has_no_place_after_all_other_pods_are_gone(cluster: World) -> None:
     for key in judged(cluster.snapshot()).unsatisfiable:
         (group,) = (each for each in cluster.groups if each.key == key)
         alone = replace(cluster, groups=(group,), leaving=()).snapshot()
@@ -363,7 +363,7 @@ def best_packing(pods: list[int], room: tuple[int, ...]) -> int:
     return len(pods)
 
 
-def test_an_empty_cluster_holds_nothing_and_asks_for_nodes() -> None:
+def test_an_empty_cluster_holds_no_podgroup_and_requests_nodes() -> None:
     group = given.group(*pods(1))
 
     found = plan(given.snapshot([], QUEUES, [group])).refusals[group.key]
@@ -374,7 +374,7 @@ def test_an_empty_cluster_holds_nothing_and_asks_for_nodes() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4, 4), (8, 4, 4), (5, 3, 5, 3), (2, 3, 3, 8), (1, 7, 8)])
-def test_sub_groups_that_find_a_rack_each_together_are_not_refused(sizes: tuple[int, ...]) -> None:
+def test_sub_groups_that_each_fit_in_a_rack_are_not_refused(sizes: tuple[int, ...]) -> None:
     sets = [(f"s{number}", size) for number, size in enumerate(sizes)]
     members = [pod for name, size in sets for pod in pods(size, name=name, subgroup=name)]
     group = tree(given.group(*members), *(PodSet(name=name, min_member=size, topology=RACK) for name, size in sets))
@@ -407,7 +407,9 @@ SUBTRACTED = "; what DaemonSet pods and static pods hold is subtracted, since th
     ],
     ids=["pod", "gang", "too large anyhow"],
 )
-def test_what_pods_hold_that_belong_to_their_nodes_is_not_counted_on(group: PodGroup, sentence: str) -> None:
+def test_resources_of_pods_that_belong_to_their_nodes_are_not_counted_as_available(
+    group: PodGroup, sentence: str
+) -> None:
     snapshot = given.snapshot(NODES, QUEUES, [group])
 
     found = judged(replace(snapshot, residents=residents(4)))
@@ -417,7 +419,7 @@ def test_what_pods_hold_that_belong_to_their_nodes_is_not_counted_on(group: PodG
     assert said.sentence == sentence
 
 
-def test_a_group_is_judged_again_when_a_daemon_set_has_left_the_nodes() -> None:
+def test_a_podgroup_is_judged_again_when_a_daemon_set_is_removed_from_the_nodes() -> None:
     group = given.group(*pods(1, cpu=64))
     snapshot = given.snapshot(NODES, QUEUES, [group])
 
@@ -427,7 +429,7 @@ def test_a_group_is_judged_again_when_a_daemon_set_has_left_the_nodes() -> None:
     assert found == [True, False, False]
 
 
-def test_no_room_is_kept_for_a_gang_that_needs_what_daemon_sets_hold() -> None:
+def test_no_room_is_kept_for_a_gang_that_needs_the_resources_of_daemon_sets() -> None:
     held = given.placed(given.pod("never-there", gang="never", queue="a", cpu=64), "a")
     torn = given.group(*pods(1, cpu=64), running=[held], min_member=2, torn_since=0.0)
     snapshot = given.snapshot(NODES, QUEUES, [torn])

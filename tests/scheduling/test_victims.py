@@ -32,32 +32,32 @@ def order(*groups: PodGroup, queues: tuple[Queue, ...] = ONE_QUEUE, **safe: Safe
     return [" ".join(one.pod.name for one in chunk.placed) for chunk in chunks]
 
 
-def test_the_lowest_priority_leaves_first_and_of_equals_the_youngest() -> None:
+def test_the_lowest_priority_is_evicted_first_and_of_equals_the_youngest() -> None:
     groups = [runs("old", created_at=1.0), runs("young", created_at=2.0), runs("low", priority=-1)]
 
     assert order(*groups) == ["low0", "young0", "old0"]
 
 
-def test_of_groups_that_only_their_names_tell_apart_the_one_with_fewer_pods_leaves_first() -> None:
+def test_of_podgroups_that_differ_only_by_name_the_one_with_fewer_pods_is_evicted_first() -> None:
     assert order(runs("z", 3), runs("y", 3, least=2), runs("a")) == ["y2", "a0", "y0 y1", "z0 z1 z2"]
 
 
-def test_an_elastic_group_loses_its_spare_pods_one_by_one_and_then_all_the_others_together() -> None:
+def test_an_elastic_podgroup_loses_its_spare_pods_one_by_one_and_then_all_others_together() -> None:
     assert order(runs("e", 4, least=2)) == ["e3", "e2", "e0 e1"]
 
 
-def test_what_is_not_preemptible_is_never_named() -> None:
+def test_non_preemptible_pods_are_never_victims() -> None:
     assert order(runs("firm", preemptible=False), runs("soft")) == ["soft0"]
 
 
-def test_the_queue_that_is_fuller_by_its_share_loses_first_judged_without_those_named_before() -> None:
+def test_the_queue_that_is_fuller_by_its_share_loses_pods_first_without_earlier_victims() -> None:
     queues = given.queue("p", deserved=4), given.queue("q", deserved=4)
     groups = [runs(f"p{number}", queue="p") for number in range(3)] + [runs(f"q{number}") for number in range(2)]
 
     assert order(*groups, queues=queues) == ["p20", "q10", "p10", "q00", "p00"]
 
 
-def test_a_group_that_is_safe_is_left_out_and_one_whose_minimum_is_safe_loses_what_is_beyond_it() -> None:
+def test_a_protected_podgroup_is_left_out_and_one_with_a_protected_minimum_loses_pods_beyond_it() -> None:
     groups = [runs("all", 2, least=1), runs("some", 3, least=2)]
 
     assert order(*groups, all=Safety.ALL, some=Safety.MINIMUM) == ["some2"]

@@ -40,7 +40,7 @@ CLOSED = pytest.mark.parametrize(
 
 
 @CLOSED
-def test_a_lost_pod_stays_on_a_node_that_takes_no_other_pods(
+def test_an_evicted_pod_stays_on_a_node_that_takes_no_other_pods(
     *, cordoned: bool, close: Callable[[WhatIf], WhatIf]
 ) -> None:
     group = running("r", "a")
@@ -71,7 +71,7 @@ def test_a_moved_pod_stays_on_a_node_that_takes_no_other_pods(
     assert state.evictions() == ()
 
 
-def test_a_pod_does_not_stay_beside_one_that_keeps_it_away() -> None:
+def test_a_pod_does_not_stay_beside_a_pod_whose_anti_affinity_excludes_it() -> None:
     group = given.group(running=[given.placed(given.pod("r", labels={"app": "x"}), "a")], min_member=1)
     state = state_of(group, cordoned=True)
     state.evict(group, group.placed, Action.PREEMPT, ASKS)
