@@ -29,7 +29,7 @@ async def test_a_replica_is_active_while_the_kube_scheduler_beside_it_leads() ->
         assert await world.filter(world.pod("p"), "a") == Fits((NodeName("a"),))
 
 
-async def test_a_name_that_only_begins_like_ours_is_somebody_else() -> None:
+async def test_a_lease_holder_whose_name_only_begins_like_ours_is_another_scheduler() -> None:
     async with living("a", **BESIDE_US) as world:
         world.cluster.holders[LEASE] = "pod-a-2_5b5c"
         await passes(SETTLED_S)
@@ -39,7 +39,7 @@ async def test_a_name_that_only_begins_like_ours_is_somebody_else() -> None:
         assert "pod-a-2_5b5c" in world.leadership.failure()
 
 
-async def test_a_replica_that_is_no_longer_active_keeps_no_promise_and_sends_gangs_away() -> None:
+async def test_a_replica_that_is_no_longer_active_drops_reservations_and_releases_waiting_gangs() -> None:
     async with living("a", "b", **BESIDE_US) as world:
         world.cluster.holders[LEASE] = "pod-a_5b5c"
         await passes(SETTLED_S)
@@ -54,7 +54,7 @@ async def test_a_replica_that_is_no_longer_active_keeps_no_promise_and_sends_gan
         assert world.bound() == {}
 
 
-async def test_a_question_that_comes_before_the_lease_was_seen_is_answered_when_it_is() -> None:
+async def test_a_question_before_the_first_lease_event_is_answered_after_it() -> None:
     async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
         await passes(10)
         pod = world.pod("p")
@@ -66,7 +66,7 @@ async def test_a_question_that_comes_before_the_lease_was_seen_is_answered_when_
         assert world.now() - asked_at <= SETTLED_S
 
 
-async def test_a_question_to_a_replica_that_stands_by_gets_an_error_in_time() -> None:
+async def test_a_question_to_a_standby_gets_an_error_in_time() -> None:
     async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
         await passes(10)
         pod = world.pod("p")
@@ -84,7 +84,7 @@ async def test_a_question_to_a_replica_that_stands_by_gets_an_error_in_time() ->
     "holder",
     ["", "_", "pod-a", "pod-a-2_5b5c", "pod_5b5c", "POD-A_5b5c", "pod-a_5b5c_77aa", " pod-a_5b5c", "\x00\N{BOM}"],
 )
-async def test_a_holder_that_is_not_named_like_ours_is_somebody_else(holder: str) -> None:
+async def test_a_lease_holder_with_another_form_of_name_is_another_scheduler(holder: str) -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
         assert active(world)
@@ -95,7 +95,7 @@ async def test_a_holder_that_is_not_named_like_ours_is_somebody_else(holder: str
         assert not active(world)
 
 
-async def test_a_lease_that_is_deleted_makes_nobody_active() -> None:
+async def test_no_replica_is_active_when_the_lease_is_deleted() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
 
@@ -108,7 +108,7 @@ async def test_a_lease_that_is_deleted_makes_nobody_active() -> None:
         assert (gone, active(world)) == (False, True)
 
 
-async def test_a_holder_that_flaps_is_followed() -> None:
+async def test_a_flapping_lease_holder_is_followed() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
         seen = []
@@ -123,7 +123,7 @@ async def test_a_holder_that_flaps_is_followed() -> None:
 # For how long it is trusted
 
 
-async def test_a_lease_that_was_never_seen_renewed_makes_nobody_active() -> None:
+async def test_no_replica_is_active_by_a_lease_that_was_never_seen_renewed() -> None:
     cluster = elected()
     cluster.is_renewed = False
     async with living(cluster=cluster, **BESIDE_US) as world:
@@ -136,7 +136,7 @@ async def test_a_lease_that_was_never_seen_renewed_makes_nobody_active() -> None
         assert (before, active(world)) == (False, True)
 
 
-async def test_a_replica_stands_down_before_the_lease_of_a_dead_kube_scheduler_is_over() -> None:
+async def test_a_replica_becomes_a_standby_before_the_lease_of_a_dead_kube_scheduler_expires() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(10.25)
 
@@ -151,7 +151,7 @@ async def test_a_replica_stands_down_before_the_lease_of_a_dead_kube_scheduler_i
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), ForbiddenError("403")])
 @pytest.mark.parametrize(("away_s", "stays"), [(9, True), (11, True), (20, False)])
-async def test_a_lease_that_cannot_be_read_is_trusted_while_nobody_else_can_have_taken_it(
+async def test_an_unreadable_lease_is_trusted_while_no_other_holder_can_have_taken_it(
     error: KubeError, away_s: int, *, stays: bool
 ) -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
@@ -165,7 +165,7 @@ async def test_a_lease_that_cannot_be_read_is_trusted_while_nobody_else_can_have
         assert (meanwhile, active(world)) == (stays, True)
 
 
-async def test_an_answer_that_lay_unread_is_as_old_as_its_question() -> None:
+async def test_the_age_of_an_unread_answer_counts_from_its_question() -> None:
     cluster = elected()
     async with living(cluster=cluster, **BESIDE_US) as world:
         await passes(10.25)
@@ -182,7 +182,7 @@ async def test_an_answer_that_lay_unread_is_as_old_as_its_question() -> None:
         assert (world.now(), before, active(world)) == (24.75, True, False)
 
 
-async def test_an_api_server_that_does_not_answer_is_asked_again() -> None:
+async def test_a_lease_is_read_again_when_the_api_server_does_not_answer() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(10)
 
@@ -206,7 +206,7 @@ class Noted(asyncio.Event):
         self._note()
 
 
-async def test_a_change_is_told_once_also_when_only_time_has_brought_it() -> None:
+async def test_a_change_of_leadership_is_reported_once_also_when_only_time_passed() -> None:
     told: list[float] = []
     async with living(cluster=elected(), **BESIDE_US) as world:
         world.leadership._changed = Noted(lambda: told.append(world.now()))
@@ -217,14 +217,14 @@ async def test_a_change_is_told_once_also_when_only_time_has_brought_it() -> Non
     assert len(told) == 2
 
 
-async def test_a_replica_that_stands_by_is_ready_in_all_else() -> None:
+async def test_a_standby_is_ready_in_all_other_checks() -> None:
     async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
         await passes(SETTLED_S)
 
         assert [check.name for check in world.inspect.checks() if not check.passed] == ["active"]
 
 
-async def test_a_replica_that_stands_by_says_so_instead_of_why_a_pod_waits() -> None:
+async def test_a_standby_says_that_it_is_one_instead_of_why_a_pod_is_pending() -> None:
     async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
         world.runs("other", "a")
         world.pod("full")
@@ -247,7 +247,7 @@ async def test_a_replica_that_stands_by_says_so_instead_of_why_a_pod_waits() -> 
         assert on_its_node.why.sentence == "It is on node a."
 
 
-async def test_a_replica_that_is_no_longer_active_does_not_say_why_a_pod_waited_before() -> None:
+async def test_a_replica_that_is_no_longer_active_does_not_repeat_old_reasons() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         world.runs("other", "a")
         world.pod("full")

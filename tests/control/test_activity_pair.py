@@ -96,7 +96,7 @@ async def test_two_replicas_never_decide_at_the_same_time(seed: int) -> None:
     assert min(found[True, False], found[False, True]) > 0.2 * found.total()
 
 
-async def test_a_replica_waits_until_the_other_has_seen_that_it_gave_the_lease_back() -> None:
+async def test_a_replica_waits_until_the_other_has_seen_that_the_lease_was_released() -> None:
     store = Store(Random(0))
     ours = replica("a", store)
     running = asyncio.create_task(ours.run())
@@ -115,7 +115,7 @@ async def test_a_replica_waits_until_the_other_has_seen_that_it_gave_the_lease_b
     assert ("until a moment ago" in at_once, later) == (True, "")
 
 
-async def test_a_replica_waits_for_nobody_whose_lease_has_run_out() -> None:
+async def test_a_replica_does_not_wait_for_the_holder_of_an_expired_lease() -> None:
     store = Store(Random(0))
     ours = replica("a", store)
     running = asyncio.create_task(ours.run())

@@ -17,7 +17,7 @@ from tests.control.ready import Told
 from tests.control.wired import living, passes, ref
 
 
-async def test_a_replica_whose_lease_is_over_writes_no_binding_any_more() -> None:
+async def test_a_replica_with_an_expired_lease_writes_no_binding() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
         pod = world.pod("p")
@@ -32,7 +32,7 @@ async def test_a_replica_whose_lease_is_over_writes_no_binding_any_more() -> Non
         assert world.bound() == {}
 
 
-async def test_a_binding_that_waited_for_its_turn_is_not_written_when_the_lease_is_over() -> None:
+async def test_a_queued_binding_is_not_written_after_the_lease_expires() -> None:
     async with living(cluster=elected(gpus=WRITERS + 1), **BESIDE_US) as world:
         await passes(SETTLED_S)
         pods = [world.pod(f"p{index}") for index in range(WRITERS + 1)]
@@ -46,7 +46,7 @@ async def test_a_binding_that_waited_for_its_turn_is_not_written_when_the_lease_
         assert len(world.cluster.binds) == WRITERS
 
 
-async def test_a_binding_that_is_not_sent_when_the_lease_is_over_is_not_sent_any_more() -> None:
+async def test_a_binding_that_is_not_sent_before_the_lease_expires_is_not_sent_at_all() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
         pod = world.pod("p")
@@ -60,7 +60,7 @@ async def test_a_binding_that_is_not_sent_when_the_lease_is_over_is_not_sent_any
         assert world.bound() == {}
 
 
-async def test_a_binding_whose_reply_is_lost_when_the_lease_is_over_is_looked_up() -> None:
+async def test_a_binding_whose_reply_is_lost_when_the_lease_expires_is_looked_up() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
         pod = world.pod("p")
@@ -74,7 +74,7 @@ async def test_a_binding_whose_reply_is_lost_when_the_lease_is_over_is_looked_up
         assert await bind == BOUND
 
 
-async def test_a_victim_that_was_evicted_is_not_told_of_once_more_by_a_replica_that_is_no_longer_active() -> None:
+async def test_a_replica_that_is_no_longer_active_does_not_report_an_evicted_victim_again() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
         victim = world.runs("victim", "a")
@@ -93,7 +93,7 @@ async def test_a_victim_that_was_evicted_is_not_told_of_once_more_by_a_replica_t
         assert (len(world.cluster.evictions), world.cluster.marks) == (1, [])
 
 
-async def test_an_eviction_that_is_not_sent_when_the_lease_is_over_is_not_sent_any_more() -> None:
+async def test_an_eviction_that_is_not_sent_before_the_lease_expires_is_not_sent_at_all() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
         victim = world.runs("victim", "a")
@@ -107,7 +107,7 @@ async def test_an_eviction_that_is_not_sent_when_the_lease_is_over_is_not_sent_a
         assert (len(world.cluster.evictions), exists(world, victim)) == (1, True)
 
 
-async def test_a_reservation_pod_that_is_not_sent_when_the_lease_is_over_is_not_sent_any_more() -> None:
+async def test_a_reservation_pod_that_is_not_sent_before_the_lease_expires_is_not_sent_at_all() -> None:
     elected(cluster=(cluster := SharingCluster()))
     async with machines(cluster=cluster, known=[Machine(cluster, "a", gpus=1)], **BESIDE_US) as (world, (a,)):
         await passes(SETTLED_S)
@@ -121,7 +121,7 @@ async def test_a_reservation_pod_that_is_not_sent_when_the_lease_is_over_is_not_
         assert (len(cluster.created), a.reservations()) == (1, [])
 
 
-async def test_statuses_that_wait_for_their_turn_are_left_to_the_replica_that_is_active() -> None:
+async def test_queued_statuses_are_left_to_the_active_replica() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(10)
         for index in range(10):
@@ -140,7 +140,7 @@ async def test_statuses_that_wait_for_their_turn_are_left_to_the_replica_that_is
         assert {name for name, _ in world.cluster.statuses} >= {f"large-{index}" for index in range(10)}
 
 
-async def test_events_that_wait_for_their_turn_are_left_to_the_replica_that_is_active() -> None:
+async def test_queued_events_are_left_to_the_active_replica() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(10)
         for index in range(3):
@@ -156,7 +156,7 @@ async def test_events_that_wait_for_their_turn_are_left_to_the_replica_that_is_a
         assert (told, len(world.cluster.told)) == (1, 3)
 
 
-async def test_a_replica_that_stands_by_writes_nothing() -> None:
+async def test_a_standby_writes_nothing() -> None:
     async with living(cluster=elected("pod-b_77aa"), **BESIDE_US) as world:
         world.gang("gang", size=2)
         world.pod("large", gpus=8)
@@ -166,7 +166,7 @@ async def test_a_replica_that_stands_by_writes_nothing() -> None:
         assert (cluster.statuses, cluster.told, cluster.nominations, cluster.binds) == ([], [], [], [])
 
 
-async def test_no_gate_is_taken_off_once_another_replica_may_decide() -> None:
+async def test_no_scheduling_gate_is_removed_once_another_replica_may_decide() -> None:
     # As after a SIGCONT: the promise still stands, since nobody has had the time to see that we are no longer active.
     async with living("a", gpus=0) as world:
         pod = world.pod("p", gates=(GATE,))
@@ -190,7 +190,7 @@ async def test_no_gate_is_taken_off_once_another_replica_may_decide() -> None:
         assert (world.cluster.releases, world.cache.reservations.promised(uid) is not None) == ([], True)
 
 
-async def test_no_nomination_is_taken_back_once_another_replica_may_decide() -> None:
+async def test_no_nomination_is_removed_once_another_replica_may_decide() -> None:
     async with living(cluster=elected(), **BESIDE_US) as world:
         await passes(SETTLED_S)
         pod = world.pod("p")

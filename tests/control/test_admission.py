@@ -12,11 +12,11 @@ from tests.cluster.raw import Raw, container, raw_pod
 from tests.control.desk import QUEUE, Desk, new_pod
 
 
-def test_a_managed_pod_is_held() -> None:
+def test_a_managed_pod_gets_a_scheduling_gate() -> None:
     assert Desk().stored(new_pod())["spec"]["schedulingGates"] == [{"name": GATE}]
 
 
-def test_a_pod_that_can_run_now_is_not_held() -> None:
+def test_a_pod_that_can_run_now_gets_no_scheduling_gate() -> None:
     desk = Desk()
     desk.entrance.open = True
 
@@ -24,7 +24,7 @@ def test_a_pod_that_can_run_now_is_not_held() -> None:
     assert "schedulingGates" not in desk.stored(new_pod(schedulingGates=[{"name": GATE}]))["spec"]
 
 
-def test_who_is_held_by_others_too_cannot_run_now_whatever_the_entrance_would_say() -> None:
+def test_a_pod_with_gates_of_others_cannot_run_now_whatever_the_fast_path_says() -> None:
     desk = Desk()
     desk.entrance.open = True
 
@@ -34,7 +34,7 @@ def test_who_is_held_by_others_too_cannot_run_now_whatever_the_entrance_would_sa
     assert desk.entrance.asked == []
 
 
-def test_a_dry_run_keeps_no_room() -> None:
+def test_a_dry_run_reserves_nothing() -> None:
     desk = Desk()
     desk.entrance.open = True
 
@@ -43,7 +43,7 @@ def test_a_dry_run_keeps_no_room() -> None:
 
 
 @pytest.mark.parametrize("named", [None, "", "default-scheduler"])
-def test_a_pod_that_names_a_queue_and_no_scheduler_becomes_ours(named: str | None) -> None:
+def test_a_pod_that_names_a_queue_and_no_scheduler_gets_our_scheduler(named: str | None) -> None:
     desk = Desk()
 
     after = desk.stored(new_pod(schedulerName=named))
@@ -53,7 +53,7 @@ def test_a_pod_that_names_a_queue_and_no_scheduler_becomes_ours(named: str | Non
     assert desk.entrance.asked[0]["spec"]["schedulerName"] == "kai-scheduler"
 
 
-def test_a_pod_that_becomes_ours_gets_a_profile_that_is_ours() -> None:
+def test_a_pod_that_gets_our_scheduler_gets_one_of_our_profiles() -> None:
     assert Desk(profiles="b,a").stored(new_pod(schedulerName=""))["spec"]["schedulerName"] == "a"
 
 
@@ -71,7 +71,7 @@ def test_a_pod_that_becomes_ours_gets_a_profile_that_is_ours() -> None:
         ({"spec": [], "metadata": 5}, {}),
     ],
 )
-def test_what_is_not_a_new_pod_of_ours_is_left_alone(raw: Raw, more: dict[str, Any]) -> None:
+def test_other_pods_and_existing_pods_are_not_changed(raw: Raw, more: dict[str, Any]) -> None:
     desk = Desk(markers=ASK_MARKER)
     asked = AdmissionQuestion(
         **(
@@ -85,7 +85,7 @@ def test_what_is_not_a_new_pod_of_ours_is_left_alone(raw: Raw, more: dict[str, A
     assert desk.entrance.asked == []
 
 
-def test_the_class_that_a_label_names_becomes_the_priority_of_the_pod() -> None:
+def test_the_priority_class_in_a_label_becomes_the_priority_of_the_pod() -> None:
     desk = Desk()
     desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))
     meta = {"labels": {"priorityClassName": "build"}}
@@ -96,7 +96,7 @@ def test_the_class_that_a_label_names_becomes_the_priority_of_the_pod() -> None:
     assert spec.keys().isdisjoint({"priority", "preemptionPolicy"})
 
 
-def test_the_class_that_its_owner_names_goes_before_the_pods_own() -> None:
+def test_the_priority_class_in_a_label_of_the_owner_overrides_that_of_the_pod() -> None:
     desk = Desk()
     desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))
     desk.entrance.class_of_owners = "build"
@@ -108,7 +108,7 @@ def test_the_class_that_its_owner_names_goes_before_the_pods_own() -> None:
     assert asked["spec"]["priorityClassName"] == "build", "it is judged as what it is stored as"
 
 
-def test_a_class_that_does_not_exist_is_told_and_changes_nothing() -> None:
+def test_a_priority_class_that_does_not_exist_gives_a_warning_and_changes_nothing() -> None:
     labels = {**QUEUE["labels"], "priorityClassName": "build"}
     raw = new_pod(meta={"labels": labels}, priority=0)
 
@@ -120,14 +120,14 @@ def test_a_class_that_does_not_exist_is_told_and_changes_nothing() -> None:
     assert told.startswith("label priorityClassName: there is no PriorityClass 'build'; the pod keeps its own")
 
 
-def test_markers_are_added_where_the_settings_name_them() -> None:
+def test_markers_are_added_if_the_settings_name_them() -> None:
     resources = Desk(markers=ASK_MARKER).stored(new_pod())["spec"]["containers"][0]["resources"]
 
     assert resources == {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1"}}
     assert Desk().stored(new_pod())["spec"]["containers"] == [container()]
 
 
-def test_who_may_be_bound_elsewhere_has_no_marker_for_it_and_stays_preemptible_and_in_its_queue() -> None:
+def test_a_pod_that_kube_scheduler_may_bind_has_no_bind_marker_and_keeps_preemptibility_and_queue() -> None:
     desk = Desk(markers=f"{ASK_MARKER},{BIND_MARKER}")
     desk.entrance.alone = True
     given = container() | {"resources": {amounts: {BIND_MARKER: "1"} for amounts in ("requests", "limits")}}
@@ -141,7 +141,7 @@ def test_who_may_be_bound_elsewhere_has_no_marker_for_it_and_stays_preemptible_a
         assert desk.stored(stored) == stored
 
 
-def test_who_may_not_be_bound_elsewhere_has_all_markers() -> None:
+def test_a_pod_that_kube_scheduler_may_not_bind_has_all_markers() -> None:
     stored = Desk(markers=f"{ASK_MARKER},{BIND_MARKER}").stored(new_pod())
 
     both = {ASK_MARKER: "1", BIND_MARKER: "1"}
@@ -149,7 +149,7 @@ def test_who_may_not_be_bound_elsewhere_has_all_markers() -> None:
     assert PREEMPTIBLE_ANNOTATION not in stored["metadata"].get("annotations", {})
 
 
-def test_a_pod_that_was_copied_from_one_left_alone_has_none_of_its_stamps() -> None:
+def test_a_pod_copied_from_an_unmanaged_pod_has_none_of_its_stamps() -> None:
     desk = Desk(markers=BIND_MARKER)
     desk.entrance.alone = True
     copied = desk.stored(new_pod())
@@ -161,7 +161,7 @@ def test_a_pod_that_was_copied_from_one_left_alone_has_none_of_its_stamps() -> N
     assert desk.stored(stored) == stored
 
 
-def test_a_pod_that_others_change_after_us_is_refused_where_we_would_not_be_asked_to_bind_it() -> None:
+def test_a_pod_that_another_webhook_changed_is_refused_if_bind_would_not_be_called() -> None:
     desk = Desk(markers=BIND_MARKER)
     desk.entrance.alone = True
     left = desk.stored(new_pod())
@@ -179,14 +179,14 @@ def test_a_pod_that_others_change_after_us_is_refused_where_we_would_not_be_aske
     assert desk.validate("Pod", left) == Admitted()
 
 
-def test_where_binds_are_not_marked_nobody_says_who_is_preemptible() -> None:
+def test_without_bind_markers_no_pod_is_stamped_as_preemptible() -> None:
     desk = Desk(markers=ASK_MARKER)
     desk.entrance.alone = True
 
     assert "annotations" not in desk.stored(new_pod())["metadata"]
 
 
-def test_a_pod_that_shares_devices_learns_of_them() -> None:
+def test_a_pod_that_shares_gpus_gets_the_variables_that_name_them() -> None:
     spec = Desk().stored(new_pod(meta={"annotations": {"gpu-fraction": "0.5"}}))["spec"]
 
     names = [entry["name"] for entry in spec["containers"][0]["env"]]
@@ -194,7 +194,7 @@ def test_a_pod_that_shares_devices_learns_of_them() -> None:
     assert spec["schedulingGates"] == [{"name": GATE}]
 
 
-def test_pods_with_gpus_run_by_the_class_that_the_settings_name() -> None:
+def test_pods_with_gpus_get_the_runtime_class_of_the_settings() -> None:
     desk, by_fraction = Desk(gpu_runtime_class="nvidia"), new_pod(meta={"annotations": {"gpu-fraction": "0.5"}})
     whole, theirs = new_pod(container(gpu="1")), new_pod(container(gpu="1"), runtimeClassName="kata")
 
@@ -204,14 +204,14 @@ def test_pods_with_gpus_run_by_the_class_that_the_settings_name() -> None:
     assert "runtimeClassName" not in Desk().stored(whole)["spec"]
 
 
-def test_pods_of_others_and_those_that_have_a_node_keep_their_runtime() -> None:
+def test_pods_of_other_schedulers_and_bound_pods_keep_their_runtime_class() -> None:
     desk = Desk(gpu_runtime_class="nvidia")
 
     assert desk.mutate(new_pod(container(gpu="1"), schedulerName="volcano")) == Admitted()
     assert desk.mutate(new_pod(container(gpu="1"), nodeName="n1")) == Admitted()
 
 
-def test_nothing_is_said_of_our_pods_before_the_cluster_is_known() -> None:
+def test_pods_get_no_warnings_before_the_cluster_is_known() -> None:
     desk = Desk()
     desk.unready.why = "nodes are not listed yet"
 
@@ -219,7 +219,7 @@ def test_nothing_is_said_of_our_pods_before_the_cluster_is_known() -> None:
     assert desk.mutate(new_pod(schedulerName="volcano")) == Admitted()
 
 
-def test_a_pod_that_was_judged_before_needs_nothing_more() -> None:
+def test_a_pod_that_was_reviewed_before_is_not_changed_again() -> None:
     desk = Desk(markers=ASK_MARKER, gpu_runtime_class="nvidia")
     desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))
     meta = {"labels": {"kai.scheduler/queue": "q", "priorityClassName": "build"}, "annotations": {"gpu-memory": "5"}}
@@ -229,7 +229,7 @@ def test_a_pod_that_was_judged_before_needs_nothing_more() -> None:
     assert desk.mutate(once) == Admitted()
 
 
-def test_what_is_wrong_with_a_pod_is_said_where_nobody_validates_it_as_well() -> None:
+def test_errors_of_a_pod_are_warned_of_where_no_webhook_validates_it() -> None:
     answer = Desk().mutate(new_pod(meta={**QUEUE, "annotations": {"gpu-fraction": "half"}}))
 
     assert isinstance(answer, Denied)
@@ -237,14 +237,14 @@ def test_what_is_wrong_with_a_pod_is_said_where_nobody_validates_it_as_well() ->
 
 
 @pytest.mark.parametrize("name", ["A", 5, ["NVIDIA_VISIBLE_DEVICES"], {}])
-def test_a_pod_that_shares_is_judged_as_it_will_be_whatever_its_variables_are_called(name: object) -> None:
+def test_a_pod_that_shares_gpus_is_reviewed_as_it_will_be_whatever_its_variables_are_called(name: object) -> None:
     shares = {**QUEUE, "annotations": {"gpu-fraction": "0.5"}}
     named = {**container(), "env": [{"name": name, "value": "all"}]}
 
     assert isinstance(Desk().mutate(new_pod(named, meta=shares)), Admitted)
 
 
-def test_odd_pods_are_told_of_where_nobody_validates_them_as_well() -> None:
+def test_suspicious_pods_get_warnings_where_no_webhook_validates_them() -> None:
     answer = Desk().mutate(new_pod(meta={"labels": {"kai.scheduler/queue": "none"}}))
 
     assert isinstance(answer, Admitted)

@@ -12,7 +12,7 @@ DISABLED = "with gpu sharing request, while GPU sharing is disabled; ask for who
 
 @pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"])
 @pytest.mark.parametrize("value", ["0.5", "1", "NaN", "٣", "x" * 262_144])
-def test_sharing_is_refused_in_kais_words_while_it_is_off(annotation: str, value: str) -> None:
+def test_gpu_sharing_is_refused_with_the_message_of_kai_while_it_is_off(annotation: str, value: str) -> None:
     raw = new_pod(meta={"name": "p", "annotations": {annotation: value}})
 
     assert (
@@ -21,7 +21,7 @@ def test_sharing_is_refused_in_kais_words_while_it_is_off(annotation: str, value
     )
 
 
-def test_a_pod_whose_name_is_still_to_be_made_is_called_by_its_prefix() -> None:
+def test_a_pod_with_a_generated_name_is_called_by_its_prefix() -> None:
     raw = new_pod(meta={"generateName": "train-", "annotations": {"gpu-memory": "5"}})
     del raw["metadata"]["name"]
 
@@ -59,7 +59,7 @@ NO_CONTAINER = "annotation gpu-fraction-container-name is 'b', and the pod has n
         ({"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"}, "0", NO_CONTAINER),
     ],
 )
-def test_contradictory_requests_are_refused_in_kais_words(annotations: Raw, gpus: str, message: str) -> None:
+def test_contradictory_requests_are_refused_with_the_message_of_kai(annotations: Raw, gpus: str, message: str) -> None:
     raw = new_pod(container(gpu=gpus), meta={"annotations": annotations})
 
     assert Desk().denial("Pod", raw).startswith(message)
@@ -67,7 +67,7 @@ def test_contradictory_requests_are_refused_in_kais_words(annotations: Raw, gpus
 
 @pytest.mark.parametrize("resource", ["requests", "limits"])
 @pytest.mark.parametrize("of", ["second", "init", "sidecar"])
-def test_nobody_shares_a_device_and_has_whole_ones_wherever_the_pod_asks_for_them(of: str, resource: str) -> None:
+def test_a_pod_may_not_request_shared_and_whole_gpus_in_any_container(of: str, resource: str) -> None:
     asking = {"name": of, "resources": {resource: {"nvidia.com/gpu": "1"}}}
     asking |= {"restartPolicy": "Always"} if of == "sidecar" else {}
     containers, spec = ([asking], {}) if of == "second" else ([], {"initContainers": [asking]})
@@ -78,7 +78,7 @@ def test_nobody_shares_a_device_and_has_whole_ones_wherever_the_pod_asks_for_the
 
 @pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
 @pytest.mark.parametrize("where", ["containers", "initContainers"])
-def test_nobody_shares_a_device_and_has_a_mig_profile(annotation: str, where: str) -> None:
+def test_a_pod_may_not_request_a_shared_gpu_and_a_mig_profile(annotation: str, where: str) -> None:
     asking = container("asking", limits={"nvidia.com/mig-1g.10gb": "1"})
     raw = new_pod(container(), meta={"annotations": {annotation: "5" if annotation == "gpu-memory" else "0.5"}})
     raw["spec"].setdefault(where, []).append(asking)
@@ -98,7 +98,7 @@ def test_nobody_shares_a_device_and_has_a_mig_profile(annotation: str, where: st
         ({"mps": "false"}, {}),
     ],
 )
-def test_a_request_for_a_part_that_is_whole_in_itself_is_admitted(annotations: Raw, spec: Raw) -> None:
+def test_a_request_for_a_whole_number_of_shared_gpus_is_admitted(annotations: Raw, spec: Raw) -> None:
     desk = Desk()
 
     prepared = desk.stored(new_pod(container(gpu="0"), meta={"annotations": annotations}, **spec))
@@ -121,7 +121,7 @@ def test_a_request_for_a_part_that_is_whole_in_itself_is_admitted(annotations: R
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_what_to_write_instead(raw: Raw, message: str) -> None:
+def test_an_unreadable_request_is_refused_with_what_to_write_instead(raw: Raw, message: str) -> None:
     assert Desk().denial("Pod", raw).startswith(message)
 
 
@@ -134,11 +134,11 @@ def test_what_cannot_be_read_is_refused_with_what_to_write_instead(raw: Raw, mes
         new_pod(container(gpu="1")),
     ],
 )
-def test_pods_that_are_not_ours_to_judge_or_right_are_admitted(raw: Raw) -> None:
+def test_valid_pods_and_pods_of_other_schedulers_are_admitted(raw: Raw) -> None:
     assert isinstance(Desk().validate("Pod", raw), Admitted)
 
 
-def test_a_change_is_refused_for_what_it_makes_wrong_alone() -> None:
+def test_an_update_is_refused_only_for_errors_that_it_adds() -> None:
     desk, right = Desk(gpu_sharing=False), new_pod()
     wrong = new_pod(meta={"annotations": {"gpu-fraction": "0.5"}})
     still_wrong = new_pod(meta={"annotations": {"gpu-fraction": "0.5", "mine": "2"}})
@@ -166,7 +166,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
         ),
     ],
 )
-def test_a_pod_that_would_hold_everybody_up_is_refused_before_it_is_looked_at(spec: Raw, message: str) -> None:
+def test_a_pod_too_large_to_review_is_refused_before_it_is_read(spec: Raw, message: str) -> None:
     desk, raw = Desk(), new_pod(meta={"annotations": {"gpu-memory": "5"}}, **spec)
 
     assert desk.mutate(raw) == desk.validate("Pod", raw) == Denied(message)
@@ -188,7 +188,7 @@ def test_a_pod_that_would_hold_everybody_up_is_refused_before_it_is_looked_at(sp
         ),
     ],
 )
-def test_what_keeps_a_pod_waiting_is_told(labels: Raw, warning: str) -> None:
+def test_the_warning_says_what_keeps_a_pod_pending(labels: Raw, warning: str) -> None:
     desk = Desk()
     desk.cache.apply_queue(decode.queue(queue("odd", parentQueue="lost")))
 
@@ -212,7 +212,7 @@ NOTHING = "changes nothing: the pod asks for no part of a GPU; add annotation gp
         ({}, []),
     ],
 )
-def test_annotations_of_sharing_that_change_nothing_are_told_of(annotations: Raw, warnings: list[str]) -> None:
+def test_sharing_annotations_without_effect_give_a_warning(annotations: Raw, warnings: list[str]) -> None:
     desk = Desk()
 
     prepared = desk.stored(new_pod(container(), meta=QUEUE | {"annotations": annotations}))
@@ -230,7 +230,7 @@ def test_annotations_of_sharing_that_change_nothing_are_told_of(annotations: Raw
         ({}, "MINE", ""),
     ],
 )
-def test_variables_that_are_replaced_are_told_of_once(annotations: Raw, names: str, told: str) -> None:
+def test_replaced_environment_variables_give_one_warning(annotations: Raw, names: str, told: str) -> None:
     desk, env = Desk(), [{"name": name, "value": "all"} for name in names.split()]
     other = container("other") | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
     raw = new_pod(
@@ -245,14 +245,14 @@ def test_variables_that_are_replaced_are_told_of_once(annotations: Raw, names: s
     assert again.warnings == ()
 
 
-def test_nobody_who_shares_nothing_is_told_of_his_own_variables() -> None:
+def test_a_pod_that_shares_no_gpu_gets_no_warning_about_its_variables() -> None:
     answer = Desk().mutate(new_pod(container() | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}))
 
     assert isinstance(answer, Admitted)
     assert answer.warnings == ()
 
 
-def test_nothing_is_said_to_be_missing_before_the_cluster_is_known() -> None:
+def test_nothing_is_reported_as_missing_before_the_cluster_is_known() -> None:
     desk = Desk()
     desk.unready.why = "queues are not listed yet"
 
@@ -263,7 +263,7 @@ def test_nothing_is_said_to_be_missing_before_the_cluster_is_known() -> None:
 @pytest.mark.parametrize(
     ("labels", "warned"), [({"kai.scheduler/queue": "r"}, True), ({"kai.scheduler/queue": "q"}, False), ({}, True)]
 )
-def test_who_relabels_a_pod_whose_queue_is_fixed_is_told_that_it_changes_nothing(
+def test_a_new_queue_label_on_a_pod_whose_queue_is_fixed_gives_a_warning_that_it_changes_nothing(
     labels: dict[str, str], *, warned: bool
 ) -> None:
     desk = Desk()
@@ -276,7 +276,7 @@ def test_who_relabels_a_pod_whose_queue_is_fixed_is_told_that_it_changes_nothing
     assert found == ([said] if warned else [])
 
 
-def test_who_relabels_a_pod_that_waits_for_us_to_bind_it_moves_it() -> None:
+def test_a_new_queue_label_on_a_pod_that_waits_for_bind_moves_the_pod() -> None:
     old, new = (raw_pod(container(), meta={"labels": {"kai.scheduler/queue": name}}) for name in ("q", "r"))
 
     assert Desk().warnings("Pod", new, **changed(old)) == []

@@ -12,19 +12,19 @@ TOGETHER = "the sub-groups start with 5 pods together, the sum of their minMembe
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
-def test_a_queue_without_resources_is_refused_in_kais_words(operation: str) -> None:
+def test_a_queue_without_resources_is_refused_with_the_message_of_kai(operation: str) -> None:
     message = Desk().denial("Queue", queue("q", resources=None), operation=operation, old=None)
 
     assert message.startswith("resources must be specified: write spec.resources with gpu, cpu and memory")
 
 
-def test_a_queues_odd_number_is_refused_with_what_to_write_instead() -> None:
+def test_an_invalid_number_in_a_queue_is_refused_with_what_to_write_instead() -> None:
     message = Desk().denial("Queue", queue("q", resources={"gpu": {"quota": -2}}))
 
     assert message.startswith("spec.resources.gpu.quota cannot be read: -2 is out of range; write a number from 0 to")
 
 
-def test_a_circle_of_parents_is_refused_by_name() -> None:
+def test_a_cycle_of_parent_queues_is_refused_with_their_names() -> None:
     desk = Desk()
     for name, parent in (("a", "b"), ("b", "c")):
         desk.cache.apply_queue(decode.queue(queue(name, parentQueue=parent)))
@@ -35,7 +35,7 @@ def test_a_circle_of_parents_is_refused_by_name() -> None:
     assert desk.denial("Queue", queue("q", parentQueue="q"), **changed(queue("q"))).startswith("its parents form a cir")
 
 
-def test_who_only_hangs_below_a_circle_closes_none() -> None:
+def test_a_queue_that_is_only_below_a_cycle_is_admitted() -> None:
     desk = Desk()
     for name, parent in (("a", "b"), ("b", "a")):
         desk.cache.apply_queue(decode.queue(queue(name, parentQueue=parent)))
@@ -55,16 +55,16 @@ def test_who_only_hangs_below_a_circle_closes_none() -> None:
         ),
     ],
 )
-def test_what_a_queue_may_not_mean_is_told(spec: Raw, warning: str) -> None:
+def test_a_queue_with_settings_that_are_probably_wrong_gives_a_warning(spec: Raw, warning: str) -> None:
     assert Desk().warnings("Queue", queue("r", **spec)) == [warning]
 
 
 @pytest.mark.parametrize("gpu", [{}, {"quota": -1, "limit": 4}, {"quota": 4, "limit": 4}, {"quota": 4, "limit": -1}])
-def test_a_queue_that_means_what_it_says_is_admitted_without_a_word(gpu: Raw) -> None:
+def test_a_plain_queue_is_admitted_without_a_warning(gpu: Raw) -> None:
     assert Desk().validate("Queue", queue("r", parentQueue="q", resources={"gpu": gpu})) == Admitted()
 
 
-def test_who_deletes_a_queue_is_told_what_becomes_of_its_children_and_pods() -> None:
+def test_deleting_a_queue_gives_a_warning_about_its_children_and_pods() -> None:
     desk = Desk()
     for name in "fedcba":
         desk.cache.apply_queue(decode.queue(queue(name, parentQueue="q")))
@@ -79,7 +79,7 @@ def test_who_deletes_a_queue_is_told_what_becomes_of_its_children_and_pods() -> 
     assert desk.validate("Queue", queue("a"), operation="DELETE") == Admitted()
 
 
-def test_who_deletes_a_queue_of_pods_that_all_run_is_told_of_none_that_wait() -> None:
+def test_deleting_a_queue_without_pending_pods_gives_no_warning_about_pending_pods() -> None:
     desk = Desk()
     desk.add_pod("running", node="n1")
     desk.add_pod("running too", node="n1")
@@ -101,7 +101,7 @@ def test_who_deletes_a_queue_of_pods_that_all_run_is_told_of_none_that_wait() ->
         ),
     ],
 )
-def test_a_pod_group_that_cannot_be_used_is_refused(spec: Raw, message: str) -> None:
+def test_an_unusable_podgroup_is_refused(spec: Raw, message: str) -> None:
     assert Desk().denial("PodGroup", group(**spec)) == message
 
 
@@ -115,11 +115,11 @@ def test_a_pod_group_that_cannot_be_used_is_refused(spec: Raw, message: str) -> 
         ),
     ],
 )
-def test_what_a_pod_group_may_not_mean_is_told(spec: Raw, warning: str) -> None:
+def test_a_podgroup_with_settings_that_are_probably_wrong_gives_a_warning(spec: Raw, warning: str) -> None:
     assert Desk().warnings("PodGroup", group(**spec)) == [warning]
 
 
-def test_who_changes_a_gang_that_is_being_started_is_told_what_comes_of_it() -> None:
+def test_changing_a_gang_that_is_being_started_gives_a_warning_about_the_effect() -> None:
     desk, old = Desk(), group(minMember=2)
     desk.cache.apply_group(decode.pod_group(old))
     desk.add_pod("member", group="g")
@@ -131,7 +131,7 @@ def test_who_changes_a_gang_that_is_being_started_is_told_what_comes_of_it() -> 
     assert desk.validate("PodGroup", group(minMember=2, markUnschedulable=True), **changed(old)) == Admitted()
 
 
-def test_the_change_of_a_gang_that_is_being_started_does_count_at_once() -> None:
+def test_the_change_of_a_gang_that_is_being_started_takes_effect_at_once() -> None:
     desk = Desk()
     desk.cache.apply_group(decode.pod_group(group(minMember=2)))
     desk.add_pod("member", group="g")
@@ -145,7 +145,7 @@ def test_the_change_of_a_gang_that_is_being_started_does_count_at_once() -> None
 
 
 @pytest.mark.parametrize("more", [{}, changed(group())], ids=["made anew", "changed"])
-def test_who_makes_a_gang_firm_that_has_started_as_preemptible_is_told_that_it_stays_so(more: Raw) -> None:
+def test_making_a_started_preemptible_gang_non_preemptible_gives_a_warning_that_it_stays_preemptible(more: Raw) -> None:
     desk = Desk()
     desk.add_pod("old", node="n1", group="g", **{"leeboard.dev/preemptible": "true"})
     desk.add_pod("new", node="n1", group="g")
@@ -159,7 +159,7 @@ def test_who_makes_a_gang_firm_that_has_started_as_preemptible_is_told_that_it_s
     assert desk.warnings("PodGroup", group(preemptibility="preemptible"), **more) == []
 
 
-def test_a_topology_that_cannot_be_used_is_refused() -> None:
+def test_an_unusable_topology_is_refused() -> None:
     levels = [{"nodeLabel": "rack"}, {"nodeLabel": "rack"}]
 
     message = Desk().denial("Topology", {"metadata": {"name": "t"}, "spec": {"levels": levels}})
@@ -168,7 +168,7 @@ def test_a_topology_that_cannot_be_used_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [("apps", "Pod"), ("", "Queue"), ("", "Secret")])
-def test_kinds_that_are_not_ours_are_admitted(kind: tuple[str, str]) -> None:
+def test_other_kinds_are_admitted(kind: tuple[str, str]) -> None:
     asked = AdmissionQuestion(group=kind[0], kind=kind[1], namespace="", name="", operation=Operation.CREATE, object={})
 
     assert Desk().admission.validate(asked) == Admitted()

@@ -20,7 +20,7 @@ def said(world: World, pod: RawObject) -> list[str]:
     return sorted(one.get("message", one["type"]) for one in found["status"]["conditions"])
 
 
-async def test_last_words_of_a_kube_scheduler_that_is_gone_are_corrected() -> None:
+async def test_the_last_conditions_of_a_kube_scheduler_that_is_gone_are_corrected() -> None:
     async with living("a") as world:
         pod = world.pod("large", gpus=2)
         await passes(1)
@@ -34,7 +34,7 @@ async def test_last_words_of_a_kube_scheduler_that_is_gone_are_corrected() -> No
         assert said(world, pod) == [phrase(Reason.NO_NODE_FITS), "Other"]
 
 
-async def test_a_parked_pod_that_read_that_its_turn_is_being_decided_reads_the_decision() -> None:
+async def test_the_condition_of_a_parked_pod_changes_from_being_decided_to_the_decision() -> None:
     async with living("a") as world:
         pod = world.pod("large", gpus=2)
         await passes(1)
@@ -45,7 +45,7 @@ async def test_a_parked_pod_that_read_that_its_turn_is_being_decided_reads_the_d
         assert said(world, pod) == [phrase(Reason.NO_NODE_FITS)]
 
 
-async def test_whoever_is_told_better_in_time_is_left_alone() -> None:
+async def test_a_pod_whose_condition_is_updated_in_time_is_not_corrected() -> None:
     async with living("a") as world:
         pod = world.pod("large", gpus=2)
         await passes(1)
@@ -58,7 +58,7 @@ async def test_whoever_is_told_better_in_time_is_left_alone() -> None:
         assert said(world, pod) == ["0/1 nodes are available: 1 Insufficient nvidia.com/gpu."]
 
 
-async def test_a_pod_that_has_a_place_is_left_to_whoever_binds_it() -> None:
+async def test_the_condition_of_a_pod_with_a_reservation_is_not_corrected() -> None:
     async with living("a") as world:
         promised, bound = world.pod("promised"), world.runs("bound", "a", gpus=0)
         await passes(1)
@@ -70,7 +70,7 @@ async def test_a_pod_that_has_a_place_is_left_to_whoever_binds_it() -> None:
         assert [said(world, pod)[-1] for pod in (promised, bound)] == [f"extender: {UNREADY}"] * 2
 
 
-async def test_a_pod_whose_room_is_being_freed_is_told_so() -> None:
+async def test_the_condition_of_a_pod_with_terminating_victims_says_so() -> None:
     async with living("a") as world:
         world.runs("victim", "a")
         await passes(1)
@@ -84,7 +84,7 @@ async def test_a_pod_whose_room_is_being_freed_is_told_so() -> None:
         assert said(world, urgent) == [phrase(Reason.WAITING_FOR_VICTIMS), "Other"]
 
 
-async def test_pods_of_others_are_left_alone() -> None:
+async def test_conditions_of_pods_of_other_schedulers_are_not_corrected() -> None:
     async with living("a") as world:
         made = world.asked("other")
         pod = world.cluster.create(Resource.PODS, made | {"spec": made["spec"] | {"schedulerName": "other"}})
@@ -107,7 +107,7 @@ async def test_a_replica_that_does_not_decide_corrects_nothing() -> None:
         assert said(world, pod)[-1] == f"extender: {UNREADY}"
 
 
-async def test_thousands_of_conditions_that_cannot_be_corrected_yet_hold_up_nothing_else() -> None:
+async def test_thousands_of_conditions_that_cannot_be_corrected_yet_delay_nothing_else() -> None:
     async with living("a", scheduler_lease="ns/lease") as world:
         for number in range(1_000):
             told_unready(world, world.pod(f"large-{number}", gpus=2))

@@ -116,7 +116,7 @@ def bound(name: str, node: str = "a") -> RawObject:
     return pod | {"spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}}
 
 
-async def test_a_gpu_whose_pod_is_gone_unseen_is_free_after_the_audit() -> None:
+async def test_the_gpu_of_a_pod_whose_deletion_was_missed_is_free_after_the_audit() -> None:
     async with audited("a") as (world, cluster):
         pod = cluster.create(Resource.PODS, bound("p"))
         await passes(1)
@@ -129,7 +129,7 @@ async def test_a_gpu_whose_pod_is_gone_unseen_is_free_after_the_audit() -> None:
         assert drift(world) == {("pods", "gone"): 1}
 
 
-async def test_a_gpu_whose_pod_has_finished_unseen_is_free_after_the_audit() -> None:
+async def test_the_gpu_of_a_pod_whose_end_was_missed_is_free_after_the_audit() -> None:
     async with audited("a") as (world, cluster):
         pod = cluster.create(Resource.PODS, bound("p"))
         await passes(1)
@@ -140,7 +140,7 @@ async def test_a_gpu_whose_pod_has_finished_unseen_is_free_after_the_audit() -> 
         assert world.free_gpus() == {"a": 4}
 
 
-async def test_a_pod_that_came_unseen_is_charged_after_the_audit() -> None:
+async def test_a_pod_whose_creation_was_missed_is_charged_after_the_audit() -> None:
     async with audited("a") as (world, cluster):
         await cluster.lose(lambda: cluster.create(Resource.PODS, bound("p")))
         before = world.free_gpus()
@@ -151,7 +151,7 @@ async def test_a_pod_that_came_unseen_is_charged_after_the_audit() -> None:
         assert drift(world) == {("pods", "missed"): 1}
 
 
-async def test_a_pod_that_was_bound_unseen_is_charged_after_the_audit() -> None:
+async def test_a_pod_whose_binding_was_missed_is_charged_after_the_audit() -> None:
     async with audited("a") as (world, cluster):
         pod = cluster.create(Resource.PODS, manifests.pod(Job(name="p", queue="none", gpus=3)))
         await passes(1)
@@ -164,7 +164,7 @@ async def test_a_pod_that_was_bound_unseen_is_charged_after_the_audit() -> None:
 
 
 @pytest.mark.parametrize("reads", [1, 2])
-async def test_a_store_that_was_restored_unseen_ends_the_service(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+async def test_a_missed_restore_of_the_store_ends_the_service(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
     cluster = LossyCluster()
     furnished("a", gpus=4, cluster=cluster)
     async with living(cluster=cluster) as world:
@@ -188,7 +188,7 @@ async def test_a_store_that_was_restored_unseen_ends_the_service(monkeypatch: py
         assert drift(world) == {}
 
 
-async def test_a_pod_recreated_unseen_under_its_name_is_another_one() -> None:
+async def test_a_pod_recreated_under_its_name_without_an_event_is_another_pod() -> None:
     async with audited("a", "b") as (world, cluster):
         pod = cluster.create(Resource.PODS, bound("p"))
         await passes(1)
@@ -204,7 +204,7 @@ async def test_a_pod_recreated_unseen_under_its_name_is_another_one() -> None:
         assert drift(world) == {("pods", "gone"): 1, ("pods", "missed"): 1}
 
 
-async def test_nodes_queues_and_podgroups_are_repaired_as_well() -> None:
+async def test_nodes_queues_and_podgroups_are_repaired_too() -> None:
     async with audited("a", "b") as (world, cluster):
         (a, _) = cluster.objects(Resource.NODES)
 
@@ -225,7 +225,7 @@ async def test_nodes_queues_and_podgroups_are_repaired_as_well() -> None:
         )
 
 
-async def test_events_that_are_under_way_are_no_drift() -> None:
+async def test_events_that_are_still_in_flight_are_not_drift() -> None:
     async with audited("a") as (world, cluster):
         pod = cluster.create(Resource.PODS, bound("p"))
         await passes(EVERY_S - 1)
@@ -240,7 +240,7 @@ async def test_events_that_are_under_way_are_no_drift() -> None:
         assert {name for _, name in cluster.audited} == {""}
 
 
-async def test_an_event_that_comes_after_its_repair_changes_nothing() -> None:
+async def test_an_event_that_arrives_after_its_repair_changes_nothing() -> None:
     async with audited("a") as (world, cluster):
         pod = cluster.create(Resource.PODS, manifests.pod(Job(name="p", queue="none", gpus=3)))
         await passes(1)
@@ -254,7 +254,7 @@ async def test_an_event_that_comes_after_its_repair_changes_nothing() -> None:
         assert world.cache.pods.get(PodUid(pod["metadata"]["uid"])).node == "a"  # type: ignore[union-attr] # it is known
 
 
-async def test_what_happens_to_pods_while_they_are_listed_is_not_undone() -> None:
+async def test_changes_of_pods_during_the_list_are_not_undone() -> None:
     async with audited("a", "b", "c") as (world, cluster):
         waiting = cluster.create(Resource.PODS, manifests.pod(Job(name="waits", queue="none", gpus=2)))
         going = cluster.create(Resource.PODS, bound("goes", "b"))
@@ -275,7 +275,7 @@ async def test_what_happens_to_pods_while_they_are_listed_is_not_undone() -> Non
         assert {name for _, name in cluster.audited} == {""}
 
 
-async def test_a_pod_that_came_and_went_while_it_was_read_is_not_brought_back() -> None:
+async def test_a_pod_that_was_created_and_deleted_during_the_list_is_not_restored() -> None:
     async with audited("a") as (world, cluster):
         await passes(1)
         cluster.hide(Resource.PODS)
@@ -291,7 +291,7 @@ async def test_a_pod_that_came_and_went_while_it_was_read_is_not_brought_back() 
         assert (cluster.happened, world.free_gpus(), drift(world)) == (1, {"a": 4}, {})
 
 
-async def test_pods_that_come_and_go_do_not_keep_a_lost_event_from_being_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_created_and_deleted_pods_do_not_hide_a_lost_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "MOST_SUSPECTS", 2)
     async with audited("a") as (world, cluster):
         for number in range(5):
@@ -310,7 +310,7 @@ async def test_pods_that_come_and_go_do_not_keep_a_lost_event_from_being_found(m
         assert (cluster.happened, world.free_gpus()) == (1, {"a": 1})
 
 
-async def test_what_is_as_it_should_be_costs_one_list_a_kind() -> None:
+async def test_an_audit_without_drift_costs_one_list_per_kind() -> None:
     async with audited("a") as (world, cluster):
         for number in range(300):
             cluster.create(Resource.PODS, manifests.pod(Job(name=f"p{number}", queue="none")))
@@ -339,7 +339,7 @@ def with_owner_kinds(cluster: LossyCluster) -> None:
         cluster.serve(api_version, kind, path)
 
 
-async def test_the_pods_of_a_job_that_was_resumed_unseen_start_after_the_audit() -> None:
+async def test_the_pods_of_a_job_whose_resume_was_missed_start_after_the_audit() -> None:
     async with audited("a") as (world, cluster):
         with_owner_kinds(cluster)
         workers(cluster, trains(cluster, "train", suspend=True), 0, 1)
@@ -353,7 +353,7 @@ async def test_the_pods_of_a_job_that_was_resumed_unseen_start_after_the_audit()
         assert drift(world) == {("PyTorchJob.kubeflow.org/v1", "stale"): 1}
 
 
-async def test_an_owner_that_came_or_went_unseen_is_repaired_once() -> None:
+async def test_an_owner_whose_creation_or_deletion_was_missed_is_repaired_once() -> None:
     async with audited("a") as (world, cluster):
         with_owner_kinds(cluster)
         workers(cluster, trains(cluster, "train", suspend=True), 0, 1)
@@ -373,7 +373,7 @@ async def test_an_owner_that_came_or_went_unseen_is_repaired_once() -> None:
         assert drift(world) == {(kind, "gone"): 1, (kind, "missed"): 1}
 
 
-async def test_an_owner_kind_that_may_not_be_listed_any_more_does_not_keep_others_from_being_audited() -> None:
+async def test_an_owner_kind_that_may_no_longer_be_listed_does_not_stop_the_audit_of_others() -> None:
     async with audited("a") as (world, cluster):
         with_owner_kinds(cluster)
         jobs = create_owner(cluster, JOBS, "job")

@@ -89,7 +89,7 @@ def limit(world: World, gpus: int) -> None:
 # Who is asked for
 
 
-async def test_nodes_are_asked_for_once_a_gang_has_lacked_room_for_long_enough() -> None:
+async def test_nodes_are_requested_once_a_gang_has_lacked_room_long_enough() -> None:
     async with asking() as world:
         gang(world, size=4)
         await passes(AFTER_S - LOOK_S)
@@ -99,7 +99,7 @@ async def test_nodes_are_asked_for_once_a_gang_has_lacked_room_for_long_enough()
         assert (early, counts(world)) == ([], [4])
 
 
-async def test_nothing_is_asked_where_the_setting_is_off() -> None:
+async def test_nothing_is_requested_where_the_setting_is_off() -> None:
     async with asking("off") as world:
         gang(world)
         await passes(ASKED_S)
@@ -107,7 +107,7 @@ async def test_nothing_is_asked_where_the_setting_is_off() -> None:
         assert (counts(world), scaling_pods(world), world.autoscaler.shown(GANG)) == ([], [], "")
 
 
-async def test_nothing_is_asked_for_who_is_over_its_limit() -> None:
+async def test_nothing_is_requested_for_a_podgroup_above_the_limit_of_its_queue() -> None:
     async with asking() as world:
         limit(world, 1)
         gang(world, size=2)
@@ -116,7 +116,7 @@ async def test_nothing_is_asked_for_who_is_over_its_limit() -> None:
         assert counts(world) == []
 
 
-async def test_no_more_is_asked_for_than_a_queue_may_have_at_once() -> None:
+async def test_no_more_is_requested_than_a_queue_may_use_at_once() -> None:
     async with asking() as world:
         limit(world, 5)
         for number in range(4):
@@ -126,7 +126,7 @@ async def test_no_more_is_asked_for_than_a_queue_may_have_at_once() -> None:
         assert counts(world) == [2, 2]
 
 
-async def test_nothing_is_asked_for_a_gang_whose_members_are_missing() -> None:
+async def test_nothing_is_requested_for_a_gang_with_missing_members() -> None:
     async with asking() as world:
         world.gang("gang", size=2, min_member=3, gates=[GATE])
         await passes(ASKED_S)
@@ -134,7 +134,7 @@ async def test_nothing_is_asked_for_a_gang_whose_members_are_missing() -> None:
         assert counts(world) == []
 
 
-async def test_nothing_is_asked_for_pods_that_an_autoscaler_sees_for_itself() -> None:
+async def test_nothing_is_requested_for_pods_that_the_autoscaler_sees_itself() -> None:
     async with asking() as world:
         world.gang("gang", size=2)
         await passes(ASKED_S)
@@ -142,7 +142,7 @@ async def test_nothing_is_asked_for_pods_that_an_autoscaler_sees_for_itself() ->
         assert counts(world) == []
 
 
-async def test_an_elastic_gang_asks_for_its_minimum_and_takes_the_rest_from_what_is_free() -> None:
+async def test_an_elastic_gang_requests_its_minimum_and_uses_free_nodes_for_the_rest() -> None:
     async with asking() as world:
         gang(world, size=5, min_member=2)
         await passes(ASKED_S)
@@ -154,7 +154,7 @@ async def test_an_elastic_gang_asks_for_its_minimum_and_takes_the_rest_from_what
         assert (asked, counts(world)) == ([2], [])
 
 
-async def test_nothing_is_asked_for_while_others_are_leaving() -> None:
+async def test_nothing_is_requested_while_victims_terminate() -> None:
     async with asking() as world:
         world.nodes("a")
         world.runs("low", "a")
@@ -167,7 +167,7 @@ async def test_nothing_is_asked_for_while_others_are_leaving() -> None:
 # What is asked
 
 
-async def test_a_request_repeats_what_a_place_depends_on_and_nothing_else_of_a_tenant() -> None:
+async def test_a_request_copies_only_what_placement_depends_on_from_a_pod() -> None:
     async with asking() as world:
         (pod,) = gang(world, size=1, node_selector={"pool": "a100"}, cpu=3)
         secret = {"name": "main", "image": "theirs", "env": [{"name": "TOKEN", "value": "x"}]}
@@ -188,7 +188,7 @@ async def test_a_request_repeats_what_a_place_depends_on_and_nothing_else_of_a_t
         assert not {"schedulingGates", "schedulerName", "nodeName"} & spec.keys()
 
 
-async def test_a_request_belongs_to_the_pod_group_and_so_goes_with_it() -> None:
+async def test_a_request_is_owned_by_the_podgroup_and_deleted_with_it() -> None:
     async with asking() as world:
         gang(world)
         await passes(ASKED_S)
@@ -199,7 +199,7 @@ async def test_a_request_belongs_to_the_pod_group_and_so_goes_with_it() -> None:
         assert [one["metadata"]["ownerReferences"] for one in made] == [[owner], [owner]]
 
 
-async def test_a_pod_alone_owns_the_request_for_it() -> None:
+async def test_a_single_pod_owns_its_request() -> None:
     async with asking() as world:
         pod = world.pod("one", gates=[GATE])
         await passes(ASKED_S)
@@ -208,7 +208,7 @@ async def test_a_pod_alone_owns_the_request_for_it() -> None:
         assert [one["uid"] for one in request["metadata"]["ownerReferences"]] == [pod["metadata"]["uid"]]
 
 
-async def test_each_shape_of_pods_has_a_template_of_its_own() -> None:
+async def test_each_shape_of_pods_has_its_own_template() -> None:
     async with asking() as world:
         world.cluster.create(
             Resource.POD_GROUPS, manifests.pod_group(Job(name="gang", queue="q", group="gang"), min_member=3)
@@ -227,7 +227,7 @@ async def test_each_shape_of_pods_has_a_template_of_its_own() -> None:
         ]
 
 
-async def test_pods_that_share_gpus_are_told_as_many_as_a_gpu_takes() -> None:
+async def test_pods_that_share_gpus_are_requested_as_many_as_fit_on_a_gpu() -> None:
     async with asking() as world:
         job = Job(name="gang", queue="q", group="gang")
         world.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=3))
@@ -256,7 +256,7 @@ async def test_other_pods_of_a_gang_make_another_request() -> None:
         assert len(world.cluster.objects(TEMPLATES)) == 1
 
 
-async def test_owners_read_once_that_nodes_were_asked_for() -> None:
+async def test_owners_get_one_event_that_nodes_were_requested() -> None:
     async with asking() as world:
         gang(world)
         await passes(ASKED_S + 3 * LOOK_AGAIN_S)
@@ -267,7 +267,7 @@ async def test_owners_read_once_that_nodes_were_asked_for() -> None:
 # What becomes of it
 
 
-async def test_a_request_goes_with_its_templates_when_nodes_come_and_the_gang_starts() -> None:
+async def test_a_request_and_its_templates_are_deleted_when_nodes_exist_and_the_gang_starts() -> None:
     async with asking() as world:
         gang(world)
         await passes(ASKED_S)
@@ -280,7 +280,7 @@ async def test_a_request_goes_with_its_templates_when_nodes_come_and_the_gang_st
         assert world.autoscaler.shown(GANG) == ""
 
 
-async def test_a_request_goes_when_its_queue_may_have_no_more() -> None:
+async def test_a_request_is_deleted_when_its_queue_may_use_no_more() -> None:
     async with asking() as world:
         gang(world)
         await passes(ASKED_S)
@@ -291,7 +291,7 @@ async def test_a_request_goes_when_its_queue_may_have_no_more() -> None:
         assert requests(world) == []
 
 
-async def test_a_request_outlives_a_restart_and_is_not_made_twice() -> None:
+async def test_a_request_survives_a_restart_and_is_not_created_twice() -> None:
     async with asking(cluster=(cluster := serving())) as world:
         gang(world)
         await passes(ASKED_S)
@@ -303,7 +303,7 @@ async def test_a_request_outlives_a_restart_and_is_not_made_twice() -> None:
         assert requests(world) == [before]
 
 
-async def test_what_was_made_for_a_gang_that_went_while_nobody_looked_is_removed() -> None:
+async def test_the_request_of_a_gang_that_was_deleted_during_a_restart_is_removed() -> None:
     async with asking(cluster=(cluster := serving())) as world:
         pods = gang(world)
         await passes(ASKED_S)
@@ -316,7 +316,7 @@ async def test_what_was_made_for_a_gang_that_went_while_nobody_looked_is_removed
         assert (requests(world), cluster.objects(TEMPLATES)) == ([], [])
 
 
-async def test_requests_of_others_are_left_alone() -> None:
+async def test_requests_of_others_are_not_changed() -> None:
     cluster = serving()
     theirs = {"metadata": {"namespace": "q", "name": "theirs", "labels": 1, "annotations": []}, "spec": {"podSets": 2}}
     cluster.create(REQUESTS, theirs)
@@ -329,7 +329,7 @@ async def test_requests_of_others_are_left_alone() -> None:
         assert len(requests(world)) == 2
 
 
-async def test_what_is_asked_for_is_told_with_what_the_autoscaler_answers() -> None:
+async def test_a_request_is_reported_with_the_answer_of_the_autoscaler() -> None:
     async with asking() as world:
         gang(world)
         await passes(ASKED_S)
@@ -345,7 +345,7 @@ async def test_what_is_asked_for_is_told_with_what_the_autoscaler_answers() -> N
         assert world.autoscaler.shown(GANG) == begun + said
 
 
-async def test_a_request_that_the_autoscaler_has_given_up_is_made_anew_after_a_while() -> None:
+async def test_a_request_that_the_autoscaler_failed_is_created_again_after_a_while() -> None:
     async with asking() as world:
         gang(world)
         await passes(ASKED_S)
@@ -367,7 +367,7 @@ async def test_a_request_that_the_autoscaler_has_given_up_is_made_anew_after_a_w
 @pytest.mark.parametrize(
     "status", [None, 7, "x", {"conditions": 3}, {"conditions": [1]}, {"conditions": [{"type": []}]}]
 )
-async def test_an_answer_that_cannot_be_read_is_none(status: object) -> None:
+async def test_an_unreadable_answer_of_the_autoscaler_counts_as_none(status: object) -> None:
     async with asking() as world:
         gang(world)
         await passes(ASKED_S)
@@ -382,7 +382,7 @@ async def test_an_answer_that_cannot_be_read_is_none(status: object) -> None:
 # What goes wrong
 
 
-async def test_where_the_kind_is_not_installed_it_is_said_and_noticed_when_it_comes() -> None:
+async def test_a_missing_kind_is_reported_and_its_installation_is_noticed() -> None:
     cluster = furnished()
     async with asking(cluster=cluster) as world:
         gang(world)
@@ -402,7 +402,7 @@ async def test_where_the_kind_is_not_installed_it_is_said_and_noticed_when_it_co
 @pytest.mark.parametrize(
     ("error", "after_s"), [(UnavailableError("503"), SETTLED_S), (ForbiddenError("may not"), REFUSED_PAUSE_S)], ids=repr
 )
-async def test_what_could_not_be_written_is_written_later(error: KubeError, after_s: float) -> None:
+async def test_a_failed_write_of_a_request_is_repeated_later(error: KubeError, after_s: float) -> None:
     async with asking() as world:
         world.cluster.errors["create_object"] += [error]
         gang(world)
@@ -413,7 +413,7 @@ async def test_what_could_not_be_written_is_written_later(error: KubeError, afte
         assert (early, counts(world)) == ([], [2])
 
 
-async def test_why_a_request_cannot_be_written_is_told() -> None:
+async def test_the_reason_why_a_request_cannot_be_written_is_reported() -> None:
     async with asking() as world:
         world.cluster.errors["create_object"] += [ForbiddenError("a policy will not have it.")]
         gang(world)
@@ -423,7 +423,7 @@ async def test_why_a_request_cannot_be_written_is_told() -> None:
         assert world.autoscaler.shown(GANG) == sentence + "a policy will not have it."
 
 
-async def test_who_does_not_decide_asks_for_nothing() -> None:
+async def test_a_replica_that_does_not_decide_requests_nothing() -> None:
     async with asking(scheduler_lease="system/lease", hostname="us") as world:
         world.cluster.holders["system/lease"] = "them_1"
         gang(world)
@@ -435,7 +435,7 @@ async def test_who_does_not_decide_asks_for_nothing() -> None:
 # Pods that stand for others
 
 
-async def test_pods_stand_for_those_that_are_held_and_can_be_seen_by_an_autoscaler() -> None:
+async def test_scaling_pods_replace_gated_pods_for_an_autoscaler() -> None:
     async with asking("scaling-pods") as world:
         gang(world, size=2, node_selector={"pool": "a100"})
         await passes(ASKED_S)
@@ -449,7 +449,7 @@ async def test_pods_stand_for_those_that_are_held_and_can_be_seen_by_an_autoscal
         ] * 2
 
 
-async def test_pods_that_stand_for_others_take_no_room_and_go_when_those_start() -> None:
+async def test_scaling_pods_use_no_room_and_are_deleted_when_the_gated_pods_start() -> None:
     async with asking("scaling-pods") as world:
         gang(world)
         await passes(ASKED_S)
@@ -461,7 +461,7 @@ async def test_pods_that_stand_for_others_take_no_room_and_go_when_those_start()
         assert (stood, scaling_pods(world), world.free_gpus()) == (2, [], {"a": 0, "b": 0})
 
 
-async def test_pods_that_stand_for_others_go_also_when_nodes_come_at_once() -> None:
+async def test_scaling_pods_are_deleted_also_when_nodes_are_added_at_once() -> None:
     async with asking("scaling-pods") as world:
         gang(world)
         await passes(AFTER_S + LOOK_S + 1)
@@ -473,7 +473,7 @@ async def test_pods_that_stand_for_others_go_also_when_nodes_come_at_once() -> N
         assert (stood, scaling_pods(world)) == (2, [])
 
 
-async def test_affinity_means_the_same_neighbours_from_another_namespace() -> None:
+async def test_affinity_of_scaling_pods_selects_the_same_pods_from_another_namespace() -> None:
     async with asking("scaling-pods") as world:
         (pod,) = gang(world, size=1)
         term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
@@ -487,7 +487,7 @@ async def test_affinity_means_the_same_neighbours_from_another_namespace() -> No
         assert made["metadata"]["labels"]["app"] == "x"
 
 
-async def test_an_even_bigger_gang_is_asked_for_in_part() -> None:
+async def test_a_gang_that_is_too_large_is_requested_in_part() -> None:
     async with asking("scaling-pods") as world:
         gang(world, size=MOST + 10)
         await passes(ASKED_S)
@@ -495,7 +495,7 @@ async def test_an_even_bigger_gang_is_asked_for_in_part() -> None:
         assert len(scaling_pods(world)) == MOST
 
 
-async def test_a_pod_that_stands_for_another_is_made_again_when_somebody_removes_it() -> None:
+async def test_a_deleted_scaling_pod_is_created_again() -> None:
     async with asking("scaling-pods") as world:
         gang(world)
         await passes(ASKED_S)
@@ -509,7 +509,7 @@ async def test_a_pod_that_stands_for_another_is_made_again_when_somebody_removes
         assert said in world.autoscaler.shown(GANG)
 
 
-async def test_what_was_left_unmarked_by_a_failure_is_marked() -> None:
+async def test_pods_left_unmarked_by_a_failure_are_marked() -> None:
     async with asking("scaling-pods") as world:
         world.cluster.errors["write_status"] += [UnavailableError("503")] * 20
         gang(world)
@@ -520,7 +520,7 @@ async def test_what_was_left_unmarked_by_a_failure_is_marked() -> None:
         assert [bool(pod["status"].get("conditions")) for pod in scaling_pods(world)] == [True, True]
 
 
-def test_either_way_needs_rights_of_its_own() -> None:
+def test_each_way_to_request_nodes_needs_its_own_rights() -> None:
     def verbs(way: str) -> set[tuple[str, str, str]]:
         more = {*rights_of(Settings.model_validate({"autoscaling": way}))} - {*rights_of(Settings())}
         return {(right.resource, right.verb, right.namespace) for right in more}

@@ -27,7 +27,7 @@ def state(world: World, pod: RawObject) -> ReservationState | None:
     return None if held is None else held.state
 
 
-async def test_whoever_waits_for_room_on_a_node_that_is_cordoned_gets_room_elsewhere() -> None:
+async def test_a_pod_that_waits_for_room_on_a_node_that_is_cordoned_gets_another_node() -> None:
     async with living("a") as world:
         world.runs("victim", "a")
         await passes(1)
@@ -42,7 +42,7 @@ async def test_whoever_waits_for_room_on_a_node_that_is_cordoned_gets_room_elsew
         assert (world.promised(urgent), state(world, urgent)) == ("b", ReservationState.PROMISED)
 
 
-async def test_whose_freed_room_a_pod_of_another_scheduler_takes_has_nobody_else_leave_soon() -> None:
+async def test_no_further_victims_are_evicted_soon_when_another_scheduler_takes_the_released_room() -> None:
     async with living("a", "b") as world:
         victims = {name: world.runs(name, node) for name, node in (("first", "a"), ("second", "b"))}
         await passes(1)
@@ -60,7 +60,7 @@ async def test_whose_freed_room_a_pod_of_another_scheduler_takes_has_nobody_else
         assert len(world.cluster.evictions) == 2
 
 
-async def test_when_the_beneficiary_is_deleted_those_stay_who_were_not_told_to_leave_yet() -> None:
+async def test_victims_that_are_not_evicted_yet_stay_when_the_beneficiary_is_deleted() -> None:
     size = 3 * WRITERS
     async with living("a", gpus=size) as world:
         world.cluster.takes_s["evict"] = 10
@@ -83,7 +83,7 @@ def is_leaving(world: World, raw: RawObject) -> bool:
     return pod is not None and pod.deleting
 
 
-async def test_room_that_became_free_elsewhere_early_on_is_taken_although_nothing_else_happens() -> None:
+async def test_room_that_became_free_elsewhere_early_is_used_without_another_event() -> None:
     async with living("a", "b") as world:
         leaving, running = world.runs("leaving", "a"), world.runs("running", "b")
         leaves(world, leaving)
@@ -97,7 +97,7 @@ async def test_room_that_became_free_elsewhere_early_on_is_taken_although_nothin
         assert (state(world, waits), world.promised(waits)) == (ReservationState.PROMISED, "b")
 
 
-async def test_a_queue_holds_no_more_than_its_limit_while_those_leave_who_make_way_in_it() -> None:
+async def test_a_queue_stays_within_its_limit_while_its_own_victims_terminate() -> None:
     async with living("a", gpus=3) as world:
         world.cluster.create(Resource.QUEUES, manifests.queue("top", None, Quota(gpus=0, limit=1)))
         world.cluster.create(Resource.QUEUES, manifests.queue("low", "top", Quota(gpus=0)))
@@ -114,7 +114,7 @@ async def test_a_queue_holds_no_more_than_its_limit_while_those_leave_who_make_w
         assert state(world, urgent) is ReservationState.PROMISED
 
 
-async def test_whoever_waits_for_room_below_a_limit_that_is_lowered_meanwhile_holds_it_no_longer() -> None:
+async def test_a_pod_that_waits_below_a_limit_gives_up_its_room_when_the_limit_is_lowered() -> None:
     async with living("a", gpus=4) as world:
         world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=2)))
         victim = world.runs("victim", "a", queue="small", gpus=2)
@@ -134,7 +134,7 @@ async def test_whoever_waits_for_room_below_a_limit_that_is_lowered_meanwhile_ho
         assert world.reason(urgent) is Reason.OVER_LIMIT
 
 
-async def test_of_two_that_wait_below_one_limit_the_second_starts_when_there_is_room_for_both() -> None:
+async def test_the_second_of_two_pods_that_wait_below_one_limit_starts_when_both_have_room() -> None:
     async with living("a", gpus=9) as world:
         world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=2)))
         victims = [world.runs(f"victim-{number}", "a", queue="small") for number in range(2)]
@@ -152,7 +152,7 @@ async def test_of_two_that_wait_below_one_limit_the_second_starts_when_there_is_
         assert [state(world, pod) for pod in urgent] == [ReservationState.PROMISED] * 2
 
 
-async def test_whoever_waits_for_a_pod_that_stays_after_all_is_planned_anew() -> None:
+async def test_a_pod_that_waits_for_a_victim_that_stays_after_all_is_planned_again() -> None:
     async with living("a", actions="") as world:
         stays = world.runs("stays", "a")
         leaves(world, stays)

@@ -24,7 +24,7 @@ def standing(world: World, placed: list[tuple[RawObject, str]]) -> list[asyncio.
     return [world.binding(pod, node) for pod, node in placed]
 
 
-async def test_a_gang_is_promised_whole_when_kube_scheduler_asks_for_its_first_member() -> None:
+async def test_a_whole_gang_is_reserved_when_kube_scheduler_asks_for_its_first_member() -> None:
     async with living("a", "b") as world:
         gang = world.gang("gang", size=2)
 
@@ -33,7 +33,7 @@ async def test_a_gang_is_promised_whole_when_kube_scheduler_asks_for_its_first_m
         assert {world.promised(pod) for pod in gang} == {"a", "b"}
 
 
-async def test_nobody_is_bound_before_the_last_owed_member_stands_in_bind() -> None:
+async def test_no_member_is_bound_before_the_last_required_member_calls_bind() -> None:
     async with living("a", "b", "c") as world:
         first, second, third = await placed(world, world.gang("gang", size=3))
         binds = standing(world, [first, second])
@@ -46,7 +46,7 @@ async def test_nobody_is_bound_before_the_last_owed_member_stands_in_bind() -> N
         assert len(world.bound()) == 3
 
 
-async def test_members_beyond_the_minimum_pass_as_soon_as_it_is_bound() -> None:
+async def test_members_beyond_the_minimum_are_bound_as_soon_as_the_minimum_is() -> None:
     async with living("a", "b", "c") as world:
         first, second, third = await placed(world, world.gang("gang", size=3, min_member=2))
         await asyncio.gather(*standing(world, [first, second]))
@@ -54,7 +54,7 @@ async def test_members_beyond_the_minimum_pass_as_soon_as_it_is_bound() -> None:
         assert await world.bind(*third) == BOUND
 
 
-async def test_each_sub_group_is_waited_for_by_itself() -> None:
+async def test_the_barrier_waits_for_each_sub_group_separately() -> None:
     async with living("a", "b", "c") as world:
         gang = world.gang("gang", size=3, min_member=2)
         parts = [{"name": name, "minMember": 1} for name in ("leader", "worker")]
@@ -73,7 +73,7 @@ async def test_each_sub_group_is_waited_for_by_itself() -> None:
         assert await asyncio.gather(*binds) == [BOUND] * 2
 
 
-async def test_members_that_are_being_written_count_as_there() -> None:
+async def test_members_whose_binding_is_being_written_count_for_the_barrier() -> None:
     async with living("a", "b", "c") as world:
         first, second, third = await placed(world, world.gang("gang", size=3, min_member=2))
         world.cluster.takes_s["bind"] = 5
@@ -86,7 +86,7 @@ async def test_members_that_are_being_written_count_as_there() -> None:
         assert len(world.cluster.binds) == 3
 
 
-async def test_a_member_that_no_longer_stands_is_not_counted() -> None:
+async def test_a_member_that_no_longer_waits_in_bind_does_not_count() -> None:
     async with living("a", "b", "c") as world:
         two = (await placed(world, world.gang("gang", size=3)))[:2]
         stands = [asyncio.create_task(world.barrier.stand(GANG, ref(pod).uid, NodeName(node))) for pod, node in two]
@@ -101,7 +101,7 @@ async def test_a_member_that_no_longer_stands_is_not_counted() -> None:
         assert world.barrier.standing(GANG) == 0
 
 
-async def test_members_that_finished_well_count_as_there() -> None:
+async def test_members_that_succeeded_count_for_the_barrier() -> None:
     async with living("a", "b") as world:
         first, second = await placed(world, world.gang("gang", size=2))
         await asyncio.gather(*standing(world, [first, second]))
@@ -113,7 +113,7 @@ async def test_members_that_finished_well_count_as_there() -> None:
         assert await world.bind(again, await world.choose(again, "a", "b")) == BOUND
 
 
-async def test_a_member_refused_by_the_schedulers_own_filters_sends_everybody_away_unbound() -> None:
+async def test_a_member_refused_by_the_filters_of_kube_scheduler_makes_the_gang_return_unbound() -> None:
     async with living("a", "b") as world:
         first, second = await placed(world, world.gang("gang", size=2))
         (bind,) = standing(world, [first])
@@ -143,7 +143,7 @@ async def test_a_cleared_nomination_is_a_refusal_too() -> None:
         assert world.bound() == {}
 
 
-async def test_a_gang_that_does_not_come_together_in_time_is_sent_away_and_backs_off() -> None:
+async def test_a_gang_that_is_not_complete_in_time_returns_unbound_and_backs_off() -> None:
     async with living("a", "b", gang_barrier_s=45) as world:
         first, second = await placed(world, world.gang("gang", size=2))
         (bind,) = standing(world, [first])
@@ -170,7 +170,7 @@ async def test_a_gang_that_backed_off_is_tried_again_after_twice_the_time_each_t
         assert world.promised(gang[0]) is not None
 
 
-async def test_a_member_whose_node_is_deleted_while_it_stands_is_not_bound_there() -> None:
+async def test_a_member_whose_node_is_deleted_while_it_waits_in_bind_is_not_bound_there() -> None:
     async with living("a", "b") as world:
         first, second = await placed(world, world.gang("gang", size=2))
         (bind,) = standing(world, [first])
@@ -185,7 +185,7 @@ async def test_a_member_whose_node_is_deleted_while_it_stands_is_not_bound_there
         assert world.bound() == {}
 
 
-async def test_a_member_that_is_deleted_while_it_stands_is_not_counted() -> None:
+async def test_a_member_that_is_deleted_while_it_waits_in_bind_does_not_count() -> None:
     async with living("a", "b", "c", gang_barrier_s=5) as world:
         first, second, third = await placed(world, world.gang("gang", size=3))
         binds = standing(world, [first, second])
@@ -199,7 +199,7 @@ async def test_a_member_that_is_deleted_while_it_stands_is_not_counted() -> None
         assert world.bound() == {}
 
 
-async def test_a_lower_minimum_lets_those_pass_who_stand_already() -> None:
+async def test_a_lower_minimum_releases_members_that_already_wait_in_bind() -> None:
     async with living("a", "b", "c") as world:
         first, second, _ = await placed(world, world.gang("gang", size=3))
         binds = standing(world, [first, second])
@@ -210,7 +210,7 @@ async def test_a_lower_minimum_lets_those_pass_who_stand_already() -> None:
         assert await asyncio.gather(*binds) == [BOUND, BOUND]
 
 
-async def test_a_member_that_may_pass_in_the_moment_in_which_its_patience_ends_is_bound() -> None:
+async def test_a_member_that_may_be_bound_at_the_moment_of_its_timeout_is_bound() -> None:
     async with living("a", "b", gang_barrier_s=5) as world:
         first, _ = await placed(world, world.gang("gang", size=2))
         (bind,) = standing(world, [first])
@@ -225,7 +225,7 @@ async def test_a_member_that_may_pass_in_the_moment_in_which_its_patience_ends_i
         assert world.bound() == {"gang-0": first[1]}
 
 
-async def test_who_stands_is_looked_at_only_when_the_last_may_be_there_or_something_has_changed(
+async def test_the_barrier_counts_members_only_when_the_last_may_be_there_or_something_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(*(f"n{number}" for number in range(20))) as world:
@@ -254,7 +254,7 @@ async def test_who_stands_is_looked_at_only_when_the_last_may_be_there_or_someth
         assert len(looks) == 3
 
 
-async def test_a_member_whose_promise_ends_before_it_stands_is_sent_away_at_once() -> None:
+async def test_a_member_whose_reservation_ends_before_it_waits_in_bind_is_refused_at_once() -> None:
     async with living("a", "b") as world:
         (first, node), _ = await placed(world, world.gang("gang", size=2))
         world.cache.promises.drop(ref(first).uid)
@@ -265,14 +265,14 @@ async def test_a_member_whose_promise_ends_before_it_stands_is_sent_away_at_once
         assert world.barrier.standing(GANG) == 0
 
 
-async def test_a_pod_alone_waits_for_nobody() -> None:
+async def test_a_single_pod_does_not_wait_at_the_barrier() -> None:
     async with living("a") as world:
         pod = world.pod("alone")
 
         assert await world.bind(pod, await world.choose(pod, "a")) == BOUND
 
 
-async def test_a_service_that_stops_sends_everybody_away() -> None:
+async def test_a_service_that_stops_releases_all_waiting_members_unbound() -> None:
     async with living("a", "b") as world:
         (first, _) = await placed(world, world.gang("gang", size=2))
         (bind,) = standing(world, [first])
@@ -285,7 +285,7 @@ async def test_a_service_that_stops_sends_everybody_away() -> None:
         assert (world.barrier.standing(GANG), world.bound()) == (0, {})
 
 
-async def test_a_gang_whose_podgroup_is_deleted_is_not_bound_in_part() -> None:
+async def test_a_gang_whose_podgroup_is_deleted_is_not_partially_bound() -> None:
     async with living("a", "b", "c") as world:
         first, second, _ = await placed(world, world.gang("gang", size=3))
         binds = standing(world, [first, second])
@@ -298,7 +298,7 @@ async def test_a_gang_whose_podgroup_is_deleted_is_not_bound_in_part() -> None:
         assert world.bound() == {}
 
 
-async def test_a_member_that_just_stopped_waiting_does_not_keep_the_gate_from_the_others() -> None:
+async def test_a_member_that_just_timed_out_does_not_block_the_barrier_for_the_others() -> None:
     async with living("a", "b") as world:
         (first, node), (second, other) = await placed(world, world.gang("gang", size=2))
         late = asyncio.create_task(world.barrier.stand(GANG, ref(first).uid, NodeName(node)))

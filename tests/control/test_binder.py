@@ -45,14 +45,14 @@ async def promised(*errors: KubeError, **settings: Any) -> AsyncIterator[tuple[W
 # Once a pod
 
 
-async def test_a_pod_is_bound_to_the_node_that_it_was_promised() -> None:
+async def test_a_pod_is_bound_to_its_reserved_node() -> None:
     async with promised() as (world, pod):
         assert await world.bind(pod, "a") == BOUND
         assert world.bound() == {"one-0": "a"}
         assert world.count("binds", outcome="bound") == 1
 
 
-async def test_a_binding_notes_the_queue_of_a_pod_and_whether_it_starts_as_preemptible() -> None:
+async def test_a_binding_records_the_queue_of_a_pod_and_whether_it_starts_as_preemptible() -> None:
     async with living("a") as world:
         soft, firm = world.pod("soft"), world.pod("firm", gpus=0, priority_class="inference")
         for pod in (soft, firm):
@@ -63,7 +63,7 @@ async def test_a_binding_notes_the_queue_of_a_pod_and_whether_it_starts_as_preem
         assert [world.annotations(pod).get("leeboard.dev/queue") for pod in (soft, firm)] == ["q", "q"]
 
 
-async def test_many_identical_questions_at_once_are_one_write() -> None:
+async def test_many_identical_bind_calls_at_once_make_one_write() -> None:
     async with promised() as (world, pod):
         world.cluster.takes_s["bind"] = 1
 
@@ -71,7 +71,7 @@ async def test_many_identical_questions_at_once_are_one_write() -> None:
         assert world.cluster.binds == [("one-0", "a")]
 
 
-async def test_a_question_for_another_node_while_a_write_is_in_flight_is_refused() -> None:
+async def test_a_bind_call_for_another_node_during_a_write_is_refused() -> None:
     async with promised() as (world, pod):
         world.cluster.takes_s["bind"] = 1
         first = world.binding(pod, "a")
@@ -81,7 +81,7 @@ async def test_a_question_for_another_node_while_a_write_is_in_flight_is_refused
         assert await first == BOUND
 
 
-async def test_a_question_that_nobody_waits_for_any_more_is_still_carried_out() -> None:
+async def test_a_bind_call_that_was_cancelled_is_still_carried_out() -> None:
     async with promised() as (world, pod):
         world.cluster.takes_s["bind"] = 1
         impatient = world.binding(pod, "a")
@@ -92,7 +92,7 @@ async def test_a_question_that_nobody_waits_for_any_more_is_still_carried_out() 
         assert len(world.cluster.binds) == 1
 
 
-async def test_a_bound_pod_is_bound_without_a_write_and_to_no_other_node() -> None:
+async def test_binding_a_bound_pod_makes_no_write_and_another_node_is_refused() -> None:
     async with promised() as (world, pod):
         await world.bind(pod, "a")
         await passes(1)
@@ -102,7 +102,7 @@ async def test_a_bound_pod_is_bound_without_a_write_and_to_no_other_node() -> No
         assert len(world.cluster.binds) == 1
 
 
-async def test_a_node_that_was_not_promised_is_refused() -> None:
+async def test_a_node_without_a_reservation_is_refused() -> None:
     async with promised() as (world, pod):
         assert (
             await world.bind(pod, "b") == "this node is no longer reserved for the pod; kube-scheduler will try again"
@@ -111,7 +111,7 @@ async def test_a_node_that_was_not_promised_is_refused() -> None:
 
 
 @pytest.mark.parametrize("change", [{"uid": "unknown"}, {"name": "namesake"}, {"namespace": "elsewhere"}])
-async def test_an_unknown_pod_changes_nothing(change: dict[str, str]) -> None:
+async def test_a_bind_call_for_an_unknown_pod_changes_nothing(change: dict[str, str]) -> None:
     async with promised() as (world, pod):
         version = world.cache.changes.version
 
@@ -130,7 +130,7 @@ async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
         assert world.cluster.binds == []
 
 
-async def test_a_pod_of_another_scheduler_is_bound_where_it_was_decided() -> None:
+async def test_a_pod_of_another_scheduler_is_bound_to_the_node_in_the_call() -> None:
     async with living("a") as world:
         pod = world.pod("one")
         world.patch(pod, spec={"schedulerName": "other"})
@@ -144,7 +144,7 @@ async def test_a_pod_of_another_scheduler_is_bound_where_it_was_decided() -> Non
 
 
 @pytest.mark.parametrize("error", UNSURE, ids=repr)
-async def test_a_write_that_was_not_done_is_done_again_after_a_while(error: KubeError) -> None:
+async def test_a_write_that_was_not_done_is_repeated_after_a_while(error: KubeError) -> None:
     async with promised(error) as (world, pod):
         asked_at = world.now()
 
@@ -153,7 +153,7 @@ async def test_a_write_that_was_not_done_is_done_again_after_a_while(error: Kube
         assert world.now() - asked_at == pytest.approx(UNDONE.first_s)
 
 
-async def test_a_write_whose_reply_was_lost_is_a_success() -> None:
+async def test_a_write_whose_reply_was_lost_counts_as_a_success() -> None:
     async with promised() as (world, pod):
         world.cluster.lost_replies["bind"] = 1
 
@@ -162,7 +162,7 @@ async def test_a_write_whose_reply_was_lost_is_a_success() -> None:
 
 
 @pytest.mark.parametrize("error", UNSURE, ids=repr)
-async def test_a_pod_that_somebody_else_has_bound_elsewhere_is_an_error(error: KubeError) -> None:
+async def test_a_pod_bound_elsewhere_by_another_scheduler_is_an_error(error: KubeError) -> None:
     async with promised(error) as (world, pod):
         world.cluster.hide(Resource.PODS)
         world.patch(pod, spec={"nodeName": "b"})
@@ -172,7 +172,7 @@ async def test_a_pod_that_somebody_else_has_bound_elsewhere_is_an_error(error: K
 
 
 @pytest.mark.parametrize("error", UNSURE, ids=repr)
-async def test_a_pod_that_is_gone_is_given_up_before_the_watch_shows_it(error: KubeError) -> None:
+async def test_a_deleted_pod_is_given_up_before_the_watch_shows_it(error: KubeError) -> None:
     async with promised(error) as (world, pod):
         world.cluster.hide(Resource.PODS)
         world.delete(pod)
@@ -183,7 +183,7 @@ async def test_a_pod_that_is_gone_is_given_up_before_the_watch_shows_it(error: K
 
 
 @pytest.mark.parametrize("error", [*UNSURE, RejectedError("422")], ids=repr)
-async def test_a_pod_that_went_while_it_was_written_is_given_up(error: KubeError) -> None:
+async def test_a_pod_that_was_deleted_during_the_write_is_given_up(error: KubeError) -> None:
     async with promised(error) as (world, pod):
         world.cluster.takes_s["bind"] = 1
         bind = world.binding(pod, "a")
@@ -195,7 +195,7 @@ async def test_a_pod_that_went_while_it_was_written_is_given_up(error: KubeError
         assert len(world.cache.reservations) == 0
 
 
-async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_the_pod() -> None:
+async def test_a_failed_look_up_is_repeated_before_anything_else_happens_to_the_pod() -> None:
     async with promised(promise_ttl_s=1) as (world, pod):
         world.cluster.lost_replies["bind"] = 1
         world.cluster.errors["read_pod"] += [UnavailableError("503")] * (LOOKS - 1)
@@ -211,7 +211,7 @@ async def test_a_look_up_that_fails_is_repeated_before_anything_else_happens_to_
         assert (len(world.cluster.binds), world.count("binds", outcome="unknown")) == (1, LOOKS - 1)
 
 
-async def test_a_look_up_that_is_refused_ends_when_the_watch_shows_that_the_pod_is_gone() -> None:
+async def test_a_refused_look_up_ends_when_the_watch_shows_that_the_pod_was_deleted() -> None:
     async with promised(OutcomeUnknownError("timed out")) as (world, pod):
         world.cluster.errors["read_pod"] += [ForbiddenError("403")] * 1000
         bind = world.binding(pod, "a")
@@ -224,9 +224,7 @@ async def test_a_look_up_that_is_refused_ends_when_the_watch_shows_that_the_pod_
 
 
 @pytest.mark.parametrize(("node", "answer"), [("a", BOUND), ("b", "the pod is already bound to b")])
-async def test_a_look_up_that_is_refused_ends_when_the_watch_shows_where_the_pod_is_bound(
-    node: str, answer: str
-) -> None:
+async def test_a_refused_look_up_ends_when_the_watch_shows_where_the_pod_is_bound(node: str, answer: str) -> None:
     async with promised(OutcomeUnknownError("timed out")) as (world, pod):
         world.cluster.errors["read_pod"] += [ForbiddenError("403")] * 1000
         bind = world.binding(pod, "a")
@@ -237,7 +235,7 @@ async def test_a_look_up_that_is_refused_ends_when_the_watch_shows_where_the_pod
         assert await bind == answer
 
 
-async def test_a_look_up_that_is_refused_for_a_minute_is_answered_and_the_node_stays_promised() -> None:
+async def test_a_look_up_that_is_refused_for_a_minute_is_answered_and_the_node_stays_reserved() -> None:
     async with promised(OutcomeUnknownError("timed out"), promise_ttl_s=1) as (world, pod):
         world.cluster.errors["read_pod"] += [ForbiddenError("403")] * 1000
 
@@ -253,7 +251,7 @@ async def test_a_look_up_that_is_refused_for_a_minute_is_answered_and_the_node_s
         assert await world.bind(pod, "a") == BOUND
 
 
-async def test_a_pod_that_is_gone_while_the_api_server_takes_no_writes_is_not_tried_for_ever() -> None:
+async def test_a_pod_deleted_while_the_api_server_takes_no_writes_is_not_retried_for_ever() -> None:
     async with promised(*[UnavailableError("503")] * 1000) as (world, pod):
         bind = world.binding(pod, "a")
         await passes(0.1)
@@ -263,7 +261,7 @@ async def test_a_pod_that_is_gone_while_the_api_server_takes_no_writes_is_not_tr
         assert await bind == "the pod is gone"
 
 
-async def test_a_pod_that_is_deleted_while_it_is_tried_again_and_again_is_given_up() -> None:
+async def test_a_pod_that_is_deleted_between_retries_is_given_up() -> None:
     async with promised() as (world, pod):
         world.cluster.takes_s["bind"] = 0.1
         bind = world.binding(pod, "a")
@@ -280,7 +278,7 @@ async def test_a_pod_that_is_deleted_while_it_is_tried_again_and_again_is_given_
 
 
 @pytest.mark.parametrize("error", [*UNSURE, UnavailableError("503")], ids=repr)
-async def test_a_binding_that_the_api_server_never_carries_out_is_given_up_and_says_why(error: KubeError) -> None:
+async def test_a_binding_that_the_api_server_never_carries_out_is_given_up_with_the_reason(error: KubeError) -> None:
     async with promised(*[error] * 1000, promise_ttl_s=1) as (world, pod):
         answer = await world.bind(pod, "a")
         await passes(0.5)
@@ -293,7 +291,7 @@ async def test_a_binding_that_the_api_server_never_carries_out_is_given_up_and_s
         assert told.sentence.startswith(f"The API server refuses the binding: {error}; tried again in")
 
 
-async def test_the_node_of_a_binding_without_an_answer_is_not_free_before_its_request_must_have_ended() -> None:
+async def test_the_node_of_an_unanswered_binding_stays_reserved_until_its_request_must_have_ended() -> None:
     async with promised(OutcomeUnknownError("timed out"), RejectedError("422")) as (world, pod):
         bind = world.binding(pod, "a")
         await passes(REQUEST_LASTS_S)
@@ -307,7 +305,7 @@ async def test_the_node_of_a_binding_without_an_answer_is_not_free_before_its_re
         assert world.promised(pod) == "a"
 
 
-async def test_a_deleted_pod_keeps_its_node_until_a_write_without_an_answer_must_have_ended() -> None:
+async def test_a_deleted_pod_keeps_its_node_until_an_unanswered_write_must_have_ended() -> None:
     async with promised(OutcomeUnknownError("timed out")) as (world, pod):
         bind = world.binding(pod, "a")
         await passes(0.1)
@@ -322,7 +320,7 @@ async def test_a_deleted_pod_keeps_its_node_until_a_write_without_an_answer_must
         assert world.promised(pod) == "a"
 
 
-async def test_a_binding_that_an_outage_of_the_api_server_holds_up_keeps_its_node() -> None:
+async def test_a_binding_delayed_by_an_outage_of_the_api_server_keeps_its_node() -> None:
     async with promised(*[UnavailableError("connection refused")] * 1000) as (world, pod):
         world.cluster.errors["read_pod"] += [UnavailableError("connection refused")] * LOOKS
 
@@ -345,12 +343,12 @@ async def test_a_binding_that_is_refused_for_good_is_given_up_and_the_pod_backs_
         assert world.promised(pod) is not None
 
 
-async def test_an_api_server_that_has_not_read_its_roles_yet_gets_time_to_do_so() -> None:
+async def test_an_api_server_that_has_not_loaded_its_roles_yet_gets_time() -> None:
     async with promised(ForbiddenError("403"), ForbiddenError("403")) as (world, pod):
         assert await world.bind(pod, "a") == BOUND
 
 
-async def test_an_api_server_that_asks_for_patience_gets_it() -> None:
+async def test_an_api_server_that_answers_retry_after_gets_that_time() -> None:
     async with promised(UnavailableError("429", retry_after_s=7)) as (world, pod):
         asked_at = world.now()
 
@@ -358,7 +356,7 @@ async def test_an_api_server_that_asks_for_patience_gets_it() -> None:
         assert world.now() - asked_at == pytest.approx(7)
 
 
-async def test_a_gang_of_which_one_binding_is_refused_backs_off_once() -> None:
+async def test_a_gang_with_one_refused_binding_backs_off_once() -> None:
     async with living("a", "b") as world:
         gang = world.gang("gang", size=2)
         world.cluster.errors["bind"] += [RejectedError("422"), RejectedError("422")]
@@ -373,7 +371,7 @@ async def test_a_gang_of_which_one_binding_is_refused_backs_off_once() -> None:
 # Until the watch shows what was written
 
 
-async def test_a_place_stays_taken_from_the_promise_to_the_end_of_the_pod_and_is_charged_once() -> None:
+async def test_a_node_stays_charged_once_from_the_reservation_to_the_end_of_the_pod() -> None:
     async with living("a", gpus=2) as world:
         pod = world.pod("one")
         node, free = await world.choose(pod, "a"), [world.free_gpus()]

@@ -35,7 +35,7 @@ def state(world: World, pod: RawObject) -> ReservationState | None:
     return held.state if held else None
 
 
-async def test_an_answered_place_is_lost_to_nobody() -> None:
+async def test_no_other_pod_takes_the_node_of_a_pod_that_was_answered() -> None:
     async with living("a", markers=MARKERS) as world:
         slow = world.pod("slow")
         await passes(1)
@@ -52,7 +52,7 @@ async def test_an_answered_place_is_lost_to_nobody() -> None:
         assert (world.held(slow), world.cluster.binds) == (None, [])
 
 
-async def test_a_promise_nobody_has_asked_about_is_still_taken_back() -> None:
+async def test_a_reservation_that_filter_never_answered_is_still_withdrawn() -> None:
     async with living("a", markers=MARKERS) as world:
         slow = world.pod("slow")
         await passes(1)
@@ -63,7 +63,7 @@ async def test_a_promise_nobody_has_asked_about_is_still_taken_back() -> None:
         assert (world.promised(slow), world.promised(urgent)) == (None, "a")
 
 
-async def test_who_has_the_marker_is_bound_by_us() -> None:
+async def test_leeboard_binds_a_pod_with_the_marker() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = marked(world, "firm")
         await passes(1)
@@ -74,7 +74,7 @@ async def test_who_has_the_marker_is_bound_by_us() -> None:
         assert (await world.bind(pod, node), world.bound()) == ("", {"firm-0": "a"})
 
 
-async def test_without_markers_everybody_is_bound_by_us() -> None:
+async def test_leeboard_binds_every_pod_without_markers() -> None:
     async with living("a") as world:
         pod = world.pod("p")
         await passes(1)
@@ -84,7 +84,7 @@ async def test_without_markers_everybody_is_bound_by_us() -> None:
         assert state(world, pod) is ReservationState.PROMISED
 
 
-async def test_a_pod_that_is_asked_about_again_keeps_its_place_or_moves() -> None:
+async def test_a_pod_that_is_filtered_again_keeps_its_node_or_moves() -> None:
     async with living("a", "b", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
@@ -97,7 +97,7 @@ async def test_a_pod_that_is_asked_about_again_keeps_its_place_or_moves() -> Non
         assert (state(world, pod), world.promised(pod)) == (ReservationState.ANSWERED, moved)
 
 
-async def test_a_place_that_is_not_taken_in_time_is_free_again() -> None:
+async def test_a_node_that_is_not_used_in_time_is_free_again() -> None:
     async with living("a", markers=MARKERS, answered_ttl_s=ANSWERED_TTL_S) as world:
         pod = world.pod("p")
         await passes(1)
@@ -123,7 +123,7 @@ async def test_a_node_is_not_blamed_for_a_bind_that_takes_too_long() -> None:
         assert world.promised(pod) == "a"
 
 
-async def test_a_pod_that_is_refused_when_asked_about_again_may_lose_its_place() -> None:
+async def test_a_pod_that_is_refused_when_filtered_again_may_lose_its_node() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
@@ -138,7 +138,7 @@ async def test_a_pod_that_is_refused_when_asked_about_again_may_lose_its_place()
         assert (world.promised(pod), world.promised(urgent)) == (None, "a")
 
 
-async def test_what_kube_scheduler_says_after_our_answer_ends_it() -> None:
+async def test_the_reply_of_kube_scheduler_after_our_answer_ends_the_assumed_binding() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
@@ -150,7 +150,7 @@ async def test_what_kube_scheduler_says_after_our_answer_ends_it() -> None:
         assert state(world, pod) is not ReservationState.ANSWERED
 
 
-async def test_an_answer_ends_with_its_node_its_pod_and_our_turn() -> None:
+async def test_an_assumed_binding_ends_with_its_node_its_pod_and_our_leadership() -> None:
     async with living("a", "b", "c", markers=MARKERS) as world:
         pods = [world.pod(name) for name in ("one", "two", "three")]
         await passes(1)
@@ -170,7 +170,7 @@ async def test_an_answer_ends_with_its_node_its_pod_and_our_turn() -> None:
         assert world.held(three) is None
 
 
-async def test_its_owner_is_told_that_it_is_being_bound() -> None:
+async def test_the_owner_is_told_that_the_pod_is_being_bound() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
@@ -216,7 +216,7 @@ async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off(message: str, tol
     ],
     ids=["no reply", "conflict", "our answer came too late"],
 )
-async def test_an_attempt_of_which_nobody_knows_the_end_is_made_again_where_it_was(message: str) -> None:
+async def test_an_attempt_of_unknown_outcome_is_repeated_on_the_same_node(message: str) -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
@@ -228,7 +228,7 @@ async def test_an_attempt_of_which_nobody_knows_the_end_is_made_again_where_it_w
         assert state(world, pod) is ReservationState.ANSWERED
 
 
-async def test_a_label_that_changes_after_the_answer_makes_nobody_firm() -> None:
+async def test_a_label_that_changes_after_the_answer_makes_no_pod_non_preemptible() -> None:
     """Of a pod that admission has not seen, so that nothing on it says what it was."""
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
@@ -245,7 +245,7 @@ async def test_a_label_that_changes_after_the_answer_makes_nobody_firm() -> None
         assert on.preemptible
 
 
-async def test_a_gang_of_which_some_lack_the_marker_comes_together_all_the_same() -> None:
+async def test_a_gang_with_some_members_without_the_marker_starts_as_a_gang() -> None:
     """As those that were created before kube-scheduler was told of markers."""
     async with living("a", "b", "c", markers=MARKERS) as world:
         first, second = world.gang("crew", size=2, min_member=3)
@@ -262,7 +262,7 @@ async def test_a_gang_of_which_some_lack_the_marker_comes_together_all_the_same(
         assert (waits, await binding, sorted(world.bound())) == (True, "", ["crew-0", "crew-1", "third-0"])
 
 
-async def test_a_part_of_a_gpu_needs_the_marker() -> None:
+async def test_a_shared_gpu_needs_the_marker() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("half", gpus=0, part=HALF)
         await passes(1)
@@ -297,7 +297,7 @@ def with_spec(**more: object) -> RawObject:
     ],
     ids=["alone", "no GPU", "of a gang", "firm", "shares", "volume", "own volume", "scratch", "claim"],
 )
-async def test_who_loses_nothing_is_bound_by_kube_scheduler(pod: RawObject, expected: bool) -> None:  # noqa: FBT001 - a case
+async def test_kube_scheduler_binds_only_pods_that_lose_nothing_by_that(pod: RawObject, expected: bool) -> None:  # noqa: FBT001 - a case
     async with living("a", markers=MARKERS) as world:
         world.cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("inference"))
         await passes(1)
@@ -305,7 +305,7 @@ async def test_who_loses_nothing_is_bound_by_kube_scheduler(pod: RawObject, expe
         assert world.fast_path.may_be_bound_elsewhere(world.fast_path.look(pod)) is expected
 
 
-async def test_a_class_that_nobody_knows_yet_may_say_that_a_pod_is_firm() -> None:
+async def test_a_priority_class_that_is_not_known_yet_may_make_a_pod_non_preemptible() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = asked()
         pod["metadata"]["labels"]["priorityClassName"] = "new"
@@ -318,7 +318,7 @@ async def test_a_class_that_nobody_knows_yet_may_say_that_a_pod_is_firm() -> Non
         assert (before, world.fast_path.may_be_bound_elsewhere(world.fast_path.look(pod))) == (False, True)
 
 
-async def test_a_pod_that_a_label_puts_into_a_group_is_not_alone_although_nobody_owns_it() -> None:
+async def test_a_pod_with_a_podgroup_label_is_not_single_although_it_has_no_owner() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = asked()
         pod["metadata"]["labels"] |= {"spark-app-name": "pi", "spark-app-selector": "spark-1"}
@@ -329,7 +329,7 @@ async def test_a_pod_that_a_label_puts_into_a_group_is_not_alone_although_nobody
         assert not world.fast_path.may_be_bound_elsewhere(newcomer)
 
 
-async def test_where_others_group_pods_only_a_pod_without_controller_is_surely_alone() -> None:
+async def test_where_others_group_pods_only_a_pod_without_controller_is_single() -> None:
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}
     pod = asked()
     owned = pod | {"metadata": pod["metadata"] | {"ownerReferences": [owner]}}
@@ -339,7 +339,7 @@ async def test_where_others_group_pods_only_a_pod_without_controller_is_surely_a
     assert found == [True, False]
 
 
-async def test_who_was_made_preemptible_stays_so_whatever_its_label_becomes() -> None:
+async def test_a_pod_that_was_made_preemptible_stays_so_whatever_its_label_becomes() -> None:
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         world.patch(pod, metadata={"annotations": {PREEMPTIBLE_ANNOTATION: "true"}})
@@ -355,7 +355,7 @@ async def test_who_was_made_preemptible_stays_so_whatever_its_label_becomes() ->
         assert (promised.preemptible, running.preemptible) == (True, True)
 
 
-async def test_a_gang_that_we_bound_before_pods_were_marked_stays_preemptible() -> None:
+async def test_a_gang_bound_by_leeboard_before_pods_were_marked_stays_preemptible() -> None:
     async with living("a", markers=MARKERS) as world:
         made = asked(name="old", group="crew")
         made["metadata"]["annotations"][PREEMPTIBLE_ANNOTATION] = "true"

@@ -5,7 +5,7 @@ import asyncio
 from app.control.writers.coalescer import WriteCoalescer
 
 
-async def test_who_comes_soon_after_a_burst_goes_on_with_the_next_and_who_comes_later_at_once() -> None:
+async def test_writes_soon_after_a_burst_wait_for_the_next_burst_and_later_writes_start_at_once() -> None:
     bursts, began = WriteCoalescer(1.0), list[float]()
 
     async def write(after_s: float) -> None:
@@ -18,7 +18,7 @@ async def test_who_comes_soon_after_a_burst_goes_on_with_the_next_and_who_comes_
     assert began == [0.0, 1.0, 1.0, 2.0, 2.0, 4.0]
 
 
-async def test_who_gives_up_keeps_nobody_from_going_on() -> None:
+async def test_a_cancelled_write_does_not_block_the_others() -> None:
     bursts = WriteCoalescer(1.0)
     await bursts.wait()
     second, third = (asyncio.create_task(bursts.wait()) for _ in range(2))

@@ -54,7 +54,7 @@ def reasons_left(world: World) -> list[RawObject]:
 # Quota
 
 
-async def test_a_gang_over_the_limit_of_its_queue_has_its_queues_numbers_in_its_status() -> None:
+async def test_the_status_of_a_gang_above_the_limit_of_its_queue_has_the_numbers_of_the_queue() -> None:
     async with living("a", gpus=8) as world:
         queue = manifests.queue("small", None, Quota(gpus=0))
         queue["spec"]["resources"]["gpu"]["limit"] = 1
@@ -76,7 +76,7 @@ async def test_a_gang_over_the_limit_of_its_queue_has_its_queues_numbers_in_its_
         assert details["podGroupRequestedResources"]["nvidia.com/gpu"] == "2"
 
 
-async def test_numbers_that_change_while_the_reason_stays_are_brought_up_to_date_without_another_event() -> None:
+async def test_numbers_that_change_while_the_reason_stays_are_updated_without_another_event() -> None:
     async with living("a") as world:
         world.gang("gang", size=4)
         await passes(SETTLED_S)
@@ -97,7 +97,7 @@ async def test_numbers_that_change_while_the_reason_stays_are_brought_up_to_date
 # Owners
 
 
-async def test_a_gang_of_held_pods_that_lacks_members_says_how_many() -> None:
+async def test_a_gang_of_gated_pods_with_missing_members_says_how_many() -> None:
     async with living("a", gpus=8) as world:
         world.gang("gang", size=4, min_member=5, gates=[GATE])
         await passes(SETTLED_S)
@@ -122,7 +122,7 @@ async def test_a_gang_that_runs_says_so() -> None:
 # kube-scheduler's own filters
 
 
-async def test_a_pod_alone_that_kube_schedulers_filters_refuse_says_what_they_said() -> None:
+async def test_a_single_pod_refused_by_the_filters_of_kube_scheduler_gives_their_message() -> None:
     async with living("a") as world:
         pod = world.pod("zoned")
         await passes(1)
@@ -141,7 +141,7 @@ async def test_a_pod_alone_that_kube_schedulers_filters_refuse_says_what_they_sa
         assert world.cluster.told == [("zoned-0", "RefusedByScheduler")]
 
 
-async def test_a_pod_beyond_its_minimum_that_kube_schedulers_filters_refuse_says_so_while_the_others_run() -> None:
+async def test_a_pod_beyond_the_minimum_that_the_filters_refuse_says_so_while_the_others_run() -> None:
     async with living("a", "b") as world:
         first, second = world.gang("gang", size=2, min_member=1)
         await passes(1)
@@ -176,7 +176,7 @@ async def test_a_pod_whose_only_nodes_kube_scheduler_does_not_offer_is_refused_b
 # Victims
 
 
-async def test_a_gang_for_which_others_leave_says_how_many_where_and_since_when() -> None:
+async def test_a_gang_with_terminating_victims_says_how_many_where_and_since_when() -> None:
     async with living("a", "b") as world:
         victims = {node: world.runs(f"on-{node}", node) for node in "ab"}
         await passes(1)
@@ -204,7 +204,7 @@ async def test_a_gang_for_which_others_leave_says_how_many_where_and_since_when(
 
 
 @pytest.mark.parametrize("error", [RejectedError(POLICY), ForbiddenError(POLICY)], ids=repr)
-async def test_what_rejects_a_binding_is_told_once_and_stays_told_while_it_is_tried_again(error: KubeError) -> None:
+async def test_a_rejected_binding_is_reported_once_and_stays_reported_while_it_is_retried(error: KubeError) -> None:
     async with living("a") as world:
         world.cluster.errors["bind"] += [error] * 1000
         pod = world.pod("one")
@@ -229,7 +229,7 @@ async def test_what_rejects_a_binding_is_told_once_and_stays_told_while_it_is_tr
 @pytest.mark.parametrize(
     "error", [ForbiddenError(POLICY), UnavailableError(POLICY), OutcomeUnknownError(POLICY)], ids=repr
 )
-async def test_what_a_binding_fails_by_is_told_while_it_is_tried_again_for_the_first_time(error: KubeError) -> None:
+async def test_the_failure_of_a_binding_is_reported_during_the_first_retry(error: KubeError) -> None:
     async with living("a") as world:
         world.cluster.errors["bind"] += [error] * 3
         (pod,) = world.gang("gang", size=1)
@@ -253,7 +253,7 @@ async def test_what_a_binding_fails_by_is_told_while_it_is_tried_again_for_the_f
         assert len(world.cluster.told) == 2
 
 
-async def test_a_cause_that_is_over_is_no_longer_told() -> None:
+async def test_a_cause_that_has_ended_is_no_longer_reported() -> None:
     async with living("a") as world:
         world.cluster.errors["bind"] += [RejectedError(POLICY)]
         pod = world.pod("one")
@@ -271,7 +271,7 @@ async def test_a_cause_that_is_over_is_no_longer_told() -> None:
 # Shared GPUs
 
 
-async def test_a_pod_whose_reservation_cannot_be_written_says_what_the_api_server_said() -> None:
+async def test_a_pod_whose_reservation_pod_cannot_be_written_gives_the_message_of_the_api_server() -> None:
     async with machines("a", device_ttl_s=10) as (world, _):
         assert isinstance(world.cluster, SharingCluster)
         world.cluster.errors["create_pod"] += [ForbiddenError("exceeded quota: gpu-pods")] * 1000
@@ -288,7 +288,7 @@ async def test_a_pod_whose_reservation_cannot_be_written_says_what_the_api_serve
         )
 
 
-async def test_a_pod_whose_reservation_the_node_refuses_says_what_the_node_said() -> None:
+async def test_a_pod_whose_reservation_pod_the_node_rejects_gives_the_message_of_the_node() -> None:
     async with machines("a", device_ttl_s=10) as (world, (a,)):
         a.admits = False
         pod = sharer(world, "pod")
@@ -297,7 +297,7 @@ async def test_a_pod_whose_reservation_the_node_refuses_says_what_the_node_said(
         assert "has ended: Unexpected." in why(world, pod).sentence
 
 
-async def test_a_pod_whose_reservation_kube_scheduler_does_not_place_says_what_that_said() -> None:
+async def test_a_pod_whose_reservation_pod_is_not_scheduled_gives_the_message_of_kube_scheduler() -> None:
     async with machines("a", device_ttl_s=10) as (world, (a,)):
         # What was in the way before is not any more.
         world.cluster.errors["create_pod"].append(UnavailableError("busy", retry_after_s=1.0))
@@ -315,7 +315,7 @@ async def test_a_pod_whose_reservation_kube_scheduler_does_not_place_says_what_t
 # Many
 
 
-async def test_a_thousand_pods_that_wait_give_one_event_each_and_no_other_when_nothing_changes() -> None:
+async def test_a_thousand_pending_pods_give_one_event_each_and_no_more_while_nothing_changes() -> None:
     async with living("a") as world:
         for number in range(1000):
             world.pod(f"p{number}", gpus=8)

@@ -26,7 +26,7 @@ def told(decisions: Sequence[Decision]) -> list[tuple[float, str]]:
     return [(one.at, one.sentence) for one in decisions]
 
 
-def test_the_newest_come_first_whatever_they_came_to() -> None:
+def test_the_newest_decisions_are_first_whatever_their_outcome() -> None:
     remembered = remembering(
         decided(Outcome.STARTED, "p"), decided(Outcome.REFUSED), decided(Outcome.EVICTED, "p"), decided(Outcome.FAILED)
     )
@@ -34,7 +34,7 @@ def test_the_newest_come_first_whatever_they_came_to() -> None:
     assert told(remembered.of_group(GANG, 3)) == [(4, "Failed ."), (3, "Evicted p."), (2, "Refused .")]
 
 
-def test_of_a_pod_is_told_what_names_it_and_why_its_group_was_refused() -> None:
+def test_the_decisions_of_a_pod_are_those_that_name_it_and_the_refusals_of_its_podgroup() -> None:
     remembered = remembering(
         decided(Outcome.STARTED, "p", "r"),
         decided(Outcome.STARTED, "r"),
@@ -45,14 +45,14 @@ def test_of_a_pod_is_told_what_names_it_and_why_its_group_was_refused() -> None:
     assert told(remembered.of_pod(GANG, "p", 10)) == [(3, "Refused ."), (1, "Started p r.")]
 
 
-def test_nothing_is_told_across_namespaces() -> None:
+def test_no_decision_is_shown_in_another_namespace() -> None:
     remembered = remembering(decided(Outcome.EVICTED, "p"))
 
     assert remembered.last_of_pod("team", "p") is None
     assert not remembered.of_pod(GroupKey("team", "gang"), "p", 10)
 
 
-def test_evictions_of_a_group_for_one_cause_are_one_decision() -> None:
+def test_evictions_of_a_podgroup_for_one_cause_are_one_decision() -> None:
     remembered = remembering(
         decided(Outcome.EVICTED, "p", cause="preempt"),
         decided(Outcome.EVICTED, "r", cause="preempt"),
@@ -67,7 +67,7 @@ def test_evictions_of_a_group_for_one_cause_are_one_decision() -> None:
     ]
 
 
-def test_when_pods_were_told_to_leave_is_known_by_their_uid() -> None:
+def test_the_time_of_an_eviction_is_known_by_the_uid_of_the_pod() -> None:
     remembered = remembering(
         decided(Outcome.EVICTED, "p"), decided(Outcome.STARTED, "r"), decided(Outcome.EVICTED, "s")
     )
@@ -75,20 +75,20 @@ def test_when_pods_were_told_to_leave_is_known_by_their_uid() -> None:
     assert remembered.evicted_at() == {"uid-p": 1, "uid-s": 3}
 
 
-def test_refusals_push_out_refusals_and_nothing_else() -> None:
+def test_refusals_displace_only_refusals() -> None:
     refusals = [decided(Outcome.REFUSED, f"r{number}") for number in range(KEPT + 1)]
     remembered = remembering(decided(Outcome.EVICTED, "p"), *refusals)
 
     assert [remembered.last_of_pod("q", name) is None for name in ("p", "r0", "r1")] == [False, True, False]
 
 
-def test_the_oldest_is_forgotten_after_as_many_as_are_kept() -> None:
+def test_the_oldest_decisions_beyond_the_capacity_are_forgotten() -> None:
     remembered = remembering(*(decided(Outcome.STARTED, f"p{number}") for number in range(KEPT + 1)))
 
     assert [remembered.last_of_pod("q", name) is None for name in ("p0", "p1")] == [True, False]
 
 
-def test_large_gangs_are_forgotten_earlier_but_never_the_newest() -> None:
+def test_decisions_of_large_gangs_are_forgotten_earlier_but_never_the_newest() -> None:
     large = [f"p{number}" for number in range(MOST_PODS + 1)]
     remembered = remembering(decided(Outcome.STARTED, "old"), decided(Outcome.STARTED, *large))
 

@@ -153,7 +153,7 @@ STAGES = [held, awaiting, promised, at_the_barrier, being_bound, bound, terminat
 
 @pytest.mark.parametrize("deletion", [pods_first, object_first, pods_are_terminating_first])
 @pytest.mark.parametrize("stage", STAGES)
-async def test_nothing_is_left_of_a_gang_that_is_deleted_with_its_object(stage: Stage, deletion: Deletion) -> None:
+async def test_nothing_is_left_of_a_gang_that_is_deleted_with_its_podgroup(stage: Stage, deletion: Deletion) -> None:
     async with living("a", "b") as world:
         gang = await stage(world)
 
@@ -166,7 +166,7 @@ async def test_nothing_is_left_of_a_gang_that_is_deleted_with_its_object(stage: 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_what_a_gang_held_is_given_to_the_next_when_its_pods_are_deleted(stage: Stage) -> None:
+async def test_the_resources_of_a_gang_whose_pods_are_deleted_go_to_the_next_gang(stage: Stage) -> None:
     async with living("a", "b") as world:
         gang = await stage(world)
 
@@ -181,7 +181,7 @@ async def test_what_a_gang_held_is_given_to_the_next_when_its_pods_are_deleted(s
 
 
 @pytest.mark.parametrize("stage", [promised, at_the_barrier, bound])
-async def test_pods_whose_podgroup_is_deleted_start_no_more_and_run_on(stage: Stage) -> None:
+async def test_pods_whose_podgroup_is_deleted_start_no_more_and_running_ones_continue(stage: Stage) -> None:
     async with living("a", "b") as world:
         gang = await stage(world)
         before = world.bound()
@@ -195,7 +195,7 @@ async def test_pods_whose_podgroup_is_deleted_start_no_more_and_run_on(stage: St
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_one_member_that_is_deleted_leaves_nothing_of_itself(stage: Stage) -> None:
+async def test_nothing_is_left_of_one_deleted_member(stage: Stage) -> None:
     async with living("a", "b") as world:
         gone, *_ = await stage(world)
         uid = PodUid(gone["metadata"]["uid"])
@@ -208,7 +208,7 @@ async def test_one_member_that_is_deleted_leaves_nothing_of_itself(stage: Stage)
 
 
 @pytest.mark.parametrize("node", ["a", "b"])
-async def test_nothing_is_held_on_a_node_that_is_deleted(node: str) -> None:
+async def test_nothing_is_reserved_on_a_deleted_node(node: str) -> None:
     async with living("a", "b") as world:
         await promised(world)
 
@@ -233,7 +233,9 @@ def delete_objects(world: World) -> None:
 
 @pytest.mark.parametrize("order", ["owner, objects, pods", "objects, pods, owner", "pods, owner, objects"])
 @pytest.mark.parametrize("starts", [True, False])
-async def test_nothing_is_left_of_a_job_that_is_deleted_or_goes_with_its_namespace(order: str, *, starts: bool) -> None:
+async def test_nothing_is_left_of_a_job_that_is_deleted_or_deleted_with_its_namespace(
+    order: str, *, starts: bool
+) -> None:
     async with living(cluster=with_jobs("a", "b") if starts else with_jobs("a")) as world:
         owner = job(world, batch_min_member=2)
         gang = pods_of(world, owner, "first", "second")

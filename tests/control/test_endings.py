@@ -40,7 +40,7 @@ def satisfied(world: World) -> int:
 
 
 @pytest.mark.parametrize(("phase", "count"), [("Succeeded", 2), ("Failed", 1)])
-async def test_a_gang_counts_a_member_that_has_finished_only_if_it_has_succeeded(phase: str, count: int) -> None:
+async def test_a_gang_counts_a_finished_member_only_if_it_succeeded(phase: str, count: int) -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world)
 
@@ -50,7 +50,7 @@ async def test_a_gang_counts_a_member_that_has_finished_only_if_it_has_succeeded
         assert satisfied(world) == count
 
 
-async def test_what_a_finished_member_held_is_free_before_its_end_is_known() -> None:
+async def test_the_resources_of_a_finished_member_are_free_before_its_result_is_known() -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world)
         world.cluster.takes_s["read_pod"] = 10
@@ -63,7 +63,7 @@ async def test_what_a_finished_member_held_is_free_before_its_end_is_known() -> 
         assert satisfied(world) == 2
 
 
-async def test_a_finished_member_is_read_again_while_the_api_server_is_away() -> None:
+async def test_a_finished_member_is_read_again_while_the_api_server_is_unavailable() -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world)
         world.cluster.errors["read_pod"].append(UnavailableError("away", retry_after_s=5))
@@ -74,7 +74,7 @@ async def test_a_finished_member_is_read_again_while_the_api_server_is_away() ->
         assert satisfied(world) == 2
 
 
-async def test_a_gang_that_finishes_while_its_pods_cannot_be_read_for_long_is_left_alone() -> None:
+async def test_a_gang_that_finishes_while_its_pods_are_unreadable_for_long_is_not_evicted() -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world)
         world.cluster.errors["read_pod"] += [ForbiddenError("not yet")] * 10
@@ -86,7 +86,7 @@ async def test_a_gang_that_finishes_while_its_pods_cannot_be_read_for_long_is_le
         assert (satisfied(world), world.cluster.evictions) == (2, [])
 
 
-async def test_how_a_member_ended_whose_podgroup_is_gone_is_not_asked_for_ever() -> None:
+async def test_the_result_of_a_member_whose_podgroup_is_deleted_is_not_read_for_ever() -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world)
         world.cluster.errors["read_pod"] += [ForbiddenError("not yet")] * 10
@@ -100,7 +100,7 @@ async def test_how_a_member_ended_whose_podgroup_is_gone_is_not_asked_for_ever()
         assert len(world.cluster.errors["read_pod"]) == 9
 
 
-async def test_the_finished_pods_are_listed_as_soon_as_they_can_be() -> None:
+async def test_finished_pods_are_listed_as_soon_as_possible() -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world)
         world.patch(first, status={"phase": "Succeeded"})
@@ -114,7 +114,7 @@ async def test_the_finished_pods_are_listed_as_soon_as_they_can_be() -> None:
                 assert satisfied(restarted) == 2
 
 
-async def test_a_finished_pod_that_our_reader_fails_on_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_finished_pod_that_makes_the_decoder_fail_affects_no_other_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     async with living("a", "b") as world:
         first, second = await running_gang(world)
         for pod in (first, second):
@@ -142,7 +142,7 @@ async def test_a_member_that_finished_while_the_watch_was_lost_counts_too() -> N
         assert satisfied(world) == 2
 
 
-async def test_nobody_reads_a_member_that_is_being_deleted_or_never_ran_or_a_pod_alone() -> None:
+async def test_members_being_deleted_or_never_started_and_single_pods_are_not_read() -> None:
     async with living("a", "b") as world:
         deleted, _ = await running_gang(world)
         waiting, alone = world.gang("other", size=1)[0], world.pod("alone")
@@ -156,7 +156,7 @@ async def test_nobody_reads_a_member_that_is_being_deleted_or_never_ran_or_a_pod
         assert len(world.cluster.errors["read_pod"]) == 1
 
 
-async def test_a_member_that_had_succeeded_before_we_started_is_counted() -> None:
+async def test_a_member_that_succeeded_before_leeboard_started_counts() -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world)
         world.patch(first, status={"phase": "Succeeded"})
@@ -177,7 +177,7 @@ def key_of(owner: RawObject) -> GroupKey:
     return GroupKey("q", f"pg-{name}-{uid}")
 
 
-async def test_a_member_of_a_jobs_gang_that_has_succeeded_counts_and_no_other_is_evicted() -> None:
+async def test_a_succeeded_member_of_the_gang_of_a_job_counts_and_no_other_is_evicted() -> None:
     async with living(cluster=with_jobs("a", "b"), stale_grace_s=5) as world:
         owner = job(world, batch_min_member=2)
         first, second = pods_of(world, owner, "first", "second")
@@ -190,7 +190,7 @@ async def test_a_member_of_a_jobs_gang_that_has_succeeded_counts_and_no_other_is
         assert (world.cache.groups.progress.bound(key_of(owner)), world.cluster.evictions) == (2, [])
 
 
-async def test_a_member_of_a_jobs_gang_that_had_succeeded_before_we_started_is_counted_by_its_owner() -> None:
+async def test_a_member_of_a_job_that_succeeded_before_leeboard_started_counts_by_its_owner() -> None:
     cluster = with_jobs("a", "b")
     async with living(cluster=cluster) as world:
         owner = job(world, batch_min_member=2)
@@ -216,7 +216,7 @@ class SlowOwners(FickleCluster):
             yield event
 
 
-async def test_whose_the_finished_pods_were_is_not_asked_before_the_owners_are_known() -> None:
+async def test_owners_of_finished_pods_are_not_read_before_the_owners_are_listed() -> None:
     cluster = SlowOwners()
     async with living(cluster=with_jobs("a", "b", cluster=cluster)) as world:
         owner = job(world, batch_min_member=2)
@@ -232,7 +232,7 @@ async def test_whose_the_finished_pods_were_is_not_asked_before_the_owners_are_k
         assert (restarted.cache.groups.progress.bound(key_of(owner)), cluster.evictions) == (2, [])
 
 
-async def test_a_member_whose_job_is_gone_is_counted_by_the_annotation_that_bind_wrote() -> None:
+async def test_a_member_whose_job_is_deleted_counts_by_the_annotation_that_bind_wrote() -> None:
     cluster = with_jobs("a", "b")
     async with living(cluster=cluster) as world:
         owner = job(world, batch_min_member=2)
@@ -250,7 +250,7 @@ async def test_a_member_whose_job_is_gone_is_counted_by_the_annotation_that_bind
         assert (restarted.cache.groups.progress.bound(key_of(owner)), cluster.evictions) == (2, [])
 
 
-async def test_how_a_member_ended_that_is_gone_for_good_is_asked_once_and_its_gang_is_stale_then() -> None:
+async def test_the_result_of_a_deleted_member_is_read_once_and_its_gang_is_stale_then() -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world)
 

@@ -36,7 +36,7 @@ def created(world: World, pod: RawObject, name: str) -> RawObject:
 # Alone
 
 
-async def test_a_pod_that_fits_is_let_through_and_one_that_does_not_is_held() -> None:
+async def test_a_pod_that_fits_gets_no_gate_and_one_that_does_not_gets_one() -> None:
     async with living("a", gpus=2) as world:
         await passes(1)
 
@@ -44,7 +44,7 @@ async def test_a_pod_that_fits_is_let_through_and_one_that_does_not_is_held() ->
         assert not lets_in(world.fast_path, asked("large", gpus=3))
 
 
-async def test_a_gate_that_is_there_already_changes_nothing_unless_it_is_that_of_others() -> None:
+async def test_an_existing_gate_changes_nothing_unless_another_controller_owns_it() -> None:
     async with living("a") as world:
         await passes(1)
 
@@ -52,7 +52,7 @@ async def test_a_gate_that_is_there_already_changes_nothing_unless_it_is_that_of
         assert lets_in(world.fast_path, gated(asked("ours"), [GATE]))
 
 
-async def test_a_pod_over_the_limit_of_its_queue_is_held() -> None:
+async def test_a_pod_above_the_limit_of_its_queue_gets_a_gate() -> None:
     async with living("a", gpus=8) as world:
         world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=1)))
         await passes(1)
@@ -74,7 +74,7 @@ async def test_a_pod_over_the_limit_of_its_queue_is_held() -> None:
     ],
     ids=["no such queue", "unreadable", "shares a device", "no such PodGroup", "not managed", "no pod"],
 )
-async def test_a_pod_that_could_not_be_planned_is_held(pod: RawObject) -> None:
+async def test_a_pod_that_could_not_be_planned_gets_a_gate(pod: RawObject) -> None:
     async with living("a") as world:
         await passes(1)
 
@@ -84,7 +84,7 @@ async def test_a_pod_that_could_not_be_planned_is_held(pod: RawObject) -> None:
 # In a burst
 
 
-async def test_a_burst_gets_no_more_places_than_there_are_and_changes_nothing() -> None:
+async def test_a_burst_passes_no_more_pods_than_there_is_room_for_and_changes_nothing() -> None:
     async with living("a", gpus=8) as world:
         await passes(1)
         version = world.cache.changes.version
@@ -95,7 +95,7 @@ async def test_a_burst_gets_no_more_places_than_there_are_and_changes_nothing() 
         assert world.cache.changes.version == version
 
 
-async def test_those_let_through_are_counted_until_they_are_promised_and_only_once_then() -> None:
+async def test_ungated_pods_are_counted_until_they_are_reserved_and_only_once_then() -> None:
     async with living("a", gpus=4) as world:
         await passes(1)
         through = [unnamed(), unnamed()]
@@ -111,7 +111,7 @@ async def test_those_let_through_are_counted_until_they_are_promised_and_only_on
         assert [lets_in(world.fast_path, unnamed()) for _ in range(2)] == [True, False]
 
 
-async def test_a_pod_that_never_comes_is_counted_for_a_moment_only() -> None:
+async def test_a_pod_that_is_never_created_is_counted_for_a_moment_only() -> None:
     async with living("a") as world:
         await passes(1)
         assert lets_in(world.fast_path, asked("never"))
@@ -122,7 +122,7 @@ async def test_a_pod_that_never_comes_is_counted_for_a_moment_only() -> None:
         assert lets_in(world.fast_path, asked("next"))
 
 
-async def test_a_pod_of_another_owner_does_not_stand_for_the_one_let_through() -> None:
+async def test_a_pod_of_another_owner_does_not_count_as_the_ungated_one() -> None:
     async with living("a", gpus=2) as world:
         await passes(1)
         assert lets_in(world.fast_path, unnamed())
@@ -134,7 +134,7 @@ async def test_a_pod_of_another_owner_does_not_stand_for_the_one_let_through() -
         assert not lets_in(world.fast_path, unnamed())
 
 
-async def test_so_many_are_let_through_at_a_time() -> None:
+async def test_only_a_limited_number_of_pods_passes_at_a_time() -> None:
     async with living("a", "b", "c", gpus=100) as world:
         await passes(1)
         assert lets_in(world.fast_path, unnamed())
@@ -146,7 +146,7 @@ async def test_so_many_are_let_through_at_a_time() -> None:
         assert answers == [True] * MOST_OF_ONE + [False]
 
 
-async def test_who_asks_about_pods_that_never_come_keeps_nobody_out_whose_pods_do() -> None:
+async def test_reviews_of_pods_that_are_never_created_do_not_keep_out_pods_that_are() -> None:
     async with living("a", "b", "c", gpus=100) as world:
         await passes(1)
         assert lets_in(world.fast_path, unnamed())
@@ -158,7 +158,7 @@ async def test_who_asks_about_pods_that_never_come_keeps_nobody_out_whose_pods_d
         assert lets_in(world.fast_path, unnamed())
 
 
-async def test_a_namespace_whose_pod_did_not_come_is_as_one_that_nobody_knows() -> None:
+async def test_a_namespace_whose_pod_was_never_created_is_treated_as_a_new_one() -> None:
     async with living("a", "b", "c", gpus=100) as world:
         await passes(1)
         assert lets_in(world.fast_path, unnamed())
@@ -175,7 +175,7 @@ async def test_a_namespace_whose_pod_did_not_come_is_as_one_that_nobody_knows() 
 # Beside others
 
 
-async def test_who_came_a_moment_ago_is_decided_before_the_next() -> None:
+async def test_a_pod_that_was_just_created_is_decided_before_the_next() -> None:
     async with living("a", gpus=3) as world:
         await passes(1)
         first = world.pod("first")
@@ -187,7 +187,7 @@ async def test_who_came_a_moment_ago_is_decided_before_the_next() -> None:
         assert (world.promised(first), answers) == ("a", [True, True, False])
 
 
-async def test_a_pod_is_held_where_the_planner_fails_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_gets_a_gate_while_the_planner_fails_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
@@ -201,7 +201,7 @@ async def test_a_pod_is_held_where_the_planner_fails_for_another(monkeypatch: py
         assert not lets_in(world.fast_path, unnamed())
 
 
-async def test_nobody_is_let_through_while_many_wait_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_pod_gets_a_gate_while_many_pods_are_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.control.cycle.planning.FEW_GROUPS", 0)
     async with living("a", gpus=2) as world:
         await passes(1)
@@ -215,7 +215,7 @@ async def test_nobody_is_let_through_while_many_wait_undecided(monkeypatch: pyte
         assert (before, lets_in(world.fast_path, asked("second"))) == (False, True)
 
 
-async def test_who_was_refused_does_not_keep_smaller_pods_out_until_there_is_relief() -> None:
+async def test_a_refused_pod_does_not_keep_smaller_pods_out_until_there_is_more_room() -> None:
     async with living("a", gpus=2) as world:
         runs = world.runs("old", "a")
         world.pod("large", gpus=2, gates=[GATE])
@@ -231,7 +231,7 @@ async def test_who_was_refused_does_not_keep_smaller_pods_out_until_there_is_rel
         assert not lets_in(world.fast_path, asked("small")), "the large one has it"
 
 
-async def test_nobody_is_let_through_while_a_plan_is_being_computed() -> None:
+async def test_every_pod_gets_a_gate_while_a_plan_is_being_computed() -> None:
     async with living("a", gpus=2) as world:
         threads_take(3)
         for number in range(70):
@@ -241,7 +241,7 @@ async def test_nobody_is_let_through_while_a_plan_is_being_computed() -> None:
         assert not lets_in(world.fast_path, asked())
 
 
-async def test_room_that_others_are_leaving_is_none_yet() -> None:
+async def test_room_of_terminating_pods_is_not_free_yet() -> None:
     async with living("a") as world:
         runs = world.runs("old", "a")
         world.patch(runs, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
@@ -253,7 +253,7 @@ async def test_room_that_others_are_leaving_is_none_yet() -> None:
 # In a PodGroup
 
 
-async def test_of_a_gang_only_those_beyond_its_minimum_are_let_through() -> None:
+async def test_only_pods_of_a_gang_beyond_its_minimum_get_no_gate() -> None:
     async with living("a", gpus=4) as world:
         gang = world.gang("crew", size=2, min_member=2)
         await passes(1)
@@ -267,7 +267,7 @@ async def test_of_a_gang_only_those_beyond_its_minimum_are_let_through() -> None
         assert lets_in(world.fast_path, extra)
 
 
-async def test_an_extra_waits_behind_those_of_its_gang_that_wait() -> None:
+async def test_a_pod_beyond_the_minimum_waits_behind_pending_pods_of_its_gang() -> None:
     async with living("a", gpus=3) as world:
         for pod in world.gang("crew", size=2, min_member=2):
             world.patch(pod, spec={"nodeName": "a"}, status={"phase": "Running"})
@@ -280,7 +280,7 @@ async def test_an_extra_waits_behind_those_of_its_gang_that_wait() -> None:
 # When it cannot be known
 
 
-async def test_nobody_is_let_through_from_a_picture_that_is_not_fresh() -> None:
+async def test_every_pod_gets_a_gate_while_the_cache_is_stale() -> None:
     async with living("a") as world:
         await passes(1)
         blind = AdmissionFastPath(
@@ -295,7 +295,7 @@ async def test_nobody_is_let_through_from_a_picture_that_is_not_fresh() -> None:
         assert (lets_in(blind, asked()), lets_in(world.fast_path, asked())) == (False, True)
 
 
-async def test_a_standby_lets_pods_through_only_while_nobody_waits_whom_it_did_not_let_through() -> None:
+async def test_a_standby_passes_pods_only_while_no_gated_pod_is_pending() -> None:
     async with living("a", gpus=3, scheduler_lease="q/lease", hostname="here") as world:
         world.cluster.holders["q/lease"] = "elsewhere_1"
         await passes(20)

@@ -21,7 +21,7 @@ def uid_of(one: RawObject) -> str:
     return str(one["metadata"]["uid"])
 
 
-async def test_a_member_of_a_gang_is_told_the_cause_and_the_name_of_its_podgroup() -> None:
+async def test_a_member_of_a_gang_gets_an_event_with_the_cause_and_the_podgroup() -> None:
     async with living("a") as world:
         first, second = world.gang("gang", size=2)
         await passes(TOLD_S)
@@ -32,7 +32,7 @@ async def test_a_member_of_a_gang_is_told_the_cause_and_the_name_of_its_podgroup
             assert note.startswith(f"PodGroup gang: {EVEN_EMPTY}")
 
 
-async def test_a_job_is_told_the_cause_and_the_name_of_its_podgroup() -> None:
+async def test_a_job_gets_an_event_with_the_cause_and_the_podgroup() -> None:
     async with living(cluster=with_jobs("a")) as world:
         owner = job(world, batch_min_member=2)
         pods_of(world, owner, "first", "second")
@@ -44,7 +44,7 @@ async def test_a_job_is_told_the_cause_and_the_name_of_its_podgroup() -> None:
         assert note.startswith(f"PodGroup pg-job-{uid_of(owner)}: {EVEN_EMPTY}")
 
 
-async def test_an_owner_of_many_pods_alone_is_told_once_which_of_them_waits() -> None:
+async def test_an_owner_of_many_single_pods_gets_one_event_that_names_the_pending_pods() -> None:
     async with living(cluster=with_jobs()) as world:
         owner = job(world)
         pods_of(world, owner, *(f"one-{number}" for number in range(5)))
@@ -57,7 +57,7 @@ async def test_an_owner_of_many_pods_alone_is_told_once_which_of_them_waits() ->
         assert len(world.cluster.events) == 1 + 5
 
 
-async def test_of_a_large_gang_only_the_first_pods_are_told() -> None:
+async def test_only_the_first_pods_of_a_large_gang_get_events() -> None:
     async with living("a") as world:
         pods = world.gang("gang", size=60)
         await passes(TOLD_FOR_S / 2)
@@ -67,7 +67,7 @@ async def test_of_a_large_gang_only_the_first_pods_are_told() -> None:
         assert len(world.cluster.events) == 1 + PODS_TOLD
 
 
-async def test_every_group_is_told_before_the_many_pods_of_one() -> None:
+async def test_every_podgroup_gets_an_event_before_the_many_pods_of_one() -> None:
     async with living("a") as world:
         for number in range(EVENTS_PER_ROUND + 5):
             world.gang(f"gang-{number}", size=2)
@@ -77,7 +77,7 @@ async def test_every_group_is_told_before_the_many_pods_of_one() -> None:
         assert kinds == ["PodGroup"] * (EVENTS_PER_ROUND + 5) + ["Pod"] * (EVENTS_PER_ROUND - 5)
 
 
-async def test_a_pod_that_comes_later_is_told_too() -> None:
+async def test_a_pod_that_is_created_later_gets_an_event_too() -> None:
     async with living("a") as world:
         world.gang("gang", size=2, min_member=3)
         await passes(TOLD_S)
@@ -133,7 +133,7 @@ def with_job_sets(*nodes: str) -> FickleCluster:
     return cluster
 
 
-async def test_every_owner_of_the_pods_of_a_gang_is_told_once() -> None:
+async def test_every_owner_of_the_pods_of_a_gang_gets_one_event() -> None:
     async with living(cluster=with_job_sets("a")) as world:
         owners = job_set(world, "lead", "work")
         await passes(TOLD_S)
@@ -142,7 +142,7 @@ async def test_every_owner_of_the_pods_of_a_gang_is_told_once() -> None:
         assert told == [["JobSet"], ["Job"], ["Job"]]
 
 
-async def test_every_owner_above_a_pod_is_told() -> None:
+async def test_every_owner_above_a_pod_gets_an_event() -> None:
     async with living(cluster=with_job_sets()) as world:
         top = world.cluster.create(CRON_JOBS, {"metadata": {"name": "nightly", "namespace": "q"}, "spec": {}})
         owners = job_set(world, "work", owner=top)
@@ -152,7 +152,7 @@ async def test_every_owner_above_a_pod_is_told() -> None:
         assert told == [["CronJob"], ["JobSet"], ["Job"]]
 
 
-async def test_of_a_gang_of_many_jobs_the_owners_of_the_first_pods_are_told() -> None:
+async def test_the_owners_of_the_first_pods_of_a_gang_of_many_jobs_get_events() -> None:
     async with living(cluster=with_job_sets("a")) as world:
         _, *jobs = job_set(world, *(f"work-{number}" for number in range(PODS_TOLD + 4)))
         await passes(TOLD_FOR_S / 2)
@@ -171,7 +171,7 @@ def uncordon(world: World) -> None:
     world.cluster.patch(NODE, {"spec": {"unschedulable": None}})
 
 
-async def test_a_pod_that_waits_for_another_cause_by_now_is_told_the_new_one() -> None:
+async def test_a_pod_that_is_pending_for_another_cause_by_now_gets_the_new_cause() -> None:
     async with living("a") as world:
         cordon(world)
         await passes(1)
@@ -187,7 +187,7 @@ async def test_a_pod_that_waits_for_another_cause_by_now_is_told_the_new_one() -
         assert "has too few GPUs" in second
 
 
-async def test_a_cause_that_comes_again_is_told_again_so_that_the_last_event_is_true() -> None:
+async def test_a_cause_that_returns_is_reported_again_so_that_the_last_event_is_true() -> None:
     async with living("a") as world:
         world.runs("busy", "a", priority_class="inference")
         pod = world.pod("one")
@@ -201,7 +201,7 @@ async def test_a_cause_that_comes_again_is_told_again_so_that_the_last_event_is_
         assert told[-4:] == [True, False, True, False]
 
 
-async def test_a_cause_that_comes_and_goes_all_the_time_is_a_bounded_number_of_events() -> None:
+async def test_a_cause_that_appears_and_disappears_all_the_time_makes_a_bounded_number_of_events() -> None:
     async with living("a") as world:
         world.runs("busy", "a", priority_class="inference")
         pod = world.pod("one")
@@ -214,7 +214,7 @@ async def test_a_cause_that_comes_and_goes_all_the_time_is_a_bounded_number_of_e
         assert len(described(world, uid_of(pod))) == CAUSES_TOLD
 
 
-async def test_other_numbers_of_the_same_cause_are_not_told_again() -> None:
+async def test_other_numbers_of_the_same_cause_make_no_new_event() -> None:
     async with living("a") as world:
         world.runs("busy", "a", priority_class="inference")
         pod = world.pod("one")

@@ -44,7 +44,7 @@ def is_leaving(world: World, pod: RawObject) -> bool:
     return known is not None and known.deleting
 
 
-async def test_a_victim_is_marked_evicted_counted_and_told_of() -> None:
+async def test_a_victim_is_marked_evicted_counted_and_reported() -> None:
     async with living("a") as world:
         victim = await ordered(world)
         assert is_leaving(world, victim)
@@ -56,7 +56,7 @@ async def test_a_victim_is_marked_evicted_counted_and_told_of() -> None:
         assert world.count("pods_evicted", action="preempt") == 1
 
 
-async def test_who_is_recalled_and_chosen_again_is_told_of_the_second_time_alone() -> None:
+async def test_a_victim_that_is_spared_and_chosen_again_is_reported_only_the_second_time() -> None:
     async with living("a") as world:
         victim, first, second = world.runs("victim", "a"), world.pod("first", gpus=8), world.pod("second", gpus=8)
         await passes(0.5)
@@ -70,7 +70,7 @@ async def test_who_is_recalled_and_chosen_again_is_told_of_the_second_time_alone
         assert (world.cluster.evictions, world.cluster.marks) == (["victim-0"], [("victim-0", words)])
 
 
-async def test_of_a_gang_without_an_object_nobody_else_is_told_of_a_pod_that_is_gone() -> None:
+async def test_a_deleted_pod_of_a_gang_without_a_podgroup_is_reported_to_nothing_else() -> None:
     async with living("a", gpus=2) as world:
         pods = world.gang("gang", size=2)
         for pod in pods:
@@ -86,7 +86,7 @@ async def test_of_a_gang_without_an_object_nobody_else_is_told_of_a_pod_that_is_
         assert "gang-1" not in [name for name, _ in world.cluster.told]
 
 
-async def test_a_pod_is_evicted_once_however_often_it_is_ordered() -> None:
+async def test_a_pod_is_evicted_once_although_it_is_ordered_repeatedly() -> None:
     async with living("a") as world:
         victim = await ordered(world)
         world.evictor.order([eviction(victim)])
@@ -97,7 +97,7 @@ async def test_a_pod_is_evicted_once_however_often_it_is_ordered() -> None:
         assert world.cluster.evictions == ["victim-0"]
 
 
-async def test_a_pod_that_no_plan_has_chosen_leaves_once_and_is_counted_under_its_cause() -> None:
+async def test_a_pod_evicted_outside_a_plan_is_evicted_once_and_counted_under_its_cause() -> None:
     async with living("a") as world:
         pod = world.runs("odd", "a")
         await passes(1)
@@ -110,7 +110,7 @@ async def test_a_pod_that_no_plan_has_chosen_leaves_once_and_is_counted_under_it
         assert world.count("pods_evicted", action="because") == 1
 
 
-async def test_a_pod_that_is_leaving_or_gone_is_left_alone() -> None:
+async def test_a_terminating_or_deleted_pod_is_not_evicted() -> None:
     async with living("a") as world:
         leaving, gone = world.runs("leaving", "a"), world.runs("gone", "a")
         world.patch(leaving, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
@@ -124,7 +124,7 @@ async def test_a_pod_that_is_leaving_or_gone_is_left_alone() -> None:
         assert (world.cluster.marks, world.cluster.evictions) == ([], [])
 
 
-async def test_a_budget_that_forbids_an_eviction_is_overridden_counted_and_told_of() -> None:
+async def test_a_budget_that_forbids_an_eviction_is_overridden_counted_and_reported() -> None:
     async with living("a") as world:
         world.cluster.guarded.add("victim-0")
         await ordered(world)
@@ -135,7 +135,7 @@ async def test_a_budget_that_forbids_an_eviction_is_overridden_counted_and_told_
         assert world.count("disruption_budgets_overridden") == 1
 
 
-async def test_whoever_waits_for_room_gets_it_before_anything_is_said() -> None:
+async def test_the_beneficiary_gets_the_room_before_anything_is_reported() -> None:
     size = 3 * WRITERS
     async with living("a", gpus=size) as world:
         world.cluster.takes_s["evict"] = world.cluster.takes_s["mark_disrupted"] = 1
@@ -153,9 +153,7 @@ async def test_whoever_waits_for_room_gets_it_before_anything_is_said() -> None:
 
 @pytest.mark.parametrize(("verb", "guarded"), [("evict", ()), ("mark_disrupted", ("victim-0",))])
 @pytest.mark.parametrize("error", [UnavailableError("503"), OutcomeUnknownError("500"), ForbiddenError("403")])
-async def test_a_write_that_fails_is_tried_again_after_a_pause(
-    verb: str, guarded: tuple[str, ...], error: KubeError
-) -> None:
+async def test_a_failed_write_is_repeated_after_a_pause(verb: str, guarded: tuple[str, ...], error: KubeError) -> None:
     async with living("a") as world:
         world.cluster.guarded.update(guarded)
         world.cluster.errors[verb].extend([error] * len([*RETRY.pauses()]))
@@ -168,7 +166,7 @@ async def test_a_write_that_fails_is_tried_again_after_a_pause(
         assert (world.count("pods_evicted", action="preempt"), world.count("evictions_failed")) == (1, 0)
 
 
-async def test_an_eviction_whose_answer_was_lost_is_asked_for_again() -> None:
+async def test_an_eviction_whose_answer_was_lost_is_requested_again() -> None:
     async with living("a") as world:
         world.cluster.lost_replies["evict"] = 1
         await ordered(world)
@@ -177,7 +175,7 @@ async def test_an_eviction_whose_answer_was_lost_is_asked_for_again() -> None:
         assert world.count("pods_evicted", action="preempt") == 1
 
 
-async def test_a_pod_that_is_gone_before_its_turn_is_as_good_as_evicted() -> None:
+async def test_a_pod_that_is_deleted_before_its_eviction_counts_as_evicted() -> None:
     async with living("a") as world:
         world.cluster.errors["evict"].append(NotFoundError("gone"))
         await ordered(world)
@@ -190,7 +188,7 @@ async def test_a_pod_that_is_gone_before_its_turn_is_as_good_as_evicted() -> Non
     ("error", "warned"),
     [(NotFoundError("gone"), []), (ForbiddenError("403"), ["condition of an evicted pod not written"])],
 )
-async def test_that_a_pod_is_gone_at_once_is_nothing_to_warn_of(error: KubeError, warned: list[str]) -> None:
+async def test_a_pod_that_is_deleted_at_once_causes_no_warning(error: KubeError, warned: list[str]) -> None:
     async with living("a") as world:
         world.cluster.takes_s["evict"] = 1
         await ordered(world)
@@ -219,7 +217,7 @@ async def test_a_pod_that_cannot_be_evicted_counts_as_staying(errors: list[KubeE
         assert (world.count("evictions_failed"), world.free_gpus()) == (1, {"a": 0})
 
 
-async def test_a_replica_that_is_no_longer_active_evicts_nobody() -> None:
+async def test_a_replica_that_is_no_longer_active_evicts_no_pod() -> None:
     async with living("a", scheduler_lease="ns/name", hostname="me") as world:
         victim = world.runs("victim", "a")
         await passes(1)
@@ -246,7 +244,7 @@ async def test_a_replica_that_is_no_longer_active_evicts_nobody() -> None:
         ),
     ],
 )
-async def test_a_victim_is_told_why_in_the_words_of_kai(action: Action, message: str) -> None:
+async def test_a_victim_gets_the_reason_in_the_words_of_kai(action: Action, message: str) -> None:
     async with living("a") as world:
         await ordered(world, action=action)
         await passes(1)
@@ -254,7 +252,7 @@ async def test_a_victim_is_told_why_in_the_words_of_kai(action: Action, message:
         assert world.cluster.marks[0] == ("victim-0", message)
 
 
-async def test_of_a_stale_gang_its_pod_group_is_told_once() -> None:
+async def test_the_podgroup_of_a_stale_gang_gets_one_event() -> None:
     async with living("a", gpus=2) as world:
         pods = world.gang("gang", size=2, min_member=3)
         for pod in pods:

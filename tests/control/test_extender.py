@@ -41,7 +41,7 @@ def taint(world: World, node: str) -> None:
 # 1. A what-if
 
 
-async def test_a_what_if_is_told_which_of_the_offered_nodes_fit_and_is_promised_nothing() -> None:
+async def test_a_what_if_question_returns_the_offered_nodes_that_fit_and_reserves_nothing() -> None:
     async with living("a", "b") as world:
         world.nodes("small", gpus=0)
         await passes(1)
@@ -57,12 +57,14 @@ async def test_a_what_if_is_told_which_of_the_offered_nodes_fit_and_is_promised_
     [(drawn(gpus=2), Reason.NO_NODE_FITS), (drawn(containers="garbage"), Reason.INVALID_REQUEST)],
     ids=["too large", "unreadable"],
 )
-async def test_a_what_if_that_cannot_run_is_told_why(pod: RawObject, reason: Reason) -> None:
+async def test_a_what_if_question_about_a_pod_that_cannot_run_returns_the_reason(
+    pod: RawObject, reason: Reason
+) -> None:
     async with living("a") as world:
         assert await world.what_if(pod, "a") == Refused(reason)
 
 
-async def test_a_what_if_without_name_of_another_scheduler_keeps_all_offered_nodes() -> None:
+async def test_a_what_if_question_of_another_scheduler_without_a_name_keeps_all_offered_nodes() -> None:
     async with living("a") as world:
         assert await world.what_if({"spec": {"schedulerName": "other"}}, "a", "unknown") == fits("a", "unknown")
 
@@ -108,7 +110,7 @@ async def test_a_pod_of_another_scheduler_keeps_all_offered_nodes() -> None:
         assert len(world.cache.reservations) == 0
 
 
-async def test_a_pod_that_is_bound_already_gets_its_node_and_no_other() -> None:
+async def test_a_bound_pod_gets_its_node_and_no_other() -> None:
     async with living("a", "b") as world:
         pod = world.pod("bound")
         await world.bind(pod, await world.choose(pod, "a"))
@@ -121,7 +123,7 @@ async def test_a_pod_that_is_bound_already_gets_its_node_and_no_other() -> None:
 # 5. A pod with a promise
 
 
-async def test_a_promised_pod_gets_its_node_again_and_again() -> None:
+async def test_a_reserved_pod_gets_its_node_every_time() -> None:
     async with living("a", "b") as world:
         pod = world.pod("one")
 
@@ -131,7 +133,7 @@ async def test_a_promised_pod_gets_its_node_again_and_again() -> None:
         assert sum(world.free_gpus().values()) == 1
 
 
-async def test_each_question_prolongs_the_promise() -> None:
+async def test_each_filter_call_prolongs_the_reservation() -> None:
     async with living("a", promise_ttl_s=10) as world:
         pod = world.pod("one")
         for _ in range(5):
@@ -141,7 +143,7 @@ async def test_each_question_prolongs_the_promise() -> None:
         assert world.count("promises_expired") == 0
 
 
-async def test_a_promise_moves_to_an_offered_node_when_its_own_is_not_offered() -> None:
+async def test_a_reservation_moves_to_an_offered_node_when_its_own_is_not_offered() -> None:
     async with living("a", "b") as world:
         pod = world.pod("one")
         first = await world.choose(pod, "a", "b")
@@ -151,7 +153,7 @@ async def test_a_promise_moves_to_an_offered_node_when_its_own_is_not_offered() 
         assert world.free_gpus() == {first: 1, other: 0}
 
 
-async def test_a_node_that_a_complete_list_leaves_out_is_refused_and_another_is_promised() -> None:
+async def test_a_node_missing_from_a_complete_list_is_refused_and_another_is_reserved() -> None:
     async with living("a", "full") as world:
         await world.choose(world.pod("other"), "full")
         pod = world.pod("one")
@@ -165,7 +167,7 @@ async def test_a_node_that_a_complete_list_leaves_out_is_refused_and_another_is_
         assert world.cluster.nominations == [("one-0", "b")]
 
 
-async def test_who_still_offers_a_node_that_is_gone_has_not_refused_the_one_that_came_since() -> None:
+async def test_an_offer_of_a_deleted_node_does_not_refuse_the_node_that_replaced_it() -> None:
     async with living("old") as world:
         world.runs("running", "old")
         crew = world.gang("crew", size=2)
@@ -188,7 +190,7 @@ async def test_who_still_offers_a_node_that_is_gone_has_not_refused_the_one_that
             assert await world.filter(pod, "new") == fits("new")
 
 
-async def test_a_promised_node_outside_a_sample_is_nominated() -> None:
+async def test_a_reserved_node_outside_a_sample_is_nominated() -> None:
     async with living("promised") as world:
         world.nodes(*SAMPLE, gpus=0)
         pod = world.pod("one")
@@ -203,7 +205,7 @@ async def test_a_promised_node_outside_a_sample_is_nominated() -> None:
 
 @pytest.mark.parametrize("labels", [{}, {"kai.scheduler/subgroup-name": "stray"}], ids=["plain", "stray label"])
 @pytest.mark.parametrize("level", ["requiredTopologyLevel", "preferredTopologyLevel"])
-async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str, labels: dict[str, str]) -> None:
+async def test_a_reservation_moves_only_inside_the_rack_of_its_gang(level: str, labels: dict[str, str]) -> None:
     left = ("left-1", "left-2", "left-3")
     async with living() as world:
         world.rack("left", *left, gpus=2)
@@ -224,7 +226,7 @@ async def test_a_promise_moves_inside_the_rack_of_its_gang_alone(level: str, lab
         assert await world.filter(pods[0], str(one), nominated=one) == fits(str(one))
 
 
-async def test_no_promise_moves_while_a_plan_is_promised_only_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_reservation_moves_while_a_plan_is_only_reserved_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.control.cycle.planning.FEW_GROUPS", 0)
     monkeypatch.setattr("app.control.cycle.apply_plan.STEP", 1)
     asked: list[asyncio.Task[FilterAnswer]] = []
@@ -247,7 +249,7 @@ async def test_no_promise_moves_while_a_plan_is_promised_only_in_part(monkeypatc
         assert await asked[0] == Refused(Reason.DECIDING)
 
 
-async def test_a_node_that_was_nominated_before_says_nothing_of_the_one_that_is_promised_now() -> None:
+async def test_an_earlier_nomination_does_not_count_for_the_node_reserved_now() -> None:
     async with living("promised") as world:
         world.nodes("before", gpus=0)
         pod = world.pod("one")
@@ -285,7 +287,7 @@ async def test_a_nomination_that_is_not_ours_proves_nothing(garbage: object) -> 
         assert world.promised(pod) == "promised"
 
 
-async def test_a_refused_node_is_offered_again_once_kube_scheduler_accepts_it() -> None:
+async def test_a_refused_node_is_used_again_once_kube_scheduler_accepts_it() -> None:
     async with living("a", "full") as world:
         await world.choose(world.pod("other"), "full")
         pod = world.pod("one")
@@ -309,7 +311,7 @@ async def test_a_pod_that_is_being_bound_is_not_moved() -> None:
 # 6. A pod without a promise
 
 
-async def test_a_pod_alone_is_decided_at_once() -> None:
+async def test_a_single_pod_is_decided_at_once() -> None:
     async with living("a") as world:
         pod = world.pod("one")
 
@@ -319,7 +321,7 @@ async def test_a_pod_alone_is_decided_at_once() -> None:
         assert held.state is ReservationState.PROMISED
 
 
-async def test_a_pod_that_cannot_start_is_refused_and_woken_when_its_turn_comes() -> None:
+async def test_a_pod_that_cannot_start_is_refused_and_woken_when_it_can() -> None:
     async with living("a") as world:
         first, second = world.pod("first"), world.pod("second")
         await world.choose(first, "a")
@@ -331,7 +333,7 @@ async def test_a_pod_that_cannot_start_is_refused_and_woken_when_its_turn_comes(
         assert world.cluster.nominations == [("second-0", "a")]
 
 
-async def test_two_questions_at_the_same_time_never_share_the_last_gpu() -> None:
+async def test_two_filter_calls_at_the_same_time_never_get_the_same_last_gpu() -> None:
     async with living("a") as world:
         pods = [world.pod(f"p{number}") for number in range(8)]
 
@@ -340,7 +342,7 @@ async def test_two_questions_at_the_same_time_never_share_the_last_gpu() -> None
         assert sorted(map(repr, answers)) == sorted(map(repr, [fits("a")] + [Refused(Reason.NO_NODE_FITS)] * 7))
 
 
-async def test_a_question_waits_for_a_plan_that_is_being_computed_as_far_as_patience_goes() -> None:
+async def test_a_filter_call_waits_for_a_running_plan_until_its_timeout() -> None:
     async with living("a", filter_patience_s=1) as world:
         threads_take(3)
         pods = [world.pod(f"p{number}", gpus=0) for number in range(100)]
@@ -365,7 +367,7 @@ async def test_a_pod_that_is_recreated_under_its_name_is_another_pod() -> None:
         assert sum(world.free_gpus().values()) == 1
 
 
-async def test_a_pod_that_is_being_deleted_is_promised_nothing() -> None:
+async def test_a_pod_that_is_being_deleted_gets_no_reservation() -> None:
     async with living("a") as world:
         pod = world.pod("one")
         world.patch(pod, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
@@ -386,7 +388,7 @@ async def test_no_answer_names_a_node_that_was_not_offered(offered: tuple[str, .
 # When nothing can be answered
 
 
-async def test_nothing_is_answered_before_everything_was_listed() -> None:
+async def test_filter_fails_before_everything_was_listed() -> None:
     world = World(furnished("a"))
     pod = world.pod("one")
 
@@ -395,7 +397,7 @@ async def test_nothing_is_answered_before_everything_was_listed() -> None:
     assert world.scores(pod, "a") == {"a": 0}
 
 
-async def test_nothing_is_answered_while_a_watch_is_silent() -> None:
+async def test_filter_fails_while_a_watch_is_silent() -> None:
     async with living("a") as world:
         pod = world.pod("one")
         world.cluster.hide(Resource.NODES)
@@ -407,7 +409,7 @@ async def test_nothing_is_answered_while_a_watch_is_silent() -> None:
         assert world.freshness.failure().startswith("silent for ")
 
 
-def test_phrases_are_fixed_and_carry_no_numbers() -> None:
+def test_messages_of_filter_are_fixed_and_contain_no_numbers() -> None:
     phrases = [phrase(reason) for reason in Reason]
 
     assert set(PHRASES) == set(Reason)
@@ -417,7 +419,7 @@ def test_phrases_are_fixed_and_carry_no_numbers() -> None:
 # The other verbs
 
 
-async def test_scores_prefer_the_fuller_node_and_cover_just_what_was_offered() -> None:
+async def test_scores_prefer_the_fuller_node_and_cover_exactly_the_offered_nodes() -> None:
     async with living("full", "free", gpus=4) as world:
         await world.choose(world.pod("other", gpus=2), "full")
 
@@ -428,12 +430,12 @@ async def test_scores_prefer_the_fuller_node_and_cover_just_what_was_offered() -
         assert full == 10 > free > unknown == 0
 
 
-async def test_pods_of_other_schedulers_are_not_scored() -> None:
+async def test_pods_of_other_schedulers_get_equal_scores() -> None:
     async with living("a") as world:
         assert world.scores(drawn(schedulerName="other"), "a") == {"a": 0}
 
 
-async def test_victims_are_left_to_kube_scheduler_only_for_pods_that_are_not_ours() -> None:
+async def test_kube_scheduler_chooses_victims_only_for_pods_of_other_schedulers() -> None:
     async with living("a") as world:
         candidates = {NodeName("a"): "somebody"}
 
@@ -453,7 +455,7 @@ async def test_a_refused_node_that_a_sample_shows_again_is_accepted_again() -> N
         assert world.cache.findings.refused(uid) == frozenset()
 
 
-async def test_a_pod_of_another_scheduler_is_passed_on_before_the_watch_shows_it() -> None:
+async def test_a_pod_of_another_scheduler_is_answered_before_the_watch_shows_it() -> None:
     async with living("a") as world:
         world.cluster.hide(Resource.PODS)
         pod = world.pod("one")

@@ -95,7 +95,7 @@ async def answers_for(world: World, *, of_b: int) -> None:
 
 @pytest.mark.parametrize("scheduler", [manifests.PROFILE, "default-scheduler"])
 @pytest.mark.parametrize("stated", PODS)
-async def test_the_largest_amounts_of_pods_cost_other_nodes_nothing(stated: str, scheduler: str) -> None:
+async def test_the_largest_amounts_in_pods_cost_other_nodes_nothing(stated: str, scheduler: str) -> None:
     cluster = furnished("a", "b", gpus=4)
     many_run(cluster, PODS[stated], scheduler=scheduler)
     cluster.create(Resource.PODS, manifests.foreign_pod("ds", node="b", gpus=1))
@@ -135,7 +135,7 @@ async def test_the_largest_amounts_of_a_kubelet_cost_other_nodes_nothing(stated:
         await answers_for(world, of_b=4)
 
 
-async def test_the_largest_memory_that_an_agent_tells_of_costs_other_nodes_nothing() -> None:
+async def test_the_largest_memory_reported_by_an_agent_costs_other_nodes_nothing() -> None:
     cluster = furnished("a", "b", gpus=4)
     memory = {"total": 1 << 40, "used": 1 << 40, "foreign": 1 << 40}
     devices = [{"uuid": f"GPU-{index}", "index": index, "memoryMiB": memory} for index in range(63)]
@@ -163,7 +163,7 @@ async def test_the_largest_quotas_leave_all_queues_their_shares() -> None:
         await answers_for(world, of_b=4)
 
 
-async def test_what_more_pods_hold_than_a_column_tells_is_never_given_out() -> None:
+async def test_resources_held_by_more_pods_than_a_column_can_count_are_never_free() -> None:
     cluster = furnished("a", "b", gpus=4)
 
     async with living(cluster=cluster) as world:

@@ -123,7 +123,7 @@ GROUP = identified(manifests.pod_group(Job(name="gang", queue="q", group="gang")
 # What it carries
 
 
-async def test_every_kind_gets_into_the_cache_and_out_of_it() -> None:
+async def test_every_kind_enters_and_leaves_the_cache() -> None:
     async with fed() as world:
         await world.list_all(
             nodes=NODE,
@@ -156,7 +156,7 @@ async def test_every_kind_gets_into_the_cache_and_out_of_it() -> None:
         assert not world.cache.gpus.agents.all()
 
 
-async def test_since_when_a_pod_runs_is_told_though_nothing_else_changes() -> None:
+async def test_the_start_time_of_a_pod_is_updated_though_nothing_else_changes() -> None:
     async with fed() as world:
         bound = pod("one")
         bound["spec"] = bound["spec"] | {"nodeName": "a"}
@@ -166,7 +166,7 @@ async def test_since_when_a_pod_runs_is_told_though_nothing_else_changes() -> No
         assert [group.started_at for group in world.cache.snapshot().running.values()] == [100.0]
 
 
-async def test_what_a_new_list_does_not_hold_is_gone() -> None:
+async def test_objects_missing_from_a_new_list_are_removed() -> None:
     async with fed() as world:
         await world.show(Resource.PODS, Listed([pod("one"), pod("two")]), Changed(pod("three")))
         assert world.pods() == {"one-0", "two-0", "three-0"}
@@ -176,7 +176,7 @@ async def test_what_a_new_list_does_not_hold_is_gone() -> None:
         assert world.pods() == {"two-0", "four-0"}
 
 
-async def test_a_pod_recreated_under_its_name_outlives_the_end_of_the_earlier_one() -> None:
+async def test_a_pod_recreated_under_its_name_survives_the_deletion_of_the_earlier_one() -> None:
     async with fed() as world:
         await world.show(Resource.PODS, Listed([pod("one", uid="earlier")]), Changed(pod("one", uid="later")))
 
@@ -185,7 +185,7 @@ async def test_a_pod_recreated_under_its_name_outlives_the_end_of_the_earlier_on
         assert [one.uid for one in world.cache.pods.all()] == ["later"]
 
 
-async def test_each_event_is_told_and_each_object_looked_at() -> None:
+async def test_each_event_is_reported_and_each_object_is_read() -> None:
     async with fed() as world:
         await world.show(Resource.PODS, Listed([pod("one"), pod("two")]), Changed(pod("one")), Progress(), Lost("why"))
 
@@ -193,7 +193,7 @@ async def test_each_event_is_told_and_each_object_looked_at() -> None:
         assert world.counted.times == 4
 
 
-async def test_a_long_list_lets_others_have_their_turn() -> None:
+async def test_a_long_list_yields_to_other_tasks() -> None:
     async with fed() as world:
         world.script.to_show[Resource.PODS].put_nowait(Listed([pod(f"p{number}") for number in range(3 * PAUSE_EVERY)]))
         seen = set()
@@ -204,7 +204,7 @@ async def test_a_long_list_lets_others_have_their_turn() -> None:
         assert seen == {0, PAUSE_EVERY, 2 * PAUSE_EVERY, 3 * PAUSE_EVERY}
 
 
-async def test_a_pod_that_was_refused_by_us_before_we_started_counts_as_parked() -> None:
+async def test_a_pod_that_leeboard_refused_before_it_started_counts_as_parked() -> None:
     async with fed() as world:
         ours, theirs = refused(f"0/3 nodes are available: {phrase(Reason.OVER_LIMIT)}."), refused("Insufficient cpu")
 
@@ -217,7 +217,7 @@ async def test_a_pod_that_was_refused_by_us_before_we_started_counts_as_parked()
 # What cannot be read
 
 
-async def test_an_object_with_a_problem_is_counted_until_it_is_mended_or_gone() -> None:
+async def test_an_object_with_a_problem_is_counted_until_it_is_repaired_or_deleted() -> None:
     async with fed() as world:
         odd = QUEUE | {"spec": {"resources": "many"}}
         counts = []
@@ -229,7 +229,7 @@ async def test_an_object_with_a_problem_is_counted_until_it_is_mended_or_gone() 
         assert [*counts, world.invalid(Resource.QUEUES)] == [1, 1, 0, 1, 0, 0]
 
 
-async def test_an_object_that_has_no_name_is_left_out() -> None:
+async def test_an_object_without_a_name_is_left_out() -> None:
     async with fed() as world:
         await world.show(Resource.PODS, Listed([{}, {"metadata": {"name": "x"}}, pod("one")]), Changed({}), Deleted({}))
 
@@ -239,7 +239,7 @@ async def test_an_object_that_has_no_name_is_left_out() -> None:
 # How fresh the picture is
 
 
-async def test_the_picture_is_ready_when_every_kind_was_listed() -> None:
+async def test_the_cache_is_ready_when_every_kind_was_listed() -> None:
     async with fed() as world:
         synced = asyncio.create_task(world.freshness.synced())
         for resource in Resource:
@@ -249,7 +249,7 @@ async def test_the_picture_is_ready_when_every_kind_was_listed() -> None:
         assert (world.freshness.failure(), synced.done()) == ("", True)
 
 
-async def test_a_lost_watch_is_trusted_again_with_its_next_sign_of_life() -> None:
+async def test_a_lost_watch_is_trusted_again_after_its_next_event() -> None:
     async with fed() as world:
         await world.list_all()
 
@@ -261,7 +261,7 @@ async def test_a_lost_watch_is_trusted_again_with_its_next_sign_of_life() -> Non
         assert [check.name for check in world.freshness.checks() if not check.passed] == []
 
 
-async def test_a_restored_store_ends_the_service_with_a_sentence() -> None:
+async def test_a_restored_store_ends_the_service_with_a_message() -> None:
     script = Scripted()
     running = asyncio.create_task(script.feed.run())
     await script.list_all()
@@ -275,14 +275,14 @@ async def test_a_restored_store_ends_the_service_with_a_sentence() -> None:
     assert "restored from a backup" in str(cause)
 
 
-async def test_why_a_first_list_failed_is_told() -> None:
+async def test_the_reason_of_a_failed_first_list_is_reported() -> None:
     async with fed() as world:
         await world.show(Resource.NODES, Lost("forbidden"))
 
         assert world.freshness.failure() == "forbidden"
 
 
-async def test_a_silent_watch_is_not_trusted_until_it_is_heard_again() -> None:
+async def test_a_silent_watch_is_not_trusted_until_its_next_event() -> None:
     async with fed() as world:
         await world.list_all()
         await passes(STALE_AFTER_S + 1)
@@ -299,7 +299,7 @@ async def test_a_silent_watch_is_not_trusted_until_it_is_heard_again() -> None:
 # A pod that is waited for
 
 
-async def test_a_known_pod_is_returned_at_once_and_an_unknown_one_waited_for() -> None:
+async def test_a_known_pod_is_returned_at_once_and_an_unknown_one_is_waited_for() -> None:
     async with fed() as world:
         asked = [asyncio.create_task(world.arrivals.pod(PodUid("uid-one"), within_s=5)) for _ in range(3)]
         await passes(1)
@@ -311,7 +311,7 @@ async def test_a_known_pod_is_returned_at_once_and_an_unknown_one_waited_for() -
         assert {one.result() is not None for one in asked} == {True}
 
 
-async def test_a_pod_that_one_has_given_up_waiting_for_still_reaches_the_others() -> None:
+async def test_other_waiters_get_a_pod_for_which_one_waiter_gave_up() -> None:
     async with fed() as world:
         impatient, patient = (
             asyncio.create_task(world.arrivals.pod(PodUid("uid-one"), within_s=within_s)) for within_s in (1, 60)

@@ -40,7 +40,7 @@ def tells_of_use(world: World, pod: RawObject, used_mib: int) -> None:
     world.cluster.create(Resource.GPU_NODES, {"metadata": {"name": "a", "uid": "g"}, "status": status})
 
 
-async def test_who_shares_a_gpu_is_seen_with_what_is_promised_and_used() -> None:
+async def test_pods_that_share_a_gpu_are_shown_with_what_is_reserved_and_used() -> None:
     async with living("a") as world:
         tells_of_use(world, runs_on_a_part(world), 9_300)
         await passes(5)
@@ -58,7 +58,7 @@ async def test_who_shares_a_gpu_is_seen_with_what_is_promised_and_used() -> None
         assert (world.inspect.gpu_nodes(), world.inspect.gpu_health()) == (["a"], {Health.HEALTHY: 1})
 
 
-async def test_a_node_that_is_deleted_is_shown_no_longer_though_its_gpunode_is_left() -> None:
+async def test_a_deleted_node_is_no_longer_shown_although_its_gpunode_exists() -> None:
     async with living("a") as world:
         tells_of_use(world, runs_on_a_part(world), 9_300)
         await passes(5)
@@ -70,7 +70,7 @@ async def test_a_node_that_is_deleted_is_shown_no_longer_though_its_gpunode_is_l
         assert (world.inspect.gpu_health(), list(world.inspect.shared_gpus())) == ({}, [])
 
 
-async def test_who_uses_more_of_a_gpu_than_was_asked_for_is_told() -> None:
+async def test_a_pod_that_uses_more_of_a_gpu_than_requested_is_reported() -> None:
     async with living("a") as world:
         tells_of_use(world, runs_on_a_part(world), 9_300)
         await passes(5)

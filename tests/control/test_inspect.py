@@ -14,7 +14,7 @@ def known(world: World, pod: RawObject) -> KnownPod:
     return found
 
 
-async def test_a_pod_is_followed_from_held_to_its_end() -> None:
+async def test_a_pod_is_shown_in_every_state_from_gated_to_finished() -> None:
     async with living(gpus=1) as world:
         pod, states = world.pod("one"), []
         await passes(1)
@@ -38,7 +38,7 @@ async def test_a_pod_is_followed_from_held_to_its_end() -> None:
         assert world.inspect.pod("q", "one-0") is None
 
 
-async def test_a_held_pod_says_why_it_waits() -> None:
+async def test_a_gated_pod_says_why_it_is_pending() -> None:
     async with living("a") as world:
         pod = world.pod("large", gpus=8)
         await passes(1)
@@ -49,7 +49,7 @@ async def test_a_held_pod_says_why_it_waits() -> None:
         assert refusal.reason is Reason.NO_NODE_FITS
 
 
-async def test_a_pod_that_cannot_be_read_says_what_its_owner_must_change() -> None:
+async def test_an_unreadable_pod_says_what_its_owner_must_change() -> None:
     async with living("a") as world:
         pod = world.pod("odd")
         world.patch(pod, metadata={"annotations": {"mps": "true"}})
@@ -62,7 +62,7 @@ async def test_a_pod_that_cannot_be_read_says_what_its_owner_must_change() -> No
         assert refusal.sentence.endswith("add annotation gpu-fraction or gpu-memory, or remove mps.")
 
 
-async def test_groups_that_wait_are_told_with_their_refusal_and_no_others() -> None:
+async def test_only_pending_podgroups_are_listed_with_their_refusal() -> None:
     async with living("a") as world:
         world.pod("runs")
         world.gang("gang", size=2)
@@ -74,7 +74,7 @@ async def test_groups_that_wait_are_told_with_their_refusal_and_no_others() -> N
         assert [refusal.reason for _, refusal in world.inspect.waiting() if refusal] == [Reason.GANG_DOES_NOT_FIT]
 
 
-async def test_promises_are_counted_by_their_state() -> None:
+async def test_reservations_are_counted_by_their_state() -> None:
     async with living("a", gpus=3) as world:
         pods = [world.pod(f"p{number}") for number in range(3)]
         await passes(1)
@@ -84,7 +84,7 @@ async def test_promises_are_counted_by_their_state() -> None:
         assert world.inspect.promises() == {"Promised": 2, "Binding": 1}
 
 
-async def test_queues_are_told_with_their_shares() -> None:
+async def test_queues_are_listed_with_their_shares() -> None:
     async with living("a", gpus=4) as world:
         world.queue("guaranteed", gpus=3)
         world.pod("one")
@@ -96,7 +96,7 @@ async def test_queues_are_told_with_their_shares() -> None:
         assert shares[QueueName("guaranteed")].deserved.gpu_milli == 3000
 
 
-async def test_queues_stand_with_what_is_below_them_and_what_is_wrong_with_them() -> None:
+async def test_queues_are_listed_with_their_children_and_their_errors() -> None:
     async with living("a", gpus=4) as world:
         world.queue("top", gpus=3)
         world.queue("leaf", parent="top")
@@ -116,7 +116,7 @@ async def test_queues_stand_with_what_is_below_them_and_what_is_wrong_with_them(
 
 
 @pytest.mark.parametrize("resource", Resource)
-async def test_readiness_takes_every_watch(resource: Resource) -> None:
+async def test_readiness_needs_every_watch(resource: Resource) -> None:
     async with living("a") as world:
         assert all(check.passed for check in world.inspect.checks())
         world.cluster.hide(resource)
@@ -134,7 +134,7 @@ async def test_nothing_is_ready_before_it_was_listed() -> None:
     assert {check.failure for check in watches} == {"not listed yet"}
 
 
-async def test_a_running_pod_that_its_owner_relabels_stays_in_the_queue_that_pays_for_it() -> None:
+async def test_a_running_pod_with_a_new_queue_label_stays_in_the_queue_that_is_charged() -> None:
     async with living("a") as world:
         pod = world.pod("one")
         await world.bind(pod, await world.choose(pod, "a"))

@@ -44,7 +44,7 @@ def terminate(world: World, pod: RawObject) -> None:
 
 
 @pytest.mark.parametrize(("grace", "before_s", "after_s"), [("5s", 4, 3), ("0s", 0, 2), ("90s", 70, 30)])
-async def test_a_gang_that_a_member_has_failed_is_evicted_whole_after_its_own_grace(
+async def test_a_gang_with_a_failed_member_is_evicted_whole_after_its_own_grace_period(
     grace: str, before_s: float, after_s: float
 ) -> None:
     async with living("a", "b") as world:
@@ -59,7 +59,7 @@ async def test_a_gang_that_a_member_has_failed_is_evicted_whole_after_its_own_gr
         assert world.cluster.evictions == ["gang-1"]
 
 
-async def test_a_gang_with_a_negative_grace_waits_for_the_member_that_replaces_the_lost_one() -> None:
+async def test_a_gang_with_a_negative_grace_period_waits_for_the_replacement_of_the_lost_member() -> None:
     async with living("a", "b") as world:
         first, _ = await running_gang(world, "a", "b")
         says(world, stalenessGracePeriod="-1s")
@@ -74,7 +74,7 @@ async def test_a_gang_with_a_negative_grace_waits_for_the_member_that_replaces_t
         assert (world.promised(again), world.promised(late)) == ("a", None)
 
 
-async def test_room_that_is_left_is_kept_for_a_gang_that_is_repaired_in_place() -> None:
+async def test_free_room_is_kept_for_a_gang_whose_member_is_replaced() -> None:
     async with living("a", "b", promise_ttl_s=20) as world:
         first, _ = await running_gang(world, "a", "b")
         says(world, stalenessGracePeriod="-1s")
@@ -87,7 +87,7 @@ async def test_room_that_is_left_is_kept_for_a_gang_that_is_repaired_in_place() 
         assert (isinstance(answers[0], Fits), answers[1]) == (False, Fits((NodeName("a"),)))
 
 
-async def test_a_gang_that_finishes_well_is_not_evicted_by_the_shortest_grace_while_its_ends_are_read() -> None:
+async def test_a_gang_that_succeeds_is_not_evicted_by_the_shortest_grace_while_its_results_are_read() -> None:
     async with living("a", "b", "c", stale_grace_s=0) as world:
         first, *_ = await running_gang(world, "a", "b", "c")
         world.cluster.takes_s["read_pod"] = 10
@@ -98,7 +98,7 @@ async def test_a_gang_that_finishes_well_is_not_evicted_by_the_shortest_grace_wh
         assert (world.cache.groups.progress.bound(GANG), world.cluster.evictions) == (3, [])
 
 
-async def test_a_gang_that_had_members_finish_is_not_evicted_by_a_restart_with_the_shortest_grace() -> None:
+async def test_a_gang_with_finished_members_is_not_evicted_by_a_restart_with_the_shortest_grace() -> None:
     async with living("a", "b", stale_grace_s=1000) as world:
         first, _ = await running_gang(world, "a", "b")
         world.patch(first, status={"phase": "Succeeded"})
@@ -114,7 +114,7 @@ async def test_a_gang_that_had_members_finish_is_not_evicted_by_a_restart_with_t
 # A node is lost -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_whose_promised_node_is_lost_is_promised_another_at_once_and_nominated_there_no_more() -> None:
+async def test_a_pod_whose_reserved_node_is_lost_gets_another_at_once_and_loses_the_nomination() -> None:
     async with living("a") as world:
         pod = world.pod("pod")
         await passes(1)
@@ -129,7 +129,7 @@ async def test_a_pod_whose_promised_node_is_lost_is_promised_another_at_once_and
         assert await world.filter(pod, "a", "b") == Fits((NodeName("b"),))
 
 
-async def test_a_node_that_is_lost_takes_no_promise_until_it_is_back() -> None:
+async def test_a_lost_node_gets_no_reservations_until_it_is_back() -> None:
     async with living("a") as world:
         lose_node(world, "a", "False")
         pod = world.pod("pod")
@@ -142,7 +142,7 @@ async def test_a_node_that_is_lost_takes_no_promise_until_it_is_back() -> None:
         assert world.promised(pod) == "a"
 
 
-async def test_a_member_at_the_barrier_whose_node_is_lost_is_sent_away_and_the_gang_starts_elsewhere() -> None:
+async def test_a_gang_starts_elsewhere_when_the_node_of_a_member_at_the_barrier_is_lost() -> None:
     async with living("a", "b") as world:
         gang = world.gang("gang", size=2)
         await passes(1)
@@ -159,7 +159,7 @@ async def test_a_member_at_the_barrier_whose_node_is_lost_is_sent_away_and_the_g
         assert sorted(filter(None, map(world.promised, gang))) == ["b", "c"]
 
 
-async def test_a_gang_is_restarted_whole_while_the_pods_of_a_dead_node_never_end() -> None:
+async def test_a_whole_gang_is_restarted_while_the_pods_of_a_dead_node_never_end() -> None:
     async with living("a", "b") as world:
         world.cluster.patch(
             Ref(resource=Resource.QUEUES, name="q"), {"spec": {"resources": {"gpu": {"quota": 2, "limit": 2}}}}
@@ -183,7 +183,7 @@ async def test_a_gang_is_restarted_whole_while_the_pods_of_a_dead_node_never_end
 
 
 @pytest.mark.parametrize(("owners", "pods"), [("10s", None), (None, "10s"), ("10s", "-1s")])
-async def test_a_jobs_gang_is_evicted_whole_after_the_grace_that_its_owner_asks_for_or_else_its_pods(
+async def test_the_gang_of_a_job_is_evicted_whole_after_the_grace_of_its_owner_or_else_of_its_pods(
     owners: str | None, pods: str | None
 ) -> None:
     async with living(cluster=with_jobs("a", "b")) as world:
@@ -200,7 +200,7 @@ async def test_a_jobs_gang_is_evicted_whole_after_the_grace_that_its_owner_asks_
         assert world.cluster.evictions == ["second-0"]
 
 
-async def test_a_suspended_gang_is_not_stale_and_holds_no_promise_and_starts_whole_when_it_is_resumed() -> None:
+async def test_a_suspended_gang_is_not_stale_has_no_reservations_and_starts_whole_when_resumed() -> None:
     async with living(cluster=with_jobs("a", "b", "c"), stale_grace_s=0) as world:
         owner = job(world, batch_min_member=2)
         first, second = pods_of(world, owner, "first", "second")
@@ -225,7 +225,7 @@ async def test_a_suspended_gang_is_not_stale_and_holds_no_promise_and_starts_who
         assert all(map(world.promised, again))
 
 
-async def test_a_member_at_the_barrier_is_sent_away_when_its_owner_is_suspended() -> None:
+async def test_a_member_at_the_barrier_returns_unbound_when_its_owner_is_suspended() -> None:
     async with living(cluster=with_jobs("a", "b")) as world:
         owner = job(world, batch_min_member=2)
         first, second = pods_of(world, owner, "first", "second")
@@ -241,7 +241,7 @@ async def test_a_member_at_the_barrier_is_sent_away_when_its_owner_is_suspended(
         assert not isinstance(await world.filter(second, "a", "b"), Fits)
 
 
-async def test_a_pod_alone_goes_on_when_its_owner_is_resumed_before_the_pod_is_gone() -> None:
+async def test_a_single_pod_continues_if_its_owner_is_resumed_before_the_pod_is_deleted() -> None:
     async with living(cluster=with_jobs("a")) as world:
         owner = job(world)
         suspend(world, owner, suspended=True)
@@ -255,7 +255,7 @@ async def test_a_pod_alone_goes_on_when_its_owner_is_resumed_before_the_pod_is_g
         assert world.promised(pod) == "a"
 
 
-async def test_the_grace_of_a_jobs_gang_that_cannot_be_read_is_told() -> None:
+async def test_an_unreadable_grace_period_of_the_gang_of_a_job_is_reported() -> None:
     async with living(cluster=with_jobs("a", "b")) as world:
         pods_of(world, job(world, batch_min_member=2, staleness_grace_period="soon"), "first", "second")
         await passes(2)

@@ -27,11 +27,11 @@ def on_shared(*holders: Holder, **more: object) -> Device:
     return device(0, memory_mib=WHOLE_MIB, holders=holders, **more)
 
 
-def test_nothing_is_known_of_a_node_without_an_agent() -> None:
+def test_nothing_is_known_about_a_node_without_an_agent() -> None:
     assert occupancy(books(), NodeName("b"), now=0.0) is None
 
 
-def test_a_pod_with_a_whole_device_is_promised_all_of_it() -> None:
+def test_a_pod_with_a_whole_device_has_all_of_it_reserved() -> None:
     pod = given.pod("llm", node=A)
     whole = on_shared(held_by(pod), processes=((pod.uid, 70_000),))
 
@@ -43,7 +43,7 @@ def test_a_pod_with_a_whole_device_is_promised_all_of_it() -> None:
     assert use == DeviceUse(device=whole, whole=(expected,))
 
 
-def test_those_who_share_a_device_are_shown_in_place_of_what_reserves_it() -> None:
+def test_pods_that_share_a_device_are_shown_instead_of_its_reservation_pod() -> None:
     half, some, reserve = sharer("half", portion_ppm=PPM // 2), sharer("some", memory_mib=8_000), reservation()
     told = on_shared(held_by(reserve, uid=""), processes=((half.uid, 39_000), (some.uid, 9_000)))
 
@@ -64,7 +64,7 @@ def test_those_who_share_a_device_are_shown_in_place_of_what_reserves_it() -> No
     assert use.promised_mib == 48_000
 
 
-def test_what_reserves_a_device_and_is_leaving_does_not_have_it_to_itself() -> None:
+def test_a_terminating_reservation_pod_does_not_hold_its_device_alone() -> None:
     leaving = replace(reservation(), deleting=True)
 
     (use,) = seen(books(on_shared(held_by(leaving)), pods=(leaving,))).devices
@@ -83,7 +83,7 @@ def test_a_device_that_is_not_known_yet_is_opening() -> None:
     assert use.devices[0].shared == ()
 
 
-def test_only_devices_that_take_work_are_free() -> None:
+def test_only_schedulable_devices_are_free() -> None:
     taken, sick, cut = (
         device(1, holders=(Holder("d", "p"),)),
         device(2, health=Health.UNHEALTHY),
@@ -95,7 +95,7 @@ def test_only_devices_that_take_work_are_free() -> None:
     assert [each.is_free for each in use.devices] == [True, False, False, False]
 
 
-def test_an_agent_that_has_fallen_silent_says_so_and_nothing_is_free() -> None:
+def test_a_node_with_a_silent_agent_says_so_and_has_no_free_device() -> None:
     old = books(device(0))
     old.gpus.agents.age(since=101.0)
     old.gpus.refresh(A)
@@ -105,7 +105,7 @@ def test_an_agent_that_has_fallen_silent_says_so_and_nothing_is_free() -> None:
     assert (use.silent_s, use.is_trusted, use.devices[0].is_free) == (12.0, False, False)
 
 
-def test_in_numbers_only_devices_that_are_shared_are_told() -> None:
+def test_metrics_report_only_shared_devices() -> None:
     half, reserve = sharer("half", portion_ppm=PPM // 2), reservation()
     told = on_shared(held_by(reserve), used_mib=700)
 
@@ -121,35 +121,35 @@ def test_in_numbers_only_devices_that_are_shared_are_told() -> None:
 P, Q = PodUid("p"), PodUid("q")
 
 
-def test_processes_tell_who_uses_how_much() -> None:
+def test_processes_show_the_usage_of_each_pod() -> None:
     assert measured(device(0, used_mib=900, processes=((P, 300), (Q, 200), (P, 100))), [P]) == {P: 400, Q: 200}
 
 
-def test_what_the_kubelet_s_list_adds_fills_what_processes_do_not_tell() -> None:
+def test_the_kubelet_list_supplies_what_processes_do_not_show() -> None:
     holders = (Holder("d", "p", P, 1), Holder("d", "q", Q, 200), Holder("d", "r", "r"))
 
     assert measured(device(0, used_mib=900, processes=((P, 300),), holders=holders), []) == {P: 300, Q: 200}
 
 
-def test_where_no_process_is_told_the_only_sharer_uses_all_but_what_is_foreign() -> None:
+def test_without_processes_the_only_pod_on_a_shared_gpu_uses_all_but_foreign_memory() -> None:
     assert measured(device(0, used_mib=900, foreign_mib=100), [P]) == {P: 800}
 
 
-def test_a_process_whose_memory_nobody_tells_is_counted_to_the_only_pod_there() -> None:
+def test_a_process_with_unknown_memory_is_counted_to_the_only_pod_there() -> None:
     assert measured(device(0, used_mib=900, processes=((P, None),)), [P]) == {P: 900}
     assert measured(device(0, used_mib=900, processes=((Q, None),)), [P]) == {}
     assert measured(device(0, used_mib=900, processes=((P, None), (Q, 300))), [P]) == {Q: 300}
 
 
-def test_where_no_process_is_told_and_several_share_nothing_is_known() -> None:
+def test_without_processes_the_usage_of_several_pods_on_one_gpu_is_unknown() -> None:
     assert measured(device(0, used_mib=900), [P, Q]) == {}
 
 
-def test_where_nothing_is_measured_nothing_is_known() -> None:
+def test_without_measurements_the_usage_is_unknown() -> None:
     assert measured(device(0, used_mib=None), [P]) == {}
 
 
-def test_what_a_whole_gpu_pod_uses_is_known_by_its_processes_though_the_kubelet_tells_only_its_name() -> None:
+def test_processes_show_the_usage_of_a_pod_with_whole_gpus_though_the_kubelet_tells_only_its_name() -> None:
     alone = given.pod("alone", node=A)
     held = Device(
         uuid=DeviceUuid("GPU-1"),
@@ -164,7 +164,7 @@ def test_what_a_whole_gpu_pod_uses_is_known_by_its_processes_though_the_kubelet_
     assert [(one.name, one.uid, one.used_mib) for one in use.devices[0].whole] == [("alone", alone.uid, 700)]
 
 
-def test_whole_gpus_that_are_held_for_pods_are_told_by_state() -> None:
+def test_reserved_whole_gpus_are_reported_by_state() -> None:
     pods = [given.pod(f"p{number}", gpus=gpus) for number, gpus in enumerate((2, 1, 4, 0))]
     found = books(device(0), pods=tuple(pods))
     for pod, state in zip(
@@ -189,7 +189,7 @@ class NoPods:
         self.looked_up += 1
 
 
-def test_not_every_holder_is_compared_with_every_process() -> None:
+def test_pods_and_processes_are_not_compared_pairwise() -> None:
     holders = tuple(Holder("q", f"p-{number}", "") for number in range(100))
     processes = tuple((PodUid(f"uid-{number}"), 1) for number in range(100))
     pods = NoPods()

@@ -93,7 +93,7 @@ async def test_pods_that_do_not_need_a_kind_start_while_it_cannot_be_watched(
         assert world.inspect.is_ready()
 
 
-async def test_a_list_of_topologies_that_is_never_answered_delays_other_pods_for_seconds() -> None:
+async def test_an_unanswered_list_of_topologies_delays_other_pods_for_seconds_only() -> None:
     cluster = SlowCluster(Resource.TOPOLOGIES.value)
     async with living(cluster=furnished("a", "b", "c", cluster=cluster)) as world:
         gang = world.gang("gang", size=1)
@@ -110,7 +110,7 @@ async def test_a_list_of_topologies_that_is_never_answered_delays_other_pods_for
     "ask",
     [{"gpus": 1}, {"gpus": 0, "part": {"gpu-fraction": "0.5"}}, {"gpus": 0, "part": {"gpu-memory": "4000"}}],
 )
-async def test_a_list_of_gpu_nodes_that_is_never_answered_delays_only_pods_with_gpus(ask: dict[str, Any]) -> None:
+async def test_an_unanswered_list_of_gpu_nodes_delays_only_pods_with_gpus(ask: dict[str, Any]) -> None:
     cluster = SlowCluster(Resource.GPU_NODES.value)
     async with living(cluster=furnished("a", cluster=cluster)) as world:
         with_gpus = world.pod("gpu", gates=[GATE], **ask)
@@ -135,7 +135,7 @@ async def test_a_list_of_gpu_nodes_that_is_never_answered_delays_only_pods_with_
         assert UNLISTED_GPUS not in sentences(world)
 
 
-async def test_pods_with_gpus_start_without_a_list_of_gpu_nodes_that_fails_again_and_again() -> None:
+async def test_pods_with_gpus_start_while_the_list_of_gpu_nodes_fails_repeatedly() -> None:
     cluster = SlowCluster(Resource.GPU_NODES.value)
     async with living(cluster=furnished("a", cluster=cluster)) as world:
         world.pod("gpu", gates=[GATE])
@@ -171,7 +171,7 @@ async def test_many_pods_with_gpus_are_judged_in_steps_once_the_gpus_are_known(
         assert cluster.releases == ["p0-0"]
 
 
-async def test_a_list_of_owners_that_is_never_answered_delays_other_pods_for_seconds() -> None:
+async def test_an_unanswered_list_of_owners_delays_other_pods_for_seconds_only() -> None:
     cluster = SlowCluster(PYTORCH)
     for path, (api_version, kind) in KINDS.items():
         cluster.serve(api_version, kind, path)
@@ -253,7 +253,9 @@ async def test_only_pods_with_owners_of_a_kind_that_cannot_be_listed_wait() -> N
         assert degraded(world) == {}
 
 
-async def test_pods_wait_for_an_owner_that_our_reader_fails_on_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pods_of_an_owner_that_makes_the_decoder_fail_stay_pending_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole, broken = decode.owner, [True]
 
     def owner(raw: Any, **more: Any) -> Any:
@@ -280,7 +282,7 @@ async def test_pods_wait_for_an_owner_that_our_reader_fails_on_and_say_so(monkey
         assert sorted(world.cluster.releases) == ["worker-0-0", "worker-1-0"]
 
 
-async def test_a_gang_whose_owner_may_not_be_read_after_a_restart_waits_and_says_so() -> None:
+async def test_a_gang_whose_owner_may_not_be_read_after_a_restart_stays_pending_and_says_so() -> None:
     cluster = cluster_without(PYTORCH, denied=True)
     assert isinstance(cluster, PartialCluster)
     cluster.repaired.set()
@@ -317,7 +319,7 @@ def create_workers(cluster: FickleCluster, by: RawObject, *numbers: int) -> None
         cluster.create(Resource.PODS, gated(owned(f"worker-{number}", by, labels=labels), [GATE]))
 
 
-async def test_a_podgroup_that_is_seen_after_its_owner_was_refused_keeps_its_pods_together() -> None:
+async def test_a_podgroup_seen_after_its_owner_was_refused_keeps_its_pods_together() -> None:
     cluster = cluster_without(PYTORCH, Resource.POD_GROUPS.value, denied=True)
     assert isinstance(cluster, PartialCluster)
     cluster.repaired.set()

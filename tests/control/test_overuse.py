@@ -99,7 +99,7 @@ async def scene(*pods: Pod, **settings: Any) -> AsyncIterator[Scene]:
 # Telling
 
 
-async def test_a_pod_that_uses_more_is_told_once_with_its_numbers_and_counted() -> None:
+async def test_a_pod_that_uses_too_much_gets_one_event_with_its_numbers_and_is_counted() -> None:
     async with scene() as node:
         node.uses(9_300)
         await passes(SETTLED_S + 3_600)
@@ -111,7 +111,7 @@ async def test_a_pod_that_uses_more_is_told_once_with_its_numbers_and_counted() 
 
 
 @pytest.mark.parametrize("used_mib", [0, ASKED_MIB, ASKED_MIB + 1_000, None])
-async def test_a_pod_within_what_it_asked_for_and_the_tolerance_is_left_alone(used_mib: int | None) -> None:
+async def test_a_pod_within_its_request_and_the_tolerance_gets_no_event(used_mib: int | None) -> None:
     async with scene(evict_overuse_after_s=60) as node:
         node.uses(used_mib)
         await passes(3_600)
@@ -119,7 +119,7 @@ async def test_a_pod_within_what_it_asked_for_and_the_tolerance_is_left_alone(us
         assert (node.cluster.notes, node.dismissed, node.value("overusing_pods")) == ([], [], 0)
 
 
-async def test_what_is_set_aside_for_a_context_is_the_pod_s_own() -> None:
+async def test_the_overhead_of_a_cuda_context_belongs_to_the_pod() -> None:
     async with scene() as node:
         node.books.gpus.parts.put(POD.uid, part(ASKED_MIB + 500))
         node.uses(ASKED_MIB + 1_500)
@@ -131,7 +131,7 @@ async def test_what_is_set_aside_for_a_context_is_the_pod_s_own() -> None:
         assert len(node.cluster.notes) == 1
 
 
-async def test_a_moment_of_more_is_not_told() -> None:
+async def test_a_short_overuse_is_not_reported() -> None:
     async with scene() as node:
         for _ in range(20):
             node.uses(9_300)
@@ -142,7 +142,7 @@ async def test_a_moment_of_more_is_not_told() -> None:
         assert node.cluster.notes == []
 
 
-async def test_a_pod_that_swings_about_its_part_is_told_of_once() -> None:
+async def test_a_pod_that_varies_around_its_request_gets_one_event() -> None:
     async with scene() as node:
         for _ in range(20):
             node.uses(9_300)
@@ -153,7 +153,7 @@ async def test_a_pod_that_swings_about_its_part_is_told_of_once() -> None:
         assert len(node.cluster.notes) == 1
 
 
-async def test_a_pod_that_has_kept_to_its_part_for_long_is_told_of_anew() -> None:
+async def test_a_pod_gets_another_event_after_a_long_time_within_its_request() -> None:
     async with scene() as node:
         for _ in range(2):
             node.uses(9_300)
@@ -164,7 +164,7 @@ async def test_a_pod_that_has_kept_to_its_part_for_long_is_told_of_anew() -> Non
         assert len(node.cluster.notes) == 2
 
 
-async def test_a_pod_on_a_device_that_it_was_not_given_is_told_so() -> None:
+async def test_a_pod_on_a_device_that_was_not_assigned_to_it_gets_an_event() -> None:
     async with scene() as node:
         other = device(1, memory_mib=WHOLE_MIB, used_mib=3_000, processes=((POD.uid, 3_000),))
         node.tells(device(0, memory_mib=WHOLE_MIB, used_mib=0), other)
@@ -173,7 +173,7 @@ async def test_a_pod_on_a_device_that_it_was_not_given_is_told_so() -> None:
         assert node.cluster.notes == [f"Pod default/p uses 3000 MiB of {other.uuid}, asked for 0 MiB"]
 
 
-async def test_of_several_devices_the_one_is_told_of_which_most_is_used_beyond() -> None:
+async def test_of_several_devices_the_one_with_the_largest_overuse_is_reported() -> None:
     async with scene() as node:
         told = (device(index, processes=((POD.uid, used),)) for index, used in enumerate((9_300, 3_000, 1_100)))
         node.tells(*told)
@@ -182,7 +182,7 @@ async def test_of_several_devices_the_one_is_told_of_which_most_is_used_beyond()
         assert node.cluster.notes == [f"Pod default/p uses 3000 MiB of {device(1).uuid}, asked for 0 MiB"]
 
 
-async def test_a_pod_with_a_whole_device_never_uses_more_than_it_asked_for() -> None:
+async def test_a_pod_with_a_whole_device_never_uses_too_much() -> None:
     whole = replace(POD, sharing=None)
     async with scene(whole) as node:
         node.uses(WHOLE_MIB, pod=whole)
@@ -191,7 +191,7 @@ async def test_a_pod_with_a_whole_device_never_uses_more_than_it_asked_for() -> 
         assert node.cluster.notes == []
 
 
-async def test_what_an_agent_said_that_has_fallen_silent_is_nobody_s_fault() -> None:
+async def test_reports_of_a_silent_agent_are_not_held_against_pods() -> None:
     async with scene() as node:
         node.uses(9_300)
         node.books.gpus.agents.age(since=asyncio.get_running_loop().time() + 1)
@@ -200,7 +200,7 @@ async def test_what_an_agent_said_that_has_fallen_silent_is_nobody_s_fault() -> 
         assert node.cluster.notes == []
 
 
-async def test_where_no_process_is_told_the_only_pod_answers_for_the_device() -> None:
+async def test_without_processes_the_only_pod_is_responsible_for_the_device() -> None:
     async with scene(POD, reservation()) as node:
         node.tells(device(0, memory_mib=WHOLE_MIB, used_mib=9_800, foreign_mib=500))
         await passes(SETTLED_S)
@@ -208,7 +208,7 @@ async def test_where_no_process_is_told_the_only_pod_answers_for_the_device() ->
         assert node.cluster.notes == [f"Pod default/p uses 9300 MiB of {UUID}, asked for 8000 MiB"]
 
 
-async def test_a_thousand_pods_are_told_of_a_few_at_a_time() -> None:
+async def test_events_of_a_thousand_pods_are_written_a_few_at_a_time() -> None:
     pods = [sharer(f"p{number}", memory_mib=10) for number in range(50)]
     async with scene(*pods) as node:
         node.tells(device(0, processes=tuple((pod.uid, 2_000) for pod in pods)))
@@ -220,7 +220,7 @@ async def test_a_thousand_pods_are_told_of_a_few_at_a_time() -> None:
         assert len(set(node.cluster.notes)) == 50
 
 
-async def test_an_event_that_cannot_be_written_is_let_go() -> None:
+async def test_an_event_that_cannot_be_written_is_dropped() -> None:
     async with scene() as node:
         node.cluster.errors["record_event"].append(ForbiddenError("403"))
         node.uses(9_300)
@@ -229,7 +229,7 @@ async def test_an_event_that_cannot_be_written_is_let_go() -> None:
         assert (len(node.cluster.notes), node.value("overuses_total")) == (1, 1)
 
 
-async def test_nobody_is_judged_while_another_replica_decides() -> None:
+async def test_no_pod_is_judged_while_another_replica_decides() -> None:
     async with scene(evict_overuse_after_s=60) as node:
         node.unready.why = "another kube-scheduler leads"
         node.uses(9_300)
@@ -243,7 +243,9 @@ async def test_nobody_is_judged_while_another_replica_decides() -> None:
         assert len(node.cluster.notes) == 1
 
 
-async def test_a_mistake_in_judging_does_not_end_the_service(monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
+async def test_an_exception_in_the_judgement_does_not_end_the_service(
+    monkeypatch: pytest.MonkeyPatch, logs: list[Any]
+) -> None:
     async with scene() as node:
         with monkeypatch.context() as broken:
             # Nothing that an agent may say brings this out.
@@ -259,7 +261,7 @@ async def test_a_mistake_in_judging_does_not_end_the_service(monkeypatch: pytest
 # Evicting
 
 
-async def test_who_goes_on_using_more_is_evicted_after_the_grace_and_was_told_before() -> None:
+async def test_a_pod_that_continues_to_use_too_much_gets_an_event_and_is_evicted_after_the_grace_period() -> None:
     async with scene(evict_overuse_after_s=300) as node:
         node.uses(9_300)
         await passes(290)
@@ -275,7 +277,7 @@ async def test_who_goes_on_using_more_is_evicted_after_the_grace_and_was_told_be
         ]
 
 
-async def test_the_grace_begins_anew_with_every_break() -> None:
+async def test_the_grace_period_starts_again_after_every_pause() -> None:
     async with scene(evict_overuse_after_s=300) as node:
         for _ in range(10):
             node.uses(9_300)
@@ -286,7 +288,7 @@ async def test_the_grace_begins_anew_with_every_break() -> None:
         assert node.dismissed == []
 
 
-async def test_the_shortest_grace_is_still_told_first() -> None:
+async def test_a_pod_gets_an_event_before_the_eviction_even_with_the_shortest_grace_period() -> None:
     async with scene(evict_overuse_after_s=1) as node:
         node.uses(9_300)
         await passes(LASTS_S - 1)
@@ -296,7 +298,7 @@ async def test_the_shortest_grace_is_still_told_first() -> None:
         assert (len(node.cluster.notes), len(node.dismissed)) == (1, 1)
 
 
-async def test_nobody_is_evicted_once_another_replica_has_taken_over() -> None:
+async def test_no_pod_is_evicted_once_another_replica_decides() -> None:
     async with scene(evict_overuse_after_s=1) as node:
         node.cluster.takes_s["record_event"] = 10
         node.uses(9_300)
@@ -309,7 +311,7 @@ async def test_nobody_is_evicted_once_another_replica_has_taken_over() -> None:
         assert node.dismissed == []
 
 
-async def test_a_pod_that_is_leaving_is_left_alone() -> None:
+async def test_a_terminating_pod_gets_no_event() -> None:
     async with scene(replace(POD, deleting=True)) as node:
         node.uses(9_300)
         await passes(SETTLED_S)
@@ -317,7 +319,7 @@ async def test_a_pod_that_is_leaving_is_left_alone() -> None:
         assert node.cluster.notes == []
 
 
-async def test_a_pod_that_is_not_ours_is_told_and_not_evicted() -> None:
+async def test_a_pod_of_another_scheduler_gets_an_event_and_is_not_evicted() -> None:
     other = replace(POD, managed=False)
     async with scene(other, evict_overuse_after_s=60) as node:
         node.uses(9_300)
@@ -327,7 +329,7 @@ async def test_a_pod_that_is_not_ours_is_told_and_not_evicted() -> None:
         assert "evicted" not in node.cluster.notes[0]
 
 
-async def test_whoever_is_evicted_learns_why_from_the_pod_and_from_an_event() -> None:
+async def test_an_evicted_pod_has_the_reason_in_its_condition_and_in_an_event() -> None:
     async with living("a") as world:
         raw = world.runs("greedy", "a")
         await passes(1)
@@ -380,7 +382,7 @@ def part(parts_mib: int) -> Part:
 
 
 @pytest.mark.parametrize(("used_mib", "tolerance_mib"), [*product((0, 7_999, 8_000, 8_001, 9_001), (0, 1, 1_000))])
-def test_an_excess_is_what_lies_beyond_part_and_tolerance(used_mib: int, tolerance_mib: int) -> None:
+def test_overuse_is_what_exceeds_request_and_tolerance(used_mib: int, tolerance_mib: int) -> None:
     report = GpuNode(name=A, devices=(device(0, processes=((POD.uid, used_mib),)),))
 
     found = list(excesses(report, {POD.uid: part(ASKED_MIB)}, tolerance_mib=tolerance_mib))
@@ -390,7 +392,7 @@ def test_an_excess_is_what_lies_beyond_part_and_tolerance(used_mib: int, toleran
     assert found == ([excess] if over_mib > 0 else [])
 
 
-def test_a_pod_of_which_nobody_knows_the_device_is_not_judged() -> None:
+def test_a_pod_with_an_unknown_device_is_not_judged() -> None:
     report = GpuNode(name=A, devices=(device(0, processes=((POD.uid, 70_000),)),))
 
     assert list(excesses(report, {POD.uid: replace(part(ASKED_MIB), uuids=())}, tolerance_mib=0)) == []

@@ -83,7 +83,7 @@ async def test_nothing_is_planned_while_nothing_changes(planner: Planner) -> Non
         assert (len(planner.considered), world.count("plans", outcome="applied")) == (1, plans)
 
 
-async def test_whom_a_plan_had_not_come_to_when_it_failed_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_podgroups_that_a_failed_plan_did_not_reach_are_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with living("a", "b") as world:
         world.pod("one")
         await passes(1)
@@ -103,7 +103,7 @@ async def test_whom_a_plan_had_not_come_to_when_it_failed_is_planned_again(monke
         assert world.held(pod) is not None
 
 
-async def test_a_condition_that_repeats_our_refusal_has_nobody_planned_anew(planner: Planner) -> None:
+async def test_a_condition_that_repeats_our_refusal_makes_no_new_plan(planner: Planner) -> None:
     async with living("a") as world:
         pod = world.pod("waits", gpus=2)
         uid = PodUid(pod["metadata"]["uid"])
@@ -123,7 +123,7 @@ async def test_a_condition_that_repeats_our_refusal_has_nobody_planned_anew(plan
         assert (seen.said.by_scheduler, len(planner.considered)) == (True, made)
 
 
-async def test_relief_for_which_nobody_waits_makes_no_plan(planner: Planner) -> None:
+async def test_released_capacity_without_pending_pods_makes_no_plan(planner: Planner) -> None:
     async with living("a", "b") as world:
         pod = world.pod("one")
         await passes(1)
@@ -136,7 +136,7 @@ async def test_relief_for_which_nobody_waits_makes_no_plan(planner: Planner) -> 
         assert (len(planner.considered), dict(world.cache.groups.unsettled)) == (made, {})
 
 
-async def test_a_promise_that_moves_is_no_relief_for_who_did_not_fit_before_it_was_made(planner: Planner) -> None:
+async def test_a_reservation_that_moves_releases_nothing_for_a_pod_refused_before_it_was_made(planner: Planner) -> None:
     async with living("a", "b") as world:
         misfit = world.pod("misfit", gpus=2)
         await passes(1)
@@ -150,7 +150,7 @@ async def test_a_promise_that_moves_is_no_relief_for_who_did_not_fit_before_it_w
         assert (len(planner.considered), world.reason(misfit)) == (made, Reason.NO_NODE_FITS)
 
 
-async def test_a_promise_that_moves_is_relief_for_who_was_refused_since() -> None:
+async def test_a_reservation_that_moves_releases_capacity_for_a_pod_refused_since() -> None:
     async with living("b") as world:
         world.nodes("a", gpus=2)
         pod = world.pod("one")
@@ -165,7 +165,7 @@ async def test_a_promise_that_moves_is_relief_for_who_was_refused_since() -> Non
         assert world.promised(wants_both) == "a"
 
 
-async def test_a_promise_that_moves_is_relief_for_who_is_just_being_refused_beside_the_loop() -> None:
+async def test_a_reservation_that_moves_releases_capacity_for_a_pod_that_a_running_plan_refuses() -> None:
     async with living("b") as world:
         world.nodes("a", gpus=2)
         pod = world.pod("one")
@@ -180,7 +180,7 @@ async def test_a_promise_that_moves_is_relief_for_who_is_just_being_refused_besi
         assert "a" in {world.promised(each) for each in want_both}
 
 
-async def test_a_burst_of_pods_is_decided_as_one(planner: Planner) -> None:
+async def test_a_burst_of_pods_is_decided_in_one_plan(planner: Planner) -> None:
     async with living("a") as world:
         await passes(1)
         planner.considered.clear()
@@ -191,7 +191,7 @@ async def test_a_burst_of_pods_is_decided_as_one(planner: Planner) -> None:
         assert planner.considered == [keys(*pods)]
 
 
-async def test_without_relief_only_groups_that_changed_are_planned(planner: Planner) -> None:
+async def test_only_changed_podgroups_are_planned_without_released_capacity(planner: Planner) -> None:
     async with living("a", gpus=0) as world:
         world.pod("earlier")
         await passes(1)
@@ -203,7 +203,7 @@ async def test_without_relief_only_groups_that_changed_are_planned(planner: Plan
         assert planner.considered == [keys(later)]
 
 
-async def test_nodes_that_a_search_kept_bind_plans_for_newcomers_but_not_plans_for_all_that_wait(
+async def test_nodes_kept_by_a_search_bind_plans_for_new_pods_but_not_plans_for_all_pending_pods(
     planner: Planner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KeptRoom, "withheld", ("a",))
@@ -220,7 +220,7 @@ async def test_nodes_that_a_search_kept_bind_plans_for_newcomers_but_not_plans_f
         assert planner.kept == [("a",), ()]
 
 
-async def test_with_relief_all_who_wait_are_planned(planner: Planner) -> None:
+async def test_all_pending_podgroups_are_planned_after_released_capacity(planner: Planner) -> None:
     async with living("a", gpus=0) as world:
         pods = [world.pod("earlier"), world.pod("later")]
         await passes(1)
@@ -233,7 +233,7 @@ async def test_with_relief_all_who_wait_are_planned(planner: Planner) -> None:
         assert [world.promised(pod) for pod in pods] == ["b", "b"]
 
 
-async def test_refusals_of_groups_that_are_gone_are_forgotten() -> None:
+async def test_refusals_of_deleted_podgroups_are_forgotten() -> None:
     async with living("a", gpus=0) as world:
         pod = world.pod("one")
         await passes(1)
@@ -248,7 +248,7 @@ async def test_refusals_of_groups_that_are_gone_are_forgotten() -> None:
 # Beside the event loop
 
 
-async def test_many_groups_are_planned_beside_the_loop_while_questions_are_answered() -> None:
+async def test_many_podgroups_are_planned_in_a_thread_while_questions_are_answered() -> None:
     async with living("a", "other", gpus=MANY) as world:
         known = world.pod("known")
         await world.choose(known, "a")
@@ -265,7 +265,7 @@ async def test_many_groups_are_planned_beside_the_loop_while_questions_are_answe
         assert all(world.promised(pod) for pod in pods)
 
 
-async def test_a_pod_more_of_a_large_group_has_nobody_else_planned_anew(planner: Planner) -> None:
+async def test_one_more_pod_of_a_large_podgroup_makes_no_other_podgroup_planned_again(planner: Planner) -> None:
     async with living("a", actions="") as world:
         for number in range(3):
             world.gang(f"small-{number}", size=2)
@@ -280,7 +280,7 @@ async def test_a_pod_more_of_a_large_group_has_nobody_else_planned_anew(planner:
 
 
 @pytest.mark.parametrize(("pods", "on_the_spot"), [(FEW_PODS, True), (FEW_PODS + 1, False)])
-async def test_a_large_gang_is_planned_beside_the_loop_too(*, pods: int, on_the_spot: bool) -> None:
+async def test_a_large_gang_is_planned_in_a_thread_too(*, pods: int, on_the_spot: bool) -> None:
     async with living(actions="") as world:
         world.gang("gang", size=pods)
         await passes(1)
@@ -290,7 +290,7 @@ async def test_a_large_gang_is_planned_beside_the_loop_too(*, pods: int, on_the_
 
 
 @pytest.mark.parametrize(("queues", "on_the_spot"), [(10, True), (effort.MOST_AT_ONCE // effort.SHARE + 1, False)])
-async def test_pods_among_which_the_cluster_is_divided_are_planned_beside_the_loop_where_there_are_many_queues(
+async def test_pods_are_planned_in_a_thread_where_the_cluster_is_divided_among_many_queues(
     *, queues: int, on_the_spot: bool
 ) -> None:
     async with living(actions="") as world:
@@ -309,9 +309,7 @@ async def test_pods_among_which_the_cluster_is_divided_are_planned_beside_the_lo
 
 
 @pytest.mark.parametrize(("pods", "on_the_spot"), [(FEW_WITH_TERMS, True), (FEW_WITH_TERMS + 1, False)])
-async def test_pods_that_are_compared_with_all_others_are_planned_beside_the_loop(
-    *, pods: int, on_the_spot: bool
-) -> None:
+async def test_pods_that_are_compared_with_all_others_are_planned_in_a_thread(*, pods: int, on_the_spot: bool) -> None:
     terms = [{"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "zone"}]
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     async with living(actions="") as world:
@@ -327,7 +325,7 @@ async def test_pods_that_are_compared_with_all_others_are_planned_beside_the_loo
 
 
 @pytest.mark.parametrize(("racks", "on_the_spot"), [(2, True), (200, False)])
-async def test_a_gang_with_a_topology_is_planned_beside_the_loop_in_a_large_cluster(
+async def test_a_gang_with_a_topology_is_planned_in_a_thread_in_a_large_cluster(
     *, racks: int, on_the_spot: bool
 ) -> None:
     async with living(actions="") as world:
@@ -342,7 +340,7 @@ async def test_a_gang_with_a_topology_is_planned_beside_the_loop_in_a_large_clus
         assert world.planning.can_decide_now() is on_the_spot
 
 
-async def test_starts_that_a_plan_beside_the_loop_made_too_late_are_dropped_and_decided_anew() -> None:
+async def test_late_starts_of_a_plan_in_a_thread_are_dropped_and_decided_again() -> None:
     async with living("a", gpus=1) as world:
         threads_take(5)
         pods = [world.pod(f"p{number}") for number in range(MANY)]
@@ -357,7 +355,7 @@ async def test_starts_that_a_plan_beside_the_loop_made_too_late_are_dropped_and_
         assert {world.reason(pod) for pod in pods} == {Reason.NO_NODE_FITS}
 
 
-async def test_pods_that_went_while_their_plan_was_made_are_neither_promised_nor_refused_anything() -> None:
+async def test_pods_deleted_during_their_plan_get_neither_reservation_nor_refusal() -> None:
     async with living("a", gpus=1) as world:
         threads_take(5)
         pods = [world.pod(f"p{number}") for number in range(MANY)]
@@ -371,7 +369,7 @@ async def test_pods_that_went_while_their_plan_was_made_are_neither_promised_nor
         assert world.reason(pods[1]) is None
 
 
-async def test_a_node_that_went_while_the_plan_was_made_is_promised_to_nobody() -> None:
+async def test_a_node_deleted_during_the_plan_is_not_reserved() -> None:
     async with living("a", gpus=MANY) as world:
         threads_take(5)
         pods = [world.pod(f"p{number}") for number in range(MANY)]
@@ -384,7 +382,7 @@ async def test_a_node_that_went_while_the_plan_was_made_is_promised_to_nobody() 
         assert {world.promised(pod) for pod in pods} == {"b"}
 
 
-async def test_promises_and_backoffs_end_in_time_however_long_and_often_plans_are_made() -> None:
+async def test_reservations_and_backoffs_end_in_time_however_long_plans_take() -> None:
     async with living("a", promise_ttl_s=10) as world:
         threads_take(2)
         first = world.pod("first")
@@ -404,7 +402,7 @@ async def test_promises_and_backoffs_end_in_time_however_long_and_often_plans_ar
 # A planner that fails
 
 
-async def test_a_planner_that_fails_is_tried_once_a_second_and_ends_nothing(planner: Planner) -> None:
+async def test_a_failing_planner_is_tried_once_a_second_and_ends_nothing(planner: Planner) -> None:
     async with living("a") as world:
         await passes(1)
         planner.broken = True
@@ -419,7 +417,7 @@ async def test_a_planner_that_fails_is_tried_once_a_second_and_ends_nothing(plan
         assert world.promised(pod) == "a"
 
 
-async def test_a_plan_beside_the_loop_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_plan_in_a_thread_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with living("a", gpus=MANY) as world:
 
         def fail(*_: object, **__: object) -> Plan:
@@ -438,7 +436,7 @@ async def test_a_plan_beside_the_loop_that_fails_ends_nothing(monkeypatch: pytes
 # Promises that end
 
 
-async def test_a_promise_that_nobody_comes_for_is_given_to_others() -> None:
+async def test_a_reservation_that_is_never_used_is_given_to_other_pods() -> None:
     async with living("a", promise_ttl_s=10) as world:
         first = world.pod("first")
         await passes(1)
@@ -455,7 +453,7 @@ async def test_a_promise_that_nobody_comes_for_is_given_to_others() -> None:
         assert world.cluster.nominations == [("first-0", None)]
 
 
-async def test_a_pod_whose_promise_expired_counts_as_parked_and_is_woken_with_the_next() -> None:
+async def test_a_pod_whose_reservation_expired_counts_as_parked_and_is_woken_with_the_next() -> None:
     async with living("a", promise_ttl_s=10) as world:
         pod = world.pod("one")
 
@@ -465,7 +463,7 @@ async def test_a_pod_whose_promise_expired_counts_as_parked_and_is_woken_with_th
         assert world.cluster.nominations == [("one-0", "a")]
 
 
-async def test_a_node_that_was_refused_is_tried_again_after_a_while() -> None:
+async def test_a_refused_node_is_tried_again_after_a_while() -> None:
     async with living("a") as world:
         world.nodes("other", gpus=0)
         pod = world.pod("one")
@@ -479,7 +477,7 @@ async def test_a_node_that_was_refused_is_tried_again_after_a_while() -> None:
         assert world.promised(pod) == "a"
 
 
-async def test_a_gang_whose_last_member_has_nowhere_to_go_gives_back_what_it_holds() -> None:
+async def test_a_gang_whose_last_member_has_no_node_releases_its_reservations() -> None:
     async with living("a", "b") as world:
         first, second = world.gang("gang", size=2)
         await passes(1)
@@ -519,7 +517,7 @@ async def test_nothing_is_planned_while_a_watch_is_lost() -> None:
         assert world.promised(pod) is None
 
 
-async def test_a_pod_that_nobody_asks_about_after_it_was_woken_leaves_its_node_to_others() -> None:
+async def test_a_woken_pod_that_kube_scheduler_does_not_filter_gives_its_node_to_other_pods() -> None:
     # kube-scheduler keeps the nomination of a pod with preemptionPolicy Never, and says nothing new of it.
     async with living("a") as world:
         silent, other = world.pod("one"), world.pod("two")
@@ -533,7 +531,7 @@ async def test_a_pod_that_nobody_asks_about_after_it_was_woken_leaves_its_node_t
         assert (world.promised(silent), world.promised(other)) == (None, "a")
 
 
-async def test_no_node_is_refused_for_a_nomination_beside_a_release_that_kube_scheduler_has_not_come_to() -> None:
+async def test_no_node_is_refused_for_a_nomination_beside_a_release_that_kube_scheduler_has_not_seen() -> None:
     async with living("a") as world:
         silent = world.pod("one")
         await passes(1)
@@ -545,7 +543,7 @@ async def test_no_node_is_refused_for_a_nomination_beside_a_release_that_kube_sc
         assert world.promised(silent) == "a"
 
 
-async def test_a_pod_that_turns_out_to_be_refused_everywhere_keeps_no_nomination() -> None:
+async def test_a_pod_that_is_refused_on_every_node_keeps_no_nomination() -> None:
     async with living("a") as world:
         pod = world.pod("one")
         await passes(1)

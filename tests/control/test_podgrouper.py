@@ -99,7 +99,7 @@ async def test_pods_of_one_job_start_together_or_not_at_all() -> None:
         assert (before, sorted(world.cluster.releases)) == ([], ["worker-0-0", "worker-1-0", "worker-2-0"])
 
 
-async def test_a_job_whose_pods_have_not_all_come_waits_for_them() -> None:
+async def test_a_job_waits_until_all_its_pods_are_created() -> None:
     async with living(cluster=equipped("a", "b", "c")) as world:
         by = training(world.cluster)
         workers(world.cluster, by, 0, 1)
@@ -112,7 +112,7 @@ async def test_a_job_whose_pods_have_not_all_come_waits_for_them() -> None:
         assert refusal.details["minMember"] == 3
 
 
-async def test_the_podgroup_object_says_what_was_decided_and_goes_with_its_owner() -> None:
+async def test_the_podgroup_shows_the_decision_and_is_deleted_with_its_owner() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster, workers=2)
         workers(world.cluster, by, 0)
@@ -126,7 +126,7 @@ async def test_the_podgroup_object_says_what_was_decided_and_goes_with_its_owner
         assert [part["name"] for part in group["spec"]["subGroups"]] == ["worker"]
 
 
-async def test_a_pod_that_is_alone_in_its_group_costs_no_write() -> None:
+async def test_a_pod_that_is_alone_in_its_podgroup_costs_no_write() -> None:
     async with living(cluster=equipped("a")) as world:
         job = create_owner(world.cluster, JOBS, "batch", labels={"kai.scheduler/queue": "q"}, spec={"parallelism": 2})
         for index in range(2):
@@ -138,7 +138,7 @@ async def test_a_pod_that_is_alone_in_its_group_costs_no_write() -> None:
         assert [group.queue for group, _ in world.inspect.waiting()] == ["q"]
 
 
-async def test_a_second_pod_makes_a_group_worth_an_object() -> None:
+async def test_a_second_pod_makes_leeboard_create_a_podgroup() -> None:
     async with living(cluster=equipped("a")) as world:
         owner = create_owner(world.cluster, "apis/apps/v1/statefulsets", "serve", labels={"kai.scheduler/queue": "q"})
         by = reference(owner, "apis/apps/v1/statefulsets")
@@ -154,7 +154,7 @@ async def test_a_second_pod_makes_a_group_worth_an_object() -> None:
 # Terms
 
 
-async def test_a_pod_alone_is_planned_on_the_terms_of_the_owner_of_its_owner() -> None:
+async def test_a_single_pod_is_planned_on_the_terms_of_the_owner_of_its_owner() -> None:
     async with living(cluster=equipped("a")) as world:
         deployments, sets = "apis/apps/v1/deployments", "apis/apps/v1/replicasets"
         top = create_owner(world.cluster, deployments, "chat", labels={"kai.scheduler/queue": "r"})
@@ -170,7 +170,7 @@ async def test_a_pod_alone_is_planned_on_the_terms_of_the_owner_of_its_owner() -
         assert pod_groups(world) == {}
 
 
-async def test_an_owner_that_changes_takes_its_pods_along() -> None:
+async def test_a_change_of_an_owner_applies_to_its_pods() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster, workers=2)
         workers(world.cluster, by, 0)
@@ -185,7 +185,7 @@ async def test_an_owner_that_changes_takes_its_pods_along() -> None:
         assert (spec["minMember"], spec["priorityClassName"]) == (1, "build-preemptible")
 
 
-async def test_a_queue_that_somebody_wrote_into_the_object_stays() -> None:
+async def test_a_queue_that_a_user_wrote_into_the_podgroup_stays() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster)
         workers(world.cluster, by, 0)
@@ -204,7 +204,7 @@ async def test_a_queue_that_somebody_wrote_into_the_object_stays() -> None:
 # Owners that are not there
 
 
-async def test_a_pod_waits_for_its_owner_and_joins_its_gang_when_that_is_known() -> None:
+async def test_a_pod_waits_for_its_owner_and_joins_its_gang_when_the_owner_is_known() -> None:
     async with living(cluster=equipped("a", "b", "c")) as world:
         by = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "train", "uid": "late", "controller": True}
         workers(world.cluster, by, 0)
@@ -223,7 +223,7 @@ async def test_a_pod_waits_for_its_owner_and_joins_its_gang_when_that_is_known()
 
 
 @pytest.mark.parametrize("served", [{}, KINDS], ids=["of a kind that is not installed", "that is gone"])
-async def test_a_pod_goes_alone_whose_owner_cannot_be_had(served: Mapping[str, tuple[str, str]]) -> None:
+async def test_a_pod_whose_owner_cannot_be_read_is_single(served: Mapping[str, tuple[str, str]]) -> None:
     async with living(cluster=equipped("a", served=served)) as world:
         by = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "train", "uid": "u", "controller": True}
         world.cluster.create(Resource.PODS, gated(owned("worker", by, labels={"kai.scheduler/queue": "q"}), [GATE]))
@@ -233,7 +233,7 @@ async def test_a_pod_goes_alone_whose_owner_cannot_be_had(served: Mapping[str, t
 
 
 @pytest.mark.parametrize("api_version", ["v1", "scheduling.run.ai/v2alpha2", "policy/v1"])
-async def test_what_we_read_for_other_ends_owns_no_pods(api_version: str) -> None:
+async def test_kinds_that_are_read_for_other_purposes_own_no_pods(api_version: str) -> None:
     async with living(cluster=equipped("a")) as world:
         by = {"apiVersion": api_version, "kind": "PodGroup", "name": "x", "uid": "u", "controller": True}
         world.cluster.create(Resource.PODS, gated(owned("worker", by, labels={"kai.scheduler/queue": "q"}), [GATE]))
@@ -242,7 +242,7 @@ async def test_what_we_read_for_other_ends_owns_no_pods(api_version: str) -> Non
         assert world.cluster.releases == ["worker-0"]
 
 
-async def test_pods_stay_together_whose_owner_goes_before_them() -> None:
+async def test_pods_stay_together_when_their_owner_is_deleted_first() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster, workers=2)
         workers(world.cluster, by, 0)
@@ -258,7 +258,7 @@ async def test_pods_stay_together_whose_owner_goes_before_them() -> None:
         assert pod_groups(world) == {}
 
 
-async def test_an_object_that_somebody_deletes_under_its_pods_is_written_again() -> None:
+async def test_a_podgroup_that_a_user_deletes_is_written_again() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster)
         workers(world.cluster, by, 0)
@@ -269,7 +269,7 @@ async def test_an_object_that_somebody_deletes_under_its_pods_is_written_again()
         assert set(pod_groups(world)) == {name_of(by)}
 
 
-async def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
+async def test_nothing_is_remembered_about_deleted_pods() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster)
         pods = workers(world.cluster, by, 0, 1)
@@ -288,7 +288,7 @@ async def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
         assert (grouper._owners._by_uid, grouper._owners._by_name) == ({}, {})
 
 
-async def test_a_podgroup_without_pods_says_that_its_owner_is_suspended_until_it_is_not() -> None:
+async def test_a_podgroup_without_pods_says_that_its_owner_is_suspended_until_it_is_resumed() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster)
         (pod,) = workers(world.cluster, by, 0)
@@ -341,7 +341,7 @@ async def test_nothing_is_decided_after_a_start_before_the_owners_of_all_pods_ar
         assert [group.min_member for group, _ in world.inspect.waiting()] == [2]
 
 
-async def test_what_an_object_says_already_is_not_written_again_after_a_start() -> None:
+async def test_an_unchanged_podgroup_is_not_written_again_after_a_start() -> None:
     cluster = equipped("a")
     by = training(cluster)
     async with living(cluster=cluster) as world:
@@ -364,7 +364,7 @@ async def test_what_an_object_says_already_is_not_written_again_after_a_start() 
         assert version == pod_groups(world)[name_of(by)]["metadata"]["resourceVersion"]
 
 
-async def test_a_replica_that_does_not_decide_writes_no_objects() -> None:
+async def test_a_replica_that_does_not_decide_writes_no_podgroups() -> None:
     cluster = equipped("a")
     cluster.holders["q/lease"] = "elsewhere_1"
     async with living(cluster=cluster, scheduler_lease="q/lease", hostname="here") as world:
@@ -379,7 +379,7 @@ async def test_a_replica_that_does_not_decide_writes_no_objects() -> None:
 
 
 @pytest.mark.parametrize("error", [UnavailableError("busy"), ForbiddenError("no"), RejectedError("no")])
-async def test_an_object_that_cannot_be_written_is_tried_again_and_keeps_nobody_from_running(error: KubeError) -> None:
+async def test_a_podgroup_that_cannot_be_written_is_tried_again_and_blocks_no_pod(error: KubeError) -> None:
     cluster = equipped("a", "b")
     create, errors = cluster.create_object, [error]
 
@@ -400,7 +400,7 @@ async def test_an_object_that_cannot_be_written_is_tried_again_and_keeps_nobody_
         assert set(pod_groups(world)) == {name_of(by)}
 
 
-async def test_bind_writes_the_group_on_the_pod_so_that_it_outlives_its_owner() -> None:
+async def test_bind_writes_the_podgroup_on_the_pod_so_that_it_survives_its_owner() -> None:
     cluster = equipped("a", "b")
     by = training(cluster, workers=2)
     async with living(cluster=cluster) as world:
@@ -418,7 +418,7 @@ async def test_bind_writes_the_group_on_the_pod_so_that_it_outlives_its_owner() 
 # What others made
 
 
-async def test_the_podgroups_of_scheduler_plugins_hold_their_pods_together() -> None:
+async def test_podgroups_of_scheduler_plugins_keep_their_pods_together() -> None:
     path = "apis/scheduling.x-k8s.io/v1alpha1/podgroups"
     async with living(cluster=equipped("a", "b")) as world:
         label = {"scheduling.x-k8s.io/pod-group": "crew", "kai.scheduler/queue": "q"}
@@ -435,7 +435,7 @@ async def test_the_podgroups_of_scheduler_plugins_hold_their_pods_together() -> 
         assert (before, sorted(world.cluster.releases)) == ([], ["one-0", "two-0"])
 
 
-async def test_a_podgroup_that_a_pod_names_goes_before_its_owners() -> None:
+async def test_a_podgroup_named_by_a_pod_overrides_that_of_its_owners() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster, workers=5)
         world.cluster.create(
@@ -451,7 +451,7 @@ async def test_a_podgroup_that_a_pod_names_goes_before_its_owners() -> None:
 # Admission
 
 
-async def test_admission_lets_a_pod_through_on_the_terms_of_its_owner_and_holds_a_gangs() -> None:
+async def test_admission_passes_a_pod_on_the_terms_of_its_owner_and_gates_the_pods_of_a_gang() -> None:
     async with living(cluster=equipped("a", "b")) as world:
         job = create_owner(world.cluster, JOBS, "batch", labels={"kai.scheduler/queue": "q"}, spec={})
         by = training(world.cluster)
@@ -465,7 +465,7 @@ async def test_admission_lets_a_pod_through_on_the_terms_of_its_owner_and_holds_
         assert not lets_in(world.fast_path, owned("stranger", unknown))
 
 
-async def test_admission_is_told_the_class_that_an_owner_names_if_it_exists() -> None:
+async def test_admission_gets_the_priority_class_named_by_an_owner_if_it_exists() -> None:
     async with living(cluster=equipped("a")) as world:
         labels = {"priorityClassName": "build"}
         job = create_owner(world.cluster, JOBS, "batch", labels=labels, spec={})
@@ -545,7 +545,7 @@ async def test_a_workload_without_pods_says_so() -> None:
         )
 
 
-async def test_of_a_workload_with_several_podgroups_one_is_told_of_and_how_many_there_are() -> None:
+async def test_why_shows_one_podgroup_of_a_workload_with_several_and_their_number() -> None:
     async with living(cluster=equipped("a")) as world:
         job = create_owner(world.cluster, JOBS, "batch", spec={"parallelism": 2})
         for name in ("batch-0", "batch-1"):

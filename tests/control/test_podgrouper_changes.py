@@ -47,7 +47,7 @@ async def test_a_pod_whose_eviction_failed_stays_although_its_owner_changed_mean
         assert (leaving, seen(world, "worker-0").deleting) == (True, False)
 
 
-async def test_the_first_worker_of_a_leader_that_is_ready_is_grouped_with_it() -> None:
+async def test_the_first_worker_of_a_ready_leader_is_grouped_with_it() -> None:
     cluster = equipped("a", "b")
     cluster.serve("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", LWS)
     async with living(cluster=cluster) as world:
@@ -64,7 +64,7 @@ async def test_the_first_worker_of_a_leader_that_is_ready_is_grouped_with_it() -
         assert sorted(world.cluster.releases) == ["lws-0-0", "lws-1-0"]
 
 
-async def test_pods_join_the_podgroup_that_is_made_again_under_the_name_on_their_label() -> None:
+async def test_pods_join_the_podgroup_that_is_created_again_under_the_name_on_their_label() -> None:
     async with living(cluster=equipped("a")) as world:
         create_owner(world.cluster, NAMED, "mine", labels={"kai.scheduler/queue": "q"}, spec={"minMember": 2})
         labels = {"scheduling.x-k8s.io/pod-group": "mine"}
@@ -98,7 +98,7 @@ async def test_pods_of_a_kind_that_is_installed_later_become_one_gang() -> None:
         assert world.cluster.releases == []
 
 
-async def test_an_owner_is_waited_for_again_as_soon_as_its_kind_may_be_read_again() -> None:
+async def test_pods_wait_for_an_owner_again_as_soon_as_its_kind_may_be_read_again() -> None:
     cluster = equipped("a", "b")
     follow, refused, allowed = cluster.follow, asyncio.Event(), asyncio.Event()
 
@@ -130,7 +130,7 @@ async def test_an_owner_is_waited_for_again_as_soon_as_its_kind_may_be_read_agai
         assert seen(world, "worker-0").ungrouped == "Its owner PyTorchJob late is still being read."
 
 
-async def test_a_pod_that_its_owner_has_let_go_is_not_remembered_below_it() -> None:
+async def test_a_pod_that_its_owner_released_is_not_remembered_below_it() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster)
         (raw,) = workers(world.cluster, by, 0)
@@ -143,7 +143,7 @@ async def test_a_pod_that_its_owner_has_let_go_is_not_remembered_below_it() -> N
         assert below == (set(), set())
 
 
-async def test_a_group_that_its_last_pod_has_left_for_another_is_forgotten() -> None:
+async def test_a_podgroup_whose_last_pod_moved_to_another_is_forgotten() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster)
         (raw,) = workers(world.cluster, by, 0)
@@ -155,7 +155,7 @@ async def test_a_group_that_its_last_pod_has_left_for_another_is_forgotten() -> 
         assert (set(grouper._sayings._kept), set(grouper._writer._wanted)) == (set(), set())
 
 
-async def test_objects_that_are_refused_hold_up_nobody_elses() -> None:
+async def test_refused_podgroups_do_not_delay_those_of_others() -> None:
     cluster = equipped("a")
     create, refused = cluster.create_object, list[str]()
 
@@ -183,7 +183,7 @@ async def test_objects_that_are_refused_hold_up_nobody_elses() -> None:
         assert (tried, len(refused)) == (5, 5)
 
 
-async def test_whoever_writes_an_object_back_again_and_again_does_not_make_us_write_as_fast() -> None:
+async def test_a_user_who_edits_a_podgroup_repeatedly_does_not_cause_as_many_writes() -> None:
     cluster = equipped("a")
     amend, amended = cluster.amend_object, list[str]()
 
@@ -205,7 +205,7 @@ async def test_whoever_writes_an_object_back_again_and_again_does_not_make_us_wr
         assert world.cache.groups.progress.min_member(GroupKey("q", name_of(by))) == 3
 
 
-async def test_an_owner_that_many_lines_miss_is_read_once() -> None:
+async def test_an_owner_missed_by_many_pods_is_read_once() -> None:
     cluster = equipped("a")
     read, reads = cluster.read_object, list[str]()
 
@@ -227,7 +227,7 @@ async def test_an_owner_that_many_lines_miss_is_read_once() -> None:
         assert reads == ["gone"]
 
 
-async def test_the_oldest_pod_says_what_its_group_is_charged_and_ordered_as_where_pods_differ() -> None:
+async def test_the_oldest_pod_sets_queue_and_priority_of_its_podgroup_where_pods_differ() -> None:
     async with living(cluster=equipped()) as world:
         by = training(world.cluster)
         for day, name, priority in ((2, "new", "inference"), (1, "old", "build"), (3, "newest", "train")):
@@ -281,7 +281,7 @@ async def test_nothing_is_decided_after_a_start_while_pods_are_being_regrouped()
         assert world.freshness.failure() == "owners of pods are not listed yet: PyTorchJob.kubeflow.org/v1"
 
 
-async def test_what_changes_in_an_owners_status_regroups_nobody() -> None:
+async def test_a_change_in_the_status_of_an_owner_regroups_no_pod() -> None:
     async with living(cluster=equipped("a")) as world:
         by = training(world.cluster)
         workers(world.cluster, by, 0)
@@ -293,7 +293,7 @@ async def test_what_changes_in_an_owners_status_regroups_nobody() -> None:
         assert world.cache.changes.version == version
 
 
-async def test_each_owner_that_does_not_exist_costs_its_own_pods_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_owner_that_does_not_exist_delays_only_its_own_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     many = 30
     cluster = equipped("a")
     async with living(cluster=cluster) as world:
@@ -325,7 +325,7 @@ def invent(world: World, count: int) -> None:
 
 
 @pytest.mark.parametrize("between", [0, 3])
-async def test_kinds_that_somebody_invents_keep_no_gang_from_starting_together(between: int) -> None:
+async def test_invented_kinds_do_not_keep_a_gang_from_starting(between: int) -> None:
     async with living(cluster=equipped("a")) as world:
         invent(world, MOST_KINDS + 1)
         await passes(between)
@@ -338,7 +338,7 @@ async def test_kinds_that_somebody_invents_keep_no_gang_from_starting_together(b
         assert seen(world, f"invented-{MOST_KINDS}").ungrouped == ""
 
 
-async def test_kinds_that_somebody_has_invented_keep_no_gang_apart_after_a_restart() -> None:
+async def test_invented_kinds_do_not_keep_a_gang_apart_after_a_restart() -> None:
     cluster = equipped("a")
     async with living(cluster=cluster) as world:
         invent(world, MOST_KINDS + 1)
@@ -351,7 +351,7 @@ async def test_kinds_that_somebody_has_invented_keep_no_gang_apart_after_a_resta
         assert world.freshness.failure() == ""
 
 
-async def test_podgroups_whose_writes_never_succeed_are_tried_less_and_less_and_hold_up_no_others(
+async def test_podgroups_whose_writes_never_succeed_are_retried_less_often_and_delay_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with living(cluster=equipped("a")) as world:

@@ -15,11 +15,11 @@ DEFAULTS = replace(Policy(), patience_s=300.0)
 """The planner's own, which knows of no plan before it, but for this."""
 
 
-def test_whoever_sets_nothing_gets_the_planners_own_defaults() -> None:
+def test_empty_settings_give_the_defaults_of_the_planner() -> None:
     assert policy_of(Settings()) == DEFAULTS
 
 
-def test_the_preset_kai_restores_kais_defaults() -> None:
+def test_the_preset_kai_restores_the_defaults_of_kai() -> None:
     policy = policy_of(Settings(preset=Preset.KAI))
 
     assert policy == replace(
@@ -32,7 +32,7 @@ def test_the_preset_kai_restores_kais_defaults() -> None:
     )
 
 
-def test_a_setting_that_is_set_wins_over_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explicit_setting_overrides_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEEBOARD_PRESET", "kai")
     monkeypatch.setenv("LEEBOARD_RECLAIM_MIN_RUNTIME_S", "20")
 
@@ -79,6 +79,6 @@ def test_actions_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("actions", "reclaim,fly", "'stalegangeviction', not 'fly'"),
     ],
 )
-def test_a_setting_that_would_hold_or_manage_nothing_sensible_is_named(setting: str, value: str, why: str) -> None:
+def test_a_setting_with_a_senseless_value_is_named(setting: str, value: str, why: str) -> None:
     with pytest.raises(WrongSettingError, match=f"LEEBOARD_{setting.upper()}: .*{why}"):
         read_settings(**{setting: value})

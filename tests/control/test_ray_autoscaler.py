@@ -20,7 +20,7 @@ def ray_pod(cluster: FickleCluster, name: str, made: RawObject, group: str) -> R
     return cluster.create(Resource.PODS, gated(owned(name, by, labels={"ray.io/group": group}), [GATE]))
 
 
-async def test_workers_that_do_not_all_fit_start_as_far_as_they_do_and_the_head_stays() -> None:
+async def test_workers_that_do_not_all_fit_start_in_part_and_the_head_stays() -> None:
     cluster = equipped("a", "b", "c")
     cluster.serve("ray.io/v1", "RayCluster", PATH)
     async with living(cluster=cluster, stale_grace_s=5) as world:

@@ -35,7 +35,7 @@ def cache() -> ClusterCache:
     return found
 
 
-def test_a_slice_that_somebody_else_has_been_promised_is_not_promised_again(cache: ClusterCache) -> None:
+def test_a_slice_that_another_pod_has_reserved_is_not_reserved_again(cache: ClusterCache) -> None:
     pod, rival = sliced("pod", 2), sliced("rival", 1)
     for one in (pod, rival):
         cache.apply_pod(one)
@@ -47,7 +47,7 @@ def test_a_slice_that_somebody_else_has_been_promised_is_not_promised_again(cach
     assert not Recheck(cache).admits(deal)
 
 
-def test_nobody_leaves_for_slices_of_which_another_has_been_promised_the_rest(cache: ClusterCache) -> None:
+def test_no_pod_is_evicted_for_slices_of_which_another_pod_has_reserved_the_rest(cache: ClusterCache) -> None:
     pod, rival, victim = sliced("pod", 2), sliced("rival", 1), sliced("victim", 1, node=A)
     for one in (pod, rival, victim):
         cache.apply_pod(one)
@@ -59,7 +59,7 @@ def test_nobody_leaves_for_slices_of_which_another_has_been_promised_the_rest(ca
     assert not Recheck(cache).admits(deal)
 
 
-def test_nobody_leaves_where_a_gpu_is_lost_that_the_room_was_counted_with(cache: ClusterCache) -> None:
+def test_no_pod_is_evicted_where_a_gpu_is_lost_that_the_plan_counted(cache: ClusterCache) -> None:
     pod, victim, stays = given.pod("pod"), given.pod("victim", node=A), given.pod("stays", node=A)
     for one in (pod, victim, stays):
         cache.apply_pod(one)

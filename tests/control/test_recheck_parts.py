@@ -77,7 +77,7 @@ waiting = st.tuples(portions | st.just(0), st.integers(1, 2), st.sampled_from(["
     st.integers(0, 6),
 )
 @settings(max_examples=250, deadline=None)
-def test_of_an_unchanged_cluster_every_deal_of_a_plan_is_admitted(
+def test_every_batch_of_a_plan_is_admitted_while_the_cluster_is_unchanged(
     sharers: list[tuple[str, tuple[str, ...], int, str, bool]],
     wholes: int,
     asking: list[tuple[int, int, str]],
@@ -161,7 +161,7 @@ def cache() -> ClusterCache:
     return found
 
 
-def test_a_part_that_somebody_else_has_taken_is_refused(cache: ClusterCache) -> None:
+def test_a_part_that_another_pod_has_taken_is_refused(cache: ClusterCache) -> None:
     pod, rival = waits("pod", 500_000), waits("rival", 200_000)
     for one in (runs("there", "a", 400_000, "g"), pod, rival):
         cache.apply_pod(one)
@@ -200,7 +200,7 @@ def test_two_parts_of_one_new_gpu_must_fit_on_it_together(cache: ClusterCache, p
     assert Recheck(cache).admits(PlanBatch((start(*pods, devices=["n"]),))) is fits
 
 
-def test_a_whole_gpu_for_a_new_shared_one_that_somebody_else_has_taken_is_refused(cache: ClusterCache) -> None:
+def test_a_whole_gpu_for_a_new_shared_one_that_another_pod_has_taken_is_refused(cache: ClusterCache) -> None:
     pod, wholes = waits("pod", 500_000), [waits(f"whole-{number}", gpus=1) for number in range(2)]
     for one in (pod, *wholes):
         cache.apply_pod(one)
@@ -214,7 +214,7 @@ def test_a_whole_gpu_for_a_new_shared_one_that_somebody_else_has_taken_is_refuse
     assert not Recheck(cache).admits(deal)
 
 
-def test_what_victims_leave_of_a_gpu_that_goes_on_being_shared_is_no_whole_one(cache: ClusterCache) -> None:
+def test_the_part_that_victims_release_of_a_gpu_still_in_use_is_no_whole_gpu(cache: ClusterCache) -> None:
     crew = [
         given.pod("part", gpus=0, gang="crew", queue="rich", sharing=Sharing(portion_ppm=500_000)),
         given.pod("whole", gpus=1, gang="crew", queue="rich"),
@@ -231,7 +231,7 @@ def test_what_victims_leave_of_a_gpu_that_goes_on_being_shared_is_no_whole_one(c
     assert not Recheck(cache).admits(deal)
 
 
-def test_memory_of_a_large_gpu_costs_what_it_costs_there(cache: ClusterCache) -> None:
+def test_memory_of_a_large_gpu_is_charged_by_that_gpu(cache: ClusterCache) -> None:
     cache.apply_queue(given.queue("small", limit=1))
     cache.apply_node(given.node("b", gpus=2, device_memory_mib=4 * MIB))
     pods = [given.pod(name, gpus=0, queue="small", sharing=Sharing(memory_mib=500)) for name in "xyz"]
@@ -244,7 +244,7 @@ def test_memory_of_a_large_gpu_costs_what_it_costs_there(cache: ClusterCache) ->
     assert [recheck.admits(PlanBatch((start(pod, on="b", devices=["g"]),))) for pod in pods] == [True] * 3
 
 
-def test_what_leaves_a_large_gpu_gives_back_what_it_cost_there(cache: ClusterCache) -> None:
+def test_a_pod_on_a_large_gpu_releases_what_it_was_charged(cache: ClusterCache) -> None:
     cache.apply_queue(given.queue("small", limit=1))
     cache.apply_node(given.node("b", gpus=2, device_memory_mib=4 * MIB))
     leaves, stays = (replace(runs(name, "b", 0, "g", queue="small"), sharing=Sharing(memory_mib=800)) for name in "xy")

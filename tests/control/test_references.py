@@ -45,7 +45,7 @@ def membership(*pods: Pod, uid: str) -> Membership:
     ],
     ids=["object", "no pods", "owner", "one pod", "nobody owns it", "named by a label", "nothing"],
 )
-def test_an_event_is_about_the_object_else_the_owner_of_several_pods_else_the_first_pod(
+def test_an_event_is_about_the_podgroup_or_the_owner_of_several_pods_or_the_first_pod(
     pods: tuple[Pod, ...], uid: str, reference: RawObject | None
 ) -> None:
     assert group_reference(membership(*pods, uid=uid), A.group) == reference

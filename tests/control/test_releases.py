@@ -42,7 +42,7 @@ def still_held(world: World, pods: list[RawObject]) -> int:
 # Who is released
 
 
-async def test_a_held_pod_whose_turn_has_come_is_released_and_not_nominated() -> None:
+async def test_a_gated_pod_whose_turn_is_reached_is_released_and_not_nominated() -> None:
     async with living("a") as world:
         pod = world.pod("one", gates=HELD)
 
@@ -63,7 +63,7 @@ def gang_in_a_rack(world: World, *, nodes: int) -> list[RawObject]:
     return pods
 
 
-async def test_a_pod_that_loses_its_promise_while_it_is_nominated_stays_held_and_keeps_no_nomination() -> None:
+async def test_a_pod_that_loses_its_reservation_while_it_is_nominated_stays_gated_without_nomination() -> None:
     async with living() as world:
         pods = gang_in_a_rack(world, nodes=ALWAYS_COMPLETE_BELOW + 2)
         world.cluster.takes_s["nominate"] = 1
@@ -83,7 +83,7 @@ async def test_a_pod_that_loses_its_promise_while_it_is_nominated_stays_held_and
 
 
 @pytest.mark.parametrize("nodes", [ALWAYS_COMPLETE_BELOW - 1, ALWAYS_COMPLETE_BELOW])
-async def test_a_pod_that_is_to_be_close_to_its_gang_is_nominated_where_it_may_not_be_in_the_sample(nodes: int) -> None:
+async def test_a_pod_with_a_topology_is_nominated_where_its_node_may_be_outside_the_sample(nodes: int) -> None:
     async with living() as world:
         pods = gang_in_a_rack(world, nodes=nodes)
         await passes(1)
@@ -93,7 +93,7 @@ async def test_a_pod_that_is_to_be_close_to_its_gang_is_nominated_where_it_may_n
         assert dict(world.cluster.nominations) == (promised if nodes == ALWAYS_COMPLETE_BELOW else {})
 
 
-async def test_a_held_pod_that_cannot_run_stays_held_and_is_told_why() -> None:
+async def test_a_gated_pod_that_cannot_run_stays_gated_and_gets_the_reason() -> None:
     async with living("a") as world:
         pod = world.pod("one", gpus=2, gates=HELD)
 
@@ -107,7 +107,7 @@ async def test_a_held_pod_that_cannot_run_stays_held_and_is_told_why() -> None:
         assert world.cluster.told == [("one-0", "NoNodeFits")]
 
 
-async def test_a_pod_that_others_hold_as_well_is_neither_planned_nor_released() -> None:
+async def test_a_pod_with_gates_of_others_is_neither_planned_nor_released() -> None:
     async with living("a") as world:
         pods = [world.pod("both", gates=(GATE, FOREIGN)), world.pod("theirs", gates=[FOREIGN])]
         await passes(5)
@@ -119,7 +119,7 @@ async def test_a_pod_that_others_hold_as_well_is_neither_planned_nor_released() 
         assert world.cluster.releases == ["both-0"]
 
 
-async def test_a_held_gang_is_released_only_when_all_of_it_has_a_place() -> None:
+async def test_a_gated_gang_is_released_only_when_all_its_pods_have_reservations() -> None:
     async with living("a", gpus=2) as world:
         gang = world.gang("crew", size=3, gates=HELD)
         await passes(5)
@@ -143,7 +143,7 @@ async def test_pods_are_released_in_the_order_of_the_plan() -> None:
         assert world.cluster.releases == ["high-0", "low-0"]
 
 
-async def test_a_held_pod_for_which_others_leave_is_released_when_they_are_gone() -> None:
+async def test_a_gated_pod_with_victims_is_released_when_they_are_gone() -> None:
     async with living("a") as world:
         world.queue("rich")
         runs = world.runs("old", "a", queue="rich")
@@ -161,7 +161,7 @@ async def test_a_held_pod_for_which_others_leave_is_released_when_they_are_gone(
 # How fast
 
 
-async def test_no_more_are_released_than_kube_scheduler_asks_about_and_those_together() -> None:
+async def test_no_more_pods_are_released_than_kube_scheduler_filters_and_those_together() -> None:
     async with living(*ROOMY, gpus=100) as world:
         pods = [world.pod(f"p{number:02}", gates=HELD) for number in range(WINDOW + BURST + 2)]
         await passes(1)
@@ -190,7 +190,7 @@ async def ask_about_the_others(world: World, pods: list[RawObject], first: RawOb
                 await world.filter(pod, *ROOMY)
 
 
-async def test_a_pod_that_kube_scheduler_comes_to_last_is_not_overtaken_by_more_than_the_span() -> None:
+async def test_a_pod_that_kube_scheduler_filters_last_is_overtaken_by_a_limited_number_of_pods() -> None:
     async with living(*ROOMY, gpus=100) as world:
         pods = [world.pod(f"p{number:03}", gates=HELD) for number in range(SPAN + 10)]
         await ask_about_the_others(world, pods, pods[0])
@@ -207,7 +207,7 @@ def leave(world: World, pod: RawObject) -> None:
 
 
 @pytest.mark.parametrize("end", [World.refuse, World.delete, leave], ids=["refused", "deleted", "leaving"])
-async def test_a_pod_that_is_not_asked_about_any_more_holds_up_nobody(end: Callable[[World, RawObject], None]) -> None:
+async def test_a_pod_that_is_no_longer_filtered_blocks_no_other_pod(end: Callable[[World, RawObject], None]) -> None:
     async with living(*ROOMY, gpus=100) as world:
         pods = [world.pod(f"p{number:03}", gates=HELD) for number in range(SPAN + 10)]
         await ask_about_the_others(world, pods, pods[0])
@@ -218,7 +218,7 @@ async def test_a_pod_that_is_not_asked_about_any_more_holds_up_nobody(end: Calla
         assert still_held(world, pods[1:]) == 0
 
 
-async def test_who_was_not_sent_after_all_has_overtaken_nobody() -> None:
+async def test_a_pod_that_was_not_released_after_all_has_overtaken_no_pod() -> None:
     window = InFlightLimiter(WINDOW, span=3)
     window.send(PodUid("oldest"))
     for number in range(10):
@@ -235,7 +235,7 @@ async def test_who_was_not_sent_after_all_has_overtaken_nobody() -> None:
     await room
 
 
-async def test_a_promise_does_not_expire_while_its_pod_stands_in_our_own_queue() -> None:
+async def test_a_reservation_does_not_expire_while_its_pod_is_in_the_release_queue() -> None:
     async with living(*ROOMY, gpus=100, promise_ttl_s=3) as world:
         pods = [world.pod(f"p{number}", gates=HELD) for number in range(WINDOW + 1)]
         await passes(4.5)
@@ -263,7 +263,7 @@ async def test_a_promise_does_not_expire_while_its_pod_stands_in_our_own_queue()
     ],
     ids=repr,
 )
-async def test_a_release_that_fails_is_tried_again_after_a_pause(error: KubeError, pause_s: float) -> None:
+async def test_a_failed_release_is_retried_after_a_pause(error: KubeError, pause_s: float) -> None:
     async with living("a") as world:
         world.cluster.errors["release"] += [error]
         pod = world.pod("one", gates=HELD)
@@ -276,7 +276,7 @@ async def test_a_release_that_fails_is_tried_again_after_a_pause(error: KubeErro
         assert gates(world.cluster, pod) == []
 
 
-async def test_a_release_that_was_done_although_its_reply_was_lost_is_not_repeated() -> None:
+async def test_a_successful_release_whose_reply_was_lost_is_not_repeated() -> None:
     async with living("a") as world:
         world.cluster.lost_replies["release"] = 1
         world.pod("one", gates=HELD)
@@ -286,7 +286,7 @@ async def test_a_release_that_was_done_although_its_reply_was_lost_is_not_repeat
         assert world.cluster.releases == ["one-0"]
 
 
-async def test_a_release_that_never_succeeds_loses_its_promise_and_holds_up_nobody() -> None:
+async def test_a_release_that_never_succeeds_loses_its_reservation_and_blocks_no_other_pod() -> None:
     async with living("a", promise_ttl_s=5) as world:
         world.cluster.errors["release"] += [OutcomeUnknownError("500")] * 1000
         pod = world.pod("one", gates=HELD)
@@ -299,7 +299,9 @@ async def test_a_release_that_never_succeeds_loses_its_promise_and_holds_up_nobo
 
 
 @pytest.mark.parametrize("error", [RejectedError("denied by a policy"), ForbiddenError("denied by a policy")], ids=repr)
-async def test_a_release_that_is_refused_again_and_again_is_told_and_its_place_is_for_others(error: KubeError) -> None:
+async def test_a_release_that_is_refused_repeatedly_is_reported_and_its_node_is_given_to_other_pods(
+    error: KubeError,
+) -> None:
     async with living("a") as world:
         world.cluster.errors["release"] += [error] * REFUSED_FOR_GOOD
         pod = world.pod("one", gates=HELD)
@@ -315,7 +317,7 @@ async def test_a_release_that_is_refused_again_and_again_is_told_and_its_place_i
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknownError("500 failed calling webhook"), ConflictError("409")], ids=repr)
-async def test_a_release_that_fails_for_minutes_is_told_and_the_pod_backs_off(error: KubeError) -> None:
+async def test_a_release_that_fails_for_minutes_is_reported_and_the_pod_backs_off(error: KubeError) -> None:
     async with living("a") as world:
         world.cluster.errors["release"] += [error] * 1000
         pod = world.pod("one", gates=HELD)
@@ -330,7 +332,7 @@ async def test_a_release_that_fails_for_minutes_is_told_and_the_pod_backs_off(er
         assert len(world.cluster.releases) < 100
 
 
-async def test_a_release_survives_an_api_server_that_is_away_for_a_while() -> None:
+async def test_a_release_survives_a_short_outage_of_the_api_server() -> None:
     async with living("a") as world:
         world.cluster.errors["release"] += [UnavailableError("no connection", retry_after_s=0.2)] * 50
         pod = world.pod("one", gates=HELD)
@@ -341,7 +343,7 @@ async def test_a_release_survives_an_api_server_that_is_away_for_a_while() -> No
         assert world.planning.refusals == {}
 
 
-async def test_a_release_that_is_refused_for_a_moment_keeps_its_promise() -> None:
+async def test_a_release_that_is_refused_for_a_moment_keeps_its_reservation() -> None:
     async with living("a") as world:
         world.cluster.errors["release"] += [ForbiddenError("403")] * (REFUSED_FOR_GOOD - 1)
         pod = world.pod("one", gates=HELD)
@@ -352,7 +354,7 @@ async def test_a_release_that_is_refused_for_a_moment_keeps_its_promise() -> Non
         assert world.planning.attempts.stalled() == {}
 
 
-async def test_a_pod_that_is_gone_unnoticed_is_tried_once() -> None:
+async def test_the_release_of_a_pod_whose_deletion_was_missed_is_tried_once() -> None:
     async with living("a") as world:
         pod = world.pod("one", gpus=2, gates=HELD)
         await passes(1)
@@ -368,7 +370,7 @@ async def test_a_pod_that_is_gone_unnoticed_is_tried_once() -> None:
 # When the plan changes
 
 
-async def test_a_pod_that_loses_its_promise_before_its_release_stays_held() -> None:
+async def test_a_pod_that_loses_its_reservation_before_its_release_stays_gated() -> None:
     async with living(*ROOMY, gpus=100) as world:
         pods = [world.pod(f"p{number}", gates=HELD) for number in range(WINDOW + 1)]
         await passes(1)
@@ -381,7 +383,7 @@ async def test_a_pod_that_loses_its_promise_before_its_release_stays_held() -> N
         assert gates(world.cluster, last) == [GATE]
 
 
-async def test_a_gang_that_loses_its_promises_half_way_through_its_release_is_refused_and_nothing_is_bound() -> None:
+async def test_a_gang_that_loses_its_reservations_during_its_release_is_refused_and_not_bound() -> None:
     async with living("a", "b", gpus=2) as world:
         world.cluster.takes_s["release"] = 1
         world.cluster.errors["release"] += [RejectedError("422")] * 2
@@ -426,7 +428,7 @@ async def test_a_pod_that_is_refused_before_the_watch_shows_its_release_is_woken
         assert world.cluster.nominations == [("one-0", "b")]
 
 
-async def test_what_is_known_before_the_watch_shows_it_is_forgotten_when_it_does() -> None:
+async def test_a_release_is_remembered_only_until_the_watch_shows_it() -> None:
     async with living("a") as world:
         world.pod("one", gates=HELD)
 
@@ -438,7 +440,7 @@ async def test_what_is_known_before_the_watch_shows_it_is_forgotten_when_it_does
 # Restart
 
 
-async def test_a_restart_amid_the_release_of_a_gang_loses_nothing() -> None:
+async def test_a_restart_during_the_release_of_a_gang_loses_nothing() -> None:
     cluster = furnished("a", "b", gpus=2)
     cluster.takes_s["release"] = 1
     cluster.errors["release"] += [UnavailableError("503", retry_after_s=60)] * 2
@@ -460,7 +462,7 @@ async def test_a_restart_amid_the_release_of_a_gang_loses_nothing() -> None:
 # Who is released first
 
 
-async def test_a_higher_priority_is_released_before_those_that_were_promised_before_it() -> None:
+async def test_a_pod_of_higher_priority_is_released_before_pods_reserved_earlier() -> None:
     async with living(*ROOMY) as world:
         world.cluster.takes_s["release"] = 0.5
         low = [world.pod(f"low-{number}", gates=HELD) for number in range(100)]
@@ -477,7 +479,7 @@ async def test_a_higher_priority_is_released_before_those_that_were_promised_bef
 
 
 @pytest.mark.parametrize("offset_s", [0.0, 0.1, 0.316, 0.5, 0.9])
-async def test_a_replica_that_loses_its_lease_amid_a_great_release_lives_on(offset_s: float) -> None:
+async def test_a_replica_that_loses_its_lease_during_a_large_release_continues_to_run(offset_s: float) -> None:
     async with living(cluster=elected(gpus=100), **BESIDE_US) as world:
         await passes(SETTLED_S + offset_s)
         world.cluster.takes_s["release"] = 0.02

@@ -64,16 +64,16 @@ def degraded(rights: Rights) -> str:
     return check.degraded
 
 
-def test_nothing_is_well_before_anybody_was_asked() -> None:
+def test_the_check_of_rights_fails_before_the_first_answer() -> None:
     assert "have not been checked yet" in failure(Rights(FakeReviews(), Settings()))
 
 
-async def test_all_is_well_when_every_right_is_granted() -> None:
+async def test_the_check_of_rights_passes_when_every_right_is_granted() -> None:
     async with running(FakeReviews()) as rights:
         assert failure(rights) == ""
 
 
-async def test_a_missing_right_is_named_as_a_role_would_and_with_what_stops_working() -> None:
+async def test_a_missing_right_is_named_as_in_a_role_and_with_what_stops_working() -> None:
     async with running(FakeReviews(EVICT)) as rights:
         assert failure(rights) == EVICTIONS_MISSING
 
@@ -85,7 +85,7 @@ async def test_every_missing_right_is_named() -> None:
         assert [right for right in lost if right.sentence not in told[right.optional]] == []
 
 
-async def test_a_right_that_only_some_pods_need_is_named_and_no_failure() -> None:
+async def test_a_missing_right_that_only_some_pods_need_is_named_without_a_failure() -> None:
     lost = [right for right in ALWAYS if right.resource in {"topologies", "gpunodes", "poddisruptionbudgets"}]
     async with running(FakeReviews(*lost)) as rights:
         assert failure(rights) == ""
@@ -93,12 +93,12 @@ async def test_a_right_that_only_some_pods_need_is_named_and_no_failure() -> Non
         assert len(lost) == 5
 
 
-async def test_who_may_not_even_ask_is_told_so() -> None:
+async def test_a_missing_right_to_review_rights_is_reported() -> None:
     async with running(FakeReviews(ASKING)) as rights:
         assert failure(rights) == ASKING.sentence
 
 
-async def test_a_right_that_comes_back_is_noticed_soon() -> None:
+async def test_a_restored_right_is_noticed_soon() -> None:
     reviews = FakeReviews(EVICT)
     async with running(reviews) as rights:
         reviews.denied.clear()
@@ -107,7 +107,7 @@ async def test_a_right_that_comes_back_is_noticed_soon() -> None:
         assert failure(rights) == ""
 
 
-async def test_a_right_that_goes_is_noticed_at_the_next_interval() -> None:
+async def test_a_revoked_right_is_noticed_at_the_next_interval() -> None:
     reviews = FakeReviews()
     async with running(reviews, BARE.model_copy(update={"rights_interval_s": 60})) as rights:
         reviews.denied.add(EVICT)
@@ -119,7 +119,7 @@ async def test_a_right_that_goes_is_noticed_at_the_next_interval() -> None:
         assert failure(rights) == EVICTIONS_MISSING
 
 
-async def test_a_refused_write_has_us_ask_soon() -> None:
+async def test_a_refused_write_makes_the_next_check_of_rights_run_soon() -> None:
     reviews = FakeReviews()
     async with running(reviews) as rights:
         reviews.denied.add(EVICT)
@@ -130,7 +130,7 @@ async def test_a_refused_write_has_us_ask_soon() -> None:
         assert failure(rights) == EVICTIONS_MISSING
 
 
-async def test_however_often_writes_are_refused_we_do_not_ask_without_end() -> None:
+async def test_frequent_refused_writes_do_not_cause_endless_checks() -> None:
     reviews = FakeReviews()
     async with running(reviews):
         for _ in range(100):
@@ -153,14 +153,14 @@ async def test_an_api_server_that_does_not_answer_changes_nothing_that_is_known(
         assert failure(rights) == ""
 
 
-async def test_until_the_api_server_has_answered_once_it_is_said_why_not() -> None:
+async def test_the_reason_is_given_until_the_api_server_has_answered_once() -> None:
     reviews = FakeReviews()
     reviews.down = True
     async with running(reviews) as rights:
         assert failure(rights).endswith("the rights of the service account cannot be checked: connection refused")
 
 
-async def test_what_is_missing_is_logged_when_it_changes_and_not_at_every_look() -> None:
+async def test_missing_rights_are_logged_when_they_change_and_not_at_every_check() -> None:
     reviews = FakeReviews(EVICT)
     with logged() as events:
         async with running(reviews):
@@ -210,7 +210,7 @@ def test_rights_that_only_some_installations_use_follow_from_the_settings() -> N
     ]
 
 
-def test_owners_of_pods_are_read_where_pods_are_grouped_by_them() -> None:
+def test_owners_of_pods_are_read_where_pods_are_grouped_by_owner() -> None:
     named = {(right.group, right.resource, right.verb) for right in rights_to_owners(Settings())}
 
     assert named == {(*kind, verb) for kind in grouping.RESOURCES for verb in ("get", "list", "watch")}
@@ -218,7 +218,7 @@ def test_owners_of_pods_are_read_where_pods_are_grouped_by_them() -> None:
     assert rights_to_owners(BARE) == ()
 
 
-async def test_rights_to_owners_are_neither_asked_for_nor_missed() -> None:
+async def test_rights_to_owners_are_neither_checked_nor_reported() -> None:
     settings = Settings()
     reviews = FakeReviews(*rights_to_owners(settings))
 

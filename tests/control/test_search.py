@@ -53,7 +53,7 @@ async def searched_in_vain(*names: str) -> AsyncIterator[tuple[World, Counting, 
         yield world, counting, pods
 
 
-async def test_nobody_searches_while_nobody_waits_or_nothing_changes() -> None:
+async def test_no_search_runs_without_pending_podgroups_or_without_changes() -> None:
     counting = Counting()
     async with living("a", plan=counting) as world:
         world.runs("one", "a")
@@ -67,7 +67,7 @@ async def test_nobody_searches_while_nobody_waits_or_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("hopeless", [{"queue": "no-such-queue"}, {"gpus": 2}], ids=["queue", "too-large"])
-async def test_nobody_searches_for_those_whom_no_victim_helps(hopeless: dict[str, Any]) -> None:
+async def test_no_search_runs_for_podgroups_that_no_victim_helps(hopeless: dict[str, Any]) -> None:
     counting = Counting()
     async with living("a", plan=counting) as world:
         world.runs("one", "a")
@@ -77,7 +77,7 @@ async def test_nobody_searches_for_those_whom_no_victim_helps(hopeless: dict[str
         assert counting.searches == 0
 
 
-async def test_searches_in_vain_become_rare_in_a_full_cluster_until_somebody_else_is_refused() -> None:
+async def test_failed_searches_become_rare_in_a_full_cluster_until_another_podgroup_is_refused() -> None:
     async with searched_in_vain("waits") as (world, counting, _):
         for number in range(30):
             world.runs(f"other-{number}", "a", gpus=0)
@@ -92,7 +92,7 @@ async def test_searches_in_vain_become_rare_in_a_full_cluster_until_somebody_els
         assert world.cluster.evictions == ["one-0"]
 
 
-async def test_those_whom_no_victim_helps_do_not_end_the_rest_after_a_search_in_vain() -> None:
+async def test_podgroups_that_no_victim_helps_do_not_end_the_pause_after_a_failed_search() -> None:
     async with searched_in_vain("waits") as (world, counting, _):
         for number in range(30):
             world.pod(f"lost-{number}", queue="no-such-queue")
@@ -101,7 +101,7 @@ async def test_those_whom_no_victim_helps_do_not_end_the_rest_after_a_search_in_
         assert counting.searches <= 3
 
 
-async def test_one_claimant_less_is_worth_a_search_for_the_others() -> None:
+async def test_the_deletion_of_a_pending_podgroup_starts_a_search_for_the_others() -> None:
     async with searched_in_vain("withdrawn", "waits") as (world, counting, (withdrawn, _)):
         world.delete(withdrawn)
         await passes(4)
@@ -109,7 +109,7 @@ async def test_one_claimant_less_is_worth_a_search_for_the_others() -> None:
         assert counting.searches == 2
 
 
-async def test_nobody_leaves_for_who_has_free_room_in_a_plan_that_is_still_being_made(
+async def test_no_pod_is_evicted_for_a_podgroup_with_free_room_in_a_plan_that_is_still_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.control.cycle.planning.FEW_GROUPS", 0)
@@ -127,7 +127,7 @@ async def test_nobody_leaves_for_who_has_free_room_in_a_plan_that_is_still_being
         assert (world.promised(urgent), world.cluster.evictions) == ("b", [])
 
 
-async def test_a_long_search_in_vain_does_not_keep_others_safe_beyond_their_least_time() -> None:
+async def test_a_long_failed_search_does_not_protect_pods_beyond_their_min_runtime() -> None:
     async with living("a", actions="preempt", preempt_min_runtime_s=20) as world:
         threads_take(4.0)
         victim = world.runs("victim", "a")
@@ -141,7 +141,7 @@ async def test_a_long_search_in_vain_does_not_keep_others_safe_beyond_their_leas
         assert world.cluster.evictions == ["victim-0"]
 
 
-async def test_who_is_too_large_for_every_node_has_others_leave_once_there_is_a_larger_one() -> None:
+async def test_victims_are_evicted_for_a_pod_too_large_for_every_node_once_a_larger_node_exists() -> None:
     counting = Counting()
     async with living("a", plan=counting) as world:
         waits = world.pod("waits", gpus=2, priority_class=URGENT)
@@ -156,7 +156,7 @@ async def test_who_is_too_large_for_every_node_has_others_leave_once_there_is_a_
         assert world.held(waits) is not None
 
 
-async def test_the_end_of_a_min_runtime_is_worth_a_search() -> None:
+async def test_the_end_of_a_min_runtime_starts_a_search() -> None:
     counting = Counting()
     async with living("a", plan=counting, preempt_min_runtime_s=1.5 * LOOK_AGAIN_S, ageing_s=None) as world:
         victim = world.runs("victim", "a")
@@ -170,7 +170,7 @@ async def test_the_end_of_a_min_runtime_is_worth_a_search() -> None:
         assert len(world.cluster.evictions) == 1
 
 
-async def test_a_search_that_reached_its_budget_goes_on_without_a_change_is_counted_and_logged_once() -> None:
+async def test_a_search_that_reached_its_budget_continues_without_a_change_and_is_counted_and_logged_once() -> None:
     counting = Counting()
     counting.unfinished = True
     async with living("a", plan=counting) as world:
@@ -184,7 +184,7 @@ async def test_a_search_that_reached_its_budget_goes_on_without_a_change_is_coun
         assert [line["event"] for line in logs] == ["plan budget reached"]
 
 
-async def test_nobody_is_evicted_for_a_group_that_backs_off() -> None:
+async def test_no_pod_is_evicted_for_a_podgroup_in_backoff() -> None:
     async with living("a") as world:
         urgent = world.pod("urgent", priority_class=URGENT)
         await passes(1)
@@ -203,7 +203,7 @@ async def test_nobody_is_evicted_for_a_group_that_backs_off() -> None:
 @pytest.mark.parametrize(
     ("action", "setting"), [("preempt", "preempt_min_runtime_s"), ("reclaim", "reclaim_min_runtime_s")]
 )
-async def test_a_pod_is_safe_until_it_has_run_for_the_least_time(action: str, setting: str) -> None:
+async def test_a_pod_is_protected_until_its_min_runtime_has_passed(action: str, setting: str) -> None:
     settings: dict[str, Any] = {setting: 60, "actions": action}
     async with living("a", **settings) as world:
         world.queue("r", gpus=1)
@@ -219,7 +219,7 @@ async def test_a_pod_is_safe_until_it_has_run_for_the_least_time(action: str, se
         assert world.cluster.evictions == ["victim-0"]
 
 
-async def test_whoever_switched_preemption_off_has_nobody_preempted() -> None:
+async def test_no_pod_is_preempted_where_preemption_is_off() -> None:
     async with living("a", actions="reclaim,consolidate") as world:
         world.runs("victim", "a")
         urgent = world.pod("urgent", priority_class=URGENT)
@@ -229,7 +229,7 @@ async def test_whoever_switched_preemption_off_has_nobody_preempted() -> None:
 
 
 @pytest.mark.parametrize(("ageing_s", "small_one_starts"), [(None, True), (30.0, False)])
-async def test_a_gang_that_has_waited_for_long_is_not_starved_by_small_ones(
+async def test_a_gang_that_has_waited_long_is_not_starved_by_small_pods(
     ageing_s: float | None, *, small_one_starts: bool
 ) -> None:
     async with living("a", gpus=2, ageing_s=ageing_s) as world:
@@ -247,7 +247,7 @@ async def test_a_gang_that_has_waited_for_long_is_not_starved_by_small_ones(
         assert all(map(world.promised, gang)) is not small_one_starts
 
 
-async def test_without_any_action_nobody_searches() -> None:
+async def test_no_search_runs_without_any_action() -> None:
     counting = Counting()
     async with living("a", plan=counting, actions="") as world:
         world.runs("victim", "a")
@@ -258,7 +258,9 @@ async def test_without_any_action_nobody_searches() -> None:
 
 
 @pytest.mark.parametrize(("actions", "evicted"), [("stalegangeviction", ["gang-0", "gang-1"]), ("preempt", [])])
-async def test_a_stale_gang_is_evicted_after_its_grace_if_that_is_wanted(actions: str, evicted: list[str]) -> None:
+async def test_a_stale_gang_is_evicted_after_its_grace_period_if_this_is_enabled(
+    actions: str, evicted: list[str]
+) -> None:
     async with living("a", gpus=3, actions=actions, stale_grace_s=30) as world:
         gang = world.gang("gang", size=3)
         for pod in gang:
@@ -276,7 +278,7 @@ async def test_a_stale_gang_is_evicted_after_its_grace_if_that_is_wanted(actions
 
 @pytest.mark.parametrize("grace_s", [0, 5])
 @pytest.mark.parametrize("errors", [[RejectedError("no")], [UnavailableError("503")] * (len([*RETRY.pauses()]) + 1)])
-async def test_a_stale_gang_whose_eviction_fails_again_and_again_backs_off(
+async def test_a_stale_gang_whose_eviction_fails_repeatedly_backs_off(
     grace_s: int, errors: Sequence[KubeError]
 ) -> None:
     async with living("a", gpus=3, stale_grace_s=grace_s) as world:
@@ -302,7 +304,7 @@ async def test_a_stale_gang_whose_eviction_fails_again_and_again_backs_off(
 # What is said of it
 
 
-async def test_a_pod_that_a_search_saw_before_the_loop_did_is_told_the_same() -> None:
+async def test_a_pod_that_a_search_saw_before_the_loop_did_gets_the_same_message() -> None:
     async with living("a") as world:
         world.runs("on-a", "a")
         pod = world.pod("late")

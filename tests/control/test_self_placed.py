@@ -45,7 +45,7 @@ def allocated(world: Watched) -> int:
 
 @pytest.mark.parametrize("scheduler", ["kai-scheduler", "default-scheduler"])
 @pytest.mark.parametrize("nodes", [["a"], []])
-async def test_a_pod_that_no_kubelet_has_taken_takes_no_queue_over_its_limit(
+async def test_a_self_placed_pod_that_no_kubelet_accepted_takes_no_queue_above_its_limit(
     scheduler: str, nodes: Sequence[str]
 ) -> None:
     cluster = furnished(*nodes)
@@ -57,7 +57,7 @@ async def test_a_pod_that_no_kubelet_has_taken_takes_no_queue_over_its_limit(
         assert total.gpu_milli == 4000 * len(nodes)
 
 
-async def test_its_queue_pays_once_its_kubelet_has_taken_it() -> None:
+async def test_the_queue_is_charged_once_the_kubelet_accepted_a_self_placed_pod() -> None:
     cluster = furnished("a")
     ref = created(cluster, put("p", gpus=3))
     async with watched(cluster) as world:
@@ -68,14 +68,14 @@ async def test_its_queue_pays_once_its_kubelet_has_taken_it() -> None:
         assert world.gpus()["a"] == 1
 
 
-async def test_the_queue_of_a_pod_that_a_scheduler_has_bound_pays_at_once() -> None:
+async def test_the_queue_of_a_pod_that_a_scheduler_bound_is_charged_at_once() -> None:
     cluster = furnished("a")
     cluster.create(Resource.PODS, put("p", gpus=3, conditions=[SCHEDULED]))
     async with watched(cluster) as world:
         assert allocated(world) == 3
 
 
-async def test_a_pod_that_was_taken_once_is_paid_for_until_it_ends() -> None:
+async def test_a_pod_that_was_accepted_once_is_charged_until_it_ends() -> None:
     cluster = furnished("a")
     ref = Ref.of(
         Resource.PODS, cluster.create(Resource.PODS, put("p", gpus=3, scheduler="default-scheduler", phase="Running"))
@@ -110,7 +110,7 @@ def beyond(name: str, *, mig: int = 0, scheduler: str = "kai-scheduler", **annot
     "asks", [{}, {"mig": 1_000_000}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "64"}], ids=str
 )
 @pytest.mark.parametrize("node_first", [True, False])
-async def test_a_pod_on_a_node_without_gpus_takes_no_queue_over_its_limit(
+async def test_a_pod_on_a_node_without_gpus_takes_no_queue_above_its_limit(
     asks: dict[str, Any], scheduler: str, *, node_first: bool
 ) -> None:
     cluster, node = furnished(), manifests.node("a", gpus=0, cpu=64, labels={})
@@ -136,7 +136,7 @@ async def test_a_pod_on_a_node_without_gpus_takes_no_queue_over_its_limit(
         assert not world.cache.charges.usage()
 
 
-async def test_a_pod_that_was_bound_with_its_queue_keeps_its_gpus_while_their_device_plugin_starts() -> None:
+async def test_a_pod_bound_with_its_queue_keeps_its_gpus_while_the_device_plugin_starts() -> None:
     cluster = furnished("a")
     pod = put("p", gpus=3, **RUNNING)
     pod["metadata"]["annotations"] |= {"leeboard.dev/queue": "q"}
@@ -147,7 +147,7 @@ async def test_a_pod_that_was_bound_with_its_queue_keeps_its_gpus_while_their_de
         assert allocated(world) == 3
 
 
-async def test_a_pod_beyond_its_node_is_told_to_leave_and_stays_as_it_is_shown() -> None:
+async def test_a_pod_larger_than_its_node_that_is_marked_for_eviction_is_still_shown_as_before() -> None:
     cluster = furnished()
     cluster.create(Resource.NODES, manifests.node("a", gpus=0, cpu=64, labels={}))
     cluster.create(Resource.PODS, beyond("p"))

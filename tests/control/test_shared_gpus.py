@@ -42,7 +42,7 @@ async def test_a_gpu_is_opened_by_its_first_pod_joined_by_the_next_and_closed_by
         assert (a.reservations(), gpu_is_free(world, "a"), stands(world)) == ([], 2, [])
 
 
-async def test_a_pod_group_says_what_parts_of_gpus_its_pods_ask_for_and_hold() -> None:
+async def test_a_podgroup_shows_the_gpu_shares_that_its_pods_request_and_hold() -> None:
     async with machines("a") as (world, _):
         job = Job(name="gang", queue="q", group="gang")
         world.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=1))
@@ -57,7 +57,7 @@ async def test_a_pod_group_says_what_parts_of_gpus_its_pods_ask_for_and_hold() -
         assert numbers["allocated"]["nvidia.com/gpu"] == "1"
 
 
-async def test_a_held_pod_is_released_only_when_its_gpu_is_ready() -> None:
+async def test_a_gated_pod_is_released_only_when_its_gpu_is_ready() -> None:
     async with machines("a") as (world, (a,)):
         a.reports = False
         pod = sharer(world, "pod", gates=[GATE])
@@ -71,7 +71,7 @@ async def test_a_held_pod_is_released_only_when_its_gpu_is_ready() -> None:
         assert await runs(world, pod) == ["GPU-a-0"]
 
 
-async def test_pods_of_two_groups_share_a_gpu_that_is_just_opening() -> None:
+async def test_pods_of_two_podgroups_share_a_gpu_that_is_opening() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         pods = [sharer(world, f"pod-{number}", "0.3") for number in range(3)]
 
@@ -79,7 +79,7 @@ async def test_pods_of_two_groups_share_a_gpu_that_is_just_opening() -> None:
         assert len(a.reservations()) == 1
 
 
-async def test_who_opened_a_gpu_may_go_before_it_is_ready_without_harm_to_who_joined() -> None:
+async def test_deleting_the_pod_that_opened_a_gpu_does_not_harm_pods_that_joined() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         a.reports = False
         opener = sharer(world, "opener")
@@ -93,7 +93,7 @@ async def test_who_opened_a_gpu_may_go_before_it_is_ready_without_harm_to_who_jo
         assert len(a.reservations()) == 1
 
 
-async def test_a_pod_gets_parts_of_two_gpus_in_the_order_of_their_names() -> None:
+async def test_a_pod_gets_shares_of_two_gpus_in_the_order_of_their_names() -> None:
     async with machines("a", gpus=3) as (world, (a,)):
         await runs(world, sharer(world, "there", "0.5"))
 
@@ -110,7 +110,7 @@ def crew(world: World, size: int, fraction: str) -> list[RawObject]:
     return [sharer(world, f"crew-{member}", fraction, pod_group_name="crew") for member in range(size)]
 
 
-async def test_a_gang_of_parts_starts_when_all_of_its_gpus_are_ready() -> None:
+async def test_a_gang_with_gpu_shares_starts_when_all_its_gpus_are_ready() -> None:
     async with machines("a", "b", gpus=1) as (world, (_, b)):
         b.binds_reservations = False
         gang = crew(world, 4, "0.5")
@@ -122,7 +122,7 @@ async def test_a_gang_of_parts_starts_when_all_of_its_gpus_are_ready() -> None:
         assert sorted(await runs(world, *gang)) == ["GPU-a-0", "GPU-a-0", "GPU-b-0", "GPU-b-0"]
 
 
-async def test_a_gang_of_parts_that_does_not_fit_opens_nothing() -> None:
+async def test_a_gang_with_gpu_shares_that_does_not_fit_opens_no_gpu() -> None:
     async with machines("a", gpus=1) as (world, (a,)):
         gang = crew(world, 3, "0.5")
         await passes(5)
@@ -143,7 +143,7 @@ def wants(world: World, name: str, fraction: str) -> RawObject:
     return world.cluster.create(Resource.PODS, part(name, fraction, queue="rich"))
 
 
-async def test_a_part_is_reclaimed_from_a_part_on_the_very_gpu_that_goes_on_being_shared() -> None:
+async def test_a_gpu_share_is_reclaimed_from_a_pod_on_the_same_gpu_that_stays_shared() -> None:
     async with machines("a") as (world, (a,)):
         rich(world)
         pods = [sharer(world, f"pod-{number}", "0.5") for number in range(2)]
@@ -157,7 +157,7 @@ async def test_a_part_is_reclaimed_from_a_part_on_the_very_gpu_that_goes_on_bein
         assert sorted(exists(world, pod) for pod in pods) == [False, True]
 
 
-async def test_a_part_is_reclaimed_from_a_whole_gpu() -> None:
+async def test_a_gpu_share_is_reclaimed_from_a_whole_gpu() -> None:
     async with machines("a") as (world, (a,)):
         rich(world)
         whole = world.pod("whole")
@@ -167,7 +167,7 @@ async def test_a_part_is_reclaimed_from_a_whole_gpu() -> None:
         assert (exists(world, whole), len(a.reservations())) == (False, 1)
 
 
-async def test_a_whole_gpu_is_reclaimed_from_all_who_share_it() -> None:
+async def test_a_whole_gpu_is_reclaimed_from_all_pods_that_share_it() -> None:
     async with machines("a") as (world, (a,)):
         rich(world)
         pods = [sharer(world, f"pod-{number}", "0.5") for number in range(2)]
@@ -180,7 +180,7 @@ async def test_a_whole_gpu_is_reclaimed_from_all_who_share_it() -> None:
         assert not any(exists(world, pod) for pod in pods)
 
 
-async def test_memory_that_who_has_just_left_still_seems_to_use_holds_nobody_up_for_long() -> None:
+async def test_memory_that_a_deleted_pod_still_seems_to_use_does_not_delay_other_pods_long() -> None:
     async with machines("a") as (world, (a,)):
         rich(world)
         pods = [sharer(world, f"pod-{number}", "0.5") for number in range(2)]
@@ -198,7 +198,7 @@ async def test_memory_that_who_has_just_left_still_seems_to_use_holds_nobody_up_
 # Nobody gets one
 
 
-async def test_who_gets_no_gpu_in_time_backs_off_and_the_gpu_is_free_again() -> None:
+async def test_a_pod_without_a_ready_gpu_in_time_backs_off_and_the_gpu_is_free_again() -> None:
     async with machines("a", device_ttl_s=10) as (world, (a,)):
         a.binds_reservations = False
         pod = sharer(world, "pod")
@@ -216,14 +216,14 @@ def backing_off(world: World, pod: RawObject) -> str:
     return refusal.sentence if refusal else ""
 
 
-async def test_who_gets_no_gpu_on_one_node_is_given_one_on_another() -> None:
+async def test_a_pod_without_a_ready_gpu_on_one_node_gets_one_on_another() -> None:
     async with machines("a", "b", device_ttl_s=10) as (world, (a, _)):
         a.binds_reservations = False
 
         assert await runs(world, sharer(world, "pod"), within_s=60) == ["GPU-b-0"]
 
 
-async def test_for_a_gpu_that_its_node_has_not_given_in_time_nobody_else_waits_until_it_does() -> None:
+async def test_other_pods_avoid_a_node_that_did_not_give_a_gpu_in_time_until_it_does() -> None:
     async with machines("a", "b", gpus=2, device_ttl_s=10) as (world, (a, _)):
         a.binds_reservations = False
         assert await runs(world, sharer(world, "first", "0.6")) == ["GPU-b-0"]
@@ -235,7 +235,7 @@ async def test_for_a_gpu_that_its_node_has_not_given_in_time_nobody_else_waits_u
         assert await runs(world, sharer(world, "third", "0.6")) == ["GPU-a-0"]
 
 
-async def test_a_reservation_pod_that_fails_is_made_again_and_not_many_times_a_second() -> None:
+async def test_a_failed_reservation_pod_is_created_again_and_not_many_times_a_second() -> None:
     async with machines("a") as (world, (a,)):
         a.admits = False
         pod = sharer(world, "pod")
@@ -250,7 +250,7 @@ async def test_a_reservation_pod_that_fails_is_made_again_and_not_many_times_a_s
 # Promises that come to nothing
 
 
-async def test_a_gpu_made_ready_for_a_pod_that_goes_before_it_is_bound_is_removed_after_a_while() -> None:
+async def test_a_gpu_made_ready_for_a_pod_that_is_deleted_before_its_binding_is_removed_after_a_while() -> None:
     async with machines("a") as (world, (a,)):
         pod = sharer(world, "pod")
         await passes(2)
@@ -264,7 +264,7 @@ async def test_a_gpu_made_ready_for_a_pod_that_goes_before_it_is_bound_is_remove
         assert (a.reservations(), gpu_is_free(world, "a")) == ([], 1)
 
 
-async def test_who_comes_meanwhile_is_given_that_gpu() -> None:
+async def test_a_pod_created_meanwhile_gets_that_gpu() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         pod = sharer(world, "pod")
         await passes(2)
@@ -276,7 +276,7 @@ async def test_who_comes_meanwhile_is_given_that_gpu() -> None:
         assert (len(a.reserved), len(a.reservations())) == (1, 1)
 
 
-async def test_a_pod_that_others_have_bound_without_a_gpu_takes_none() -> None:
+async def test_a_pod_that_others_bound_without_a_gpu_takes_none() -> None:
     async with machines("a") as (world, (a,)):
         pod = sharer(world, "pod", gates=[GATE])
         await passes(2)
@@ -286,7 +286,7 @@ async def test_a_pod_that_others_have_bound_without_a_gpu_takes_none() -> None:
         assert (a.reservations(), gpu_is_free(world, "a")) == ([], 1)
 
 
-async def test_nothing_is_planned_again_and_again_while_a_gpu_opens() -> None:
+async def test_nothing_is_planned_repeatedly_while_a_gpu_opens() -> None:
     async with machines("a") as (world, (a,)):
         a.binds_reservations = False
         pod = sharer(world, "pod")
@@ -298,7 +298,7 @@ async def test_nothing_is_planned_again_and_again_while_a_gpu_opens() -> None:
         assert (world.held(pod) is not None, world.applier.taken - plans <= 2) == (True, True)
 
 
-async def test_a_standby_remembers_no_reservation_pods_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_standby_remembers_no_deleted_reservation_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     async with machines("a") as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)

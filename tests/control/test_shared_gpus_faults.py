@@ -13,7 +13,7 @@ from tests.control.wired import World, passes
 # The reservation pod is not what it was
 
 
-async def test_a_reservation_pod_that_somebody_deletes_is_made_anew_under_who_shares() -> None:
+async def test_a_deleted_reservation_pod_of_a_gpu_in_use_is_created_again() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)
@@ -27,7 +27,7 @@ async def test_a_reservation_pod_that_somebody_deletes_is_made_anew_under_who_sh
         assert (exists(world, pod), stands(world)) == (True, [GpuState.READY])
 
 
-async def test_a_reservation_pod_that_fails_under_who_shares_is_made_anew() -> None:
+async def test_a_failed_reservation_pod_of_a_gpu_in_use_is_created_again() -> None:
     async with machines("a") as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)
@@ -38,7 +38,7 @@ async def test_a_reservation_pod_that_fails_under_who_shares_is_made_anew() -> N
         assert (exists(world, pod), stands(world), len(a.reservations())) == (True, [GpuState.READY], 1)
 
 
-async def test_what_gets_another_device_is_kept_until_one_gets_the_right_one_even_if_that_comes_last() -> None:
+async def test_reservation_pods_with_a_wrong_device_are_kept_until_one_gets_the_right_device() -> None:
     async with machines("a", gpus=8) as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)
@@ -52,7 +52,7 @@ async def test_what_gets_another_device_is_kept_until_one_gets_the_right_one_eve
         assert gpu_is_free(world, "a") == 7
 
 
-async def test_a_device_that_somebody_else_has_by_now_is_left_to_it() -> None:
+async def test_a_device_that_another_pod_has_by_now_is_left_to_it() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)
@@ -66,7 +66,7 @@ async def test_a_device_that_somebody_else_has_by_now_is_left_to_it() -> None:
         a.both.clear()  # That is what a scheduler of somebody else can do.
 
 
-async def test_who_is_bound_at_a_later_try_is_told_the_device_that_its_gpu_is_by_then() -> None:
+async def test_a_pod_bound_at_a_later_try_gets_the_device_that_its_gpu_has_by_then() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         world.cluster.errors["bind"].append(UnavailableError("busy", retry_after_s=15.0))
         binding = asyncio.create_task(runs(world, sharer(world, "pod")))
@@ -79,7 +79,7 @@ async def test_who_is_bound_at_a_later_try_is_told_the_device_that_its_gpu_is_by
         assert (await binding, a.held_by(a.reservations()[0])) == (["GPU-a-1"], ["GPU-a-1"])
 
 
-async def test_who_is_about_to_be_bound_is_not_while_its_gpu_is_not_ready() -> None:
+async def test_a_pod_is_not_bound_while_its_gpu_is_not_ready() -> None:
     async with machines("a") as (world, (a,)):
         world.cluster.errors["bind"].append(UnavailableError("busy", retry_after_s=15.0))
         pod = sharer(world, "pod")
@@ -98,7 +98,7 @@ async def test_who_is_about_to_be_bound_is_not_while_its_gpu_is_not_ready() -> N
 # The device or the node is not what it was
 
 
-async def test_pods_of_a_device_that_is_gone_leave() -> None:
+async def test_pods_of_a_removed_device_are_evicted() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)
@@ -110,7 +110,7 @@ async def test_pods_of_a_device_that_is_gone_leave() -> None:
         assert world.cluster.marks == [("pod-0", "Pod q/pod-0 was given GPU GPU-a-0, which node a has no more")]
 
 
-async def test_after_a_reboot_with_other_devices_nobody_stays_on_what_was() -> None:
+async def test_pods_on_removed_devices_are_evicted_after_a_reboot_with_other_devices() -> None:
     async with machines("a") as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)
@@ -124,7 +124,7 @@ async def test_after_a_reboot_with_other_devices_nobody_stays_on_what_was() -> N
         assert await runs(world, sharer(world, "next")) == ["GPU-new"]
 
 
-async def test_while_the_driver_cannot_be_read_nobody_leaves_and_nobody_comes() -> None:
+async def test_no_pod_is_evicted_and_none_starts_while_the_driver_cannot_be_read() -> None:
     async with machines("a") as (world, (a,)):
         pod = sharer(world, "pod", "0.3")
         await runs(world, pod)
@@ -139,7 +139,7 @@ async def test_while_the_driver_cannot_be_read_nobody_leaves_and_nobody_comes() 
         assert await runs(world, late) == ["GPU-a-0"]
 
 
-async def test_of_a_silent_agent_pods_stay_and_nobody_comes() -> None:
+async def test_pods_stay_and_none_starts_while_the_agent_is_silent() -> None:
     async with machines("a", agent_ttl_s=100) as (world, (a,)):
         pod = sharer(world, "pod", "0.3")
         await runs(world, pod)
@@ -156,7 +156,7 @@ async def test_of_a_silent_agent_pods_stay_and_nobody_comes() -> None:
 
 
 @pytest.mark.parametrize("state", [{"health": "Unhealthy"}, {"memoryMiB": {"foreign": 5_000}}])
-async def test_a_device_with_something_wrong_takes_no_work_until_that_is_over(state: RawObject) -> None:
+async def test_an_unhealthy_device_takes_no_pods_until_it_is_healthy(state: RawObject) -> None:
     async with machines("a") as (world, (a,)):
         a.states["GPU-a-0"] = state
         await passes(1)
@@ -170,7 +170,7 @@ async def test_a_device_with_something_wrong_takes_no_work_until_that_is_over(st
         assert await runs(world, shared) == ["GPU-a-0"]
 
 
-async def test_who_once_opened_a_gpu_that_is_sick_by_now_is_given_another_one() -> None:
+async def test_a_pod_that_opened_a_gpu_that_is_unhealthy_by_now_gets_another_one() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         opener, joiner = (sharer(world, name) for name in ("opener", "joiner"))
         await passes(1)
@@ -197,7 +197,7 @@ async def contested(world: World, a: Machine) -> RawObject:
     return pod
 
 
-async def test_a_node_with_a_contested_gpu_takes_nobody_until_the_sources_agree() -> None:
+async def test_a_node_with_a_contested_gpu_takes_no_pods_until_the_sources_agree() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         await contested(world, a)
         whole, shared = world.pod("whole"), sharer(world, "shared")
@@ -209,7 +209,7 @@ async def test_a_node_with_a_contested_gpu_takes_nobody_until_the_sources_agree(
         assert await runs(world, whole, shared) == ["", "GPU-a-0"]
 
 
-async def test_promises_on_a_node_that_is_contested_are_taken_back() -> None:
+async def test_reservations_on_a_contested_node_are_withdrawn() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         await runs(world, sharer(world, "pod", "0.3"))
         whole, shared = world.pod("whole"), sharer(world, "shared")
@@ -223,7 +223,7 @@ async def test_promises_on_a_node_that_is_contested_are_taken_back() -> None:
         assert [world.held(pod) for pod in (whole, shared)] == [None, None]
 
 
-async def test_whole_gpus_beside_a_contested_one_are_promised_again_while_its_agent_is_silent() -> None:
+async def test_whole_gpus_beside_a_contested_one_are_reserved_again_while_the_agent_is_silent() -> None:
     async with machines("a", gpus=2, agent_ttl_s=100) as (world, (a,)):
         await contested(world, a)
         a.reports = False
@@ -236,7 +236,7 @@ async def test_whole_gpus_beside_a_contested_one_are_promised_again_while_its_ag
         assert (world.promised(whole), world.applier.taken - plans <= 3) == ("a", True)
 
 
-async def test_nothing_is_planned_again_and_again_while_a_gpu_is_contested() -> None:
+async def test_nothing_is_planned_repeatedly_while_a_gpu_is_contested() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         await contested(world, a)
         world.pod("whole")

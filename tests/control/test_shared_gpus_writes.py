@@ -65,7 +65,7 @@ class Site:
 # Restarts
 
 
-async def test_killed_between_reservation_and_bind_it_goes_on_with_the_same_reservation() -> None:
+async def test_a_kill_between_reservation_and_bind_continues_with_the_same_reservation_pod() -> None:
     site = Site(gpus=2)
     async with site.leeboard() as (world, (a,)):
         a.reports = False
@@ -79,7 +79,7 @@ async def test_killed_between_reservation_and_bind_it_goes_on_with_the_same_rese
         assert (site.reservations(), site.cluster.removed) == ([before], [])
 
 
-async def test_killed_after_bind_it_knows_what_was_given() -> None:
+async def test_the_assigned_gpus_are_known_after_a_kill_that_follows_bind() -> None:
     site = Site(gpus=2)
     async with site.leeboard() as (world, _):
         pair = sharer(world, "pair", "0.6", gpu_fraction_num_devices="2")
@@ -96,7 +96,7 @@ async def test_killed_after_bind_it_knows_what_was_given() -> None:
         )
 
 
-async def test_what_another_replica_reserved_for_nobody_is_kept_for_a_minute_and_then_removed() -> None:
+async def test_a_reservation_pod_of_another_replica_without_a_pod_is_removed_after_a_minute() -> None:
     site = Site()
     async with site.leeboard() as (world, (a,)):
         a.reports = False
@@ -112,7 +112,7 @@ async def test_what_another_replica_reserved_for_nobody_is_kept_for_a_minute_and
         assert (site.reservations(), gpu_is_free(world, "a")) == ([], 1)
 
 
-async def test_a_whole_gpu_that_is_reserved_for_nobody_is_waited_for_and_given() -> None:
+async def test_a_whole_gpu_held_by_a_reservation_pod_without_a_pod_is_waited_for_and_assigned() -> None:
     site = Site()
     async with site.leeboard() as (world, (a,)):
         a.reports = False
@@ -128,7 +128,7 @@ async def test_a_whole_gpu_that_is_reserved_for_nobody_is_waited_for_and_given()
         assert a.held_by(whole) == ["GPU-a-0"]
 
 
-async def test_what_another_replica_reserves_late_keeps_the_gpu_from_those_who_wait_for_it_for_seconds_only() -> None:
+async def test_a_late_reservation_pod_of_another_replica_keeps_a_gpu_from_other_pods_for_seconds_only() -> None:
     site = Site()
     async with site.leeboard() as (world, (a,)):
         a.binds_reservations = False
@@ -144,7 +144,7 @@ async def test_what_another_replica_reserves_late_keeps_the_gpu_from_those_who_w
         assert (site.reservations(), set(site.cluster.removed)) == ([ours], {"late"})
 
 
-async def test_where_sharing_is_turned_off_what_runs_keeps_its_gpu_until_it_goes() -> None:
+async def test_running_pods_keep_their_gpu_until_they_end_where_sharing_is_turned_off() -> None:
     site = Site()
     async with site.leeboard() as (world, _):
         pod = sharer(world, "pod")
@@ -171,7 +171,7 @@ def stops(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.planning.poke()
 
 
-async def test_who_stands_down_in_the_midst_writes_nothing_more_and_goes_on_afterwards(
+async def test_a_replica_that_becomes_a_standby_stops_writing_and_continues_when_active_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site()
@@ -186,7 +186,7 @@ async def test_who_stands_down_in_the_midst_writes_nothing_more_and_goes_on_afte
         assert await runs(world, pod) == ["GPU-a-0"]
 
 
-async def test_a_gpu_that_was_about_to_be_removed_is_open_again_for_who_takes_over(
+async def test_a_gpu_that_was_about_to_be_removed_is_open_again_for_the_new_active_replica(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site()
@@ -217,7 +217,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("error", FAILURES)
-async def test_a_reservation_that_cannot_be_written_is_tried_again(error: KubeError) -> None:
+async def test_a_reservation_pod_that_cannot_be_written_is_tried_again(error: KubeError) -> None:
     async with machines("a") as (world, (a,)):
         world.cluster.errors["create_pod"].extend([error, error])
 
@@ -225,7 +225,7 @@ async def test_a_reservation_that_cannot_be_written_is_tried_again(error: KubeEr
         assert len(a.reservations()) == 1
 
 
-async def test_a_reservation_that_was_written_although_nobody_learnt_of_it_is_not_written_twice() -> None:
+async def test_a_reservation_pod_that_was_written_without_a_reply_is_not_written_twice() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         world.cluster.lost_replies["create_pod"] = 1
 
@@ -233,7 +233,7 @@ async def test_a_reservation_that_was_written_although_nobody_learnt_of_it_is_no
         assert len(a.reservations()) == 1
 
 
-async def test_a_reservation_that_the_watch_does_not_show_yet_is_not_written_twice() -> None:
+async def test_a_reservation_pod_that_the_watch_does_not_show_yet_is_not_written_twice() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         world.cluster.takes_s["create_pod"] = 8.0
 
@@ -242,7 +242,7 @@ async def test_a_reservation_that_the_watch_does_not_show_yet_is_not_written_twi
 
 
 @pytest.mark.parametrize("error", FAILURES)
-async def test_a_reservation_that_cannot_be_removed_is_tried_again(error: KubeError) -> None:
+async def test_a_reservation_pod_that_cannot_be_removed_is_tried_again(error: KubeError) -> None:
     async with machines("a") as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)
@@ -254,7 +254,7 @@ async def test_a_reservation_that_cannot_be_removed_is_tried_again(error: KubeEr
         assert (a.reservations(), gpu_is_free(world, "a")) == ([], 1)
 
 
-async def test_nobody_comes_on_a_gpu_that_may_have_been_removed() -> None:
+async def test_no_pod_is_placed_on_a_gpu_that_may_have_been_removed() -> None:
     async with machines("a", gpus=1) as (world, (a,)):
         pod = sharer(world, "pod")
         await runs(world, pod)
@@ -270,7 +270,7 @@ async def test_nobody_comes_on_a_gpu_that_may_have_been_removed() -> None:
         assert (stands(world), exists(world, late), len(set(a.reserved))) == ([GpuState.READY], True, 2)
 
 
-async def test_a_pod_that_comes_before_the_last_has_gone_keeps_the_gpu_open() -> None:
+async def test_a_pod_created_before_the_last_is_deleted_keeps_the_gpu_open() -> None:
     async with machines("a") as (world, (a,)):
         first = sharer(world, "first")
         await runs(world, first)
@@ -284,7 +284,7 @@ async def test_a_pod_that_comes_before_the_last_has_gone_keeps_the_gpu_open() ->
         assert [pod["metadata"]["uid"] for pod in a.reservations()] == [before]
 
 
-async def test_who_once_opened_a_gpu_opens_it_anew_in_the_moment_in_which_it_is_gone() -> None:
+async def test_a_pod_that_once_opened_a_gpu_opens_it_again_at_the_moment_when_it_is_removed() -> None:
     async with machines("a") as (world, (a,)):
         a.binds_reservations = False
         opener = sharer(world, "opener")
@@ -311,7 +311,7 @@ async def test_who_once_opened_a_gpu_opens_it_anew_in_the_moment_in_which_it_is_
 
 
 @pytest.mark.parametrize("error", FAILURES)
-async def test_which_device_a_reservation_pod_has_is_written_again_where_that_failed(error: KubeError) -> None:
+async def test_the_device_of_a_reservation_pod_is_written_again_after_a_failure(error: KubeError) -> None:
     async with machines("a") as (world, (a,)):
         world.cluster.errors["annotate_pod"].append(error)
         await runs(world, sharer(world, "pod"))
@@ -321,7 +321,7 @@ async def test_which_device_a_reservation_pod_has_is_written_again_where_that_fa
         assert reservation["metadata"]["annotations"][RESERVED_DEVICE_ANNOTATION] == "GPU-a-0"
 
 
-async def test_a_reservation_pod_says_which_device_it_has_as_kais_tools_read_it() -> None:
+async def test_a_reservation_pod_names_its_device_as_the_tools_of_kai_read_it() -> None:
     async with machines("a") as (world, (a,)):
         await runs(world, sharer(world, "pod"))
         await passes(LOOK_AGAIN_S + 1)

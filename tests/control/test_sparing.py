@@ -38,7 +38,7 @@ def runs(world: World, name: str, *, created_at: int = 0, node: str = "a", **mor
     return pod
 
 
-async def test_the_youngest_is_the_victim_where_no_budget_guards_it_and_nothing_is_asked() -> None:
+async def test_the_youngest_pod_is_the_victim_without_a_query_where_no_budget_protects_it() -> None:
     async with two_running() as world:
         world.pod("urgent", priority_class=URGENT)
         await passes(2)
@@ -46,7 +46,7 @@ async def test_the_youngest_is_the_victim_where_no_budget_guards_it_and_nothing_
         assert (world.cluster.evictions, world.cluster.asked) == (["young-0"], [])
 
 
-async def test_a_guarded_pod_is_spared_where_another_can_make_room() -> None:
+async def test_a_protected_pod_is_spared_where_another_can_make_room() -> None:
     async with two_running() as world:
         world.cluster.guarded.add("young-0")
 
@@ -57,7 +57,7 @@ async def test_a_guarded_pod_is_spared_where_another_can_make_room() -> None:
         assert world.count("disruption_budgets_overridden") == 0
 
 
-async def test_whoever_is_guarded_beside_the_victim_is_spared_too() -> None:
+async def test_protected_pods_beside_the_victim_are_spared_too() -> None:
     async with living("a", gpus=4) as world:
         for age, name in enumerate(("free", "first", "second", "third")):
             runs(world, name, created_at=age)
@@ -70,7 +70,7 @@ async def test_whoever_is_guarded_beside_the_victim_is_spared_too() -> None:
         assert (world.cluster.evictions, world.cluster.asked[0]) == (["free-0"], "third-0")
 
 
-async def test_a_guarded_pod_is_evicted_and_it_is_told_where_nobody_else_can_make_room() -> None:
+async def test_a_protected_pod_is_evicted_with_an_event_where_no_other_can_make_room() -> None:
     async with two_running() as world:
         world.cluster.guarded |= {"old-0", "young-0"}
 
@@ -82,7 +82,7 @@ async def test_a_guarded_pod_is_evicted_and_it_is_told_where_nobody_else_can_mak
         assert world.count("disruption_budgets_overridden") == 1
 
 
-async def test_a_gang_is_spared_as_a_whole_when_one_of_it_is_guarded() -> None:
+async def test_a_whole_gang_is_spared_when_one_of_its_pods_is_protected() -> None:
     async with living("a", gpus=4) as world:
         runs(world, "old")
         runs(world, "older")
@@ -97,7 +97,7 @@ async def test_a_gang_is_spared_as_a_whole_when_one_of_it_is_guarded() -> None:
         assert sorted(world.cluster.evictions) == ["old-0", "older-0"]
 
 
-async def test_a_pod_in_a_namespace_without_a_tight_budget_is_not_asked_about() -> None:
+async def test_a_pod_in_a_namespace_without_a_tight_budget_is_not_queried() -> None:
     async with living("a", gpus=2) as world:
         world.queue("r", gpus=1)
         world.queue("s", gpus=1)
@@ -114,7 +114,7 @@ async def test_a_pod_in_a_namespace_without_a_tight_budget_is_not_asked_about() 
 
 @pytest.mark.parametrize("verb", ["tight_budgets", "may_evict"])
 @pytest.mark.parametrize("error", [UnavailableError("503"), OutcomeUnknownError("500"), ForbiddenError("403")])
-async def test_what_cannot_be_found_out_guards_nobody(verb: str, error: KubeError) -> None:
+async def test_a_failed_query_protects_no_pod(verb: str, error: KubeError) -> None:
     async with two_running() as world:
         world.cluster.guarded.add("young-0")
         world.cluster.errors[verb].append(error)
@@ -127,7 +127,7 @@ async def test_what_cannot_be_found_out_guards_nobody(verb: str, error: KubeErro
         assert logs[0] == {"event": "disruption budgets cannot be read", "log_level": "warning", "error": str(error)}
 
 
-async def test_a_pod_that_is_gone_by_now_guards_nobody() -> None:
+async def test_a_pod_deleted_meanwhile_protects_no_pod() -> None:
     async with two_running() as world:
         world.cluster.guarded.add("young-0")
         world.cluster.errors["may_evict"].append(NotFoundError("gone"))
@@ -163,7 +163,7 @@ def eviction(pod: RawObject, action: Action = Action.PREEMPT) -> Eviction:
     return Eviction(pod=PodUid(metadata["uid"]), group=group, node=NodeName("a"), action=action)
 
 
-async def test_a_guard_ends_after_its_time_and_is_asked_about_again() -> None:
+async def test_a_protection_expires_and_is_queried_again() -> None:
     async with two_running() as world:
         known = Budgets(world.cache, world.cluster, clock=world.now)
         pod = runs(world, "guarded", gpus=0)
@@ -179,7 +179,7 @@ async def test_a_guard_ends_after_its_time_and_is_asked_about_again() -> None:
         assert await known.inquire([eviction(pod)])
 
 
-async def test_for_a_stale_gang_nobody_could_leave_instead_so_nothing_is_asked() -> None:
+async def test_nothing_is_queried_for_a_stale_gang_because_no_other_pod_could_be_evicted() -> None:
     async with two_running() as world:
         known = Budgets(world.cache, world.cluster, clock=world.now)
         pod = runs(world, "guarded", gpus=0)
@@ -189,7 +189,7 @@ async def test_for_a_stale_gang_nobody_could_leave_instead_so_nothing_is_asked()
         assert not await known.inquire([eviction(pod, Action.EVICT_STALE)])
 
 
-async def test_of_a_gang_one_guarded_pod_is_enough_and_others_are_asked_about_from_the_youngest() -> None:
+async def test_one_protected_pod_spares_a_gang_and_other_gangs_are_queried_from_the_youngest() -> None:
     async with living("a") as world:
         known = Budgets(world.cache, world.cluster, clock=world.now)
         gang = world.gang("gang", size=2 * disruption_budgets.ASKERS, gpus=0)
@@ -210,7 +210,7 @@ async def test_of_a_gang_one_guarded_pod_is_enough_and_others_are_asked_about_fr
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_no_more_victims_are_asked_about_than_a_search_may(*, allowed: bool) -> None:
+async def test_no_more_victims_are_queried_than_the_limit_of_a_search(*, allowed: bool) -> None:
     async with living("a") as world:
         known = Budgets(world.cache, world.cluster, clock=world.now)
         pods = [runs(world, f"p{number}", gpus=0) for number in range(DRY_RUNS + 20)]
@@ -222,7 +222,7 @@ async def test_no_more_victims_are_asked_about_than_a_search_may(*, allowed: boo
         assert len(world.cluster.asked) == DRY_RUNS
 
 
-async def test_no_more_is_asked_than_a_search_may_and_so_much_at_a_time() -> None:
+async def test_the_number_of_queries_is_limited_for_a_search_and_at_a_time() -> None:
     async with living("a") as world:
         known = Budgets(world.cache, world.cluster, clock=world.now)
         pods = [runs(world, f"p{number}", gpus=0) for number in range(DRY_RUNS + 20)]
@@ -237,7 +237,7 @@ async def test_no_more_is_asked_than_a_search_may_and_so_much_at_a_time() -> Non
         assert world.now() - began == pytest.approx(1 + DRY_RUNS / disruption_budgets.ASKERS, abs=1)
 
 
-async def test_a_search_asks_for_the_budgets_once_and_plans_twice_at_the_most() -> None:
+async def test_a_search_reads_the_budgets_once_and_plans_at_most_twice() -> None:
     plans: list[Snapshot] = []
 
     def counting(snapshot: Snapshot, policy: Policy, *, now: float, memory: PlanMemory) -> Plan:

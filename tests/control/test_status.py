@@ -41,7 +41,7 @@ def many_pods(world: World, count: int) -> list[RawObject]:
 # What objects say
 
 
-async def test_a_queue_says_what_its_pods_hold_and_ask_for() -> None:
+async def test_the_status_of_a_queue_shows_what_its_pods_hold_and_request() -> None:
     async with living("a") as world:
         world.pod("one")
         world.pod("waits")
@@ -54,7 +54,7 @@ async def test_a_queue_says_what_its_pods_hold_and_ask_for() -> None:
         assert {one["type"]: one["status"] for one in status["conditions"]} == {"Valid": "True", "OverQuota": "True"}
 
 
-async def test_many_queues_are_divided_for_in_a_thread_and_written_about_in_steps(
+async def test_shares_of_many_queues_are_computed_in_a_thread_and_written_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worded, whole = Counter[int](), status_fields.queue_status
@@ -78,7 +78,7 @@ async def test_many_queues_are_divided_for_in_a_thread_and_written_about_in_step
     assert written(world).count("new") == 1
 
 
-async def test_a_parent_names_its_children_and_an_orphan_what_is_wrong() -> None:
+async def test_a_parent_queue_names_its_children_and_an_orphan_its_error() -> None:
     async with living() as world:
         for name, parent in [("parent", None), ("y", "parent"), ("x", "parent"), ("orphan", "missing")]:
             world.queue(name, parent=parent)
@@ -89,7 +89,7 @@ async def test_a_parent_names_its_children_and_an_orphan_what_is_wrong() -> None
         assert (invalid["status"], invalid["reason"]) == ("False", "QueueIsInvalid")
 
 
-async def test_a_queue_that_is_not_valid_says_what_still_runs_in_it() -> None:
+async def test_an_invalid_queue_shows_what_still_runs_in_it() -> None:
     async with living("a") as world:
         world.queue("lost", parent="missing")
         world.runs("old", "a", queue="lost")
@@ -101,7 +101,7 @@ async def test_a_queue_that_is_not_valid_says_what_still_runs_in_it() -> None:
         assert [one["type"] for one in status["conditions"]] == ["Valid"]
 
 
-async def test_a_pod_group_says_why_it_waits_until_it_does_not() -> None:
+async def test_a_podgroup_shows_why_it_is_pending_until_it_starts() -> None:
     async with living("a") as world:
         world.gang("gang", size=2)
         await passes(SETTLED_S)
@@ -116,7 +116,7 @@ async def test_a_pod_group_says_why_it_waits_until_it_does_not() -> None:
         assert starts["resourcesStatus"]["allocated"]["nvidia.com/gpu"] == "2"
 
 
-async def test_a_pod_group_counts_the_pods_that_run_and_those_that_do_not() -> None:
+async def test_a_podgroup_counts_the_pods_that_run_and_those_that_do_not() -> None:
     async with living("a", "b") as world:
         first, *_ = world.gang("gang", size=3, min_member=1)
         await world.bind(first, await world.choose(first, "a", "b"))
@@ -127,7 +127,7 @@ async def test_a_pod_group_counts_the_pods_that_run_and_those_that_do_not() -> N
         assert (status["running"], status["pending"]) == (1, 2)
 
 
-async def test_an_owner_learns_what_is_wrong_with_a_pod_group() -> None:
+async def test_an_owner_gets_the_error_of_a_podgroup() -> None:
     async with living("a") as world:
         world.gang("gang", size=1)
         world.cluster.patch(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"), {"spec": {"minMember": "x"}})
@@ -162,7 +162,7 @@ async def test_an_object_is_written_at_most_once_an_interval() -> None:
         assert 3 <= written(world).count("q") <= 4
 
 
-async def test_nothing_is_written_after_a_restart_where_objects_say_it_already() -> None:
+async def test_nothing_is_written_after_a_restart_where_the_status_is_current() -> None:
     cluster = furnished("a")
     async with living(cluster=cluster) as world:
         world.gang("gang", size=2)
@@ -175,7 +175,7 @@ async def test_nothing_is_written_after_a_restart_where_objects_say_it_already()
     assert cluster.statuses == []
 
 
-async def test_what_somebody_else_wrote_meanwhile_is_put_right() -> None:
+async def test_a_status_that_another_client_overwrote_is_corrected() -> None:
     cluster = furnished("a")
     async with living(cluster=cluster):
         await passes(SETTLED_S)
@@ -191,7 +191,7 @@ async def test_what_somebody_else_wrote_meanwhile_is_put_right() -> None:
 @pytest.mark.parametrize(
     "error", [UnavailableError("503"), OutcomeUnknownError("500"), ForbiddenError("403")], ids=repr
 )
-async def test_a_write_that_failed_is_tried_again_although_nothing_has_changed(error: KubeError) -> None:
+async def test_a_failed_write_is_retried_although_nothing_has_changed(error: KubeError) -> None:
     async with living("a") as world:
         world.cluster.errors["write_status"] += [error] * 2
 
@@ -201,7 +201,7 @@ async def test_a_write_that_failed_is_tried_again_although_nothing_has_changed(e
         assert "allocated" in said(world.cluster, Resource.QUEUES, "q")
 
 
-async def test_a_write_that_fails_for_an_hour_is_tried_less_and_less_often_and_then_done() -> None:
+async def test_a_write_that_fails_for_an_hour_is_retried_less_and_less_often_and_then_done() -> None:
     async with living("a") as world:
         world.cluster.errors["write_status"] += [OutcomeUnknownError("500 failed calling webhook")] * 1000
 
@@ -214,7 +214,7 @@ async def test_a_write_that_fails_for_an_hour_is_tried_less_and_less_often_and_t
         assert "allocated" in said(world.cluster, Resource.QUEUES, "q")
 
 
-async def test_an_object_that_is_gone_is_let_go() -> None:
+async def test_the_status_of_a_deleted_object_is_dropped() -> None:
     async with living("a") as world:
         world.cluster.errors["write_status"] += [NotFoundError("404")]
 
@@ -223,7 +223,7 @@ async def test_an_object_that_is_gone_is_let_go() -> None:
         assert written(world) == ["q"]
 
 
-async def test_nothing_is_written_while_the_picture_is_stale() -> None:
+async def test_nothing_is_written_while_the_cache_is_stale() -> None:
     async with living("a") as world:
         await passes(SETTLED_S)
         world.cluster.hide(Resource.NODES)
@@ -239,7 +239,7 @@ async def test_nothing_is_written_while_the_picture_is_stale() -> None:
 # Events
 
 
-async def test_a_cause_that_lasts_is_told_once() -> None:
+async def test_a_cause_that_lasts_makes_one_event() -> None:
     async with living("a") as world:
         world.pod("large", gpus=8)
 
@@ -249,7 +249,7 @@ async def test_a_cause_that_lasts_is_told_once() -> None:
         assert "8 GPUs asked" in world.cluster.events[0].note
 
 
-async def test_a_cause_that_lasts_for_long_is_told_again() -> None:
+async def test_a_cause_that_lasts_long_makes_another_event() -> None:
     async with living("a") as world:
         world.pod("large", gpus=8)
 
@@ -258,7 +258,7 @@ async def test_a_cause_that_lasts_for_long_is_told_again() -> None:
         assert len(world.cluster.told) == 2
 
 
-async def test_a_cause_that_passes_quickly_is_not_told() -> None:
+async def test_a_cause_that_ends_quickly_makes_no_event() -> None:
     async with living("a") as world:
         world.pod("large", gpus=8)
         await passes(1.2)
@@ -269,7 +269,7 @@ async def test_a_cause_that_passes_quickly_is_not_told() -> None:
         assert world.cluster.told == []
 
 
-async def test_another_cause_is_told_too() -> None:
+async def test_another_cause_makes_an_event_too() -> None:
     async with living("a") as world:
         world.gang("gang", size=2)
         await passes(SETTLED_S)
@@ -281,7 +281,7 @@ async def test_another_cause_is_told_too() -> None:
         assert world.cluster.told == told
 
 
-async def test_a_group_that_backs_off_again_and_again_is_told_of_once() -> None:
+async def test_a_podgroup_that_backs_off_repeatedly_makes_one_event() -> None:
     async with living("a", "b") as world:
         world.gang("gang", size=2)
         await passes(0.5)
@@ -297,7 +297,7 @@ async def test_a_group_that_backs_off_again_and_again_is_told_of_once() -> None:
         )
 
 
-async def test_a_round_tells_of_some_and_the_next_of_others() -> None:
+async def test_a_round_writes_some_events_and_the_next_round_others() -> None:
     async with living("a") as world:
         many_pods(world, EVENTS_PER_ROUND + 5)
 
@@ -318,7 +318,7 @@ async def test_an_event_that_was_surely_not_written_is_written_again() -> None:
         assert world.cluster.told == [("large-0", "NoNodeFits")] * 2
 
 
-async def test_an_event_that_may_not_be_written_does_not_keep_others_waiting() -> None:
+async def test_a_forbidden_event_does_not_delay_other_events() -> None:
     async with living("a") as world:
         many_pods(world, EVENTS_PER_ROUND + 1)
         world.cluster.errors["record_event"] += [ForbiddenError("403")] * 1000
@@ -328,7 +328,7 @@ async def test_an_event_that_may_not_be_written_does_not_keep_others_waiting() -
         assert len(set(world.cluster.told)) == len(world.cluster.told) == EVENTS_PER_ROUND + 1
 
 
-async def test_pods_that_go_while_events_are_written_are_left_out() -> None:
+async def test_pods_deleted_while_events_are_written_get_none() -> None:
     async with living("a") as world:
         world.cluster.takes_s["record_event"] = 0.5
         pods = many_pods(world, 3)
@@ -341,7 +341,7 @@ async def test_pods_that_go_while_events_are_written_are_left_out() -> None:
         assert len(world.cluster.told) == 1
 
 
-async def test_a_gang_that_fails_again_just_before_it_is_tried_again_is_not_said_to_wait_for_no_time() -> None:
+async def test_a_gang_that_fails_again_just_before_its_retry_does_not_say_that_it_waits_for_no_time() -> None:
     async with living("a", "b") as world:
         world.gang("gang", size=2)
         await passes(1)

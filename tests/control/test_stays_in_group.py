@@ -75,7 +75,7 @@ EDITS: Mapping[str, Callable[[World, RawObject, RawObject], None]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-async def test_no_change_of_owners_moves_a_running_pod_to_the_group_of_another_queue(
+async def test_no_change_of_owners_moves_a_running_pod_to_the_podgroup_of_another_queue(
     edit: Callable[[World, RawObject, RawObject], None],
 ) -> None:
     cluster = equipped("a", "b", "c")
@@ -99,7 +99,7 @@ def sayings(world: World) -> Mapping[GroupKey, object]:
     return kept
 
 
-async def test_a_pod_that_is_bound_before_its_podgroup_is_written_is_in_it_after_a_restart() -> None:
+async def test_a_pod_bound_before_its_podgroup_is_written_is_in_it_after_a_restart() -> None:
     cluster = equipped("a", "b")
     by = reference(create_owner(cluster, SETS, "serve", labels={"kai.scheduler/queue": "q"}), SETS)
     async with living(cluster=cluster) as world:
@@ -133,7 +133,7 @@ async def test_a_running_member_is_in_its_sub_group_after_a_restart_though_its_o
         assert not world.cache.groups.progress.owes(seen(world, "worker").group)
 
 
-async def test_pods_that_an_older_release_bound_follow_their_owners() -> None:
+async def test_pods_bound_by_an_older_release_follow_their_owners() -> None:
     cluster = equipped("a", "b")
     by = training(cluster, workers=2)
     raw = owned("old", None)

@@ -22,7 +22,7 @@ def stored(world: World) -> Mapping[str, str]:
     return texts
 
 
-async def test_who_is_evicted_for_another_tenant_is_not_told_for_whom_in_its_namespace() -> None:
+async def test_an_evicted_pod_is_not_told_the_pod_of_another_tenant_that_it_was_evicted_for() -> None:
     async with living("a") as world:
         world.queue("r", gpus=1)
         world.runs("q", "a")
@@ -44,7 +44,7 @@ async def test_who_is_evicted_for_another_tenant_is_not_told_for_whom_in_its_nam
         assert "secret" not in told(answer.why.sentence, tenant("q"))
 
 
-async def test_who_waits_for_a_place_that_another_tenant_is_promised_is_not_told_to_whom() -> None:
+async def test_a_pending_pod_is_not_told_the_pod_of_another_tenant_that_has_the_reservation() -> None:
     async with living("a", promise_ttl_s=600) as world:
         world.queue("r", gpus=1)
         world.gang("secret", size=1, queue="r")

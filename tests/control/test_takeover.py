@@ -68,7 +68,7 @@ async def contended(world: World, *, running: int, waiting: int) -> tuple[list[R
     return victims, waits
 
 
-async def test_what_waits_for_one_group_is_one_deal_and_each_stale_gang_is_one() -> None:
+async def test_all_steps_for_one_podgroup_are_one_batch_and_each_stale_gang_is_one() -> None:
     async with living("a") as world:
         victims, (first, second) = await contended(world, running=2, waiting=2)
         free, held = start(first, waits=False), start(second)
@@ -79,7 +79,7 @@ async def test_what_waits_for_one_group_is_one_deal_and_each_stale_gang_is_one()
         assert list(deals(made)) == [PlanBatch((), (nobodys,)), PlanBatch((free,)), PlanBatch((held,), (mine,))]
 
 
-async def test_nobody_is_evicted_for_a_group_that_does_not_start() -> None:
+async def test_no_pod_is_evicted_for_a_podgroup_that_does_not_start() -> None:
     async with living("a") as world:
         (victim,), (waits,) = await contended(world, running=1, waiting=1)
 
@@ -89,7 +89,7 @@ async def test_nobody_is_evicted_for_a_group_that_does_not_start() -> None:
         assert world.cluster.evictions == []
 
 
-async def test_a_late_plan_may_count_on_what_an_earlier_deal_of_it_frees() -> None:
+async def test_a_late_plan_may_count_on_room_that_an_earlier_batch_of_it_releases() -> None:
     async with living("a", gpus=2) as world:
         victims, (first, second) = await contended(world, running=2, waiting=2)
 
@@ -98,7 +98,7 @@ async def test_a_late_plan_may_count_on_what_an_earlier_deal_of_it_frees() -> No
         assert (whole, states(world, first, second)) == (True, [ReservationState.AWAITING] * 2)
 
 
-async def test_a_late_deal_that_finds_less_room_than_it_needs_is_dropped_as_a_whole() -> None:
+async def test_a_late_batch_with_less_room_than_it_needs_is_dropped_as_a_whole() -> None:
     async with living("a", gpus=2) as world:
         victims, (first, second) = await contended(world, running=2, waiting=2)
 
@@ -122,7 +122,7 @@ async def test_a_late_plan_does_not_start_more_than_a_limit_allows() -> None:
         assert (whole, states(world, first, late)) == (False, [ReservationState.PROMISED, None])
 
 
-async def test_what_leaves_makes_room_below_the_limit_too() -> None:
+async def test_victims_make_room_below_the_limit_too() -> None:
     async with living("a") as world:
         world.cluster.create(Resource.QUEUES, manifests.queue("small", None, Quota(gpus=0, limit=1)))
         victim = world.runs("victim", "a", queue="small")
@@ -135,7 +135,7 @@ async def test_what_leaves_makes_room_below_the_limit_too() -> None:
         assert (whole, states(world, urgent)) == (True, [ReservationState.AWAITING])
 
 
-async def test_a_group_that_has_begun_to_back_off_is_not_started_by_a_late_plan() -> None:
+async def test_a_podgroup_in_backoff_is_not_started_by_a_late_plan() -> None:
     async with living("a", "b") as world:
         waits = world.pod("waits")
         await passes(1)
@@ -144,7 +144,7 @@ async def test_a_group_that_has_begun_to_back_off_is_not_started_by_a_late_plan(
         assert not take(world, start(waits, on="b", waits=False), late=True)
 
 
-async def test_nobody_leaves_for_room_on_a_node_that_was_cordoned_meanwhile() -> None:
+async def test_no_pod_is_evicted_for_room_on_a_node_that_was_cordoned_meanwhile() -> None:
     async with living("a") as world:
         (victim,), (waits,) = await contended(world, running=1, waiting=1)
         world.cluster.patch(Ref(resource=Resource.NODES, name="a"), {"spec": {"unschedulable": True}})
@@ -154,7 +154,7 @@ async def test_nobody_leaves_for_room_on_a_node_that_was_cordoned_meanwhile() ->
 
 
 @pytest.mark.parametrize("change", ["completed", "no longer preemptible"])
-async def test_whom_a_change_has_saved_does_not_leave(change: str) -> None:
+async def test_a_victim_that_a_change_protects_meanwhile_is_not_evicted(change: str) -> None:
     async with living("a", gpus=2, actions="") as world:
         (lone, _), (waits,) = await contended(world, running=2, waiting=1)
         stale = eviction(lone, None)
@@ -183,7 +183,7 @@ async def test_a_victim_that_is_just_being_bound_is_not_evicted() -> None:
         assert (whole, states(world, bound, waits)) == (False, [ReservationState.BINDING, None])
 
 
-async def test_after_a_deal_that_is_dropped_no_other_counts_on_what_it_would_have_freed() -> None:
+async def test_after_a_dropped_batch_no_other_batch_counts_on_the_room_it_would_have_released() -> None:
     async with living("a", gpus=2, actions="") as world:
         bound, beside = world.pod("bound"), world.runs("beside", "a")
         world.cluster.takes_s["bind"] = 10
@@ -197,7 +197,7 @@ async def test_after_a_deal_that_is_dropped_no_other_counts_on_what_it_would_hav
         assert (whole, states(world, first, second)) == (False, [None, None])
 
 
-async def test_room_that_is_only_being_left_is_waited_for_without_evictions() -> None:
+async def test_room_of_terminating_pods_is_waited_for_without_evictions() -> None:
     async with living("a", actions="") as world:
         victim = world.runs("victim", "a")
         await passes(1)
@@ -213,7 +213,7 @@ async def test_room_that_is_only_being_left_is_waited_for_without_evictions() ->
         assert (states(world, waits), world.cluster.evictions) == ([ReservationState.PROMISED], [])
 
 
-async def test_whoever_waits_for_pods_that_take_long_to_leave_starts_where_room_is_free_sooner() -> None:
+async def test_a_pod_that_waits_for_slow_terminating_pods_starts_where_room_is_free_sooner() -> None:
     async with living("a", "b") as world:
         leaving, running = world.runs("leaving", "a"), world.runs("running", "b")
         world.patch(leaving, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
@@ -228,7 +228,7 @@ async def test_whoever_waits_for_pods_that_take_long_to_leave_starts_where_room_
         assert (states(world, waits), world.promised(waits)) == ([ReservationState.PROMISED], "b")
 
 
-async def test_pods_of_one_start_are_promised_when_there_is_room_for_all_of_them() -> None:
+async def test_pods_of_one_start_are_reserved_when_there_is_room_for_all_of_them() -> None:
     async with living("a", gpus=2, actions="") as world:
         victims = [world.runs(f"victim-{number}", "a") for number in range(2)]
         await passes(1)
@@ -247,7 +247,7 @@ async def test_pods_of_one_start_are_promised_when_there_is_room_for_all_of_them
         assert sorted(world.cluster.nominations) == [("gang-0", "a"), ("gang-1", "a")]
 
 
-async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_changed_before_it(
+async def test_a_plan_for_many_podgroups_is_applied_in_steps_each_of_which_sees_the_changes_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.control.cycle.apply_plan.STEP", 2)
@@ -265,7 +265,7 @@ async def test_a_plan_for_many_is_taken_over_by_steps_each_of_which_sees_what_ch
         assert states(world, *pods) == [*[ReservationState.PROMISED] * 3, None, *[ReservationState.PROMISED] * 2]
 
 
-async def test_no_step_follows_once_nothing_may_be_decided_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_further_step_is_applied_once_the_replica_may_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.control.cycle.apply_plan.STEP", 2)
     async with living("a", gpus=4) as world:
         pods = [world.pod(f"waits-{number}") for number in range(4)]
@@ -276,7 +276,7 @@ async def test_no_step_follows_once_nothing_may_be_decided_any_more(monkeypatch:
         assert states(world, *pods) == [*[ReservationState.PROMISED] * 2, *[None] * 2]
 
 
-async def test_waiting_in_vain_is_said_once_for_each_group() -> None:
+async def test_waiting_in_vain_is_reported_once_for_each_podgroup() -> None:
     async with living("a", gpus=2) as world:
         victims, (first, second) = await contended(world, running=2, waiting=2)
         take(world, start(first), start(second), eviction(victims[0], first), eviction(victims[1], second))
@@ -288,7 +288,7 @@ async def test_waiting_in_vain_is_said_once_for_each_group() -> None:
         assert world.preemptions.review() == []
 
 
-async def test_victims_of_one_deal_leave_as_long_as_anybody_of_it_waits_for_them() -> None:
+async def test_victims_of_one_batch_are_evicted_while_any_pod_of_the_batch_waits_for_them() -> None:
     size = WRITERS + 1
     async with living("a", gpus=size, actions="") as world:
         victims = [world.runs(f"victim-{number}", "a") for number in range(size)]
@@ -304,7 +304,7 @@ async def test_victims_of_one_deal_leave_as_long_as_anybody_of_it_waits_for_them
         assert len(world.cluster.evictions) == size
 
 
-async def test_a_replica_that_stands_down_has_nobody_leave_later_whom_it_had_not_told_to() -> None:
+async def test_a_replica_that_becomes_a_standby_evicts_no_remaining_victims() -> None:
     size = WRITERS + 1
     async with living("a", gpus=size, actions="", scheduler_lease="ns/name", hostname="me") as world:
         world.cluster.holders["ns/name"] = "me_1"
@@ -322,7 +322,7 @@ async def test_a_replica_that_stands_down_has_nobody_leave_later_whom_it_had_not
         assert f"victim-{WRITERS}-0" not in world.cluster.evictions
 
 
-async def test_a_replica_that_stands_down_holds_no_room_for_anybody() -> None:
+async def test_a_replica_that_becomes_a_standby_holds_no_reservations() -> None:
     async with living("a", scheduler_lease="ns/name", hostname="me") as world:
         world.cluster.holders["ns/name"] = "me_1"
         await passes(3)

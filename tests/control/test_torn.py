@@ -43,7 +43,7 @@ def crowd(world: World, *, gpus: int = 4) -> None:
     world.runs("there", "full", queue="firm", gpus=gpus, priority_class="build")
 
 
-async def test_what_another_replica_bound_late_costs_the_gang_none_of_its_places() -> None:
+async def test_a_late_binding_by_another_replica_costs_the_gang_none_of_its_reservations() -> None:
     async with living("a", "b", gpus=2) as world:
         second, third = bound_in_part(world, size=3)
         await passes(1)
@@ -61,7 +61,7 @@ async def test_what_another_replica_bound_late_costs_the_gang_none_of_its_places
         assert world.free_gpus() == {"a": 0, "b": 0}
 
 
-async def test_where_another_replica_bound_late_a_pod_alone_gives_up_its_promise_before_a_member_does() -> None:
+async def test_after_a_late_binding_by_another_replica_a_single_pod_loses_its_reservation_before_a_member() -> None:
     async with living("a", gpus=3) as world:
         (second,) = bound_in_part(world, size=2)
         alone = world.pod("alone")
@@ -78,7 +78,7 @@ async def test_where_another_replica_bound_late_a_pod_alone_gives_up_its_promise
         assert world.free_gpus() == {"a": 0}
 
 
-async def test_a_pod_alone_gives_up_its_promise_to_a_gang_whose_member_has_lost_its_place() -> None:
+async def test_a_single_pod_loses_its_reservation_to_a_gang_whose_member_has_lost_its_node() -> None:
     async with living("a", "b", "c") as world:
         (second,) = bound_in_part(world, size=2)
         await passes(1)
@@ -93,7 +93,7 @@ async def test_a_pod_alone_gives_up_its_promise_to_a_gang_whose_member_has_lost_
         assert (world.promised(second), world.promised(alone)) == (other, refused)
 
 
-async def test_a_pod_alone_keeps_its_promise_that_its_queue_deserves_whatever_a_gang_lacks() -> None:
+async def test_a_single_pod_within_the_deserved_share_of_its_queue_keeps_its_reservation() -> None:
     async with living("a", "b", "c", actions=frozenset[Disruption]()) as world:
         world.queue("owed", gpus=1)
         (second,) = bound_in_part(world, size=2)
@@ -109,7 +109,7 @@ async def test_a_pod_alone_keeps_its_promise_that_its_queue_deserves_whatever_a_
         assert (world.promised(second), world.promised(alone)) == (None, other)
 
 
-async def test_no_promise_moves_to_room_that_is_kept_for_the_rest_of_a_gang() -> None:
+async def test_no_reservation_moves_to_room_that_is_kept_for_the_rest_of_a_gang() -> None:
     async with living("a", "kept", gpus=2) as world:
         crowd(world, gpus=10)
         bound_in_part(world, size=3, gpus=2)
@@ -145,7 +145,7 @@ async def test_room_for_a_part_of_the_rest_is_left_to_the_gang() -> None:
         assert world.promised(single) is None
 
 
-async def test_room_that_the_gang_has_no_use_for_is_given_to_others() -> None:
+async def test_room_that_the_gang_cannot_use_is_given_to_other_pods() -> None:
     async with living("a", "b", gpus=4) as world:
         world.runs("there", "b", gpus=3)
         bound_in_part(world, size=2, gpus=4)
@@ -156,7 +156,7 @@ async def test_room_that_the_gang_has_no_use_for_is_given_to_others() -> None:
         assert world.promised(single) == "b"
 
 
-async def test_no_room_is_kept_for_longer_than_a_minute_for_a_gang_that_may_never_be_stale() -> None:
+async def test_room_is_kept_at_most_a_minute_for_a_gang_that_may_never_be_stale() -> None:
     async with living("a", "b") as world:
         crowd(world)
         bound_in_part(world, size=3)
@@ -171,7 +171,7 @@ async def test_no_room_is_kept_for_longer_than_a_minute_for_a_gang_that_may_neve
         assert world.cluster.evictions == []
 
 
-async def test_a_restart_does_not_begin_the_time_anew_for_which_room_is_kept() -> None:
+async def test_a_restart_does_not_restart_the_time_for_which_room_is_kept() -> None:
     async with living("a", "b") as world:
         crowd(world)
         bound_in_part(world, size=3)
@@ -185,7 +185,7 @@ async def test_a_restart_does_not_begin_the_time_anew_for_which_room_is_kept() -
             assert restarted.promised(single) == "b"
 
 
-async def test_a_gang_that_is_left_out_for_a_while_finds_its_room_afterwards() -> None:
+async def test_a_gang_in_backoff_finds_its_room_afterwards() -> None:
     async with living("a", "b") as world:
         (second,) = bound_in_part(world, size=2)
         await passes(1)
@@ -197,7 +197,7 @@ async def test_a_gang_that_is_left_out_for_a_while_finds_its_room_afterwards() -
         assert (world.promised(second), world.promised(single)) == ("b", None)
 
 
-async def test_room_is_free_for_others_when_the_rest_of_the_gang_goes() -> None:
+async def test_room_is_free_for_other_pods_when_the_rest_of_the_gang_is_deleted() -> None:
     async with living("a", "b") as world:
         crowd(world)
         second, _ = bound_in_part(world, size=3)
@@ -211,7 +211,7 @@ async def test_room_is_free_for_others_when_the_rest_of_the_gang_goes() -> None:
         assert world.promised(single) == "b"
 
 
-async def test_a_gang_none_of_which_is_bound_keeps_nothing_from_others() -> None:
+async def test_a_gang_without_bound_members_keeps_nothing_from_other_pods() -> None:
     async with living("a", "b") as world:
         world.gang("gang", size=3)
         single = world.pod("single")
@@ -220,7 +220,7 @@ async def test_a_gang_none_of_which_is_bound_keeps_nothing_from_others() -> None
         assert world.promised(single) is not None
 
 
-async def test_admission_lets_nobody_through_to_room_that_the_rest_of_a_gang_needs() -> None:
+async def test_admission_passes_no_pod_to_room_that_the_rest_of_a_gang_needs() -> None:
     async with living("a", "b") as world:
         crowd(world)
         bound_in_part(world, size=3)
@@ -229,7 +229,7 @@ async def test_admission_lets_nobody_through_to_room_that_the_rest_of_a_gang_nee
         assert not lets_in(world.fast_path, manifests.pod(Job(name="new", queue="q", gpus=1, cpu=0)))
 
 
-async def test_a_gang_bound_in_part_that_never_gets_its_room_gives_it_all_back_in_the_end() -> None:
+async def test_a_partially_bound_gang_that_never_gets_its_room_releases_everything_in_the_end() -> None:
     async with living("a", "b") as world:
         crowd(world)
         bound_in_part(world, size=3)

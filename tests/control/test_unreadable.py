@@ -136,7 +136,7 @@ def add_pod(cluster: SimulatedCluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("poison", ["first-0", "late-0"])
-async def test_an_object_of_which_nobody_can_learn_is_known_all_the_same(poison: str) -> None:
+async def test_an_object_about_which_nothing_can_be_decoded_is_still_known(poison: str) -> None:
     cluster = furnished()
     add_pod(cluster, "first")
     async with watched(cluster, poison=poison) as world:
@@ -147,14 +147,14 @@ async def test_an_object_of_which_nobody_can_learn_is_known_all_the_same(poison:
         assert world.failures(Resource.PODS, "learn") == 1
 
 
-async def test_a_running_pod_of_which_nothing_can_be_learnt_keeps_its_gpus() -> None:
+async def test_a_running_pod_about_which_nothing_can_be_decoded_keeps_its_gpus() -> None:
     cluster = furnished()
     cluster.create(Resource.PODS, running("p"))
     async with watched(cluster, poison="p-0") as world:
         assert world.gpus() == {"a": 2, "b": 3}
 
 
-async def test_a_running_pod_that_our_reader_fails_on_keeps_its_gpus_and_says_so() -> None:
+async def test_a_running_pod_that_makes_the_decoder_fail_keeps_its_gpus_and_says_so() -> None:
     cluster = furnished()
     cluster.create(Resource.PODS, running("p"))
     async with watched(cluster, (Resource.PODS, "p-0")) as world:
@@ -168,7 +168,7 @@ async def test_a_running_pod_that_our_reader_fails_on_keeps_its_gpus_and_says_so
         assert world.gpus() == {"a": 4, "b": 3}
 
 
-async def test_a_waiting_pod_that_our_reader_fails_on_waits_with_a_reason() -> None:
+async def test_a_pending_pod_that_makes_the_decoder_fail_stays_pending_with_a_reason() -> None:
     cluster = furnished()
     add_pod(cluster, "p")
     async with watched(cluster, (Resource.PODS, "p-0")) as world:
@@ -178,7 +178,7 @@ async def test_a_waiting_pod_that_our_reader_fails_on_waits_with_a_reason() -> N
         assert "cannot read it" in group.refusal.sentence
 
 
-async def test_a_pod_that_our_reader_fails_on_later_stays_in_its_gang() -> None:
+async def test_a_pod_that_makes_the_decoder_fail_later_stays_in_its_gang() -> None:
     cluster = furnished()
     created = cluster.create(Resource.PODS, running("p"))
     async with watched(cluster) as world:
@@ -191,7 +191,7 @@ async def test_a_pod_that_our_reader_fails_on_later_stays_in_its_gang() -> None:
         assert world.gpus() == {"a": 2, "b": 3}
 
 
-async def test_a_pod_whose_owners_bring_out_a_mistake_keeps_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_whose_owners_make_the_pod_grouper_fail_keeps_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = furnished()
     cluster.create(Resource.PODS, running("p"))
     # No object is known that makes grouping fail, so the failure is put there.
@@ -201,7 +201,7 @@ async def test_a_pod_whose_owners_bring_out_a_mistake_keeps_its_gpus(monkeypatch
         assert world.failures(Resource.PODS, "apply") > 0
 
 
-async def test_a_node_that_our_reader_fails_on_takes_no_new_work_until_it_is_readable() -> None:
+async def test_a_node_that_makes_the_decoder_fail_takes_no_new_pods_until_it_is_readable() -> None:
     cluster = furnished()
     (node, _) = cluster.objects(Resource.NODES)
     async with watched(cluster) as world:
@@ -217,7 +217,7 @@ async def test_a_node_that_our_reader_fails_on_takes_no_new_work_until_it_is_rea
         assert world.gpus() == {"a": 4, "b": 3}
 
 
-async def test_a_sick_gpu_stays_sick_when_our_reader_fails_on_its_report() -> None:
+async def test_an_unhealthy_gpu_stays_unhealthy_when_its_report_makes_the_decoder_fail() -> None:
     cluster = furnished()
     (report,) = cluster.objects(Resource.GPU_NODES)
     async with watched(cluster) as world:
@@ -229,7 +229,7 @@ async def test_a_sick_gpu_stays_sick_when_our_reader_fails_on_its_report() -> No
 
 
 @pytest.mark.parametrize("resource", [Resource.QUEUES, Resource.POD_GROUPS])
-async def test_an_object_of_an_owner_that_our_reader_fails_on_is_refused_and_told(resource: Resource) -> None:
+async def test_an_object_of_a_user_that_makes_the_decoder_fail_is_refused_and_reported(resource: Resource) -> None:
     cluster = furnished()
     (raw,) = cluster.objects(resource)
     cluster.create(Resource.PODS, manifests.pod(Job(name="p", queue="q", group="g")))
@@ -243,7 +243,7 @@ async def test_an_object_of_an_owner_that_our_reader_fails_on_is_refused_and_tol
 # Amounts that cannot be read
 
 
-async def test_a_node_gives_out_nothing_while_a_pod_runs_there_whose_amounts_cannot_be_read() -> None:
+async def test_a_node_takes_no_pods_while_a_pod_with_unreadable_amounts_runs_there() -> None:
     cluster = furnished()
     pod = running("p")
     pod["spec"]["containers"][0]["resources"] = ["2 GPUs"]
@@ -256,7 +256,7 @@ async def test_a_node_gives_out_nothing_while_a_pod_runs_there_whose_amounts_can
         assert world.gpus() == {"a": 4, "b": 3}
 
 
-async def test_what_readable_pods_hold_beside_an_unreadable_one_stays_in_what_is_divided() -> None:
+async def test_resources_of_readable_pods_beside_an_unreadable_one_stay_in_the_divided_capacity() -> None:
     cluster = furnished()
     unreadable = running("p", gpus=0)
     unreadable["spec"]["containers"][0]["resources"] = ["2 GPUs"]
@@ -278,7 +278,7 @@ async def test_what_readable_pods_hold_beside_an_unreadable_one_stays_in_what_is
         assert (closed.cpu_milli > alone.cpu_milli, world.cache.snapshot().total) == (True, whole)
 
 
-async def test_a_pod_that_becomes_readable_again_gives_its_node_back() -> None:
+async def test_a_node_takes_pods_again_when_its_pod_becomes_readable() -> None:
     cluster = furnished()
     pod = running("p")
     pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "two"}}
@@ -292,9 +292,7 @@ async def test_a_pod_that_becomes_readable_again_gives_its_node_back() -> None:
 
 
 @pytest.mark.parametrize(("groups", "gpus"), [("g", 3), ("not a name", 0), (["g"], 0), ("", 0)])
-async def test_a_node_gives_out_nothing_while_it_is_not_known_which_gpus_a_pod_there_shares(
-    groups: object, gpus: int
-) -> None:
+async def test_a_node_takes_no_pods_while_the_shared_gpus_of_a_pod_there_are_unknown(groups: object, gpus: int) -> None:
     cluster = furnished()
     pod = sharing("p")
     pod["metadata"]["annotations"]["leeboard.dev/device-groups"] = groups
@@ -304,14 +302,14 @@ async def test_a_node_gives_out_nothing_while_it_is_not_known_which_gpus_a_pod_t
         assert world.gpus() == {"a": gpus, "b": 3}
 
 
-async def test_a_node_gives_out_nothing_while_our_reader_fails_on_a_pod_there_that_shares_a_gpu() -> None:
+async def test_a_node_takes_no_pods_while_a_pod_that_shares_a_gpu_there_makes_the_decoder_fail() -> None:
     cluster = furnished()
     cluster.create(Resource.PODS, sharing("p"))
     async with watched(cluster, (Resource.PODS, "p-0")) as world:
         assert world.gpus() == {"a": 0, "b": 3}
 
 
-async def test_a_node_gives_out_nothing_while_a_pod_there_that_shares_a_gpu_cannot_be_used(
+async def test_a_node_takes_no_pods_while_a_pod_that_shares_a_gpu_there_is_unusable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = furnished()
@@ -330,7 +328,7 @@ async def test_a_node_gives_out_nothing_while_a_pod_there_that_shares_a_gpu_cann
         assert world.gpus() == {"a": 3, "b": 3}
 
 
-async def test_a_running_pod_with_amounts_of_its_own_that_our_reader_fails_on_keeps_them() -> None:
+async def test_a_running_pod_with_pod_level_resources_that_makes_the_decoder_fail_keeps_them() -> None:
     cluster = furnished()
     pod = running("p")
     pod["spec"]["resources"] = {"requests": {"cpu": "60"}}
@@ -349,7 +347,7 @@ async def test_a_node_that_only_the_author_of_a_pod_has_named_is_not_closed(stat
         assert world.gpus() == {"a": 3, "b": 3}
 
 
-async def test_a_scheduler_that_has_bound_a_pod_vouches_for_its_node() -> None:
+async def test_a_node_is_closed_for_an_unreadable_pod_that_a_scheduler_has_bound() -> None:
     cluster = furnished()
     bound = {"type": "PodScheduled", "status": "True"}
     pod = running("p", phase="Pending", startTime=None, conditions=[bound])
@@ -359,7 +357,7 @@ async def test_a_scheduler_that_has_bound_a_pod_vouches_for_its_node() -> None:
         assert world.gpus() == {"a": 0, "b": 3}
 
 
-async def test_many_unreadable_pods_cost_others_no_more_than_they_ask_for() -> None:
+async def test_many_unreadable_pods_cost_others_no_more_than_they_request() -> None:
     cluster = furnished()
     for number in range(1000):
         pod = running(f"p{number}", gpus=0, phase="Pending", startTime=None)
@@ -467,7 +465,7 @@ async def test_a_pod_that_was_never_readable_is_charged_at_least_what_it_holds()
             assert world.free() == before, path
 
 
-async def test_a_running_pod_without_a_uid_is_charged_until_it_shows_one() -> None:
+async def test_a_running_pod_without_a_uid_is_charged_until_it_has_one() -> None:
     cluster = furnished()
     nameless = running("p") | {"metadata": {**running("p")["metadata"], "uid": None}}
     async with watched(cluster) as world:
@@ -482,7 +480,7 @@ async def test_a_running_pod_without_a_uid_is_charged_until_it_shows_one() -> No
         assert world.gpus() == {"a": 2, "b": 3}
 
 
-async def test_a_waiting_pod_without_a_uid_costs_only_itself() -> None:
+async def test_a_pending_pod_without_a_uid_affects_no_other_pod() -> None:
     cluster = furnished()
     add_pod(cluster, "first")
     nameless = manifests.pod(Job(name="nameless", queue="q"))
@@ -493,7 +491,7 @@ async def test_a_waiting_pod_without_a_uid_costs_only_itself() -> None:
         assert world.pods() == {"first-0"}
 
 
-async def test_a_node_of_which_a_version_cannot_be_taken_over_gives_out_nothing_until_it_can(
+async def test_a_node_whose_update_cannot_be_applied_takes_no_pods_until_one_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = furnished()
@@ -510,7 +508,7 @@ async def test_a_node_of_which_a_version_cannot_be_taken_over_gives_out_nothing_
         assert (failed, world.gpus()) == (({"a": 0, "b": 3}, 1, 0), {"a": 1, "b": 3})
 
 
-async def test_a_node_whose_gpus_cannot_be_taken_over_gives_out_nothing_until_they_can(
+async def test_a_node_whose_gpus_cannot_be_applied_takes_no_pods_until_they_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = furnished()

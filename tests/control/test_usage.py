@@ -49,7 +49,7 @@ def two_queues(world: World, *, running: int, waiting: int) -> None:
 # What is written
 
 
-async def test_the_past_does_not_matter_unless_it_is_told_to() -> None:
+async def test_past_usage_does_not_matter_by_default() -> None:
     async with living("a") as world:
         world.runs("one", "a")
         await passes(5)
@@ -62,7 +62,7 @@ async def test_the_past_does_not_matter_unless_it_is_told_to() -> None:
         assert world.cache.snapshot().past == UsageHistory().past()
 
 
-async def test_a_queue_says_what_it_and_those_below_it_have_used() -> None:
+async def test_a_queue_shows_the_past_usage_of_itself_and_its_descendants() -> None:
     async with living("a", gpus=4, **K) as world:
         world.queue("team", parent="q")
         world.runs("one", "a", queue="team")
@@ -75,7 +75,7 @@ async def test_a_queue_says_what_it_and_those_below_it_have_used() -> None:
         assert [used, capacity / used] == pytest.approx([60, 4], rel=1e-3)
 
 
-async def test_a_past_is_written_once_an_interval_and_only_where_there_is_one() -> None:
+async def test_past_usage_is_written_once_an_interval_and_only_if_there_is_any() -> None:
     async with living("a", **K) as world:
         world.queue("idle")
         world.runs("one", "a")
@@ -89,7 +89,7 @@ async def test_a_past_is_written_once_an_interval_and_only_where_there_is_one() 
         assert names.count("idle") == 0
 
 
-async def test_time_in_which_the_picture_is_stale_counts_for_nobody() -> None:
+async def test_time_with_a_stale_cache_counts_for_no_queue() -> None:
     async with living("a", **K) as world:
         world.runs("one", "a")
         await passes(TOLD_S)
@@ -103,7 +103,7 @@ async def test_time_in_which_the_picture_is_stale_counts_for_nobody() -> None:
 
 
 @pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S], ids=["forward", "back"])
-async def test_a_clock_that_jumps_makes_nobody_pay_for_the_time_between(jump_s: float) -> None:
+async def test_a_clock_that_jumps_charges_no_queue_for_the_time_between(jump_s: float) -> None:
     async with living("a", gpus=2, usage_half_life_s=HOUR_S, **K) as world:
         world.runs("one", "a")
         await passes(HOUR_S)
@@ -119,7 +119,7 @@ async def test_a_clock_that_jumps_makes_nobody_pay_for_the_time_between(jump_s: 
         assert 0.5 < used / capacity < 0.65
 
 
-async def test_a_mistake_in_counting_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exception_in_the_meter_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ValueError("a mistake")
 
@@ -137,7 +137,7 @@ async def test_a_mistake_in_counting_ends_nothing(monkeypatch: pytest.MonkeyPatc
 # What survives
 
 
-async def test_a_new_process_knows_the_past_before_it_plans_and_writes_nothing_anew() -> None:
+async def test_a_new_process_reads_past_usage_before_it_plans_and_writes_nothing_again() -> None:
     cluster = furnished("a")
     async with living(cluster=cluster, **K) as world:
         world.runs("one", "a")
@@ -153,7 +153,7 @@ async def test_a_new_process_knows_the_past_before_it_plans_and_writes_nothing_a
         assert told.usage_micro[QueueName("q")][2] == MICRO
 
 
-async def test_a_past_that_cannot_be_read_is_none_and_somebody_is_told() -> None:
+async def test_unreadable_past_usage_counts_as_none_and_is_reported() -> None:
     cluster = furnished("a")
     usage = {"updated": "some day", "used": {}, "capacity": {}}
     cluster.patch(Ref(resource=Resource.QUEUES, name="q"), {"status": {"usage": usage}})
@@ -168,7 +168,7 @@ async def test_a_past_that_cannot_be_read_is_none_and_somebody_is_told() -> None
     assert float(status(cluster, "q")["usage"]["used"]["nvidia.com/gpu"]) == pytest.approx(60, rel=1e-3)
 
 
-async def test_a_replica_that_stands_by_learns_and_counts_nothing_itself() -> None:
+async def test_a_standby_reads_past_usage_and_measures_nothing_itself() -> None:
     cluster = furnished("a")
     cluster.holders = {"ns/lease": "me_1"}
     lease: dict[str, Any] = {"scheduler_lease": "ns/lease"}
@@ -185,7 +185,7 @@ async def test_a_replica_that_stands_by_learns_and_counts_nothing_itself() -> No
         await asyncio.gather(*others, return_exceptions=True)
 
 
-async def test_a_queue_that_is_made_anew_has_no_past() -> None:
+async def test_a_queue_that_is_created_again_has_no_past_usage() -> None:
     async with living("a", **K) as world:
         world.runs("one", "a")
         await passes(TOLD_S)
@@ -200,7 +200,7 @@ async def test_a_queue_that_is_made_anew_has_no_past() -> None:
 # What it changes
 
 
-async def test_who_used_nothing_so_far_gets_more_of_what_is_left_over() -> None:
+async def test_a_queue_without_past_usage_gets_more_of_the_surplus() -> None:
     async with living("a", gpus=8, actions="", **K) as world:
         two_queues(world, running=6, waiting=8)
         world.pod("more", gpus=8)
@@ -213,7 +213,7 @@ async def test_who_used_nothing_so_far_gets_more_of_what_is_left_over() -> None:
 
 
 @pytest.mark.parametrize(("k", "evicted"), [(0.0, 1), (1.0, 2)])
-async def test_who_used_everything_gives_up_more_than_half(k: float, evicted: int) -> None:
+async def test_a_queue_that_used_everything_gives_up_more_than_half(k: float, evicted: int) -> None:
     async with living("a", gpus=2, usage_interval_s=60, fair_share_k=k) as world:
         two_queues(world, running=2, waiting=0)
         await passes(HOUR_S)
@@ -248,7 +248,7 @@ def wanting(*queues: str, gpus: int) -> Snapshot:
     return replace(given.snapshot([given.node("n", gpus=gpus)], [given.queue(one) for one in queues], []), usage=usage)
 
 
-def test_a_queue_that_had_everything_makes_up_for_it_until_all_have_used_the_same() -> None:
+def test_a_queue_that_had_everything_compensates_until_all_have_used_the_same() -> None:
     history = history_of(Settings(fair_share_k=1.0))
     cluster, hour_ms = wanting("old", "new", gpus=8), HOUR_S * 1000
     a, b = QueueName("old"), QueueName("new")
@@ -268,7 +268,7 @@ def test_a_queue_that_had_everything_makes_up_for_it_until_all_have_used_the_sam
     assert abs(gpus[a] - gpus[b]) < 100_000
 
 
-def test_a_gpu_that_cannot_be_divided_changes_hands_seldom() -> None:
+def test_a_gpu_that_cannot_be_divided_changes_its_queue_seldom() -> None:
     history = history_of(Settings(fair_share_k=1.0))
     cluster, shares = wanting("a", "b", gpus=9), list[int]()
     for step in range(28 * 24 * 12):
@@ -299,7 +299,7 @@ def test_a_wrong_setting_is_named(setting: str, value: float) -> None:
         read_settings(**{setting: value})
 
 
-def test_no_half_life_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_none_is_no_number_for_the_half_life(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEEBOARD_USAGE_HALF_LIFE_S", "None")
 
     with pytest.raises(WrongSettingError, match="LEEBOARD_USAGE_HALF_LIFE_S: input should be a valid number"):

@@ -30,7 +30,9 @@ REFUSAL = Refusal(reason=Reason.OVER_LIMIT, sentence="q may hold 8 GPUs and hold
         ({"Releasing": 2}, 0, GroupState.ENDING),
     ],
 )
-def test_a_podgroup_stands_where_its_pods_stand(counts: dict[str, int], finished: int, state: GroupState) -> None:
+def test_the_state_of_a_podgroup_follows_from_its_pods(
+    counts: dict[str, int], finished: int, state: GroupState
+) -> None:
     assert state_of(counts, SPEC, finished=finished) is state
 
 
@@ -43,7 +45,7 @@ def test_a_podgroup_stands_where_its_pods_stand(counts: dict[str, int], finished
         ({"Bound": 2}, GroupState.RUNNING),
     ],
 )
-def test_a_podgroup_of_a_suspended_owner_is_suspended_once_nothing_of_it_runs(
+def test_a_podgroup_of_a_suspended_owner_is_suspended_once_none_of_its_pods_runs(
     counts: dict[str, int], state: GroupState
 ) -> None:
     assert state_of(counts, SUSPENDED, finished=0) is state
@@ -59,7 +61,7 @@ def test_a_podgroup_of_a_suspended_owner_is_suspended_once_nothing_of_it_runs(
         ({"Bound": 1, "Held": 1}, 1, "q may hold 8 GPUs and holds 8."),
     ],
 )
-def test_a_podgroup_says_why_it_stands_there(counts: dict[str, int], finished: int, sentence: str) -> None:
+def test_a_podgroup_gives_the_reason_of_its_state(counts: dict[str, int], finished: int, sentence: str) -> None:
     state = state_of(counts, SPEC, finished=finished)
 
     assert why_group(state, REFUSAL, SPEC, counts=counts, nodes=1).sentence == sentence
@@ -86,13 +88,13 @@ def test_a_podgroup_says_why_it_stands_there(counts: dict[str, int], finished: i
         ({"Bound": 1, "Binding": 1}, "1 of its pods is on its node, and the others are being bound."),
     ],
 )
-def test_a_podgroup_that_nobody_refused_says_what_it_waits_for(counts: dict[str, int], sentence: str) -> None:
+def test_a_podgroup_without_a_refusal_says_what_it_waits_for(counts: dict[str, int], sentence: str) -> None:
     state = state_of(counts, SPEC, finished=0)
 
     assert why_group(state, None, SPEC, counts=counts, nodes=1).sentence == sentence
 
 
-def test_who_has_places_and_cannot_use_them_says_why() -> None:
+def test_a_podgroup_that_cannot_use_its_reservations_says_why() -> None:
     stalled = Refusal(reason=Reason.BACKING_OFF, sentence="A policy forbids it; it is being tried again.")
     promised = KnownPod(pod=pod("a"), state=PodState.PROMISED, node=NodeName("n"), refusal=stalled)
 
@@ -104,7 +106,7 @@ def test_who_has_places_and_cannot_use_them_says_why() -> None:
     assert said == [stalled.sentence, stalled.sentence]
 
 
-def test_a_promised_pod_that_kube_scheduler_refused_before_is_told_what_it_said() -> None:
+def test_a_reserved_pod_that_kube_scheduler_refused_before_gives_the_message_of_kube_scheduler() -> None:
     refused = replace(pod("a"), said=SchedulerMessage(by_scheduler=True, because="0/2 nodes are available: 2 x"))
     promised = (KnownPod(pod=each, state=PodState.PROMISED, node=NodeName("n")) for each in (pod("a"), refused))
 
@@ -115,7 +117,7 @@ def test_a_promised_pod_that_kube_scheduler_refused_before_is_told_what_it_said(
     ]
 
 
-def test_what_the_owner_must_change_is_told_before_what_was_decided() -> None:
+def test_the_error_that_the_owner_must_correct_comes_before_the_decision() -> None:
     waiting = pod("a", gang="gang")
     broken, ungrouped = replace(waiting, problem="it is odd"), replace(waiting, ungrouped="its owner is looked up")
     invalid = Refusal(reason=Reason.INVALID_REQUEST, sentence="it is odd.")
@@ -130,7 +132,7 @@ def test_what_the_owner_must_change_is_told_before_what_was_decided() -> None:
     assert said == ["it is odd.", "its owner is looked up.", "Job train is suspended.", REFUSAL.sentence]
 
 
-def test_a_pod_that_nobody_refused_is_gated_by_others_or_being_decided() -> None:
+def test_a_pod_without_a_refusal_is_gated_by_others_or_being_decided() -> None:
     gated, decided = (KnownPod(pod=pod("a", gated=is_gated), state=PodState.HELD) for is_gated in (True, False))
 
     assert why_pod(gated, None, None, None).sentence == (
@@ -149,13 +151,13 @@ def test_a_pod_that_is_being_bound_or_deleted_before_it_ran_says_so() -> None:
     ]
 
 
-def test_a_reservation_pod_says_what_it_is_there_for() -> None:
+def test_a_reservation_pod_shows_its_purpose() -> None:
     said = of_another_scheduler(pod("a", reserves="uid-b-0", managed=False), ["kai-scheduler"]).sentence
 
     assert said == "pod default/a is a reservation pod: it holds GPU uid-b-0 for the pods that share it"
 
 
-def test_a_pod_without_a_place_is_not_told_of_the_room_of_another_pod_of_its_group() -> None:
+def test_a_pod_without_a_reservation_does_not_show_the_room_of_another_pod_of_its_podgroup() -> None:
     waits = Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence="Its room on node n is held for it.")
     held = KnownPod(pod=pod("a", gang="gang"), state=PodState.HELD)
 

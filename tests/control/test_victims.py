@@ -61,7 +61,7 @@ async def test_a_victim_is_evicted_once_and_its_room_is_held_until_it_is_free() 
         assert (world.bound(), world.cluster.evictions) == ({"urgent-0": "a"}, ["victim-0"])
 
 
-async def test_victims_that_take_long_are_waited_for_and_nobody_else_is_evicted() -> None:
+async def test_slow_victims_are_waited_for_and_no_other_pod_is_evicted() -> None:
     async with living("a", "b") as world:
         victims = [world.runs("first", "a"), world.runs("second", "b")]
         await passes(1)
@@ -75,7 +75,7 @@ async def test_victims_that_take_long_are_waited_for_and_nobody_else_is_evicted(
         assert (len(world.cluster.evictions), state(world, urgent)) == (1, ReservationState.PROMISED)
 
 
-async def test_nobody_is_evicted_twice_while_the_watch_lags_behind() -> None:
+async def test_no_pod_is_evicted_twice_while_the_watch_is_late() -> None:
     async with contended() as (world, _, urgent):
         world.cluster.hide(Resource.PODS)
         for number in range(20):
@@ -85,7 +85,7 @@ async def test_nobody_is_evicted_twice_while_the_watch_lags_behind() -> None:
         assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], ReservationState.AWAITING)
 
 
-async def test_a_pod_tells_that_its_room_is_being_freed() -> None:
+async def test_a_pending_pod_says_that_its_room_is_being_released() -> None:
     async with contended() as (world, _, _urgent):
         known = world.inspect.pod("q", "urgent-0")
 
@@ -95,7 +95,7 @@ async def test_a_pod_tells_that_its_room_is_being_freed() -> None:
         assert known.refusal.reason is Reason.WAITING_FOR_VICTIMS
 
 
-async def test_the_room_of_a_victim_is_kept_from_others_who_ask_meanwhile() -> None:
+async def test_the_room_of_a_victim_is_kept_from_pods_filtered_meanwhile() -> None:
     async with contended() as (world, victim, urgent):
         other = world.pod("other")
         await passes(1)
@@ -106,7 +106,7 @@ async def test_the_room_of_a_victim_is_kept_from_others_who_ask_meanwhile() -> N
         assert (world.promised(urgent), world.promised(other)) == ("a", None)
 
 
-async def test_a_queue_reclaims_its_share_from_who_has_been_made_firm_since_it_started() -> None:
+async def test_a_queue_reclaims_its_share_from_a_pod_made_non_preemptible_after_its_start() -> None:
     async with living("a") as world:
         world.queue("owner", gpus=1)
         (borrower,) = world.gang("borrower", size=1)
@@ -137,7 +137,7 @@ async def test_a_queue_reclaims_its_share_from_another() -> None:
 
 
 @pytest.mark.parametrize("nodes", ["ab", "a"], ids=["on two nodes", "on one"])
-async def test_a_gang_starts_when_all_of_its_victims_have_left(nodes: str) -> None:
+async def test_a_gang_starts_when_all_its_victims_are_gone(nodes: str) -> None:
     async with living(*nodes, gpus=2 // len(nodes)) as world:
         victims = [world.runs("first", nodes[0]), world.runs("second", nodes[-1])]
         await passes(1)
@@ -154,7 +154,7 @@ async def test_a_gang_starts_when_all_of_its_victims_have_left(nodes: str) -> No
         assert [state(world, pod) for pod in gang] == [ReservationState.PROMISED] * 2
 
 
-async def test_a_restart_while_victims_leave_evicts_nobody_else() -> None:
+async def test_a_restart_while_victims_terminate_evicts_no_other_pod() -> None:
     async with living("a", "b") as world:
         for name, node in (("first", "a"), ("second", "b")):
             world.runs(name, node)
@@ -170,7 +170,7 @@ async def test_a_restart_while_victims_leave_evicts_nobody_else() -> None:
         assert (held.state, len(after.cluster.evictions)) == (ReservationState.AWAITING, 1)
 
 
-async def test_a_pod_that_has_a_promise_but_runs_nowhere_makes_room_without_being_evicted() -> None:
+async def test_a_pod_with_a_reservation_that_does_not_run_makes_room_without_an_eviction() -> None:
     async with living("a") as world:
         early = world.pod("early")
         await passes(1)
@@ -186,7 +186,7 @@ async def test_a_pod_that_has_a_promise_but_runs_nowhere_makes_room_without_bein
 # What goes wrong
 
 
-async def test_whoever_waits_for_a_victim_that_stays_is_freed_and_backs_off() -> None:
+async def test_a_pod_whose_victim_stays_loses_its_reservation_and_backs_off() -> None:
     async with living("a") as world:
         world.cluster.errors["evict"].append(RejectedError("admission denies it"))
         world.runs("victim", "a")
@@ -202,7 +202,7 @@ async def test_whoever_waits_for_a_victim_that_stays_is_freed_and_backs_off() ->
         assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"] * 2, ReservationState.AWAITING)
 
 
-async def test_room_that_is_not_freed_in_time_is_waited_for_anew() -> None:
+async def test_room_that_is_not_released_in_time_is_waited_for_again() -> None:
     async with contended(eviction_ttl_s=20) as (world, victim, urgent):
         await passes(19)
         assert world.reason(urgent) is Reason.BACKING_OFF
@@ -214,7 +214,7 @@ async def test_room_that_is_not_freed_in_time_is_waited_for_anew() -> None:
         assert (state(world, urgent), world.cluster.evictions) == (ReservationState.PROMISED, ["victim-0"])
 
 
-async def test_whoever_cannot_use_the_room_that_others_were_evicted_from_backs_off() -> None:
+async def test_a_pod_that_cannot_use_the_room_of_its_victims_backs_off() -> None:
     async with living("a", "b") as world:
         victims = {name: world.runs(name, node) for name, node in (("first", "a"), ("second", "b"))}
         await passes(1)
@@ -245,7 +245,7 @@ async def test_a_scheduler_that_looked_a_moment_too_early_finds_the_room_when_it
         assert await world.filter(urgent, "a") == Fits((NodeName("a"),))
 
 
-async def test_when_one_of_a_gang_goes_the_others_are_planned_anew() -> None:
+async def test_the_other_pods_of_a_gang_are_planned_again_when_one_is_deleted() -> None:
     async with living("a", "b") as world:
         for name, node in (("first", "a"), ("second", "b")):
             world.runs(name, node)
@@ -260,7 +260,7 @@ async def test_when_one_of_a_gang_goes_the_others_are_planned_anew() -> None:
         assert world.reason(gang[1]) is Reason.MEMBERS_MISSING
 
 
-async def test_a_plan_whose_victim_went_meanwhile_is_dropped() -> None:
+async def test_a_plan_whose_victim_was_deleted_meanwhile_is_dropped() -> None:
     async with living("a") as world:
         victim = world.runs("victim", "a")
         await passes(1)
@@ -275,7 +275,7 @@ async def test_a_plan_whose_victim_went_meanwhile_is_dropped() -> None:
         assert (world.cluster.evictions, state(world, urgent)) == ([], ReservationState.PROMISED)
 
 
-async def test_a_plan_for_somebody_who_went_meanwhile_evicts_nobody() -> None:
+async def test_a_plan_for_a_pod_that_was_deleted_meanwhile_evicts_no_pod() -> None:
     async with living("a") as world:
         world.runs("victim", "a")
         await passes(1)

@@ -15,7 +15,7 @@ BEGAN = "2026-01-31T12:00:00Z"
         ("ab", f"It has been waiting since {BEGAN} for GPUs on nodes a, b to become ready for sharing."),
     ],
 )
-def test_a_gang_that_shares_gpus_of_several_nodes_is_told_of_all_of_them(nodes: str, says: str) -> None:
+def test_the_message_of_a_gang_that_shares_gpus_of_several_nodes_names_all_of_them(nodes: str, says: str) -> None:
     wait = Wait(
         group=GroupKey("q", "gang"),
         pods=tuple(PodUid(node) for node in nodes),

@@ -31,7 +31,7 @@ async def waiting_pod(world: World) -> RawObject:
     return pod
 
 
-async def test_a_parked_pod_gets_one_patch_with_the_node_that_is_now_its_own() -> None:
+async def test_a_parked_pod_gets_one_patch_with_its_new_reserved_node() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -44,7 +44,7 @@ async def test_a_parked_pod_gets_one_patch_with_the_node_that_is_now_its_own() -
         assert world.count("wakes") == 1
 
 
-async def test_a_pod_that_kube_scheduler_has_not_asked_about_yet_gets_no_patch() -> None:
+async def test_a_pod_that_kube_scheduler_has_not_filtered_yet_gets_no_patch() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
 
@@ -54,7 +54,7 @@ async def test_a_pod_that_kube_scheduler_has_not_asked_about_yet_gets_no_patch()
         assert world.cluster.nominations == []
 
 
-async def test_a_pod_that_was_asked_about_before_its_patch_was_written_gets_none() -> None:
+async def test_a_pod_that_was_filtered_before_its_patch_was_written_gets_none() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -66,7 +66,7 @@ async def test_a_pod_that_was_asked_about_before_its_patch_was_written_gets_none
         assert world.cluster.nominations == []
 
 
-async def test_a_pod_whose_promise_changes_before_its_patch_is_written_is_woken_with_the_new_one() -> None:
+async def test_a_pod_whose_reservation_changes_before_its_patch_is_written_is_woken_with_the_new_one() -> None:
     async with living("a", "b") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -78,7 +78,7 @@ async def test_a_pod_whose_promise_changes_before_its_patch_is_written_is_woken_
         assert world.cluster.nominations == [("one-0", "b")]
 
 
-async def test_a_pod_whose_promise_ends_before_its_patch_is_written_is_woken_with_the_next() -> None:
+async def test_a_pod_whose_reservation_ends_before_its_patch_is_written_is_woken_with_the_next() -> None:
     async with living("a", "b") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -93,7 +93,7 @@ async def test_a_pod_whose_promise_ends_before_its_patch_is_written_is_woken_wit
         assert world.cluster.nominations == [("one-0", "b")]
 
 
-async def test_a_pod_that_is_refused_again_while_its_patch_is_under_way_stays_parked() -> None:
+async def test_a_pod_that_is_refused_again_during_its_patch_stays_parked() -> None:
     async with living("a", "b") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -109,7 +109,7 @@ async def test_a_pod_that_is_refused_again_while_its_patch_is_under_way_stays_pa
         assert world.cluster.nominations == [("one-0", "a"), ("one-0", "b")]
 
 
-async def test_a_nomination_is_revoked_when_the_promise_is_gone() -> None:
+async def test_a_nomination_is_removed_with_the_reservation() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         world.patch(pod, status={"nominatedNodeName": "a"})
@@ -122,7 +122,7 @@ async def test_a_nomination_is_revoked_when_the_promise_is_gone() -> None:
         assert world.count("wakes") == 0
 
 
-async def test_nothing_is_revoked_from_a_pod_without_nomination_or_with_another_promise() -> None:
+async def test_no_nomination_is_removed_from_a_pod_without_one_or_with_another_reservation() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         world.waker.revoke(ref(pod).uid)
@@ -136,7 +136,7 @@ async def test_nothing_is_revoked_from_a_pod_without_nomination_or_with_another_
         assert world.cluster.nominations == []
 
 
-async def test_a_pod_that_goes_before_its_patch_is_written_gets_none() -> None:
+async def test_a_pod_that_is_deleted_before_its_patch_is_written_gets_none() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -148,7 +148,7 @@ async def test_a_pod_that_goes_before_its_patch_is_written_gets_none() -> None:
         assert world.cluster.nominations == []
 
 
-async def test_a_bound_pod_or_one_without_a_promise_is_not_woken() -> None:
+async def test_a_bound_pod_or_one_without_a_reservation_is_not_woken() -> None:
     async with living("a") as world:
         bound, waits = await waiting_pod(world), world.pod("waits", gpus=8)
         world.patch(bound, spec={"nodeName": "a"}, status={"nominatedNodeName": "a"})
@@ -163,7 +163,7 @@ async def test_a_bound_pod_or_one_without_a_promise_is_not_woken() -> None:
         assert world.cluster.nominations == []
 
 
-async def test_a_pod_that_is_gone_unnoticed_is_tried_once() -> None:
+async def test_a_pod_whose_deletion_was_missed_is_patched_once() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -198,7 +198,7 @@ async def test_a_patch_that_fails_is_written_again_after_a_pause(error: KubeErro
 @pytest.mark.parametrize(
     ("error", "warned"), [(ConflictError("bound meanwhile"), []), (RejectedError("422"), ["nomination not written"])]
 )
-async def test_only_what_is_no_race_is_warned_of(error: KubeError, warned: list[str]) -> None:
+async def test_only_failures_that_are_no_race_are_logged_as_warnings(error: KubeError, warned: list[str]) -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -211,7 +211,7 @@ async def test_only_what_is_no_race_is_warned_of(error: KubeError, warned: list[
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == warned
 
 
-async def test_a_patch_that_fails_is_not_written_again_with_a_node_that_is_no_longer_promised() -> None:
+async def test_a_failed_patch_is_not_repeated_with_a_node_that_is_no_longer_reserved() -> None:
     async with living("a", "b") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -225,7 +225,7 @@ async def test_a_patch_that_fails_is_not_written_again_with_a_node_that_is_no_lo
         assert world.cluster.nominations == [("one-0", "a"), ("one-0", "b")]
 
 
-async def test_a_pod_that_could_not_be_woken_is_woken_with_its_next_promise() -> None:
+async def test_a_pod_that_could_not_be_woken_is_woken_with_its_next_reservation() -> None:
     async with living("a", "b") as world:
         pod = await waiting_pod(world)
         park(world, pod)
@@ -240,7 +240,7 @@ async def test_a_pod_that_could_not_be_woken_is_woken_with_its_next_promise() ->
         assert world.cluster.nominations[len([*RETRY.pauses()]) :] == [("one-0", "b")]
 
 
-async def test_pods_are_woken_no_faster_than_kube_scheduler_asks() -> None:
+async def test_pods_are_woken_no_faster_than_kube_scheduler_filters() -> None:
     async with living("a", gpus=2 * WINDOW) as world:
         pods = [world.pod(f"p{number}", gpus=8) for number in range(WINDOW + 2)]
         await passes(1)
@@ -258,7 +258,7 @@ async def test_pods_are_woken_no_faster_than_kube_scheduler_asks() -> None:
         assert len(world.cluster.nominations) == WINDOW + 2
 
 
-async def test_parked_pods_that_are_no_more_are_forgotten() -> None:
+async def test_deleted_parked_pods_are_forgotten() -> None:
     async with living("a") as world:
         pod = await waiting_pod(world)
         park(world, pod)

@@ -52,7 +52,7 @@ async def contended(world: World) -> tuple[RawObject, RawObject]:
 # -- pods
 
 
-async def test_a_bound_pod_of_a_node_that_was_deleted_is_told_that_the_node_is_gone() -> None:
+async def test_a_bound_pod_of_a_deleted_node_says_that_the_node_is_gone() -> None:
     async with living("a") as world:
         world.runs("one", "a")
         await passes(1)
@@ -64,7 +64,7 @@ async def test_a_bound_pod_of_a_node_that_was_deleted_is_told_that_the_node_is_g
         )
 
 
-async def test_a_pod_is_told_of_from_held_to_bound() -> None:
+async def test_why_shows_a_pod_in_every_state_from_gated_to_bound() -> None:
     async with living() as world:
         pod, seen = world.pod("one"), []
         await passes(1)
@@ -83,7 +83,7 @@ async def test_a_pod_is_told_of_from_held_to_bound() -> None:
         assert seen[0][:2] == ("Held", Reason.NO_NODE_FITS)
 
 
-async def test_a_pod_is_told_of_with_its_queue_its_terms_and_what_was_decided() -> None:
+async def test_why_shows_a_pod_with_its_queue_its_terms_and_the_decisions() -> None:
     async with living("a") as world:
         pod = world.pod("one")
         await passes(1)
@@ -101,7 +101,7 @@ async def test_a_pod_is_told_of_with_its_queue_its_terms_and_what_was_decided() 
         ]
 
 
-async def test_a_pod_that_waits_for_others_to_leave_names_them_and_since_when() -> None:
+async def test_a_pod_that_waits_for_victims_names_them_and_since_when() -> None:
     async with living("a") as world:
         await contended(world)
 
@@ -113,7 +113,7 @@ async def test_a_pod_that_waits_for_others_to_leave_names_them_and_since_when() 
         assert answer.decisions[0].sentence == "Room on node a was reserved for it; 1 pod had to be evicted."
 
 
-async def test_those_who_are_to_leave_are_named_in_order_whoever_came_first() -> None:
+async def test_victims_are_named_in_an_order_that_does_not_depend_on_their_arrival() -> None:
     async with living("a", gpus=2) as world:
         for name in ("second", "first"):
             world.runs(name, "a")
@@ -124,7 +124,7 @@ async def test_those_who_are_to_leave_are_named_in_order_whoever_came_first() ->
         assert [one.name for one in told(world, "urgent-0").waits_for] == ["first-0", "second-0"]
 
 
-async def test_an_evicted_pod_says_for_whom_while_it_is_ending_and_when_it_is_gone() -> None:
+async def test_an_evicted_pod_names_the_beneficiary_while_it_terminates_and_afterwards() -> None:
     async with living("a") as world:
         victim, _ = await contended(world)
         ending = told(world, "victim-0")
@@ -141,7 +141,7 @@ async def test_an_evicted_pod_says_for_whom_while_it_is_ending_and_when_it_is_go
         assert outcomes(gone) == [("Evicted", "preempt")]
 
 
-async def test_a_pod_that_was_made_anew_under_its_name_is_told_of_as_it_is_now_with_what_was_decided_before() -> None:
+async def test_a_pod_created_again_under_its_name_shows_its_new_state_and_the_earlier_decisions() -> None:
     async with living("a") as world:
         victim, _ = await contended(world)
         world.delete(victim)
@@ -155,7 +155,7 @@ async def test_a_pod_that_was_made_anew_under_its_name_is_told_of_as_it_is_now_w
         assert ("Evicted", "preempt") in outcomes(answer)
 
 
-async def test_a_pod_that_ended_by_itself_is_gone() -> None:
+async def test_a_pod_that_ended_by_itself_is_shown_as_gone() -> None:
     async with living("a") as world:
         pod = world.pod("one")
         await passes(1)
@@ -167,7 +167,7 @@ async def test_a_pod_that_ended_by_itself_is_gone() -> None:
         assert short(told(world, "one-0")) == ("Gone", "Gone", said)
 
 
-async def test_a_pod_that_lost_its_promise_to_somebody_else_says_to_whom() -> None:
+async def test_a_pod_that_lost_its_reservation_to_another_pod_names_that_pod() -> None:
     async with living("a", promise_ttl_s=600) as world:
         world.pod("slow", priority_class="train")
         await passes(1)
@@ -190,7 +190,7 @@ async def test_a_pod_that_is_being_deleted_says_so() -> None:
         assert short(told(world, "one-0")) == ("Releasing", "Releasing", said)
 
 
-async def test_a_binding_that_the_api_server_refuses_is_told_with_its_words() -> None:
+async def test_a_binding_that_the_api_server_refuses_is_shown_with_its_message() -> None:
     async with living("a") as world:
         pod = world.pod("one")
         await passes(1)
@@ -206,7 +206,7 @@ async def test_a_binding_that_the_api_server_refuses_is_told_with_its_words() ->
         assert answer.position is None
 
 
-async def test_a_member_that_was_never_started_is_told_why_its_gang_was_refused() -> None:
+async def test_a_member_that_was_never_started_shows_why_its_gang_was_refused() -> None:
     async with living("a") as world:
         world.gang("gang", size=2)
         await passes(1)
@@ -217,7 +217,7 @@ async def test_a_member_that_was_never_started_is_told_why_its_gang_was_refused(
         assert outcomes(answer) == [("Refused", "GangDoesNotFit")]
 
 
-async def test_of_a_member_of_a_gang_it_is_told_since_when_it_was_on_its_way() -> None:
+async def test_a_member_of_a_gang_shows_since_when_it_was_being_started() -> None:
     async with living("a", gpus=2) as world:
         pods = world.gang("gang", size=2)
         await passes(1)
@@ -243,7 +243,7 @@ async def test_a_pod_whose_owner_is_not_known_yet_says_so() -> None:
 # -- PodGroups
 
 
-async def test_a_waiting_podgroup_is_told_of_with_its_members_and_its_place_in_the_queue() -> None:
+async def test_a_pending_podgroup_is_shown_with_its_members_and_its_position_in_the_queue() -> None:
     async with living("a", gpus=4) as world:
         world.runs("there", "a", gpus=3, priority_class="build")
         for name in ("first", "second"):
@@ -260,7 +260,7 @@ async def test_a_waiting_podgroup_is_told_of_with_its_members_and_its_place_in_t
         assert outcomes(answer) == [("Refused", "GangDoesNotFit")]
 
 
-async def test_a_podgroup_runs_partly_until_the_last_of_it_is_bound() -> None:
+async def test_a_podgroup_runs_partly_until_its_last_pod_is_bound() -> None:
     async with living("a", gpus=2) as world:
         pods, seen = world.gang("gang", size=3, min_member=2), []
         await passes(1)
@@ -280,7 +280,7 @@ async def test_a_podgroup_runs_partly_until_the_last_of_it_is_bound() -> None:
         assert told(world, "gang").why.sentence == "Its 3 pods are on 2 nodes."
 
 
-async def test_a_podgroup_without_pods_waits_for_its_owner_and_one_that_is_gone_is_remembered() -> None:
+async def test_a_podgroup_without_pods_waits_for_its_owner_and_a_deleted_one_is_remembered() -> None:
     async with living("a") as world:
         (pod,) = world.gang("gang", size=1)
         await passes(1)
@@ -329,7 +329,7 @@ async def test_the_evictions_of_a_gang_are_one_decision_and_do_not_hide_its_star
 # -- what is meant, and what is not known
 
 
-async def test_a_name_that_both_have_is_a_pod_unless_the_podgroup_is_asked_for() -> None:
+async def test_a_name_of_both_a_pod_and_a_podgroup_means_the_pod_unless_the_podgroup_is_requested() -> None:
     async with living("a", gpus=2) as world:
         world.pod("one")
         world.gang("one-0", size=1)
@@ -340,7 +340,7 @@ async def test_a_name_that_both_have_is_a_pod_unless_the_podgroup_is_asked_for()
         assert subjects == [Subject.POD, Subject.POD, Subject.POD_GROUP]
 
 
-async def test_a_pod_of_another_scheduler_is_told_whose_name_would_make_it_ours() -> None:
+async def test_a_pod_of_another_scheduler_shows_the_scheduler_name_that_leeboard_manages() -> None:
     async with living("a", profiles="kai-scheduler,leeboard") as world:
         pod = world.pod("other")
         world.patch(pod, spec={"schedulerName": "default-scheduler", "nodeName": "a"})
@@ -363,14 +363,14 @@ async def test_a_pod_of_another_scheduler_is_told_whose_name_would_make_it_ours(
         (Subject.WORKLOAD, "workload"),
     ],
 )
-async def test_what_nobody_knows_is_told_with_what_to_do(subject: Subject | None, kind: str) -> None:
+async def test_an_unknown_name_gives_advice(subject: Subject | None, kind: str) -> None:
     async with living("a") as world:
         assert unknown(world, "team", "none", subject).startswith(
             f"no {kind} team/none is known, and Leeboard remembers"
         )
 
 
-async def test_what_is_remembered_of_one_namespace_is_not_told_in_another() -> None:
+async def test_decisions_of_one_namespace_are_not_shown_in_another() -> None:
     async with living("a") as world:
         victim, _ = await contended(world)
         world.delete(victim)
@@ -382,7 +382,7 @@ async def test_what_is_remembered_of_one_namespace_is_not_told_in_another() -> N
 # -- storms
 
 
-async def test_a_storm_of_refusals_does_not_push_out_who_was_evicted() -> None:
+async def test_many_refusals_do_not_displace_an_eviction() -> None:
     async with living("a") as world:
         victim, _ = await contended(world)
         world.delete(victim)
@@ -394,7 +394,7 @@ async def test_a_storm_of_refusals_does_not_push_out_who_was_evicted() -> None:
         assert told(world, "victim-0").state == "Evicted"
 
 
-async def test_a_refusal_is_remembered_once_however_often_it_is_repeated() -> None:
+async def test_a_repeated_refusal_is_remembered_once() -> None:
     async with living("a") as world:
         world.pod("large", gpus=8)
         for number in range(5):
@@ -404,7 +404,7 @@ async def test_a_refusal_is_remembered_once_however_often_it_is_repeated() -> No
         assert outcomes(told(world, "large-0")) == [("Refused", "NoNodeFits")]
 
 
-async def test_each_pod_of_a_group_is_told_what_itself_waits_for() -> None:
+async def test_each_pod_of_a_podgroup_shows_what_it_waits_for_itself() -> None:
     async with living("a", "b", "c") as world:
         for node in "ab":
             world.runs(f"on-{node}", node, priority_class="train")
@@ -430,7 +430,7 @@ async def test_each_pod_of_a_group_is_told_what_itself_waits_for() -> None:
         }
 
 
-async def test_who_only_loses_a_promise_is_not_said_to_leave() -> None:
+async def test_a_pod_that_only_loses_a_reservation_is_not_shown_as_evicted() -> None:
     async with living("a", gpus=2) as world:
         world.runs("victim", "a", priority_class="train")
         promised = world.pod("promised", priority_class="train")
@@ -444,7 +444,7 @@ async def test_who_only_loses_a_promise_is_not_said_to_leave() -> None:
         assert urgent.decisions[0].sentence == "Room on node a was reserved for it; 1 pod had to be evicted."
 
 
-async def test_room_that_nobody_had_to_be_told_to_leave_was_given_up_by_others() -> None:
+async def test_room_without_evictions_was_released_by_other_pods() -> None:
     async with living("a") as world:
         leaver = world.runs("leaver", "a")
         await passes(1)
@@ -458,7 +458,7 @@ async def test_room_that_nobody_had_to_be_told_to_leave_was_given_up_by_others()
         )
 
 
-async def test_a_gang_that_has_lost_a_pod_which_nobody_makes_anew_does_not_run_whole() -> None:
+async def test_a_gang_that_lost_a_pod_without_a_replacement_does_not_run_whole() -> None:
     async with living("a", "b") as world:
         pods = world.gang("gang", size=2)
         await passes(1)

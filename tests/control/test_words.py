@@ -22,7 +22,7 @@ FULL = refusal("It is behind 1 PodGroup: no node has room.").with_victims(OF_VIC
 
 
 @pytest.mark.parametrize("order", sorted(set(permutations("ssff"))), ids="".join)
-def test_in_one_state_the_full_plan_has_the_last_word(order: tuple[str, ...]) -> None:
+def test_the_full_plan_of_a_state_has_the_final_message(order: tuple[str, ...]) -> None:
     words = Words()
 
     for plan in order:
@@ -31,7 +31,7 @@ def test_in_one_state_the_full_plan_has_the_last_word(order: tuple[str, ...]) ->
     assert said == FULL
 
 
-def test_a_short_plan_that_says_what_it_said_before_changes_nothing() -> None:
+def test_a_short_plan_with_the_same_message_changes_nothing() -> None:
     words = Words()
     words.of_short_plan(KEY, SHORT, 1)
     words.of_full_plan(KEY, FULL, 1)
@@ -39,7 +39,7 @@ def test_a_short_plan_that_says_what_it_said_before_changes_nothing() -> None:
     assert words.of_short_plan(KEY, SHORT, 2) == FULL
 
 
-def test_after_a_change_the_newer_numbers_are_told_with_what_is_known_of_victims() -> None:
+def test_after_a_change_newer_numbers_are_shown_with_what_is_known_about_victims() -> None:
     words, newer = Words(), refusal("No node has room: 1 of 2 nodes has too few GPUs.")
     words.of_short_plan(KEY, SHORT, 1)
     words.of_full_plan(KEY, FULL, 1)
@@ -50,21 +50,21 @@ def test_after_a_change_the_newer_numbers_are_told_with_what_is_known_of_victims
     assert said.sentence == "No node has room: 1 of 2 nodes has too few GPUs; nobody may be made to leave for it."
 
 
-def test_a_search_that_ends_late_does_not_bring_old_numbers_back() -> None:
+def test_a_search_that_ends_late_does_not_restore_old_numbers() -> None:
     words, newer = Words(), refusal("No node has room: 1 of 2 nodes has too few GPUs.")
     words.of_short_plan(KEY, newer, 2)
 
     assert words.of_full_plan(KEY, FULL, 1) == newer.with_victims(OF_VICTIMS)
 
 
-def test_a_full_plan_that_did_not_search_to_the_end_keeps_what_is_known_of_victims() -> None:
+def test_a_full_plan_without_a_complete_search_keeps_what_is_known_about_victims() -> None:
     words = Words()
     words.of_full_plan(KEY, FULL, 1)
 
     assert words.of_full_plan(KEY, SHORT, 2) == SHORT.with_victims(OF_VICTIMS)
 
 
-def test_a_full_plan_that_has_nothing_to_say_of_victims_ends_what_was_said() -> None:
+def test_a_full_plan_without_a_word_about_victims_removes_the_earlier_one() -> None:
     words, nothing = Words(), SHORT.with_victims(OfVictims())
     words.of_full_plan(KEY, FULL, 1)
 
@@ -72,7 +72,7 @@ def test_a_full_plan_that_has_nothing_to_say_of_victims_ends_what_was_said() -> 
     assert words.of_short_plan(KEY, refusal("No node has room."), 3).sentence == "No node has room."
 
 
-def test_whoever_holds_the_room_by_now_is_named_although_the_sentence_is_the_same_without_names() -> None:
+def test_the_current_holder_of_the_room_is_named_although_the_message_without_names_is_the_same() -> None:
     words = Words()
     before, now = (refusal(say("The room is promised to {first}.", first=Name(team, "train"))) for team in ("a", "b"))
     words.of_short_plan(KEY, before, 1)
@@ -80,14 +80,14 @@ def test_whoever_holds_the_room_by_now_is_named_although_the_sentence_is_the_sam
     assert told(words.of_short_plan(KEY, now, 2).sentence, EVERYTHING) == "The room is promised to b/train."
 
 
-def test_another_reason_is_told_at_once_and_without_victims() -> None:
+def test_another_reason_is_shown_at_once_and_without_victims() -> None:
     words, other = Words(), refusal("Waiting for 5 pods.", Reason.MEMBERS_MISSING)
     words.of_full_plan(KEY, FULL, 1)
 
     assert words.of_short_plan(KEY, other, 1) == other
 
 
-def test_nothing_is_kept_of_a_group_that_waits_no_more() -> None:
+def test_nothing_is_kept_about_a_podgroup_that_is_no_longer_pending() -> None:
     words = Words()
     words.of_full_plan(KEY, FULL, 1)
     words.forget(KEY)

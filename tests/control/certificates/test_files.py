@@ -89,7 +89,7 @@ async def test_files_are_served_and_changed_files_are_served_within_a_second(tmp
         assert folder.metric("leeboard_certificate_expires_seconds", listener="admission") == START - 10 + DAY
 
 
-async def test_files_that_stay_the_same_are_not_taken_again(tmp_path: Path) -> None:
+async def test_unchanged_files_are_not_loaded_again(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     pair = folder.write(folder.pair())
     async with followed(folder):
@@ -98,7 +98,7 @@ async def test_files_that_stay_the_same_are_not_taken_again(tmp_path: Path) -> N
         assert folder.listener.shown == [pair.chain]
 
 
-async def test_a_folder_that_is_swapped_by_a_link_is_followed(tmp_path: Path) -> None:
+async def test_a_directory_that_is_swapped_by_a_symlink_is_followed(tmp_path: Path) -> None:
     """As the kubelet does: files are links into `..data`, which is a link that is replaced."""
     folder = Folder(tmp_path / "seen")
     for name in ("seen", "one", "two"):
@@ -126,7 +126,7 @@ async def test_a_folder_that_is_swapped_by_a_link_is_followed(tmp_path: Path) ->
         ("tls.crt", b"x" * (1 << 20) + b"x", "tls.crt: it is longer than"),
     ],
 )
-async def test_a_broken_file_keeps_the_old_certificate_and_is_told_of_once(
+async def test_a_broken_file_keeps_the_old_certificate_and_is_reported_once(
     file: str, content: bytes, problem: str, tmp_path: Path
 ) -> None:
     folder = Folder(tmp_path)
@@ -159,7 +159,7 @@ async def test_a_key_of_another_certificate_keeps_the_old_pair(tmp_path: Path) -
         assert "tls.key is not the key of tls.crt" in folder.failing()["certificate-renewal"]
 
 
-async def test_files_that_were_read_between_two_writes_alarm_nobody(tmp_path: Path) -> None:
+async def test_files_read_between_two_writes_cause_no_alarm(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.write(folder.pair())
     with capture_logs() as logs:
@@ -173,7 +173,7 @@ async def test_files_that_were_read_between_two_writes_alarm_nobody(tmp_path: Pa
     assert logs == []
 
 
-async def test_missing_files_are_named_and_awaited(tmp_path: Path) -> None:
+async def test_missing_files_are_named_and_loaded_when_they_exist(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     async with followed(folder):
         await passes(2)
@@ -184,7 +184,7 @@ async def test_missing_files_are_named_and_awaited(tmp_path: Path) -> None:
         assert folder.failing() == {}
 
 
-async def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+async def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.write(folder.pair())
     (tmp_path / "tls.key").unlink()
@@ -198,7 +198,7 @@ async def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     ("begins_at", "problem"),
     [(START - 200 * DAY, "tls.crt has expired at"), (START + DAY, "tls.crt is not valid before")],
 )
-async def test_a_pair_that_is_not_valid_now_is_not_taken(begins_at: float, problem: str, tmp_path: Path) -> None:
+async def test_a_certificate_that_is_not_valid_now_is_not_used(begins_at: float, problem: str, tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     old = folder.write(folder.pair())
     async with followed(folder):
@@ -208,7 +208,7 @@ async def test_a_pair_that_is_not_valid_now_is_not_taken(begins_at: float, probl
         assert problem in folder.failing()["certificate-renewal"]
 
 
-async def test_a_pair_that_becomes_valid_is_taken_then(tmp_path: Path) -> None:
+async def test_a_certificate_is_used_as_soon_as_it_becomes_valid(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     pair = folder.write(folder.pair(begins_at=START + 30))
     async with followed(folder):
@@ -217,7 +217,7 @@ async def test_a_pair_that_becomes_valid_is_taken_then(tmp_path: Path) -> None:
         assert folder.listener.shown == [pair.chain]
 
 
-async def test_what_tls_refuses_is_told_and_tried_again(tmp_path: Path) -> None:
+async def test_a_certificate_that_tls_refuses_is_reported_and_tried_again(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.listener.refuses = True
     pair = folder.write(folder.pair())
@@ -230,7 +230,7 @@ async def test_what_tls_refuses_is_told_and_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("valid_s", "left_s"), [(90 * DAY, 7 * DAY), (3 * 3600.0, 3600.0)])
-async def test_it_is_told_once_that_a_certificate_expires_and_then_it_fails(
+async def test_a_certificate_that_expires_soon_is_reported_once_and_then_fails(
     valid_s: float, left_s: float, tmp_path: Path
 ) -> None:
     folder = Folder(tmp_path)
@@ -246,7 +246,7 @@ async def test_it_is_told_once_that_a_certificate_expires_and_then_it_fails(
             assert folder.failing() == {}
 
 
-async def test_an_expired_certificate_is_not_ready(tmp_path: Path) -> None:
+async def test_an_expired_certificate_makes_the_service_not_ready(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.write(folder.pair(valid_s=30.0))
     async with followed(folder):
@@ -255,7 +255,7 @@ async def test_an_expired_certificate_is_not_ready(tmp_path: Path) -> None:
         assert "the serving certificate has expired" in folder.failing()["certificate"]
 
 
-async def test_certified_clients_need_a_ca_that_is_followed_too(tmp_path: Path) -> None:
+async def test_client_certificates_need_a_ca_file_that_is_reloaded_too(tmp_path: Path) -> None:
     folder = Folder(tmp_path, Clients.CERTIFIED)
     folder.write(folder.pair())
     async with followed(folder):

@@ -115,7 +115,7 @@ async def test_an_empty_secret_becomes_a_ca_that_every_webhook_trusts(installati
     assert installation.writes == {"secret": 1, "bundle": 2}
 
 
-async def test_the_certificate_is_for_the_names_we_are_called_by(installation: FakeInstallation) -> None:
+async def test_the_certificate_covers_the_names_of_the_service(installation: FakeInstallation) -> None:
     replica = Replica(installation, certificate_names="leeboard.leeboard.svc,10.0.0.1")
     async with running(replica):
         leaf = x509.load_pem_x509_certificate(replica.serving.chain)
@@ -125,7 +125,7 @@ async def test_the_certificate_is_for_the_names_we_are_called_by(installation: F
 
 
 @pytest.mark.parametrize("rubbish", [{"ca.crt": b"rubbish", "ca.key": b"rubbish"}, {"ca.crt": b"", "ca.key": b""}])
-async def test_an_unreadable_secret_is_written_anew(rubbish: dict[str, bytes], installation: FakeInstallation) -> None:
+async def test_an_unreadable_secret_is_written_again(rubbish: dict[str, bytes], installation: FakeInstallation) -> None:
     installation.contents = {**rubbish, "theirs": b"kept"}
     replica = Replica(installation)
     async with running(replica):
@@ -143,7 +143,7 @@ async def test_replicas_that_start_together_share_one_ca(installation: FakeInsta
             assert replica.failing() == {}
 
 
-async def test_who_loses_the_race_for_the_secret_reads_what_the_other_wrote(installation: FakeInstallation) -> None:
+async def test_the_loser_of_a_race_for_the_secret_reads_what_the_winner_wrote(installation: FakeInstallation) -> None:
     installation.errors["replace_secret"].append(ConflictError("409 the object has been modified"))
     replica = Replica(installation)
     async with running(replica):
@@ -175,7 +175,7 @@ async def test_a_serving_certificate_is_replaced_long_before_it_expires(installa
 
 
 @pytest.mark.parametrize(("rotation_s", "valid_s"), [(1.0, DAY), (30 * DAY, 90 * DAY)])
-async def test_a_certificate_is_valid_three_times_as_long_as_it_is_used_and_a_day_at_least(
+async def test_a_certificate_is_valid_three_times_as_long_as_it_is_used_and_at_least_a_day(
     rotation_s: float, valid_s: float, installation: FakeInstallation
 ) -> None:
     replica = Replica(installation, certificate_rotation_s=rotation_s)
@@ -183,7 +183,7 @@ async def test_a_certificate_is_valid_three_times_as_long_as_it_is_used_and_a_da
         assert replica.serving.expires_at == pytest.approx(START + valid_s, abs=5)
 
 
-async def test_a_new_ca_is_trusted_everywhere_before_anybody_signs_with_it(installation: FakeInstallation) -> None:
+async def test_every_webhook_trusts_a_new_ca_before_any_replica_signs_with_it(installation: FakeInstallation) -> None:
     replicas = [Replica(installation) for _ in range(2)]
     trusted: list[bytes] = []
     async with running(*replicas):
@@ -201,7 +201,7 @@ async def test_a_new_ca_is_trusted_everywhere_before_anybody_signs_with_it(insta
     assert installation.writes == {"secret": 2, "bundle": 4}
 
 
-async def test_the_ca_before_the_last_is_trusted_no_more(installation: FakeInstallation) -> None:
+async def test_the_ca_before_the_last_is_no_longer_trusted(installation: FakeInstallation) -> None:
     replica = Replica(installation)
     async with running(replica):
         (first,) = installation.bundles
@@ -222,7 +222,7 @@ async def test_a_ca_is_never_rotated_before_the_last_one_is_trusted(installation
         assert installation.writes["secret"] == made
 
 
-async def test_a_replica_that_starts_amid_a_rotation_signs_with_what_is_trusted(installation: FakeInstallation) -> None:
+async def test_a_replica_that_starts_during_a_rotation_signs_with_a_trusted_ca(installation: FakeInstallation) -> None:
     async with running(Replica(installation)):
         (before,) = installation.bundles
         await passes(CA_ROTATION)
@@ -234,7 +234,7 @@ async def test_a_replica_that_starts_amid_a_rotation_signs_with_what_is_trusted(
         assert not late.is_trusted(before)
 
 
-async def test_without_webhooks_to_look_after_the_newest_ca_signs_at_once(installation: FakeInstallation) -> None:
+async def test_without_webhook_configurations_the_newest_ca_signs_at_once(installation: FakeInstallation) -> None:
     replica = Replica(installation, webhook_configuration="")
     async with running(replica):
         await passes(CA_ROTATION)
@@ -247,7 +247,7 @@ async def test_without_webhooks_to_look_after_the_newest_ca_signs_at_once(instal
     assert installation.bundles == {b""}
 
 
-async def test_whoever_empties_the_secret_gets_a_new_ca_and_breaks_nothing(installation: FakeInstallation) -> None:
+async def test_an_emptied_secret_gets_a_new_ca_and_breaks_nothing(installation: FakeInstallation) -> None:
     replicas = [Replica(installation) for _ in range(2)]
     async with running(*replicas):
         await passes(SETTLED_S)
@@ -264,7 +264,7 @@ async def test_whoever_empties_the_secret_gets_a_new_ca_and_breaks_nothing(insta
 
 
 @pytest.mark.parametrize("edited", [b"", b"-----BEGIN CERTIFICATE-----\nrubbish"])
-async def test_an_edited_bundle_is_set_right_within_seconds(edited: bytes, installation: FakeInstallation) -> None:
+async def test_an_edited_ca_bundle_is_corrected_within_seconds(edited: bytes, installation: FakeInstallation) -> None:
     replicas = [Replica(installation) for _ in range(2)]
     async with running(*replicas):
         await passes(SETTLED_S)
@@ -278,7 +278,7 @@ async def test_an_edited_bundle_is_set_right_within_seconds(edited: bytes, insta
     assert installation.writes["bundle"] == 3
 
 
-async def test_a_replica_with_an_old_memory_of_the_secret_undoes_nothing(installation: FakeInstallation) -> None:
+async def test_a_replica_with_an_old_copy_of_the_secret_undoes_nothing(installation: FakeInstallation) -> None:
     async with running(Replica(installation)):
         assert installation.contents is not None
         old = dict(installation.contents)
@@ -292,7 +292,7 @@ async def test_a_replica_with_an_old_memory_of_the_secret_undoes_nothing(install
     assert installation.writes == writes
 
 
-async def test_webhooks_that_do_not_exist_are_told_of_and_set_right_when_they_come(
+async def test_missing_webhook_configurations_are_reported_and_corrected_once_they_exist(
     installation: FakeInstallation,
 ) -> None:
     hooks = installation.hooks.pop(WebhookKind.VALIDATING)
@@ -307,7 +307,7 @@ async def test_webhooks_that_do_not_exist_are_told_of_and_set_right_when_they_co
         assert replica.failing() == {}
 
 
-async def test_missing_rights_are_named_and_serving_goes_on(installation: FakeInstallation) -> None:
+async def test_missing_rights_are_named_and_serving_continues(installation: FakeInstallation) -> None:
     installation.errors["write_bundle"].extend([ForbiddenError("403 cannot patch resource")] * 2)
     replica = Replica(installation)
     async with running(replica):
@@ -317,7 +317,7 @@ async def test_missing_rights_are_named_and_serving_goes_on(installation: FakeIn
         assert replica.failing() == {}
 
 
-async def test_without_its_secret_there_is_no_certificate_and_it_says_so(installation: FakeInstallation) -> None:
+async def test_a_missing_secret_is_reported_and_gives_no_certificate(installation: FakeInstallation) -> None:
     installation.contents = None
     replica = Replica(installation)
     async with running(replica):
@@ -327,7 +327,7 @@ async def test_without_its_secret_there_is_no_certificate_and_it_says_so(install
         assert replica.failing() == {}
 
 
-async def test_certificates_are_renewed_while_the_api_server_is_away(installation: FakeInstallation) -> None:
+async def test_certificates_are_renewed_while_the_api_server_is_unavailable(installation: FakeInstallation) -> None:
     replica = Replica(installation)
     async with running(replica):
         first = replica.serving
@@ -349,7 +349,7 @@ async def test_a_clock_that_jumps_gets_a_certificate_of_its_time(off_s: float, i
         assert replica.failing() == {}
 
 
-async def test_names_that_no_certificate_can_carry_are_told_of(installation: FakeInstallation) -> None:
+async def test_names_that_do_not_fit_in_a_certificate_are_reported(installation: FakeInstallation) -> None:
     replica = Replica(installation, certificate_names="löcalhost")
     async with running(replica):
         assert "no certificate for löcalhost" in replica.failing()["certificate"]
