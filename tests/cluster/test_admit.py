@@ -38,12 +38,12 @@ def sharing(*containers: Raw, **annotations: str) -> Raw:
     return raw_pod(*containers, meta={"annotations": {"gpu-fraction": "0.5"} | annotations})
 
 
-def test_keys_are_escaped_as_json_pointers_want_it() -> None:
+def test_keys_are_escaped_as_in_json_pointers() -> None:
     assert pointer("a/b", 0, "~1", "") == "/a~1b/0/~01/"
 
 
 @pytest.mark.parametrize("spec", [{}, {"schedulingGates": None}, {"schedulingGates": []}])
-def test_a_pod_without_gates_gets_ours(spec: Raw) -> None:
+def test_a_pod_without_scheduling_gates_gets_ours(spec: Raw) -> None:
     raw = raw_pod(**spec)
 
     assert spec_after(raw, shape.held(raw))["schedulingGates"] == [OURS]
@@ -66,7 +66,7 @@ def test_gates_of_others_stay_and_ours_is_never_added_twice(gates: list[Raw], he
     assert spec_after(raw, shape.released(raw)).get("schedulingGates") == released
 
 
-def test_a_priority_class_is_set_and_what_was_resolved_before_goes() -> None:
+def test_a_priority_class_is_set_and_the_resolved_priority_is_removed() -> None:
     raw = raw_pod(priorityClassName="other", priority=5, preemptionPolicy="Never")
 
     after = spec_after(raw, shape.priority(raw, "train"))
@@ -74,7 +74,7 @@ def test_a_priority_class_is_set_and_what_was_resolved_before_goes() -> None:
     assert after == raw_pod(priorityClassName="train")["spec"]
 
 
-def test_a_priority_class_that_is_there_stays_as_the_api_server_resolved_it() -> None:
+def test_an_unchanged_priority_class_stays_as_the_api_server_resolved_it() -> None:
     assert list(shape.priority(raw_pod(priorityClassName="train", priority=50), "train")) == []
 
 
@@ -88,7 +88,7 @@ def test_a_priority_class_that_is_there_stays_as_the_api_server_resolved_it() ->
         ({"requests": {"cpu": "1"}, "claims": []}, {"requests": {"cpu": "1"} | BOTH, "limits": BOTH, "claims": []}),
     ],
 )
-def test_markers_are_asked_for_by_the_first_container(resources: object, after: Raw) -> None:
+def test_the_first_container_requests_the_markers(resources: object, after: Raw) -> None:
     raw = raw_pod({"name": "main", "resources": resources}, container("second"), resources={"limits": {"cpu": "2"}})
 
     spec = spec_after(raw, shape.markers(raw, MARKERS))
@@ -96,13 +96,13 @@ def test_markers_are_asked_for_by_the_first_container(resources: object, after: 
     assert spec == raw["spec"] | {"containers": [{"name": "main", "resources": after}, container("second")]}
 
 
-def test_markers_that_some_container_asks_for_are_not_added() -> None:
+def test_markers_that_a_container_already_requests_are_not_added() -> None:
     raw = raw_pod(container(), container("asking", limits=dict(BOTH)))
 
     assert list(shape.markers(raw, MARKERS)) == []
 
 
-def test_markers_that_only_an_init_container_asks_for_are_added() -> None:
+def test_markers_that_only_an_init_container_requests_are_added() -> None:
     raw = raw_pod(container("main"), initContainers=[container("asking", limits=dict(BOTH))])
 
     (main,) = spec_after(raw, shape.markers(raw, MARKERS))["containers"]
@@ -110,7 +110,7 @@ def test_markers_that_only_an_init_container_asks_for_are_added() -> None:
     assert main["resources"]["requests"].items() >= BOTH.items()
 
 
-def test_a_marker_is_taken_off_wherever_it_is_and_nothing_else() -> None:
+def test_a_marker_is_removed_from_every_container_and_nothing_else_is() -> None:
     def asking() -> Raw:
         return {"name": "asking", "resources": {"requests": dict(BOTH), "limits": BOTH | {"cpu": "1"}}}
 
@@ -132,7 +132,7 @@ STAMPS = {PREEMPTIBLE_ANNOTATION: "true", QUEUE_ANNOTATION: "q"}
 @pytest.mark.parametrize(
     "annotations", [None, {}, {"mine": "1"}, {PREEMPTIBLE_ANNOTATION: "false", QUEUE_ANNOTATION: "theirs"}, "garbage"]
 )
-def test_a_pod_that_kube_scheduler_binds_alone_is_stamped_and_forged_stamps_are_replaced(annotations: object) -> None:
+def test_a_pod_that_kube_scheduler_binds_is_stamped_and_forged_stamps_are_replaced(annotations: object) -> None:
     raw = {"metadata": {"name": "p"} | ({} if annotations is None else {"annotations": annotations}), "spec": {}}
 
     after = patched(raw, shape.stamped(raw, QueueName("q")))
@@ -156,7 +156,7 @@ HALF = {"annotations": {"gpu-fraction": "0.5"}}
         raw_pod(container(gpu="1"), runtimeClassName=""),
     ],
 )
-def test_who_asks_for_gpus_and_names_no_runtime_gets_one(raw: Raw) -> None:
+def test_a_pod_with_gpus_and_no_runtime_class_gets_one(raw: Raw) -> None:
     assert spec_after(raw, shape.runtime(raw, "nvidia")) == raw["spec"] | {"runtimeClassName": "nvidia"}
     assert list(shape.runtime(raw, "")) == []
 
@@ -172,7 +172,7 @@ def test_who_asks_for_gpus_and_names_no_runtime_gets_one(raw: Raw) -> None:
         raw_pod({"name": "main", "resources": {"limits": None, "requests": ["nvidia.com/gpu"]}}),
     ],
 )
-def test_who_names_a_runtime_or_asks_for_no_gpu_keeps_what_it_has(raw: Raw) -> None:
+def test_a_pod_with_a_runtime_class_or_without_gpus_is_not_changed(raw: Raw) -> None:
     assert list(shape.runtime(raw, "nvidia")) == []
 
 
@@ -190,7 +190,7 @@ def test_who_names_a_runtime_or_asks_for_no_gpu_keeps_what_it_has(raw: Raw) -> N
         ([MPS_LIMIT | {"value": "0=1G"}], [*OURS_IN_FRONT, MPS_LIMIT | {"value": "0=1G"}]),
     ],
 )
-def test_the_sharing_container_learns_of_its_devices_from_nobody_else(env: object, after: list[Raw]) -> None:
+def test_the_sharing_container_gets_its_devices_only_from_leeboard(env: object, after: list[Raw]) -> None:
     raw = sharing({"name": "main", "env": env}, {"name": "second", "env": [ALL]})
 
     first, second = spec_after(raw, environment.devices(raw))["containers"]
@@ -199,7 +199,7 @@ def test_the_sharing_container_learns_of_its_devices_from_nobody_else(env: objec
 
 
 @pytest.mark.parametrize(("said", "limits"), [("true", [MPS_LIMIT]), ("false", []), ("True", []), ("", [])])
-def test_only_a_container_that_speaks_to_mps_learns_of_its_limit(said: str, limits: list[Raw]) -> None:
+def test_only_a_container_that_uses_mps_gets_its_memory_limit(said: str, limits: list[Raw]) -> None:
     raw = sharing({"name": "main", "env": [PLAIN]}, mps=said)
 
     (main,) = spec_after(raw, environment.devices(raw))["containers"]
@@ -207,7 +207,7 @@ def test_only_a_container_that_speaks_to_mps_learns_of_its_limit(said: str, limi
     assert main["env"] == [*OURS_IN_FRONT, *limits, PLAIN]
 
 
-def test_the_limit_of_mps_is_ours_and_nobody_elses() -> None:
+def test_leeboard_alone_sets_the_mps_limit() -> None:
     raw = sharing({"name": "main", "env": [{"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=80G"}]}, mps="true")
 
     (main,) = spec_after(raw, environment.devices(raw))["containers"]
@@ -215,13 +215,13 @@ def test_the_limit_of_mps_is_ours_and_nobody_elses() -> None:
     assert main["env"] == [*OURS_IN_FRONT, MPS_LIMIT]
 
 
-def test_devices_alone_ask_for_no_part_and_change_nothing() -> None:
+def test_a_number_of_devices_without_a_share_changes_nothing() -> None:
     raw = raw_pod({"name": "main", "env": [ALL]}, meta={"annotations": {"gpu-fraction-num-devices": "2"}})
 
     assert list(environment.devices(raw)) == []
 
 
-def test_a_reference_without_its_version_is_ours_all_the_same() -> None:
+def test_a_reference_without_its_version_is_ours_too() -> None:
     paths = {
         "NVIDIA_VISIBLE_DEVICES": "leeboard.dev/devices",
         "GPU_PORTION": "leeboard.dev/portion",
@@ -246,12 +246,12 @@ def test_the_sharing_container_may_be_named(wanted: str, kind: str, position: in
     assert sum("env" in one for one in [*after["containers"], *after["initContainers"]]) == 1
 
 
-def test_who_asks_for_no_part_of_a_device_keeps_its_environment() -> None:
+def test_a_pod_that_requests_no_gpu_share_keeps_its_environment() -> None:
     assert list(environment.devices(raw_pod({"name": "main", "env": [ALL]}))) == []
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 3, {"containers": [1], "schedulingGates": 5}])
-def test_a_spec_that_no_api_server_sends_needs_nothing(value: object) -> None:
+def test_a_spec_that_no_api_server_sends_needs_no_patch(value: object) -> None:
     raw = sharing(container()) | {"spec": value}
 
     assert list(chain(shape.released(raw), shape.markers(raw, MARKERS), environment.devices(raw))) == []
@@ -277,7 +277,7 @@ def test_a_spec_that_no_api_server_sends_needs_nothing(value: object) -> None:
         ([DEVICES, 5], False),
     ],
 )
-def test_the_last_word_of_the_container_that_shares_decides_what_it_sees(env: object, shown: object) -> None:
+def test_the_last_variable_of_the_sharing_container_decides_what_it_sees(env: object, shown: object) -> None:
     raw = raw_pod({"name": "main", "env": env}, {"name": "second", "env": [ALL]})
     other = raw_pod({"name": "other", "env": [ALL]}, {"name": "main", "env": env})
 

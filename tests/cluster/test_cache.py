@@ -87,7 +87,7 @@ def refusal(found: ClusterCache, key: GroupKey = P.group) -> Reason | None:
 # Promises -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_promise_takes_the_place_as_a_fact_would_and_its_coming_true_changes_nothing() -> None:
+def test_a_reservation_uses_the_same_resources_as_a_binding_and_the_binding_changes_no_sum() -> None:
     found = promised(cache(P))
     before, relief = found.snapshot(), found.changes.relief
     assert (free(found), usage(found)) == ([6, 8], Usage(allocated=gpus(2), requested=gpus(2)))
@@ -99,7 +99,7 @@ def test_a_promise_takes_the_place_as_a_fact_would_and_its_coming_true_changes_n
     assert (after.usage, after.groups, state(found), found.changes.relief) == (before.usage, {}, None, relief)
 
 
-def test_a_promise_that_is_replaced_or_ends_is_relief() -> None:
+def test_a_reservation_that_is_replaced_or_ends_releases_capacity() -> None:
     found = promised(cache(P))
     reliefs = [found.changes.relief]
 
@@ -113,7 +113,7 @@ def test_a_promise_that_is_replaced_or_ends_is_relief() -> None:
     assert reliefs == sorted(set(reliefs))
 
 
-def test_a_move_is_relief_once_somebody_may_have_been_refused_since_the_promise() -> None:
+def test_a_moved_reservation_releases_capacity_if_a_pod_may_have_been_refused_meanwhile() -> None:
     found = promised(cache(P))
     relief = found.changes.relief
 
@@ -134,7 +134,7 @@ def test_a_pod_that_others_bound_elsewhere_holds_only_what_it_got() -> None:
     assert (free(found), state(found), found.changes.relief > relief) == ([8, 6], None, True)
 
 
-def test_a_pod_that_is_gone_holds_nothing() -> None:
+def test_a_deleted_pod_holds_nothing() -> None:
     found = binding(cache(P))
     relief = found.changes.relief
 
@@ -148,7 +148,7 @@ def test_a_pod_that_is_gone_holds_nothing() -> None:
 @pytest.mark.parametrize(
     "change", [replace(P, deleting=True), replace(P, group=G, names_group=True)], ids=["deleted", "moved"]
 )
-def test_a_promise_ends_with_what_it_was_made_for_but_a_binding_waits_for_the_watch(change: Pod) -> None:
+def test_a_reservation_ends_when_its_pod_changes_but_a_binding_waits_for_the_watch(change: Pod) -> None:
     soft, firm = promised(cache(P)), binding(cache(P))
 
     soft.apply_pod(change)
@@ -158,7 +158,7 @@ def test_a_promise_ends_with_what_it_was_made_for_but_a_binding_waits_for_the_wa
     assert (state(firm), free(firm)) == (ReservationState.BINDING, [6, 8])
 
 
-def test_a_node_that_is_gone_takes_promises_with_it_but_neither_bindings_nor_bound_pods() -> None:
+def test_a_deleted_node_ends_its_reservations_but_neither_bindings_nor_bound_pods() -> None:
     others = [given.pod(name) for name in ("binding", "bound", "elsewhere")]
     found = promised(promised(binding(cache(P, *others), others[0])), others[2], N2)
     found.apply_pod(replace(others[1], node=N1))
@@ -196,7 +196,7 @@ def test_a_node_that_is_gone_takes_promises_with_it_but_neither_bindings_nor_bou
         lambda found: found.findings.refuse_node(PodUid("gone"), N1),
     ],
 )
-def test_what_is_no_news_changes_nothing(repeat: Callable[[ClusterCache], None]) -> None:
+def test_an_event_without_a_change_changes_nothing(repeat: Callable[[ClusterCache], None]) -> None:
     found = cache(P, SPEC)
     before = found.changes.version, found.changes.relief
 
@@ -218,7 +218,7 @@ def test_what_is_no_news_changes_nothing(repeat: Callable[[ClusterCache], None])
         lambda found: found.delete_pod(PodUid("uid-foreign")),
     ],
 )
-def test_what_may_let_somebody_run_is_relief(change: Callable[[ClusterCache], None]) -> None:
+def test_events_that_may_let_a_pod_run_count_as_released_capacity(change: Callable[[ClusterCache], None]) -> None:
     found = cache(P, given.pod("foreign", managed=False, node=N1))
     version, relief = found.changes.version, found.changes.relief
 
@@ -237,7 +237,7 @@ def test_what_may_let_somebody_run_is_relief(change: Callable[[ClusterCache], No
         lambda found: found.groups.unsettled.add(G),
     ],
 )
-def test_what_is_told_or_decided_makes_a_new_version(change: Callable[[ClusterCache], None]) -> None:
+def test_every_event_and_every_decision_makes_a_new_version(change: Callable[[ClusterCache], None]) -> None:
     found = promised(cache(SPEC, A, B, P))
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
     found.groups.set_aside(G, ASIDE)
@@ -248,7 +248,7 @@ def test_what_is_told_or_decided_makes_a_new_version(change: Callable[[ClusterCa
     assert found.changes.version > version
 
 
-def test_pods_that_come_or_only_wait_are_no_relief() -> None:
+def test_new_pods_and_pending_pods_release_no_capacity() -> None:
     found = cache(P)
     relief = found.changes.relief
 
@@ -259,7 +259,7 @@ def test_pods_that_come_or_only_wait_are_no_relief() -> None:
     assert found.changes.relief == relief
 
 
-def test_pods_of_other_schedulers_are_subtracted_where_they_are_or_charged_to_the_queue_they_name() -> None:
+def test_pods_of_other_schedulers_reduce_the_capacity_or_are_charged_to_the_queue_they_name() -> None:
     foreign = given.pod("f", gpus=3, managed=False, queue="", node=N1)
     paying = given.pod("g", gpus=1, managed=False, queue="q", node=N2)
     found = cache(foreign, paying, given.pod("h", managed=False))
@@ -270,13 +270,13 @@ def test_pods_of_other_schedulers_are_subtracted_where_they_are_or_charged_to_th
     assert (free(found), usage(found), snapshot.groups) == ([5, 7], Usage(allocated=gpus(1), requested=gpus(1)), {})
 
 
-def test_what_others_hold_on_a_node_that_takes_no_work_is_not_subtracted_from_the_rest() -> None:
+def test_pods_of_other_schedulers_on_unschedulable_nodes_do_not_reduce_the_capacity_of_the_rest() -> None:
     found = cache(given.node("n1", ready=False), given.pod("f", gpus=3, managed=False, queue="", node=N1))
 
     assert found.snapshot().total == NODES[1].allocatable
 
 
-def test_queues_are_judged_as_a_tree_whenever_one_changes() -> None:
+def test_the_queue_tree_is_checked_whenever_a_queue_changes() -> None:
     found = cache(given.queue("q", "p"))
     assert found.queues.tree()[QueueName("q")].problem
 
@@ -290,7 +290,7 @@ def test_queues_are_judged_as_a_tree_whenever_one_changes() -> None:
 # Terms --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_object_that_changes_queue_takes_the_charges_of_its_pods_along() -> None:
+def test_the_charges_of_pods_move_with_the_queue_of_their_podgroup() -> None:
     found = binding(cache(SPEC, A, B), A)
     assert usage(found) == Usage(allocated=gpus(1), requested=gpus(2, pods=2))
 
@@ -301,7 +301,7 @@ def test_an_object_that_changes_queue_takes_the_charges_of_its_pods_along() -> N
     assert (usage(found), usage(found, "r")) == (Usage(allocated=gpus(1), requested=gpus(2, pods=2)), Usage())
 
 
-def test_an_object_that_changes_queue_takes_back_what_was_promised_to_its_pods() -> None:
+def test_a_podgroup_that_changes_its_queue_loses_the_reservations_of_its_pods() -> None:
     found = promised(cache(SPEC, A, B), A)
 
     found.apply_group(replace(SPEC, queue=QueueName("r")))
@@ -310,7 +310,7 @@ def test_an_object_that_changes_queue_takes_back_what_was_promised_to_its_pods()
     assert found.drain_changes().bereft == {A.uid}
 
 
-def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_leaves() -> None:
+def test_remaining_pods_are_charged_again_when_the_pod_that_set_their_terms_is_deleted() -> None:
     found = binding(cache(SPEC, A, B), B)
     relief = found.changes.relief
 
@@ -319,7 +319,7 @@ def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_leave
     assert (usage(found), usage(found, "r").allocated, found.changes.relief > relief) == (Usage(), gpus(1), True)
 
 
-def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_changes() -> None:
+def test_remaining_pods_are_charged_again_when_the_pod_that_set_their_terms_changes() -> None:
     found = binding(cache(SPEC, A, B), B)
 
     found.apply_pod(replace(A, queue=QueueName("s")))
@@ -329,7 +329,7 @@ def test_pods_that_stay_are_charged_anew_when_the_pod_that_set_their_terms_chang
     assert (usage(found, "r").allocated, usage(found)) == (gpus(1), Usage(requested=gpus(1)))
 
 
-def test_a_priority_class_decides_who_is_firm_and_one_that_cannot_be_read_is_as_it_was() -> None:
+def test_a_priority_class_decides_which_pods_are_non_preemptible_and_an_unreadable_one_keeps_its_effect() -> None:
     found = binding(cache(PriorityClass(name="gold", value=100), replace(P, priority_classes=("gold",))))
     assert usage(found).allocated_non_preemptible == gpus(2)
 
@@ -350,7 +350,7 @@ def started(pod: Pod) -> Pod:
     return replace(pod, node=N1, started_preemptible=True)
 
 
-def test_what_was_started_as_preemptible_stays_so_whatever_its_object_says_until_all_of_it_is_gone() -> None:
+def test_a_podgroup_started_as_preemptible_stays_so_until_all_its_pods_are_gone() -> None:
     firm = replace(SPEC, preemptible=False)
     found = cache(SPEC, started(A), replace(B, node=N2, queue=A.queue))
 
@@ -362,7 +362,7 @@ def test_what_was_started_as_preemptible_stays_so_whatever_its_object_says_until
     assert (found.snapshot().running[G].preemptible, usage(found).allocated_non_preemptible) == (False, gpus(1))
 
 
-def test_what_was_started_as_preemptible_stays_so_whatever_its_labels_say() -> None:
+def test_a_podgroup_started_as_preemptible_stays_so_whatever_its_labels() -> None:
     found = cache(started(P))
 
     found.apply_pod(replace(started(P), explicit_preemptible=False, priority_classes=("inference",)))
@@ -370,7 +370,7 @@ def test_what_was_started_as_preemptible_stays_so_whatever_its_labels_say() -> N
     assert (found.snapshot().running[P.group].preemptible, usage(found).allocated_non_preemptible) == (True, NOTHING)
 
 
-def test_what_was_started_as_firm_is_preemptible_as_soon_as_its_object_says_so() -> None:
+def test_a_podgroup_started_as_non_preemptible_is_preemptible_as_soon_as_its_spec_says_so() -> None:
     found = cache(replace(SPEC, preemptible=False), replace(A, node=N1))
     assert usage(found).allocated_non_preemptible == gpus(1)
 
@@ -379,7 +379,7 @@ def test_what_was_started_as_firm_is_preemptible_as_soon_as_its_object_says_so()
     assert (found.snapshot().running[G].preemptible, usage(found).allocated_non_preemptible) == (True, NOTHING)
 
 
-def test_pods_are_charged_anew_when_one_comes_or_joins_them_that_was_started_as_preemptible() -> None:
+def test_pods_are_charged_again_when_a_pod_started_as_preemptible_joins_them() -> None:
     found = cache(replace(SPEC, preemptible=False), replace(A, node=N1))
 
     found.apply_pod(replace(started(B), queue=A.queue))
@@ -392,7 +392,7 @@ def test_pods_are_charged_anew_when_one_comes_or_joins_them_that_was_started_as_
     assert usage(found).allocated_non_preemptible == NOTHING
 
 
-def test_a_promise_to_a_preemptible_pod_ends_when_it_is_made_firm() -> None:
+def test_the_reservation_of_a_preemptible_pod_ends_when_it_is_made_non_preemptible() -> None:
     found = promised(cache(P))
 
     found.apply_pod(replace(P, explicit_preemptible=False))
@@ -403,7 +403,7 @@ def test_a_promise_to_a_preemptible_pod_ends_when_it_is_made_firm() -> None:
 # What kube-scheduler tells ------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_after_our_promise_ends_it_and_the_pod_is_stuck_until_it_is_accepted() -> None:
+def test_a_refusal_after_our_answer_ends_the_reservation_and_blocks_the_pod_until_it_is_accepted() -> None:
     found = promised(cache(P))
 
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
@@ -413,7 +413,7 @@ def test_a_refusal_after_our_promise_ends_it_and_the_pod_is_stuck_until_it_is_ac
     assert refusal(found) is None
 
 
-def test_what_kube_scheduler_says_of_a_pod_that_waits_has_it_not_planned_anew() -> None:
+def test_a_message_of_kube_scheduler_about_a_pending_pod_makes_no_new_plan() -> None:
     found = considered(cache(P))
 
     found.apply_pod(replace(P, said=SchedulerMessage(by_us=True)))
@@ -423,7 +423,7 @@ def test_what_kube_scheduler_says_of_a_pod_that_waits_has_it_not_planned_anew() 
 
 
 @pytest.mark.parametrize("first", ["node", "words"])
-def test_whom_kube_scheduler_accepts_on_fewer_nodes_is_planned_anew_in_its_words(first: str) -> None:
+def test_a_pod_that_kube_scheduler_accepts_on_fewer_nodes_is_planned_again_with_its_message(first: str) -> None:
     found, refused = (
         considered(cache(P)),
         replace(P, said=SchedulerMessage(by_scheduler=True, because="two are tainted")),
@@ -446,7 +446,7 @@ def considered(found: ClusterCache) -> ClusterCache:
     return found
 
 
-def test_a_nomination_that_is_cleared_after_our_promise_is_a_refusal() -> None:
+def test_a_nomination_that_is_cleared_after_our_answer_is_a_refusal() -> None:
     refused = replace(P, said=SchedulerMessage(by_scheduler=True), nominated=N1)
     found = promised(cache(refused))
 
@@ -458,7 +458,9 @@ def test_a_nomination_that_is_cleared_after_our_promise_is_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("prepare", [lambda found: found, binding], ids=["nothing is promised", "it is being bound"])
-def test_a_refusal_tells_nothing_while(prepare: Callable[[ClusterCache], ClusterCache]) -> None:
+def test_a_condition_is_no_refusal_without_an_answered_reservation(
+    prepare: Callable[[ClusterCache], ClusterCache],
+) -> None:
     found = prepare(cache(P))
     before = state(found)
 
@@ -468,7 +470,7 @@ def test_a_refusal_tells_nothing_while(prepare: Callable[[ClusterCache], Cluster
     assert (before, refusal(found)) == (state(prepare(cache(P))), None)
 
 
-def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
+def test_pods_whose_reservation_the_watch_has_ended_are_reported_once() -> None:
     found = promised(promised(cache(P, A, replace(B, queue=A.queue)), A), B)
     promised(found)
 
@@ -479,7 +481,7 @@ def test_pods_whose_promise_the_watch_has_ended_are_told_once() -> None:
     assert (found.drain_changes().bereft, found.drain_changes().bereft) == ({P.uid, A.uid}, set())
 
 
-def test_nodes_that_are_refused_for_a_pod_are_remembered_until_they_are_forgotten() -> None:
+def test_nodes_refused_for_a_pod_are_remembered_until_they_are_forgotten() -> None:
     found = cache(P, A)
 
     found.findings.refuse_node(P.uid, N1)
@@ -495,7 +497,7 @@ def test_nodes_that_are_refused_for_a_pod_are_remembered_until_they_are_forgotte
     assert (found.snapshot().refused, set(found.groups.unsettled)) == ({}, {P.group, G})
 
 
-def test_what_was_refused_for_a_pod_goes_with_it() -> None:
+def test_refused_nodes_of_a_pod_are_forgotten_with_the_pod() -> None:
     found = cache(P)
     found.findings.refuse_node(P.uid, N1)
 
@@ -507,7 +509,7 @@ def test_what_was_refused_for_a_pod_goes_with_it() -> None:
 # Who takes part -----------------------------------------------------------------------------------------------------
 
 
-def test_a_group_set_aside_takes_part_again_when_it_is_readmitted_and_on_every_node() -> None:
+def test_a_podgroup_in_backoff_is_readmitted_with_every_node() -> None:
     found = cache(SPEC, A, B)
     found.findings.refuse_node(A.uid, N1)
 
@@ -518,7 +520,7 @@ def test_a_group_set_aside_takes_part_again_when_it_is_readmitted_and_on_every_n
     assert (refusal(found, G), found.snapshot().refused) == (None, {})
 
 
-def test_a_group_is_unsettled_until_a_plan_as_new_as_its_change_considered_it() -> None:
+def test_a_podgroup_is_unsettled_until_a_plan_as_new_as_its_change_considered_it() -> None:
     found = cache(P)
     version = found.changes.version
     found.apply_pod(replace(P, priority_classes=("build",)))
@@ -534,7 +536,7 @@ def test_a_group_is_unsettled_until_a_plan_as_new_as_its_change_considered_it() 
     assert list(found.groups.unsettled) == [P.group]
 
 
-def test_a_group_that_stops_waiting_is_not_left_to_be_considered() -> None:
+def test_a_podgroup_that_is_no_longer_pending_is_not_unsettled() -> None:
     found = cache()
     found.apply_pod(P)
     assert list(found.groups.waiting()) == list(found.groups.unsettled) == [P.group]
@@ -544,7 +546,7 @@ def test_a_group_that_stops_waiting_is_not_left_to_be_considered() -> None:
     assert (dict(found.groups.waiting()), dict(found.groups.unsettled)) == ({}, {})
 
 
-def test_a_member_that_finished_well_leaves_its_gang_satisfied() -> None:
+def test_a_member_that_succeeded_still_counts_for_its_gang() -> None:
     found = cache(SPEC, A, B)
 
     found.delete_pod(A.uid)
@@ -554,7 +556,7 @@ def test_a_member_that_finished_well_leaves_its_gang_satisfied() -> None:
     assert refusal(found, G) is None
 
 
-def test_a_group_holds_what_its_pods_were_promised_or_have() -> None:
+def test_a_podgroup_holds_the_resources_of_its_reservations_and_its_bound_pods() -> None:
     found = promised(cache(SPEC, A, B, given.pod("c", gang="g")), A)
     found.apply_pod(replace(B, node=N2))
 
@@ -564,7 +566,7 @@ def test_a_group_holds_what_its_pods_were_promised_or_have() -> None:
 # Asking -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_has_room_for_what_is_free_on_it_if_it_takes_work() -> None:
+def test_a_schedulable_node_has_room_for_what_is_free_on_it() -> None:
     found = promised(cache(P, given.node("n2", ready=False)))
 
     asked = {name: found.room.is_free(NodeName(name), Load(gpus(6))) for name in ("n1", "n2", "gone")}
@@ -580,11 +582,11 @@ def test_an_overcommitted_node_has_room_for_what_it_still_has() -> None:
     assert [found.room.is_free(N1, load) for load in loads] == [True, False]
 
 
-def test_what_is_free_can_be_asked_before_the_first_snapshot() -> None:
+def test_free_resources_can_be_read_before_the_first_snapshot() -> None:
     assert (cache().snapshots.free()[GPU] // 1000).tolist() == [8, 8]
 
 
-def test_a_pod_that_only_we_hold_back_claims_its_share() -> None:
+def test_a_pod_with_only_our_gate_counts_for_its_fair_share() -> None:
     found = ClusterCache()
     found.apply_pod(replace(given.pod("p"), held=True))
 
@@ -593,14 +595,14 @@ def test_a_pod_that_only_we_hold_back_claims_its_share() -> None:
 
 
 @pytest.mark.parametrize("change", [{"gated": True}, {"deleting": True}, {"problem": "unreadable"}])
-def test_a_pod_that_can_make_no_use_of_a_share_claims_none(change: dict[str, Any]) -> None:
+def test_a_pod_that_cannot_use_a_share_does_not_count_for_one(change: dict[str, Any]) -> None:
     found = ClusterCache()
     found.apply_pod(replace(given.pod("p"), **change))
 
     assert found.snapshot().usage == {}
 
 
-def test_the_groups_of_a_snapshot_stay_as_they_were_when_it_was_taken() -> None:
+def test_the_podgroups_of_a_snapshot_do_not_change_later() -> None:
     found = cache(P)
     before = found.snapshot()
 
@@ -612,7 +614,7 @@ def test_the_groups_of_a_snapshot_stay_as_they_were_when_it_was_taken() -> None:
     assert before.groups[P.group].pending == (P,)
 
 
-def test_the_snapshot_tells_what_pods_hold_that_belong_to_their_nodes() -> None:
+def test_the_snapshot_shows_the_resources_of_pods_that_belong_to_their_nodes() -> None:
     agent = replace(given.pod("agent", gpus=0, cpu=2), managed=False, node=N1, stays=True, queue=QueueName(""))
     job = replace(given.pod("job", gpus=0, cpu=4), managed=False, node=N1, queue=QueueName(""))
     found = cache(agent, job)

@@ -64,7 +64,7 @@ def stale_since(found: ClusterCache, key: GroupKey = SPEC.key) -> float | None:
 # Who runs -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_shows_who_holds_places_and_who_of_them_also_waits() -> None:
+def test_a_snapshot_shows_the_podgroups_with_nodes_and_which_of_them_have_pending_pods() -> None:
     found = cache(replace(A, node=N1), B, replace(P, node=N2), OTHER)
     found.promises.make(OTHER.uid, N2, expires_at=60.0)
 
@@ -78,7 +78,7 @@ def test_a_snapshot_shows_who_holds_places_and_who_of_them_also_waits() -> None:
     assert (seen.groups, seen.running[A.group].pending) == ({A.group: seen.running[A.group]}, (B,))
 
 
-def test_who_runs_stays_in_a_snapshot_as_it_was() -> None:
+def test_running_pods_of_a_snapshot_do_not_change_later() -> None:
     found = cache(replace(P, node=N1))
     before = found.snapshot()
 
@@ -87,7 +87,7 @@ def test_who_runs_stays_in_a_snapshot_as_it_was() -> None:
     assert (list(before.running), list(found.snapshot().running)) == ([P.group], [])
 
 
-def test_a_group_runs_since_the_first_of_its_pods_that_stay() -> None:
+def test_a_podgroup_runs_since_its_first_pod_that_is_not_terminating() -> None:
     found = cache(spec=replace(SPEC, min_member=1))
     for pod, started_at in ((A, 30.0), (B, 20.0)):
         found.apply_pod(replace(pod, node=N1), started_at)
@@ -102,7 +102,7 @@ def test_a_group_runs_since_the_first_of_its_pods_that_stay() -> None:
     assert found.snapshot().running[A.group].started_at == 30.0
 
 
-def test_since_when_a_promised_pod_runs_nothing_tells() -> None:
+def test_a_pod_with_a_reservation_has_no_start_time() -> None:
     found = cache(P)
     found.promises.make(P.uid, N1, expires_at=60.0)
 
@@ -112,7 +112,7 @@ def test_since_when_a_promised_pod_runs_nothing_tells() -> None:
 # What is being released ---------------------------------------------------------------------------------------------
 
 
-def test_what_a_leaving_pod_holds_is_being_released_and_charged_until_it_is_gone() -> None:
+def test_the_resources_of_a_terminating_pod_are_being_released_and_charged_until_it_is_gone() -> None:
     found = cache(OLD, P)
     relief = found.changes.relief
     assert free_and_releasing(found.snapshot()) == ([0, 8], None)
@@ -126,13 +126,13 @@ def test_what_a_leaving_pod_holds_is_being_released_and_charged_until_it_is_gone
     assert free_and_releasing(found.snapshot()) == ([8, 8], None)
 
 
-def test_pods_of_other_schedulers_release_what_they_hold_as_well() -> None:
+def test_terminating_pods_of_other_schedulers_release_their_resources_too() -> None:
     found = cache(replace(LEAVING, managed=False, queue=QueueName("")))
 
     assert free_and_releasing(found.snapshot()) == ([0, 8], [8, 0])
 
 
-def test_there_is_room_later_for_what_is_being_released_on_a_node_that_takes_work() -> None:
+def test_released_resources_on_a_schedulable_node_are_room_for_later() -> None:
     found = cache(LEAVING, replace(P, node=N2))
 
     later = [found.room.is_free_later(node, Load(gpus(8))) for node in (N1, N2, NodeName("gone"))]
@@ -145,7 +145,7 @@ def test_there_is_room_later_for_what_is_being_released_on_a_node_that_takes_wor
 # Who waits for it ---------------------------------------------------------------------------------------------------
 
 
-def test_room_that_is_awaited_is_taken_though_it_is_not_free_yet() -> None:
+def test_room_for_later_is_reserved_although_it_is_not_free_yet() -> None:
     found = awaiting(cache(LEAVING, P), P)
 
     seen = found.snapshot()
@@ -155,7 +155,7 @@ def test_room_that_is_awaited_is_taken_though_it_is_not_free_yet() -> None:
     assert (found.room.is_free_later(N1, Load(gpus(6))), found.room.is_free_later(N1, Load(gpus(7)))) == (True, False)
 
 
-def test_who_waits_has_room_when_the_others_have_left_enough_for_it() -> None:
+def test_a_waiting_reservation_has_room_when_the_other_pods_have_left_enough() -> None:
     half = replace(OLD, request=gpus(4))
     found = awaiting(cache(replace(half, deleting=True), replace(half, uid=B.uid, deleting=True), P), P)
     assert not found.room.suffices([P.uid])
@@ -164,7 +164,7 @@ def test_who_waits_has_room_when_the_others_have_left_enough_for_it() -> None:
     assert found.room.suffices([P.uid])
 
 
-def test_who_waits_will_have_room_unless_somebody_stays_who_was_to_leave_or_takes_it() -> None:
+def test_a_waiting_reservation_will_have_room_unless_a_victim_stays_or_another_pod_takes_it() -> None:
     found = awaiting(cache(LEAVING, P), P)
     assert (found.room.suffices([P.uid]), found.room.suffices_later([P.uid])) == (False, True)
 
@@ -176,7 +176,7 @@ def test_who_waits_will_have_room_unless_somebody_stays_who_was_to_leave_or_take
     assert not found.room.suffices_later([P.uid])
 
 
-def test_the_nodes_on_which_less_is_held_or_will_be_soon_are_told_once() -> None:
+def test_nodes_with_released_or_terminating_pods_are_reported_once() -> None:
     found = cache(OLD, P)
     assert found.drain_changes().relieved == {N1, N2}
 
@@ -189,7 +189,7 @@ def test_the_nodes_on_which_less_is_held_or_will_be_soon_are_told_once() -> None
     assert (found.drain_changes().relieved, found.drain_changes().relieved) == ({N2}, set())
 
 
-def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
+def test_waiting_reservations_on_one_node_do_not_block_each_other() -> None:
     found = awaiting(cache(LEAVING, replace(P, request=gpus(7)), OTHER), P, OTHER)
     found.delete_pod(OLD.uid)
     found.apply_pod(replace(A, node=N1))
@@ -199,7 +199,7 @@ def test_who_waits_stands_in_nobodys_way_that_waits_beside_it() -> None:
     assert (state(found), found.room.suffices([OTHER.uid])) == (ReservationState.PROMISED, False)
 
 
-def test_who_starts_together_has_room_when_there_is_enough_for_all_at_once() -> None:
+def test_pods_that_start_together_have_room_when_there_is_enough_for_all_at_once() -> None:
     both = [replace(one, scalars=((MIG, 1),)) for one in (P, OTHER)]
     found = awaiting(cache(LEAVING, *both), *both)
     found.delete_pod(OLD.uid)
@@ -216,7 +216,7 @@ def test_who_starts_together_has_room_when_there_is_enough_for_all_at_once() -> 
 
 
 @pytest.mark.parametrize("node", [given.node("n1", ready=False), None], ids=["not ready", "gone"])
-def test_a_node_that_takes_no_work_has_no_room_now(node: object) -> None:
+def test_an_unschedulable_node_has_no_room_now(node: object) -> None:
     found = awaiting(cache(P), P)
     assert found.room.suffices([P.uid])
 
@@ -225,7 +225,7 @@ def test_a_node_that_takes_no_work_has_no_room_now(node: object) -> None:
     assert not found.room.suffices([P.uid])
 
 
-def test_a_promise_that_awaited_room_changes_no_sum_and_is_no_relief() -> None:
+def test_a_reservation_that_waited_for_room_changes_no_sum_and_releases_no_capacity() -> None:
     found = awaiting(cache(P), P)
     before, relief = found.snapshot(), found.changes.relief
 
@@ -238,7 +238,7 @@ def test_a_promise_that_awaited_room_changes_no_sum_and_is_no_relief() -> None:
     assert (state(found), found.changes.relief) == (ReservationState.PROMISED, relief)
 
 
-def test_who_waits_for_room_is_refused_by_kube_scheduler_and_that_tells_nothing() -> None:
+def test_the_refusal_of_a_pod_that_waits_for_room_means_nothing() -> None:
     found = awaiting(cache(LEAVING, P), P)
 
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
@@ -246,7 +246,7 @@ def test_who_waits_for_room_is_refused_by_kube_scheduler_and_that_tells_nothing(
     assert (state(found), found.drain_changes().bereft) == (ReservationState.AWAITING, set())
 
 
-def test_what_is_awaited_ends_as_a_promise_does() -> None:
+def test_a_waiting_reservation_ends_like_any_other() -> None:
     moved = replace(P, group=A.group, names_group=True)
     ends = [awaiting(cache(P), P) for _ in range(4)]
 
@@ -274,7 +274,7 @@ def test_extended_resources_are_free_held_and_released_like_any_other() -> None:
     assert seen.scalars[MIG].tolist() == [1, 0]
 
 
-def test_who_waits_for_an_extended_resource_has_room_when_it_is_there() -> None:
+def test_a_pod_that_waits_for_an_extended_resource_has_room_when_it_is_free() -> None:
     holder = replace(OTHER, node=N1, scalars=((MIG, 1),), deleting=True)
     found = awaiting(cache(holder, replace(P, scalars=((MIG, 1),))), P)
     found.apply_node(given.node("n1", scalars=((MIG, 1),)))
@@ -295,7 +295,7 @@ def test_a_mig_profile_is_charged_and_divided_as_its_gpus() -> None:
     assert seen.total - total == Resources(gpu_milli=8000)
 
 
-def test_topologies_come_and_go_with_relief() -> None:
+def test_new_and_deleted_topologies_count_as_released_capacity() -> None:
     found, rack = cache(), Topology(name="t", levels=("rack",))
     reliefs = [found.changes.relief]
     for change in (rack, rack, None, None):
@@ -306,7 +306,7 @@ def test_topologies_come_and_go_with_relief() -> None:
     assert [after - before for before, after in pairwise(reliefs)] == [1, 0, 1, 0]
 
 
-def test_labels_are_shown_of_pods_that_no_group_shows() -> None:
+def test_labels_of_pods_outside_all_podgroups_are_in_the_snapshot() -> None:
     labels = {"app": "web"}
     ours, theirs = replace(P, labels=labels, node=N1), replace(OTHER, labels=labels, managed=False, node=N2)
     found = cache(ours, theirs, replace(A, labels=labels))
@@ -323,7 +323,7 @@ def test_labels_are_shown_of_pods_that_no_group_shows() -> None:
 # Broken gangs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_gang_that_lost_members_is_stale_since_the_clock_was_told_and_until_it_is_whole() -> None:
+def test_a_gang_that_lost_members_is_stale_from_the_next_clock_reading_until_it_is_complete() -> None:
     found = cache(*(replace(pod, node=N1) for pod in (A, B)))
     found.groups.age_stale(10.0)
     assert stale_since(found) is None
@@ -341,7 +341,7 @@ def test_a_gang_that_lost_members_is_stale_since_the_clock_was_told_and_until_it
     assert stale_since(found) == 40.0
 
 
-def test_a_gang_that_waits_for_a_new_member_is_stale_too_and_its_plan_is_made_anew() -> None:
+def test_a_gang_that_waits_for_a_new_member_is_stale_too_and_planned_again() -> None:
     found = cache(replace(A, node=N1), B)
     found.groups.unsettled.considered(found.groups.waiting(), found.changes.version)
 
@@ -364,7 +364,7 @@ def test_a_gang_that_is_being_completed_is_not_stale(hold: str) -> None:
     assert stale_since(found) == 30.0
 
 
-def test_a_gang_is_not_stale_that_is_ending_unreadable_or_has_not_begun() -> None:
+def test_a_gang_that_is_ending_unreadable_or_not_started_is_not_stale() -> None:
     ending, unreadable = cache(replace(A, node=N1)), cache(replace(A, node=N1), spec=replace(SPEC, problem="odd"))
     ending.groups.progress.count_success(A.group, B.uid)
     ending.apply_group(replace(SPEC, min_member=3))

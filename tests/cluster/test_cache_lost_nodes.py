@@ -61,7 +61,7 @@ def with_promises() -> ClusterCache:
 
 
 @pytest.mark.parametrize("how", [DOWN, UNREADABLE, None])
-def test_what_is_promised_on_a_node_that_is_lost_is_taken_back_at_once_save_what_may_be_written(
+def test_reservations_on_a_lost_node_end_at_once_except_those_with_a_possible_write(
     how: Node | None,
 ) -> None:
     found = with_promises()
@@ -73,7 +73,7 @@ def test_what_is_promised_on_a_node_that_is_lost_is_taken_back_at_once_save_what
     assert {PROMISED.group, AWAITING.group} <= found.snapshot().groups.keys()
 
 
-def test_a_node_that_only_changes_keeps_its_promises() -> None:
+def test_a_node_that_only_changes_keeps_its_reservations() -> None:
     found = with_promises()
     before = held(found)
 
@@ -82,7 +82,7 @@ def test_a_node_that_only_changes_keeps_its_promises() -> None:
     assert (held(found), found.drain_changes().bereft) == (before, set())
 
 
-def test_a_node_that_cannot_be_reached_is_not_ready_even_before_it_says_so_itself() -> None:
+def test_an_unreachable_node_is_not_ready_even_before_its_condition_says_so() -> None:
     taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     raw = {"metadata": {"name": "n1", "uid": "u"}, "spec": {"taints": [taint]}, "status": ready}
@@ -93,7 +93,7 @@ def test_a_node_that_cannot_be_reached_is_not_ready_even_before_it_says_so_itsel
 # What its pods hold ---------------------------------------------------------------------------------------------------
 
 
-def test_what_a_node_has_that_is_not_ready_is_not_divided_and_its_pods_stay_charged() -> None:
+def test_the_capacity_of_a_node_that_is_not_ready_is_not_divided_and_its_pods_stay_charged() -> None:
     found = cache(NODE, OTHER)
     for pod in (RUNS, STRANGER):
         found.apply_pod(pod)
@@ -105,7 +105,7 @@ def test_what_a_node_has_that_is_not_ready_is_not_divided_and_its_pods_stay_char
 
 
 @pytest.mark.parametrize("how", [DOWN, None])
-def test_a_pod_that_leaves_a_lost_node_returns_its_share(how: Node | None) -> None:
+def test_a_terminating_pod_on_a_lost_node_is_no_longer_charged(how: Node | None) -> None:
     found = cache(NODE, OTHER)
     found.apply_pod(LEAVES)
     relief, before = found.changes.relief, allocated(found)
@@ -116,7 +116,7 @@ def test_a_pod_that_leaves_a_lost_node_returns_its_share(how: Node | None) -> No
     assert (found.snapshot().total, found.changes.relief > relief) == (OTHER.allocatable, True)
 
 
-def test_a_pod_that_is_told_to_leave_a_lost_node_returns_its_share_and_more_may_start() -> None:
+def test_a_pod_marked_for_eviction_on_a_lost_node_is_no_longer_charged_and_releases_capacity() -> None:
     found = cache(DOWN, OTHER)
     found.apply_pod(RUNS)
     relief = found.changes.relief
@@ -126,7 +126,7 @@ def test_a_pod_that_is_told_to_leave_a_lost_node_returns_its_share_and_more_may_
     assert (allocated(found), found.changes.relief > relief) == (Usage(), True)
 
 
-def test_the_share_of_a_pod_that_is_leaving_is_charged_again_when_its_node_comes_back() -> None:
+def test_a_terminating_pod_is_charged_again_when_its_node_is_ready_again() -> None:
     found = cache(DOWN, OTHER)
     found.apply_pod(LEAVES)
 
@@ -149,7 +149,7 @@ def test_nothing_is_left_of_a_pod_that_ended_on_a_lost_node() -> None:
     assert (found.charges.usage(), found.snapshot().total - NODE.allocatable) == ({}, NOTHING)
 
 
-def test_a_pod_that_stays_on_a_lost_node_still_counts_for_its_gang_and_one_that_leaves_does_not() -> None:
+def test_a_running_pod_on_a_lost_node_counts_for_its_gang_and_a_terminating_one_does_not() -> None:
     a, b = (given.pod(name, gang="g", node=node) for name, node in (("a", N1), ("b", N2)))
     found = cache(NODE, OTHER)
     found.apply_group(GroupSpec(key=a.group, uid="u", min_member=2))
@@ -165,7 +165,7 @@ def test_a_pod_that_stays_on_a_lost_node_still_counts_for_its_gang_and_one_that_
     assert found.snapshot().running[a.group].stale_since == 20.0
 
 
-def test_a_change_of_a_node_recounts_nobody_who_pays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_a_node_recounts_no_pod_that_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     found, recounted = cache(NODE), list[str]()
     for number in range(100):
         # On a dead node they stay for good, and their author may make any number of them.
@@ -188,7 +188,7 @@ def test_a_change_of_a_node_recounts_nobody_who_pays_nothing(monkeypatch: pytest
 # Who is suspended -----------------------------------------------------------------------------------------------------
 
 
-def test_a_group_whose_owner_is_suspended_is_promised_nothing_and_goes_on_when_it_is_resumed() -> None:
+def test_a_podgroup_with_a_suspended_owner_gets_no_reservations_until_it_is_resumed() -> None:
     a, b = (given.pod(name, gang="g") for name in "ab")
     spec = GroupSpec(key=a.group, min_member=2, derived=True)
     found = cache(NODE, OTHER)

@@ -41,14 +41,14 @@ def free_gpus(found: Charges) -> list[int]:
     return [int(amount) // 1000 for amount in found.free()[2]]
 
 
-def test_a_pod_without_a_place_is_only_requested() -> None:
+def test_a_pod_without_a_node_is_only_requested() -> None:
     found = charges(x=Charge(gpus(2), None, Q))
 
     assert found.usage() == {Q: Usage(requested=gpus(2))}
     assert free_gpus(found) == [8, 8]
 
 
-def test_a_pod_with_a_place_is_allocated_there_and_in_its_queue() -> None:
+def test_a_pod_with_a_node_is_allocated_there_and_in_its_queue() -> None:
     found = charges(x=Charge(gpus(2), N1, Q), y=Charge(gpus(1), N1, Q, preemptible=False))
 
     both = gpus(2) + gpus(1)
@@ -57,7 +57,7 @@ def test_a_pod_with_a_place_is_allocated_there_and_in_its_queue() -> None:
     assert free_gpus(found) == [5, 8]
 
 
-def test_a_new_charge_takes_the_place_of_the_old() -> None:
+def test_a_new_charge_replaces_the_old_one() -> None:
     found = charges(x=Charge(gpus(2), N1, Q, preemptible=False))
 
     found.set(X, Charge(gpus(3), N2, R))
@@ -77,7 +77,7 @@ def test_a_queue_whose_pods_are_all_gone_is_forgotten() -> None:
     assert (found.usage(), found.get(X)) == ({}, None)
 
 
-def test_what_is_told_once_does_not_change_later() -> None:
+def test_a_returned_sum_does_not_change_later() -> None:
     found = charges(x=Charge(gpus(1), N1, Q))
     usage, free = found.usage(), found.free()
 
@@ -87,7 +87,7 @@ def test_what_is_told_once_does_not_change_later() -> None:
     assert (free[2] // 1000).tolist() == [7, 8]
 
 
-def test_a_node_may_come_after_its_pods_and_go_before_them() -> None:
+def test_a_node_may_be_added_after_its_pods_and_deleted_before_them() -> None:
     found = charges(given.node("n2"), x=Charge(gpus(2), N1, Q))
     assert free_gpus(found) == [8]
 
@@ -98,11 +98,11 @@ def test_a_node_may_come_after_its_pods_and_go_before_them() -> None:
     assert free_gpus(found) == [8]
 
 
-def test_an_overcommitted_node_has_less_than_nothing_free() -> None:
+def test_an_overcommitted_node_has_a_negative_free_amount() -> None:
     assert free_gpus(charges(given.node("n1", gpus=1), x=Charge(gpus(3), N1, Q))) == [-2]
 
 
-def test_only_pods_without_a_queue_are_outside_and_only_where_there_is_something_to_divide() -> None:
+def test_only_pods_without_a_queue_on_schedulable_nodes_reduce_the_capacity() -> None:
     # What is not Ready is not divided: subtracting its pods from the rest would take them away twice.
     nodes = given.node("n1"), given.node("n2", ready=False)
 
@@ -130,7 +130,7 @@ tables = st.sampled_from([[], ["n1"], ["n1", "n2"]]).map(
 
 @settings(deadline=None)
 @for_all(st.lists(st.tuples(pods, tables)))
-def test_sums_are_those_of_adding_up_anew(steps: list[tuple[dict[PodUid, Charge | None], NodeTable]]) -> None:
+def test_sums_equal_those_added_up_from_scratch(steps: list[tuple[dict[PodUid, Charge | None], NodeTable]]) -> None:
     found, known = Charges(), dict[PodUid, Charge]()
     for changes, table in steps:
         use(found, table)

@@ -81,14 +81,14 @@ EVENTS: dict[str, Event] = {
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS.keys())
-def test_an_event_takes_as_long_in_a_large_cluster_as_in_a_small_one(event: Event) -> None:
+def test_an_event_costs_the_same_in_a_large_cluster_as_in_a_small_one(event: Event) -> None:
     few, many = (steps(partial(event, filled(size))) for size in (FEW, MANY))
 
     assert many <= ALIKE * few, (few, many)
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS.keys())
-def test_so_does_the_snapshot_after_it_which_copies_columns_and_nothing_else(event: Event) -> None:
+def test_a_snapshot_after_an_event_costs_the_same_and_copies_only_columns(event: Event) -> None:
     few, many = (steps(frozen_after(event, filled(size))) for size in (FEW, MANY))
 
     assert many <= ALIKE * few, (few, many)
@@ -100,7 +100,7 @@ def frozen_after(event: Event, cache: ClusterCache) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("first", ["nodes", "pods"])
-def test_a_list_takes_as_long_as_there_are_objects_whichever_kind_comes_first(first: str) -> None:
+def test_a_list_costs_time_in_proportion_to_its_objects_whichever_kind_is_first(first: str) -> None:
     few, many = (steps(partial(listed, size, first)) for size in (FEW, MANY))
 
     assert many <= LINEAR * few, (few, many)
@@ -138,7 +138,7 @@ def bound_one_by_one(size: int) -> None:
 JOB = Kind("batch", "v1", "Job")
 
 
-def test_whose_owner_is_missing_is_found_without_looking_at_all_the_others() -> None:
+def test_pods_with_a_missing_owner_are_found_without_a_scan_of_all_others() -> None:
     few, many = (steps(partial(asked, with_one_late(size))) for size in (FEW, MANY))
 
     assert many <= ALIKE * few, (few, many)
@@ -164,7 +164,7 @@ def asked(lineage: Lineage) -> None:
 # Memory
 
 
-def test_a_pod_alone_is_few_entries_of_dicts_and_tuples() -> None:
+def test_a_single_pod_costs_few_entries_of_dicts_and_tuples() -> None:
     cache = filled(FEW)
     before = entries(cache)
 
@@ -175,7 +175,7 @@ def test_a_pod_alone_is_few_entries_of_dicts_and_tuples() -> None:
     assert (entries(cache) - before) / (MANY - FEW) <= 32
 
 
-def test_nothing_is_left_of_pods_and_nodes_that_are_gone() -> None:
+def test_nothing_is_left_of_deleted_pods_and_nodes() -> None:
     cache = filled(FEW)
     come_and_go(cache, range(FEW, MANY))
     before = entries(cache)

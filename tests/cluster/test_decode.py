@@ -18,20 +18,20 @@ from tests.cluster.steps import steps
 # -- requests
 
 
-def test_containers_add_up_and_a_pod_is_one_pod() -> None:
+def test_requests_of_containers_add_up_and_count_one_pod() -> None:
     both = pod(container(cpu="1500m", memory="1Gi", gpu="2"), container("log", cpu="0.1"))
 
     assert both.request == Resources(cpu_milli=1600, memory_bytes=GIB, gpu_milli=2000, pods=1)
     assert not both.problem
 
 
-def test_the_hungriest_init_container_counts_when_it_needs_more_than_the_containers() -> None:
+def test_the_largest_init_container_counts_if_it_requests_more_than_the_containers() -> None:
     asked = pod(container(cpu="1", memory="3Gi"), initContainers=[container("load", cpu="4", memory="1Gi")])
 
     assert asked.request == Resources(cpu_milli=4000, memory_bytes=3 * GIB, pods=1)
 
 
-def test_sidecars_stay_and_run_beside_later_init_containers_only() -> None:
+def test_sidecars_count_beside_later_init_containers_only() -> None:
     sidecar = container("proxy", cpu="1") | {"restartPolicy": "Always"}
     before, after = container("before", cpu="5"), container("after", cpu="5")
 
@@ -40,7 +40,7 @@ def test_sidecars_stay_and_run_beside_later_init_containers_only() -> None:
     assert pod(container(cpu="2"), initContainers=[sidecar, after]).request.cpu_milli == 6000
 
 
-def test_pod_level_requests_override_and_overhead_comes_on_top() -> None:
+def test_pod_level_requests_override_and_overhead_is_added() -> None:
     asked = pod(
         container(cpu="1", memory="1Gi", gpu="1"),
         resources={"requests": {"cpu": "4"}},
@@ -50,13 +50,13 @@ def test_pod_level_requests_override_and_overhead_comes_on_top() -> None:
     assert asked.request == Resources(cpu_milli=4250, memory_bytes=2 * GIB, gpu_milli=1000, pods=1)
 
 
-def test_limits_stand_in_for_missing_requests() -> None:
+def test_limits_replace_missing_requests() -> None:
     assert pod(container(cpu="1", limits={"cpu": "9", "nvidia.com/gpu": "3"})).request == Resources(
         cpu_milli=1000, gpu_milli=3000, pods=1
     )
 
 
-def test_a_shrinking_resize_frees_nothing_before_it_is_done() -> None:
+def test_a_shrinking_resize_releases_nothing_before_it_is_done() -> None:
     held = {"containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "8"}}]}
 
     assert pod(container(cpu="2"), status=held).request.cpu_milli == 8000
@@ -82,9 +82,7 @@ def resized(asked: str, held: str | None, done: str, *, reason: str = "") -> Raw
         (resized("60", "2", "8", reason="Infeasible"), 8),
     ],
 )
-def test_what_the_kubelet_has_given_a_pod_or_will_give_it_is_charged_as_kube_scheduler_charges_it(
-    status: Raw, cpu: int
-) -> None:
+def test_allocated_and_requested_amounts_of_a_resize_are_charged_as_kube_scheduler_does(status: Raw, cpu: int) -> None:
     asked, conditions = status.pop("asked"), status.pop("conditions")
     of_container = {"containerStatuses": [{"name": "main"} | status], "conditions": conditions}
     of_sidecar = {"initContainerStatuses": [{"name": "side"} | status], "conditions": conditions}
@@ -115,7 +113,7 @@ def test_a_node_names_its_gpus_when_none_is_allocatable(labels: Raw, status: Raw
     assert decode.node(raw).names_gpus is names_gpus
 
 
-def test_a_number_that_cannot_be_read_is_a_problem_and_the_rest_is_charged() -> None:
+def test_an_unreadable_amount_is_a_problem_and_the_rest_is_charged() -> None:
     bound = pod(container(cpu="1x", gpu="2"), nodeName="n1")
 
     assert bound.request == Resources(gpu_milli=2000, pods=1)
@@ -124,18 +122,18 @@ def test_a_number_that_cannot_be_read_is_a_problem_and_the_rest_is_charged() -> 
     )
 
 
-def test_parts_of_a_gpu_are_not_requested_as_a_resource() -> None:
+def test_a_gpu_share_is_not_counted_as_a_resource_request() -> None:
     assert "not a whole number of GPUs" in pod(container(gpu="500m")).problem
 
 
-def test_containers_that_together_ask_too_much_are_capped_and_refused() -> None:
+def test_excessive_requests_of_all_containers_are_capped_and_refused() -> None:
     huge = pod(*(container(memory=str(MAX_AMOUNT)) for _ in range(3)))
 
     assert huge.request.memory_bytes == MAX_AMOUNT
     assert "together ask for more" in huge.problem
 
 
-def test_extended_resources_add_up_as_all_others_do() -> None:
+def test_extended_resources_add_up_like_all_others() -> None:
     mig, rdma = "nvidia.com/mig-1g.5gb", "rdma/hca"
     held = {"containerStatuses": [{"name": "main", "allocatedResources": {rdma: "4"}}]}
     asked = pod(
@@ -149,19 +147,19 @@ def test_extended_resources_add_up_as_all_others_do() -> None:
     assert (asked.problem, pod(container(cpu="1")).scalars, pod(container(limits={rdma: "0"})).scalars) == ("", (), ())
 
 
-def test_pods_of_one_template_share_what_they_ask_for() -> None:
+def test_pods_of_one_template_share_their_decoded_requests() -> None:
     one, other = (pod(container(limits={"rdma/hca": "1"})) for _ in range(2))
 
     assert one.scalars is other.scalars
 
 
-def test_our_own_markers_are_not_asked_for() -> None:
+def test_our_markers_do_not_count_as_requests() -> None:
     marked = pod(container(limits={ASK_MARKER: "1", BIND_MARKER: "1", "nvidia.com/gpu": "1"}))
 
     assert (marked.scalars, marked.request.gpu_milli, marked.problem) == ((), 1000, "")
 
 
-def test_an_extended_resource_that_cannot_be_read_is_a_problem_and_so_are_too_many() -> None:
+def test_an_unreadable_extended_resource_is_a_problem_and_so_are_too_many() -> None:
     assert pod(container(limits={"a.b/c": "-1"})).problem.startswith("a.b/c of 'main' cannot be read: '-1' is negative")
 
     many = pod(container(limits={f"a.b/{number}": "1" for number in range(33)}))
@@ -181,7 +179,7 @@ def read(raw: Raw, *, rules: Rules = USUAL_RULES) -> Pod:
     return decode.pod(raw, profiles=PROFILES, rules=rules)
 
 
-def test_a_part_of_a_gpu_is_read_from_annotations() -> None:
+def test_a_gpu_share_is_read_from_annotations() -> None:
     found = [read(sharer({name: value})) for name, value in (("gpu-fraction", "0.5"), ("gpu-memory", "2000"))]
 
     assert [(one.sharing, one.problem) for one in found] == [
@@ -190,20 +188,20 @@ def test_a_part_of_a_gpu_is_read_from_annotations() -> None:
     ]
 
 
-def test_a_pod_that_would_not_see_its_part_of_a_gpu_is_refused_in_words() -> None:
+def test_a_pod_that_would_not_see_its_gpu_share_is_refused_with_a_message() -> None:
     assert pod(container(), meta={"annotations": {"gpu-fraction": "0.5"}}).problem == (
         "it asks for a part of a GPU and would not learn which: its container lacks what admission by Leeboard adds;"
         " create it anew while that is on"
     )
 
 
-def test_parts_of_gpus_are_refused_where_they_are_not_offered() -> None:
+def test_gpu_shares_are_refused_where_sharing_is_off() -> None:
     found = read(sharer({"gpu-fraction": "0.5"}), rules=Rules(is_offered=False))
 
     assert found.problem == "GPU sharing is disabled (annotation gpu-fraction); ask for whole GPUs with nvidia.com/gpu"
 
 
-def test_what_a_pod_shares_is_believed_once_it_is_bound() -> None:
+def test_the_assigned_gpus_of_a_pod_are_believed_once_it_is_bound() -> None:
     told = {"gpu-fraction": "0.5", "leeboard.dev/devices": "GPU-1", "leeboard.dev/device-groups": "g"}
     waiting, bound = read(sharer(told)), read(sharer(told, nodeName="n"))
 
@@ -227,14 +225,14 @@ FORGED = [
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_what_bind_cannot_have_written_of_shared_gpus_is_not_believed(forged: dict[str, object]) -> None:
+def test_assigned_gpus_that_bind_cannot_have_written_are_not_believed(forged: dict[str, object]) -> None:
     told = {f"leeboard.dev/{name}": value for name, value in forged.items()}
     found = read(sharer({"gpu-fraction": "0.5", **told}, nodeName="n"))
 
     assert (found.devices, found.device_uuids, found.sharing) == ((), (), Sharing(portion_ppm=500_000))
 
 
-def test_a_pod_that_runs_keeps_its_part_whatever_else_of_it_cannot_be_read() -> None:
+def test_a_running_pod_keeps_its_gpu_share_although_other_fields_are_unreadable() -> None:
     told = {"gpu-fraction": "0.5", "leeboard.dev/devices": "GPU-1", "leeboard.dev/device-groups": "g"}
 
     found = read(sharer(told | {"pod-group-name": "g" * 300}, nodeName="n"))
@@ -243,7 +241,7 @@ def test_a_pod_that_runs_keeps_its_part_whatever_else_of_it_cannot_be_read() -> 
     assert "300 characters" in found.problem
 
 
-def test_a_reservation_pod_is_nobodys_work_and_takes_no_gpu_beside_the_shared_one() -> None:
+def test_a_reservation_pod_belongs_to_no_queue_and_takes_no_gpu_beside_the_shared_one() -> None:
     place, kais = {"namespace": "kai-resource-reservation"}, {"runai-gpu-group": "g"}
     labels = {"app.kubernetes.io/managed-by": "leeboard", **kais}
     metas: list[Raw] = [{**place, "labels": labels}, {**place, "labels": kais}, {"labels": labels}]
@@ -260,7 +258,7 @@ def test_a_reservation_pod_is_nobodys_work_and_takes_no_gpu_beside_the_shared_on
 # -- queue, PodGroup and priority
 
 
-def test_the_queue_is_found_as_kai_finds_it() -> None:
+def test_the_queue_is_found_as_in_kai() -> None:
     assert labelled(queue="a", legacy="b", project="c").queue == "a"
     assert labelled(legacy="b", project="c").queue == "b"
     assert labelled(project="c").queue == "c"
@@ -283,7 +281,7 @@ def test_a_managed_pod_stays_managed_when_it_is_bound() -> None:
 
 
 @pytest.mark.parametrize(("value", "started"), [("true", True), ("false", False), ("True", False), (True, False)])
-def test_a_bound_pod_tells_whether_it_was_started_as_preemptible(value: object, started: bool) -> None:  # noqa: FBT001 # a parameter of the test
+def test_a_bound_pod_records_whether_it_was_started_as_preemptible(value: object, started: bool) -> None:  # noqa: FBT001 # a parameter of the test
     meta = {"annotations": {"leeboard.dev/preemptible": value}}
 
     assert pod(meta=meta, nodeName="n1").started_preemptible is started
@@ -293,7 +291,7 @@ def test_a_bound_pod_tells_whether_it_was_started_as_preemptible(value: object, 
 MARKED = Rules(marks_binds=True)
 
 
-def test_who_lacks_the_marker_is_bound_elsewhere_where_binds_are_marked() -> None:
+def test_where_binds_are_marked_kube_scheduler_binds_a_pod_without_the_marker() -> None:
     marked, bare = (raw_pod(container(limits=limits)) for limits in ({BIND_MARKER: "1"}, {}))
     inside = raw_pod(container(), initContainers=[container("i", limits={BIND_MARKER: "1"})])
     others = raw_pod(container(), schedulerName="default-scheduler")
@@ -304,14 +302,14 @@ def test_who_lacks_the_marker_is_bound_elsewhere_where_binds_are_marked() -> Non
     assert not read(bare).binds_elsewhere
 
 
-def test_who_is_bound_elsewhere_is_preemptible_from_its_creation() -> None:
+def test_a_pod_that_kube_scheduler_binds_is_preemptible_from_its_creation() -> None:
     meta = {"annotations": {"leeboard.dev/preemptible": "true"}}
     bare, marked = raw_pod(container(), meta=meta), raw_pod(container(limits={BIND_MARKER: "1"}), meta=meta)
 
     assert [read(raw, rules=MARKED).started_preemptible for raw in (bare, marked)] == [True, False]
 
 
-def test_a_part_of_a_gpu_without_the_marker_cannot_be_told_which() -> None:
+def test_a_pod_with_a_gpu_share_and_without_the_marker_is_refused() -> None:
     raw = sharer({"gpu-fraction": "0.5"})
     running = sharer({"gpu-fraction": "0.5"}, nodeName="n1")
 
@@ -319,28 +317,28 @@ def test_a_part_of_a_gpu_without_the_marker_cannot_be_told_which() -> None:
     assert (read(raw).problem, read(running, rules=MARKED).problem) == ("", "")
 
 
-def test_a_pod_is_a_group_of_its_own_unless_it_names_one_of_its_namespace() -> None:
+def test_a_pod_is_its_own_podgroup_unless_it_names_one_of_its_namespace() -> None:
     member, alone = pod(meta={"annotations": {"pod-group-name": "gang"}}), pod()
 
     assert (member.group, member.names_group) == (GroupKey("team", "gang"), True)
     assert (alone.group, alone.names_group) == (GroupKey("team", "u1"), False)
 
 
-def test_a_group_name_longer_than_any_object_has_is_not_kept() -> None:
+def test_a_podgroup_name_longer_than_any_object_name_is_not_kept() -> None:
     absurd = pod(meta={"annotations": {"pod-group-name": "x" * 100_000}})
 
     assert not absurd.names_group
     assert "a name has at most 253" in absurd.problem
 
 
-def test_the_labels_priority_class_goes_before_the_specs() -> None:
+def test_the_priority_class_in_the_label_overrides_the_one_in_the_spec() -> None:
     both = pod(meta={"labels": {"priorityClassName": "build"}}, priorityClassName="train", priority=50)
 
     assert (both.priority_classes, both.spec_priority) == (("build", "train"), 50)
     assert pod(priorityClassName="train").priority_classes == ("train",)
 
 
-def test_preemptibility_is_explicit_only_when_it_is_one_of_kais_words() -> None:
+def test_preemptibility_is_explicit_only_with_one_of_the_values_of_kai() -> None:
     words = ("preemptible", "non-preemptible", "Preemptible", "")
     pods = [pod(meta={"labels": {"kai.scheduler/preemptibility": word}}) for word in words]
 
@@ -398,7 +396,7 @@ def test_selector_affinity_and_tolerations_become_one_shared_constraint() -> Non
         ({"key": "metadata.name", "operator": "Exists"}, "use matchFields"),
     ],
 )
-def test_an_affinity_that_cannot_be_read_is_a_problem(requirement: Raw, problem: str) -> None:
+def test_an_unreadable_affinity_is_a_problem(requirement: Raw, problem: str) -> None:
     required = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
@@ -406,7 +404,7 @@ def test_an_affinity_that_cannot_be_read_is_a_problem(requirement: Raw, problem:
 
 
 @pytest.mark.parametrize("bound", ["0", "007", "9223372036854775807", "0" * 62 + "1"])
-def test_a_label_is_compared_to_whatever_is_an_integer_and_a_label_value(bound: str) -> None:
+def test_a_label_is_compared_to_any_value_that_is_an_integer_and_a_label_value(bound: str) -> None:
     required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Lt", "values": [bound]}]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
@@ -416,7 +414,7 @@ def test_a_label_is_compared_to_whatever_is_an_integer_and_a_label_value(bound: 
 # -- what has become of it
 
 
-def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
+def test_a_refusal_of_leeboard_is_recognized_by_its_phrase() -> None:
     def parked(message: str, reason: str = "Unschedulable") -> tuple[bool, bool]:
         condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
         seen = pod(status={"conditions": [{"type": "Ready"}, condition]})
@@ -440,7 +438,7 @@ def test_a_refusal_is_told_from_kube_schedulers_own_by_our_phrase() -> None:
         ("True", "", 'running Bind plugin "B": p is forbidden', ""),
     ],
 )
-def test_what_surely_ended_an_attempt_of_kube_scheduler_is_told(
+def test_conditions_that_surely_ended_an_attempt_of_kube_scheduler_are_recognized(
     status: str, reason: str, message: str, failed: str
 ) -> None:
     condition = {"type": "PodScheduled", "status": status, "reason": reason, "message": message}
@@ -472,14 +470,14 @@ def test_what_surely_ended_an_attempt_of_kube_scheduler_is_told(
     ],
     ids=["theirs", "claims", "both", "ours", "none judged", "long", "lines"],
 )
-def test_what_kube_scheduler_says_of_its_own_filters_is_kept(message: str, because: str) -> None:
+def test_the_message_of_kube_scheduler_about_its_own_filters_is_kept(message: str, because: str) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
 
     assert pod(status={"conditions": [condition]}).said.because == because
     assert pod(status={"conditions": [condition | {"reason": "SchedulingGated"}]}).said.because == ""
 
 
-def test_of_a_condition_as_large_as_an_object_may_be_only_the_beginning_is_read() -> None:
+def test_only_the_beginning_of_a_very_long_condition_is_read() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
     short, long = (condition | {"message": PHRASE_MARK + ", " * count} for count in (8_192, 240_000))
@@ -488,7 +486,7 @@ def test_of_a_condition_as_large_as_an_object_may_be_only_the_beginning_is_read(
     assert steps(lambda: pod(status={"conditions": [long]})) <= 1.1 * steps(lambda: pod(status={"conditions": [short]}))
 
 
-def test_gates_deletion_nomination_and_age_are_seen() -> None:
+def test_gates_deletion_nomination_and_age_are_read() -> None:
     seen = pod(
         schedulingGates=[{"name": "x"}],
         meta={"deletionTimestamp": "1970-01-01T00:02:00Z"},
@@ -510,7 +508,7 @@ def test_gates_deletion_nomination_and_age_are_seen() -> None:
         ("x", (False, True)),
     ],
 )
-def test_our_own_gate_is_told_from_those_of_others(gates: object, expected: tuple[bool, bool]) -> None:
+def test_our_gate_is_distinguished_from_those_of_others(gates: object, expected: tuple[bool, bool]) -> None:
     seen = pod(schedulingGates=gates)
 
     assert (seen.held, seen.gated) == expected
@@ -523,14 +521,14 @@ def test_finished_pods_are_terminal() -> None:
 
 
 @pytest.mark.parametrize(("value", "known"), [("q", "q"), ("", ""), (7, ""), (None, ""), ("x" * 254, "")])
-def test_a_bound_pod_tells_with_which_queue_it_was_bound(value: object, known: str) -> None:
+def test_a_bound_pod_records_the_queue_with_which_it_was_bound(value: object, known: str) -> None:
     meta = {"annotations": {"leeboard.dev/queue": value}, "labels": {"kai.scheduler/queue": "ghost"}}
 
     assert pod(meta=meta, nodeName="n1").bound_queue == known
     assert (pod(meta=meta, nodeName="n1").problem, pod(meta=meta).bound_queue) == ("", "")
 
 
-def test_a_pod_that_kube_scheduler_binds_alone_keeps_the_queue_of_its_creation() -> None:
+def test_a_single_pod_that_kube_scheduler_binds_keeps_the_queue_of_its_creation() -> None:
     meta = {"annotations": {"leeboard.dev/queue": "q"}}
     bare, marked = raw_pod(container(), meta=meta), raw_pod(container(limits={BIND_MARKER: "1"}), meta=meta)
 

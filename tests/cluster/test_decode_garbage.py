@@ -118,7 +118,7 @@ def decoded_pod(raw: Any) -> Any:
     ],
 )
 @given(data=st.data())
-def test_any_json_in_place_of_any_field_is_decoded_or_a_problem_in_words(
+def test_any_json_in_any_field_is_decoded_or_is_a_problem_with_a_message(
     read: Callable[[object], Any], whole: Raw, data: st.DataObject
 ) -> None:
     assert read(whole).problem == ""
@@ -136,7 +136,7 @@ def test_any_json_in_place_of_any_field_is_decoded_or_a_problem_in_words(
 
 
 @given(JSON)
-def test_any_json_at_all_is_decoded_or_refused(raw: object) -> None:
+def test_any_json_is_decoded_or_refused(raw: object) -> None:
     decode.is_terminal(raw)
     for read in (decoded_pod, decode.node, decode.queue, decode.pod_group, decode.topology, decode.priority_class):
         with pytest.raises(decode.DecodeError):

@@ -13,7 +13,7 @@ def read(**status: object) -> GpuNode:
     return gpu_node(raw)
 
 
-def test_processes_are_read_by_pod_and_what_the_driver_does_not_tell_is_unknown() -> None:
+def test_processes_are_read_by_pod_and_values_that_the_driver_does_not_report_are_unknown() -> None:
     processes = [{"podUid": "p", "memoryMiB": 300}, {"podUid": "q"}]
 
     (device,) = read(devices=[{"uuid": "GPU-1", "processes": processes}]).devices
@@ -21,7 +21,7 @@ def test_processes_are_read_by_pod_and_what_the_driver_does_not_tell_is_unknown(
     assert device.processes == ((PodUid("p"), 300), (PodUid("q"), None))
 
 
-def test_a_use_that_cannot_be_read_is_a_problem_and_the_rest_is_read() -> None:
+def test_an_unreadable_usage_is_a_problem_and_the_rest_is_read() -> None:
     told = read(
         devices=[{"uuid": "GPU-1", "processes": [{"podUid": "p", "memoryMiB": -1}, {"podUid": "q", "memoryMiB": 2}]}]
     )
@@ -38,7 +38,7 @@ def test_no_more_processes_and_failures_are_kept_than_a_node_may_have() -> None:
     assert (len(told.devices[0].processes), len(told.failures)) == (256, 64)
 
 
-def test_all_devices_of_a_node_together_keep_no_more_processes_than_sixteen_devices_may_have() -> None:
+def test_all_devices_of_a_node_together_keep_at_most_the_processes_of_sixteen_devices() -> None:
     processes = [{"podUid": "p"}] * 256
 
     told = read(devices=[{"uuid": f"GPU-{number}", "processes": processes, "pods": processes} for number in range(63)])
@@ -67,7 +67,7 @@ def test_mig_profiles_are_those_of_the_instances() -> None:
     assert (device.is_mig, device.mig_profiles) == (True, ("1g.10gb", "3g.40gb"))
 
 
-def test_a_node_has_no_more_devices_than_a_mask_of_them_in_an_int64_has_room_for() -> None:
+def test_a_node_has_no_more_devices_than_fit_in_an_int64_mask() -> None:
     told = read(devices=[{"uuid": f"GPU-{number}"} for number in range(64)])
 
     assert (1 << len(told.devices)) - 1 == np.iinfo(np.int64).max

@@ -33,26 +33,26 @@ def read(spec: dict[str, Any], *, annotation: object = None) -> tuple[float | No
         ("-1h30m", FOREVER_S),
     ],
 )
-def test_the_grace_is_a_duration_and_a_negative_one_is_never_over(written: object, seconds: float | None) -> None:
+def test_the_grace_period_is_a_duration_and_a_negative_one_never_ends(written: object, seconds: float | None) -> None:
     assert read({"stalenessGracePeriod": written}) == (seconds, "")
     assert read({}, annotation=written) == (seconds, "")
 
 
-def test_the_spec_is_stronger_than_the_annotation() -> None:
+def test_the_spec_overrides_the_annotation() -> None:
     assert read({"stalenessGracePeriod": "-1s"}, annotation="30s") == (FOREVER_S, "")
 
 
 @pytest.mark.parametrize(
     "written", ["soon", "", "-", "--1s", "- 1s", "1", "-2", "1e3s", "-soon", "9999999h", 30, -1, [], {}, True]
 )
-def test_a_grace_that_cannot_be_read_is_told_and_left_to_the_policy(written: object) -> None:
+def test_an_unreadable_grace_period_is_reported_and_that_of_the_policy_is_used(written: object) -> None:
     seconds, problem = read({"stalenessGracePeriod": written}, annotation="30s")
 
     assert seconds is None
     assert problem.startswith("spec.stalenessGracePeriod cannot be read: ")
 
 
-def test_an_annotation_that_cannot_be_read_is_told_by_its_name() -> None:
+def test_an_unreadable_annotation_is_reported_by_its_name() -> None:
     seconds, problem = read({}, annotation="soon")
 
     assert seconds is None

@@ -23,7 +23,7 @@ def stating(*terms: Any, kind: str = "podAffinity") -> Pod:
     return pod(meta={"labels": LABELS}, affinity=affinity)
 
 
-def test_terms_about_pods_of_its_own_kind_are_read_with_the_labels_they_find_it_by() -> None:
+def test_affinity_terms_about_its_own_replicas_are_read_with_the_labels_they_select() -> None:
     near, apart = stating(term()), stating(term(namespaces=["team"], matchLabelKeys=None), kind="podAntiAffinity")
 
     in_team = ((NAMESPACE, "team"), *WEB)
@@ -31,7 +31,7 @@ def test_terms_about_pods_of_its_own_kind_are_read_with_the_labels_they_find_it_
     assert (apart.near, apart.labels) == ((Near(in_team, "zone", apart=True),), KEPT)
 
 
-def test_a_term_about_every_pod_of_the_namespace_is_about_its_own_kind_too() -> None:
+def test_an_affinity_term_about_every_pod_of_the_namespace_includes_its_own_replicas() -> None:
     assert stating(term(labels={})).near == (Near(((NAMESPACE, "team"),), "zone"),)
 
 
@@ -53,32 +53,32 @@ def test_a_term_about_every_pod_of_the_namespace_is_about_its_own_kind_too() -> 
         "zone",
     ],
 )
-def test_all_other_terms_are_left_to_kube_scheduler(beyond: Any) -> None:
+def test_all_other_affinity_terms_are_left_to_kube_scheduler(beyond: Any) -> None:
     left = stating(beyond)
 
     assert (left.near, left.labels, left.problem) == ((), None, "")
     assert len(stating(beyond, term()).near) == 1
 
 
-def test_labels_are_kept_of_nobody_else() -> None:
+def test_labels_of_other_pods_are_not_kept() -> None:
     preferred = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": term()}]}}
 
     assert pod(meta={"labels": LABELS}).labels is None
     assert pod(meta={"labels": LABELS}, affinity=preferred).labels is None
 
 
-def test_pods_of_one_template_share_terms_and_labels() -> None:
+def test_pods_of_one_template_share_affinity_terms_and_labels() -> None:
     one, other = stating(term()), stating(term())
 
     assert (one.near is other.near, one.labels is other.labels) == (True, True)
 
 
-def test_more_terms_than_anybody_needs_are_left_to_kube_scheduler() -> None:
+def test_excessive_numbers_of_affinity_terms_are_left_to_kube_scheduler() -> None:
     assert len(stating(*(term(key=f"zone-{number}") for number in range(99))).near) == MAX_TERMS
 
 
 @pytest.mark.parametrize(("own", "named"), [(MAX_LABELS + 1, MAX_LABELS + 1), (MAX_OWN_LABELS + 1, 1)])
-def test_more_labels_than_anybody_needs_are_left_to_kube_scheduler(own: int, named: int) -> None:
+def test_excessive_numbers_of_labels_are_left_to_kube_scheduler(own: int, named: int) -> None:
     labels = {f"label-{number}": "x" for number in range(own)}
     affinity = {
         "podAffinity": {
@@ -90,7 +90,7 @@ def test_more_labels_than_anybody_needs_are_left_to_kube_scheduler(own: int, nam
     assert (left.near, left.labels, left.problem) == ((), None, "")
 
 
-def test_pods_of_other_schedulers_may_be_meant_as_well() -> None:
+def test_affinity_terms_may_select_pods_of_other_schedulers_too() -> None:
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term()]}}
     raw = raw_pod(schedulerName="other", meta={"labels": LABELS}, affinity=affinity)
 

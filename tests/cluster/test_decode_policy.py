@@ -25,7 +25,7 @@ def topology(*labels: str) -> Raw:
     return {"metadata": metadata(), "spec": {"levels": [{"nodeLabel": label} for label in labels]}}
 
 
-def test_a_node_has_no_more_extended_resources_than_anybody_needs_and_its_devices_first() -> None:
+def test_excessive_extended_resources_of_a_node_are_cut_and_its_devices_are_first() -> None:
     many = {f"vendor.example/{number}": "1" for number in range(50_000)} | {"nvidia.com/mig-1g.5gb": "7"}
 
     seen = decode.node({"metadata": {"name": "n", "uid": "u"}, "status": {"allocatable": many}})
@@ -40,7 +40,7 @@ def test_labels_that_nodes_have_in_common_are_one_object() -> None:
     assert next(iter(one.labels.values())) is next(iter(other.labels.values()))
 
 
-def test_a_nodes_extended_resources_are_read_but_not_what_kubernetes_knows_itself() -> None:
+def test_extended_resources_of_a_node_are_read_without_the_built_in_ones() -> None:
     amounts = {"nvidia.com/mig-1g.5gb": "7", "rdma/hca": "0", "a.b/c": "2", "hugepages-2Mi": "1Gi", "pods": "9"}
     others = {"nvidia.com/gpu": "1", "kubernetes.io/x": "1", "x.kubernetes.io/y": "1"}
 
@@ -49,7 +49,7 @@ def test_a_nodes_extended_resources_are_read_but_not_what_kubernetes_knows_itsel
     assert (seen.scalars, seen.problem) == ((("a.b/c", 2), ("nvidia.com/mig-1g.5gb", 7)), "")
 
 
-def test_an_extended_resource_that_cannot_be_read_takes_the_node_out_of_work() -> None:
+def test_an_unreadable_extended_resource_makes_the_node_unschedulable() -> None:
     seen = decode.node({"metadata": {"name": "n", "uid": "u"}, "status": {"allocatable": {"a.b/c": "many"}}})
 
     assert seen.problem.startswith("allocatable 'a.b/c' cannot be read: 'many' is not")
@@ -59,7 +59,7 @@ def test_an_extended_resource_that_cannot_be_read_takes_the_node_out_of_work() -
     ("label", "mib"),
     [("81559", 81500), ("99", 0), ("1048575", 1048500), (str(80 << 30), 81900), ("many", 0), ("-1", 0), (None, 0)],
 )
-def test_the_memory_of_a_nodes_gpus_is_kais(label: str | None, mib: int) -> None:
+def test_the_gpu_memory_of_a_node_is_read_as_in_kai(label: str | None, mib: int) -> None:
     labels = {} if label is None else {"nvidia.com/gpu.memory": label}
 
     assert decode.node({"metadata": {"name": "n", "uid": "u", "labels": labels}}).device_memory_mib == mib
@@ -76,7 +76,7 @@ def test_the_memory_of_a_nodes_gpus_is_kais(label: str | None, mib: int) -> None
         ({"node-role.kubernetes.io/mig-enabled": "true"}, False),
     ],
 )
-def test_gpus_that_are_cut_or_handed_out_several_times_are_not_shared(labels: dict[str, str], shares: bool) -> None:  # noqa: FBT001 - an expectation
+def test_gpus_that_are_partitioned_or_oversubscribed_are_not_shared(labels: dict[str, str], shares: bool) -> None:  # noqa: FBT001 - an expectation
     assert decode.node({"metadata": {"name": "n", "uid": "u", "labels": labels}}).shares_devices is shares
 
 
@@ -100,14 +100,14 @@ def test_a_node_is_read() -> None:
     assert (seen.ready, seen.unschedulable, seen.problem) == (True, True, "")
 
 
-def test_a_node_without_a_ready_condition_or_with_odd_amounts_takes_no_work() -> None:
+def test_a_node_without_a_ready_condition_or_with_wrong_amounts_takes_no_pods() -> None:
     seen = decode.node({"metadata": {"name": "n", "uid": "u"}, "status": {"allocatable": {"cpu": "many"}}})
 
     assert not seen.ready
     assert seen.problem.startswith("allocatable cpu cannot be read: 'many' is not")
 
 
-def test_a_queues_units_and_defaults_are_kais() -> None:
+def test_the_units_and_defaults_of_a_queue_are_those_of_kai() -> None:
     gpu, memory = {"quota": 1.5, "limit": -1, "overQuotaWeight": 2}, {"limit": 1000}
 
     seen = decode.queue(queue(gpu=gpu, memory=memory))
@@ -126,19 +126,19 @@ def test_minus_one_is_unlimited_and_a_limit_of_zero_is_zero() -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"resources": None}, {"parentQueue": "p"}])
-def test_a_queue_without_resources_is_told_so_in_kais_words(spec: Raw) -> None:
+def test_a_queue_without_resources_gets_the_message_of_kai(spec: Raw) -> None:
     seen = decode.queue({"metadata": {"name": "q", "uid": "u"}, "spec": spec})
 
     assert seen.problem.startswith("resources must be specified: write spec.resources with gpu, cpu and memory")
 
 
-def test_a_queues_odd_number_names_its_field() -> None:
+def test_an_invalid_number_of_a_queue_is_reported_with_its_field() -> None:
     problem = decode.queue(queue(gpu={"quota": "4"})).problem
 
     assert problem.startswith("spec.resources.gpu.quota cannot be read: '4' is not a number")
 
 
-def test_a_pod_group_is_read() -> None:
+def test_a_podgroup_is_read() -> None:
     seen = decode.pod_group(
         pod_group(minMember=4, queue="q", priorityClassName="build", preemptibility="non-preemptible")
     )
@@ -147,7 +147,7 @@ def test_a_pod_group_is_read() -> None:
     assert (seen.priority_classes, seen.preemptible, seen.created_at, seen.problem) == (("build",), False, 100.0, "")
 
 
-def test_a_pod_group_without_a_minimum_is_no_gang() -> None:
+def test_a_podgroup_without_a_minimum_is_no_gang() -> None:
     assert [decode.pod_group(pod_group(**spec)).min_member for spec in ({}, {"minMember": 0})] == [1, 1]
 
 
@@ -160,14 +160,14 @@ def test_a_pod_group_without_a_minimum_is_no_gang() -> None:
         ({"topologyConstraint": {"requiredTopologyLevel": "rack"}}, "write the name of a Topology beside it"),
     ],
 )
-def test_a_pod_group_that_cannot_be_kept_to_is_a_problem(spec: Raw, problem: str) -> None:
+def test_a_podgroup_with_impossible_settings_is_a_problem(spec: Raw, problem: str) -> None:
     assert problem in decode.pod_group(pod_group(**spec)).problem
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("30s", 30.0), ("1h30m", 5400.0), ("1.5h", 5400.0), ("250ms", 0.25), ("1ns", 0.001), ("0", 0)]
 )
-def test_a_queues_minimum_runtimes_are_read(text: str, seconds: float) -> None:
+def test_the_min_runtimes_of_a_queue_are_read(text: str, seconds: float) -> None:
     seen = decode.queue({"metadata": {"name": "q", "uid": "u"}, "spec": {"resources": {}, "preemptMinRuntime": text}})
 
     assert (seen.preempt_min_runtime_s, seen.reclaim_min_runtime_s, seen.problem) == (seconds, None, "")
@@ -176,7 +176,7 @@ def test_a_queues_minimum_runtimes_are_read(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "30", "-1s", "+1s", "1 s", "s", "1h30", "1e3s", ".5s", "\u0661s", "90000h", 30, []]
 )
-def test_a_runtime_that_is_no_duration_is_a_problem(text: object) -> None:
+def test_a_min_runtime_that_is_no_duration_is_a_problem(text: object) -> None:
     seen = decode.queue({"metadata": {"name": "q", "uid": "u"}, "spec": {"resources": {}, "reclaimMinRuntime": text}})
 
     assert seen.reclaim_min_runtime_s is None
@@ -206,7 +206,7 @@ def test_sub_groups_are_read_as_a_tree_whose_leaves_are_pod_sets() -> None:
     )
 
 
-def test_a_pod_group_with_a_topology_alone_is_one_pod_set() -> None:
+def test_a_podgroup_with_only_a_topology_is_one_pod_set() -> None:
     whole = decode.pod_group(pod_group(minMember=4, topologyConstraint=RACK))
 
     assert whole.root == SubGroup(topology=IN_RACK, pod_sets=(PodSet(min_member=4),))
@@ -217,7 +217,7 @@ def test_a_pod_group_with_a_topology_alone_is_one_pod_set() -> None:
 
 
 @pytest.mark.parametrize(("least", "read"), [((1, 0), (1, 0)), ((0, 0), (1, 1)), ((None, 0), (1, 0))])
-def test_a_sub_group_may_need_nobody_while_another_needs_somebody(
+def test_a_sub_group_may_have_a_minimum_of_zero_beside_another_with_a_minimum(
     least: tuple[int | None, ...], read: tuple[int, ...]
 ) -> None:
     parts = [{"name": name, "minMember": one} for name, one in zip("ab", least, strict=True)]
@@ -243,7 +243,7 @@ def test_a_sub_group_may_need_nobody_while_another_needs_somebody(
         ([{"name": "a", "minMember": "2"}], "minMember of sub-group 'a' cannot be read"),
     ],
 )
-def test_sub_groups_that_make_no_tree_are_a_problem(parts: list[Raw], problem: str) -> None:
+def test_sub_groups_that_are_no_tree_are_a_problem(parts: list[Raw], problem: str) -> None:
     assert problem in decode.pod_group(pod_group(subGroups=parts)).problem
 
 
@@ -251,7 +251,7 @@ def test_a_topology_is_read() -> None:
     assert decode.topology(topology("zone", "rack")) == Topology(name="it", levels=("zone", "rack"))
 
 
-def test_a_level_may_have_an_alias() -> None:
+def test_a_topology_level_may_have_an_alias() -> None:
     levels = [{"nodeLabel": "zone", "alias": "row"}, {"nodeLabel": "rack", "alias": ""}]
 
     seen = decode.topology({"metadata": metadata(), "spec": {"levels": levels}})
@@ -266,7 +266,7 @@ def test_a_level_may_have_an_alias() -> None:
         (("rack", ""), "spec.levels has the alias 'rack', which is a nodeLabel; write another alias"),
     ],
 )
-def test_an_alias_means_one_level(aliases: tuple[str, str], problem: str) -> None:
+def test_an_alias_names_one_level_only(aliases: tuple[str, str], problem: str) -> None:
     levels = [{"nodeLabel": label, "alias": alias} for label, alias in zip(("zone", "rack"), aliases, strict=True)]
 
     assert decode.topology({"metadata": metadata(), "spec": {"levels": levels}}).problem == problem
@@ -281,7 +281,7 @@ def test_an_alias_means_one_level(aliases: tuple[str, str], problem: str) -> Non
         (["rack", ""], "a level has no nodeLabel; write the key of a node label"),
     ],
 )
-def test_a_topology_that_cannot_be_followed_is_a_problem(labels: list[str], problem: str) -> None:
+def test_an_unusable_topology_is_a_problem(labels: list[str], problem: str) -> None:
     assert problem in decode.topology(topology(*labels)).problem
 
 
@@ -291,7 +291,7 @@ def test_a_priority_class_is_read() -> None:
     assert seen == PriorityClass(name="train", value=50)
 
 
-def test_the_crds_bounds_are_the_decoders() -> None:
+def test_the_decoder_has_the_bounds_of_the_crds() -> None:
     crds = Path(__file__).parents[2] / "deploy" / "leeboard" / "files" / "crds"
     queues, groups, topologies = ((crds / f"{kind}.yaml").read_text() for kind in ("queues", "podgroups", "topologies"))
 

@@ -38,11 +38,11 @@ def condition(kind: str, status: str, reason: str, message: str = "") -> dict[st
     ],
     ids=repr,
 )
-def test_amounts_are_quantities_and_what_is_unlimited_is_left_out(amounts: Resources, texts: dict[str, str]) -> None:
+def test_amounts_are_quantities_and_unlimited_ones_are_left_out(amounts: Resources, texts: dict[str, str]) -> None:
     assert status_fields.amounts(amounts) == texts
 
 
-def test_a_queue_says_what_it_has_what_it_may_have_and_who_is_below_it() -> None:
+def test_the_status_of_a_queue_shows_its_use_its_share_and_its_children() -> None:
     share = Share(
         deserved=Resources(cpu_milli=UNLIMITED, memory_bytes=UNLIMITED, gpu_milli=2000),
         fair_share=Resources(gpu_milli=3000),
@@ -62,7 +62,7 @@ def test_a_queue_says_what_it_has_what_it_may_have_and_who_is_below_it() -> None
     }
 
 
-def test_a_queue_that_takes_part_in_nothing_says_why_and_has_nothing() -> None:
+def test_the_status_of_an_invalid_queue_shows_the_reason_and_no_share() -> None:
     queue = replace(given.queue("q"), problem="its parent queue p does not exist")
 
     status = status_fields.queue_status(queue, Usage(), [], now=NOW)
@@ -74,7 +74,7 @@ def test_a_queue_that_takes_part_in_nothing_says_why_and_has_nothing() -> None:
     }
 
 
-def test_a_queue_with_a_past_says_what_it_has_used_and_one_without_says_nothing() -> None:
+def test_the_status_of_a_queue_shows_past_usage_only_if_there_is_any() -> None:
     past = Tally(at_ms=0, used=(0, 0, 1_500_000), capacity=(64_000_000, 2000, 8_000_000))
 
     with_past, without = (
@@ -100,7 +100,7 @@ def test_a_queue_with_a_past_says_what_it_has_used_and_one_without_says_nothing(
     ],
     ids=repr,
 )
-def test_a_queue_is_over_quota_when_it_holds_more_of_anything_than_it_deserves(
+def test_a_queue_is_over_quota_when_it_holds_more_of_any_resource_than_it_deserves(
     allocated: Resources, over: dict[str, str]
 ) -> None:
     share = Share(deserved=Resources(gpu_milli=1000), allocated=allocated)
@@ -113,7 +113,7 @@ STANDING = status_fields.GroupTotals(
 )
 
 
-def test_a_pod_group_says_what_it_holds_and_why_the_rest_waits() -> None:
+def test_the_status_of_a_podgroup_shows_what_it_holds_and_why_the_rest_is_pending() -> None:
     refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.", details={"queue": "q"})
     said = {"reason": "OverLimit", "message": "q is at its limit."}
 
@@ -140,11 +140,11 @@ def test_a_pod_group_says_what_it_holds_and_why_the_rest_waits() -> None:
     }
 
 
-def test_a_pod_group_that_waits_for_nothing_gives_no_reason() -> None:
+def test_a_podgroup_without_pending_pods_gives_no_reason() -> None:
     assert status_fields.pod_group_status(STANDING, None, now=NOW)["schedulingConditions"] == []
 
 
-def test_a_pod_group_that_a_queue_refuses_tells_the_queues_numbers_in_kais_form() -> None:
+def test_the_status_of_a_podgroup_that_a_queue_refuses_has_the_numbers_of_the_queue_as_in_kai() -> None:
     queue = RefusingQueue(
         name=QueueName("q"),
         requested=ONE_GPU + ONE_GPU,
@@ -179,7 +179,7 @@ def test_a_pod_group_that_a_queue_refuses_tells_the_queues_numbers_in_kais_form(
     ]
 
 
-def test_the_owner_of_an_unusable_pod_group_learns_what_is_wrong() -> None:
+def test_the_status_of_an_unusable_podgroup_shows_the_error() -> None:
     bad, good = (status_fields.invalid_pod_group_status(problem, now=NOW) for problem in ("spec.minMember is -1", ""))
 
     assert bad == {"conditions": [condition("Valid", "False", "PodGroupIsInvalid", "spec.minMember is -1")]}
@@ -196,11 +196,11 @@ def test_the_owner_of_an_unusable_pod_group_learns_what_is_wrong() -> None:
     ],
     ids=repr,
 )
-def test_what_an_object_says_already_is_read_whatever_it_looks_like(raw: dict[str, Any], read: tuple[Any, ...]) -> None:
+def test_the_current_status_is_read_in_any_form(raw: dict[str, Any], read: tuple[Any, ...]) -> None:
     assert status_fields.stated(raw) == read
 
 
-def test_statuses_are_the_same_whenever_they_came_to_say_so() -> None:
+def test_statuses_are_equal_whatever_their_times() -> None:
     refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.")
     status = status_fields.pod_group_status(STANDING, refusal, now=NOW)
 
@@ -223,7 +223,7 @@ anything = st.recursive(
 @example(one={"a": [{"lastTransitionTime": NOW}]}, other={"a": [{"lastTransitionTime": LATER}]})
 @example(one={"type": None}, other={"status": None})
 @example(one=[1, 1], other=[1])
-def test_statuses_are_compared_as_if_the_times_had_been_taken_out(one: object, other: object) -> None:
+def test_statuses_are_compared_as_if_the_times_had_been_removed(one: object, other: object) -> None:
     assert status_fields.same(one, other) == (without_times(one) == without_times(other))
 
 
@@ -233,7 +233,7 @@ def without_times(value: object) -> object:
     return [without_times(inner) for inner in value] if isinstance(value, list) else value
 
 
-def test_a_condition_keeps_the_time_since_when_it_says_what_it_says() -> None:
+def test_a_condition_keeps_the_time_of_its_last_transition() -> None:
     bad, worse, good = (status_fields.invalid_pod_group_status(problem, now=LATER) for problem in ("bad", "worse", ""))
     said = status_fields.invalid_pod_group_status("bad", now=NOW)
 

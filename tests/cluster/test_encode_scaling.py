@@ -13,7 +13,7 @@ from tests import given
     [(given.pod("alone"), "pod default/alone"), (given.pod("p", gang="g"), "pods of PodGroup default/g")],
     ids=["alone", "gang"],
 )
-def test_a_scaling_pod_names_those_for_which_it_stands_as_people_know_them(pod: Pod, named: str) -> None:
+def test_a_scaling_pod_names_the_pods_it_replaces_in_readable_form(pod: Pod, named: str) -> None:
     ask = CapacityRequest(key=pod.group, name="r", owner={}, shapes=(PodShape(sample=pod, count=1),))
 
     (condition,) = unschedulable(ask, "2026-01-01T00:00:00Z")["conditions"]

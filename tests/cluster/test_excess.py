@@ -57,13 +57,13 @@ MANY = {
 
 
 @pytest.mark.parametrize("what", MANY)
-def test_a_pod_with_too_much_of_something_is_told_how_much_it_may_have(what: str) -> None:
+def test_the_message_of_a_pod_with_too_many_entries_gives_the_allowed_number(what: str) -> None:
     assert excess(MANY[what](256)) == ""
     assert excess(MANY[what](257)).endswith("has 257 items; write at most 256")
 
 
 @pytest.mark.parametrize("what", MANY)
-def test_it_goes_nowhere_and_takes_no_longer_to_read_however_much_it_has(what: str) -> None:
+def test_a_pod_with_too_many_entries_stays_pending_and_costs_no_more_with_further_entries(what: str) -> None:
     more, most = MANY[what](300), MANY[what](3000)
 
     pod = decode.pod(more, profiles=PROFILES)
@@ -74,7 +74,7 @@ def test_it_goes_nowhere_and_takes_no_longer_to_read_however_much_it_has(what: s
     )
 
 
-def test_where_it_runs_all_its_containers_are_charged() -> None:
+def test_all_containers_of_a_running_pod_are_charged() -> None:
     pod = decode.pod(raw(containers=[CPU] * 300, nodeName="a"), profiles=PROFILES)
 
     assert (pod.node, pod.request) == ("a", Resources(cpu_milli=300_000, pods=1))
@@ -93,7 +93,7 @@ def running(containers: list[Raw]) -> Raw:
     return raw(containers=containers, nodeName="a") | {"status": {"startTime": "2026-01-01T00:00:00Z"}}
 
 
-def test_it_costs_no_more_that_each_container_asks_for_something_else() -> None:
+def test_containers_that_request_different_resources_cost_no_more() -> None:
     many = [{"name": "c", "resources": {"requests": {f"vendor.example/{n % 32}": "1"}}} for n in range(500)]
 
     pod = decode.pod(running(many), profiles=PROFILES)
@@ -104,7 +104,7 @@ def test_it_costs_no_more_that_each_container_asks_for_something_else() -> None:
     )
 
 
-def test_amounts_that_never_count_are_sorted_out_before_anything_is_read_of_them() -> None:
+def test_amounts_that_never_count_are_dropped_before_they_are_read() -> None:
     native = {f"kubernetes.io/{number}": "1" for number in range(256)}
     few = dict(list(native.items())[:16])
     many = running([{"name": "c", "resources": {"requests": native}}] * 16)
@@ -118,7 +118,7 @@ def test_amounts_that_never_count_are_sorted_out_before_anything_is_read_of_them
     )
 
 
-def test_what_exceeds_all_that_can_be_stored_is_not_read_and_counts_as_unread() -> None:
+def test_amounts_beyond_the_allowed_number_are_not_read_and_count_as_unread() -> None:
     asks = {f"vendor.example/{number}": "0" for number in range(31)} | {"cpu": "1"}
     most = [{"name": "c", "resources": {"requests": asks}}] * (MOST_AMOUNTS // len(asks))
 
@@ -128,7 +128,7 @@ def test_what_exceeds_all_that_can_be_stored_is_not_read_and_counts_as_unread() 
     assert (beyond.request.cpu_milli, beyond.unread) == (1000 * len(most), True)
 
 
-def test_a_device_cannot_be_hidden_behind_other_resources() -> None:
+def test_a_device_request_cannot_be_hidden_behind_other_resources() -> None:
     asked = {f"vendor.example/{number}": "1" for number in range(300)} | {"nvidia.com/mig-1g.5gb": "1"}
 
     pod = decode.pod(raw(containers=[{"name": "c", "resources": {"requests": asked}}], nodeName="a"), profiles=PROFILES)
@@ -136,7 +136,7 @@ def test_a_device_cannot_be_hidden_behind_other_resources() -> None:
     assert ("nvidia.com/mig-1g.5gb", 1) in pod.scalars
 
 
-def test_a_pod_may_name_some_labels_of_nodes_and_no_more() -> None:
+def test_a_pod_may_name_a_limited_number_of_node_labels() -> None:
     few, many = raw(nodeSelector=names(16)), raw(nodeSelector=names(17))
 
     assert decode.pod(few, profiles=PROFILES).problem == ""
@@ -144,7 +144,7 @@ def test_a_pod_may_name_some_labels_of_nodes_and_no_more() -> None:
     assert decode.pod(many, profiles=PROFILES).constraint is NOWHERE
 
 
-def test_it_may_list_some_thousands_of_values() -> None:
+def test_a_pod_may_list_some_thousands_of_label_values() -> None:
     values = [{"key": "zone", "operator": "In", "values": ["a"] * 2048}] * 2
 
     assert excess(raw(affinity=node_affinity({"matchExpressions": values}))) == ""

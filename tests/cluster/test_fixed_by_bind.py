@@ -102,7 +102,7 @@ def books(found: ClusterCache) -> object:
     ("pod", "gpu_milli", "firm_milli", "memory_mib"),
     [("whole", 2000, 0, None), ("firm", 2000, 2000, None), ("fraction", 500, 0, 8192), ("memory", 500, 0, 8192)],
 )
-def test_a_running_pod_is_charged_what_it_was_bound_with(
+def test_a_running_pod_is_charged_by_what_it_was_bound_with(
     pod: str, gpu_milli: int, firm_milli: int, memory_mib: int | None
 ) -> None:
     found = cluster(running(pod))
@@ -115,9 +115,7 @@ def test_a_running_pod_is_charged_what_it_was_bound_with(
 
 @pytest.mark.parametrize("pod", PODS)
 @pytest.mark.parametrize(("kind", "key", "value"), list(edits()))
-def test_no_edit_of_a_running_pod_changes_what_is_charged_for_it(
-    pod: str, kind: str, key: str, value: str | None
-) -> None:
+def test_no_edit_of_a_running_pod_changes_its_charge(pod: str, kind: str, key: str, value: str | None) -> None:
     raw = running(pod)
     found, before = cluster(raw), books(cluster(raw))
     edited = changed(raw, kind, key, value)
@@ -131,9 +129,7 @@ def test_no_edit_of_a_running_pod_changes_what_is_charged_for_it(
 @pytest.mark.parametrize("key", ["queue", "preemptible", "gpu-share", "devices", "device-groups"])
 @pytest.mark.parametrize("value", ["r", "0.1", "1Mi", None])
 @pytest.mark.parametrize("pod", PODS)
-def test_what_bind_wrote_counts_as_it_was_first_seen_where_no_policy_guards_it(
-    pod: str, key: str, value: str | None
-) -> None:
+def test_the_first_seen_value_of_bind_counts_where_no_policy_protects_it(pod: str, key: str, value: str | None) -> None:
     raw = running(pod)
     found, before = cluster(raw), books(cluster(raw))
 
@@ -163,7 +159,7 @@ class Recorded(dict[str, Any]):
 
 
 @pytest.mark.parametrize("node", ["n1", None])
-def test_every_label_and_annotation_that_is_read_is_among_those_that_are_edited_above(node: str | None) -> None:
+def test_every_label_and_annotation_that_is_read_is_among_those_edited_above(node: str | None) -> None:
     asked: dict[str, set[str]] = {"labels": set(), "annotations": set()}
     reserves = {"app.kubernetes.io/managed-by": "leeboard", "runai-gpu-group": "g"}
     for kind, labels in [(kind, labels) for kind in PODS for labels in ({}, {"project": "p"}, reserves)]:
@@ -182,7 +178,7 @@ def test_every_label_and_annotation_that_is_read_is_among_those_that_are_edited_
 
 
 @pytest.mark.parametrize("asked", [{"gpu-fraction": "0.9"}, {"gpu-memory": "1"}, {}])
-def test_a_pod_that_asks_for_another_part_loses_the_place_that_it_was_promised(asked: Raw) -> None:
+def test_a_pod_that_requests_another_gpu_share_loses_its_reservation(asked: Raw) -> None:
     waiting = raw_pod(container(cpu="1"), meta={"annotations": {"gpu-fraction": "0.1"}}, nodeName=None)
     found = cluster(waiting)
     found.promises.make(PodUid("u1"), NodeName("n1"), ("g1",), expires_at=60.0)

@@ -19,7 +19,7 @@ def kept(**groups: int) -> Buckets[int]:
     return found
 
 
-def test_what_is_handed_out_is_a_mapping_of_what_is_kept() -> None:
+def test_a_frozen_mapping_shows_the_stored_entries() -> None:
     seen = kept(a=1, b=2).freeze()
 
     assert seen == {key("a"): 1, key("b"): 2}
@@ -35,7 +35,7 @@ def test_the_order_is_the_same_in_every_process() -> None:
     assert [one.name for one in kept(**dict.fromkeys("abcdef", 0)).freeze()] == ["a", "e", "d", "c", "f", "b"]
 
 
-def test_nothing_is_copied_as_long_as_nothing_changes() -> None:
+def test_nothing_is_copied_while_nothing_changes() -> None:
     found = kept(a=1)
     before = found.freeze()
 
@@ -49,7 +49,7 @@ changes = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | st.integer
 
 @settings(deadline=None)
 @for_all(st.lists(changes))
-def test_what_was_handed_out_is_what_a_copy_would_be(rounds: list[list[tuple[str, int | None]]]) -> None:
+def test_a_frozen_mapping_equals_a_copy(rounds: list[list[tuple[str, int | None]]]) -> None:
     found, known = Buckets[int](), dict[GroupKey, int]()
     seen: list[tuple[FrozenGroups[int], dict[GroupKey, int]]] = []
     for changed in rounds:

@@ -42,7 +42,7 @@ def state(found: Gpus) -> GpuState | None:
 # What the agents say
 
 
-def test_a_heartbeat_is_no_news_and_keeps_trust() -> None:
+def test_a_heartbeat_is_no_change_and_keeps_the_agent_trusted() -> None:
     found = gpus()
 
     assert not found.report(WELL, heard_at=50.0)
@@ -50,14 +50,14 @@ def test_a_heartbeat_is_no_news_and_keeps_trust() -> None:
     assert (found.agents.heard_at(A), found.agents.is_trusted(A)) == (50.0, True)
 
 
-def test_an_agent_falls_silent_once_and_its_next_word_is_news() -> None:
+def test_an_agent_falls_silent_once_and_its_next_report_is_a_change() -> None:
     found = gpus()
 
     assert (found.agents.age(1.0), found.agents.age(1.0), state(found)) == ({A}, set(), GpuState.UNCONFIRMED)
     assert (found.report(WELL, heard_at=2.0), state(found)) == (True, GpuState.READY)
 
 
-def test_an_agent_that_is_gone_is_not_trusted() -> None:
+def test_an_agent_that_is_deleted_is_not_trusted() -> None:
     found = gpus()
 
     assert (found.agents.forget(A), found.agents.forget(A)) == (True, False)
@@ -65,7 +65,7 @@ def test_an_agent_that_is_gone_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize("unread", [{"message": "driver not loaded"}, {"problem": "field devices is 3"}])
-def test_devices_that_could_not_be_read_are_not_gone(unread: dict[str, str]) -> None:
+def test_devices_that_could_not_be_read_are_not_removed(unread: dict[str, str]) -> None:
     found = gpus(told=report(**unread))
 
     assert (found.agents.reliable(A), state(found), found.on(A).blocked) == (None, GpuState.UNCONFIRMED, 0)
@@ -84,7 +84,7 @@ SICK = report(device("u1"), device("u2", health=Health.UNHEALTHY))
     ],
 )
 @pytest.mark.parametrize("holders", [(), (R,)])
-def test_a_sick_gpu_takes_no_work_while_nothing_newer_is_known_of_it(later: Any, holders: tuple[Pod, ...]) -> None:
+def test_an_unhealthy_gpu_takes_no_pods_while_there_is_no_newer_report(later: Any, holders: tuple[Pod, ...]) -> None:
     found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
     found.report(report(device("u1"), device("u2", *holders, health=Health.UNHEALTHY)), heard_at=0.0)
     found.refresh(A)
@@ -100,7 +100,7 @@ def test_a_sick_gpu_takes_no_work_while_nothing_newer_is_known_of_it(later: Any,
     assert (unknown.blocked, unknown.idle, healed.blocked) == (1, 0, 0)
 
 
-def test_a_gpu_that_was_sick_is_not_subtracted_twice_when_its_device_plugin_takes_it_back_too() -> None:
+def test_an_unhealthy_gpu_is_not_subtracted_twice_when_its_device_plugin_removes_it_too() -> None:
     offered = [2]
     found = Gpus(lambda _: (MIB, offered[0]), tolerance_mib=0)
     found.report(SICK, heard_at=0.0)
@@ -112,7 +112,7 @@ def test_a_gpu_that_was_sick_is_not_subtracted_twice_when_its_device_plugin_take
     assert found.refresh(A)[1].blocked == 0
 
 
-def test_nothing_is_remembered_of_the_gpus_of_an_agent_that_is_gone() -> None:
+def test_the_gpus_of_a_deleted_agent_are_forgotten() -> None:
     found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
     found.report(SICK, heard_at=0.0)
     found.agents.age(1.0)
@@ -123,7 +123,7 @@ def test_nothing_is_remembered_of_the_gpus_of_an_agent_that_is_gone() -> None:
     assert found.refresh(A)[1].blocked == 0
 
 
-def test_what_an_agent_adds_to_its_node_is_the_smallest_size_in_steps() -> None:
+def test_an_agent_adds_the_smallest_gpu_memory_rounded_to_steps_to_its_node() -> None:
     told = report(device("u1", memory_mib=81_559), device("u2", memory_mib=0), device("u3", memory_mib=9, is_mig=True))
 
     assert facts_of(told) == AgentFacts(opens_devices=True, memory_mib=81_500)
@@ -134,7 +134,7 @@ def test_what_an_agent_adds_to_its_node_is_the_smallest_size_in_steps() -> None:
 # Parts and reservation pods
 
 
-def test_what_has_changed_is_told_once() -> None:
+def test_a_change_is_reported_once() -> None:
     found = gpus()
     assert (found.drain_changes().nodes, found.drain_changes().nodes) == ({A}, set())
 
@@ -144,7 +144,7 @@ def test_what_has_changed_is_told_once() -> None:
     assert found.drain_changes().nodes == set()
 
 
-def test_a_part_that_moves_concerns_both_nodes() -> None:
+def test_a_gpu_share_that_moves_changes_both_nodes() -> None:
     found = gpus()
 
     assert found.parts.put(RUNS.pod, replace(RUNS, node=B)) == {A, B}
@@ -153,7 +153,7 @@ def test_a_part_that_moves_concerns_both_nodes() -> None:
     assert (list(found.parts.on(A)), list(found.parts.on(B)), found.parts.of(RUNS.pod)) == ([], [], None)
 
 
-def test_a_gpu_is_forgotten_with_its_last_part_and_reservation() -> None:
+def test_a_gpu_is_forgotten_with_its_last_share_and_reservation_pod() -> None:
     found = gpus(told=None)
     found.parts.put(RUNS.pod, None)
     found.reservations.put(R.uid, None)
@@ -162,7 +162,7 @@ def test_a_gpu_is_forgotten_with_its_last_part_and_reservation() -> None:
     assert (found.find(A, "g"), found.listed(), found.sharing_nodes()) == (None, {}, [])
 
 
-def test_a_reservation_pod_counts_where_it_may_go_before_it_is_there() -> None:
+def test_a_reservation_pod_counts_on_its_intended_node_before_it_is_bound() -> None:
     pinned = Constraint(terms=((Requirement(NODE_NAME_FIELD, Operator.IN, ("a",)),),))
     on_its_way = replace(R, node=None, constraint=pinned)
 
@@ -176,7 +176,7 @@ def test_a_reservation_pod_for_no_node_counts_nowhere() -> None:
     assert (found.reservations.get(R.uid), state(found)) == (None, GpuState.CONTESTED)
 
 
-def test_a_closed_gpu_is_open_again_when_that_is_taken_back() -> None:
+def test_a_closed_gpu_is_open_again_when_its_removal_is_cancelled() -> None:
     found = gpus()
     found.parts.put(RUNS.pod, None)
     found.close(A, "g")
@@ -197,7 +197,7 @@ def test_a_closed_gpu_is_open_again_when_that_is_taken_back() -> None:
 # Asking
 
 
-def test_a_pod_is_told_which_of_its_gpus_are_not_ready() -> None:
+def test_a_pod_names_which_of_its_gpus_are_not_ready() -> None:
     found = gpus()
     found.parts.put(RUNS.pod, replace(RUNS, names=("g", "h"), uuids=("u1", "u2")))
     found.refresh(A)
@@ -221,11 +221,11 @@ def test_idle_devices_are_columns_that_follow_the_table_and_the_reports() -> Non
     assert (now.tolist(), frozen.tolist()) == ([0, 0], [0b10, 0])
 
 
-def test_nobody_knows_which_devices_are_idle_where_no_agent_tells() -> None:
+def test_idle_devices_are_unknown_where_no_agent_reports() -> None:
     assert gpus(told=None).idle(NodeTable.of([given.node("a")])) is None
 
 
-def test_what_the_planner_was_given_never_changes() -> None:
+def test_the_data_given_to_the_planner_never_changes() -> None:
     found = gpus()
     before = found.listed()
 
@@ -257,7 +257,7 @@ def requested(cache: ClusterCache) -> int:
     return usage.requested.gpu_milli
 
 
-def test_a_request_by_memory_is_measured_by_the_smallest_gpu_that_there_is_at_any_time() -> None:
+def test_a_request_by_memory_is_measured_by_the_smallest_gpu_that_currently_exists() -> None:
     cache = sized(4000, 2000)
     assert asks(cache) == 500
 
@@ -269,7 +269,7 @@ def test_a_request_by_memory_is_measured_by_the_smallest_gpu_that_there_is_at_an
     assert requested(cache) == 1000
 
 
-def test_a_pod_whose_node_is_gone_is_charged_as_if_it_were_seen_anew() -> None:
+def test_a_pod_whose_node_is_deleted_is_charged_as_if_it_were_new() -> None:
     cache = sized(4000, 2000)
     pod = given.pod("m", gpus=0, sharing=Sharing(memory_mib=1000), node=B)
     cache.apply_pod(pod)
@@ -282,7 +282,7 @@ def test_a_pod_whose_node_is_gone_is_charged_as_if_it_were_seen_anew() -> None:
     assert kept == requested(cache) == 250
 
 
-def test_pods_that_are_seen_before_their_nodes_cost_what_they_cost_there() -> None:
+def test_pods_seen_before_their_nodes_cost_what_they_cost_on_their_nodes() -> None:
     cache = ClusterCache()
     cache.apply_pod(given.pod("m", gpus=0, sharing=Sharing(memory_mib=1000), node=B))
 
@@ -315,7 +315,7 @@ def test_thousands_of_nodes_build_no_table_each(monkeypatch: pytest.MonkeyPatch)
     assert built == []
 
 
-def test_nobody_joins_a_gpu_whose_node_hands_each_out_several_times_by_now() -> None:
+def test_no_pod_joins_a_gpu_whose_node_oversubscribes_gpus_by_now() -> None:
     found = Gpus(lambda _: (MIB, 2), tolerance_mib=0, divides=lambda _: False)
     found.report(WELL, heard_at=0.0)
     found.parts.put(RUNS.pod, RUNS)

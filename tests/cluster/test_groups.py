@@ -37,7 +37,7 @@ def reason(found: Members, spec: GroupSpec | None = SPEC) -> Reason | None:
     return refusal.reason if refusal else None
 
 
-def test_a_group_is_its_object_its_terms_and_its_pods() -> None:
+def test_a_podgroup_consists_of_its_spec_its_terms_and_its_pods() -> None:
     c = given.pod("c", gang="g")
 
     assert formed(members(A, B, c, held="c", succeeded=1), replace(SPEC, created_at=9.0, min_member=4)) == PodGroup(
@@ -52,7 +52,7 @@ def test_a_group_is_its_object_its_terms_and_its_pods() -> None:
     )
 
 
-def test_a_pod_that_names_no_group_is_a_group_of_one_as_old_as_itself() -> None:
+def test_a_pod_without_a_podgroup_is_a_podgroup_of_one_with_the_age_of_the_pod() -> None:
     alone = given.pod("alone", created_at=3.0)
 
     found = form(alone.group, None, members(alone), ON)
@@ -74,14 +74,14 @@ def test_a_pod_that_cannot_start_now_is_not_pending(pod: Pod) -> None:
     assert formed(members(A, pod)).refusal is not None
 
 
-def test_a_pod_that_only_we_hold_back_is_pending_as_any_other() -> None:
+def test_a_pod_with_only_our_gate_is_pending_like_any_other() -> None:
     held = replace(B, held=True)
 
     assert formed(members(A, held)).pending == (A, held)
     assert formed(members(A, held)).refusal is None
 
 
-def test_a_group_waits_as_long_as_a_pod_that_stays_has_no_place() -> None:
+def test_a_podgroup_is_pending_while_one_of_its_pods_has_no_node() -> None:
     gated = replace(A, gated=True)
 
     assert members(A, B, held="a").waiting() == [B]
@@ -89,7 +89,7 @@ def test_a_group_waits_as_long_as_a_pod_that_stays_has_no_place() -> None:
     assert members(gated).waiting() == [gated]
 
 
-def test_a_gang_with_too_few_pods_waits_for_more_and_says_how_many_there_are() -> None:
+def test_a_gang_with_too_few_pods_waits_and_says_how_many_there_are() -> None:
     found = members(A, replace(B, gated=True), held="", succeeded=1)
 
     assert formed(found, replace(SPEC, min_member=3)).refusal == Refusal(
@@ -99,13 +99,13 @@ def test_a_gang_with_too_few_pods_waits_for_more_and_says_how_many_there_are() -
     )
 
 
-def test_a_gang_that_already_runs_waits_for_nobody() -> None:
+def test_a_running_gang_waits_for_no_other_pods() -> None:
     assert reason(members(A, B, replace(A, uid=PodUid("c")), held="ab", stuck="c")) is None
     assert reason(members(A, B, held="b")) is None
     assert reason(members(A, succeeded=1)) is None
 
 
-def test_pods_that_are_being_deleted_satisfy_their_gang_no_longer() -> None:
+def test_pods_that_are_being_deleted_no_longer_count_for_their_gang() -> None:
     # A gang that is restarted: the old pods still hold their places while the new ones arrive.
     old = [replace(pod, uid=PodUid(f"uid-old-{pod.name}"), deleting=True) for pod in (A, B)]
     places = {pod.uid: ON_NODE for pod in old}
@@ -117,7 +117,7 @@ def test_pods_that_are_being_deleted_satisfy_their_gang_no_longer() -> None:
     assert short.refusal.sentence == "Waiting for 2 pods, currently 1 exists, 0 are gated."
 
 
-def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> None:
+def test_the_error_of_a_pod_is_reported_rather_than_its_absence() -> None:
     unreadable = replace(B, problem="its cpu is no quantity")
 
     assert formed(members(A, unreadable, stuck="a")).refusal == Refusal(
@@ -130,7 +130,7 @@ def test_what_is_wrong_with_a_pod_is_told_rather_than_that_it_is_missing() -> No
     )
 
 
-def test_a_member_that_kube_scheduler_accepts_nowhere_is_told_with_what_it_said_also_when_it_is_alone() -> None:
+def test_a_member_refused_by_kube_scheduler_everywhere_is_reported_with_its_message_also_when_single() -> None:
     said = "0/3 nodes are available: 3 node(s) had volume node affinity conflict"
     refused, lone = (
         replace(B, said=SchedulerMessage(because=said)),
@@ -143,7 +143,7 @@ def test_a_member_that_kube_scheduler_accepts_nowhere_is_told_with_what_it_said_
     assert sentences == [f"The scheduler's own filters accept pod {name} on no node: {said}." for name in ("b", "lone")]
 
 
-def test_a_gang_whose_owner_is_suspended_is_told_so_rather_than_who_is_missing_or_what_is_wrong() -> None:
+def test_a_gang_with_a_suspended_owner_says_so_rather_than_what_is_missing_or_wrong() -> None:
     suspended = replace(SPEC, suspended="Job train is suspended; set spec.suspend to false to go on.", problem="bad")
 
     assert formed(members(A), suspended).refusal == Refusal(
@@ -152,7 +152,7 @@ def test_a_gang_whose_owner_is_suspended_is_told_so_rather_than_who_is_missing_o
     assert formed(members(A, B), replace(suspended, suspended="")).refusal != formed(members(A, B), suspended).refusal
 
 
-def test_a_named_group_without_an_object_or_with_a_bad_one_is_refused_whatever_its_pods() -> None:
+def test_a_named_podgroup_that_is_missing_or_invalid_is_refused_whatever_its_pods() -> None:
     bad = replace(SPEC, problem="spec.minMember is -1")
 
     assert formed(members(B, A), None).created_at == A.created_at
@@ -189,7 +189,7 @@ def test_each_pod_set_waits_for_its_own_minimum() -> None:
     )
 
 
-def test_all_sub_groups_are_named_that_lack_pods() -> None:
+def test_all_sub_groups_that_lack_pods_are_named() -> None:
     found = members(of("leader", A))
 
     refusal = formed(found, parts(leader=2, workers=3, masters=1)).refusal
@@ -204,7 +204,7 @@ def test_all_sub_groups_are_named_that_lack_pods() -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"), [("boss", "names sub-group boss"), ("", "is missing")], ids=["unknown", "unlabelled"]
 )
-def test_a_pod_that_belongs_to_no_sub_group_is_told_which_there_are(name: str, wrong: str) -> None:
+def test_a_pod_in_no_sub_group_gets_the_list_of_sub_groups(name: str, wrong: str) -> None:
     found = members(of("leader", A), of(name, B))
 
     assert formed(found, parts(leader=1, workers=1)).refusal == Refusal(
@@ -215,11 +215,11 @@ def test_a_pod_that_belongs_to_no_sub_group_is_told_which_there_are(name: str, w
     )
 
 
-def test_a_pod_that_already_runs_bars_nobody_by_its_label() -> None:
+def test_a_running_pod_with_a_wrong_sub_group_label_blocks_no_other_pod() -> None:
     assert reason(members(of("leader", A), of("boss", B), held="b"), parts(leader=1)) is None
 
 
-def test_hundreds_of_sub_groups_do_not_fill_a_sentence() -> None:
+def test_hundreds_of_sub_groups_do_not_fill_a_message() -> None:
     many = parts(**{f"part-{number:03}": 1 for number in range(200)})
     refusal = formed(members(A), many).refusal
 
@@ -227,7 +227,7 @@ def test_hundreds_of_sub_groups_do_not_fill_a_sentence() -> None:
     assert refusal.sentence.endswith("part-008, part-009, and 190 more.")
 
 
-def test_a_group_that_only_states_a_topology_has_no_sub_groups_to_name() -> None:
+def test_a_podgroup_with_only_a_topology_has_no_sub_groups_to_name() -> None:
     level = TopologyConstraint("t", required="rack")
     spec = replace(SPEC, root=SubGroup(topology=level, pod_sets=(PodSet(min_member=2),)))
 
@@ -236,7 +236,7 @@ def test_a_group_that_only_states_a_topology_has_no_sub_groups_to_name() -> None
     assert (found.refusal, found.root, found.pending) == (None, spec.root, (A, B))
 
 
-def test_a_group_set_aside_is_refused_unless_something_worse_is_wrong() -> None:
+def test_a_podgroup_in_backoff_is_refused_for_that_unless_something_worse_is_wrong() -> None:
     assert formed(members(A, B), aside=ASIDE).refusal == ASIDE
     assert formed(members(A), aside=ASIDE) == formed(members(A))
 
@@ -270,11 +270,13 @@ def test_a_group_set_aside_is_refused_unless_something_worse_is_wrong() -> None:
         ),
     ],
 )
-def test_terms_come_from_the_object_then_from_a_pod(spec: GroupSpec | None, pod: Pod, expected: GroupTerms) -> None:
+def test_terms_are_read_from_the_podgroup_and_then_from_a_pod(
+    spec: GroupSpec | None, pod: Pod, expected: GroupTerms
+) -> None:
     assert terms(spec, pod, CLASSES) == expected
 
 
-def test_without_any_priority_class_the_built_in_ones_hold() -> None:
+def test_without_any_priority_class_the_built_in_ones_apply() -> None:
     assert [
         terms(None, replace(A, priority_classes=names), {}).priority for names in ((), ("train",), ("inference",))
     ] == [
@@ -288,7 +290,7 @@ UNREADABLE_A, UNREADABLE_B = replace(A, problem="a is odd"), replace(B, problem=
 
 
 @pytest.mark.parametrize("pods", [(UNREADABLE_A, UNREADABLE_B), (UNREADABLE_B, UNREADABLE_A)], ids=["a-b", "b-a"])
-def test_of_two_pods_that_cannot_be_read_the_older_is_told_in_whatever_order_they_came(pods: tuple[Pod, ...]) -> None:
+def test_of_two_unreadable_pods_the_older_is_reported_in_any_order_of_arrival(pods: tuple[Pod, ...]) -> None:
     refusal = formed(members(*pods)).refusal
 
     assert refusal is not None
@@ -296,7 +298,7 @@ def test_of_two_pods_that_cannot_be_read_the_older_is_told_in_whatever_order_the
 
 
 @pytest.mark.parametrize("ungrouped", [(A, B), (B, A)], ids=["a-b", "b-a"])
-def test_of_two_pods_of_unknown_owners_the_older_is_told_in_whatever_order_they_came(
+def test_of_two_pods_with_unknown_owners_the_older_is_reported_in_any_order_of_arrival(
     ungrouped: tuple[Pod, ...],
 ) -> None:
     pods = [replace(pod, ungrouped=f"Job {pod.name} is unknown") for pod in ungrouped]
@@ -308,7 +310,7 @@ def test_of_two_pods_of_unknown_owners_the_older_is_told_in_whatever_order_they_
 
 
 @pytest.mark.parametrize("leaver", [replace(UNREADABLE_A, deleting=True), replace(A, gated=True, deleting=True)])
-def test_a_pod_that_is_being_deleted_is_no_cause_why_its_gang_lacks_pods(leaver: Pod) -> None:
+def test_a_pod_that_is_being_deleted_is_not_the_reason_why_its_gang_lacks_pods(leaver: Pod) -> None:
     refusal = formed(members(leaver, B)).refusal
 
     assert refusal is not None
@@ -327,14 +329,14 @@ def test_a_pod_that_is_being_deleted_is_no_cause_why_its_gang_lacks_pods(leaver:
         ({"gpus": 0, "claims": (ResourceClaim("c", "gpu.nvidia.com", 1),)}, True),
     ],
 )
-def test_only_who_asks_for_gpus_waits_until_it_is_known_which_work(asks: dict[str, Any], *, waits: bool) -> None:
+def test_only_pods_with_gpus_wait_until_the_healthy_gpus_are_known(asks: dict[str, Any], *, waits: bool) -> None:
     pods = given.pod("a", gang="g", **asks), given.pod("b", gang="g", gpus=0)
     refusal = formed(replace(members(*pods), gpus_unknown="Nobody knows.")).refusal
 
     assert refusal == (Refusal(reason=Reason.DECIDING, sentence="Nobody knows.") if waits else None)
 
 
-def test_a_gang_whose_pods_with_gpus_have_their_places_waits_for_no_news_of_gpus() -> None:
+def test_a_gang_whose_pods_with_gpus_have_nodes_does_not_wait_for_gpu_reports() -> None:
     pods = given.pod("a", gang="g"), given.pod("b", gang="g", gpus=0)
 
     assert formed(replace(members(*pods, held="a"), gpus_unknown="Nobody knows.")).refusal is None

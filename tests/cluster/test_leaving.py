@@ -28,14 +28,14 @@ def room(cache: ClusterCache) -> tuple[int, int]:
     return int(snapshot.free[GPU, 0]) // 1000, releasing // 1000
 
 
-def test_the_room_of_a_pod_that_is_told_to_leave_is_being_freed_and_nobody_runs_there() -> None:
+def test_the_room_of_a_pod_marked_for_eviction_is_being_released_and_takes_no_pod_now() -> None:
     cache = told()
 
     assert room(cache) == (6, 2)
     assert dict(cache.snapshot().running) == {}
 
 
-def test_a_watch_that_does_not_know_yet_that_a_pod_leaves_changes_nothing() -> None:
+def test_a_watch_event_from_before_an_eviction_changes_nothing() -> None:
     cache = told()
 
     cache.apply_pod(replace(POD, task_priority=1))
@@ -53,7 +53,7 @@ def test_a_pod_whose_eviction_failed_runs_as_the_watch_shows_it() -> None:
     assert (room(cache), cache.pods.get(POD.uid)) == ((6, 0), later)
 
 
-def test_a_pod_that_leaves_for_another_reason_still_leaves_after_its_eviction_failed() -> None:
+def test_a_pod_that_terminates_for_another_reason_still_does_after_its_eviction_failed() -> None:
     cache = told()
     cache.apply_pod(replace(POD, deleting=True))
 
@@ -62,7 +62,7 @@ def test_a_pod_that_leaves_for_another_reason_still_leaves_after_its_eviction_fa
     assert room(cache) == (6, 2)
 
 
-def test_a_pod_that_is_gone_is_forgotten_with_its_mark() -> None:
+def test_the_eviction_mark_of_a_deleted_pod_is_forgotten() -> None:
     cache = told()
 
     cache.delete_pod(POD.uid)

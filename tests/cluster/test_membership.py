@@ -47,7 +47,7 @@ def changes(found: Membership, log: ChangeLog) -> list[tuple[GroupKey, Sequence[
     return [*told, *((key, None) for key in log.drain().gone)]
 
 
-def test_only_groups_that_differ_from_before_are_told() -> None:
+def test_only_changed_podgroups_are_reported() -> None:
     log = ChangeLog()
     found = membership(A, B, log=log)
 
@@ -62,7 +62,7 @@ def test_only_groups_that_differ_from_before_are_told() -> None:
     assert changes(found, log) == [(G, None)]
 
 
-def test_groups_about_which_anything_has_changed_are_told_once() -> None:
+def test_changed_podgroups_are_reported_once() -> None:
     told: set[GroupKey] = set()
     found = membership()
     found.touched.tell(told)
@@ -75,7 +75,7 @@ def test_groups_about_which_anything_has_changed_are_told_once() -> None:
     assert told == {H}
 
 
-def test_a_gang_that_arrives_pod_by_pod_is_formed_once() -> None:
+def test_a_gang_whose_pods_are_created_one_by_one_is_formed_once() -> None:
     asked: list[Pod] = []
     found = Membership(asked.append)
 
@@ -86,7 +86,7 @@ def test_a_gang_that_arrives_pod_by_pod_is_formed_once() -> None:
     assert len(waiting(found)[G].pending) == len(asked) == 500
 
 
-def test_a_group_whose_pods_all_have_a_place_does_not_wait() -> None:
+def test_a_podgroup_whose_pods_all_have_nodes_is_not_pending() -> None:
     found = membership(A, replace(B, node=ON_NODE))
     assert waiting(found)[G].active == 1
 
@@ -97,7 +97,7 @@ def test_a_group_whose_pods_all_have_a_place_does_not_wait() -> None:
     assert waiting(found) == {}
 
 
-def test_a_pod_beyond_the_minimum_that_can_never_start_does_not_make_its_group_wait() -> None:
+def test_a_pod_beyond_the_minimum_that_can_never_start_does_not_make_its_podgroup_pending() -> None:
     assert (
         waiting(
             membership(replace(A, node=ON_NODE), replace(B, problem="unreadable"), spec=replace(SPEC, min_member=1))
@@ -106,7 +106,7 @@ def test_a_pod_beyond_the_minimum_that_can_never_start_does_not_make_its_group_w
     )
 
 
-def test_an_object_that_comes_changes_or_goes_forms_its_group_anew() -> None:
+def test_a_podgroup_is_formed_again_when_its_object_is_created_changed_or_deleted() -> None:
     found = membership(A, B, spec=None)
     assert refusal(found) is Reason.POD_GROUP_DOES_NOT_EXIST
 
@@ -120,7 +120,7 @@ def test_an_object_that_comes_changes_or_goes_forms_its_group_anew() -> None:
     assert refusal(found) is Reason.POD_GROUP_DOES_NOT_EXIST
 
 
-def test_a_priority_class_that_comes_or_goes_forms_every_group_anew() -> None:
+def test_every_podgroup_is_formed_again_when_a_priority_class_is_created_or_deleted() -> None:
     found = membership(A, B)
     assert waiting(found)[G].priority == 50
 
@@ -131,7 +131,7 @@ def test_a_priority_class_that_comes_or_goes_forms_every_group_anew() -> None:
     assert waiting(found)[G].priority == 50
 
 
-def test_a_priority_class_concerns_those_who_name_it() -> None:
+def test_a_priority_class_affects_the_podgroups_that_name_it() -> None:
     gold, lone = replace(SPEC, priority_classes=("gold",)), given.pod("lone", priority_classes=("gold",))
     found = membership(A, lone, spec=gold)
 
@@ -143,14 +143,14 @@ def test_a_priority_class_concerns_those_who_name_it() -> None:
     assert list(found.set_class("build", 100)) == []
 
 
-def test_a_gang_without_its_object_can_never_be_complete() -> None:
+def test_a_gang_without_its_podgroup_object_is_never_complete() -> None:
     found, lone = membership(A, spec=None), given.pod("lone")
     found.join(lone)
 
     assert (found.progress.min_member(G) > 1_000_000, found.progress.min_member(lone.group)) == (True, 1)
 
 
-def test_what_is_as_it_was_is_no_news() -> None:
+def test_an_unchanged_object_is_no_change() -> None:
     found = membership()
     found.set_class("train", 7)
 
@@ -160,7 +160,7 @@ def test_what_is_as_it_was_is_no_news() -> None:
     assert not found.set_spec(H, None)
 
 
-def test_what_is_known_of_a_group_can_be_asked() -> None:
+def test_the_facts_of_a_podgroup_can_be_read() -> None:
     found = membership(replace(A, node=ON_NODE), B)
     found.progress.count_success(G, C.uid, "")
 
@@ -170,7 +170,7 @@ def test_what_is_known_of_a_group_can_be_asked() -> None:
     assert found.terms.of(G) == GroupTerms(QueueName("q"), 50, preemptible=True)
 
 
-def test_a_gang_owes_what_is_not_bound_yet_and_not_coming() -> None:
+def test_a_gang_lacks_the_members_that_are_neither_bound_nor_being_bound() -> None:
     found = membership(replace(A, node=ON_NODE), B, spec=replace(SPEC, min_member=3))
     assert [found.progress.owes(G), found.progress.owes(G, {B.uid}), found.progress.owes(G, {A.uid, B.uid})] == [
         2,
@@ -182,7 +182,7 @@ def test_a_gang_owes_what_is_not_bound_yet_and_not_coming() -> None:
     assert (found.progress.owes(G), found.progress.owes(G, {B.uid})) == (1, 0)
 
 
-def test_a_gang_owes_in_each_of_its_sub_groups_for_itself() -> None:
+def test_a_gang_lacks_members_in_each_of_its_sub_groups_separately() -> None:
     root = SubGroup(pod_sets=(PodSet(name="x"), PodSet(name="y", min_member=2)))
     spare, x, y = replace(A, subgroup="x", node=ON_NODE), replace(B, subgroup="x"), replace(C, subgroup="y")
     found = membership(spare, x, y, spec=replace(SPEC, min_member=3, root=root))
@@ -197,7 +197,7 @@ def test_a_gang_owes_in_each_of_its_sub_groups_for_itself() -> None:
     assert waiting(found)[G].succeeded == {"y": 1}
 
 
-def test_a_gang_without_its_object_owes_more_than_there_can_be_and_a_pod_alone_itself() -> None:
+def test_a_gang_without_its_object_lacks_more_than_any_number_and_a_single_pod_lacks_itself() -> None:
     found, lone = membership(A, spec=None), given.pod("lone")
     found.join(lone)
 
@@ -208,11 +208,11 @@ def test_a_gang_without_its_object_owes_more_than_there_can_be_and_a_pod_alone_i
     )
 
 
-def test_a_pod_that_is_being_deleted_is_not_bound_for_its_gang() -> None:
+def test_a_pod_that_is_being_deleted_does_not_count_as_bound_for_its_gang() -> None:
     assert membership(replace(A, node=ON_NODE, deleting=True), replace(B, node=ON_NODE)).progress.bound(G) == 1
 
 
-def test_of_a_group_that_is_not_there_little_is_known() -> None:
+def test_little_is_known_about_a_podgroup_that_does_not_exist() -> None:
     found = membership()
 
     assert (found.specs.get(H), found.progress.min_member(H), found.progress.bound(H)) == (None, 1, 0)
@@ -220,7 +220,7 @@ def test_of_a_group_that_is_not_there_little_is_known() -> None:
 
 
 @pytest.mark.parametrize("last", ["pod", "object"])
-def test_a_member_that_finished_counts_once_and_as_long_as_its_group_is_there(last: str) -> None:
+def test_a_finished_member_counts_once_and_while_its_podgroup_exists(last: str) -> None:
     found = membership(A)
     found.progress.count_success(G, B.uid, "")
     found.progress.count_success(G, B.uid, "")
@@ -234,7 +234,7 @@ def test_a_member_that_finished_counts_once_and_as_long_as_its_group_is_there(la
     assert (waiting(found)[G].succeeded, refusal(found)) == ({}, Reason.MEMBERS_MISSING)
 
 
-def test_a_success_outlives_the_last_pod_and_the_object_but_not_both() -> None:
+def test_a_success_survives_the_last_pod_or_the_object_but_not_both() -> None:
     found = membership(A)
     found.progress.count_success(G, B.uid, "")
 
@@ -247,7 +247,7 @@ def test_a_success_outlives_the_last_pod_and_the_object_but_not_both() -> None:
     assert refusal(found) is None
 
 
-def test_a_success_without_a_group_object_satisfies_nobody() -> None:
+def test_a_success_without_a_podgroup_object_counts_for_no_gang() -> None:
     found = membership(A, spec=None)
 
     found.progress.count_success(G, B.uid, "")
@@ -255,7 +255,7 @@ def test_a_success_without_a_group_object_satisfies_nobody() -> None:
     assert found.progress.bound(G) == 0
 
 
-def test_a_stuck_pod_is_not_ready_until_it_is_accepted_or_comes_anew() -> None:
+def test_a_blocked_pod_is_not_ready_until_it_is_accepted_or_created_again() -> None:
     found = membership(A, B)
     assert refusal(found) is None
 
@@ -271,7 +271,7 @@ def test_a_stuck_pod_is_not_ready_until_it_is_accepted_or_comes_anew() -> None:
     assert refusal(found) is None
 
 
-def test_a_group_set_aside_is_refused_until_it_is_readmitted() -> None:
+def test_a_podgroup_in_backoff_is_refused_until_it_is_readmitted() -> None:
     found = membership(A, B)
     found.set_aside(G, ASIDE)
     assert waiting(found)[G].refusal == ASIDE
@@ -280,7 +280,7 @@ def test_a_group_set_aside_is_refused_until_it_is_readmitted() -> None:
     assert refusal(found) is None
 
 
-def test_a_group_stays_set_aside_as_long_as_it_has_pods() -> None:
+def test_a_podgroup_stays_in_backoff_while_it_has_pods() -> None:
     found = membership(A)
     found.set_aside(G, ASIDE)
 
@@ -296,7 +296,7 @@ def test_a_group_stays_set_aside_as_long_as_it_has_pods() -> None:
     assert refusal(found) is None
 
 
-def test_a_pod_that_leaves_twice_or_was_never_there_is_no_error() -> None:
+def test_deleting_a_pod_twice_or_an_unknown_pod_is_no_error() -> None:
     found = membership(A)
 
     found.leave(B)
@@ -306,7 +306,7 @@ def test_a_pod_that_leaves_twice_or_was_never_there_is_no_error() -> None:
     assert (waiting(found), list(found.keys())) == ({}, [])
 
 
-def test_a_pod_that_is_not_there_yet_is_the_group_it_would_be() -> None:
+def test_a_pod_that_does_not_exist_yet_is_shown_in_the_podgroup_it_would_have() -> None:
     found = membership(spec=replace(SPEC, min_member=1, queue=QueueName("r")))
     lone = given.pod("lone")
 
@@ -321,7 +321,7 @@ IN_A_ZONE, IN_A_RACK = (TopologyConstraint("t", required=level) for level in ("z
 PREFERS_A_RACK = TopologyConstraint("t", preferred="rack")
 
 
-def test_a_pod_stands_under_the_constraint_of_its_pod_set_and_those_of_the_sub_groups_around_it() -> None:
+def test_a_pod_has_the_topology_constraints_of_its_pod_set_and_of_the_sub_groups_around_it() -> None:
     inner = SubGroup(name="inner", topology=PREFERS_A_RACK, pod_sets=(PodSet(name="v", topology=IN_A_RACK),))
     root = SubGroup(topology=IN_A_ZONE, groups=(inner,), pod_sets=(PodSet(name="w"),))
     v, w, stray = (replace(A, subgroup=name) for name in ("v", "w", "stray"))
@@ -332,14 +332,14 @@ def test_a_pod_stands_under_the_constraint_of_its_pod_set_and_those_of_the_sub_g
     assert found.constraints(stray) == ()
 
 
-def test_where_a_group_is_not_divided_the_label_of_a_sub_group_means_nothing() -> None:
+def test_the_sub_group_label_means_nothing_in_a_podgroup_without_sub_groups() -> None:
     root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(min_member=2),))
     found = membership(A, B, spec=replace(SPEC, root=root))
 
     assert found.constraints(A) == found.constraints(replace(A, subgroup="stray")) == (IN_A_RACK,)
 
 
-def test_a_pod_that_has_nobody_to_be_close_to_stands_under_no_constraint() -> None:
+def test_a_single_pod_has_no_topology_constraint() -> None:
     root = SubGroup(topology=IN_A_RACK, pod_sets=(PodSet(min_member=1),))
 
     assert membership(A, spec=replace(SPEC, root=root)).constraints(A) == ()

@@ -19,7 +19,7 @@ def origin(**metadata: Any) -> Origin | None:
     return decode.pod(raw, profiles=frozenset({"ours"}), keeps=KEEPS).origin
 
 
-def test_a_pod_comes_from_its_controller_with_what_grouping_reads_of_it() -> None:
+def test_the_owner_of_a_pod_is_its_controller_with_the_fields_that_grouping_reads() -> None:
     found = origin(
         ownerReferences=[OTHER, CONTROLLER],
         labels={"role": "worker", "app": "x"},
@@ -29,17 +29,17 @@ def test_a_pod_comes_from_its_controller_with_what_grouping_reads_of_it() -> Non
     assert found == Origin(OwnerRef(JOB, "train", "2"), {"role": "worker"}, {"size": "2"})
 
 
-def test_a_pod_without_controller_comes_from_the_first_that_it_names() -> None:
+def test_the_owner_of_a_pod_without_controller_is_its_first_owner_reference() -> None:
     found = origin(ownerReferences=[OTHER])
 
     assert found == Origin(OwnerRef(Kind("", "v1", "Other"), "o", "1"))
 
 
-def test_a_pod_that_nobody_owns_and_that_says_nothing_comes_from_nowhere() -> None:
+def test_a_pod_without_owner_and_grouping_fields_has_no_origin() -> None:
     assert origin(labels={"app": "x"}) is None
 
 
-def test_pods_of_one_template_share_what_is_kept_of_them() -> None:
+def test_pods_of_one_template_share_their_origin() -> None:
     template: dict[str, Any] = {"ownerReferences": [CONTROLLER], "labels": {"role": "worker"}}
 
     assert origin(**template) is origin(**template)
@@ -49,20 +49,20 @@ def test_pods_of_one_template_share_what_is_kept_of_them() -> None:
     "references",
     [7, "x", {}, [7], [{}], [{**CONTROLLER, "uid": 7}], [{**CONTROLLER, "name": ""}], [None, CONTROLLER]],
 )
-def test_references_that_are_none_are_not_there(references: object) -> None:
+def test_invalid_owner_references_are_ignored(references: object) -> None:
     assert origin(ownerReferences=references) is None
 
 
 @pytest.mark.parametrize(
     "key", ["leaderworkerset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/exclusive-topology"]
 )
-def test_what_operators_read_of_an_owner_to_hold_back_its_pods_is_kept(key: str) -> None:
+def test_annotations_by_which_operators_hold_back_pods_of_an_owner_are_kept(key: str) -> None:
     raw = {"metadata": {"name": "train", "namespace": "ns", "uid": "2", "annotations": {key: "rack", "other": "x"}}}
 
     assert decode.owner(raw, kind=JOB).annotations == {key: "rack"}
 
 
-def test_what_containers_run_is_not_kept_of_an_owner() -> None:
+def test_container_specs_of_an_owner_are_not_kept() -> None:
     template = {"metadata": {"annotations": {"a": "b"}}, "spec": {"containers": [{"image": "x"}], "volumes": []}}
     raw = {
         "metadata": {
@@ -100,13 +100,13 @@ json = st.recursive(
 
 
 @examples(json, json, json, json)
-def test_no_owner_is_too_odd_to_be_read(labels: object, references: object, spec: object, created: object) -> None:
+def test_every_owner_is_readable_however_odd(labels: object, references: object, spec: object, created: object) -> None:
     metadata = {"name": "n", "uid": "u", "labels": labels, "ownerReferences": references, "creationTimestamp": created}
 
     assert decode.owner({"metadata": metadata, "spec": spec}, kind=JOB).ref == OwnerRef(JOB, "n", "u")
 
 
-def test_an_owner_nested_without_end_is_cut() -> None:
+def test_an_owner_with_endless_nesting_is_cut() -> None:
     spec: dict[str, Any] = {}
     for _ in range(500):
         spec = {"more": spec}

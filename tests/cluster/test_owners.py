@@ -19,15 +19,15 @@ def owners(*known: Owner) -> Owners:
 # Walking
 
 
-def test_a_walk_goes_up_to_the_last_owner() -> None:
+def test_a_walk_of_owners_goes_up_to_the_last_owner() -> None:
     assert owners(TOP, MIDDLE).walk(MIDDLE.ref, "ns") == Walk((MIDDLE, TOP))
 
 
-def test_a_walk_stops_at_whom_nobody_has_shown_yet() -> None:
+def test_a_walk_of_owners_stops_at_an_owner_that_is_not_known_yet() -> None:
     assert owners(MIDDLE).walk(MIDDLE.ref, "ns") == Walk((MIDDLE,), TOP.ref)
 
 
-def test_a_walk_ends_before_whom_we_may_not_read_until_his_kind_can_be_read() -> None:
+def test_a_walk_of_owners_ends_below_a_forbidden_owner_until_its_kind_can_be_read() -> None:
     known = owners(MIDDLE)
     known.end_at(TOP.ref)
     ended = known.walk(MIDDLE.ref, "ns")
@@ -37,7 +37,7 @@ def test_a_walk_ends_before_whom_we_may_not_read_until_his_kind_can_be_read() ->
     assert (ended, known.walk(MIDDLE.ref, "ns")) == (Walk((MIDDLE,), ended=TOP.ref), Walk((MIDDLE,), TOP.ref))
 
 
-def test_whoever_is_shown_after_all_is_found() -> None:
+def test_an_owner_that_is_shown_later_is_found() -> None:
     known = owners(MIDDLE)
     known.end_at(TOP.ref)
     known.put(TOP)
@@ -45,27 +45,27 @@ def test_whoever_is_shown_after_all_is_found() -> None:
     assert known.walk(MIDDLE.ref, "ns") == Walk((MIDDLE, TOP))
 
 
-def test_an_object_of_another_namespace_or_of_none_owns_nobody() -> None:
+def test_an_object_of_another_namespace_or_of_none_owns_no_pods() -> None:
     known = owners(TOP)
 
     assert known.walk(TOP.ref, "elsewhere") == Walk()
 
 
-def test_a_circle_of_owners_ends() -> None:
+def test_a_cycle_of_owners_ends() -> None:
     one = Owner(ref=OwnerRef(JOB, "one", "1"), namespace="ns", owner=OwnerRef(JOB, "two", "2"))
     two = Owner(ref=OwnerRef(JOB, "two", "2"), namespace="ns", owner=one.ref)
 
     assert len(owners(one, two).walk(one.ref, "ns").owners) == LONGEST_WALK
 
 
-def test_an_object_is_found_by_its_name_in_its_namespace_whatever_version_is_asked_for() -> None:
+def test_an_object_is_found_by_its_name_in_its_namespace_in_any_version() -> None:
     known = owners(TOP)
 
     assert known.walk(OwnerRef(Kind(SET.group, "v1", SET.name), "set"), "ns") == Walk((TOP,))
     assert known.find(SET, "elsewhere", "set") is None
 
 
-def test_a_namesake_that_came_later_stays_when_the_first_goes() -> None:
+def test_a_later_object_of_the_same_name_stays_when_the_first_is_deleted() -> None:
     later = Owner(ref=OwnerRef(SET, "set", "later"), namespace="ns")
     known = owners(TOP, later)
 
@@ -85,7 +85,7 @@ def test_a_pod_that_owns_others_is_looked_up_among_the_pods() -> None:
 # Lineage
 
 
-def test_a_change_above_reaches_all_pods_below() -> None:
+def test_a_change_of_an_owner_reaches_all_pods_below() -> None:
     known = owners(TOP, MIDDLE)
     lineage = Lineage(known)
     line = lineage.add(MIDDLE.ref, "ns", A)
@@ -96,7 +96,7 @@ def test_a_change_above_reaches_all_pods_below() -> None:
     assert set(lineage.pods_below(MIDDLE)) == {A, B}
 
 
-def test_whoever_asked_for_an_object_by_name_hears_of_it() -> None:
+def test_pods_that_looked_up_an_object_by_name_are_updated_with_it() -> None:
     known = owners(MIDDLE)
     lineage = Lineage(known)
     line = lineage.add(MIDDLE.ref, "ns", A)
@@ -115,7 +115,7 @@ def test_pods_that_wait_for_a_kind_are_known() -> None:
     assert list(lineage.missing()) == [(TOP.ref, "ns")]
 
 
-def test_of_those_who_wait_for_a_kind_each_waits_for_one_object() -> None:
+def test_each_pod_that_waits_for_a_kind_waits_for_one_object() -> None:
     other = OwnerRef(SET, "other", "o")
     known = owners()
     lineage = Lineage(known)
@@ -127,7 +127,7 @@ def test_of_those_who_wait_for_a_kind_each_waits_for_one_object() -> None:
     assert pods_of(lineage.lines_to(other, "elsewhere")) == []
 
 
-def test_nobody_waits_for_an_owner_that_has_come() -> None:
+def test_no_pod_waits_for_a_known_owner() -> None:
     known = owners(MIDDLE)
     lineage = Lineage(known)
     line = lineage.add(MIDDLE.ref, "ns", A)
@@ -139,7 +139,7 @@ def test_nobody_waits_for_an_owner_that_has_come() -> None:
     assert (lineage.missing(), lineage.waiting_for(SET)) == ([], [])
 
 
-def test_a_pod_that_is_gone_waits_for_no_owner() -> None:
+def test_a_deleted_pod_waits_for_no_owner() -> None:
     known = owners(MIDDLE)
     lineage = Lineage(known)
     lineage.note(lineage.add(MIDDLE.ref, "ns", A), known.walk(MIDDLE.ref, "ns"))
@@ -149,7 +149,7 @@ def test_a_pod_that_is_gone_waits_for_no_owner() -> None:
     assert (lineage.missing(), lineage.waiting_for(SET)) == ([], [])
 
 
-def test_an_owner_that_goes_is_kept_until_its_last_pod_has_gone() -> None:
+def test_a_deleted_owner_is_kept_until_its_last_pod_is_deleted() -> None:
     known = owners(MIDDLE)
     lineage = Lineage(known)
     lineage.note(lineage.add(MIDDLE.ref, "ns", A), Walk((MIDDLE,)))
@@ -162,7 +162,7 @@ def test_an_owner_that_goes_is_kept_until_its_last_pod_has_gone() -> None:
     assert not lineage.is_gone(MIDDLE.ref, "ns")
 
 
-def test_an_owner_without_pods_goes_at_once() -> None:
+def test_an_owner_without_pods_is_forgotten_at_once() -> None:
     known = owners(MIDDLE)
 
     Lineage(known).retire(MIDDLE)

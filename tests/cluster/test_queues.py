@@ -18,7 +18,7 @@ def problems(*queues: Queue) -> dict[str, str]:
     return {name: each.problem for name, each in judged(queues).items()}
 
 
-def test_a_sound_tree_stays_as_it_is() -> None:
+def test_a_valid_queue_tree_stays_as_it_is() -> None:
     tree = [queue("leaf", "top"), queue("top"), queue("other", "top")]
 
     assert judged(tree) == {each.name: each for each in tree}
@@ -30,7 +30,7 @@ def test_a_missing_parent_is_named() -> None:
     }
 
 
-def test_what_hangs_below_an_invalid_queue_is_invalid_and_says_where_to_look() -> None:
+def test_a_queue_below_an_invalid_queue_is_invalid_and_names_that_queue() -> None:
     seen = problems(queue("leaf", "middle"), queue("middle", "top"), queue("top", problem="no numbers"))
 
     assert seen == {
@@ -40,7 +40,7 @@ def test_what_hangs_below_an_invalid_queue_is_invalid_and_says_where_to_look() -
     }
 
 
-def test_a_circle_is_told_to_all_its_queues_and_to_those_below() -> None:
+def test_a_cycle_is_reported_by_all_its_queues_and_those_below() -> None:
     seen = problems(queue("below", "a"), queue("a", "b"), queue("b", "a"), queue("self", "self"))
 
     circle = "its parents form a circle (a -> b -> a); change spec.parentQueue of one of them"
@@ -49,11 +49,11 @@ def test_a_circle_is_told_to_all_its_queues_and_to_those_below() -> None:
     assert "(self -> self)" in seen["self"]
 
 
-def test_a_queues_own_problem_is_not_replaced() -> None:
+def test_the_own_problem_of_a_queue_is_not_replaced() -> None:
     assert problems(queue("a", "gone", problem="mine")) == {"a": "mine"}
 
 
-def test_a_tree_that_is_too_deep_is_cut_off_where_it_becomes_so() -> None:
+def test_a_tree_that_is_too_deep_is_invalid_from_the_excessive_level_on() -> None:
     chain = [queue(f"q{level}", f"q{level - 1}" if level > 1 else None) for level in range(1, 1001)]
 
     seen = problems(*chain)
@@ -63,7 +63,7 @@ def test_a_tree_that_is_too_deep_is_cut_off_where_it_becomes_so() -> None:
     assert seen["q34"].startswith("its parent queue q33 is not valid")
 
 
-def test_the_sentence_of_a_long_circle_stays_short() -> None:
+def test_the_message_about_a_long_cycle_stays_short() -> None:
     size = 1000
 
     seen = problems(*(queue(f"q{number}", f"q{(number + 1) % size}") for number in range(size)))
@@ -73,7 +73,7 @@ def test_the_sentence_of_a_long_circle_stays_short() -> None:
     )
 
 
-def test_a_chain_of_many_thousands_is_judged_without_recursion_or_delay() -> None:
+def test_a_chain_of_many_thousand_queues_is_checked_without_recursion_or_delay() -> None:
     # From the leaf up, judging each queue anew would take more than a billion steps.
     chain = [queue(f"q{number}", f"q{number - 1}" if number else None) for number in reversed(range(50_000))]
 
@@ -85,7 +85,7 @@ def test_a_chain_of_many_thousands_is_judged_without_recursion_or_delay() -> Non
     st.dictionaries(st.sampled_from("abcdef"), st.none() | st.sampled_from("abcdefgh"), max_size=6),
     st.sets(st.sampled_from("abcdef")),
 )
-def test_a_queue_is_valid_exactly_when_its_path_ends_at_a_valid_top(
+def test_a_queue_is_valid_exactly_when_its_path_ends_at_a_valid_root(
     parents: dict[str, str | None], bad: set[str]
 ) -> None:
     tree = [queue(name, parent, "bad" if name in bad else "") for name, parent in parents.items()]

@@ -28,17 +28,17 @@ def test_the_same_gpu_always_has_the_same_name_and_no_other_has_it() -> None:
     assert names == [reservation_name(node, group, number) for node in (A, B) for group in "gh" for number in range(3)]
 
 
-def test_a_name_that_begins_like_another_belongs_to_the_same_gpu() -> None:
+def test_a_name_with_the_prefix_of_a_gpu_belongs_to_that_gpu() -> None:
     assert reservation_name(A, "g", 7).startswith(reservation_name(A, "g"))
     assert not reservation_name(NodeName("a-b"), "g").startswith(reservation_name(A, "g"))
 
 
 @pytest.mark.parametrize("node", ["a", "ip-10-0-0-1.internal", "n" * 253, "n" * 199 + "." + "x" * 40])
-def test_a_name_is_one_that_kubernetes_takes(node: str) -> None:
+def test_a_name_is_valid_in_kubernetes(node: str) -> None:
     assert DNS_SUBDOMAIN.fullmatch(reservation_name(NodeName(node), "g", 63))
 
 
-def test_what_is_written_is_read_as_a_reservation_of_that_gpu_on_that_node() -> None:
+def test_a_written_reservation_pod_is_read_as_a_reservation_of_that_gpu_on_that_node() -> None:
     raw = made()
     raw["metadata"] |= {"uid": "r1", "namespace": "kai-resource-reservation"}
 
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_as_a_reservation_of_that_gpu_on_that_node() -> 
     assert found.request == Resources(cpu_milli=1, memory_bytes=16 << 20, pods=1)
 
 
-def test_it_takes_one_gpu_as_guaranteed_and_of_the_highest_class() -> None:
+def test_a_reservation_pod_requests_one_gpu_with_guaranteed_qos_and_the_highest_priority() -> None:
     spec = made()["spec"]
     (container,) = spec["containers"]
 
@@ -58,7 +58,7 @@ def test_it_takes_one_gpu_as_guaranteed_and_of_the_highest_class() -> None:
     assert spec["tolerations"] == [{"operator": "Exists"}]
 
 
-def test_it_goes_with_the_gpu_node_that_it_belongs_to_if_there_is_one() -> None:
+def test_a_reservation_pod_is_deleted_with_its_gpunode_if_there_is_one() -> None:
     (owner,) = made()["metadata"]["ownerReferences"]
 
     assert (owner["kind"], owner["name"], owner["uid"]) == ("GpuNode", "a", "u")

@@ -28,7 +28,7 @@ def holding(*promises: Reservation) -> Reservations:
 X, Y = promise("x", until=1.0), promise("y", until=2.0)
 
 
-def test_what_is_held_is_found_by_pod_and_by_group() -> None:
+def test_a_reservation_is_found_by_pod_and_by_podgroup() -> None:
     found = holding(X, Y)
 
     assert (found.get(X.pod), found.get(PodUid("z"))) == (X, None)
@@ -36,7 +36,7 @@ def test_what_is_held_is_found_by_pod_and_by_group() -> None:
     assert (len(found), found.of_group(OTHER)) == (2, [])
 
 
-def test_a_second_promise_takes_the_place_of_the_first_even_in_another_group() -> None:
+def test_a_second_reservation_of_a_pod_replaces_the_first_even_in_another_podgroup() -> None:
     moved = replace(X, group=OTHER, node=NodeName("m"))
 
     found = holding(X, Y, moved)
@@ -45,20 +45,20 @@ def test_a_second_promise_takes_the_place_of_the_first_even_in_another_group() -
     assert (found.of_group(GANG), found.of_group(OTHER)) == ([Y], [moved])
 
 
-def test_what_is_dropped_is_gone_and_told_once() -> None:
+def test_a_dropped_reservation_is_gone_and_reported_once() -> None:
     found = holding(X, Y)
 
     assert (found.drop(X.pod), found.drop(X.pod)) == (X, None)
     assert (list(found), found.of_group(GANG)) == ([Y], [Y])
 
 
-def test_a_promise_expires_when_its_time_has_come() -> None:
+def test_a_reservation_expires_at_its_time() -> None:
     found = holding(X, Y)
 
     assert [found.expired(now) for now in (0.9, 1.0, 2.0)] == [[], [X], [X, Y]]
 
 
-def test_who_awaits_room_does_so_until_its_time_has_come() -> None:
+def test_a_reservation_that_waits_for_room_does_so_until_its_time() -> None:
     found = holding(replace(X, state=ReservationState.AWAITING), Y)
 
     found.extend(X.pod, 3.0)
@@ -67,7 +67,7 @@ def test_who_awaits_room_does_so_until_its_time_has_come() -> None:
     assert found.expired(3.0) == [Y, replace(X, state=ReservationState.AWAITING, expires_at=3.0)]
 
 
-def test_a_promise_that_is_extended_lives_on_and_keeps_nobody_else_alive() -> None:
+def test_an_extended_reservation_stays_and_extends_no_other() -> None:
     found = holding(X, Y)
 
     found.extend(X.pod, 3.0)
@@ -76,7 +76,7 @@ def test_a_promise_that_is_extended_lives_on_and_keeps_nobody_else_alive() -> No
     assert found.expired(3.0) == [Y, replace(X, expires_at=3.0)]
 
 
-def test_a_binding_never_expires_and_keeps_nobody_else_alive() -> None:
+def test_a_binding_never_expires_and_extends_no_other_reservation() -> None:
     found = holding(X)
 
     found.binding(X.pod)
@@ -95,7 +95,7 @@ steps = st.lists(
 
 @settings(deadline=None)
 @for_all(steps)
-def test_reservations_are_what_a_plain_list_would_hold(steps: list[tuple[str, str, GroupKey]]) -> None:
+def test_reservations_equal_those_of_a_plain_list(steps: list[tuple[str, str, GroupKey]]) -> None:
     found, known = Reservations(), list[Reservation]()
     for now, (action, name, group) in enumerate(steps):
         pod, held = PodUid(name), next((each for each in known if each.pod == name), None)

@@ -17,23 +17,23 @@ ALL_IS_WELL = report(device("u1", R), device("u2"))
 # How far it can be relied upon
 
 
-def test_a_node_without_agent_and_parts_has_nothing_to_tell() -> None:
+def test_a_node_without_agent_and_shares_has_nothing_to_report() -> None:
     assert node() == NO_GPUS
 
 
-def test_a_gpu_is_opening_until_the_agent_tells_which_device_its_reservation_pod_has() -> None:
+def test_a_gpu_is_opening_until_the_agent_reports_the_device_of_its_reservation_pod() -> None:
     found = [gpu(WAITS, agent=report(device("u1"))), gpu(WAITS, R, agent=report(device("u1")))]
 
     assert [(each.state, each.uuid) for each in found] == [(GpuState.OPENING, "")] * 2
 
 
-def test_a_gpu_is_ready_when_the_agent_tells_which_device_its_reservation_pod_has() -> None:
+def test_a_gpu_is_ready_when_the_agent_reports_the_device_of_its_reservation_pod() -> None:
     found = gpu(WAITS, R, agent=ALL_IS_WELL)
 
     assert (found.state, found.uuid, found.reservations, found.reason) == (GpuState.READY, "u1", (R,), "")
 
 
-def test_the_kubelet_tells_no_uids_and_a_namesake_of_another_uid_is_somebody_else() -> None:
+def test_the_kubelet_reports_no_uids_and_a_pod_of_the_same_name_with_another_uid_is_another_pod() -> None:
     nameless, namesake = (Holder(R.namespace, R.name, uid) for uid in ("", "uid-before"))
 
     found = [gpu(WAITS, R, agent=report(device("u1", holders=(one,)))) for one in (nameless, namesake)]
@@ -41,7 +41,7 @@ def test_the_kubelet_tells_no_uids_and_a_namesake_of_another_uid_is_somebody_els
     assert [each.state for each in found] == [GpuState.READY, GpuState.OPENING]
 
 
-def test_a_reservation_pod_that_is_leaving_reserves_nothing() -> None:
+def test_a_terminating_reservation_pod_reserves_nothing() -> None:
     leaving = reservation(deleting=True)
 
     found = [gpu(who, leaving, agent=report(device("u1", leaving))) for who in (WAITS, RUNS)]
@@ -50,14 +50,14 @@ def test_a_reservation_pod_that_is_leaving_reserves_nothing() -> None:
 
 
 @pytest.mark.parametrize("agent", [ALL_IS_WELL, report(device("u1", R))])
-def test_a_gpu_on_which_pods_run_is_ready_while_all_sources_agree(agent: object) -> None:
+def test_a_gpu_with_running_pods_is_ready_while_all_sources_agree(agent: object) -> None:
     found = gpu(RUNS, R, agent=agent)  # type: ignore[arg-type] # of two reports
 
     assert (found.state, found.uuid, found.is_bound, found.reason) == (GpuState.READY, "u1", True, "")
 
 
 @pytest.mark.parametrize("agent", [None, report(device("u1", R), kubelet_answers=False)])
-def test_what_nobody_confirms_is_unconfirmed_and_takes_nobody_new(agent: object) -> None:
+def test_a_gpu_that_no_source_confirms_is_unconfirmed_and_takes_no_new_pods(agent: object) -> None:
     running, waiting = gpu(RUNS, R, agent=agent), gpu(WAITS, R, agent=agent)  # type: ignore[arg-type] # as above
 
     assert (running.state, waiting.state) == (GpuState.UNCONFIRMED, GpuState.OPENING)
@@ -82,7 +82,7 @@ def test_a_gpu_about_which_the_sources_disagree_is_contested(of: tuple[Part | Po
     assert (found.state, found.reason, found.is_open) == (GpuState.CONTESTED, reason, False)
 
 
-def test_of_several_reservation_pods_the_one_counts_whose_device_the_pods_were_given() -> None:
+def test_of_several_reservation_pods_the_one_with_the_device_of_the_pods_counts() -> None:
     second = reservation("r1")
 
     found = gpu(RUNS, R, second, agent=report(device("u0", R), device("u1", second)))
@@ -90,7 +90,7 @@ def test_of_several_reservation_pods_the_one_counts_whose_device_the_pods_were_g
     assert (found.state, found.uuid, len(found.reservations)) == (GpuState.READY, "u1", 2)
 
 
-def test_nobody_comes_on_a_gpu_whose_reservation_is_being_removed() -> None:
+def test_no_pod_is_placed_on_a_gpu_whose_reservation_pod_is_being_removed() -> None:
     found = gpu(R, agent=ALL_IS_WELL, closing={"g"})
 
     assert (found.state, found.listed) == (GpuState.CLOSING, SharedDevice("g", -WHOLE))
@@ -100,14 +100,14 @@ def test_a_pod_that_turns_out_to_be_bound_keeps_a_gpu_open() -> None:
     assert gpu(RUNS, R, agent=ALL_IS_WELL, closing={"g"}).state is GpuState.READY
 
 
-def test_what_is_only_left_by_a_reservation_pod_that_leaves_is_closing() -> None:
+def test_a_gpu_with_only_a_terminating_reservation_pod_is_closing() -> None:
     assert gpu(reservation(deleting=True), agent=ALL_IS_WELL).state is GpuState.CLOSING
 
 
 # What is free of it
 
 
-def test_parts_are_counted_by_who_holds_them() -> None:
+def test_shares_are_counted_by_the_state_of_their_pods() -> None:
     leaves = part("l", uuids=["u1"], mib=300, hold=Hold.LEAVING)
 
     found = gpu(RUNS, leaves, R, agent=ALL_IS_WELL)
@@ -116,7 +116,7 @@ def test_parts_are_counted_by_who_holds_them() -> None:
     assert (found.promised_mib, found.holders) == (800, (RUNS.pod, leaves.pod))
 
 
-def test_more_than_all_of_it_is_held_while_somebody_waits_for_who_leaves() -> None:
+def test_more_than_a_whole_gpu_is_held_while_a_pod_waits_for_a_terminating_one() -> None:
     leaves = part("l", uuids=["u1"], mib=900, hold=Hold.LEAVING)
 
     assert gpu(WAITS, leaves, R, agent=ALL_IS_WELL).listed == SharedDevice("g", -400 * PART, 900 * PART)
@@ -139,13 +139,13 @@ def test_a_pod_of_two_gpus_holds_as_much_of_each() -> None:
         ({"used_mib": 651}, "651 MiB of it are used, 500 MiB were promised"),
     ],
 )
-def test_what_is_wrong_with_a_device_keeps_others_off(state: dict[str, object], reason: str) -> None:
+def test_a_problem_of_a_device_keeps_new_pods_off(state: dict[str, object], reason: str) -> None:
     found = gpu(RUNS, R, agent=report(device("u1", R, **state)), tolerance_mib=150)
 
     assert (found.state, found.reason, found.is_open) == (GpuState.READY, reason, False)
 
 
-def test_a_little_more_than_was_promised_is_put_up_with() -> None:
+def test_a_small_overuse_is_tolerated() -> None:
     assert gpu(RUNS, R, agent=report(device("u1", R, used_mib=650)), tolerance_mib=150).is_open
 
 
@@ -170,7 +170,7 @@ LEAVES = part("l", uuids=["u1"], hold=Hold.LEAVING)
         ((WAITS, LEAVES), Hold.AWAITED),
     ],
 )
-def test_a_device_is_held_once_by_whoever_stays_on_it_longest(of: tuple[Part | Pod, ...], hold: Hold) -> None:
+def test_a_device_is_held_once_by_the_pod_that_stays_on_it_longest(of: tuple[Part | Pod, ...], hold: Hold) -> None:
     assert node(*of, agent=ALL_IS_WELL).held == {hold: 1}
 
 
@@ -181,13 +181,13 @@ def whole(*devices: object, offered: int = 2, of: tuple[Part | Pod, ...] = ()) -
     return node(*of, agent=report(*devices), offered=offered, tolerance_mib=100)  # type: ignore[arg-type] # devices
 
 
-def test_idle_devices_are_those_that_nobody_has_and_that_work() -> None:
+def test_idle_devices_are_healthy_and_held_by_no_pod() -> None:
     found = whole(device("u0"), device("u1", R), device("u2", STRANGER), device("u3", is_mig=True), device("u4"))
 
     assert found.idle == 0b10001
 
 
-def test_a_device_that_was_given_to_pods_is_not_idle_whoever_reserves_it() -> None:
+def test_a_device_assigned_to_pods_is_not_idle_whichever_pod_reserves_it() -> None:
     assert whole(device("u0"), device("u1"), of=(RUNS,)).idle == 0b01
 
 
@@ -198,23 +198,23 @@ def test_a_device_that_was_given_to_pods_is_not_idle_whoever_reserves_it() -> No
         ({"foreign_mib": 101}, "u0 is used by processes that are in no pod, 101 MiB of it"),
     ],
 )
-def test_an_idle_device_with_something_wrong_takes_no_work(state: dict[str, object], sentence: str) -> None:
+def test_an_idle_device_with_a_problem_takes_no_pods(state: dict[str, object], sentence: str) -> None:
     found = whole(device("u0", **state), device("u1"))
 
     assert (found.blocked, found.reasons, found.idle) == (1, (sentence,), 0b10)
 
 
-def test_what_the_device_plugin_has_taken_back_is_not_subtracted_twice() -> None:
+def test_a_device_that_the_device_plugin_has_removed_is_not_subtracted_twice() -> None:
     found = whole(device("u0", health=Health.UNHEALTHY), device("u1"), offered=1)
 
     assert (found.blocked, found.idle) == (0, 0b10)
 
 
-def test_a_device_that_somebody_has_is_not_subtracted_for_what_is_wrong_with_it() -> None:
+def test_a_device_in_use_is_not_subtracted_for_its_problem() -> None:
     assert whole(device("u0", STRANGER, health=Health.UNHEALTHY), device("u1")).blocked == 0
 
 
-def test_a_node_with_a_contested_gpu_gives_no_whole_ones() -> None:
+def test_a_node_with_a_contested_gpu_gives_no_whole_gpus() -> None:
     found = whole(device("u0"), device("u1"), of=(RUNS,))
 
     assert (found.blocked, found.reasons) == (2, ("shared GPU g: its reservation pod is gone",))
@@ -239,7 +239,7 @@ QUIET = node(RUNS, R, agent=ALL_IS_WELL)
         (whole(device("u0", foreign_mib=500), device("u1")), whole(device("u0"), device("u1"))),
     ],
 )
-def test_relief_is_what_may_let_somebody_run_and_what_goes_back_is_none(before: NodeGpus, after: NodeGpus) -> None:
+def test_only_changes_that_may_let_a_pod_run_count_as_released_capacity(before: NodeGpus, after: NodeGpus) -> None:
     assert after.frees_more_than(before)
 
 
@@ -254,11 +254,11 @@ def test_relief_is_what_may_let_somebody_run_and_what_goes_back_is_none(before: 
         (QUIET, node(RUNS, R, agent=report(device("u1", R), device("u2"), device("u3")))),
     ],
 )
-def test_what_frees_nothing_is_no_relief(before: NodeGpus, after: NodeGpus) -> None:
+def test_a_change_that_frees_nothing_releases_no_capacity(before: NodeGpus, after: NodeGpus) -> None:
     assert not after.frees_more_than(before)
 
 
-def test_sizes_of_which_nothing_is_known_never_count_as_free_room() -> None:
+def test_shares_of_unknown_size_never_count_as_free_room() -> None:
     found = gpu(part("p", mib=5 * MIB), agent=ALL_IS_WELL)
 
     assert found.free == -4 * WHOLE

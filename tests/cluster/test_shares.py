@@ -9,7 +9,7 @@ from tests.cluster.sharing_given import device, node, part, report, reservation
 R, S = reservation("r"), reservation("s", "h")
 
 
-def test_a_pod_is_told_of_all_its_gpus_in_one_order() -> None:
+def test_a_pod_gets_all_its_gpus_in_one_order() -> None:
     pair = part("p", "g", "h")
     found = node(pair, R, S, agent=report(device("u2", R), device("u1", S)))
 
@@ -23,7 +23,7 @@ def test_a_pod_is_told_of_all_its_gpus_in_one_order() -> None:
     }
 
 
-def test_what_is_set_aside_for_cuda_is_not_the_pods() -> None:
+def test_memory_set_aside_for_cuda_is_not_available_to_the_pod() -> None:
     found = node(part("p"), R, agent=report(device("u1", R)))
 
     marks = marks_of(Sharing(memory_mib=400, overhead_mib=100), found.shared)
@@ -45,7 +45,7 @@ def test_what_is_set_aside_for_cuda_is_not_the_pods() -> None:
         (Sharing(memory_mib=1), 1 << 33, "0.01"),
     ],
 )
-def test_a_fraction_is_told_as_asked_for_and_memory_as_hundredths_rounded_up(
+def test_a_fraction_is_reported_as_requested_and_memory_as_hundredths_rounded_up(
     sharing: Sharing, whole_mib: int, written: str
 ) -> None:
     assert portion(sharing, whole_mib) == written

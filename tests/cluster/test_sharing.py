@@ -49,11 +49,11 @@ def read(annotations: Mapping[str, object], whole_gpu_milli: int = 0) -> tuple[S
         ({"mps": "false", "gpu-fraction-container-name": "main"}, None),
     ],
 )
-def test_what_is_asked_is_read(annotations: dict[str, str], asked: Sharing | None) -> None:
+def test_a_sharing_request_is_read(annotations: dict[str, str], asked: Sharing | None) -> None:
     assert read(annotations) == (asked, "")
 
 
-def test_whole_devices_alone_are_no_sharing() -> None:
+def test_whole_devices_alone_are_no_sharing_request() -> None:
     assert read({}, 8000) == (None, "")
 
 
@@ -87,7 +87,9 @@ def test_whole_devices_alone_are_no_sharing() -> None:
         ),
     ],
 )
-def test_contradictions_are_told_in_kais_words(whole_gpu_milli: int, annotations: dict[str, str], problem: str) -> None:
+def test_contradictions_get_the_messages_of_kai(
+    whole_gpu_milli: int, annotations: dict[str, str], problem: str
+) -> None:
     assert read(annotations, whole_gpu_milli) == (None, problem)
 
 
@@ -126,7 +128,7 @@ def test_the_number_of_devices_is_a_plain_integer_above_zero(text: object) -> No
     [Sharing(portion_ppm=ppm) for ppm in (1000, 333_333, 500_000, 999_999)]
     + [Sharing(memory_mib=mib, devices=2) for mib in (1, 8192, MAX_MEMORY_MIB)],
 )
-def test_what_bind_writes_of_a_part_is_read_back_exactly(asked: Sharing) -> None:
+def test_a_share_written_by_bind_is_read_back_exactly(asked: Sharing) -> None:
     groups = ",".join(f"g{number}" for number in range(asked.devices))
     written = {SHARE_ANNOTATION: share(asked), GROUPS_ANNOTATION: groups, DEVICES_ANNOTATION: groups}
 
@@ -134,6 +136,6 @@ def test_what_bind_writes_of_a_part_is_read_back_exactly(asked: Sharing) -> None
 
 
 @pytest.mark.parametrize("value", ["", "0", "1", "0.5Mi", "Mi", "-1Mi", "1Gi", "0.0001", 0.5, None])
-def test_a_part_that_bind_cannot_have_written_is_none(value: object) -> None:
+def test_a_share_that_bind_cannot_have_written_is_ignored(value: object) -> None:
     assert bound({SHARE_ANNOTATION: value, GROUPS_ANNOTATION: "g", DEVICES_ANNOTATION: "g"}) is None
     assert bound({SHARE_ANNOTATION: "0.5"}) is None

@@ -52,7 +52,7 @@ def read(number: int, stated: Callable[[str], tuple[Raw, Raw]]) -> None:
 
 
 @pytest.mark.parametrize("field", STATED)
-def test_nothing_long_is_kept_of_a_pod_that_is_gone(field: str) -> None:
+def test_nothing_long_is_kept_about_a_deleted_pod(field: str) -> None:
     read(0, STATED[field])
     tracemalloc.start()
     try:

@@ -28,7 +28,7 @@ def stale_since(formed: Staleness, *, spec: GroupSpec = SPEC, now: float = 10.0)
     return formed.since().get(BROKEN.key)
 
 
-def test_a_gang_below_its_minimum_is_stale_since_the_clock_was_told() -> None:
+def test_a_gang_below_its_minimum_is_stale_from_the_next_clock_reading() -> None:
     formed = staleness()
 
     assert (stale_since(formed, now=10.0), stale_since(formed, now=20.0)) == (10.0, 10.0)
@@ -36,7 +36,7 @@ def test_a_gang_below_its_minimum_is_stale_since_the_clock_was_told() -> None:
 
 
 @pytest.mark.parametrize("excused", [replace(SPEC, problem="It is odd"), replace(SPEC, suspended="It is suspended.")])
-def test_a_gang_is_not_stale_of_which_nobody_can_say_that_pods_are_missing(excused: GroupSpec) -> None:
+def test_a_gang_is_not_stale_if_it_is_unknown_whether_pods_are_missing(excused: GroupSpec) -> None:
     formed = staleness()
     assert stale_since(formed) == 10.0
 
@@ -55,7 +55,7 @@ Doubt = Callable[[Staleness], None]
         (Staleness.doubt_all, Staleness.trust_all),
     ],
 )
-def test_a_gang_is_not_stale_as_long_as_it_is_unknown_how_its_members_ended(doubt: Doubt, trust: Doubt) -> None:
+def test_a_gang_is_not_stale_while_the_results_of_its_members_are_unknown(doubt: Doubt, trust: Doubt) -> None:
     formed = staleness()
     doubt(formed)
     assert stale_since(formed, now=10.0) is None
@@ -65,7 +65,7 @@ def test_a_gang_is_not_stale_as_long_as_it_is_unknown_how_its_members_ended(doub
     assert stale_since(formed, now=20.0) == 20.0
 
 
-def test_one_end_that_is_known_does_not_settle_that_of_another() -> None:
+def test_one_known_result_does_not_settle_that_of_another_member() -> None:
     formed = staleness()
     formed.doubt(BROKEN.key, LOST)
     formed.doubt(BROKEN.key, PodUid("uid-c"))
@@ -76,7 +76,7 @@ def test_one_end_that_is_known_does_not_settle_that_of_another() -> None:
     assert stale_since(formed) is None
 
 
-def test_the_grace_of_a_stale_gang_does_not_begin_anew_with_another_pod_that_it_loses() -> None:
+def test_the_grace_period_of_a_stale_gang_does_not_restart_with_another_lost_pod() -> None:
     formed = staleness()
     assert stale_since(formed, now=10.0) == 10.0
     formed.doubt(BROKEN.key, LOST)
@@ -87,7 +87,7 @@ def test_the_grace_of_a_stale_gang_does_not_begin_anew_with_another_pod_that_it_
     assert (meanwhile, stale_since(formed, now=30.0)) == ((None, BROKEN), 10.0)
 
 
-def test_a_gang_that_was_completed_while_an_end_was_unknown_is_given_its_whole_grace_again() -> None:
+def test_a_gang_that_was_completed_while_a_result_was_unknown_gets_its_whole_grace_period_again() -> None:
     formed = staleness()
     assert stale_since(formed, now=10.0) == 10.0
     formed.doubt(BROKEN.key, LOST)

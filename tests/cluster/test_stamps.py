@@ -38,7 +38,7 @@ def paying(found: ClusterCache) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("queue", [GHOST, R, QueueName("")])
-def test_a_running_pod_that_is_relabelled_is_still_charged_to_the_queue_it_was_bound_with(queue: QueueName) -> None:
+def test_a_relabelled_running_pod_is_still_charged_to_the_queue_it_was_bound_with(queue: QueueName) -> None:
     found = cache(P)
 
     found.apply_pod(replace(P, queue=queue))
@@ -48,7 +48,7 @@ def test_a_running_pod_that_is_relabelled_is_still_charged_to_the_queue_it_was_b
     assert [group.queue for group in found.snapshot().running.values()] == ["q"]
 
 
-def test_a_running_pod_keeps_its_queue_where_no_policy_guards_the_note() -> None:
+def test_a_running_pod_keeps_its_queue_where_no_policy_protects_the_annotation() -> None:
     found = cache(P)
 
     for forged in (GHOST, QueueName("")):
@@ -65,7 +65,7 @@ def test_the_pods_of_a_job_keep_their_queue_when_the_job_is_relabelled() -> None
     assert paying(found) == {"q": 2}
 
 
-def test_a_pod_on_which_no_queue_is_noted_stays_in_the_one_that_its_label_named_at_first() -> None:
+def test_a_pod_without_a_recorded_queue_stays_in_the_queue_of_its_first_label() -> None:
     old = replace(P, bound_queue=QueueName(""))
     found = cache(old)
 
@@ -75,7 +75,7 @@ def test_a_pod_on_which_no_queue_is_noted_stays_in_the_one_that_its_label_named_
     assert paying(found) == {"q": 2}
 
 
-def test_a_change_of_its_pod_groups_queue_moves_a_running_group_on_which_no_queue_is_noted() -> None:
+def test_a_new_queue_of_the_podgroup_moves_running_pods_without_a_recorded_queue() -> None:
     found = cache(replace(MEMBER, bound_queue=QueueName("")), spec=SPEC)
 
     found.apply_group(replace(SPEC, queue=R))
@@ -83,7 +83,7 @@ def test_a_change_of_its_pod_groups_queue_moves_a_running_group_on_which_no_queu
     assert paying(found) == {"r": 2}
 
 
-def test_a_pod_of_another_scheduler_whose_queue_does_not_exist_is_subtracted_from_what_is_divided() -> None:
+def test_a_pod_of_another_scheduler_whose_queue_does_not_exist_reduces_the_capacity() -> None:
     other = given.pod("o", gpus=2, queue="q", node="n1", managed=False)
     found = cache(other)
     whole = found.snapshot().total.gpu_milli
@@ -98,7 +98,7 @@ def test_a_pod_of_another_scheduler_whose_queue_does_not_exist_is_subtracted_fro
     assert paying(found) == {}
 
 
-def test_a_change_of_its_pod_groups_queue_moves_the_running_group() -> None:
+def test_a_new_queue_of_the_podgroup_moves_the_running_podgroup() -> None:
     found = cache(MEMBER, spec=SPEC)
 
     found.apply_group(replace(SPEC, queue=R))
@@ -107,7 +107,7 @@ def test_a_change_of_its_pod_groups_queue_moves_the_running_group() -> None:
     assert paying(cache(MEMBER, spec=replace(SPEC, queue=R))) == {"r": 2}
 
 
-def test_a_running_group_does_not_leave_the_books_for_a_queue_that_takes_no_pods() -> None:
+def test_a_running_podgroup_stays_charged_when_its_new_queue_takes_no_pods() -> None:
     found = cache(MEMBER, spec=SPEC)
 
     found.apply_group(replace(SPEC, queue=GHOST))
@@ -123,7 +123,7 @@ def test_a_running_group_does_not_leave_the_books_for_a_queue_that_takes_no_pods
     assert paying(found) == {"q": 2}
 
 
-def test_a_pod_group_that_is_deleted_leaves_its_running_pods_where_they_were_bound() -> None:
+def test_running_pods_of_a_deleted_podgroup_stay_in_the_queue_they_were_bound_with() -> None:
     found = cache(replace(MEMBER, queue=GHOST), spec=SPEC)
 
     found.delete_group(G)
@@ -131,7 +131,7 @@ def test_a_pod_group_that_is_deleted_leaves_its_running_pods_where_they_were_bou
     assert paying(found) == {"q": 2}
 
 
-def test_pods_that_follow_a_running_gang_are_in_its_queue() -> None:
+def test_pods_that_join_a_running_gang_are_in_its_queue() -> None:
     waiting = replace(given.pod("w", gpus=1, queue="ghost"), group=G, names_group=True)
     found = cache(MEMBER, waiting, spec=replace(SPEC, queue=None))
 
@@ -148,7 +148,7 @@ def test_a_gang_whose_pods_were_bound_with_two_queues_is_charged_to_that_of_most
     assert paying(found) == {"q": 3}
 
 
-def test_a_pod_alone_that_waits_for_kube_scheduler_is_charged_to_the_queue_of_its_creation() -> None:
+def test_a_single_pod_that_waits_for_kube_scheduler_is_charged_to_the_queue_of_its_creation() -> None:
     waiting = replace(P, node=None, binds_elsewhere=True)
     found = cache(waiting)
 
@@ -157,7 +157,7 @@ def test_a_pod_alone_that_waits_for_kube_scheduler_is_charged_to_the_queue_of_it
     assert [group.queue for group in found.groups.waiting().values()] == ["q"]
 
 
-def test_a_pod_that_is_moved_before_it_is_bound_loses_the_place_that_its_queue_could_pay_for() -> None:
+def test_a_pod_that_changes_its_queue_before_it_is_bound_loses_its_reservation() -> None:
     waiting = replace(given.pod("w", gpus=2, queue="q"), bound_queue=QueueName(""))
     found = cache(waiting)
     found.promises.make(waiting.uid, NodeName("n1"), expires_at=60.0)
@@ -168,7 +168,7 @@ def test_a_pod_that_is_moved_before_it_is_bound_loses_the_place_that_its_queue_c
     assert (paying(found), found.reservations.get(waiting.uid)) == ({"r": 0}, None)
 
 
-def test_a_running_pod_stays_in_its_group_whatever_group_it_names_later() -> None:
+def test_a_running_pod_stays_in_its_podgroup_whatever_podgroup_it_names_later() -> None:
     theirs = [replace(given.pod(f"o{i}", gpus=1, node="n1"), group=G, names_group=True, bound_queue=R) for i in "abc"]
     found = cache(*theirs, P, spec=replace(SPEC, queue=None))
     before = paying(found)
@@ -188,7 +188,7 @@ def test_a_running_pod_stays_in_its_group_whatever_group_it_names_later() -> Non
         {"subgroup": ""},
     ],
 )
-def test_a_running_member_leaves_neither_its_gang_nor_its_sub_group(named: dict[str, object]) -> None:
+def test_a_running_member_stays_in_its_gang_and_its_sub_group(named: dict[str, object]) -> None:
     member = replace(MEMBER, subgroup="workers")
     found = cache(member, spec=SPEC)
 
@@ -197,7 +197,7 @@ def test_a_running_member_leaves_neither_its_gang_nor_its_sub_group(named: dict[
     assert found.pods.get(member.uid) == member
 
 
-def test_a_running_member_learns_its_sub_group_once_its_owners_are_known() -> None:
+def test_a_running_member_gets_its_sub_group_once_its_owners_are_known() -> None:
     found = cache(replace(MEMBER, ungrouped="Its owner is still being read."), spec=SPEC)
 
     found.apply_pod(replace(MEMBER, subgroup="workers"))
@@ -205,7 +205,7 @@ def test_a_running_member_learns_its_sub_group_once_its_owners_are_known() -> No
     assert found.pods.get(MEMBER.uid) == replace(MEMBER, subgroup="workers")
 
 
-def test_a_pod_that_waits_or_that_an_older_release_bound_may_join_another_group() -> None:
+def test_a_pending_pod_or_one_bound_by_an_older_release_may_join_another_podgroup() -> None:
     for pod in (replace(P, bound_queue=QueueName("")), replace(P, node=None, binds_elsewhere=True)):
         found = cache(pod, spec=SPEC)
 
@@ -215,7 +215,7 @@ def test_a_pod_that_waits_or_that_an_older_release_bound_may_join_another_group(
 
 
 @pytest.mark.parametrize("gone", ["top", "q"])
-def test_a_pod_is_promised_nothing_any_more_when_its_queue_or_one_above_it_is_deleted(gone: str) -> None:
+def test_a_pod_loses_its_reservation_when_its_queue_or_one_above_it_is_deleted(gone: str) -> None:
     waits, other = given.pod("w", gpus=2, queue="q"), given.pod("o", gpus=1, queue="r")
     found = cache(waits, other)
     for queue in (given.queue("q", "top"), given.queue("top")):

@@ -25,7 +25,7 @@ def since(torn: TornSince, group: PodGroup, *, now: float, spec: GroupSpec = SPE
     return formed.torn_since
 
 
-def test_a_gang_that_loses_a_member_is_torn_since_then() -> None:
+def test_a_gang_that_loses_a_member_is_partially_bound_since_then() -> None:
     torn = TornSince()
 
     assert [since(torn, each, now=now) for each, now in ((WHOLE, 30.0), (TORN, 40.0), (TORN, 50.0))] == [
@@ -35,19 +35,19 @@ def test_a_gang_that_loses_a_member_is_torn_since_then() -> None:
     ]
 
 
-def test_a_gang_that_was_never_seen_whole_is_torn_since_the_last_of_its_pods_was_bound() -> None:
+def test_a_gang_that_was_never_seen_complete_is_partially_bound_since_its_last_binding() -> None:
     assert since(TornSince(), TORN, now=1000.0) == LAST_BOUND
     assert since(TornSince(), TORN, now=10.0) == 10.0  # the clock of a kubelet may be ahead
 
 
-def test_a_gang_whose_minimum_is_not_known_yet_has_not_been_seen_whole() -> None:
+def test_a_gang_with_an_unknown_minimum_has_not_been_seen_complete() -> None:
     torn, unknown = TornSince(), GroupSpec(key=SPEC.key, problem="It does not exist")
     since(torn, replace(WHOLE, min_member=1, placed=TORN.placed), now=30.0, spec=unknown)
 
     assert since(torn, TORN, now=1000.0) == LAST_BOUND
 
 
-def test_a_promise_to_the_rest_that_ends_does_not_begin_the_time_anew() -> None:
+def test_an_ended_reservation_for_the_rest_does_not_restart_the_time() -> None:
     torn = TornSince()
     since(torn, WHOLE, now=30.0)
 
@@ -57,7 +57,7 @@ def test_a_promise_to_the_rest_that_ends_does_not_begin_the_time_anew() -> None:
     ]
 
 
-def test_a_gang_that_is_whole_again_or_of_which_nobody_is_left_is_torn_no_more() -> None:
+def test_a_gang_that_is_complete_again_or_has_no_pods_left_is_no_longer_partially_bound() -> None:
     for end in (WHOLE, UNBOUND):
         torn = TornSince()
         since(torn, TORN, now=30.0)

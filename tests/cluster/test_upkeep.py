@@ -23,35 +23,35 @@ def dismissed(found: list[Need]) -> dict[PodUid, str]:
 # Nobody has a part of it
 
 
-def test_what_reserves_it_is_kept_while_somebody_may_still_come() -> None:
+def test_a_reservation_pod_is_kept_while_a_pod_may_still_use_it() -> None:
     assert needed(R) == []
 
 
-def test_what_reserves_it_is_removed_when_it_is_over() -> None:
+def test_a_reservation_pod_is_removed_when_no_pod_can_use_it() -> None:
     assert needed(R, R1, is_over=True) == [Free(A, R), Free(A, R1)]
 
 
-def test_a_reservation_pod_that_is_leaving_is_not_removed_again() -> None:
+def test_a_terminating_reservation_pod_is_not_removed_again() -> None:
     assert needed(reservation(deleting=True), is_over=True) == []
 
 
 # Somebody waits for it
 
 
-def test_it_is_opened_once_the_room_for_it_is_there() -> None:
+def test_a_reservation_pod_is_created_once_the_room_for_it_is_free() -> None:
     assert needed(WAITS) == []
     assert needed(WAITS, is_wanted=True) == [Reserve(A, "g")]
 
 
-def test_it_is_not_opened_twice() -> None:
+def test_a_reservation_pod_is_not_created_twice() -> None:
     assert needed(WAITS, R, agent=report(device("u1")), is_wanted=True) == []
 
 
-def test_it_is_opened_anew_while_its_reservation_pod_is_leaving() -> None:
+def test_a_reservation_pod_is_created_again_while_the_old_one_terminates() -> None:
     assert needed(WAITS, reservation(deleting=True), is_wanted=True) == [Reserve(A, "g")]
 
 
-def test_of_two_reservation_pods_before_anybody_runs_the_one_with_a_device_stays() -> None:
+def test_of_two_reservation_pods_before_any_pod_runs_the_one_with_a_device_stays() -> None:
     assert needed(WAITS, R, R1, agent=report(device("u1", R1))) == [Free(A, R)]
     assert needed(WAITS, R, R1, agent=report(device("u1"))) == []
 
@@ -59,22 +59,22 @@ def test_of_two_reservation_pods_before_anybody_runs_the_one_with_a_device_stays
 # Pods run on it, and all is well
 
 
-def test_nothing_is_needed_while_everybody_agrees() -> None:
+def test_nothing_is_needed_while_all_sources_agree() -> None:
     assert needed(RUNS, R, agent=report(device("u1", R))) == []
 
 
-def test_what_was_tried_on_in_vain_is_removed_once_the_right_device_is_held() -> None:
+def test_reservation_pods_with_wrong_devices_are_removed_once_the_right_device_is_held() -> None:
     assert needed(RUNS, R, R1, agent=report(device("u1", R1), device("u2", R))) == [Free(A, R)]
 
 
 # The agent is silent
 
 
-def test_of_a_silent_node_nobody_is_sent_away() -> None:
+def test_no_pod_of_a_silent_node_is_evicted() -> None:
     assert needed(RUNS, R) == []
 
 
-def test_of_a_silent_node_what_was_lost_is_reserved_anew() -> None:
+def test_lost_reservation_pods_of_a_silent_node_are_created_again() -> None:
     assert needed(RUNS) == [Reserve(A, "g")]
     assert needed(RUNS, agent=report(kubelet_answers=False)) == [Reserve(A, "g")]
 
@@ -82,36 +82,36 @@ def test_of_a_silent_node_what_was_lost_is_reserved_anew() -> None:
 # Its reservation pod is gone
 
 
-def test_a_lost_reservation_is_made_anew_while_its_device_is_idle() -> None:
+def test_a_lost_reservation_pod_is_created_again_while_its_device_is_idle() -> None:
     assert needed(RUNS, agent=report(device("u1"))) == [Reserve(A, "g")]
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_agents_old_word_of_a_reservation_that_is_gone_sends_nobody_away(number: int) -> None:
+def test_an_old_report_about_a_deleted_reservation_pod_evicts_no_pod(number: int) -> None:
     old = reservation(reservation_name(A, "g", number))
 
     assert needed(RUNS, agent=report(device("u1", old))) == []
     assert needed(RUNS, agent=report(device("u1", old), device("u2"))) == [Reserve(A, "g")]
 
 
-def test_nothing_is_made_where_no_device_is_idle_that_works() -> None:
+def test_no_reservation_pod_is_created_without_an_idle_healthy_device() -> None:
     taken, broken = device("u2", STRANGER), device("u3", health=Health.UNHEALTHY)
 
     assert needed(RUNS, R, agent=report(device("u1", STRANGER), taken, broken)) != [Reserve(A, "g")]
 
 
-def test_the_next_try_waits_for_what_the_last_one_gets() -> None:
+def test_the_next_reservation_pod_waits_for_the_device_of_the_last() -> None:
     assert needed(RUNS, R, agent=report(device("u1"), device("u2"))) == []
 
 
 # Another device was given
 
 
-def test_another_is_tried_while_what_the_first_got_is_kept() -> None:
+def test_another_reservation_pod_is_tried_while_the_first_keeps_its_device() -> None:
     assert needed(RUNS, R, agent=report(device("u1"), device("u2", R))) == [Reserve(A, "g")]
 
 
-def test_its_pods_cannot_stay_on_a_device_that_somebody_else_has_by_now() -> None:
+def test_pods_are_evicted_from_a_device_that_another_pod_has_by_now() -> None:
     found = dismissed(needed(RUNS, R, agent=report(device("u1", STRANGER), device("u2", R))))
 
     assert {pod: told(why, EVERYTHING) for pod, why in found.items()} == {
@@ -119,35 +119,35 @@ def test_its_pods_cannot_stay_on_a_device_that_somebody_else_has_by_now() -> Non
     }
 
 
-def test_its_pods_cannot_stay_on_a_device_that_reserves_another_shared_gpu() -> None:
+def test_pods_are_evicted_from_a_device_that_reserves_another_shared_gpu() -> None:
     other = reservation(reservation_name(A, "h"), "h")
 
     assert list(dismissed(needed(RUNS, other, agent=report(device("u1", other))))) == [RUNS.pod]
 
 
 @pytest.mark.parametrize("there", [(), (device("u9"),), (device("u9", R),)])
-def test_its_pods_cannot_stay_when_their_device_is_gone(there: tuple[Device, ...]) -> None:
+def test_pods_are_evicted_when_their_device_is_gone(there: tuple[Device, ...]) -> None:
     found = dismissed(needed(RUNS, R, agent=report(*there)))
 
     assert found == {RUNS.pod: "was given GPU u1, which node a has no more"}
 
 
 @pytest.mark.parametrize("state", [{"health": Health.UNHEALTHY}, {"is_mig": True}])
-def test_its_pods_cannot_stay_on_a_device_that_can_never_be_reserved_again(state: dict[str, object]) -> None:
+def test_pods_are_evicted_from_a_device_that_can_never_be_reserved_again(state: dict[str, object]) -> None:
     assert list(dismissed(needed(RUNS, agent=report(device("u1", **state), device("u2"))))) == [RUNS.pod]
 
 
-def test_a_device_that_turns_unhealthy_while_it_is_reserved_keeps_its_pods() -> None:
+def test_a_device_that_becomes_unhealthy_while_it_is_reserved_keeps_its_pods() -> None:
     assert needed(RUNS, R, agent=report(device("u1", R, health=Health.UNHEALTHY))) == []
 
 
-def test_who_waits_beside_pods_that_must_leave_is_not_sent_away() -> None:
+def test_a_pending_pod_beside_pods_that_must_be_evicted_is_not_evicted() -> None:
     waits = part("waits", mib=100)
 
     assert list(dismissed(needed(RUNS, waits, R, agent=report()))) == [RUNS.pod]
 
 
-def test_of_pods_that_were_given_different_devices_those_beside_the_reservation_leave() -> None:
+def test_of_pods_with_different_devices_those_off_the_reserved_device_are_evicted() -> None:
     other = part("other", uuids=["u2"], mib=100)
 
     found = dismissed(needed(RUNS, other, R, agent=report(device("u1", R), device("u2"))))
@@ -155,7 +155,7 @@ def test_of_pods_that_were_given_different_devices_those_beside_the_reservation_
     assert found == {other.pod: "shares GPU u1, and was given u2"}
 
 
-def test_a_pod_of_two_gpus_leaves_when_it_has_lost_one_of_them() -> None:
+def test_a_pod_of_two_gpus_is_evicted_when_it_has_lost_one_of_them() -> None:
     pair = part("pair", "g", "h", uuids=["u1", "u2"])
     agent = report(device("u1", R), device("u2", STRANGER))
 

@@ -44,14 +44,14 @@ def spent(one: UsageHistory, held: dict[QueueName, Sums], *, since: int, until: 
 # What adds up
 
 
-def test_a_queue_that_held_half_the_cluster_since_it_is_looked_at_has_used_half() -> None:
+def test_a_queue_that_held_half_the_cluster_since_the_first_measurement_has_used_half() -> None:
     one = spent(history(), {A: HALF}, since=START_MS, until=START_MS + DAY_MS)
 
     assert one.past().usage_micro == {A: (500_000, 500_000, 500_000)}
     assert one.past().k_micro == MICRO
 
 
-def test_what_was_a_half_life_ago_counts_half() -> None:
+def test_usage_from_one_half_life_ago_counts_half() -> None:
     one = spent(history(), {A: HALF}, since=START_MS, until=START_MS + DAY_MS)
     fresh = of(one).used
 
@@ -62,13 +62,13 @@ def test_what_was_a_half_life_ago_counts_half() -> None:
     assert of(one).used == pytest.approx([amount / 2 for amount in fresh], abs=1)
 
 
-def test_what_is_held_for_ever_comes_to_the_half_life_by_the_logarithm_of_two() -> None:
+def test_constant_usage_converges_to_the_half_life_divided_by_the_logarithm_of_two() -> None:
     one = spent(history(), {A: (1000, 0, 0)}, since=START_MS, until=START_MS + 100 * WEEK_MS)
 
     assert of(one).used == pytest.approx([1000 * WEEK_MS / 0.6931471805599453, 0, 0])
 
 
-def test_nothing_is_told_before_it_is_time() -> None:
+def test_nothing_is_reported_before_it_is_time() -> None:
     one = history()
     one.see(START_MS, {A: HALF}, CLUSTER)
     one.see(START_MS + DAY_MS, {A: HALF}, CLUSTER)
@@ -76,14 +76,14 @@ def test_nothing_is_told_before_it_is_time() -> None:
     assert (one.told(A), one.past().usage_micro) == (None, {})
 
 
-def test_a_queue_that_never_held_anything_has_no_past() -> None:
+def test_a_queue_that_never_held_anything_has_no_past_usage() -> None:
     one = spent(history(), {A: NONE}, since=START_MS, until=START_MS + DAY_MS)
 
     assert one.told(A) is None
     assert not one.tell()
 
 
-def test_what_a_cluster_does_not_have_cannot_have_been_used() -> None:
+def test_usage_of_resources_that_the_cluster_does_not_have_is_ignored() -> None:
     one = history()
     for moment in (START_MS, START_MS + DAY_MS):
         one.see(moment, {A: HALF}, (64_000, 0, 0))
@@ -96,7 +96,7 @@ STEPS = st.lists(st.integers(1, 3_600_000), min_size=1, max_size=200)
 
 
 @for_all(STEPS, st.integers(1, 100_000), st.sampled_from([60_000, DAY_MS, WEEK_MS]))
-def test_many_looks_add_up_to_what_one_look_finds(steps: list[int], gpu_milli: int, half_life_ms: int) -> None:
+def test_many_measurements_add_up_to_the_same_as_one(steps: list[int], gpu_milli: int, half_life_ms: int) -> None:
     many, one = history(half_life_ms), history(half_life_ms)
     held = {A: (0, 0, gpu_milli)}
     for each in (many, one):
@@ -114,7 +114,7 @@ def test_many_looks_add_up_to_what_one_look_finds(steps: list[int], gpu_milli: i
     assert of(many).capacity == pytest.approx(of(one).capacity, rel=1e-9, abs=len(steps))
 
 
-def test_a_week_of_looks_loses_less_than_a_millionth() -> None:
+def test_a_week_of_measurements_loses_less_than_a_millionth() -> None:
     many, held = history(), {A: (0, 0, 1000)}
     for look in range(7 * 24 * 360 + 1):
         many.see(START_MS + look * 10_000, held, CLUSTER)
@@ -124,7 +124,7 @@ def test_a_week_of_looks_loses_less_than_a_millionth() -> None:
     assert of(many).used[2] == pytest.approx(of(one).used[2], rel=1e-6)
 
 
-def test_queues_that_take_turns_come_to_have_used_the_same() -> None:
+def test_queues_that_take_turns_reach_equal_usage() -> None:
     one, gaps = history(DAY_MS), []
     for hour in range(24 * 20):
         one.see(START_MS + hour * 3_600_000, {(A, B)[hour % 2]: CLUSTER}, CLUSTER)
@@ -135,7 +135,7 @@ def test_queues_that_take_turns_come_to_have_used_the_same() -> None:
     assert max(gaps[-2:]) < 15_000 < max(gaps[:3])
 
 
-def test_the_planner_is_told_when_something_has_moved_and_statuses_always() -> None:
+def test_the_planner_is_informed_after_a_relevant_change_and_statuses_always() -> None:
     one = spent(history(), {A: HALF}, since=START_MS, until=START_MS + DAY_MS)
     known = one.past()
 
@@ -149,7 +149,7 @@ def test_the_planner_is_told_when_something_has_moved_and_statuses_always() -> N
 # What is not known
 
 
-def test_time_that_nobody_saw_counts_for_nobody() -> None:
+def test_unobserved_time_counts_for_no_queue() -> None:
     one = spent(history(), {A: HALF}, since=START_MS, until=START_MS + DAY_MS)
     before = of(one)
 
@@ -161,7 +161,7 @@ def test_time_that_nobody_saw_counts_for_nobody() -> None:
     assert of(one).used == pytest.approx([amount / 2 for amount in before.used], abs=1)
 
 
-def test_a_clock_that_was_turned_back_takes_nothing_away_and_adds_nothing() -> None:
+def test_a_clock_that_was_turned_back_removes_nothing_and_adds_nothing() -> None:
     one = spent(history(), {A: HALF}, since=START_MS, until=START_MS + DAY_MS)
     before = of(one)
 
@@ -176,7 +176,7 @@ def test_a_clock_that_was_turned_back_takes_nothing_away_and_adds_nothing() -> N
     assert of(one).used > before.used
 
 
-def test_a_queue_that_is_gone_is_forgotten() -> None:
+def test_a_deleted_queue_is_forgotten() -> None:
     one = spent(history(), {A: HALF, B: HALF}, since=START_MS, until=START_MS + DAY_MS)
     known = one.past()
 
@@ -205,7 +205,7 @@ def raw(usage: object, name: str = "a") -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": "u"}, "status": {"usage": usage}}
 
 
-def test_a_past_is_written_in_resource_seconds() -> None:
+def test_past_usage_is_written_in_resource_seconds() -> None:
     tally = Tally(at_ms=START_MS + 5, used=(1_500_000, 2001, 0), capacity=(64_000_000_000, 1, 8_000_001))
 
     assert status_fields.usage(tally) == {
@@ -219,11 +219,11 @@ SUMS = st.tuples(*(st.integers(0, 10**30),) * 3)
 
 
 @for_all(st.builds(Tally, at_ms=st.integers(1, 200_000_000_000_000), used=SUMS, capacity=SUMS))
-def test_what_is_written_is_read_back_exactly(tally: Tally) -> None:
+def test_written_past_usage_is_read_back_exactly(tally: Tally) -> None:
     assert decode.tally(raw(status_fields.usage(tally))) == (tally, "")
 
 
-def test_a_new_process_goes_on_where_the_last_one_stopped() -> None:
+def test_a_new_process_continues_where_the_last_one_stopped() -> None:
     held, until = {A: HALF, B: (0, 0, 1000)}, START_MS + DAY_MS
     old = spent(history(), held, since=START_MS, until=until)
 
@@ -236,7 +236,7 @@ def test_a_new_process_goes_on_where_the_last_one_stopped() -> None:
     assert new.past() == old.past()
 
 
-def test_a_queue_that_was_idle_for_long_has_faded_in_a_new_process_as_in_the_old() -> None:
+def test_the_usage_of_a_long_idle_queue_decays_in_a_new_process_as_in_the_old() -> None:
     old = spent(history(), {A: HALF}, since=START_MS, until=START_MS + DAY_MS)
     later = START_MS + 5 * WEEK_MS
     spent(old, {}, since=START_MS + DAY_MS, until=later)
@@ -247,7 +247,7 @@ def test_a_queue_that_was_idle_for_long_has_faded_in_a_new_process_as_in_the_old
     assert 0 < new.past().usage_micro[A][2] < 10_000
 
 
-def test_what_has_been_seen_is_not_replaced_by_its_own_echo() -> None:
+def test_measured_usage_is_not_replaced_by_its_own_written_copy() -> None:
     one = spent(history(), {A: HALF}, since=START_MS, until=START_MS + DAY_MS)
     echo = of(one)
     spent(one, {A: HALF}, since=START_MS + DAY_MS, until=START_MS + 2 * DAY_MS)
@@ -257,7 +257,7 @@ def test_what_has_been_seen_is_not_replaced_by_its_own_echo() -> None:
     assert of(one).at_ms == START_MS + 2 * DAY_MS
 
 
-def test_whoever_stands_by_learns_what_the_other_replica_writes() -> None:
+def test_a_standby_reads_what_the_other_replica_writes() -> None:
     active, standby = (spent(history(), {A: HALF}, since=START_MS, until=START_MS + DAY_MS) for _ in range(2))
     standby.lose_sight()
 
@@ -268,7 +268,7 @@ def test_whoever_stands_by_learns_what_the_other_replica_writes() -> None:
     assert standby.past() == active.past()
 
 
-def test_a_past_from_the_future_is_from_now() -> None:
+def test_past_usage_with_a_future_time_counts_from_now() -> None:
     one = history()
 
     one.learn(A, Tally(at_ms=START_MS + WEEK_MS, used=HALF, capacity=CLUSTER), START_MS)
@@ -278,7 +278,7 @@ def test_a_past_from_the_future_is_from_now() -> None:
     assert one.told(A) == Tally(at_ms=START_MS, used=HALF, capacity=CLUSTER)
 
 
-def test_a_past_from_a_backup_has_faded_meanwhile_and_what_was_between_counts_for_nobody() -> None:
+def test_past_usage_from_a_backup_decays_and_the_time_between_counts_for_no_queue() -> None:
     one, now = history(), START_MS + WEEK_MS
     old = Tally(at_ms=START_MS, used=(1000 * DAY_MS, 0, 0), capacity=(4000 * DAY_MS, 0, 0))
 
@@ -309,7 +309,7 @@ WHEN = "2026-01-31T12:00:00Z"
         ({"updated": WHEN, "used": GOOD, "capacity": GOOD | {"nvidia.com/gpu": "NaN"}}, "of nvidia.com/gpu cannot be"),
     ],
 )
-def test_garbage_is_no_past_and_says_what_is_wrong(usage: object, problem: str) -> None:
+def test_unreadable_past_usage_is_ignored_and_reported(usage: object, problem: str) -> None:
     tally, said = decode.tally(raw(usage))
 
     assert tally is None
@@ -317,17 +317,17 @@ def test_garbage_is_no_past_and_says_what_is_wrong(usage: object, problem: str) 
 
 
 @pytest.mark.parametrize("status", [None, [], {}, {"usage": None}], ids=repr)
-def test_a_queue_that_says_nothing_has_no_past(status: object) -> None:
+def test_a_queue_with_no_past_usage_in_its_status_has_none(status: object) -> None:
     assert decode.tally({"metadata": {"name": "a", "uid": "u"}, "status": status}) == (None, "")
 
 
-def test_what_is_left_out_is_none() -> None:
+def test_a_missing_resource_counts_as_zero() -> None:
     tally, problem = decode.tally(raw({"updated": WHEN, "capacity": {"cpu": "4"}}))
 
     assert (tally, problem) == (Tally(at_ms=START_MS, used=NONE, capacity=(4_000_000, 0, 0)), "")
 
 
-def test_how_much_is_left_after_a_time_is_worked_out_once_for_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_decay_of_a_period_is_computed_once_for_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     found, times = history(), list[float]()
     held = {QueueName(f"q{number}"): HALF for number in range(100)}
     monkeypatch.setattr(usage, "exp", lambda power: times.append(power) or math.exp(power))  # type: ignore[func-returns-value]
