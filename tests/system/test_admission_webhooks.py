@@ -118,7 +118,7 @@ def without_name(item: Object) -> Object:
     return item | {"metadata": metadata | {"generateName": "made-"}}
 
 
-def test_a_managed_pod_is_stored_with_our_gate_and_one_that_can_run_now_without(it: Reviewed) -> None:
+def test_a_managed_pod_gets_our_gate_unless_it_can_run_now(it: Reviewed) -> None:
     stored = it.create(pod("held"))
     it.entrance.open = True
     free = it.create(pod("free"))
@@ -132,7 +132,7 @@ def test_a_managed_pod_is_stored_with_our_gate_and_one_that_can_run_now_without(
     assert [resources[kind].items() >= marked.items() for kind in ("requests", "limits")] == [True, True]
 
 
-def test_kube_scheduler_does_not_look_at_a_held_pod(it: Reviewed) -> None:
+def test_kube_scheduler_does_not_schedule_a_gated_pod(it: Reviewed) -> None:
     it.create(pod("held"))
 
     def condition() -> list[Object]:
@@ -143,7 +143,7 @@ def test_kube_scheduler_does_not_look_at_a_held_pod(it: Reviewed) -> None:
     assert scheduled["reason"] == "SchedulingGated"
 
 
-def test_pods_that_a_controller_makes_are_held_too(it: Reviewed) -> None:
+def test_pods_created_by_a_controller_are_gated_too(it: Reviewed) -> None:
     it.create(job("made", parallelism=2, template=pod("t")))
 
     made = eventually(
@@ -156,7 +156,7 @@ def test_pods_that_a_controller_makes_are_held_too(it: Reviewed) -> None:
     assert [gates(each) for each in made] == [[GATE], [GATE]]
 
 
-def test_a_pod_that_names_only_a_queue_becomes_ours_where_its_namespace_has_opted_in(it: Reviewed) -> None:
+def test_a_pod_that_names_only_a_queue_gets_our_scheduler_where_its_namespace_has_opted_in(it: Reviewed) -> None:
     ours = it.create(pod("ours", queue="q", scheduler="", namespace="opted-in"))
     elsewhere = it.create(pod("elsewhere", queue="q", scheduler=""))
     plain = it.create(pod("plain", scheduler="", namespace="opted-in"))
@@ -166,21 +166,21 @@ def test_a_pod_that_names_only_a_queue_becomes_ours_where_its_namespace_has_opte
     assert [gates(each) for each in (ours, elsewhere, plain)] == [[GATE], [], []]
 
 
-def test_the_api_server_resolves_the_priority_class_that_a_label_names(it: Reviewed) -> None:
+def test_the_api_server_resolves_the_priority_class_named_by_a_label(it: Reviewed) -> None:
     stored = it.create(pod("p", labels={"priorityClassName": "inference"}, priority_class="train"))["spec"]
 
     assert stored["priorityClassName"] == "inference"
     assert (stored["priority"], stored["preemptionPolicy"]) == (125, "Never")
 
 
-def test_a_class_that_does_not_exist_is_a_warning(it: Reviewed) -> None:
+def test_a_priority_class_that_does_not_exist_gives_a_warning(it: Reviewed) -> None:
     said = it.kubectl("create", "-f", "-", stdin=pod("p", labels={"priorityClassName": "none"}))
 
     assert "Warning: label priorityClassName: there is no PriorityClass 'none'" in said
     assert "pod/p created" in said
 
 
-def test_a_dry_run_shows_the_gate_and_keeps_no_room(it: Reviewed) -> None:
+def test_a_dry_run_shows_the_gate_and_reserves_nothing(it: Reviewed) -> None:
     it.entrance.open = True
 
     shown = it.api.call("POST", DEFAULT_PODS, body=pod("p"), query=DRY_RUN)
@@ -189,7 +189,7 @@ def test_a_dry_run_shows_the_gate_and_keeps_no_room(it: Reviewed) -> None:
     assert it.entrance.asked == []
 
 
-def test_before_the_cluster_is_known_the_failure_policy_decides_and_pods_of_others_are_stored(it: Reviewed) -> None:
+def test_before_the_cluster_is_known_the_failure_policy_decides_and_pods_of_others_are_created(it: Reviewed) -> None:
     it.unready.why = "nodes are not listed yet"
 
     with pytest.raises(ApiError, match="failed calling webhook"):
@@ -198,7 +198,7 @@ def test_before_the_cluster_is_known_the_failure_policy_decides_and_pods_of_othe
     assert gates(it.create(pod("theirs", scheduler="default-scheduler"))) == []
 
 
-def test_a_pod_that_shares_devices_is_stored_with_what_it_learns_of_them(it: Reviewed) -> None:
+def test_a_pod_that_shares_gpus_is_created_with_the_variables_that_name_them(it: Reviewed) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "A", "value": "1"}]
     sharing = pod("p", gpus=0, annotations={"gpu-memory": "5"})
     sharing["spec"]["containers"][0]["env"] = env
@@ -242,13 +242,13 @@ def reference(entry: Object) -> Any:
         ),
     ],
 )
-def test_what_contradicts_itself_is_refused_in_words(it: Reviewed, item: Object, message: str) -> None:
+def test_contradictory_requests_are_refused_with_a_message(it: Reviewed, item: Object, message: str) -> None:
     assert message in it.denial(item)
     assert it.api.items(collection_of(item)) == []
 
 
 @pytest.mark.parametrize("marked", [{"annotations": {"gpu-fraction": "0.5"}}, {"labels": {"a": "b"}}], ids=str)
-def test_what_is_not_a_managed_pod_that_says_something_else_is_not_judged(it: Reviewed, marked: Object) -> None:
+def test_annotations_of_unmanaged_or_bound_pods_are_not_reviewed(it: Reviewed, marked: Object) -> None:
     it.entrance.open = True
     for name, scheduler in (("theirs", "default-scheduler"), ("placed", "kai-scheduler")):
         it.create(pod(name, scheduler=scheduler))
@@ -258,7 +258,7 @@ def test_what_is_not_a_managed_pod_that_says_something_else_is_not_judged(it: Re
     assert it.changes == []
 
 
-def test_an_annotation_that_comes_later_is_refused_and_what_else_changes_is_not(it: Reviewed) -> None:
+def test_an_annotation_added_later_is_refused_and_other_changes_are_not(it: Reviewed) -> None:
     it.create(pod("p"))
     path = f"{DEFAULT_PODS}/p"
 
@@ -269,7 +269,7 @@ def test_an_annotation_that_comes_later_is_refused_and_what_else_changes_is_not(
     assert it.changes == ["p", "p"]
 
 
-def test_what_leeboard_and_kube_scheduler_do_to_a_pod_asks_nobody(it: Reviewed) -> None:
+def test_updates_by_leeboard_and_kube_scheduler_are_not_reviewed(it: Reviewed) -> None:
     stored = it.create(pod("p"))
     path = f"{DEFAULT_PODS}/p"
     waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -284,7 +284,7 @@ def test_what_leeboard_and_kube_scheduler_do_to_a_pod_asks_nobody(it: Reviewed) 
     assert it.changes == []
 
 
-def test_queues_in_a_circle_are_refused_by_name(it: Reviewed) -> None:
+def test_a_cycle_of_queues_is_refused_with_their_names(it: Reviewed) -> None:
     for name, parent in (("a", "b"), ("b", "c")):
         it.create(queue(name, parent=parent))
 
@@ -294,7 +294,7 @@ def test_queues_in_a_circle_are_refused_by_name(it: Reviewed) -> None:
     assert f'admission webhook "policy.leeboard.dev" denied the request: {circle}' in said
 
 
-def test_what_a_queue_may_not_mean_and_what_its_end_means_are_warnings(it: Reviewed) -> None:
+def test_doubtful_settings_and_the_deletion_of_a_queue_give_warnings(it: Reviewed) -> None:
     said = it.kubectl("create", "-f", "-", stdin=queue("top", parent="lost", deserved=4, limit=2))
     it.cache.apply_queue(decode.queue(it.api.get(f"{QUEUES}/top")))
     it.create(queue("below", parent="top"))
@@ -306,7 +306,7 @@ def test_what_a_queue_may_not_mean_and_what_its_end_means_are_warnings(it: Revie
     assert 'queue.scheduling.run.ai "top" deleted' in ended
 
 
-def test_a_pod_group_whose_queue_does_not_exist_is_stored_with_a_warning(it: Reviewed) -> None:
+def test_a_podgroup_whose_queue_does_not_exist_is_created_with_a_warning(it: Reviewed) -> None:
     said = it.kubectl("create", "-f", "-", stdin=pod_group("g", min_member=2, queue="lost"))
 
     assert "Warning: queue 'lost' does not exist: the pods wait until it does" in said

@@ -102,7 +102,7 @@ def read(api: Api, name: str) -> GpuNode | None:
     return gpu_node(found) if found and "status" in found else None
 
 
-def test_the_agent_reports_devices_and_who_holds_them(
+def test_the_agent_reports_devices_and_the_pods_that_hold_them(
     reporter: AgentOn, api: Api, library: Path, tmp_path: Path
 ) -> None:
     machine, kubelet, socket = FakeMachine(tmp_path / "machine", "hgx-h100"), FakeKubelet(), tmp_path / "kubelet.sock"
@@ -130,7 +130,7 @@ def test_the_agent_reports_devices_and_who_holds_them(
     assert [device.health for device in lost.devices].count(Health.HEALTHY) == 7
 
 
-def test_the_agent_makes_its_gpunode_again_when_somebody_deletes_it(
+def test_the_agent_creates_its_gpunode_again_when_it_is_deleted(
     reporter: AgentOn, api: Api, library: Path, tmp_path: Path
 ) -> None:
     machine = FakeMachine(tmp_path / "machine", "desktop")
@@ -149,7 +149,7 @@ def test_the_agent_makes_its_gpunode_again_when_somebody_deletes_it(
     assert (again.devices, again.kubelet_answers) == (first.devices if first else None, False)
 
 
-def test_an_agent_that_claims_another_node_is_refused_and_says_so(
+def test_an_agent_that_writes_for_another_node_is_refused_and_says_so(
     reporter: AgentOn, api: Api, library: Path, tmp_path: Path
 ) -> None:
     machine = FakeMachine(tmp_path / "machine", "desktop")

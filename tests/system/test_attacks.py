@@ -38,7 +38,7 @@ FORGED: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "key"), FORGED)
-def test_marks_are_forged_neither_at_creation_nor_later(attacked: Attacked, kind: str, key: str) -> None:
+def test_marks_of_leeboard_cannot_be_forged_at_creation_or_later(attacked: Attacked, kind: str, key: str) -> None:
     honest = attacked.serve()
     with attacked.nothing_taken():
         forged = team_pod(queue=TEAM)
@@ -72,19 +72,19 @@ OURS = {"fieldRef": {"fieldPath": "metadata.annotations['leeboard.dev/devices']"
         with_env({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": FROM_ANNOTATION}),
     ],
 )
-def test_nobody_helps_themselves_to_devices_by_environment(attacked: Attacked, item: Object) -> None:
+def test_environment_variables_of_a_tenant_give_no_access_to_devices(attacked: Attacked, item: Object) -> None:
     assert "NVIDIA_VISIBLE_DEVICES would give the container GPUs" in refusal(attacked.tenant, item)
     item["spec"]["schedulerName"] = "default-scheduler"
     assert "NVIDIA_VISIBLE_DEVICES would give the container GPUs" in refusal(attacked.tenant, item)
 
 
-def test_environment_that_gives_nothing_is_taken(attacked: Attacked) -> None:
+def test_environment_variables_that_give_nothing_are_accepted(attacked: Attacked) -> None:
     harmless: list[Object] = [ALL_DEVICES | {"value": value} for value in ("none", "void", "")]
     for variable in [*harmless, {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": OURS}, {"name": "OTHER"}]:
         assert not refusal(attacked.tenant, with_env(variable) | {"metadata": team_pod()["metadata"]})
 
 
-def test_container_for_debugging_gets_no_devices(attacked: Attacked) -> None:
+def test_ephemeral_container_gets_no_devices(attacked: Attacked) -> None:
     target = f"{path_of(attacked.serve())}/ephemeralcontainers"
     extra = {"name": "debug", "image": "none"}
     greedy = {"spec": {"ephemeralContainers": [extra | {"env": [ALL_DEVICES]}]}}
@@ -92,7 +92,7 @@ def test_container_for_debugging_gets_no_devices(attacked: Attacked) -> None:
     assert not refused_patch(attacked.tenant, target, {"spec": {"ephemeralContainers": [extra]}})
 
 
-def test_nobody_turns_a_small_share_into_another_once_it_runs(attacked: Attacked) -> None:
+def test_gpu_share_of_a_running_pod_cannot_be_changed(attacked: Attacked) -> None:
     annotations = {"gpu-fraction": "0.1", "mps": "true"}
     placed = team_pod(queue=TEAM, gpus=0, spec={"nodeName": a_node(attacked)}, annotations=annotations)
     made = attacked.api.create(placed)
@@ -133,7 +133,7 @@ NAMINGS = [
 
 
 @pytest.mark.parametrize("labels", NAMINGS, ids="+".join)
-def test_pod_cannot_name_another_teams_queue(attacked: Attacked, labels: dict[str, str]) -> None:
+def test_pod_cannot_name_the_queue_of_another_team(attacked: Attacked, labels: dict[str, str]) -> None:
     honest = attacked.serve(labels={"project": TEAM})
     with attacked.nothing_taken():
         assert NOT_YOURS in refusal(attacked.tenant, team_pod(labels=labels))
@@ -148,7 +148,7 @@ def test_pod_of_another_scheduler_cannot_be_charged_to_another_team(attacked: At
 
 
 @pytest.mark.parametrize(("project", "pool"), [(OTHER_TEAM, {}), ("team", {"kai.scheduler/node-pool": "b"})])
-def test_pod_is_not_charged_to_the_project_of_an_owner_that_nobody_checks(
+def test_pod_is_not_charged_to_the_project_of_an_owner_that_no_policy_checks(
     attacked: Attacked, project: str, pool: dict[str, str]
 ) -> None:
     unchecked = owner("Deployment", own={"project": project, "priorityClassName": "train"})
@@ -164,7 +164,7 @@ def test_pod_is_not_charged_to_the_project_of_an_owner_that_nobody_checks(
     attacked.api.delete_now(path(made))
 
 
-def test_podgroup_cannot_name_another_teams_queue(attacked: Attacked) -> None:
+def test_podgroup_cannot_name_the_queue_of_another_team(attacked: Attacked) -> None:
     with attacked.nothing_taken():
         assert NOT_YOURS in refusal(attacked.tenant, pod_group("g", min_member=1, queue=OTHER_TEAM, namespace=TEAM))
         attacked.tenant.create(pod_group("g", min_member=1, queue=TEAM, namespace=TEAM))
@@ -172,7 +172,9 @@ def test_podgroup_cannot_name_another_teams_queue(attacked: Attacked) -> None:
         assert NOT_YOURS in refused_patch(attacked.tenant, groups, {"spec": {"queue": OTHER_TEAM}})
 
 
-def test_jobs_pods_pass_when_the_service_accounts_of_the_namespace_may_use_the_queue(attacked: Attacked) -> None:
+def test_pods_of_a_job_are_admitted_when_the_service_accounts_of_the_namespace_may_use_the_queue(
+    attacked: Attacked,
+) -> None:
     template = pod("x", namespace=TEAM, queue=OTHER_TEAM)
     assert NOT_YOURS in refusal(attacked.tenant, job("j", template=template))
     allow(attacked.api, "accounts-use-b", accounts(), **USE_QUEUES, names=[OTHER_TEAM])  # type: ignore[arg-type] # as named
@@ -184,7 +186,7 @@ def test_jobs_pods_pass_when_the_service_accounts_of_the_namespace_may_use_the_q
     revoke(attacked.api, "accounts-use-b")
 
 
-def test_default_queue_is_for_everybody(attacked: Attacked) -> None:
+def test_every_user_may_use_the_default_queue(attacked: Attacked) -> None:
     assert not refusal(attacked.tenant, team_pod(queue="default-queue"))
     assert not refusal(attacked.tenant, team_pod())
 
@@ -203,7 +205,7 @@ def test_priority_class_needs_a_right(attacked: Attacked, class_name: str) -> No
 
 
 @pytest.mark.parametrize("label", ["priorityClassName", "kai.scheduler/preemptibility"])
-def test_priority_of_a_pod_is_not_raised_later(attacked: Attacked, label: str) -> None:
+def test_priority_of_a_pod_cannot_be_raised_later(attacked: Attacked, label: str) -> None:
     honest = attacked.serve(labels={"priorityClassName": "train"})
     with attacked.nothing_taken():
         for target in (path_of(honest), f"{path_of(honest)}/status"):
@@ -211,7 +213,7 @@ def test_priority_of_a_pod_is_not_raised_later(attacked: Attacked, label: str) -
             assert "preemptibility are fixed once the pod is created; delete the pod and create it again" in raised
 
 
-def test_priority_of_a_podgroup_is_not_raised_later(attacked: Attacked) -> None:
+def test_priority_of_a_podgroup_cannot_be_raised_later(attacked: Attacked) -> None:
     attacked.tenant.create(pod_group("g", min_member=1, queue=TEAM, namespace=TEAM, priorityClassName="train"))
     group = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{TEAM}/podgroups/g"
     raised = refused_patch(attacked.tenant, group, {"spec": {"priorityClassName": "build"}})
@@ -221,7 +223,7 @@ def test_priority_of_a_podgroup_is_not_raised_later(attacked: Attacked) -> None:
     assert not refused_patch(attacked.tenant, group, {"spec": {"minMember": 2}})
 
 
-def test_priority_class_that_somebody_may_use_is_theirs(attacked: Attacked) -> None:
+def test_user_with_the_right_to_a_priority_class_may_name_it(attacked: Attacked) -> None:
     right = {"group": "scheduling.k8s.io", "resource": "priorityclasses", "verbs": ["use"], "names": ["build"]}
     allow(attacked.api, "tenant-builds", subject(User.TENANT), **right)  # type: ignore[arg-type] # as named
     item = team_pod(queue=TEAM, labels={"priorityClassName": "build"})
@@ -248,7 +250,7 @@ def gpu_limits(**limits: str) -> Object:
         team_pod(spec=gpu_limits(cpu="1"), annotations={"gpu-memory": "1024"}),
     ],
 )
-def test_gpus_are_asked_for_through_us(attacked: Attacked, item: Object) -> None:
+def test_gpus_are_requested_only_through_leeboard(attacked: Attacked, item: Object) -> None:
     with attacked.nothing_taken():
         assert "are scheduled by Leeboard: write schedulerName: kai-scheduler" in refusal(attacked.tenant, item)
 
@@ -259,7 +261,7 @@ def test_pod_without_gpus_may_have_any_scheduler(attacked: Attacked) -> None:
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_nobody_names_the_node_of_a_pod_that_is_ours(attacked: Attacked, gpus: int) -> None:
+def test_tenant_cannot_name_the_node_of_a_managed_pod(attacked: Attacked, gpus: int) -> None:
     with attacked.nothing_taken():
         said = refusal(attacked.tenant, team_pod(queue=TEAM, gpus=gpus, spec={"nodeName": a_node(attacked)}))
         assert "may not be created with spec.nodeName; leave it out, and write spec.nodeSelector" in said
@@ -273,7 +275,7 @@ def test_tenant_binds_nothing(attacked: Attacked) -> None:
         attacked.tenant.call("POST", f"{path_of(made)}/binding", body=head | {"target": {"kind": "Node", "name": node}})
 
 
-def test_pods_of_a_daemon_set_pass_only_when_its_controller_makes_them(bed: Bed, attacked: Attacked) -> None:
+def test_pods_of_a_daemon_set_are_admitted_only_when_its_controller_creates_them(bed: Bed, attacked: Attacked) -> None:
     reference = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "0", "controller": True}
     item = team_pod(scheduler="default-scheduler")
     item["metadata"]["ownerReferences"] = [reference]

@@ -75,7 +75,7 @@ OF_PODS = [{"project": OTHER_TEAM}, {"project": "team", "kai.scheduler/node-pool
 
 @pytest.mark.parametrize("kind", OWNERS)
 @pytest.mark.parametrize("other", NAMINGS, ids="+".join)
-def test_owner_of_pods_cannot_name_another_teams_queue(
+def test_owner_of_pods_cannot_name_the_queue_of_another_team(
     api: Api, tenant: Api, kind: str, other: Mapping[str, str]
 ) -> None:
     assert NOT_YOURS in refusal(tenant, owner(kind, template=other))
@@ -100,7 +100,7 @@ def of_template(kind: str, change: Object) -> Object:
 
 @pytest.mark.parametrize("kind", OWNERS)
 @pytest.mark.parametrize("other", OF_PODS, ids="+".join)
-def test_project_of_a_template_cannot_name_another_teams_queue(
+def test_project_of_a_template_cannot_name_the_queue_of_another_team(
     api: Api, tenant: Api, kind: str, other: Mapping[str, str]
 ) -> None:
     assert NOT_YOURS in refusal(tenant, owner(kind, template=other))
@@ -123,14 +123,14 @@ def test_project_of_an_owner_is_no_queue(api: Api, tenant: Api, kind: str, other
 
 
 @pytest.mark.parametrize("kind", WITH_STATUS)
-def test_queue_of_an_owner_is_not_changed_past_the_check_by_its_status(api: Api, tenant: Api, kind: str) -> None:
+def test_queue_of_an_owner_cannot_be_changed_by_its_status_without_the_check(api: Api, tenant: Api, kind: str) -> None:
     mine = tenant.create(owner(kind, own={QUEUE_LABEL: TEAM}))
     said = refused_patch(tenant, f"{path(mine)}/status", labelled({QUEUE_LABEL: OTHER_TEAM}))
     assert NOT_YOURS in said, api.get(path(mine))["metadata"]["labels"]
     api.delete_now(path(mine))
 
 
-def test_jobs_that_a_cron_job_makes_cannot_name_another_teams_queue(api: Api, tenant: Api) -> None:
+def test_jobs_of_a_cron_job_cannot_name_the_queue_of_another_team(api: Api, tenant: Api) -> None:
     for labels, said in (({QUEUE_LABEL: OTHER_TEAM}, NOT_YOURS), ({"priorityClassName": "build"}, "class build")):
         item = owner("CronJob")
         item["spec"]["jobTemplate"]["metadata"] = {"labels": labels}
@@ -141,7 +141,7 @@ def test_jobs_that_a_cron_job_makes_cannot_name_another_teams_queue(api: Api, te
 
 @pytest.mark.parametrize("kind", CUSTOM)
 @pytest.mark.parametrize("other", NAMINGS, ids="+".join)
-def test_custom_resource_that_owns_pods_cannot_name_another_teams_queue(
+def test_custom_resource_that_owns_pods_cannot_name_the_queue_of_another_team(
     tenant: Api, kind: str, other: Mapping[str, str]
 ) -> None:
     assert NOT_YOURS in refusal(tenant, custom(kind, own=other))
@@ -158,7 +158,7 @@ READ_ANYWAY = [BUDGET, pod_group("g", min_member=1, queue=TEAM, namespace=TEAM)]
 
 
 @pytest.mark.parametrize("item", READ_ANYWAY, ids=lambda item: str(item["kind"]))
-def test_what_leeboard_reads_for_other_ends_is_no_way_to_another_teams_queue(tenant: Api, item: Object) -> None:
+def test_kinds_that_leeboard_reads_for_other_purposes_give_no_queue_of_another_team(tenant: Api, item: Object) -> None:
     metadata = {"name": name(), "namespace": TEAM, "labels": {"project": TEAM}}
     made = tenant.create(item | {"metadata": metadata})
     assert NOT_YOURS in refused_patch(tenant, path(made), labelled({QUEUE_LABEL: OTHER_TEAM}))
@@ -166,7 +166,7 @@ def test_what_leeboard_reads_for_other_ends_is_no_way_to_another_teams_queue(ten
     tenant.delete(path(made))
 
 
-def test_project_of_a_template_that_is_not_scheduled_by_us_is_no_queue(api: Api, tenant: Api) -> None:
+def test_project_of_a_template_for_another_scheduler_is_no_queue(api: Api, tenant: Api) -> None:
     theirs = owner("Deployment", template={"project": OTHER_TEAM})
     theirs["spec"]["template"]["spec"] = NO_PODS
 
@@ -177,7 +177,7 @@ def test_project_of_a_template_that_is_not_scheduled_by_us_is_no_queue(api: Api,
     api.delete_now(path(made))
 
 
-def test_what_is_named_by_rights_hinders_nobody_who_changes_something_else(api: Api, tenant: Api) -> None:
+def test_queue_named_by_a_right_does_not_block_users_who_change_other_fields(api: Api, tenant: Api) -> None:
     speaking = {QUEUE_LABEL: OTHER_TEAM, "priorityClassName": "build", "kai.scheduler/preemptibility": "preemptible"}
     job, training = api.create(owner("Job", own=speaking)), api.create(custom("Training", own=speaking))
 
@@ -189,7 +189,7 @@ def test_what_is_named_by_rights_hinders_nobody_who_changes_something_else(api: 
         api.delete_now(path(made))
 
 
-def test_queue_that_somebody_may_use_is_theirs_to_name_on_an_owner(api: Api, tenant: Api) -> None:
+def test_user_with_the_right_to_a_queue_may_name_it_on_an_owner(api: Api, tenant: Api) -> None:
     made = tenant.create(custom("Training"))
     named = labelled({QUEUE_LABEL: OTHER_TEAM})
     assert NOT_YOURS in refused_patch(tenant, path(made), named)
@@ -198,7 +198,9 @@ def test_queue_that_somebody_may_use_is_theirs_to_name_on_an_owner(api: Api, ten
     tenant.delete(path(made))
 
 
-def test_what_an_operator_writes_counts_by_the_service_accounts_of_the_namespace(bed: Bed, api: Api) -> None:
+def test_objects_written_by_an_operator_are_checked_by_the_service_accounts_of_the_namespace(
+    bed: Bed, api: Api
+) -> None:
     item = custom("Training", own={QUEUE_LABEL: OTHER_TEAM})
     operators = {"kind": "ServiceAccount", "name": "trainings", "namespace": "kube-system"}
     write = {"group": "example.com", "resource": "trainings", "verbs": WRITES}
@@ -242,7 +244,7 @@ def test_priority_class_in_the_spec_of_a_pod_gang_needs_a_right(tenant: Api) -> 
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_owner_is_made_preemptible_or_not_when_it_is_created(
+def test_preemptibility_of_an_owner_is_fixed_at_its_creation(
     api: Api, tenant: Api, make: Callable[..., Object]
 ) -> None:
     firm = {"kai.scheduler/preemptibility": "non-preemptible"}

@@ -66,7 +66,7 @@ def test_pod_does_not_join_the_podgroup_of_another_namespace(attacked: Attacked,
 
 
 @pytest.mark.parametrize("min_member", [1, 5])
-def test_podgroup_made_anew_with_another_minimum_changes_no_charge(attacked: Attacked, min_member: int) -> None:
+def test_podgroup_created_again_with_another_minimum_changes_no_charge(attacked: Attacked, min_member: int) -> None:
     attacked.tenant.create(pod_group("g", min_member=2, queue=TEAM, namespace=TEAM))
     members = [attacked.tenant.create(team_pod(queue=TEAM, gang="g")) for _ in range(2)]
     for made in members:
@@ -78,7 +78,7 @@ def test_podgroup_made_anew_with_another_minimum_changes_no_charge(attacked: Att
         attacked.tenant.create(pod_group("g", min_member=min_member, queue=TEAM, namespace=TEAM))
 
 
-def test_gang_whose_podgroup_is_made_anew_while_it_waits_starts_by_the_new_minimum(attacked: Attacked) -> None:
+def test_pending_gang_whose_podgroup_is_created_again_starts_by_the_new_minimum(attacked: Attacked) -> None:
     attacked.tenant.create(pod_group("g", min_member=3, queue=TEAM, namespace=TEAM))
     members = [attacked.tenant.create(team_pod(queue=TEAM, gang="g")) for _ in range(2)]
     assert {attacked.reason_of(made) for made in members} == {"NotReady"}
@@ -94,7 +94,7 @@ def test_gang_whose_podgroup_is_made_anew_while_it_waits_starts_by_the_new_minim
 # -- T8: what is borrowed goes back
 
 
-def test_gang_that_runs_on_borrowed_devices_is_not_made_firm_by_a_new_podgroup(attacked: Attacked) -> None:
+def test_gang_on_borrowed_gpus_does_not_become_non_preemptible_by_a_new_podgroup(attacked: Attacked) -> None:
     attacked.tenant.create(pod_group("g", min_member=1, queue=TEAM, namespace=TEAM))
     attacked.wait_for_node(attacked.tenant.create(team_pod(queue=TEAM, gpus=8, gang="g")))
 
@@ -106,7 +106,7 @@ def test_gang_that_runs_on_borrowed_devices_is_not_made_firm_by_a_new_podgroup(a
     attacked.charge({OTHER_TEAM: 4})
 
 
-def test_pod_that_runs_on_borrowed_devices_is_not_made_firm_by_its_labels(attacked: Attacked) -> None:
+def test_pod_on_borrowed_gpus_does_not_become_non_preemptible_by_its_labels(attacked: Attacked) -> None:
     made = attacked.serve(gpus=8)
 
     # Outside the secure profile a tenant may write them, too.
@@ -129,7 +129,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("annotations", WRONG, ids=str)
-def test_wrong_number_is_refused_or_named_and_never_free(attacked: Attacked, annotations: dict[str, str]) -> None:
+def test_wrong_amount_is_refused_or_reported_and_never_free(attacked: Attacked, annotations: dict[str, str]) -> None:
     with attacked.nothing_taken():
         attempt(attacked, team_pod(queue=TEAM, gpus=0, annotations=annotations))
 
@@ -153,7 +153,7 @@ QUANTITIES = [
 
 
 @pytest.mark.parametrize("limits", QUANTITIES, ids=str)
-def test_absurd_quantity_is_refused_or_named_and_does_not_overflow(
+def test_absurd_quantity_is_refused_or_reported_and_does_not_overflow(
     attacked: Attacked, limits: Mapping[str, str]
 ) -> None:
     container = {"name": "main", "image": "none", "resources": {"limits": dict(limits)}}
@@ -177,7 +177,7 @@ def test_wrong_minimum_of_a_gang_is_refused(attacked: Attacked, minimum: object)
     assert "minMember" in refusal(attacked.tenant, item)
 
 
-def test_circle_of_queues_is_named_and_hurts_nobody_else(attacked: Attacked) -> None:
+def test_cycle_of_queues_is_reported_and_affects_no_other_queue(attacked: Attacked) -> None:
     with attacked.nothing_taken():
         attacked.api.create(queue("ring-a", parent="ring-b", deserved=100))
         attacked.api.create(queue("ring-b", parent="ring-a", deserved=100))
@@ -186,7 +186,7 @@ def test_circle_of_queues_is_named_and_hurts_nobody_else(attacked: Attacked) -> 
         assert not attacked.node_of(caught)
 
 
-def test_circle_of_sub_groups_is_named_and_hurts_nobody_else(attacked: Attacked) -> None:
+def test_cycle_of_sub_groups_is_reported_and_affects_no_other_podgroup(attacked: Attacked) -> None:
     ring = [{"name": "a", "parent": "b", "minMember": 1}, {"name": "b", "parent": "a", "minMember": 1}]
     with attacked.nothing_taken():
         attacked.tenant.create(pod_group("ring", min_member=1, queue=TEAM, namespace=TEAM, subGroups=ring))
@@ -199,7 +199,7 @@ def test_circle_of_sub_groups_is_named_and_hurts_nobody_else(attacked: Attacked)
 # -- T9: what runs is counted, whoever placed it
 
 
-def test_pod_that_somebody_else_has_bound_is_charged(attacked: Attacked) -> None:
+def test_pod_that_another_scheduler_has_bound_is_charged(attacked: Attacked) -> None:
     made = attacked.api.create(pod(name(), queue=OTHER_TEAM, gpus=6, scheduler="another-scheduler"))
     target = {"apiVersion": "v1", "kind": "Node", "name": a_node(attacked)}
     head = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": made["metadata"]["name"]}, "target": target}
@@ -225,7 +225,7 @@ def question(made: Object, node: str) -> Object:
     return {"Pod": made, "NodeNames": [node], "Nodes": None}
 
 
-def test_questions_about_pods_that_do_not_exist_change_nothing(attacked: Attacked) -> None:
+def test_calls_about_pods_that_do_not_exist_change_nothing(attacked: Attacked) -> None:
     ghost = team_pod(queue=TEAM, gpus=8)
     ghost["metadata"]["uid"] = str(uuid4())
     with attacked.nothing_taken(), httpx.Client(base_url=attacked.extender, timeout=10) as port:
@@ -247,7 +247,7 @@ def test_replayed_bind_moves_and_frees_nothing(attacked: Attacked) -> None:
     assert attacked.node_of(honest) == node
 
 
-def test_bodies_without_end_and_connections_that_say_nothing_hold_nobody_up(attacked: Attacked) -> None:
+def test_endless_bodies_and_silent_connections_delay_no_other_caller(attacked: Attacked) -> None:
     with ExitStack() as stack, attacked.nothing_taken():
         for index in range(IDLERS):
             said = announced(4_000_000) + b"{" if index % 2 else b"POST /filter HT"
@@ -257,7 +257,7 @@ def test_bodies_without_end_and_connections_that_say_nothing_hold_nobody_up(atta
         assert b"the body is larger than" in greedy.makefile("rb").read()
 
 
-def test_a_tenants_token_shows_no_name_of_another_namespace(attacked: Attacked, bed: Bed) -> None:
+def test_token_of_a_tenant_shows_no_name_of_another_namespace(attacked: Attacked, bed: Bed) -> None:
     other = attacked.api.create(pod(f"secret-{name()}", queue=OTHER_TEAM, gpus=64))
     mine = attacked.tenant.create(team_pod(queue=TEAM, gpus=64))
     for waiting in (other, mine):
@@ -289,7 +289,7 @@ def connection(attacked: Attacked) -> socket.socket:
     return socket.create_connection((place.hostname, place.port or 80), timeout=10)
 
 
-def test_extenders_port_is_not_opened_to_the_network_without_certificates() -> None:
+def test_port_of_the_extender_is_not_opened_to_the_network_without_certificates() -> None:
     env = os.environ | {"LEEBOARD_WEBHOOK_HOST": "0.0.0.0", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "app", "serve"], env=env, capture_output=True, text=True, check=False, timeout=60

@@ -99,7 +99,7 @@ def wait_until_held(running: Deployed, name: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["provisioning-request"], indirect=True)
-def test_a_held_gang_that_lacks_nodes_has_a_request_until_they_come(cluster: Deployed) -> None:
+def test_a_gated_gang_that_lacks_nodes_has_a_provisioning_request_until_they_exist(cluster: Deployed) -> None:
     api = cluster.api
     api.create_all(gang("capped", size=2, queue=CAPPED))
     wait_until_held(cluster, "capped-0", "OverLimit")
@@ -120,7 +120,7 @@ def test_a_held_gang_that_lacks_nodes_has_a_request_until_they_come(cluster: Dep
 
 
 @pytest.mark.parametrize("cluster", ["scaling-pods"], indirect=True)
-def test_pods_stand_for_a_held_gang_that_lacks_nodes_until_they_come(cluster: Deployed) -> None:
+def test_scaling_pods_replace_a_gated_gang_that_lacks_nodes_until_they_exist(cluster: Deployed) -> None:
     api = cluster.api
     api.create_all(gang("capped", size=2, queue=CAPPED))
     wait_until_held(cluster, "capped-0", "OverLimit")

@@ -24,7 +24,7 @@ time.sleep(600)
 """
 
 
-def test_the_control_plane_is_of_the_chosen_version(api: Api, bed: Bed) -> None:
+def test_the_control_plane_has_the_chosen_version(api: Api, bed: Bed) -> None:
     said = subprocess.run([bed.programs / "kube-scheduler", "--version"], capture_output=True, text=True, check=True)
 
     assert api.call("GET", "/version")["gitVersion"] == f"v{KUBERNETES_VERSION}"
@@ -51,7 +51,7 @@ def test_nodes_become_ready_and_lose_their_taint(api: Api) -> None:
     )
 
 
-def test_a_pod_placed_by_the_plain_scheduler_runs(api: Api) -> None:
+def test_a_pod_placed_by_the_default_scheduler_runs(api: Api) -> None:
     api.create(gpu_node("n-placed", gpus=2))
 
     api.create(pod("p", gpus=2, scheduler="default-scheduler"))
@@ -60,7 +60,7 @@ def test_a_pod_placed_by_the_plain_scheduler_runs(api: Api) -> None:
     assert api.bound_pods() == {"p": "n-placed"}
 
 
-def test_a_pod_ends_after_the_time_its_annotation_names(api: Api) -> None:
+def test_a_pod_ends_after_the_time_in_its_annotation(api: Api) -> None:
     api.create(gpu_node("n-ends"))
     never = {"restartPolicy": "Never"}
 
@@ -84,7 +84,7 @@ def test_a_job_completes(api: Api) -> None:
     )
 
 
-def test_a_deleted_pod_goes_through_its_kubelet(api: Api) -> None:
+def test_a_deleted_pod_is_removed_by_its_kubelet(api: Api) -> None:
     api.create(gpu_node("n-deleted"))
     api.create(pod("p", scheduler="default-scheduler"))
     api.wait_for_phase("Running", "p", within_s=20)
@@ -99,7 +99,7 @@ def test_leeboard_is_no_administrator(bed: Bed) -> None:
         assert not _may(leeboard, "list", "secrets")
 
 
-def test_a_saved_store_comes_back(tmp_path: Path) -> None:
+def test_a_saved_store_can_be_restored(tmp_path: Path) -> None:
     with Bed(tmp_path / "bed") as bed:
         bed.start_control_plane()
         with bed.api() as api:
@@ -112,7 +112,7 @@ def test_a_saved_store_comes_back(tmp_path: Path) -> None:
             assert [node["metadata"]["name"] for node in api.items(NODES)] == ["kept"]
 
 
-def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
+def test_no_process_survives_a_killed_parent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", START_A_BED, str(tmp_path / "bed")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -16,7 +16,7 @@ ELECTED, QUEUES = 1, 2
 """Writes that are no pod's: that kube-scheduler was elected, and the statuses of queues, once a second at most."""
 
 
-def test_lone_pod_costs_two_writes_and_one_attempt_with_leeboard_as_without_and_a_held_one_a_third(
+def test_single_pod_costs_two_writes_and_one_attempt_with_and_without_leeboard_and_a_gated_one_a_third(
     tmp_path: Path,
 ) -> None:
     contenders = [one for one in ours() if one.name in WRITES]

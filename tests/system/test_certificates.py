@@ -254,7 +254,7 @@ def first_review(api: Api) -> None:
     time.sleep(1)
 
 
-def test_a_bundle_that_somebody_removes_is_back_in_seconds_and_nothing_else_is_touched(bed: Bed, granted: Api) -> None:
+def test_a_removed_ca_bundle_is_restored_in_seconds_and_nothing_else_is_changed(bed: Bed, granted: Api) -> None:
     replica = Replica()
     written = [granted.create(hooks(kind, replica.listener.port, policy="Ignore")) for kind in WebhookKind]
 
@@ -295,7 +295,7 @@ def without_bundles(configuration: Object) -> list[Object]:
     return kept
 
 
-def test_half_written_files_keep_the_old_certificate_until_they_are_whole(
+def test_half_written_files_keep_the_old_certificate_until_they_are_complete(
     bed: Bed, granted: Api, tmp_path: Path
 ) -> None:
     replica, authority = Replica(), make_authority(now=time.time(), valid_s=3600)

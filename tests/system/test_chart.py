@@ -42,14 +42,14 @@ def installed(bed: Bed, api: Api) -> Bed:
 @pytest.mark.parametrize("policies", ["on", "off"])
 @pytest.mark.parametrize("values", [*({"form": form} for form in FORMS), FIXED], ids=str)
 @pytest.mark.usefixtures("installed")
-def test_the_api_server_takes_every_form(api: Api, values: dict[str, Any], policies: str, profile: str) -> None:
+def test_the_api_server_accepts_every_form(api: Api, values: dict[str, Any], policies: str, profile: str) -> None:
     items = objects(rendered(**values, admission={"policies": policies}, security={"profile": profile}))
 
     assert [api.apply(item, dryRun="All")["kind"] for item in items] == [item["kind"] for item in items]
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_api_server_takes_an_unusual_installation(bed: Bed, api: Api) -> None:
+def test_the_api_server_accepts_an_unusual_installation(bed: Bed, api: Api) -> None:
     manifests = rendered(
         replicas=3,
         settings={"LEEBOARD_AGEING_S": 3600},
@@ -79,7 +79,7 @@ def test_the_api_server_takes_an_unusual_installation(bed: Bed, api: Api) -> Non
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_folders_for_those_without_helm_are_whole(installed: Bed, form: str) -> None:
+def test_the_kustomize_folders_are_complete(installed: Bed, form: str) -> None:
     folder = ROOT / "deploy" / "kustomize" / form
     command: list[str | Path] = [installed.programs / "kubectl", "kustomize", folder]
     built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
@@ -95,7 +95,9 @@ def test_the_folders_for_those_without_helm_are_whole(installed: Bed, form: str)
         ("own-scheduler", "leeboard-agent", "privileged"),
     ],
 )
-def test_the_pods_need_no_more_of_their_namespace_than_is_said(api: Api, form: str, workload: str, level: str) -> None:
+def test_the_pods_need_no_higher_pod_security_level_than_documented(
+    api: Api, form: str, workload: str, level: str
+) -> None:
     template = workload_of(objects(rendered(form=form)), workload)["spec"]["template"]
 
     granted = [each for each in ("restricted", "baseline", "privileged") if _is_granted(api, template, each)]
@@ -104,7 +106,7 @@ def test_the_pods_need_no_more_of_their_namespace_than_is_said(api: Api, form: s
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_those_without_helm_get_a_namespace_that_takes_agents(form: str) -> None:
+def test_the_kustomize_folders_create_a_namespace_that_admits_agents(form: str) -> None:
     manifests = documents(ROOT / "deploy" / "kustomize" / form / "manifests.yaml")
     levels = {
         item["metadata"]["name"]: item["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
@@ -116,7 +118,7 @@ def test_those_without_helm_get_a_namespace_that_takes_agents(form: str) -> None
     assert levels == {"leeboard": "privileged"} | shared
 
 
-def test_helm_installs_upgrades_and_leaves_what_users_have(installed: Bed, api: Api, tmp_path: Path) -> None:
+def test_helm_installs_and_upgrades_and_keeps_the_objects_of_users(installed: Bed, api: Api, tmp_path: Path) -> None:
     # Without what would reach other tests' pods; what they have installed is taken over.
     values = {
         "priorityClasses": {"create": False},
@@ -173,7 +175,7 @@ def beside_a_scheduler(installed: Bed, api: Api) -> Iterator[Bed]:
         api.delete(f"{collection_of(item)}/{item['metadata']['name']}")
 
 
-def test_with_the_rights_of_the_chart_both_containers_do_their_work(beside_a_scheduler: Bed, api: Api) -> None:
+def test_both_containers_work_with_the_rights_of_the_chart(beside_a_scheduler: Bed, api: Api) -> None:
     bed, (operations,) = beside_a_scheduler, free_ports(1)
     api.create_all([gpu_node("chart-gpu", gpus=2), queue("chart")])
     lease = f"{NAMESPACE}/leeboard-scheduler"
@@ -198,7 +200,7 @@ def test_with_the_rights_of_the_chart_both_containers_do_their_work(beside_a_sch
     [("own-scheduler", [BIND_MARKER], {"in-gang"}), ("extender-only", [], {"in-gang", "alone"})],
     ids=["own-scheduler", "extender-only"],
 )
-def test_leeboard_binds_whom_admission_marks_or_all_where_there_is_none(
+def test_leeboard_binds_the_pods_that_admission_marks_or_all_without_admission(
     beside_a_scheduler: Bed, api: Api, form: str, markers: list[str], binds: set[str]
 ) -> None:
     api.create_all([gpu_node("chart-own", gpus=2)])
@@ -216,7 +218,7 @@ def test_leeboard_binds_whom_admission_marks_or_all_where_there_is_none(
             assert _complaints(log) == []
 
 
-def test_beside_the_clusters_own_scheduler_only_marked_pods_are_asked_about(installed: Bed, api: Api) -> None:
+def test_beside_the_default_scheduler_only_marked_pods_are_sent_to_leeboard(installed: Bed, api: Api) -> None:
     api.create_all([gpu_node("chart-beside", gpus=3)])
 
     with _asked() as (asked, url):

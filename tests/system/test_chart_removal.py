@@ -19,7 +19,7 @@ def installed(bed: Bed, api: Api) -> Bed:
 
 
 @pytest.mark.parametrize("verb", ["get", "delete"])
-def test_pods_that_wait_are_found_and_no_others(installed: Bed, api: Api, verb: str) -> None:
+def test_only_pending_pods_are_found(installed: Bed, api: Api, verb: str) -> None:
     elsewhere = pod("elsewhere", scheduler="default-scheduler")
     runs = pod("runs", spec={"nodeName": "removal"})
     api.create_all([gpu_node("removal", gpus=2), pod("waits"), runs, elsewhere])
@@ -30,7 +30,7 @@ def test_pods_that_wait_are_found_and_no_others(installed: Bed, api: Api, verb: 
     assert [name for name in ("waits", "runs", "elsewhere") if name in found] == ["waits"]
 
 
-def test_without_helm_everything_can_be_deleted_but_what_users_have(installed: Bed) -> None:
+def test_without_helm_everything_except_the_objects_of_users_can_be_deleted(installed: Bed) -> None:
     (command,) = _commands("kubectl delete -f all.yaml")
     manifests = str(ROOT / "deploy" / "kustomize" / "own-scheduler" / "manifests.yaml")
     there = [manifests if word == "all.yaml" else word for word in command]

@@ -96,7 +96,7 @@ def topology(*labels: str, **aliases: str) -> Object:
         topology("topology.kubernetes.io/zone", "rack", "kubernetes.io/hostname"),
     ],
 )
-def test_what_kais_users_write_is_taken(installed: Bed, item: Object) -> None:
+def test_manifests_of_kai_users_are_accepted(installed: Bed, item: Object) -> None:
     assert "created" in applied(installed, item)
 
 
@@ -126,11 +126,11 @@ def test_what_kais_users_write_is_taken(installed: Bed, item: Object) -> None:
         (topology(*(f"level-{number}" for number in range(17))), "must have at most 16 items"),
     ],
 )
-def test_what_is_wrong_is_refused_in_words(installed: Bed, item: Object, message: str) -> None:
+def test_invalid_objects_are_refused_with_a_message(installed: Bed, item: Object, message: str) -> None:
     assert message in applied(installed, item)
 
 
-def test_the_levels_of_a_topology_are_kept(installed: Bed) -> None:
+def test_the_levels_of_a_topology_are_stored(installed: Bed) -> None:
     applied(installed, topology("zone", "rack"))
 
     assert "levels cannot be changed; create another Topology" in applied(installed, topology("zone", "row"))
@@ -146,7 +146,7 @@ def test_kubectl_shows_the_levels_of_a_topology(installed: Bed) -> None:
     assert [line.split() for line in shown.splitlines()] == [["NAME", "LEVELS"], ["t", levels]]
 
 
-def test_kubectl_shows_queues_and_pod_groups(installed: Bed, api: Api) -> None:
+def test_kubectl_shows_queues_and_podgroups(installed: Bed, api: Api) -> None:
     api.create(queue(parentQueue="default-parent-queue", priority=7, displayName="Team", resources={}))
     gpus = {"deserved": "4", "fairShare": "5500m", "allocated": "5", "requested": "7"}
     amounts = {kind: {"cpu": "1", "nvidia.com/gpu": text} for kind, text in gpus.items()}
@@ -171,7 +171,7 @@ def test_kubectl_shows_queues_and_pod_groups(installed: Bed, api: Api) -> None:
     ]
 
 
-def test_the_amounts_of_a_status_are_kept_as_written(installed: Bed, api: Api) -> None:
+def test_the_amounts_of_a_status_are_stored_as_written(installed: Bed, api: Api) -> None:
     api.create(queue(resources={}))
     amounts = {"nvidia.com/gpu": "1500m", "cpu": 4, "memory": "8Gi"}
     kinds = ("allocated", "allocatedNonPreemptible", "requested", "deserved", "fairShare")
@@ -185,7 +185,7 @@ def test_the_amounts_of_a_status_are_kept_as_written(installed: Bed, api: Api) -
     assert api.get("/apis/scheduling.run.ai/v2/queues/q")["status"] == status
 
 
-def test_our_priority_classes_leave_preemption_to_the_plan(installed: Bed, api: Api) -> None:
+def test_our_priority_classes_leave_preemption_to_leeboard(installed: Bed, api: Api) -> None:
     assert installed.children
     values = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
 
@@ -196,7 +196,7 @@ def test_our_priority_classes_leave_preemption_to_the_plan(installed: Bed, api: 
     }
 
 
-def test_leeboard_may_do_its_work_and_nothing_else(installed: Bed) -> None:
+def test_leeboard_has_only_the_rights_for_its_work(installed: Bed) -> None:
     with installed.api(User.LEEBOARD) as leeboard:
         assert {act: _may(leeboard, *act) for act in (*MAY, *MAY_NOT)} == dict.fromkeys(MAY, True) | dict.fromkeys(
             MAY_NOT, False
@@ -216,7 +216,7 @@ def test_leeboard_may_evict_and_delete_a_pod_but_not_all_at_once(installed: Bed,
     assert [each["metadata"]["name"] for each in api.items(DEFAULT_PODS)] == ["kept"]
 
 
-def test_the_real_kube_scheduler_takes_our_configuration(installed: Bed, tmp_path: Path) -> None:
+def test_the_real_kube_scheduler_accepts_our_configuration(installed: Bed, tmp_path: Path) -> None:
     read = _as_kube_scheduler_reads_it(installed, tmp_path, {"EXTENDER_URL": "http://127.0.0.1:8888"})
 
     assert [profile["schedulerName"] for profile in read["profiles"]] == ["kai-scheduler"]

@@ -36,7 +36,7 @@ def guard(api: Api, app: str, min_available: int | str) -> None:
     )
 
 
-def test_pods_that_a_budget_guards_are_spared_although_they_are_the_youngest(cluster: WatchedCluster) -> None:
+def test_pods_that_a_budget_protects_are_spared_although_they_are_the_youngest(cluster: WatchedCluster) -> None:
     cluster.add_nodes(1, gpus=4)
     cluster.api.create_all(queue(name, deserved=2) for name in ("a", "b"))
     cluster.run("old", 2, queue="a")
@@ -52,7 +52,7 @@ def test_pods_that_a_budget_guards_are_spared_although_they_are_the_youngest(clu
     assert cluster.metric("leeboard_disruption_budgets_overridden_total") == 0
 
 
-async def test_a_question_under_our_own_rights_is_answered_and_evicts_nobody(bed: Bed, api: Api) -> None:
+async def test_a_dry_run_eviction_with_our_own_rights_is_answered_and_evicts_no_pod(bed: Bed, api: Api) -> None:
     install(api)
     api.create(gpu_node("budget-question", gpus=2))
     guarded, free = (running(api, name) for name in ("guarded", "free"))

@@ -29,7 +29,7 @@ def elastic(*, minimum: int, workers: int) -> Object:
     return made.pytorch_job("x", POD, masters=0, workers=workers, queue="a", elasticPolicy=policy)
 
 
-def test_it_starts_at_its_minimum_grows_shrinks_pod_by_pod_and_grows_again(cluster: WorkloadCluster) -> None:
+def test_elastic_job_starts_at_its_minimum_and_grows_and_shrinks_pod_by_pod(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=1)
 
     cluster.submit(elastic(minimum=1, workers=3))
@@ -55,7 +55,7 @@ def test_it_starts_at_its_minimum_grows_shrinks_pod_by_pod_and_grows_again(clust
     assert len(cluster.evicted_of("x-")) == 2
 
 
-def test_it_starts_with_nothing_where_its_minimum_does_not_fit(cluster: WorkloadCluster) -> None:
+def test_elastic_job_starts_no_pod_where_its_minimum_does_not_fit(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=1)
 
     cluster.submit(elastic(minimum=2, workers=3))
@@ -68,7 +68,7 @@ def test_it_starts_with_nothing_where_its_minimum_does_not_fit(cluster: Workload
     assert group["spec"]["minMember"] == 2
 
 
-def test_its_autoscaler_changes_how_many_workers_it_wants(cluster: WorkloadCluster) -> None:
+def test_autoscaler_changes_the_number_of_workers_of_an_elastic_job(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=3)
     cluster.submit(elastic(minimum=1, workers=1))
     cluster.wait_until_run("x-worker-", 1)
@@ -78,7 +78,7 @@ def test_its_autoscaler_changes_how_many_workers_it_wants(cluster: WorkloadClust
         cluster.wait_until_run("x-worker-", workers)
 
 
-def test_gang_of_another_queue_takes_the_workers_above_the_minimum_and_no_more(cluster: WorkloadCluster) -> None:
+def test_gang_of_another_queue_takes_only_the_workers_above_the_minimum(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=3)
     cluster.submit(elastic(minimum=1, workers=3))
     cluster.wait_until_run("x-worker-", 3)

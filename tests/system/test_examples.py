@@ -61,7 +61,7 @@ def runs(pod: Object) -> bool:
     return pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
 
 
-def test_a_gang_of_one_team_gets_a_rack_of_what_the_other_has_borrowed(leeboard: Deployed, api: Api) -> None:
+def test_a_gang_of_one_team_gets_a_rack_that_the_other_team_has_borrowed(leeboard: Deployed, api: Api) -> None:
     apply(api, EXAMPLES / "two-teams.yaml")
     eventually(lambda: racks(api, "fill"), until=lambda seen: len(seen) == 16, within_s=30, what="team-a has it all")
 
@@ -74,7 +74,7 @@ def test_a_gang_of_one_team_gets_a_rack_of_what_the_other_has_borrowed(leeboard:
     assert 4 <= leeboard.metric("leeboard_pods_evicted_total") <= 8
 
 
-def test_a_team_may_run_within_its_quota_what_nobody_may_evict(leeboard: Deployed, api: Api) -> None:
+def test_a_team_may_run_non_preemptible_pods_within_its_quota(leeboard: Deployed, api: Api) -> None:
     apply(api, EXAMPLES / "two-teams.yaml")
 
     eventually(lambda: racks(api, "fill"), until=lambda seen: len(seen) == 16, within_s=30, what="team-a has it all")

@@ -94,7 +94,7 @@ def test_kube_scheduler_with_a_certificate_is_served(bed: Bed, api: Api, guarded
     assert set(bound.values()) == {"guarded-000"}
 
 
-def test_strangers_are_not_answered(guarded: Guarded) -> None:
+def test_clients_without_a_certificate_are_not_answered(guarded: Guarded) -> None:
     question = {"Pod": pod("asked", queue=QUEUE), "NodeNames": ["a"]}
 
     def ask(by: CertificateAuthority | None) -> Object:

@@ -69,7 +69,7 @@ def failing_webhook_on_bindings(api: Api) -> Iterator[None]:
         api.delete(f"{WEBHOOKS}/bindings")
 
 
-def test_pods_start_without_topologies_and_a_failing_webhook_on_bindings_is_told_and_survived(
+def test_pods_start_without_topologies_and_a_failing_webhook_on_bindings_is_reported_and_survived(
     without_topologies: Deployed, api: Api
 ) -> None:
     api.create(queue("faults"))
@@ -139,7 +139,7 @@ async def lose_the_end_of_a_pod(bed: Bed, api: Api) -> None:
             await asyncio.gather(*running, return_exceptions=True)
 
 
-def test_a_pod_whose_end_the_watch_has_lost_is_forgotten_after_the_audit(bed: Bed, api: Api) -> None:
+def test_a_finished_pod_whose_event_was_lost_is_forgotten_after_the_audit(bed: Bed, api: Api) -> None:
     install(api)
     api.create(pod("lost", queue="nobody", scheduler="nobody"))
 

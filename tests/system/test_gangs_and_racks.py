@@ -24,7 +24,7 @@ def cluster(bed: Bed, api: Api) -> Iterator[WatchedCluster]:
 # -- stale gangs
 
 
-def test_gang_that_lost_a_member_is_evicted_after_its_grace_and_one_that_ends_well_is_not(
+def test_gang_that_lost_a_member_is_evicted_after_its_grace_period_and_one_that_succeeds_is_not(
     cluster: WatchedCluster,
 ) -> None:
     cluster.add_nodes(1, gpus=8)
@@ -65,7 +65,7 @@ def seconds_to_first_eviction(cluster: WatchedCluster) -> float:
 # -- racks
 
 
-def test_gang_lands_in_the_one_rack_that_holds_it(cluster: WatchedCluster) -> None:
+def test_gang_is_placed_in_the_one_rack_that_holds_it(cluster: WatchedCluster) -> None:
     racks = add_racks(cluster, small=2, large=4)
 
     cluster.api.create_all(gang_in_a_rack("close", size=6))
@@ -74,7 +74,7 @@ def test_gang_lands_in_the_one_rack_that_holds_it(cluster: WatchedCluster) -> No
     assert {racks[node] for node in nodes.values()} == {"large"}
 
 
-def test_job_that_names_the_rack_level_by_its_alias_lands_in_one_rack(cluster: WatchedCluster) -> None:
+def test_job_that_names_the_rack_level_by_its_alias_is_placed_in_one_rack(cluster: WatchedCluster) -> None:
     racks = add_racks(cluster, small=2, large=4)
     job = batch_job("close", template(), parallelism=6, queue="default-queue")
     by_alias = {"kai.scheduler/topology": "hall", "kai.scheduler/topology-required-placement": RACK_ALIAS}
@@ -86,7 +86,7 @@ def test_job_that_names_the_rack_level_by_its_alias_lands_in_one_rack(cluster: W
     assert {racks[node] for node in nodes.values()} == {"large"}
 
 
-def test_gang_that_no_rack_holds_waits_and_is_told_the_level_and_the_numbers(cluster: WatchedCluster) -> None:
+def test_pending_gang_that_fits_in_no_rack_shows_the_level_and_the_numbers(cluster: WatchedCluster) -> None:
     add_racks(cluster, small=2, large=4)
 
     cluster.api.create_all(gang_in_a_rack("wide", size=9))
@@ -109,7 +109,7 @@ def said_of(cluster: WatchedCluster, name: str) -> str:
     return str(conditions[0].get("message", ""))
 
 
-def test_each_sub_group_lands_in_one_rack(cluster: WatchedCluster) -> None:
+def test_each_sub_group_is_placed_in_one_rack(cluster: WatchedCluster) -> None:
     racks = add_racks(cluster, tiny=1, left=2, right=2)
     names = ("prefill", "decode")
     parts = [{"name": name, "minMember": 4, "topologyConstraint": in_a_rack()} for name in names]

@@ -59,11 +59,11 @@ def picture(*pods: Object, holders: Mapping[str, tuple[str, ...]] | None = None)
         ([sharer("a", gpu_fraction="0.9"), sharer("b", "GPU-2", gpu_fraction="0.9")], 0),
     ],
 )
-def test_device_is_promised_to_the_whole_of_it_and_not_a_bit_more(sharers: list[Object], breached: int) -> None:
+def test_gpu_is_reserved_up_to_the_whole_and_no_more(sharers: list[Object], breached: int) -> None:
     assert len(list(overfull_devices(picture(*sharers)))) == breached
 
 
-def test_pod_that_shares_sees_as_many_devices_as_it_asked_for() -> None:
+def test_pod_that_shares_gpus_sees_as_many_devices_as_it_requested() -> None:
     blind = sharer("b", gpu_fraction="0.5")
     blind["spec"]["containers"][0]["env"] = []
     one_of_two = sharer("c", gpu_fraction="0.5", gpu_fraction_num_devices="2")
@@ -74,7 +74,7 @@ def test_pod_that_shares_sees_as_many_devices_as_it_asked_for() -> None:
     assert [sentence.split()[0] for sentence in found] == ["default/b", "default/c", "default/d"]
 
 
-def test_whole_device_and_a_part_of_it_are_never_given_out_together() -> None:
+def test_whole_gpu_and_a_share_of_it_are_never_assigned_together() -> None:
     whole, part = placed(pod("w"), "w"), sharer("a", gpu_fraction="0.5")
 
     assert not list(whole_pods_on_shared_devices(picture(part, reservation("r"))))
@@ -92,18 +92,18 @@ def test_whole_device_and_a_part_of_it_are_never_given_out_together() -> None:
         (reservation("r", phase="Failed"), {"GPU-1": ("r",)}, 1),
     ],
 )
-def test_part_of_a_device_counts_only_while_its_reservation_pod_holds_it(
+def test_share_of_a_gpu_counts_only_while_its_reservation_pod_holds_it(
     held: Object, holders: Mapping[str, tuple[str, ...]], breached: int
 ) -> None:
     assert len(list(parts_of_nothing(picture(sharer("a", gpu_fraction="0.5"), held, holders=holders)))) == breached
 
 
-def test_two_reservation_pods_of_one_device_are_seen() -> None:
+def test_two_reservation_pods_of_one_gpu_are_detected() -> None:
     assert not list(devices_reserved_twice(picture(reservation("r"), reservation("s", phase="Failed"))))
     assert len(list(devices_reserved_twice(picture(reservation("r"), reservation("s"))))) == 2
 
 
-def test_reservation_pod_that_nobody_needs_is_seen() -> None:
+def test_unneeded_reservation_pod_is_detected() -> None:
     part, done = sharer("a", gpu_fraction="0.5"), sharer("a", gpu_fraction="0.5", phase="Succeeded")
 
     assert not list(orphaned_reservations(picture(part, reservation("r"))))

@@ -106,7 +106,7 @@ def webhook(
     ],
     ids=["whole", "mig", "init", "fraction", "memory"],
 )
-def test_a_pod_that_asks_for_gpus_gets_the_class_and_all_that_comes_with_it(api: Api, item: Object) -> None:
+def test_a_pod_with_gpus_gets_the_runtime_class_and_its_overhead_and_scheduling(api: Api, item: Object) -> None:
     spec = api.create(item)["spec"]
 
     assert (spec["runtimeClassName"], spec["overhead"], spec["nodeSelector"]) == (GIVEN, OVERHEAD, POOL)
@@ -115,7 +115,7 @@ def test_a_pod_that_asks_for_gpus_gets_the_class_and_all_that_comes_with_it(api:
 
 
 @pytest.mark.usefixtures("webhook")
-def test_a_pod_that_names_another_class_keeps_it(api: Api) -> None:
+def test_a_pod_that_names_another_runtime_class_keeps_it(api: Api) -> None:
     assert runtime_of(api.create(asking([container(gpu="1")], spec={"runtimeClassName": OTHER}))) == OTHER
 
 
@@ -130,12 +130,12 @@ def test_a_pod_that_names_another_class_keeps_it(api: Api) -> None:
     ],
     ids=["cpu", "no-gpu", "of-others", "placed"],
 )
-def test_whoever_gets_no_gpu_of_us_gets_no_class(api: Api, item: Object) -> None:
+def test_a_pod_that_gets_no_gpu_from_leeboard_gets_no_runtime_class(api: Api, item: Object) -> None:
     assert runtime_of(api.create(item)) is None
 
 
 @pytest.mark.parametrize("webhook", ["both"], indirect=True)
-def test_what_the_policy_has_given_our_webhook_does_not_give_again(api: Api, webhook: Noting) -> None:
+def test_the_webhook_does_not_set_a_runtime_class_that_the_policy_has_set(api: Api, webhook: Noting) -> None:
     item = asking([container()], annotations=FRACTION)
 
     assert runtime_of(api.create(item)) == GIVEN
@@ -143,7 +143,7 @@ def test_what_the_policy_has_given_our_webhook_does_not_give_again(api: Api, web
 
 
 @pytest.mark.parametrize("webhook", ["webhook"], indirect=True)
-def test_our_webhook_gives_it_where_no_policy_has(api: Api, webhook: Noting) -> None:
+def test_the_webhook_sets_the_runtime_class_where_no_policy_has(api: Api, webhook: Noting) -> None:
     item = asking([container(gpu="1")])
 
     assert runtime_of(api.create(item)) == GIVEN
@@ -151,7 +151,7 @@ def test_our_webhook_gives_it_where_no_policy_has(api: Api, webhook: Noting) -> 
 
 
 @pytest.mark.usefixtures("webhook")
-def test_without_the_class_pods_with_gpus_are_refused_in_kubernetes_own_words_and_others_are_not(api: Api) -> None:
+def test_without_the_runtime_class_pods_with_gpus_are_refused_by_kubernetes_and_others_are_not(api: Api) -> None:
     api.delete(f"{CLASSES}/{GIVEN}")
     try:
         said = eventually(lambda: refusal(api, asking([container(gpu="1")])), within_s=20, what="the class is gone")

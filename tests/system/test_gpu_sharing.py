@@ -33,7 +33,7 @@ def cluster(running: Ground) -> Iterator[SharingCluster]:
 # -- who is put where
 
 
-def test_two_halves_share_a_device_and_three_fifths_go_elsewhere(cluster: SharingCluster) -> None:
+def test_two_halves_share_a_gpu_and_three_fifths_use_another(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=2)
 
     first, second = cluster.run(sharer("a", "0.5"), sharer("b", "0.5"))
@@ -44,7 +44,7 @@ def test_two_halves_share_a_device_and_three_fifths_go_elsewhere(cluster: Sharin
     assert len(cluster.reservations()) == 2
 
 
-def test_whole_gpu_pod_never_lands_on_a_shared_device(cluster: SharingCluster) -> None:
+def test_pod_with_a_whole_gpu_is_never_placed_on_a_shared_gpu(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=2)
     (part,) = cluster.run(sharer("part", "0.1"))
     (alone,) = cluster.run(whole("alone"))
@@ -58,7 +58,7 @@ def test_whole_gpu_pod_never_lands_on_a_shared_device(cluster: SharingCluster) -
     assert cluster.plugins.held_by(late) == devices(part)
 
 
-def test_part_waits_while_all_devices_are_taken_as_a_whole(cluster: SharingCluster) -> None:
+def test_gpu_share_waits_while_all_gpus_are_used_as_a_whole(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=2)
     cluster.run(whole("one"), whole("other"))
     cluster.api.create(sharer("part", "0.1"))
@@ -83,7 +83,7 @@ def test_memory_is_shared_to_the_last_mib_that_counts(cluster: SharingCluster) -
     assert cluster.sees(second)["main"]["GPU_MEMORY_MIB"] == "11500"
 
 
-def test_fraction_and_memory_share_a_device(cluster: SharingCluster) -> None:
+def test_fraction_and_memory_share_a_gpu(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=2, machine=L4)
 
     pods = cluster.run(sharer("a", "0.5"), sharer("b", annotations={"gpu-memory": "11500"}))
@@ -91,7 +91,7 @@ def test_fraction_and_memory_share_a_device(cluster: SharingCluster) -> None:
     assert same_device(*pods)
 
 
-def test_pod_gets_parts_of_two_devices_that_differ(cluster: SharingCluster) -> None:
+def test_pod_gets_shares_of_two_different_gpus(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=2)
     cluster.run(sharer("there", "0.5"))
 
@@ -102,7 +102,7 @@ def test_pod_gets_parts_of_two_devices_that_differ(cluster: SharingCluster) -> N
     assert len(cluster.reservations()) == 2
 
 
-def test_gang_of_parts_runs_whole_or_not_at_all(cluster: SharingCluster) -> None:
+def test_gang_of_gpu_shares_runs_whole_or_not_at_all(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=1)
     group, *members = gang("crew", size=4, queue=QUEUE, gpus=0)
     for member in members:
@@ -117,7 +117,7 @@ def test_gang_of_parts_runs_whole_or_not_at_all(cluster: SharingCluster) -> None
     assert len({devices(one) for one in crew}) == 2
 
 
-def test_reservation_pod_goes_with_the_last_that_shares_its_device(cluster: SharingCluster) -> None:
+def test_reservation_pod_is_deleted_with_the_last_pod_that_shares_its_gpu(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=1)
     cluster.run(sharer("a", "0.5"), sharer("b", "0.5"))
     cluster.delete("a")
@@ -134,7 +134,7 @@ def test_reservation_pod_goes_with_the_last_that_shares_its_device(cluster: Shar
 # -- what containers see
 
 
-def test_container_that_shares_sees_its_device_its_part_and_its_memory(cluster: SharingCluster) -> None:
+def test_container_that_shares_a_gpu_sees_its_device_its_share_and_its_memory(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=1)
 
     (made,) = cluster.run(sharer("a", "0.5"))
@@ -144,7 +144,7 @@ def test_container_that_shares_sees_its_device_its_part_and_its_memory(cluster: 
     }
 
 
-def test_mps_client_is_told_how_much_it_may_pin(cluster: SharingCluster) -> None:
+def test_mps_client_gets_its_memory_limit(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=2)
     asked = {"mps": "true", "gpu-memory": "8192", "gpu-fraction-num-devices": "2"}
 
@@ -163,7 +163,7 @@ def test_mps_client_is_told_how_much_it_may_pin(cluster: SharingCluster) -> None
         ("gpu-fraction-mps", "gpu-workload"),
     ],
 )
-def test_manifest_gives_the_device_to_the_container_it_means_and_to_no_other(
+def test_manifest_gives_the_device_only_to_the_named_container(
     cluster: SharingCluster, manifest: str, sharing: str
 ) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=1)
@@ -178,7 +178,9 @@ def test_manifest_gives_the_device_to_the_container_it_means_and_to_no_other(
 # -- what it costs
 
 
-def test_every_part_lands_on_one_of_two_gpu_nodes_among_300_at_the_first_attempt(cluster: SharingCluster) -> None:
+def test_every_gpu_share_is_placed_on_one_of_two_gpu_nodes_among_300_at_the_first_attempt(
+    cluster: SharingCluster,
+) -> None:
     cluster.add_cpu_nodes(300)
     gpu_nodes = cluster.add_gpu_nodes(2, gpus=8)
     attempts = attempts_by_result(cluster)

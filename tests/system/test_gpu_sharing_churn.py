@@ -129,7 +129,7 @@ class Churn:
         return f"{name} on {node_of(one) or 'no node'}: {self._cluster.running.why(name)}"
 
 
-def test_random_arrivals_and_departures_under_kills_leave_no_device_overfull_and_nothing_behind(
+def test_random_pods_and_kills_leave_no_gpu_overcommitted_and_nothing_behind(
     cluster: SharingCluster,
 ) -> None:
     print(f"seed {SEED}; {ARRIVALS} arrivals, {KILLS} kills")

@@ -83,7 +83,7 @@ def wait_until_healed(cluster: SharingCluster, one: Object) -> None:
 # -- Leeboard is killed
 
 
-def test_killed_between_reservation_and_bind_it_goes_on_with_the_same_reservation(cluster: SharingCluster) -> None:
+def test_kill_between_reservation_and_bind_continues_with_the_same_reservation_pod(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=2)
     cluster.plugins.report_after(60)
     cluster.api.create(sharer("a", "0.5"))
@@ -98,7 +98,7 @@ def test_killed_between_reservation_and_bind_it_goes_on_with_the_same_reservatio
     assert cluster.plugins.held_by(after) == devices(made)
 
 
-def test_killed_as_it_binds_it_knows_afterwards_what_it_gave(cluster: SharingCluster) -> None:
+def test_kill_during_bind_keeps_the_assigned_gpu_known(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=2)
     for index in range(3):
         name = f"a-{index}"
@@ -117,7 +117,7 @@ def test_killed_as_it_binds_it_knows_afterwards_what_it_gave(cluster: SharingClu
 # -- the reservation pod is not what it was
 
 
-def test_deleted_reservation_pod_is_made_anew_under_who_shares(cluster: SharingCluster) -> None:
+def test_deleted_reservation_pod_of_a_gpu_in_use_is_created_again(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=1)
     (made,) = cluster.run(sharer("a", "0.5"))
     (reservation,) = cluster.reservations()
@@ -141,7 +141,7 @@ def test_failed_reservation_pod_holds_nothing_and_is_replaced(cluster: SharingCl
     assert now["metadata"]["uid"] != reservation["metadata"]["uid"]
 
 
-def test_reservation_pod_that_comes_back_on_another_device_tries_on_until_it_has_the_right_one(
+def test_reservation_pod_on_a_wrong_device_is_replaced_until_one_has_the_right_device(
     cluster: SharingCluster,
 ) -> None:
     cluster.add_gpu_nodes(1, gpus=3)
@@ -156,7 +156,7 @@ def test_reservation_pod_that_comes_back_on_another_device_tries_on_until_it_has
     wait_until_healed(cluster, made)
 
 
-def test_who_shares_leaves_a_device_that_somebody_else_has_got_meanwhile(cluster: SharingCluster) -> None:
+def test_pods_that_share_a_gpu_are_evicted_when_another_pod_gets_the_device(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=1)
     cluster.run(sharer("a", "0.5"))
     (reservation,) = cluster.reservations()
@@ -176,7 +176,7 @@ def test_who_shares_leaves_a_device_that_somebody_else_has_got_meanwhile(cluster
 # -- the node is not what it was
 
 
-def test_after_a_reboot_with_the_same_devices_they_are_held_again_for_who_shares(cluster: SharingCluster) -> None:
+def test_gpus_are_reserved_again_for_their_pods_after_a_reboot_with_the_same_devices(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=2)
     (made,) = cluster.run(sharer("a", "0.5"))
 
@@ -187,7 +187,7 @@ def test_after_a_reboot_with_the_same_devices_they_are_held_again_for_who_shares
     assert same_device(made, other)
 
 
-def test_after_a_reboot_with_other_devices_who_shared_the_old_ones_leaves(cluster: SharingCluster) -> None:
+def test_pods_on_the_old_gpus_are_evicted_after_a_reboot_with_other_devices(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=2)
     (before,) = cluster.run(sharer("a", "0.5"))
 
@@ -200,7 +200,7 @@ def test_after_a_reboot_with_other_devices_who_shared_the_old_ones_leaves(cluste
     cluster.wait_for_reservations(1)
 
 
-def test_while_the_device_plugin_is_away_nothing_is_opened_and_who_runs_stays(cluster: SharingCluster) -> None:
+def test_no_gpu_is_opened_and_running_pods_stay_while_the_device_plugin_is_away(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=2)
     (running,) = cluster.run(sharer("a", "0.5"))
     with cluster.plugins.plugin_away(node):
@@ -213,7 +213,7 @@ def test_while_the_device_plugin_is_away_nothing_is_opened_and_who_runs_stays(cl
     assert uid_of(cluster, "a") == running["metadata"]["uid"]
 
 
-def test_nobody_leaves_while_the_agent_cannot_read_the_devices(cluster: SharingCluster) -> None:
+def test_no_pod_is_evicted_while_the_agent_cannot_read_the_devices(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=2)
     (running,) = cluster.run(sharer("a", "0.3"))
 
@@ -229,7 +229,7 @@ def test_nobody_leaves_while_the_agent_cannot_read_the_devices(cluster: SharingC
     assert uid_of(cluster, "a") == running["metadata"]["uid"]
 
 
-def test_ailing_device_takes_nobody_new_and_who_runs_there_stays(cluster: SharingCluster) -> None:
+def test_unhealthy_gpu_takes_no_new_pods_and_its_running_pods_stay(cluster: SharingCluster) -> None:
     # The kubelet takes the ailing one from what it offers and counts its holder all the same: of three, one is left.
     cluster.add_gpu_nodes(1, gpus=3)
     (running,) = cluster.run(sharer("a", "0.3"))
@@ -241,7 +241,7 @@ def test_ailing_device_takes_nobody_new_and_who_runs_there_stays(cluster: Sharin
     assert uid_of(cluster, "a") == running["metadata"]["uid"]
 
 
-def test_device_that_others_use_past_what_is_promised_takes_nobody_new(cluster: SharingCluster) -> None:
+def test_gpu_used_beyond_its_reservations_takes_no_new_pods(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=2)
     (running,) = cluster.run(sharer("a", "0.3"))
 
@@ -254,7 +254,9 @@ def test_device_that_others_use_past_what_is_promised_takes_nobody_new(cluster: 
 # -- who shares is gone
 
 
-def test_reservation_goes_at_once_when_the_last_that_shares_has_finished(cluster: SharingCluster) -> None:
+def test_reservation_pod_is_deleted_at_once_when_the_last_pod_that_shares_the_gpu_has_finished(
+    cluster: SharingCluster,
+) -> None:
     cluster.add_gpu_nodes(1, gpus=1)
     short = sharer("short", "0.5", annotations={RUN_FOR: "500ms"}, spec={"restartPolicy": "Never"})
     cluster.run(sharer("long", "0.5"))
@@ -286,7 +288,7 @@ def tenant(bed: Bed, api: Api) -> Iterator[Api]:
 
 
 @pytest.mark.parametrize("mark", FORGED)
-def test_nobody_may_write_which_devices_a_pod_has(cluster: SharingCluster, tenant: Api, mark: str) -> None:
+def test_users_may_not_write_the_assigned_gpus_of_a_pod(cluster: SharingCluster, tenant: Api, mark: str) -> None:
     cluster.add_gpu_nodes(1, gpus=1)
     honest, liar = (
         sharer(name, "0.5", namespace=TEAM, annotations=forged)
@@ -301,7 +303,7 @@ def test_nobody_may_write_which_devices_a_pod_has(cluster: SharingCluster, tenan
 
 
 @pytest.mark.parametrize("liar", [sharer("liar", "0.5"), whole("liar")], ids=["bound by us", "bound by kube-scheduler"])
-def test_nobody_may_write_in_which_queue_a_pod_runs(cluster: SharingCluster, tenant: Api, liar: Object) -> None:
+def test_users_may_not_write_the_recorded_queue_of_a_pod(cluster: SharingCluster, tenant: Api, liar: Object) -> None:
     cluster.add_gpu_nodes(1, gpus=1)
     liar["metadata"] |= {"namespace": TEAM, "annotations": liar["metadata"]["annotations"] | {IN_QUEUE: "ghost"}}
 
@@ -314,7 +316,7 @@ def test_nobody_may_write_in_which_queue_a_pod_runs(cluster: SharingCluster, ten
         assert IN_QUEUE in refused_patch(tenant, path + status, {"metadata": {"annotations": {IN_QUEUE: "ghost"}}})
 
 
-def test_nobody_may_create_reservation_pods(tenant: Api, cluster: SharingCluster, api: Api) -> None:
+def test_users_may_not_create_reservation_pods(tenant: Api, cluster: SharingCluster, api: Api) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=1)
     fake = whole("fake")
     fake["metadata"] |= {
@@ -327,7 +329,7 @@ def test_nobody_may_create_reservation_pods(tenant: Api, cluster: SharingCluster
     assert api.items(RESERVATION_PODS) == []
 
 
-def test_forged_devices_of_a_pod_that_waits_count_for_nothing(cluster: SharingCluster) -> None:
+def test_forged_gpus_of_a_pending_pod_count_for_nothing(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=1)
     (running,) = cluster.run(sharer("a", "0.5"))
     # An administrator's, whom the policies let pass: as if there were none.
@@ -350,7 +352,7 @@ def allocated(cluster: SharingCluster, queue: str = QUEUE) -> float:
     return cluster.running.metric(f'leeboard_queue_allocated_gpus{{queue="{queue}"}}')
 
 
-def test_pods_that_are_edited_while_they_run_stay_in_the_books_through_a_restart(cluster: SharingCluster) -> None:
+def test_edited_running_pods_stay_charged_through_a_restart(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=2)
     part, alone = cluster.run(sharer("part", "0.6"), whole("alone"))
     assert allocated(cluster) == pytest.approx(1.6)
@@ -371,7 +373,7 @@ def test_pods_that_are_edited_while_they_run_stay_in_the_books_through_a_restart
     cluster.delete("late")
 
 
-def test_pods_of_a_queue_that_is_deleted_are_shown_and_the_queue_has_them_again_when_it_comes_back(
+def test_pods_of_a_deleted_queue_are_shown_and_belong_to_it_when_it_is_created_again(
     cluster: SharingCluster,
 ) -> None:
     cluster.add_gpu_nodes(1, gpus=2)
@@ -386,7 +388,7 @@ def test_pods_of_a_queue_that_is_deleted_are_shown_and_the_queue_has_them_again_
     assert allocated(cluster, "(orphaned)") == 0
 
 
-def test_pod_whose_claim_template_does_not_exist_holds_no_gpu_and_is_told_why(cluster: SharingCluster) -> None:
+def test_pod_whose_claim_template_does_not_exist_holds_no_gpu_and_says_why(cluster: SharingCluster) -> None:
     cluster.add_gpu_nodes(1, gpus=1)
     lacking = whole("lacking")
     lacking["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "no-such-template"}]

@@ -75,7 +75,7 @@ def devices(*uuids: str) -> Object:
     return {"status": {"devices": [{"uuid": uuid, "memoryMiB": {"total": 81559}} for uuid in uuids]}}
 
 
-def test_agent_writes_the_gpunode_of_its_own_node_only(agents: tuple[Api, Api]) -> None:
+def test_agent_writes_only_the_gpunode_of_its_own_node(agents: tuple[Api, Api]) -> None:
     a, b = agents
     a.create(gpu_node_of("a"))
     assert "The agent on node 'b' may not write GpuNode c" in refusal(b, gpu_node_of("c"))
@@ -87,7 +87,7 @@ def test_agent_writes_the_gpunode_of_its_own_node_only(agents: tuple[Api, Api]) 
     assert a.patch(f"{GPU_NODES}/a/status", devices("GPU-1"))["status"] == devices("GPU-1")["status"]
 
 
-def test_nobody_else_writes_gpunodes_whatever_their_rights(agents: tuple[Api, Api], api: Api, tenant: Api) -> None:
+def test_no_other_account_writes_gpunodes_whatever_its_rights(agents: tuple[Api, Api], api: Api, tenant: Api) -> None:
     agents[0].create(gpu_node_of("a"))
     said = "GpuNodes are written by the agents of their nodes"
     assert said in refusal(tenant, gpu_node_of("d"))
@@ -106,6 +106,6 @@ def test_nobody_else_writes_gpunodes_whatever_their_rights(agents: tuple[Api, Ap
     ],
     ids=["devices", "twice", "memory", "product", "health"],
 )
-def test_gpunode_takes_no_more_than_a_node_can_have(agents: tuple[Api, Api], status: Object, said: str) -> None:
+def test_gpunode_accepts_no_more_than_a_node_can_have(agents: tuple[Api, Api], status: Object, said: str) -> None:
     agents[0].create(gpu_node_of("a"))
     assert said in refused_patch(agents[0], f"{GPU_NODES}/a/status", status)

@@ -74,7 +74,7 @@ def test_pod_gets_free_devices_and_its_container_and_the_report_name_them(
     report(api, node, lambda status: [each["pods"] for each in status["devices"]] == [[holder], []])
 
 
-def test_pod_that_wants_more_than_is_free_fails_as_at_a_kubelet_and_what_it_wanted_stays_free(
+def test_pod_with_more_gpus_than_are_free_fails_as_at_a_kubelet_and_they_stay_free(
     api: Api, plugins: DevicePlugins, node: str
 ) -> None:
     put(api, "first", node, gpus=1)
@@ -86,7 +86,7 @@ def test_pod_that_wants_more_than_is_free_fails_as_at_a_kubelet_and_what_it_want
     assert "" not in {plugins.holder(uuid) for uuid in plugins.uuids(node)}
 
 
-def test_device_is_free_again_when_its_pod_has_gone(api: Api, plugins: DevicePlugins, node: str) -> None:
+def test_device_is_free_again_when_its_pod_is_gone(api: Api, plugins: DevicePlugins, node: str) -> None:
     put(api, "both", node, gpus=2)
 
     api.delete(f"{DEFAULT_PODS}/both")
@@ -96,7 +96,7 @@ def test_device_is_free_again_when_its_pod_has_gone(api: Api, plugins: DevicePlu
 
 
 @pytest.mark.parametrize("uuids", list(Uuids))
-def test_reboot_fails_who_had_whole_devices_and_frees_them(
+def test_reboot_fails_pods_with_whole_gpus_and_frees_them(
     api: Api, plugins: DevicePlugins, node: str, uuids: Uuids
 ) -> None:
     put(api, "whole", node, gpus=1)
@@ -110,7 +110,7 @@ def test_reboot_fails_who_had_whole_devices_and_frees_them(
     assert allocatable(api, node) == "2"
 
 
-def test_nothing_is_allocatable_while_the_plugin_is_away_and_who_runs_keeps_what_it_has(
+def test_no_gpu_is_allocatable_while_the_plugin_is_away_and_running_pods_keep_theirs(
     api: Api, plugins: DevicePlugins, node: str
 ) -> None:
     running = put(api, "running", node, gpus=1)
@@ -122,7 +122,7 @@ def test_nothing_is_allocatable_while_the_plugin_is_away_and_who_runs_keeps_what
     assert plugins.held_by(running) == (plugins.uuids(node)[0],)
 
 
-def test_device_that_ails_or_is_lost_is_not_allocatable(api: Api, plugins: DevicePlugins, node: str) -> None:
+def test_unhealthy_or_lost_device_is_not_allocatable(api: Api, plugins: DevicePlugins, node: str) -> None:
     first, second = plugins.uuids(node)
 
     plugins.ail(first, "XID 79")
@@ -133,7 +133,7 @@ def test_device_that_ails_or_is_lost_is_not_allocatable(api: Api, plugins: Devic
     report(api, node, lambda status: [each["uuid"] for each in status["devices"]] == [first])
 
 
-def test_memory_in_use_is_reported_by_whose_it_is(api: Api, plugins: DevicePlugins, node: str) -> None:
+def test_memory_in_use_is_reported_by_pod(api: Api, plugins: DevicePlugins, node: str) -> None:
     made = put(api, "user", node, gpus=1)
     uuid = plugins.uuids(node)[0]
 
@@ -145,7 +145,7 @@ def test_memory_in_use_is_reported_by_whose_it_is(api: Api, plugins: DevicePlugi
     assert [(each["name"], each["memoryMiB"]) for each in device["pods"]] == [("user", 4000)]
 
 
-def test_gpunode_that_somebody_deletes_is_made_anew(api: Api, plugins: DevicePlugins, node: str) -> None:
+def test_deleted_gpunode_is_created_again(api: Api, plugins: DevicePlugins, node: str) -> None:
     before = api.get(f"{GPU_NODES}/{node}")["metadata"]["uid"]
     api.delete(f"{GPU_NODES}/{node}")
 
@@ -156,7 +156,7 @@ def test_gpunode_that_somebody_deletes_is_made_anew(api: Api, plugins: DevicePlu
     plugins.check()
 
 
-def test_node_that_goes_takes_its_agent_with_it(api: Api, plugins: DevicePlugins, node: str) -> None:
+def test_deleted_node_removes_its_agent(api: Api, plugins: DevicePlugins, node: str) -> None:
     other = api.create(machine_node("gpu-bare-staying", gpus=1))["metadata"]["name"]
     report(api, other, bool)
 
@@ -168,7 +168,7 @@ def test_node_that_goes_takes_its_agent_with_it(api: Api, plugins: DevicePlugins
 
 
 @pytest.mark.usefixtures("_gpu_nodes")
-def test_what_an_agent_may_not_write_is_told_at_once(bed: Bed, api: Api) -> None:
+def test_rejected_write_of_an_agent_is_reported_at_once(bed: Bed, api: Api) -> None:
     # A GpuNode has room for 64.
     api.create(machine_node("gpu-bare-crowded", gpus=65))
 
@@ -181,7 +181,7 @@ def run_until_told(bed: Bed) -> None:
         eventually(plugins.check, within_s=20, what="the failure is told")
 
 
-def test_silent_agent_reports_nothing_until_it_speaks_again(api: Api, plugins: DevicePlugins, node: str) -> None:
+def test_silent_agent_reports_nothing_until_it_is_heard_again(api: Api, plugins: DevicePlugins, node: str) -> None:
     plugins.fall_silent(node)
     put(api, "unseen", node, gpus=1)
     other = api.create(machine_node("gpu-bare-talkative", gpus=1))["metadata"]["name"]

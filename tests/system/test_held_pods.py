@@ -21,7 +21,7 @@ def cluster(bed: Bed, api: Api) -> Iterator[HeldCluster]:
         yield cluster
 
 
-def test_pods_that_cannot_run_cost_kube_scheduler_no_attempt_while_others_come_and_go(cluster: HeldCluster) -> None:
+def test_pods_that_cannot_run_cost_kube_scheduler_no_attempt_while_others_start_and_end(cluster: HeldCluster) -> None:
     cluster.add_nodes(4, gpus=2)
     cluster.api.create_all(held(pod(f"large-{index}", gpus=4, queue=QUEUE)) for index in range(200))
     cluster.wait_for_why("large-199", "GPU")
@@ -49,7 +49,7 @@ def test_pods_that_cannot_run_cost_kube_scheduler_no_attempt_while_others_come_a
     assert cluster.filter_calls() <= cluster.told("scheduler_schedule_attempts_total{")
 
 
-def test_held_gang_runs_whole_and_held_pods_alone_run_when_there_is_room(cluster: HeldCluster) -> None:
+def test_gated_gang_runs_whole_and_gated_single_pods_run_when_there_is_room(cluster: HeldCluster) -> None:
     cluster.add_nodes(1, gpus=1)
     cluster.api.create_all(map(held, gang("crew", size=12, queue=QUEUE)))
     cluster.wait_for_why("crew-0", "12 pods")
@@ -64,7 +64,7 @@ def test_held_gang_runs_whole_and_held_pods_alone_run_when_there_is_room(cluster
     assert gates(cluster.api, "crew-0") == []
 
 
-def test_pod_waits_for_the_gates_of_others_and_charges_nobody_meanwhile(cluster: HeldCluster) -> None:
+def test_pod_waits_for_the_gates_of_others_and_is_not_charged_meanwhile(cluster: HeldCluster) -> None:
     cluster.add_nodes(1, gpus=2)
     cluster.api.create(held(pod("unapproved", queue=QUEUE), FOREIGN))
     cluster.api.create(pod("foreign", queue=QUEUE, spec={"schedulingGates": [{"name": FOREIGN}]}))
@@ -78,7 +78,7 @@ def test_pod_waits_for_the_gates_of_others_and_charges_nobody_meanwhile(cluster:
     cluster.wait_until_run("unapproved", 1)
 
 
-def test_pods_whose_release_is_cut_off_by_a_kill_all_run(cluster: HeldCluster) -> None:
+def test_pods_whose_release_is_interrupted_by_a_kill_all_run(cluster: HeldCluster) -> None:
     cluster.add_nodes(40, gpus=8)
     cluster.api.create_all(map(held, gang("crew", size=100, queue=QUEUE)))
     cluster.api.create_all(held(pod(f"alone-{index}", queue=QUEUE)) for index in range(200))

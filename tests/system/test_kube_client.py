@@ -77,7 +77,7 @@ async def test_a_gated_pod_is_not_bound(api: Api, cluster: KubeCluster) -> None:
         await cluster.bind(created(api, "p", spec=GATED), NODE, {})
 
 
-async def test_a_namesake_is_never_written_to(api: Api, cluster: KubeCluster) -> None:
+async def test_another_object_of_the_same_name_is_never_written(api: Api, cluster: KubeCluster) -> None:
     ref = another(created(api, "p"))
 
     with pytest.raises(NotFoundError):
@@ -102,7 +102,7 @@ async def test_a_missing_pod_is_not_found(cluster: KubeCluster, api: Api) -> Non
     assert await cluster.read_pod(ref) is None
 
 
-async def test_a_release_takes_off_our_gate_alone_and_a_repeated_one_writes_nothing(
+async def test_a_release_removes_only_our_gate_and_a_repeated_one_writes_nothing(
     api: Api, cluster: KubeCluster
 ) -> None:
     gates = [{"name": "example.com/first"}, {"name": GATE}, {"name": "example.com/last"}]
@@ -170,7 +170,7 @@ async def test_a_watch_follows_pods_until_they_finish(api: Api, cluster: KubeClu
         assert await _next_change(events) == (Deleted, "p", NODE)
 
 
-async def test_how_a_pod_finished_is_told_by_a_read_and_not_by_the_watch(api: Api, cluster: KubeCluster) -> None:
+async def test_the_result_of_a_finished_pod_is_read_and_not_watched(api: Api, cluster: KubeCluster) -> None:
     async with asyncio.timeout(20), aclosing(cluster.watch(Resource.PODS, _phase)) as events:
         assert await anext(events) == Listed([])
         ref = created(api, "p")
@@ -209,7 +209,7 @@ async def test_the_audit_lists_what_the_watch_shows_in_pages_and_by_name(api: Ap
     assert named == [[], ["p1"], ["p2"]]
 
 
-async def test_a_watch_from_a_version_that_a_restored_store_has_lost_ends_in_a_list(api: Api, bed: Bed) -> None:
+async def test_a_watch_from_a_version_that_a_restored_store_has_lost_lists_again(api: Api, bed: Bed) -> None:
     created(api, "p")
     path = str(bed.kubeconfig(User.ADMIN))
     async with await KubeCluster.connect(path, limits=TransportLimits(silence_s=1.0)) as cluster:

@@ -114,7 +114,7 @@ async def test_kinds_are_found_where_they_are_served(bed: Bed, trainings: Api) -
     assert found == ["apis/apps/v1/deployments", "api/v1/nodes", TRAININGS, None, None]
 
 
-async def test_who_asks_for_metadata_gets_nothing_else(bed: Bed, trainings: Api) -> None:
+async def test_a_client_that_requests_metadata_gets_nothing_else(bed: Bed, trainings: Api) -> None:
     async with (
         connected(bed) as cluster,
         aclosing(cluster.follow(TRAININGS, whole, depth=Depth.METADATA)) as events,
@@ -137,7 +137,7 @@ async def test_who_asks_for_metadata_gets_nothing_else(bed: Bed, trainings: Api)
     assert in_full["spec"] == {"secret": "listed"}
 
 
-async def test_a_kind_that_is_installed_later_is_followed_from_then_on(bed: Bed, api: Api) -> None:
+async def test_a_kind_that_is_installed_later_is_watched_from_then_on(bed: Bed, api: Api) -> None:
     path = f"apis/{GROUP}/v1/sites"
     async with connected(bed) as cluster, aclosing(cluster.follow(path, whole, depth=Depth.METADATA)) as events:
         denied = await until(is_denied, events)
@@ -158,7 +158,7 @@ async def test_a_kind_that_is_installed_later_is_followed_from_then_on(bed: Bed,
     assert news.object["metadata"]["name"] == "north"
 
 
-async def test_a_kind_that_we_may_not_read_is_denied_until_we_may(bed: Bed, trainings: Api) -> None:
+async def test_a_kind_that_may_not_be_read_is_denied_until_it_may(bed: Bed, trainings: Api) -> None:
     name = "tenant-reads-trainings"
     async with (
         connected(bed, User.TENANT) as tenant,
@@ -179,7 +179,7 @@ async def test_a_kind_that_we_may_not_read_is_denied_until_we_may(bed: Bed, trai
     assert listed == Listed([])
 
 
-async def test_writes_are_for_just_the_object_that_was_meant(bed: Bed, trainings: Api) -> None:
+async def test_writes_apply_only_to_the_object_that_was_meant(bed: Bed, trainings: Api) -> None:
     place = f"/apis/{GROUP}/v1/namespaces/default/trainings"
     async with connected(bed) as cluster:
         await cluster.create_object(TRAININGS, "default", training("t", workers=1))

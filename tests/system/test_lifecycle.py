@@ -66,7 +66,7 @@ def bury(cluster: WorkloadCluster) -> None:
 # A machine dies -----------------------------------------------------------------------------------------------------
 
 
-def test_gang_whose_machine_dies_is_restarted_whole_while_its_pod_there_never_ends(cluster: WorkloadCluster) -> None:
+def test_gang_whose_node_dies_is_restarted_whole_while_its_pod_there_never_ends(cluster: WorkloadCluster) -> None:
     dead, *others = cluster.add_nodes(3, gpus=1)
     cluster.submit(gang_job("job", size=3, grace="2s"))
     before = cluster.wait_until_run("job-", 3)
@@ -87,7 +87,7 @@ def test_gang_whose_machine_dies_is_restarted_whole_while_its_pod_there_never_en
     bury(cluster)
 
 
-def test_gang_that_is_repaired_in_place_keeps_its_pods_and_gets_the_one_that_it_lost(cluster: WorkloadCluster) -> None:
+def test_gang_whose_lost_member_is_replaced_keeps_its_other_pods(cluster: WorkloadCluster) -> None:
     dead, *_ = cluster.add_nodes(3, gpus=1)
     cluster.submit(gang_job("job", size=3, grace="-1s"))
     before = cluster.wait_until_run("job-", 3)
@@ -102,7 +102,7 @@ def test_gang_that_is_repaired_in_place_keeps_its_pods_and_gets_the_one_that_it_
     bury(cluster)
 
 
-def test_podgroup_says_its_grace_as_a_duration_or_never_and_nothing_else(cluster: WorkloadCluster) -> None:
+def test_podgroup_accepts_a_grace_period_as_a_duration_or_never_and_nothing_else(cluster: WorkloadCluster) -> None:
     for index, written in enumerate(("90s", "1h30m", "0", "0s", "-1", "-1s")):
         cluster.api.create(pod_group(f"grace-{index}", min_member=2, queue=TEAM, stalenessGracePeriod=written))
 
@@ -114,7 +114,7 @@ def test_podgroup_says_its_grace_as_a_duration_or_never_and_nothing_else(cluster
 # Suspended and resumed ----------------------------------------------------------------------------------------------
 
 
-def test_job_that_is_suspended_while_it_waits_or_runs_starts_whole_when_it_is_resumed(cluster: WorkloadCluster) -> None:
+def test_job_that_is_suspended_while_pending_or_running_starts_whole_when_resumed(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(2, gpus=1)
     cluster.submit(gang_job("job", size=3))
     cluster.wait_until_refused(3, "GangDoesNotFit")
@@ -136,7 +136,7 @@ def test_job_that_is_suspended_while_it_waits_or_runs_starts_whole_when_it_is_re
 
 
 @pytest.mark.parametrize("gpus", [1, 3])
-def test_job_that_is_deleted_while_it_waits_or_runs_leaves_nothing(cluster: WorkloadCluster, gpus: int) -> None:
+def test_job_that_is_deleted_while_pending_or_running_leaves_nothing(cluster: WorkloadCluster, gpus: int) -> None:
     cluster.add_nodes(1, gpus=gpus)
     cluster.submit(gang_job("job", size=3))
     if gpus < 3:
@@ -149,7 +149,7 @@ def test_job_that_is_deleted_while_it_waits_or_runs_leaves_nothing(cluster: Work
     cluster.wait_until_nothing_is_left()
 
 
-def test_namespace_that_is_deleted_leaves_nothing_and_its_room_and_quota_are_free(cluster: WorkloadCluster) -> None:
+def test_deleted_namespace_leaves_nothing_and_its_room_and_quota_are_free(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(3, gpus=1)
     cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "doomed"}})
     cluster.submit(gang_job("runs", size=3, namespace="doomed"))

@@ -19,7 +19,7 @@ AT_MOST = 4.0
 """Times the CPU that Leeboard uses while nobody is held: a look at everybody, once an interval, would be ten times."""
 
 
-def test_leeboard_rests_while_5000_pods_are_held_and_nothing_changes(bed: Bed, api: Api) -> None:
+def test_leeboard_is_idle_while_5000_pods_are_gated_and_nothing_changes(bed: Bed, api: Api) -> None:
     # At its own pace Leeboard tells 20 owners a second why their pods wait.
     with holding(bed, api, status_interval_s="0.1") as cluster:
         cluster.add_nodes(100, gpus=8)

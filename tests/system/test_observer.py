@@ -30,32 +30,32 @@ def whole(at_s: float) -> list[Sight]:
     return [red(0, at_s, node="n1"), red(1, at_s, node="n1"), red(2, at_s, node="n2")]
 
 
-def test_clean_history_breaks_nothing() -> None:
+def test_correct_history_has_no_violation() -> None:
     history = [*(red(number) for number in range(3)), *whole(1.0), alone("p", 2.0, node="n2")]
 
     assert broken(*history) == []
 
 
 @pytest.mark.parametrize(("completed_s", "said"), [(31.5, ["gang red was bound in part for 30.5 s"]), (30.5, [])])
-def test_gang_bound_in_part_for_more_than_30_s_is_reported(completed_s: float, said: list[str]) -> None:
+def test_gang_partially_bound_for_more_than_30_s_is_reported(completed_s: float, said: list[str]) -> None:
     started = red(0, 1.0, node="n1")
 
     assert broken(started, *whole(completed_s)) == said
 
 
-def test_gang_still_bound_in_part_at_the_end_is_reported() -> None:
+def test_gang_still_partially_bound_at_the_end_is_reported() -> None:
     assert broken(red(0, 1.0, node="n1"), red(1, 2.0, node="n1"), until_s=61.0) == [
         "gang red was bound in part for 60.0 s"
     ]
 
 
-def test_gang_is_in_part_again_when_a_member_goes_or_fails() -> None:
+def test_gang_is_partially_bound_again_when_a_member_is_deleted_or_fails() -> None:
     losses = [red(0, 10.0, node="n1", gone=True), red(0, 10.0, node="n1", phase="Failed")]
 
     assert [broken(*whole(1.0), loss) for loss in losses] == [["gang red was bound in part for 90.0 s"]] * 2
 
 
-def test_time_in_part_ends_when_the_gang_is_whole_or_nothing_of_it_is_bound() -> None:
+def test_partially_bound_time_ends_when_the_gang_is_complete_or_none_of_it_is_bound() -> None:
     again = [red(0, 40.0, node="n1"), red(0, 60.0, node="n1", gone=True)]
     history = [red(0, 1.0, node="n1"), *whole(21.0), *(red(number, 25.0, gone=True) for number in range(3)), *again]
 
@@ -64,20 +64,20 @@ def test_time_in_part_ends_when_the_gang_is_whole_or_nothing_of_it_is_bound() ->
     assert [(one.since_s, one.until_s) for one in stretches] == [(1.0, 21.0), (25.0, 25.0), (40.0, 60.0)]
 
 
-def test_members_that_finished_well_count() -> None:
+def test_members_that_succeeded_count() -> None:
     done = red(0, 2.0, node="n1", phase="Succeeded")
 
     assert broken(*whole(1.0), done) == []
 
 
-def test_node_over_its_gpus_for_one_instant_is_reported() -> None:
+def test_node_above_its_gpus_for_one_instant_is_reported() -> None:
     history = [alone("a", 1.0, node="n1"), alone("b", 2.0, node="n1", gpus=2), alone("a", 2.0, node="n1", gone=True)]
 
     assert broken(*history) == ["node n1 had 3 of 2 GPUs in use when b was bound at 2.000"]
 
 
 @pytest.mark.parametrize("end", [{"gone": True}, {"phase": "Succeeded"}, {"phase": "Failed"}])
-def test_pod_that_is_gone_or_has_ended_gives_its_gpus_back(end: dict[str, object]) -> None:
+def test_pod_that_is_deleted_or_has_ended_returns_its_gpus(end: dict[str, object]) -> None:
     ended = alone("a", 2.0, node="n1", gpus=2, **end)
 
     assert broken(alone("a", 1.0, node="n1", gpus=2), ended, alone("b", 2.0, node="n1", gpus=2)) == []
@@ -89,11 +89,11 @@ def test_pod_that_is_only_being_deleted_keeps_its_gpus() -> None:
     assert broken(*history) == ["node n1 had 3 of 2 GPUs in use when b was bound at 3.000"]
 
 
-def test_pod_on_a_node_nobody_knows_is_reported() -> None:
+def test_pod_on_an_unknown_node_is_reported() -> None:
     assert broken(alone("a", 1.0, node="n9")) == ["node n9 had 1 of 0 GPUs in use when a was bound at 1.000"]
 
 
-def test_uid_seen_on_two_nodes_is_reported_and_a_namesake_is_not() -> None:
+def test_uid_seen_on_two_nodes_is_reported_and_another_pod_of_the_same_name_is_not() -> None:
     namesake = Sight(name="a", uid="other", at_s=3.0, node="n2")
 
     assert broken(alone("a", 1.0, node="n1"), alone("a", 2.0, node="n2")) == ["pod a was bound to n1 and to n2"]
@@ -109,17 +109,17 @@ def test_uid_seen_on_two_nodes_is_reported_and_a_namesake_is_not() -> None:
         (NO_ROOM, []),
     ],
 )
-def test_waiting_pod_must_be_told_a_cause_of_ours(cause: str, said: list[str]) -> None:
+def test_pending_pod_must_have_a_cause_of_leeboard(cause: str, said: list[str]) -> None:
     assert lost([red(0, cause=cause)], TWO_NODES) == said
 
 
-def test_kube_schedulers_own_cause_will_do_where_no_gpu_is_free() -> None:
+def test_cause_of_kube_scheduler_is_enough_where_no_gpu_is_free() -> None:
     taken = [alone("a", node="n1", gpus=2), alone("b", node="n2", gpus=2)]
 
     assert lost([*taken, red(0, cause=FULL)], TWO_NODES) == []
 
 
-def test_pod_or_gang_that_would_fit_and_waits_is_reported() -> None:
+def test_pending_pod_or_gang_that_would_fit_is_reported() -> None:
     gang = [red(number, cause=NO_ROOM) for number in range(3)]
 
     assert lost([alone("p", cause=NO_ROOM)], TWO_NODES) == ["pod p would fit and waits"]
@@ -128,13 +128,13 @@ def test_pod_or_gang_that_would_fit_and_waits_is_reported() -> None:
     assert lost([*whole(1.0), red(3, cause=NO_ROOM)], TWO_NODES) == ["pod red-3 would fit and waits"]
 
 
-def test_gang_that_would_fit_by_number_but_on_no_nodes_may_wait() -> None:
+def test_gang_that_would_fit_by_number_but_on_no_nodes_may_be_pending() -> None:
     pair = Rules(gpus={"n1": 3, "n2": 1}, min_members={"red": 2})
 
     assert lost([red(0, gpus=2, cause=NO_ROOM), red(1, gpus=2, cause=NO_ROOM)], pair) == []
 
 
-def test_what_is_gone_or_has_ended_is_not_lost() -> None:
+def test_deleted_or_finished_pod_is_not_lost() -> None:
     ended = [alone("a", gone=True), alone("b", phase="Failed"), alone("c", node="n1", phase="Succeeded")]
 
     assert lost(ended, TWO_NODES) == []
@@ -143,7 +143,7 @@ def test_what_is_gone_or_has_ended_is_not_lost() -> None:
 _node_numbers = count()
 
 
-def test_observer_writes_down_a_pod_from_its_creation_to_its_end(bed: Bed, api: Api) -> None:
+def test_observer_records_a_pod_from_its_creation_to_its_end(bed: Bed, api: Api) -> None:
     node = f"seen-{next(_node_numbers)}"
     api.create(gpu_node(node))
 
@@ -158,7 +158,7 @@ def test_observer_writes_down_a_pod_from_its_creation_to_its_end(bed: Bed, api: 
     assert (last.uid, last.node, last.gone) == (first.uid, node, True)
 
 
-def test_observer_sees_a_half_bound_gang_and_a_node_over_its_gpus(bed: Bed, api: Api) -> None:
+def test_observer_sees_a_partially_bound_gang_and_a_node_above_its_gpus(bed: Bed, api: Api) -> None:
     node = f"seen-{next(_node_numbers)}"
     api.create(gpu_node(node, gpus=1))
     rules = Rules(gpus={node: 1}, min_members={"g": 3}, longest_partial_s=0.0)

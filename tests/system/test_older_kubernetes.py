@@ -36,7 +36,7 @@ def gates(stored: Object) -> list[str]:
     return [gate["name"] for gate in stored["spec"].get("schedulingGates", [])]
 
 
-def test_the_webhook_alone_holds_who_cannot_run_and_lets_through_who_can(leeboard: Deployed, api: Api) -> None:
+def test_the_webhook_alone_gates_pods_that_cannot_run_and_passes_pods_that_can(leeboard: Deployed, api: Api) -> None:
     held = api.create(pod("early", queue="default-queue"))
     api.create(gpu_node("older-1", gpus=2))
     api.wait_for_phase("Running", "early", within_s=20)
@@ -47,7 +47,9 @@ def test_the_webhook_alone_holds_who_cannot_run_and_lets_through_who_can(leeboar
     assert leeboard.metric('leeboard_admission_reviews_total{outcome="error"') == 0
 
 
-def test_without_leeboard_ours_are_refused_and_all_others_are_created_and_run(leeboard: Deployed, api: Api) -> None:
+def test_without_leeboard_managed_pods_are_refused_and_all_others_are_created_and_run(
+    leeboard: Deployed, api: Api
+) -> None:
     api.create(gpu_node("older-2", gpus=2))
     leeboard.bed.kill("leeboard")
 
@@ -63,7 +65,7 @@ def test_without_leeboard_ours_are_refused_and_all_others_are_created_and_run(le
 
 
 @pytest.mark.parametrize("leeboard", [{"certificate_rotation_s": "0.03"}], indirect=True)
-def test_no_pod_is_refused_while_the_certificate_is_made_anew_a_thousand_times(leeboard: Deployed, api: Api) -> None:
+def test_no_pod_is_refused_while_the_certificate_is_replaced_a_thousand_times(leeboard: Deployed, api: Api) -> None:
     numbers, ended = count(), threading.Event()
 
     def create() -> int:

@@ -74,7 +74,7 @@ def wait_for(seconds: float, bed: Bed) -> tuple[float, float]:
     return since, time.monotonic()
 
 
-def test_while_leeboard_is_gone_others_go_on_and_ours_wait(leeboard: Deployed, api: Api) -> None:
+def test_other_pods_continue_and_managed_pods_wait_while_leeboard_is_down(leeboard: Deployed, api: Api) -> None:
     bed = leeboard.bed
     api.create(queue("limited", limit=LIMIT))
     nodes = [gpu_node(f"o-{leeboard.form.name.lower()}-{index}", gpus=GPUS) for index in range(NODE_COUNT)]
@@ -120,9 +120,7 @@ def test_while_leeboard_is_gone_others_go_on_and_ours_wait(leeboard: Deployed, a
 
 
 @pytest.mark.parametrize("leeboard", [Form.HELD], indirect=True, ids=str)
-def test_while_leeboard_hangs_a_new_pod_waits_for_it_once_and_is_held_by_the_policy(
-    leeboard: Deployed, api: Api
-) -> None:
+def test_a_new_pod_waits_once_for_a_hanging_leeboard_and_is_gated_by_the_policy(leeboard: Deployed, api: Api) -> None:
     hung = leeboard.bed.child("leeboard").process
     hung.send_signal(signal.SIGSTOP)
     try:

@@ -34,7 +34,7 @@ def two_queues(cluster: WatchedCluster, *, a: int, b: int) -> None:
 # -- reclaim
 
 
-def test_gang_takes_back_what_its_queue_deserves_from_the_youngest_pods(cluster: WatchedCluster) -> None:
+def test_gang_reclaims_the_deserved_share_of_its_queue_from_the_youngest_pods(cluster: WatchedCluster) -> None:
     cluster.add_nodes(1, gpus=8)
     two_queues(cluster, a=4, b=4)
     cluster.run("old", 4, queue="a")
@@ -51,7 +51,7 @@ def test_gang_takes_back_what_its_queue_deserves_from_the_youngest_pods(cluster:
     ]
 
 
-def test_nobody_else_is_evicted_however_often_is_planned_after_a_reclaim(cluster: WatchedCluster) -> None:
+def test_no_further_pod_is_evicted_after_a_reclaim_whatever_the_number_of_plans(cluster: WatchedCluster) -> None:
     cluster.add_nodes(2, gpus=4)
     two_queues(cluster, a=4, b=4)
     cluster.api.create(replica_set("a", 8, pod("unnamed", queue="a")))
@@ -68,7 +68,7 @@ def test_nobody_else_is_evicted_however_often_is_planned_after_a_reclaim(cluster
     assert (len(cluster.running("a-")), len(cluster.running("b-"))) == (4, 4)
 
 
-def test_queue_that_comes_later_gets_its_fair_share_of_what_nobody_deserves(cluster: WatchedCluster) -> None:
+def test_later_queue_gets_its_fair_share_of_what_no_queue_deserves(cluster: WatchedCluster) -> None:
     cluster.add_nodes(1, gpus=8)
     shares = [queue(name, parent="both", deserved=0, over_quota_weight=weight) for name, weight in (("a", 1), ("b", 3))]
     cluster.api.create_all([queue("both"), *shares])
@@ -83,7 +83,7 @@ def test_queue_that_comes_later_gets_its_fair_share_of_what_nobody_deserves(clus
     assert len(cluster.evicted()) == 6
 
 
-def test_nobody_is_evicted_for_a_queue_that_has_its_share_and_it_is_told_so(cluster: WatchedCluster) -> None:
+def test_no_pod_is_evicted_for_a_queue_at_its_share_and_the_message_says_so(cluster: WatchedCluster) -> None:
     cluster.add_nodes(1, gpus=8)
     two_queues(cluster, a=4, b=4)
     cluster.run("a", 4, queue="a")
@@ -100,7 +100,7 @@ def test_nobody_is_evicted_for_a_queue_that_has_its_share_and_it_is_told_so(clus
     assert cluster.evicted() == []
 
 
-def test_pods_are_safe_from_reclaim_as_long_as_their_queue_says(cluster: WatchedCluster) -> None:
+def test_pods_are_protected_from_reclaim_for_the_min_runtime_of_their_queue(cluster: WatchedCluster) -> None:
     cluster.add_nodes(1, gpus=4)
     two_queues(cluster, a=2, b=2)
     protect(cluster, "a", "1h")
@@ -120,7 +120,7 @@ def protect(cluster: WatchedCluster, name: str, min_runtime: str) -> None:
     cluster.api.patch(f"/apis/scheduling.run.ai/v2/queues/{name}", {"spec": {"reclaimMinRuntime": min_runtime}})
 
 
-def test_budget_of_the_victims_is_overridden_and_it_is_told(cluster: WatchedCluster) -> None:
+def test_disruption_budget_of_the_victims_is_overridden_and_this_is_reported(cluster: WatchedCluster) -> None:
     cluster.add_nodes(1, gpus=4)
     two_queues(cluster, a=2, b=2)
     cluster.run("a", 4, queue="a", labels={"app": "guarded"})
@@ -148,7 +148,7 @@ def guard(cluster: WatchedCluster, app: str, *, pods: int) -> None:
     )
 
 
-def test_room_is_kept_for_the_gang_until_the_victims_have_left_it(cluster: WatchedCluster) -> None:
+def test_room_is_kept_for_the_gang_until_its_victims_are_gone(cluster: WatchedCluster) -> None:
     cluster.add_nodes(1, gpus=8)
     two_queues(cluster, a=4, b=4)
     cluster.run("a", 8, queue="a")
@@ -179,7 +179,7 @@ def wait_for_disruption(cluster: WatchedCluster, name: str, message: str) -> Non
 
 
 @pytest.mark.parametrize("kubelets", ["fast", "slow"])
-def test_gang_runs_and_no_pod_more_is_evicted_although_leeboard_is_killed_at_the_first(
+def test_gang_runs_and_no_further_pod_is_evicted_although_leeboard_is_killed_at_the_first(
     cluster: WatchedCluster, kubelets: str
 ) -> None:
     cluster.add_nodes(2, gpus=4)
@@ -244,7 +244,7 @@ def test_pod_of_higher_priority_preempts_the_youngest_of_the_lowest(cluster: Wat
 # -- consolidate
 
 
-def test_pods_of_one_fragmented_node_move_to_the_other_for_a_pod_that_needs_a_whole_one(
+def test_pods_of_one_fragmented_node_move_to_the_other_for_a_pod_that_needs_a_whole_node(
     cluster: WatchedCluster,
 ) -> None:
     two_nodes_half_full(cluster)

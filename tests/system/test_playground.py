@@ -66,7 +66,7 @@ def playground(form: Form, folder: Path) -> Iterator[Person]:
 
 
 @pytest.mark.parametrize("form", list(Form))
-def test_what_is_printed_works_in_every_form(form: Form, tmp_path: Path) -> None:
+def test_printed_commands_work_in_every_form(form: Form, tmp_path: Path) -> None:
     with playground(form, tmp_path) as person:
         answers = {command: person.types(command) for command in person.printed[1:] if not command.endswith("-w")}
         assert person.types("kubectl get gpunodes").count("Healthy") == 2
@@ -119,7 +119,7 @@ def is_as_told(names: list[str]) -> bool:
     return names in ([], ["fill"] * 4)
 
 
-def test_start_that_fails_is_told_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_start_is_reported_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise AssertionError("Leeboard is not ready")
 
@@ -129,7 +129,7 @@ def test_start_that_fails_is_told_and_leaves_nothing(tmp_path: Path, capsys: pyt
     assert not list(tmp_path.iterdir())
 
 
-def test_what_fails_while_it_runs_is_told_at_once() -> None:
+def test_failure_while_the_playground_runs_is_reported_at_once() -> None:
     def fail() -> None:
         raise AssertionError("an agent may not write")
 
@@ -138,7 +138,7 @@ def test_what_fails_while_it_runs_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(("ended_in", "taken"), [("first", ["first"]), ("second", ["first", "second"])])
-def test_a_start_that_is_ended_takes_no_further_step_and_is_none(ended_in: str, taken: list[str]) -> None:
+def test_a_start_that_is_ended_takes_no_further_step_and_does_not_count(ended_in: str, taken: list[str]) -> None:
     ended, seen = threading.Event(), list[str]()
 
     def step(name: str) -> Callable[[], None]:
@@ -152,7 +152,7 @@ def test_a_start_that_is_ended_takes_no_further_step_and_is_none(ended_in: str, 
     assert (begun([step("first"), step("second")], ended), seen) == (False, taken)
 
 
-def test_a_start_that_nobody_ends_takes_every_step() -> None:
+def test_a_start_that_is_not_ended_takes_every_step() -> None:
     seen: list[None] = []
 
     assert begun([lambda: seen.append(None)] * 2, threading.Event())

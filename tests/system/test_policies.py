@@ -98,12 +98,12 @@ def path(made: Object) -> str:
 
 
 @pytest.mark.usefixtures("rules")
-def test_managed_pod_is_held(api: Api) -> None:
+def test_managed_pod_is_gated(api: Api) -> None:
     assert gates(api.create(pod(name()))) == [HELD]
 
 
 @pytest.mark.usefixtures("rules")
-def test_foreign_gates_are_kept_and_ours_is_not_doubled(api: Api) -> None:
+def test_gates_of_others_are_kept_and_ours_is_not_doubled(api: Api) -> None:
     assert gates(api.create(pod(name(), spec={"schedulingGates": [FOREIGN]}))) == [FOREIGN, HELD]
     assert gates(api.create(pod(name(), spec={"schedulingGates": [HELD, FOREIGN]}))) == [HELD, FOREIGN]
 
@@ -120,14 +120,14 @@ def test_foreign_gates_are_kept_and_ours_is_not_doubled(api: Api) -> None:
     ],
     ids=lambda item: str(item["metadata"]["name"]),
 )
-def test_pod_that_is_not_ours_is_left_as_it_is(api: Api, item: Object) -> None:
+def test_pod_of_another_scheduler_is_not_changed(api: Api, item: Object) -> None:
     made = api.create(item)
     assert (gates(made), made["spec"]["schedulerName"]) == ([], item["spec"]["schedulerName"])
 
 
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize("label", [QUEUE_LABEL, "runai/queue"])
-def test_pod_that_names_a_queue_in_an_opted_in_namespace_is_made_ours(api: Api, label: str) -> None:
+def test_pod_that_names_a_queue_in_an_opted_in_namespace_gets_our_scheduler(api: Api, label: str) -> None:
     made = api.create(pod(name(), scheduler="default-scheduler", namespace=OPTED_IN, labels={label: "q"}))
     assert (made["spec"]["schedulerName"], gates(made)) == ("kai-scheduler", [HELD])
 
@@ -143,7 +143,7 @@ def env_of(container: Object) -> list[tuple[str, object]]:
 
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
-def test_first_container_that_shares_a_device_learns_which(api: Api, annotation: str) -> None:
+def test_first_container_that_shares_a_gpu_gets_the_variables_that_name_it(api: Api, annotation: str) -> None:
     spec = {"containers": containers([], [])}
     made = api.create(pod(name(), annotations={annotation: "0.5"}, spec=spec))
     first, second = made["spec"]["containers"]
@@ -152,7 +152,7 @@ def test_first_container_that_shares_a_device_learns_which(api: Api, annotation:
 
 
 @pytest.mark.usefixtures("rules")
-def test_container_that_the_annotation_names_learns_its_device_whatever_it_said_before(api: Api) -> None:
+def test_container_named_by_the_annotation_gets_its_device_whatever_its_variables_were(api: Api) -> None:
     named = ["A", *(variable for variable, _ in SHOWN), MPS_LIMIT[0]]
     own = [{"name": each, "value": "all"} for each in named]
     annotations = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"}
@@ -181,13 +181,13 @@ def test_variables_of_every_kind_are_kept_and_repeated_ones_are_replaced(api: Ap
 
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize(("mps", "shown"), [("true", [*SHOWN, MPS_LIMIT]), ("false", SHOWN), ("yes", SHOWN)])
-def test_only_a_container_that_speaks_to_mps_learns_its_limit(api: Api, mps: str, shown: object) -> None:
+def test_only_a_container_that_uses_mps_gets_its_memory_limit(api: Api, mps: str, shown: object) -> None:
     (container,) = api.create(pod(name(), annotations={"gpu-memory": "1024", "mps": mps}))["spec"]["containers"]
     assert env_of(container) == shown
 
 
 @pytest.mark.usefixtures("rules")
-def test_what_the_policy_has_made_of_a_pod_needs_nothing_more_of_our_webhook(api: Api) -> None:
+def test_pod_changed_by_the_policy_needs_no_change_by_the_webhook(api: Api) -> None:
     annotations = {"gpu-fraction": "0.5", "mps": "true", "gpu-fraction-container-name": "b"}
     own = [{"name": "GPU_PORTION", "value": "1"}, {"name": "A", "value": "$(GPU_PORTION)"}]
     made = api.create(pod(name(), annotations=annotations, spec={"containers": containers([], own)}))
@@ -197,7 +197,7 @@ def test_what_the_policy_has_made_of_a_pod_needs_nothing_more_of_our_webhook(api
 
 
 @pytest.mark.usefixtures("rules")
-def test_init_container_that_the_annotation_names_learns_its_device(api: Api) -> None:
+def test_init_container_named_by_the_annotation_gets_its_device(api: Api) -> None:
     spec = {"containers": containers([]), "initContainers": containers([], names="i")}
     annotations = {"gpu-memory": "1024", "gpu-fraction-container-name": "i"}
     made = api.create(pod(name(), annotations=annotations, spec=spec))
@@ -206,7 +206,7 @@ def test_init_container_that_the_annotation_names_learns_its_device(api: Api) ->
 
 
 @pytest.mark.usefixtures("rules")
-def test_pod_is_held_although_no_container_has_the_name_that_the_annotation_names(api: Api) -> None:
+def test_pod_is_gated_although_no_container_has_the_name_in_the_annotation(api: Api) -> None:
     made = api.create(pod(name(), annotations={"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}))
     assert gates(made) == [HELD]
     assert "env" not in made["spec"]["containers"][0]
@@ -230,7 +230,7 @@ def marked(amounts: Object, kind: str = "containers") -> Object:
 
 @pytest.mark.parametrize(("rules", "markers"), [(OWN, BINDING), (BESIDE, MARKERS)], indirect=["rules"])
 @pytest.mark.usefixtures("rules")
-def test_managed_pod_carries_the_markers_of_the_form(api: Api, markers: Object) -> None:
+def test_managed_pod_has_the_markers_of_the_form(api: Api, markers: Object) -> None:
     asks = api.create(pod(name(), gpus=1))["spec"]["containers"][0]["resources"]
     bare = api.create(pod(name(), spec={"containers": containers([], [])}))["spec"]["containers"]
     assert [{key: asks[kind].get(key) for key in (*MARKERS, "nvidia.com/gpu")} for kind in ("requests", "limits")] == [
@@ -242,7 +242,7 @@ def test_managed_pod_carries_the_markers_of_the_form(api: Api, markers: Object) 
 @pytest.mark.parametrize(("rules", "markers"), [(OWN, BINDING), (BESIDE, MARKERS)], indirect=["rules"])
 @pytest.mark.parametrize("given", [BINDING, MARKERS, {"leeboard.dev/bind": "7"}], ids=str)
 @pytest.mark.usefixtures("rules")
-def test_marker_that_a_pod_has_already_is_there_once(api: Api, markers: Object, given: Object) -> None:
+def test_marker_that_a_pod_already_has_is_there_once(api: Api, markers: Object, given: Object) -> None:
     (container,) = api.create(pod(name(), spec=marked(given)))["spec"]["containers"]
     assert container["resources"] == dict.fromkeys(("requests", "limits"), given | markers)
 
@@ -250,14 +250,14 @@ def test_marker_that_a_pod_has_already_is_there_once(api: Api, markers: Object, 
 @pytest.mark.parametrize("rules", [BESIDE], indirect=True)
 @pytest.mark.parametrize("none", [[], None])
 @pytest.mark.usefixtures("rules")
-def test_pod_without_containers_is_refused_in_kubernetes_own_words(api: Api, none: object) -> None:
+def test_pod_without_containers_is_refused_by_kubernetes(api: Api, none: object) -> None:
     said = refusal(api, pod(name(), annotations={"gpu-fraction": "0.5"}, spec={"containers": none}))
     assert "spec.containers: Required value" in said
 
 
 @pytest.mark.parametrize("rules", [BESIDE_WITHOUT_HOLD], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_managed_pod_about_which_nobody_would_ask_us_is_refused(api: Api) -> None:
+def test_managed_pod_that_would_not_be_sent_to_leeboard_is_refused(api: Api) -> None:
     for unasked in (pod(name()), pod(name(), spec=marked(BINDING))):
         said = refusal(api, unasked)
         assert "lacks the resource leeboard.dev/ask, which Leeboard's admission adds" in said
@@ -299,9 +299,7 @@ def test_tenant_cannot_forge_our_marks(api: Api, tenant: Api, key: str, kind: st
     indirect=["rules"],
 )
 @pytest.mark.usefixtures("rules")
-def test_pod_that_kube_scheduler_binds_itself_is_stamped_at_creation_and_never_again(
-    tenant: Api, markers: Object
-) -> None:
+def test_pod_that_kube_scheduler_binds_is_stamped_at_creation_and_never_again(tenant: Api, markers: Object) -> None:
     stamps = {PREEMPTIBLE: "true", QUEUE: "team"}
     made = tenant.create(pod(name(), namespace=TEAM, annotations=stamps, spec=marked(markers)))
 
@@ -343,26 +341,26 @@ def preemptible(value: str = "true", *, spec: Object | None = None, **more: obje
     ],
 )
 @pytest.mark.usefixtures("rules")
-def test_pod_says_nothing_else_of_how_it_was_bound(tenant: Api, item: Object, key: str) -> None:
+def test_no_other_field_about_the_binding_of_a_pod_may_be_written(tenant: Api, item: Object, key: str) -> None:
     assert f"Leeboard alone writes {key} on pods; leave it out" in refusal(tenant, item)
 
 
 @pytest.mark.parametrize("rules", [OWN, BESIDE], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_pod_that_names_its_node_does_not_say_that_it_is_preemptible(tenant: Api) -> None:
+def test_pod_that_names_its_node_may_not_be_stamped_as_preemptible(tenant: Api) -> None:
     """Admission leaves such pods alone, so that nothing else would tell whose it is."""
     assert f"Leeboard alone writes {PREEMPTIBLE} on pods" in refusal(tenant, preemptible(spec={"nodeName": "nowhere"}))
 
 
 @pytest.mark.parametrize("rules", [SECURE_WITHOUT_ADMISSION], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_nobody_says_that_a_pod_is_preemptible_where_we_bind_all(tenant: Api) -> None:
+def test_no_pod_may_be_stamped_as_preemptible_where_leeboard_binds_all(tenant: Api) -> None:
     assert f"Leeboard alone writes {PREEMPTIBLE} on pods; leave it out" in refusal(tenant, preemptible())
 
 
 @pytest.mark.parametrize("rules", [OWN, BESIDE, SECURE], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_pod_that_is_marked_only_now_does_not_say_that_it_is_preemptible(tenant: Api) -> None:
+def test_pod_may_not_be_stamped_as_preemptible_later_where_admission_marks_pods(tenant: Api) -> None:
     assert f"Leeboard alone writes {PREEMPTIBLE} on pods; leave it out" in refusal(tenant, preemptible())
 
 
@@ -392,7 +390,7 @@ def let_leeboard_bind(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("rules")
-def test_share_of_a_device_is_fixed_once_the_pod_has_a_node(tenant: Api) -> None:
+def test_gpu_share_of_a_pod_is_fixed_once_the_pod_has_a_node(tenant: Api) -> None:
     placed = tenant.create(pod(name(), namespace=TEAM, annotations={"gpu-fraction": "0.9"}, spec={"nodeName": "n"}))
     waiting = tenant.create(pod(name(), namespace=TEAM, annotations={"gpu-fraction": "0.9"}))
     for fewer in ("0.1", None):
@@ -403,7 +401,7 @@ def test_share_of_a_device_is_fixed_once_the_pod_has_a_node(tenant: Api) -> None
 
 @pytest.mark.parametrize("rules", [OWN, SECURE, SECURE_WITHOUT_ADMISSION], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_group_of_a_pod_is_fixed_once_it_has_a_node(api: Api, tenant: Api) -> None:
+def test_podgroup_of_a_pod_is_fixed_once_the_pod_has_a_node(api: Api, tenant: Api) -> None:
     for kind, key in (("annotations", "pod-group-name"), ("labels", "kai.scheduler/subgroup-name")):
         marks: Object = {kind: {key: "mine"}}
         placed = api.create(pod(name(), namespace=TEAM, spec={"nodeName": "n"}, **marks))
@@ -422,7 +420,7 @@ RELEASE = {"spec": {"schedulingGates": None}}
 
 
 @pytest.mark.usefixtures("rules")
-def test_tenant_may_take_the_gate_off_in_the_profile_of_kai(tenant: Api) -> None:
+def test_tenant_may_remove_the_gate_in_the_kai_profile(tenant: Api) -> None:
     made = tenant.create(pod(name(), namespace=TEAM))
     assert not refused_patch(tenant, path(made), RELEASE)
     assert gates(tenant.get(path(made))) == []
@@ -430,7 +428,7 @@ def test_tenant_may_take_the_gate_off_in_the_profile_of_kai(tenant: Api) -> None
 
 @pytest.mark.parametrize("rules", [SECURE], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_we_alone_take_the_gate_off_in_the_secure_profile(bed: Bed, api: Api, tenant: Api) -> None:
+def test_only_leeboard_may_remove_the_gate_in_the_secure_profile(bed: Bed, api: Api, tenant: Api) -> None:
     made = tenant.create(pod(name(), namespace=TEAM, spec={"schedulingGates": [FOREIGN]}))
     assert "Leeboard alone takes the gate leeboard.dev/held off" in refused_patch(tenant, path(made), RELEASE)
     assert not refused_patch(tenant, path(made), {"spec": {"schedulingGates": [HELD]}})
@@ -483,7 +481,7 @@ def _our_account_may_use_their_queue(api: Api) -> Iterator[None]:
 
 @pytest.mark.parametrize("rules", [SECURE], indirect=True)
 @pytest.mark.usefixtures("rules", "_our_account_may_use_their_queue")
-def test_our_account_changes_nothing_of_what_pods_are(bed: Bed, api: Api, tenant: Api) -> None:
+def test_our_account_cannot_change_the_spec_of_pods(bed: Bed, api: Api, tenant: Api) -> None:
     made = waiting(tenant)
     let_leeboard_bind(api)
     with bed.api(User.LEEBOARD) as leeboard:
@@ -530,7 +528,7 @@ REPLACING = """JSONPatch{op: "replace", path: "/spec/containers/0/image", value:
 
 @pytest.mark.parametrize("rules", [SECURE], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_other_admission_that_changes_what_is_updated_does_not_keep_us_from_releasing(
+def test_admission_that_changes_updated_pods_does_not_keep_leeboard_from_releasing(
     bed: Bed, api: Api, tenant: Api
 ) -> None:
     made = waiting(tenant)
@@ -547,7 +545,7 @@ def test_other_admission_that_changes_what_is_updated_does_not_keep_us_from_rele
 
 @pytest.mark.parametrize("rules", [SECURE], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_images_that_other_admission_changes_in_our_name_are_told_with_what_to_do(
+def test_images_changed_by_other_admission_in_our_updates_are_reported_with_what_to_do(
     bed: Bed, api: Api, tenant: Api
 ) -> None:
     made = waiting(tenant)
@@ -561,7 +559,7 @@ def test_images_that_other_admission_changes_in_our_name_are_told_with_what_to_d
 
 @pytest.mark.parametrize("rules", [SECURE, OWN], indirect=True)
 @pytest.mark.usefixtures("rules", "_our_account_may_use_their_queue")
-def test_our_account_writes_the_status_of_pods_and_nothing_else_with_it(bed: Bed, api: Api, tenant: Api) -> None:
+def test_our_account_writes_only_the_status_of_pods(bed: Bed, api: Api, tenant: Api) -> None:
     made = tenant.create(pod(name(), namespace=TEAM))
     let_leeboard_bind(api)
     nominated: Object = {"status": {"nominatedNodeName": "n"}}
@@ -583,7 +581,7 @@ def test_our_account_writes_the_status_of_pods_and_nothing_else_with_it(bed: Bed
 
 @pytest.mark.parametrize("rules", [SECURE], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_expressions_know_the_fields_they_ask_for(api: Api) -> None:
+def test_expressions_use_only_fields_that_exist(api: Api) -> None:
     def checked() -> dict[str, object]:
         policies = api.items(f"/apis/{rendered.ADMISSION}/validatingadmissionpolicies")
         return {one["metadata"]["name"]: one["status"].get("typeChecking") for one in policies}

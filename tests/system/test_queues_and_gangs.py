@@ -166,7 +166,7 @@ def queue_status(api: Api, name: str, field: str) -> str:
     return str(found["nvidia.com/gpu"])
 
 
-def test_queue_limit_is_kept(cluster: Api, leeboard: Deployed) -> None:
+def test_queue_limit_is_respected(cluster: Api, leeboard: Deployed) -> None:
     add_nodes(cluster, 1)
     cluster.create(queue("small", deserved=1, limit=2))
 
@@ -188,7 +188,7 @@ def test_non_preemptible_pod_stays_within_quota(cluster: Api, leeboard: Deployed
     assert not cluster.bound_pods()
 
 
-def test_unknown_queue_and_unreadable_podgroup_are_named(cluster: Api, leeboard: Deployed) -> None:
+def test_unknown_queue_and_unreadable_podgroup_are_reported(cluster: Api, leeboard: Deployed) -> None:
     add_nodes(cluster, 1)
 
     cluster.create(pod("lost", queue="nowhere"))

@@ -97,7 +97,7 @@ def add_node(api: Api, *, gpus: int = 8) -> None:
 # -- KAI's examples
 
 
-def test_two_levels_of_queues_are_there_and_know_each_other(kubectl: Kubectl) -> None:
+def test_two_levels_of_queues_exist_and_refer_to_each_other(kubectl: Kubectl) -> None:
     kubectl.apply("default-queues")
 
     table = kubectl.wait_for('["default-queue"]', "get", "queues").splitlines()
@@ -146,7 +146,7 @@ def test_build_pod_waits_where_its_queue_has_no_quota(kubectl: Kubectl, api: Api
     assert kubectl.show("pod/train-pod", "{.status.phase}") == "Running"
 
 
-def test_build_pod_preempts_the_train_pod_that_has_the_one_gpu_of_its_queue(kubectl: Kubectl, api: Api) -> None:
+def test_build_pod_preempts_the_train_pod_on_the_one_gpu_of_its_queue(kubectl: Kubectl, api: Api) -> None:
     add_node(api)
     kubectl.apply("limited-queue")
     kubectl.apply("train-priority-pod", to_queue="test")
@@ -190,7 +190,7 @@ def test_second_train_pod_waits_for_the_one_gpu_of_its_queue_and_gets_it(kubectl
 # -- what objects say of themselves
 
 
-def test_queues_show_what_they_hold_and_ask_for(kubectl: Kubectl, api: Api) -> None:
+def test_queues_show_what_they_hold_and_request(kubectl: Kubectl, api: Api) -> None:
     add_node(api)
     kubectl.apply("limited-queue")
     kubectl.apply("train-priority-pod", to_queue="test")
@@ -205,7 +205,7 @@ def test_queues_show_what_they_hold_and_ask_for(kubectl: Kubectl, api: Api) -> N
     assert kubectl.show("queue/test", f"{VALID}.status}}") == "True"
 
 
-def test_podgroup_shows_why_it_waits_and_no_longer_when_it_runs(kubectl: Kubectl, api: Api) -> None:
+def test_podgroup_shows_why_it_is_pending_and_no_longer_when_it_runs(kubectl: Kubectl, api: Api) -> None:
     add_node(api, gpus=2)
     api.create_all(gang("three", size=3, queue="default-queue"))
 
@@ -219,7 +219,7 @@ def test_podgroup_shows_why_it_waits_and_no_longer_when_it_runs(kubectl: Kubectl
     assert "GangDoesNotFit" not in kubectl("get", "podgroups")
 
 
-def test_queue_that_cannot_be_used_tells_its_owner_why(kubectl: Kubectl, api: Api) -> None:
+def test_unusable_queue_shows_the_reason(kubectl: Kubectl, api: Api) -> None:
     add_node(api)
     api.create(queue("orphan", parent="nowhere"))
     api.create(pod("p", queue="orphan"))
@@ -251,7 +251,7 @@ def audited(tmp_path: Path) -> Iterator[Bed]:
         yield bed
 
 
-def test_no_object_is_written_more_than_once_a_second_while_30_pods_come_and_go(audited: Bed) -> None:
+def test_no_object_is_written_more_than_once_a_second_while_30_pods_start_and_end(audited: Bed) -> None:
     with audited.api() as api:
         add_node(api)
         add_node(api)

@@ -57,7 +57,7 @@ def two_queues(cluster: WorkloadCluster, *, a: int, b: int) -> None:
 
 
 @pytest.mark.parametrize("queues", ["one queue", "two queues"])
-def test_training_makes_way_for_inference_as_a_gang_and_comes_back_by_itself(
+def test_training_is_evicted_for_inference_as_a_gang_and_returns_by_itself(
     cluster: WorkloadCluster, queues: str
 ) -> None:
     cluster.add_nodes(1, gpus=8)
@@ -93,7 +93,7 @@ def gpus_held(cluster: WorkloadCluster, *, by: str, at_first_bind_of: str) -> in
     return sum(holding.values())
 
 
-def test_training_above_its_minimum_gives_only_what_inference_asks_for(cluster: WorkloadCluster) -> None:
+def test_training_above_its_minimum_loses_only_what_inference_requests(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=8)
     two_queues(cluster, a=8, b=0)
     cluster.submit(made.ray_job("train", ray(minimum=4, replicas=8), queue="a", labels=TRAIN))
@@ -120,7 +120,7 @@ def scale(cluster: WorkloadCluster, replicas: int, *leaving: str) -> None:
     cluster.change(RAY_CLUSTER, "elastic", {"workerGroupSpecs": [group]})
 
 
-def test_workers_above_the_minimum_come_and_go_with_what_is_free(cluster: WorkloadCluster) -> None:
+def test_workers_above_the_minimum_start_and_stop_with_free_capacity(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=4)
     two_queues(cluster, a=2, b=4)
     cluster.submit(made.ray_cluster("elastic", ray(minimum=2), queue="a", labels=TRAIN))
@@ -144,7 +144,7 @@ def test_workers_above_the_minimum_come_and_go_with_what_is_free(cluster: Worklo
     assert len(cluster.evicted_of("elastic-")) == 4
 
 
-def test_autoscaler_that_takes_workers_away_leaves_room_for_others(cluster: WorkloadCluster) -> None:
+def test_workers_removed_by_the_autoscaler_leave_room_for_other_pods(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=4)
     two_queues(cluster, a=4, b=4)
     cluster.submit(made.ray_cluster("elastic", ray(minimum=2, replicas=4), queue="a", labels=TRAIN))
@@ -159,7 +159,7 @@ def test_autoscaler_that_takes_workers_away_leaves_room_for_others(cluster: Work
     assert sorted(cluster.running("elastic-workers")) == ["elastic-workers-worker-2", "elastic-workers-worker-3"]
 
 
-def test_minimum_of_a_ray_cluster_is_taken_as_a_whole_or_not_at_all(cluster: WorkloadCluster) -> None:
+def test_minimum_of_a_ray_cluster_starts_as_a_whole_or_not_at_all(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=4)
     two_queues(cluster, a=0, b=4)
     cluster.submit(made.ray_cluster("elastic", ray(minimum=2, replicas=3), queue="a", labels=TRAIN))
@@ -176,7 +176,7 @@ def test_minimum_of_a_ray_cluster_is_taken_as_a_whole_or_not_at_all(cluster: Wor
     assert len(cluster.evicted_of("elastic-")) == 4
 
 
-def test_ray_job_that_is_done_gives_its_gpus_back(cluster: WorkloadCluster) -> None:
+def test_finished_ray_job_returns_its_gpus(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=4)
     two_queues(cluster, a=4, b=4)
     job = made.ray_job("train", ray(minimum=4), queue="a", labels=TRAIN)

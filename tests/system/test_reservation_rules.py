@@ -91,7 +91,7 @@ def path(made: Object) -> str:
 
 @pytest.mark.parametrize("rules", [OWN, BESIDE, SECURE], indirect=True, ids=str)
 @pytest.mark.usefixtures("rules")
-def test_what_we_reserve_with_is_neither_held_nor_marked_nor_refused(leeboard: Api) -> None:
+def test_reservation_pods_are_neither_gated_nor_marked_nor_refused(leeboard: Api) -> None:
     made = leeboard.create(reservation())
 
     assert "schedulingGates" not in made["spec"]
@@ -101,7 +101,9 @@ def test_what_we_reserve_with_is_neither_held_nor_marked_nor_refused(leeboard: A
 
 @pytest.mark.parametrize("rules", BOTH_PROFILES, indirect=True, ids=str)
 @pytest.mark.usefixtures("rules")
-def test_nobody_else_creates_pods_there_whatever_their_rights(bed: Bed, api: Api, tenant: Api) -> None:
+def test_no_other_account_creates_pods_in_the_namespace_of_reservation_pods_whatever_its_rights(
+    bed: Bed, api: Api, tenant: Api
+) -> None:
     plain = reservation()
     plain["metadata"]["labels"] = {}
     plain["spec"] |= {"schedulerName": "default-scheduler", "priorityClassName": ""}
@@ -117,7 +119,7 @@ def test_nobody_else_creates_pods_there_whatever_their_rights(bed: Bed, api: Api
 
 @pytest.mark.parametrize("rules", BOTH_PROFILES, indirect=True, ids=str)
 @pytest.mark.usefixtures("rules")
-def test_nobody_else_changes_them_but_those_who_say_how_they_are(
+def test_only_leeboard_and_kubernetes_itself_change_reservation_pods(
     bed: Bed, api: Api, tenant: Api, leeboard: Api
 ) -> None:
     made = leeboard.create(reservation())
@@ -141,7 +143,7 @@ def test_nobody_else_changes_them_but_those_who_say_how_they_are(
 
 @pytest.mark.parametrize("rules", BOTH_PROFILES, indirect=True, ids=str)
 @pytest.mark.usefixtures("rules")
-def test_a_token_that_was_stolen_from_us_runs_nothing_else_there(leeboard: Api) -> None:
+def test_a_stolen_token_of_leeboard_runs_nothing_but_reservation_pods_in_their_namespace(leeboard: Api) -> None:
     said = f"Leeboard's own account may only run {IMAGE} in namespace {PLACE}"
     made = leeboard.create(reservation())
 
@@ -156,7 +158,7 @@ def test_a_token_that_was_stolen_from_us_runs_nothing_else_there(leeboard: Api) 
 
 @pytest.mark.parametrize("rules", [OWN], indirect=True, ids=str)
 @pytest.mark.usefixtures("rules")
-def test_a_tenant_has_no_right_to_any_of_it(bed: Bed, leeboard: Api) -> None:
+def test_a_tenant_has_no_right_to_reservation_pods(bed: Bed, leeboard: Api) -> None:
     made = leeboard.create(reservation())
     with bed.api(User.TENANT) as tenant:
         assert "cannot create resource" in refusal(tenant, reservation())
@@ -167,7 +169,7 @@ def test_a_tenant_has_no_right_to_any_of_it(bed: Bed, leeboard: Api) -> None:
 
 @pytest.mark.parametrize("rules", [OWN], indirect=True, ids=str)
 @pytest.mark.usefixtures("rules")
-def test_we_create_pods_nowhere_else_and_take_away_those_that_we_made(api: Api, leeboard: Api) -> None:
+def test_leeboard_creates_pods_in_no_other_namespace_and_removes_only_its_own(api: Api, leeboard: Api) -> None:
     made = leeboard.create(reservation())
     elsewhere = reservation()
     elsewhere["metadata"]["namespace"] = "default"

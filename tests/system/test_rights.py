@@ -42,7 +42,7 @@ def settings_of(named: dict[str, str]) -> Settings:
 # -- the chart and the table
 
 
-def test_the_rights_that_are_taken_away_below_are_all_that_the_chart_grants() -> None:
+def test_the_rights_removed_below_are_all_that_the_chart_grants() -> None:
     shipped = rendered.objects()
 
     assert rights_of(settings_of(environment(shipped))) == rights_of(settings_of(FULL))
@@ -139,7 +139,7 @@ def installed(hardened: Bed) -> Iterator[Installed]:
 
 
 @pytest.mark.parametrize("right", rights_of(settings_of(FULL)), ids=lambda right: right.subject)
-def test_a_right_that_is_missing_is_named_alone(installed: Installed, right: Right) -> None:
+def test_a_missing_right_is_named_alone(installed: Installed, right: Right) -> None:
     # Alone: the one that the case before this one took away is granted again, and no longer named.
     installed.take_away(right)
 
@@ -148,7 +148,7 @@ def test_a_right_that_is_missing_is_named_alone(installed: Installed, right: Rig
     assert installed.doctor() == [f"this account {right.sentence}"]
 
 
-def test_when_all_rights_are_back_all_is_well_without_a_restart(installed: Installed) -> None:
+def test_restored_rights_make_everything_work_without_a_restart(installed: Installed) -> None:
     before = installed.bed.child("leeboard").pid
     lost = next(right for right in rights_of(settings_of(FULL)) if right.resource == "pods/binding")
     installed.take_away(lost)
@@ -164,7 +164,7 @@ def test_when_all_rights_are_back_all_is_well_without_a_restart(installed: Insta
     assert installed.bed.child("leeboard").pid == before
 
 
-def test_owners_of_pods_that_may_not_be_read_are_told_by_the_doctor_and_are_no_failure(installed: Installed) -> None:
+def test_unreadable_owners_of_pods_are_reported_by_the_doctor_and_are_no_failure(installed: Installed) -> None:
     owners = rights_to_owners(settings_of(FULL))
     lost = next(right for right in owners if (right.group, right.resource, right.verb) == ("batch", "jobs", "watch"))
 

@@ -49,7 +49,7 @@ def audited(tmp_path: Path) -> Iterator[Bed]:
         yield bed
 
 
-def test_every_right_is_used_and_no_other_is_asked_for(audited: Bed) -> None:
+def test_every_right_is_used_and_no_other_is_needed(audited: Bed) -> None:
     (operations,) = free_ports(1)
     # What admission does is done by hand here, so that its certificates are not needed.
     settings = Settings(**USED)  # type: ignore[arg-type] # words, as in the environment

@@ -37,7 +37,7 @@ def applied(api: Api, item: Object) -> list[Object]:
     return eventually(running, until=lambda seen: len(seen) == number, within_s=30, what=f"{app} runs")
 
 
-def test_halves_share_a_gpu_and_each_container_learns_what_it_has(cluster: SharingCluster, api: Api) -> None:
+def test_halves_share_a_gpu_and_each_container_gets_its_variables(cluster: SharingCluster, api: Api) -> None:
     cluster.add_gpu_nodes(1, gpus=4)
 
     halves, (by_memory,), (by_mps,) = (applied(api, item) for item in documents(EXAMPLE))

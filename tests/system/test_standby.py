@@ -77,7 +77,7 @@ def stop(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("end", [kill, stop])
-def test_the_other_replica_takes_over_in_the_midst_of_a_gang(
+def test_the_other_replica_takes_over_during_the_start_of_a_gang(
     api: Api, bed: Bed, pairs: tuple[Pair, Pair], end: object
 ) -> None:
     active, standby = pairs
@@ -108,7 +108,7 @@ def longest_in_part(observer: Observer, rules: Rules) -> float:
     return max((one.lasted_s for one in stretches), default=0.0)
 
 
-def test_a_replica_that_was_stopped_past_its_lease_decides_no_more(
+def test_a_replica_that_was_stopped_past_its_lease_does_not_decide(
     api: Api, bed: Bed, pairs: tuple[Pair, Pair]
 ) -> None:
     active, standby = pairs

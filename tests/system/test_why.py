@@ -55,7 +55,7 @@ def test_gang_that_lacks_a_member(cluster: StuckCluster) -> None:
     cluster.wait_until_mended("crew", 5, told=cause)
 
 
-def test_job_and_each_of_its_pods_name_the_podgroup_and_the_cause_when_they_are_described(
+def test_job_and_each_of_its_pods_show_the_podgroup_and_the_cause_when_they_are_described(
     cluster: StuckCluster,
 ) -> None:
     cluster.add_node("why-job", gpus=8)
@@ -120,7 +120,7 @@ def test_pod_whose_queue_does_not_exist(cluster: StuckCluster) -> None:
     cluster.wait_until_mended("lost", 1, told=cause)
 
 
-def test_pod_whose_turn_comes_after_another(cluster: StuckCluster) -> None:
+def test_pod_behind_another_pod_of_its_queue(cluster: StuckCluster) -> None:
     cluster.add_node("why-behind", gpus=4)
     cluster.run("filler", 1, gpus=4, queue=TEAM, labels=ABOVE)
     for name, labels in (("first", ABOVE), ("second", {})):
@@ -181,7 +181,7 @@ def test_pod_behind_the_rest_of_a_gang_that_has_started(cluster: StuckCluster) -
 # -- the nodes
 
 
-def test_pod_for_which_no_node_has_memory_enough(cluster: StuckCluster) -> None:
+def test_pod_for_which_no_node_has_enough_memory(cluster: StuckCluster) -> None:
     for name in ("why-memory-0", "why-memory-1"):
         cluster.add_node(name, gpus=8, memory="256Gi")
     cluster.run("filler", 2, memory="200Gi", queue=TEAM)

@@ -56,7 +56,7 @@ def sharing(leeboard: Deployed, bed: Bed) -> Iterator[SharingCluster]:
 # -- kube-scheduler and the API server
 
 
-def test_pod_whose_volume_is_in_a_zone_that_is_full(cluster: StuckCluster) -> None:
+def test_pod_whose_volume_is_in_a_full_zone(cluster: StuckCluster) -> None:
     for zone in ("a", "b"):
         cluster.add_node(f"why-zone-{zone}", gpus=1, labels={ZONE: zone})
         cluster.run(f"filler-{zone}", 1, queue=TEAM, spec={"nodeSelector": {ZONE: zone}})
@@ -117,7 +117,7 @@ def test_gang_that_leeboard_may_not_bind(cluster: StuckCluster) -> None:
 # -- others who have to leave, and GPUs that are shared
 
 
-def test_gang_whose_victims_are_still_ending_and_the_victims_themselves(cluster: StuckCluster) -> None:
+def test_gang_whose_victims_are_terminating_and_the_victims_themselves(cluster: StuckCluster) -> None:
     cluster.add_node("why-victims", gpus=4)
     lender = queue("a", deserved=2)
     # Else b is told first that the pods of a are too young to be evicted.
@@ -151,7 +151,7 @@ def waits_for(first: str, second: str) -> Cause:
     return Cause("WaitingForVictims", sentence, details)
 
 
-def test_pod_that_shares_a_gpu_which_a_quota_keeps_from_being_reserved(
+def test_pod_that_shares_a_gpu_whose_reservation_pod_a_quota_forbids(
     cluster: StuckCluster, sharing: SharingCluster
 ) -> None:
     (node,) = sharing.add_gpu_nodes(1, gpus=1)
@@ -202,7 +202,7 @@ def test_gang_whose_owner_is_suspended(cluster: StuckCluster) -> None:
     cluster.wait_until_resolved(group)
 
 
-def test_pod_that_somebody_has_deleted(cluster: StuckCluster) -> None:
+def test_deleted_pod(cluster: StuckCluster) -> None:
     cluster.add_node("why-gone", gpus=1)
     cluster.run("short", 1, queue=TEAM)
 
@@ -219,7 +219,7 @@ def test_pod_that_somebody_has_deleted(cluster: StuckCluster) -> None:
 # -- many
 
 
-def test_thousand_pods_are_told_of_each_cause_once_however_its_numbers_change(cluster: StuckCluster) -> None:
+def test_thousand_pods_get_one_event_for_each_cause_although_its_numbers_change(cluster: StuckCluster) -> None:
     # At its own pace Leeboard tells 20 owners a second.
     cluster.start_again(status_interval_s="0.1")
     cluster.add_node("why-many", gpus=1)

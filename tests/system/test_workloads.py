@@ -180,7 +180,7 @@ def said(item: Object) -> Object:
 # -- pods that need not start together
 
 
-def test_pods_of_a_job_run_as_there_is_room_and_have_no_podgroup(cluster: WorkloadCluster) -> None:
+def test_pods_of_a_job_run_as_far_as_there_is_room_and_have_no_podgroup(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=1)
 
     cluster.submit(made.batch_job("x", POD, parallelism=2, queue=TEAM))
@@ -202,7 +202,7 @@ def test_pods_of_a_deployment_run_as_inference_and_have_no_podgroup(cluster: Wor
     assert cluster.api.items(POD_GROUPS) == []
 
 
-def test_inference_of_a_deployment_stays_within_what_its_queue_deserves(cluster: WorkloadCluster) -> None:
+def test_inference_of_a_deployment_stays_within_the_deserved_share_of_its_queue(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=2)
     cluster.api.create(queue("small", deserved=1))
 

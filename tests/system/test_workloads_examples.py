@@ -107,7 +107,9 @@ def test_elastic_pytorch_job_starts_with_the_one_worker_that_fits_and_gets_the_o
     assert minimum(api) == [1]
 
 
-def test_ray_job_starts_with_its_head_and_its_least_worker_and_gets_the_other(cluster: Deployed, api: Api) -> None:
+def test_ray_job_starts_with_its_head_and_its_minimum_of_workers_and_gets_the_other(
+    cluster: Deployed, api: Api
+) -> None:
     api.create_all(nodes(1, gpus=1))
 
     apply(cluster, EXAMPLES / "ray-job.yaml")

@@ -102,7 +102,7 @@ def wait_for_stage(cluster: WorkloadCluster, stage: str) -> None:
         eventually(lambda: cluster.on_gpus() == 9, within_s=WITHIN_S, what="all run")
 
 
-def test_job_that_ends_leaves_its_pods_and_no_group_that_waits(cluster: WorkloadCluster) -> None:
+def test_job_that_ends_leaves_its_pods_and_no_pending_podgroup(cluster: WorkloadCluster) -> None:
     cluster.add_nodes(1, gpus=1)
     ends = {**POD, "metadata": {}}
 

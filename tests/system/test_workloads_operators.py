@@ -94,7 +94,7 @@ def owners_of(metadata: Object) -> list[tuple[str, str]]:
     return [(one["kind"], one["name"]) for one in metadata["ownerReferences"]]
 
 
-def test_pytorch_job_has_its_pods_anew_when_they_are_deleted_and_as_many_as_it_says(cluster: Api) -> None:
+def test_pytorch_job_creates_deleted_pods_again_in_the_stated_number(cluster: Api) -> None:
     cluster.create(made.pytorch_job("pt", POD, workers=2, queue="team"))
 
     pods = wait_for(cluster, "pt-master-0", "pt-worker-0", "pt-worker-1")
@@ -112,7 +112,7 @@ def test_pytorch_job_has_its_pods_anew_when_they_are_deleted_and_as_many_as_it_s
     wait_for(cluster)
 
 
-def test_mpi_job_has_workers_of_its_own_and_a_job_as_launcher(cluster: Api) -> None:
+def test_mpi_job_has_its_own_workers_and_a_job_as_launcher(cluster: Api) -> None:
     cluster.create(made.mpi_job("mpi", POD, workers=2, queue="team"))
 
     pods = wait_for_number(cluster, 3)
@@ -127,7 +127,7 @@ def test_mpi_job_has_workers_of_its_own_and_a_job_as_launcher(cluster: Api) -> N
     wait_for_number(cluster, 3)
 
 
-def test_job_set_has_its_jobs_in_order_and_suspends_them(cluster: Api) -> None:
+def test_job_set_creates_its_jobs_in_order_and_suspends_them(cluster: Api) -> None:
     cluster.create(made.job_set("js", POD, queue="team", order="InOrder", leader=1, worker=2))
 
     pods = wait_for_number(cluster, 3).values()
@@ -143,7 +143,7 @@ def test_job_set_has_its_jobs_in_order_and_suspends_them(cluster: Api) -> None:
     wait_for_number(cluster, 3)
 
 
-def test_train_job_has_the_job_set_of_its_runtime(cluster: Api) -> None:
+def test_train_job_uses_the_job_set_of_its_runtime(cluster: Api) -> None:
     cluster.apply(made.training_runtime(POD))
     cluster.create(made.train_job("tj", nodes=2, queue="team"))
 
@@ -153,7 +153,7 @@ def test_train_job_has_the_job_set_of_its_runtime(cluster: Api) -> None:
     assert owners_of(job_set["metadata"]) == [("TrainJob", "tj")]
 
 
-def test_leader_worker_set_has_groups_that_say_so_and_start_anew_whole(cluster: Api) -> None:
+def test_leader_worker_set_labels_its_groups_and_restarts_them_whole(cluster: Api) -> None:
     cluster.create(made.leader_worker_set("lws", POD, replicas=2, size=2, queue="team"))
 
     names = ("lws-0", "lws-0-1", "lws-1", "lws-1-1")
@@ -190,7 +190,7 @@ def test_ray_cluster_has_a_head_and_as_many_workers_as_its_autoscaler_says(clust
 
 
 @pytest.mark.parametrize(("kind", "build"), [(RAY_JOB, made.ray_job), (RAY_SERVICE, made.ray_service)])
-def test_ray_job_and_service_have_a_cluster_that_they_name_and_take_it_with_them(
+def test_ray_job_and_service_name_their_cluster_and_delete_it_with_themselves(
     cluster: Api, kind: Kind, build: partial[Object]
 ) -> None:
     cluster.create(build("ray", made.ray_spec(POD, minimum=1), queue="team", labels={"priorityClassName": "train"}))
@@ -214,7 +214,7 @@ def test_ray_job_and_service_have_a_cluster_that_they_name_and_take_it_with_them
     eventually(lambda: cluster.items(PODS), until=lambda pods: not pods, within_s=60, what="all of it is gone")
 
 
-def test_crd_is_kept_without_texts_and_with_a_field_that_is_called_description() -> None:
+def test_crd_is_stored_without_descriptions_and_keeps_a_field_named_description() -> None:
     fields = {"description": {"type": "string", "description": "what it is for"}, "size": {"type": "integer"}}
     schema = {"description": "a kind", "properties": fields, "anyOf": [{"required": ["size"], "description": "or"}]}
 

@@ -46,7 +46,7 @@ def go_away(api: Api, observer: Observer) -> None:
     observer.wait_for(lambda pods: not pods, within_s=30, what="all pods are gone")
 
 
-def test_gang_that_a_crash_left_half_bound_is_completed_before_others_start(
+def test_gang_left_partially_bound_by_a_crash_is_completed_before_others_start(
     own_bed: Bed, api: Api, service: Service
 ) -> None:
     (node,) = gpus = add_nodes(api, 1, gpus=60)
@@ -77,7 +77,7 @@ def bind(api: Api, name: str, node: str) -> None:
 
 
 @pytest.mark.parametrize("victim", ["leeboard", "own-scheduler", "kube-apiserver"])
-def test_half_bound_gang_is_completed_before_others_start(
+def test_partially_bound_gang_is_completed_before_others_start(
     own_bed: Bed, api: Api, service: Service, victim: str
 ) -> None:
     chance = Random(SEED)

@@ -83,7 +83,7 @@ class Pause(Enum):
     AFTER_CREATION = "after its namesake is created"
 
 
-def test_pod_recreated_under_its_name_while_promised_runs_and_keeps_no_promise(
+def test_pod_recreated_under_its_name_while_reserved_runs_and_keeps_no_reservation(
     own_bed: Bed, api: Api, service: Service
 ) -> None:
     chance = Random(SEED)
@@ -134,7 +134,7 @@ def runs(pods: Sequence[Sight], uid: str) -> bool:
 
 
 @pytest.mark.parametrize("away_s", [0.0, 8.0])
-def test_leeboard_recovers_from_the_api_servers_death_without_a_restart(
+def test_leeboard_recovers_from_the_death_of_the_api_server_without_a_restart(
     own_bed: Bed, api: Api, service: Service, away_s: float
 ) -> None:
     # Without an API server nobody can bind or release anything.
